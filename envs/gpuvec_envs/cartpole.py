@@ -1,0 +1,102 @@
+"""CartPole: keep a pole upright that stands on a cart, by pushing the cart.
+
+Observation: cart position and velocity, pole angle from upright and angular velocity: the state itself.
+Action: 0 pushes the cart to the left, 1 to the right.
+Reward: 1 in every step, the last one included. With `sutton_barto_reward` 0, and -1 for letting it fall.
+Termination: the cart is further than `x_limit` from the middle, or the pole leans more than `theta_limit`.
+Parameters: a start draws all four variables from [low, high).
+Source: Barto, Sutton and Anderson (1983), "Neuronlike adaptive elements that can solve difficult learning control
+    problems"; equations without friction as in Florian (2007), "Correct equations for the dynamics of the cart-pole
+    system"; explicit Euler steps.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from gpuvec import Key, Single, uniform
+from gpuvec_envs import pictures
+from gpuvec_envs.angles import sincos
+from gpuvec_envs.checks import ordered, positive
+
+
+class State(NamedTuple):
+    x: float  # position of the cart [m]
+    x_dot: float  # [m/s]
+    theta: float  # angle of the pole from upright [rad]
+    theta_dot: float  # [rad/s]
+
+
+class Params(NamedTuple):
+    sutton_barto_reward: bool = False  # punish the fall instead of rewarding the balance
+    gravity: float = 9.8  # [m/s^2]
+    cart_mass: float = 1.0  # [kg]
+    pole_mass: float = 0.1  # [kg]
+    half_length: float = 0.5  # of the pole [m]
+    force: float = 10.0  # of a push [N]
+    dt: float = 0.02  # [s]
+    x_limit: float = 2.4  # [m]
+    theta_limit: float = math.radians(12.0)  # [rad]
+    low: float = -0.05  # bounds of a start, in the units of the state
+    high: float = 0.05
+
+
+def reset(key: Key, p: Params) -> State:
+    return State(
+        uniform(key, 0, p.low, p.high),
+        uniform(key, 1, p.low, p.high),
+        uniform(key, 2, p.low, p.high),
+        uniform(key, 3, p.low, p.high),
+    )
+
+
+def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool]:
+    push = p.force if action == 1 else -p.force
+    mass = p.cart_mass + p.pole_mass
+    sin, cos = sincos(s.theta)
+
+    drive = (push + p.pole_mass * p.half_length * s.theta_dot**2 * sin) / mass
+    theta_acc = (p.gravity * sin - cos * drive) / (p.half_length * (4.0 / 3.0 - p.pole_mass * cos**2 / mass))
+    x_acc = drive - p.pole_mass * p.half_length * theta_acc * cos / mass
+
+    s = State(
+        s.x + p.dt * s.x_dot,
+        s.x_dot + p.dt * x_acc,
+        s.theta + p.dt * s.theta_dot,
+        s.theta_dot + p.dt * theta_acc,
+    )
+    fallen = abs(s.x) > p.x_limit or abs(s.theta) > p.theta_limit
+    reward = (-1.0 if fallen else 0.0) if p.sutton_barto_reward else 1.0
+    return s, reward, fallen
+
+
+def observe(s: State, p: Params) -> tuple[float, float, float, float]:
+    return s.x, s.x_dot, s.theta, s.theta_dot
+
+
+def spaces(p: Params) -> tuple[Box, Discrete]:
+    high = np.array([2.0 * p.x_limit, np.inf, 2.0 * p.theta_limit, np.inf], np.float32)
+    return Box(-high, high), Discrete(2)
+
+
+def check(p: Params) -> None:
+    positive(p, "cart_mass", "pole_mass", "half_length", "dt", "x_limit", "theta_limit")
+    ordered(p.low, p.high)
+
+
+ENV = Single(
+    state=State,
+    params=Params(),
+    reset=reset,
+    step=step,
+    observe=observe,
+    spaces=spaces,
+    max_episode_steps=500,
+    reward_threshold=475.0,
+    reset_options=("low", "high"),
+    check=check,
+    draw=pictures.cartpole,
+    render_fps=50,
+)

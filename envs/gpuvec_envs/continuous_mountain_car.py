@@ -1,0 +1,83 @@
+"""MountainCarContinuous: drive an underpowered car out of a valley, with as little force as possible.
+
+Observation: position and velocity: the state itself.
+Action: the force, in units of `power`; what lies beyond -1 and 1 has no effect on the car, but is paid for.
+Reward: 100 for reaching the goal, and minus a tenth of the squared action in every step.
+Termination: the car is at `goal_position` or beyond, at `goal_velocity` or faster.
+Parameters: a start draws the position from [low, high) and is at rest. The left wall stops the car.
+Source: Moore (1990), "Efficient memory-based learning for robot control"; with continuous actions as in Gymnasium.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from gpuvec import Key, Single, uniform
+from gpuvec_envs import pictures
+from gpuvec_envs.angles import sincos
+from gpuvec_envs.checks import ordered, positive
+
+
+class State(NamedTuple):
+    x: float  # position; the valley's floor is at -pi / 6
+    v: float  # velocity [1/step]
+
+
+class Params(NamedTuple):
+    goal_velocity: float = 0.0  # [1/step]
+    goal_position: float = 0.45
+    min_position: float = -1.2
+    max_position: float = 0.6
+    max_speed: float = 0.07  # [1/step]
+    max_action: float = 1.0  # in units of power
+    power: float = 0.0015  # [1/step^2]
+    gravity: float = 0.0025  # [1/step^2]
+    low: float = -0.6  # bounds of the first position
+    high: float = -0.4
+
+
+def reset(key: Key, p: Params) -> State:
+    return State(uniform(key, 0, p.low, p.high), 0.0)
+
+
+def step(s: State, action: tuple[float], key: Key, p: Params) -> tuple[State, float, bool]:
+    _, cos = sincos(3.0 * s.x)
+    push = p.power * min(max(action[0], -p.max_action), p.max_action)
+    v = min(max(s.v + push - p.gravity * cos, -p.max_speed), p.max_speed)
+    x = min(max(s.x + v, p.min_position), p.max_position)
+    if x == p.min_position and v < 0.0:
+        v = 0.0
+    arrived = x >= p.goal_position and v >= p.goal_velocity
+    return State(x, v), (100.0 if arrived else 0.0) - 0.1 * action[0] ** 2, arrived
+
+
+def observe(s: State, p: Params) -> tuple[float, float]:
+    return s.x, s.v
+
+
+def spaces(p: Params) -> tuple[Box, Box]:
+    low = np.array([p.min_position, -p.max_speed], np.float32)
+    high = np.array([p.max_position, p.max_speed], np.float32)
+    return Box(low, high), Box(-p.max_action, p.max_action, (1,))
+
+
+def check(p: Params) -> None:
+    positive(p, "max_speed", "max_action")
+    ordered(p.min_position, p.max_position)
+    ordered(p.low, p.high)
+
+
+ENV = Single(
+    state=State,
+    params=Params(),
+    reset=reset,
+    step=step,
+    observe=observe,
+    spaces=spaces,
+    max_episode_steps=999,
+    reward_threshold=90.0,
+    reset_options=("low", "high"),
+    check=check,
+    draw=pictures.mountain_car,
+)

@@ -1,0 +1,80 @@
+"""Pendulum: swing a pendulum up and keep it upright, with a motor too weak to lift it at once.
+
+Observation: cosine and sine of the angle from upright, and the angular velocity.
+Action: the torque [N m], clipped to what the motor can do.
+Reward: -(angle^2 + 0.1 velocity^2 + 0.001 torque^2) before the step, the angle wrapped into [-pi, pi].
+Termination: never.
+Parameters: a start draws the angle from [-x_init, x_init) and the velocity from [-y_init, y_init).
+Source: Gymnasium's Pendulum-v1; a uniform rod on a pivot, semi-implicit Euler steps.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from gpuvec import Key, Single, uniform
+from gpuvec_envs import pictures
+from gpuvec_envs.angles import sincos, wrap
+from gpuvec_envs.checks import not_negative, positive
+
+
+class State(NamedTuple):
+    theta: float  # angle from upright, counted on over full turns [rad]
+    theta_dot: float  # [rad/s]
+
+
+class Params(NamedTuple):
+    g: float = 10.0  # gravity [m/s^2]
+    mass: float = 1.0  # of the rod [kg]
+    length: float = 1.0  # of the rod [m]
+    max_torque: float = 2.0  # [N m]
+    max_speed: float = 8.0  # [rad/s]
+    dt: float = 0.05  # [s]
+    x_init: float = math.pi  # bound of the first angle [rad]
+    y_init: float = 1.0  # bound of the first velocity [rad/s]
+
+
+def reset(key: Key, p: Params) -> State:
+    return State(uniform(key, 0, -p.x_init, p.x_init), uniform(key, 1, -p.y_init, p.y_init))
+
+
+def step(s: State, action: tuple[float], key: Key, p: Params) -> tuple[State, float, bool]:
+    angle = wrap(s.theta)
+    sin, _ = sincos(s.theta)
+    torque = min(max(action[0], -p.max_torque), p.max_torque)
+    cost = angle**2 + 0.1 * s.theta_dot**2 + 0.001 * torque**2
+
+    acceleration = 1.5 * p.g / p.length * sin + 3.0 / (p.mass * p.length**2) * torque
+    theta_dot = min(max(s.theta_dot + p.dt * acceleration, -p.max_speed), p.max_speed)
+    return State(s.theta + p.dt * theta_dot, theta_dot), -cost, False
+
+
+def observe(s: State, p: Params) -> tuple[float, float, float]:
+    sin, cos = sincos(s.theta)
+    return cos, sin, s.theta_dot
+
+
+def spaces(p: Params) -> tuple[Box, Box]:
+    high = np.array([1.0, 1.0, p.max_speed], np.float32)
+    return Box(-high, high), Box(-p.max_torque, p.max_torque, (1,))
+
+
+def check(p: Params) -> None:
+    positive(p, "mass", "length", "max_torque", "max_speed", "dt")
+    not_negative(p, "x_init", "y_init")
+
+
+ENV = Single(
+    state=State,
+    params=Params(),
+    reset=reset,
+    step=step,
+    observe=observe,
+    spaces=spaces,
+    max_episode_steps=200,
+    reset_options=("x_init", "y_init"),
+    check=check,
+    draw=pictures.pendulum,
+)

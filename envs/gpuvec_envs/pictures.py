@@ -1,0 +1,96 @@
+"""Pictures of the bundled environments, in the sizes, proportions and colours of Gymnasium's own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec import Canvas
+
+Picture = NDArray[np.uint8]
+Point = tuple[float, float]
+
+BLACK = (0, 0, 0)
+GREY = (128, 128, 128)
+WOOD = (202, 152, 101)
+AXLE = (129, 132, 203)
+FLAG = (204, 204, 0)
+ROD = (204, 77, 77)
+LINK = (0, 204, 204)
+
+
+def turned(points: list[Point], angle: float, at: Point) -> list[Point]:
+    """`points` turned counter-clockwise by `angle` [rad] about (0, 0), then moved to `at`."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    return [(at[0] + cos * x - sin * y, at[1] + sin * x + cos * y) for x, y in points]
+
+
+def box(left: float, right: float, bottom: float, top: float) -> list[Point]:
+    """The corners of an upright rectangle."""
+    return [(left, bottom), (left, top), (right, top), (right, bottom)]
+
+
+def cartpole(s: Any, p: Any) -> Picture:
+    """(400, 600, 3): the cart and its rail, from limit to limit."""
+    half_rail = 2.4 if math.isinf(p.x_limit) else p.x_limit
+    scale = 300.0 / half_rail
+    px = 1.0 / scale  # the cart has a size in pixels, the pole's length is in metres
+    canvas = Canvas(600, 400, scale, origin=(300.0, 100.0))
+    axle = (s.x, 7.5 * px)
+    canvas.polygon(turned(box(-25.0 * px, 25.0 * px, -15.0 * px, 15.0 * px), 0.0, (s.x, 0.0)), BLACK)
+    canvas.polygon(turned(box(-5.0 * px, 5.0 * px, -5.0 * px, 2.0 * p.half_length - 5.0 * px), -s.theta, axle), WOOD)
+    canvas.circle(axle, 5.0 * px, AXLE)
+    canvas.line([(-half_rail, 0.0), (half_rail, 0.0)], BLACK)
+    return canvas.array()
+
+
+def mountain_car(s: Any, p: Any) -> Picture:
+    """(400, 600, 3): the valley from wall to wall, the car and the flag at the goal."""
+    scale = 600.0 / (p.max_position - p.min_position)
+    px = 1.0 / scale
+    canvas = Canvas(600, 400, scale, origin=(-scale * p.min_position, 0.0))
+
+    def height(x: float) -> float:
+        return 0.45 * math.sin(3.0 * x) + 0.55
+
+    slope = math.cos(3.0 * s.x)
+    ground = (s.x, height(s.x) + 10.0 * px)
+    canvas.line([(float(x), height(x)) for x in np.linspace(p.min_position, p.max_position, 100)], BLACK)
+    canvas.polygon(turned(box(-20.0 * px, 20.0 * px, 0.0, 20.0 * px), slope, ground), BLACK)
+    for wheel in turned([(10.0 * px, 0.0), (-10.0 * px, 0.0)], slope, ground):
+        canvas.circle(wheel, 8.0 * px, GREY)
+
+    x, foot = p.goal_position, height(p.goal_position)
+    top = foot + 50.0 * px
+    canvas.line([(x, foot), (x, top)], BLACK)
+    canvas.polygon([(x, top), (x, top - 10.0 * px), (x + 25.0 * px, top - 5.0 * px)], FLAG)
+    return canvas.array()
+
+
+def pendulum(s: Any, p: Any) -> Picture:
+    """(500, 500, 3): the rod and its pivot. The torque is no part of the state, so there is no arrow for it."""
+    canvas = Canvas(500, 500, 500.0 / (4.4 * p.length), origin=(250.0, 250.0))
+    upright = s.theta + 0.5 * math.pi
+    half_width = 0.1 * p.length
+    end = turned([(p.length, 0.0)], upright, (0.0, 0.0))[0]
+    canvas.polygon(turned(box(0.0, p.length, -half_width, half_width), upright, (0.0, 0.0)), ROD)
+    canvas.circle((0.0, 0.0), half_width, ROD)
+    canvas.circle(end, half_width, ROD)
+    canvas.circle((0.0, 0.0), 0.5 * half_width, BLACK)
+    return canvas.array()
+
+
+def acrobot(s: Any, p: Any) -> Picture:
+    """(500, 500, 3): the two links and the line that the tip must cross."""
+    extent = p.length1 + p.length2 + 0.2
+    canvas = Canvas(500, 500, 250.0 / extent, origin=(250.0, 250.0))
+    first, second = s.theta1 - 0.5 * math.pi, s.theta1 + s.theta2 - 0.5 * math.pi
+    elbow = turned([(p.length1, 0.0)], first, (0.0, 0.0))[0]
+    canvas.line([(-extent, p.goal_height), (extent, p.goal_height)], BLACK)
+    for joint, angle, length in (((0.0, 0.0), first, p.length1), (elbow, second, p.length2)):
+        canvas.polygon(turned(box(0.0, length, -0.1, 0.1), angle, joint), LINK)
+        canvas.circle(joint, 0.1, FLAG)
+    return canvas.array()

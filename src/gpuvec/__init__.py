@@ -1,0 +1,35 @@
+"""Reinforcement-learning environments whose whole batch lives, steps and learns on one GPU.
+
+    import gymnasium, gpuvec
+    envs = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=65_536)
+
+Importing this registers the bundled environments and imports nothing heavier than Gymnasium; Numba, CuPy and PyTorch are
+loaded when an environment is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gpuvec.canvas import Canvas
+from gpuvec.random import Key, normal, randint, uniform
+from gpuvec.registration import register
+from gpuvec.spec import Single
+
+if TYPE_CHECKING:
+    from gpuvec.vector.env import VectorEnv
+
+__all__ = ["Canvas", "Key", "Single", "VectorEnv", "normal", "randint", "register", "uniform"]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "VectorEnv":  # brings in Numba, so only on demand
+        return importlib.import_module("gpuvec.vector.env").VectorEnv
+    raise AttributeError(f"module 'gpuvec' has no attribute {name!r}")
+
+
+# The bundled environments are a client of this package like any other; by name, so that no layer below depends on them.
+importlib.import_module("gpuvec_envs")

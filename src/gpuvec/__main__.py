@@ -1,0 +1,6 @@
+"""`python -m gpuvec` is the command `gpuvec`."""
+
+from gpuvec.cli import main
+
+if __name__ == "__main__":
+    main()

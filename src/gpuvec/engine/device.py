@@ -1,0 +1,96 @@
+"""Devices: which there are, how much they hold, and the array module that allocates on them."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuvec.errors import DeviceError, MissingExtraError, OutOfMemoryError
+
+
+class Device(NamedTuple):
+    """A device: "cpu", "simulator" (CUDA kernels run by Python threads, on the CPU's memory), or the CUDA device of that index."""
+
+    kind: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"cuda:{self.index}" if self.kind == "cuda" else self.kind
+
+    @property
+    def arrays(self) -> Any:
+        """The module whose arrays live on this device: NumPy or CuPy."""
+        return _cupy() if self.kind == "cuda" else np
+
+    def free_bytes(self) -> int | None:
+        """Bytes that can still be allocated; None where the system does not say."""
+        if self.kind == "cuda":
+            cupy = _cupy()
+            with cupy.cuda.Device(self.index):
+                return int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
+        try:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            return None
+
+    def require(self, needed: int, what: str) -> None:
+        """Raises OutOfMemoryError unless `needed` bytes are free: before the allocation, so that the process stays usable."""
+        free = self.free_bytes()
+        if free is not None and needed > free:
+            raise OutOfMemoryError(
+                f"{what} needs {needed:,} bytes on {self}, where {free:,} are free; use fewer environments or free memory first."
+            )
+
+
+def device(name: str) -> Device:
+    """The device called `name`: "auto", "cpu", "cuda" or "cuda:1".
+
+    Raises:
+        ValueError: no such name.
+        DeviceError: a CUDA device without a driver, or an index that does not exist.
+        MissingExtraError: a CUDA device without CuPy.
+    """
+    match = re.fullmatch(r"(auto|cpu|simulator|cuda)(?::(\d+))?", name) if isinstance(name, str) else None
+    if match is None or (match[2] and match[1] != "cuda"):
+        raise ValueError(f'device must be "auto", "cpu", "cuda", "cuda:<index>" or "simulator", got {name!r}.')
+    if match[1] in ("cpu", "simulator"):
+        return Device(match[1])
+    problem = _cuda_problem()
+    if match[1] == "auto":
+        if isinstance(problem, MissingExtraError):
+            warnings.warn(f'{problem} Running on the CPU; pass device="cpu" to choose that.', stacklevel=4)
+        return Device("cpu") if problem else Device("cuda", _cupy().cuda.runtime.getDevice())
+    if problem:
+        raise problem
+    count, index = _cupy().cuda.runtime.getDeviceCount(), int(match[2] or _cupy().cuda.runtime.getDevice())
+    if index >= count:
+        raise DeviceError(f"device {name!r} does not exist: this machine has {count} CUDA device(s), numbered from 0.")
+    return Device("cuda", index)
+
+
+def _cupy() -> Any:
+    import cupy
+
+    return cupy
+
+
+def _cuda_problem() -> DeviceError | MissingExtraError | None:
+    """Why CUDA cannot be used here, or None."""
+    from cuda.bindings import driver
+
+    try:
+        error, *_ = driver.cuInit(0)
+        found = int(error) == 0
+    except RuntimeError:  # no libcuda
+        found = False
+    if not found:
+        return DeviceError('no usable CUDA driver on this machine; use device="cpu", or install the driver and see `gpuvec doctor`.')
+    try:
+        _cupy()
+    except ImportError as error:
+        return MissingExtraError(f"a CUDA device is here but CuPy is not ({error}): install gpuvec[cuda13] or gpuvec[cuda12].")
+    return None

@@ -1,0 +1,93 @@
+"""Kernels for the CPU: the composed functions in a loop over the envs, shared among threads where that pays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from gpuvec.engine.batch import Layout, Variant
+from gpuvec.engine.memory import host_memory
+from gpuvec.engine.single import compose, request
+from gpuvec.spec import Single
+
+ENVS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
+
+
+class HostKernels:
+    """The kernels of an env on the CPU; the same calls as `launch.CudaKernels`, whose stream they ignore."""
+
+    blocks = 1
+
+    def __init__(self, env: Single, layout: Layout, num_envs: int) -> None:
+        self._env, self._batch, self._request = env, layout.batch, request(env)
+        threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, num_envs // ENVS_PER_THREAD)
+        edges = [num_envs * k // max(threads, 1) for k in range(max(threads, 1) + 1)]
+        self._first, *self._others = list(zip(edges[:-1], edges[1:], strict=True))
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+
+    def reset(self, variant: Variant) -> Callable[..., None]:
+        """`launch(stream, *members of the batch, *members of the request)`."""
+        access = host_memory()
+        begin, _ = compose(self._env, variant, access)
+        load = access.load
+        members = len(self._batch._fields)
+
+        @njit(nogil=True, error_model="numpy")
+        def loop(b: Any, r: Any) -> None:
+            clock = load(b.clock, 0, np.uint32)
+            for e in range(b.n):
+                begin(b, e, clock, r)
+
+        def call(stream: int, *arguments: Any) -> None:
+            loop(self._batch(*arguments[:members]), self._request(*arguments[members:]))
+
+        return call
+
+    def step(self, variant: Variant) -> Callable[..., None]:
+        """`launch(stream, *members of the batch)`."""
+        access = host_memory()
+        _, advance = compose(self._env, variant, access)
+        load, store = access.load, access.store
+
+        @njit(nogil=True, error_model="numpy")
+        def loop(b: Any, first: int, last: int) -> None:
+            clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
+            for e in range(first, last):
+                advance(b, e, clock)
+
+        @njit(error_model="numpy")
+        def tick(b: Any) -> None:
+            store(b.clock, 0, np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1)), np.uint32)
+
+        batch, first, others = self._batch, self._first, self._others
+
+        def call(stream: int, *arguments: Any) -> None:
+            b = batch(*arguments)
+            if others:
+                pool = self._threads()
+                parts = [pool.submit(loop, b, *rows) for rows in others]
+                loop(b, *first)
+                for part in parts:
+                    part.result()
+            else:
+                loop(b, *first)
+            tick(b)  # when all rows have read the clock
+
+        return call
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None or os.getpid() != self._pid:  # threads do not survive a fork
+            self._pool, self._pid = ThreadPoolExecutor(len(self._others), "gpuvec"), os.getpid()
+        return self._pool
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._pool is not None and os.getpid() == self._pid:
+            self._pool.shutdown()
+        self._pool = None

@@ -1,0 +1,107 @@
+"""Author-written Python functions become Numba functions, for the CPU and for CUDA alike.
+
+Numba types the literal in `0.5 * x` as float64 and so promotes the whole expression. Here `float` means float32: float
+constants in a function's code, in its defaults, in its closure and in the module around it are read as float32, and
+the plain functions that it calls by name are compiled with it. What this cannot see (`2 * x`, `math.pi`) is found by
+`gpuvec.testing.check_env` in the typed code. numba-cuda re-targets an `njit` function that a kernel calls, so one
+decorator serves every backend.
+"""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+from numba.core.types import unliteral
+
+from gpuvec.errors import AuthoringError
+
+P = TypeVar("P", bound=tuple[Any, ...])
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """`function` as a Numba function for other compiled functions to call; LLVM puts it in place.
+
+    Division follows IEEE, as on a GPU: Numba's default tests every divisor for zero in order to raise. Numba would compile
+    a function anew for each literal that it is called with (every draw number, say); here one version serves all.
+    """
+    dispatcher = njit(function, error_model="numpy", no_cpython_wrapper=True, forceinline=True)
+    template = dispatcher.get_call_template
+    dispatcher.get_call_template = lambda args, kws: template(
+        tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()}
+    )
+    return dispatcher
+
+
+_compiled: dict[types.FunctionType, Any] = {}  # a function is compiled once in a process, whatever calls it
+
+
+def device(function: Callable[..., Any]) -> Any:
+    """`function` as a Numba function with float32 literals, and with it all plain functions that it calls.
+
+    Raises:
+        AuthoringError: the function calls itself, directly or through others.
+    """
+    return _device(function, ())
+
+
+def _device(function: Any, callers: tuple[Any, ...]) -> Any:
+    if isinstance(function, Dispatcher):
+        return function
+    if function in _compiled:
+        return _compiled[function]
+    if function in callers:
+        chain = " -> ".join(f.__name__ for f in (*callers, function))
+        raise AuthoringError(
+            f"{function.__module__}.{function.__qualname__} calls itself ({chain}); device code has no recursion: write a loop."
+        )
+
+    def single(value: Any) -> Any:
+        """What `value` is read as in device code."""
+        if type(value) is float:
+            return np.float32(value)
+        if type(value) is tuple:
+            return tuple(map(single, value))
+        if isinstance(value, types.FunctionType):
+            return _device(value, (*callers, function))
+        return value
+
+    code = function.__code__
+    read = {op.argval for op in dis.get_instructions(code) if op.opname == "LOAD_GLOBAL"}
+    scope = {name: single(value) if name in read else value for name, value in function.__globals__.items()}
+    cells = tuple(types.CellType(single(cell.cell_contents)) for cell in function.__closure__ or ())
+    clone = types.FunctionType(
+        code.replace(co_consts=single(code.co_consts)), scope, function.__name__, single(function.__defaults__), cells
+    )
+    clone.__doc__, clone.__module__, clone.__qualname__ = function.__doc__, function.__module__, function.__qualname__
+    _compiled[function] = inline(clone)
+    return _compiled[function]
+
+
+def constants(params: P) -> P:
+    """`params` with every float as float32 and every int as int32: what a kernel freezes."""
+
+    def freeze(value: Any) -> Any:
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        return np.int32(value) if isinstance(value, int | np.integer) else np.float32(value)
+
+    return type(params)(*map(freeze, params))
+
+
+def generated(name: str, source: str, **scope: Any) -> Any:
+    """The function `name` of generated `source`, which tracebacks and Numba's errors can show.
+
+    Numba knows no `*args` in kernels and no loop over fields of different types, so code whose shape follows the
+    fields of an environment is written out.
+    """
+    file = f"<gpuvec {name} {abs(hash(source)):x}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    exec(compile(source, file, "exec"), scope)
+    return scope[name]

@@ -1,0 +1,126 @@
+"""How composed code reads and writes its buffers: by address and element index, on the CPU and on a GPU.
+
+A batch of plain addresses is cheap to hand to a kernel (an array is 7 to 9 kernel arguments, and costs a reference count
+at each use on a CPU), and lets a row be read and written with 16-byte accesses. Numba and numba-cuda each bring their own
+extension interface, with the same shape: `memory` makes the operations for either.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+
+class Access(NamedTuple):
+    """The operations on buffers that composed code may use. An index counts elements, that of a row counts rows."""
+
+    load: Any  # load(buffer, index, dtype) -> element
+    store: Any  # store(buffer, index, value, dtype)
+    load_row: Any  # load_row(buffer, index, like) -> tuple of len(like) elements of like's type
+    store_row: Any  # store_row(buffer, index, values): a tuple of equal types
+    lowest: Any  # lowest(buffer, index, value): the uint64 there becomes the smaller of the two, atomically
+    near: Any  # near(flag): whether flag holds for this env or for one whose 16-byte row shares a 32-byte sector with its row
+
+
+def like(dtype: Any, width: int) -> Any:
+    """A tuple whose type tells `load_row` what to read."""
+    return (dtype(0),) * width
+
+
+def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> Access:
+    """The operations on `space`, an LLVM address space: 1 is a GPU's global memory, 0 a CPU's.
+
+    Args:
+        extending: `numba.extending` or `numba.cuda.extending`.
+        types: the type module of the same Numba.
+        cgutils: the code generation module of the same Numba.
+        space: the address space of every buffer.
+        near: this target's way to ask the neighbours; see `Access`.
+    """
+    word = ir.IntType(64)
+
+    def pointer(builder: Any, address: Any, index: Any, element: Any) -> Any:
+        if index.type.width < 64:
+            index = builder.sext(index, word)
+        return builder.gep(builder.inttoptr(address, element.as_pointer(space)), [index])
+
+    def pieces(width: int, element: Any) -> tuple[int, list[int]]:
+        """How many elements an access holds, and where each begins: 16 or 8 bytes wide if rows keep that alignment."""
+        wide = next(k for k in (4, 2, 1) if width % k == 0) if str(element) in ("float", "i32") else 1
+        return wide, list(range(0, width, wide))
+
+    @extending.intrinsic
+    def load(typingctx: Any, address: Any, index: Any, dtype: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            model = context.data_model_manager[dtype.dtype]
+            return model.from_data(builder, builder.load(pointer(builder, args[0], args[1], model.get_data_type())))
+
+        return dtype.dtype(address, index, dtype), codegen
+
+    @extending.intrinsic
+    def store(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            model = context.data_model_manager[dtype.dtype]
+            value = model.as_data(builder, context.cast(builder, args[2], sig.args[2], dtype.dtype))
+            builder.store(value, pointer(builder, args[0], args[1], model.get_data_type()))
+
+        return types.void(address, index, value, dtype), codegen
+
+    @extending.intrinsic
+    def load_row(typingctx: Any, address: Any, index: Any, like: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            element = context.get_data_type(like.dtype)
+            wide, starts = pieces(len(like), element)
+            row = builder.mul(builder.sext(args[1], word) if args[1].type.width < 64 else args[1], word(len(like)))
+            base, values = pointer(builder, args[0], row, element), []
+            for j in starts:
+                at = builder.gep(base, [word(j)])
+                if wide == 1:
+                    values.append(builder.load(at))
+                    continue
+                vector = builder.load(builder.bitcast(at, ir.VectorType(element, wide).as_pointer(space)), align=4 * wide)
+                values += [builder.extract_element(vector, ir.IntType(32)(k)) for k in range(wide)]
+            return context.make_tuple(builder, sig.return_type, values)
+
+        return types.UniTuple(like.dtype, len(like))(address, index, like), codegen
+
+    @extending.intrinsic
+    def store_row(typingctx: Any, address: Any, index: Any, values: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            element = context.get_data_type(values.dtype)
+            wide, starts = pieces(len(values), element)
+            row = builder.mul(builder.sext(args[1], word) if args[1].type.width < 64 else args[1], word(len(values)))
+            base, items = pointer(builder, args[0], row, element), cgutils.unpack_tuple(builder, args[2])
+            for j in starts:
+                at = builder.gep(base, [word(j)])
+                if wide == 1:
+                    builder.store(items[j], at)
+                    continue
+                vector = ir.Constant(ir.VectorType(element, wide), ir.Undefined)
+                for k in range(wide):
+                    vector = builder.insert_element(vector, items[j + k], ir.IntType(32)(k))
+                builder.store(vector, builder.bitcast(at, vector.type.as_pointer(space)), align=4 * wide)
+
+        return types.void(address, index, values), codegen
+
+    @extending.intrinsic
+    def lowest(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            builder.atomic_rmw("umin", pointer(builder, args[0], args[1], word), args[2], "monotonic")
+
+        return types.void(address, index, types.uint64), codegen
+
+    return Access(load, store, load_row, store_row, lowest, near)
+
+
+def host_memory() -> Access:
+    """The operations on the CPU's memory, where every env is alone."""
+    from numba import extending, njit, types
+    from numba.core import cgutils
+
+    @njit
+    def near(flag: bool) -> bool:
+        return flag
+
+    return memory(extending, types, cgutils, 0, near)

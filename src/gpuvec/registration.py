@@ -1,0 +1,66 @@
+"""Puts environments on Gymnasium's list, by strings, so that their specs compare, copy and serialise."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import gymnasium as gym
+
+from gpuvec.errors import AuthoringError
+from gpuvec.spec import Single
+
+
+def register(id: str, env: Single | str, **kwargs: Any) -> None:
+    """Makes `gymnasium.make_vec(id, num_envs=...)` and `gymnasium.make(id)` build `env`.
+
+    Args:
+        id: "namespace/Name-v0"; registering it again with the same environment changes nothing.
+        env: the environment, bound to a name in the module that defines it, or that place as "module:NAME".
+        kwargs: keyword arguments that this id gives to the environment, parameters included.
+
+    Raises:
+        AuthoringError: `env` is bound to no name in its module, or the place holds no environment.
+    """
+    place = env if isinstance(env, str) else place_of(env)
+    declared = load_env(place) if isinstance(env, str) else env
+    known = gym.registry.get(id)
+    if known is not None and known.kwargs == {"env": place, **kwargs}:
+        return
+    gym.register(
+        id,
+        entry_point="gpuvec.vector.scalar:ScalarEnv",
+        vector_entry_point="gpuvec.vector.env:VectorEnv",
+        max_episode_steps=declared.max_episode_steps,
+        reward_threshold=declared.reward_threshold,
+        kwargs={"env": place, **kwargs},
+    )
+
+
+def place_of(env: Single) -> str:
+    """ "module:NAME" of `env`."""
+    name = env.step.__module__
+    module = sys.modules.get(name)
+    for attribute, value in vars(module).items() if module is not None else ():
+        if value is env:
+            return f"{name}:{attribute}"
+    raise AuthoringError(
+        f"this environment is bound to no name in {name!r}, the module of its functions, so that its spec could not be copied or "
+        "serialised: bind it there (ENV = Single(...)) and register that, or give its place as 'module:NAME'."
+    )
+
+
+def load_env(place: str | Single) -> Single:
+    """The environment at "module:NAME"; one that is given as itself is returned.
+
+    Raises:
+        AuthoringError: there is none.
+    """
+    if isinstance(place, Single):
+        return place
+    module, _, name = place.partition(":")
+    env = getattr(importlib.import_module(module), name or "ENV", None)
+    if not isinstance(env, Single):
+        raise AuthoringError(f"{place!r} holds {type(env).__name__}, not an environment; expected 'module:NAME' of a gpuvec.Single.")
+    return env

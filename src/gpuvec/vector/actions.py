@@ -1,0 +1,60 @@
+"""Actions of a step: where they lie and of which type they are, checked without touching the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuvec.engine.device import Device
+from gpuvec.vector.framework import Framework, on_stream
+
+DISCRETE = {"int32": np.int32, "int64": np.int64, "uint8": np.uint8}
+CONTINUOUS = {"float32": np.float32, "float64": np.float64}
+
+
+class Actions:
+    """Reads the actions of E envs: shape (E,) for Discrete spaces, (E, K) for the others."""
+
+    def __init__(self, num_envs: int, components: int, discrete: bool, device: Device, framework: Framework) -> None:
+        self._shape = (num_envs, components) if components else (num_envs,)
+        self._types: dict[str, Any] = DISCRETE if discrete else CONTINUOUS
+        self._device, self._framework = device, framework
+
+    def read(self, actions: Any, stream: int) -> tuple[int, Any, Any]:
+        """(address, dtype, owner): the owner keeps the memory alive until the kernel is launched.
+
+        Raises:
+            TypeError: no array, or elements of a wrong type.
+            ValueError: a wrong shape, or memory of another device.
+        """
+        found = self._framework.pointer(actions) or self._foreign(actions, stream)
+        pointer, name, shape, owner = found
+        dtype = self._types.get(name)
+        if dtype is None:
+            raise TypeError(f"actions have dtype {name}; this environment takes {' or '.join(self._types)}: convert them.")
+        if shape != self._shape:
+            raise ValueError(f"actions have shape {tuple(shape)}; this environment takes {self._shape}, one row per environment.")
+        return pointer, dtype, owner
+
+    def _foreign(self, actions: Any, stream: int) -> tuple[int, str, tuple[int, ...], Any]:
+        """Actions of another framework, through DLPack, or on a CPU of any kind that NumPy reads."""
+        xp = self._device.arrays
+        if self._device.kind == "cuda":
+            if not hasattr(actions, "__dlpack_device__"):
+                raise TypeError(
+                    f"actions are a {type(actions).__name__}; this environment takes arrays on {self._device} that offer DLPack."
+                )
+            where = actions.__dlpack_device__()
+            if (int(where[0]), int(where[1])) != (2, self._device.index):
+                kind = "the CPU" if int(where[0]) == 1 else f"cuda:{int(where[1])}"
+                raise ValueError(f"actions lie on {kind}; this environment runs on {self._device}: move them there.")
+            with on_stream(self._device, stream):  # DLPack makes this stream wait for the producer's
+                array = xp.ascontiguousarray(xp.from_dlpack(actions))
+            return int(array.data.ptr), array.dtype.name, array.shape, array
+        if np.isscalar(actions) or actions is None:
+            raise TypeError(f"actions are {actions!r}; this environment takes one row per environment, in shape {self._shape}.")
+        if type(actions).__module__.partition(".")[0] == "torch" and actions.device.type != "cpu":
+            raise ValueError(f"actions lie on {actions.device}; this environment runs on the CPU: move them there.")
+        array = np.ascontiguousarray(actions.detach() if hasattr(actions, "detach") else actions)
+        return array.ctypes.data, array.dtype.name, array.shape, array

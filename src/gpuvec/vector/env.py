@@ -1,0 +1,334 @@
+"""The Gymnasium face of an environment: E copies that step together on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from gpuvec.engine.batch import NO_FAULT, Variant
+from gpuvec.engine.device import device as named_device
+from gpuvec.engine.simulation import Simulation, address
+from gpuvec.errors import ActionError
+from gpuvec.registration import load_env
+from gpuvec.spec import Single
+from gpuvec.vector import parameters, state
+from gpuvec.vector.actions import Actions
+from gpuvec.vector.framework import framework, on_stream
+from gpuvec.vector.outputs import OutputBuffers
+from gpuvec.vector.picture import Frames
+from gpuvec.vector.seeding import reset_mask, reset_options, seeding
+from gpuvec.vector.spaces import batched
+
+
+class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """`num_envs` copies of an environment, stepped by one kernel; built by `gymnasium.make_vec("gpuvec/...", num_envs=E)`.
+
+    `step` never waits for the device and copies nothing: outputs are arrays of `output`'s framework over memory that the
+    kernel wrote. Observations are (E, D) float32, rewards (E,) float32, flags (E,) bool.
+
+    Args:
+        env: the environment, or its place as "module:NAME".
+        num_envs: E, at least 1.
+        device: "auto" (a GPU if there is one, unless output="numpy"), "cpu", "cuda", "cuda:<index>"; "simulator" is for debugging.
+        output: "torch", "cupy", "jax", "numpy" or "dlpack".
+        autoreset_mode: `gymnasium.vector.AutoresetMode` or its value: "NextStep", "SameStep", "Disabled".
+        buffers: None for new output arrays in every step; K for a ring of K sets that are reused in turn, 1 for one set.
+        max_episode_steps: the limit that truncates an episode; None or -1 for none.
+        render_mode: None or "rgb_array".
+        per_env: names of parameters that are stored per environment and may be given as a list.
+        validate: check actions in the kernel. A fault is remembered on the device and raised by `check`, `reset`,
+            `get_state`, `render` or `close`. Without it, actions out of range are memory-safe but mean nothing.
+        params: the environment's own parameters.
+
+    Raises:
+        ValueError, UnknownParameterError, DeviceError, MissingExtraError, OutOfMemoryError: arguments that cannot be met.
+    """
+
+    def __init__(
+        self,
+        env: Single | str,
+        num_envs: int = 1,
+        *,
+        device: str = "auto",
+        output: str = "torch",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        buffers: int | None = None,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        per_env: Sequence[str] = (),
+        validate: bool = False,
+        **params: Any,
+    ) -> None:
+        self._spec: Any = None
+        declared = load_env(env)
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
+            raise ValueError(f"num_envs must be an integer of at least 1, got {num_envs!r}.")
+        if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
+            raise ValueError(f"buffers must be None (new arrays in every step) or at least 1 (a ring), got {buffers!r}.")
+        if render_mode not in (None, "rgb_array") or (render_mode and declared.draw is None):
+            modes = "None or 'rgb_array'" if declared.draw else "None: this environment draws no pictures"
+            raise ValueError(f"render_mode must be {modes}, got {render_mode!r}.")
+        self.num_envs = int(num_envs)
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.max_episode_steps = parameters.step_limit(max_episode_steps)
+        self.render_mode, self.closed, self.output = render_mode, False, output
+        self.metadata = {
+            "autoreset_mode": self.autoreset_mode,
+            "render_modes": ["rgb_array"] if declared.draw else [],
+            "render_fps": declared.render_fps,
+        }
+        self._env, lists = parameters.apply(declared, params, tuple(per_env), self.num_envs)
+        self.single_observation_space, self.single_action_space = self._env.spaces(self._env.params)
+
+        self._device = named_device("cpu" if device == "auto" and output == "numpy" else device)
+        self._framework = framework(output, self._device)
+        variant = Variant(self.autoreset_mode, self.max_episode_steps, tuple(per_env), validate)
+        self._sim = Simulation(self._env, variant, self.num_envs, self._device)
+        for name, values in lists.items():
+            self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
+        s = self._sim.signature
+        self._actions = Actions(self.num_envs, s.components, s.discrete, self._device, self._framework)
+        self._outputs = OutputBuffers(self._sim.layout.returned, self.num_envs, self._device, self._framework, buffers)
+        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._seed: int | tuple[int | None, ...] | None = None
+        self._was_reset = False
+
+    # Gymnasium's attributes
+
+    @cached_property
+    def observation_space(self) -> Any:
+        """(E, D): built on first use."""
+        return batched(self.single_observation_space, self.num_envs)
+
+    @cached_property
+    def action_space(self) -> Any:
+        """(E,) or (E, K): built on first use."""
+        return batched(self.single_action_space, self.num_envs)
+
+    @property
+    def spec(self) -> Any:
+        """How it was made. An enum given as `autoreset_mode` is kept as its value, so that the spec has a JSON form."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: Any) -> None:
+        if spec is not None and isinstance(spec.kwargs.get("autoreset_mode"), AutoresetMode):
+            spec.kwargs["autoreset_mode"] = spec.kwargs["autoreset_mode"].value
+        self._spec = spec
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has been reset, so that it can be stepped."""
+        return self._was_reset
+
+    @property
+    def device(self) -> str:
+        """ "cpu", "cuda:0", ..."""
+        return str(self._device)
+
+    @property
+    def params(self) -> Any:
+        """The environment's parameters, a NamedTuple; of those stored per environment, the common default."""
+        return self._env.params
+
+    @property
+    def kernel_version(self) -> int:
+        """Grows when the kernels are rebuilt; a graph captured before is stale then."""
+        return self._sim.version
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of the last seeded reset: an int, or a tuple if rows were seeded one by one."""
+        return super().np_random_seed if self._seed is None else self._seed
+
+    # Playing
+
+    def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode in every row, or in those of `options["reset_mask"]`; the others keep theirs.
+
+        Args:
+            seed: an int s keys row k by (s, k); a sequence of E ints or None keys row k by (seed[k], 0); None goes on with
+                the rows' own random numbers.
+            options: "reset_mask", (E,) bool of any array type, and the environment's own reset options. Never modified.
+
+        Returns:
+            The observations of all rows, and no infos.
+        """
+        self._usable()
+        if seed is None and not self._was_reset:
+            seed = int(self.np_random.integers(2**63))
+        options = options or {}
+        chosen = seeding(seed, self.num_envs, self._device)
+        asked = reset_options(self._env, options)
+        self.check()
+        stream = self._framework.stream()
+        with on_stream(self._device, stream):
+            masked = options.get("reset_mask") is not None
+            mask = reset_mask(options["reset_mask"], self.num_envs, self._device) if masked else None
+            if masked and not self._was_reset:
+                raise gym.error.ResetNeeded("the first reset must be of all environments: call reset() without a reset_mask.")
+            outputs = self._outputs.take()
+            self._sim.reset(
+                stream,
+                address(mask) if masked else 0,
+                0 if chosen.rows is None else address(chosen.rows),
+                (masked, chosen.kind, chosen.seed, chosen.high, *asked),
+                outputs.addresses[0],
+            )
+        if isinstance(seed, list | tuple | np.ndarray):
+            self._seed = tuple(seed)
+        elif seed is not None:
+            self._seed = int(seed)
+        self._was_reset = True
+        return outputs.arrays[0], {}
+
+    def step(self, actions: Any, out: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One step of every row.
+
+        Args:
+            actions: (E,) int32, int64 or uint8 for a Discrete space, (E, K) for MultiDiscrete and, as float32 or float64,
+                Box; any DLPack array on the device.
+            out: arrays to write to, instead of those of `buffers`: any of "obs", "reward", "terminated", "truncated" and,
+                in SAME_STEP, "final_obs" and "_final_obs".
+
+        Returns:
+            obs, reward, terminated, truncated, infos. In SAME_STEP infos always holds "final_obs", (E, D) with the last
+            observations of the episodes that ended, their mask "_final_obs", "final_info" and "_final_info".
+        """
+        if not self._was_reset or self.closed:
+            self._usable()
+            raise gym.error.ResetNeeded("call reset() before the first step().")
+        stream = self._framework.stream()
+        pointer, dtype, _owner = self._actions.read(actions, stream)
+        outputs = self._outputs.take() if out is None else self._outputs.given(out)
+        self._sim.step(dtype)(stream, pointer, outputs.addresses)
+        arrays = outputs.arrays
+        if not self._same_step:
+            return *arrays, {}  # type: ignore[return-value]  # obs, reward, terminated, truncated
+        ended = arrays[5]
+        return *arrays[:4], {"final_obs": arrays[4], "_final_obs": ended, "final_info": {}, "_final_info": ended}
+
+    def check(self) -> None:
+        """Raises ActionError for the lowest row whose action was at fault since the last check; waits for the device.
+
+        Only an environment made with `validate=True` looks.
+        """
+        if not self._sim.variant.validate:
+            return
+        with on_stream(self._device, self._framework.stream()):
+            faults = self._sim.buffers["faults"]
+            action, ended = (int(f) for f in (faults if isinstance(faults, np.ndarray) else faults.get()))
+            if action == ended == NO_FAULT:
+                return
+            faults[:] = NO_FAULT
+        if action != NO_FAULT:
+            raise ActionError(parameters.action_fault(action >> 32, action & 0xFFFFFFFF, self.single_action_space))
+        raise ActionError(
+            f"environment {ended >> 32} was stepped after its episode ended, in AutoresetMode.DISABLED: "
+            'reset it first, with reset(options={"reset_mask": terminated | truncated}).'
+        )
+
+    # State
+
+    def get_state(self) -> dict[str, Any]:
+        """{field: (E,) array}: a copy of the physical state of every row."""
+        self.check()
+        with on_stream(self._device, self._framework.stream()):
+            return {name: self._framework.wrap(array) for name, array in state.get_state(self._sim).items()}
+
+    def set_state(self, fields: Mapping[str, Any], mask: Any = None) -> None:
+        """Writes fields of the physical state, of the rows in `mask` or of all; time and episode go on.
+
+        Raises:
+            StateError: unknown fields or wrong shapes; nothing is written then.
+        """
+        with on_stream(self._device, self._framework.stream()):
+            rows = None if mask is None else reset_mask(mask, self.num_envs, self._device)
+            state.set_state(self._sim, fields, rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on: states, times, episodes, seeds, parameters per environment; copies."""
+        with on_stream(self._device, self._framework.stream()):
+            saved = {name: self._framework.wrap(array) for name, array in state.state_dict(self._sim).items()}
+        return {"buffers": saved, "seed": list(self._seed) if isinstance(self._seed, tuple) else self._seed}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was called, in this or another process.
+
+        Raises:
+            StateError: a state of another environment or number of environments; nothing is written then.
+        """
+        with on_stream(self._device, self._framework.stream()):
+            state.load_state_dict(self._sim, saved["buffers"])
+        seed = saved["seed"]
+        self._seed = tuple(seed) if isinstance(seed, list) else seed
+        self._was_reset = True
+
+    # Sub-environments, as Gymnasium's SyncVectorEnv offers them
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """What `name` is for each row: "render", a parameter, or any attribute that all rows share."""
+        if name == "render":
+            return tuple(self.render(*args, **kwargs))
+        return self.get_attr(name)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The attribute or parameter of each row.
+
+        Raises:
+            AttributeError: there is none of that name.
+        """
+        if name in self._sim.variant.per_env:
+            return tuple(self._sim.buffers[f"param_{name}"].tolist())
+        holder = self._env.params if name in self._env.params._fields else self
+        if not hasattr(holder, name):
+            raise AttributeError(f"no attribute or parameter {name!r}; parameters: {', '.join(self._env.params._fields)}.")
+        return (getattr(holder, name),) * self.num_envs
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets a parameter: one value for all rows, which rebuilds the kernels, or for one in `per_env` also a list.
+
+        Raises:
+            UnknownParameterError: there is none of that name.
+            TypeError: a list for a parameter that is not stored per environment.
+        """
+        new, lists = parameters.apply(self._env, {name: values}, self._sim.variant.per_env, self.num_envs)
+        if name in self._sim.variant.per_env:
+            with on_stream(self._device, self._framework.stream()):
+                self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(lists.get(name, getattr(new.params, name)))
+            return
+        self._env = new
+        self._sim.rebuild(new)
+        self.single_observation_space, self.single_action_space = new.spaces(new.params)
+        self.__dict__.pop("observation_space", None)
+        self.__dict__.pop("action_space", None)
+
+    def render(self, rows: Sequence[int] | None = None) -> Any:
+        """Pictures of the given rows as a tuple; without rows a sequence of E, each drawn when it is asked for."""
+        if self.render_mode is None:
+            raise gym.error.Error('this environment was made without render_mode="rgb_array".')
+        self._usable()
+        frames = Frames(self._env, self._row_params, self.get_state())
+        return frames if rows is None else tuple(frames[int(k)] for k in rows)
+
+    def _row_params(self, row: int) -> Any:
+        own = {name: self._sim.buffers[f"param_{name}"][row].item() for name in self._sim.variant.per_env}
+        return self._env.params._replace(**own)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Frees the buffers; outputs that someone holds stay valid."""
+        self.closed = True  # also if a pending fault is raised now
+        try:
+            self.check()
+        finally:
+            self._outputs.clear()
+            self._sim.close()
+
+    def _usable(self) -> None:
+        if self.closed:
+            raise gym.error.ClosedEnvironmentError("this environment was closed; make a new one.")

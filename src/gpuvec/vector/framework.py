@@ -1,0 +1,173 @@
+"""Output frameworks: how arrays of the device become a user's tensors without a copy, and how actions come back.
+
+A framework imports memory once, as a slab, and hands out views of it: a DLPack import costs 2 to 6 us, a view nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuvec.engine.device import Device
+from gpuvec.engine.simulation import address
+from gpuvec.errors import MissingExtraError
+
+OUTPUTS = ("torch", "cupy", "jax", "numpy", "dlpack")
+
+
+class Framework(Protocol):
+    """What `output=` names."""
+
+    def wrap(self, array: Any) -> Any:
+        """The memory of a NumPy or CuPy array as this framework's array, zero-copy."""
+
+    def split(self, wrapped: Any) -> list[Any]:
+        """Views of the rows of the first axis."""
+
+    def stream(self) -> int:
+        """The handle of the CUDA stream on which this framework's user works now; 0 on a CPU."""
+
+    def capturing(self) -> bool:
+        """Whether that stream is being captured into a graph."""
+
+    def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
+        """(address, dtype name, shape, owner) of one of this framework's arrays on the device, C-contiguous; None for anything else."""
+
+
+class Native:
+    """NumPy arrays on a CPU, CuPy arrays on a GPU: what buffers are made of, as they are."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def wrap(self, array: Any) -> Any:
+        """As given."""
+        return array
+
+    def split(self, wrapped: Any) -> list[Any]:
+        """Views of the rows of the first axis."""
+        return list(wrapped)
+
+    def stream(self) -> int:
+        """CuPy's current stream."""
+        return int(self.device.arrays.cuda.get_current_stream().ptr) if self.device.kind == "cuda" else 0
+
+    def capturing(self) -> bool:
+        """Whether CuPy's current stream is being captured."""
+        return self.device.kind == "cuda" and bool(self.device.arrays.cuda.get_current_stream().is_capturing())
+
+    def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
+        """See `Framework.pointer`."""
+        if type(array) is not self.device.arrays.ndarray:
+            return None
+        if self.device.kind == "cuda" and array.device.id != self.device.index:
+            return None
+        array = self.device.arrays.ascontiguousarray(array)
+        return address(array), array.dtype.name, array.shape, array
+
+
+class DLPackArray:
+    """Memory of the device that offers only the DLPack protocol: `torch.from_dlpack(x)`, `jax.dlpack.from_dlpack(x)`, ..."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        """The capsule; the consumer's `stream` is made to wait for the device's."""
+        return self._array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(device type, index) of DLPack."""
+        return self._array.__dlpack_device__()  # type: ignore[no-any-return]  # NumPy and CuPy agree on it
+
+    def __repr__(self) -> str:
+        return f"DLPackArray(shape={self.shape}, dtype={self.dtype}, device={self.__dlpack_device__()})"
+
+
+class DLPack(Native):
+    """Objects that offer `__dlpack__` and nothing else."""
+
+    def wrap(self, array: Any) -> Any:
+        """The array behind the protocol."""
+        return DLPackArray(array)
+
+    def split(self, wrapped: Any) -> list[Any]:
+        """The rows of the first axis."""
+        return [DLPackArray(row) for row in wrapped._array]
+
+    def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
+        """See `Framework.pointer`."""
+        return super().pointer(array._array if isinstance(array, DLPackArray) else array)
+
+
+class Jax(Native):
+    """JAX arrays, imported one by one: JAX has no views."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self._jax = importlib.import_module("jax")
+
+    def wrap(self, array: Any) -> Any:
+        """The memory as a JAX array. It is not copied: whoever keeps the array of a reused buffer sees later steps."""
+        return self._jax.dlpack.from_dlpack(array)
+
+    def split(self, wrapped: Any) -> list[Any]:
+        """Only a slab of one row can be split without a copy."""
+        raise TypeError("JAX arrays have no views")
+
+    def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
+        """See `Framework.pointer`."""
+        if isinstance(array, self._jax.Array):
+            array = self.device.arrays.from_dlpack(array)
+        return super().pointer(array)
+
+
+def framework(output: str, device: Device) -> Framework:
+    """The framework that `output` names, for arrays of `device`.
+
+    Raises:
+        ValueError: no such name, or one whose arrays cannot live on the device.
+        MissingExtraError: it is not installed.
+    """
+    if output not in OUTPUTS:
+        raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, got {output!r}.")
+    on_gpu = device.kind == "cuda"
+    if (output == "numpy" and on_gpu) or (output == "cupy" and not on_gpu):
+        others = "'torch', 'cupy', 'jax' or 'dlpack'" if on_gpu else "'torch', 'numpy', 'jax' or 'dlpack'"
+        hint = " (or wrap the environment in gpuvec.vector.wrappers.ToNumpy)" if on_gpu else ""
+        raise ValueError(f"output={output!r} cannot hold memory of {device}; use {others}{hint}.")
+    if output in ("numpy", "cupy"):
+        return Native(device)
+    if output == "dlpack":
+        return DLPack(device)
+    try:
+        if output == "jax":
+            return Jax(device)
+        return importlib.import_module("gpuvec.vector.torch_").Torch(device)  # type: ignore[no-any-return]  # its only torch module
+    except ImportError as error:
+        extra = "install gpuvec[train]" if output == "torch" else "install jax"
+        raise MissingExtraError(f"output={output!r} needs {output} ({error}): {extra}, or pass output={'cupy' if on_gpu else 'numpy'!r}.") from error
+
+
+def on_stream(device: Device, stream: int) -> AbstractContextManager[Any]:
+    """Makes array operations of the device's module run on `stream`."""
+    if device.kind != "cuda":
+        return nullcontext()
+    return device.arrays.cuda.ExternalStream(stream)  # type: ignore[no-any-return]  # CuPy has no types
+
+
+def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
+    """Any array or list as an array of the device's module: for resets and states, where a copy costs nothing that matters."""
+    xp = device.arrays
+    if device.kind == "cuda":
+        if hasattr(array, "__cuda_array_interface__"):
+            array = xp.asarray(array)
+        elif hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray) and array.__dlpack_device__()[0] == 2:
+            array = xp.from_dlpack(array)
+    elif type(array).__module__.partition(".")[0] == "torch":
+        array = array.detach().cpu().numpy()
+    return xp.asarray(array, dtype)

@@ -1,0 +1,125 @@
+"""Where a step writes: fresh memory, a ring of buffers, or arrays that the caller gives.
+
+By default every step returns new arrays, as Gymnasium's vector environments do: a reused buffer silently breaks whoever
+keeps `obs` across a step, off-policy learners first. New arrays are views cut from a slab that was allocated and imported
+into the user's framework once, so they cost neither an allocation nor a copy; a slab is freed when nobody holds a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuvec.engine.batch import Buffer
+from gpuvec.engine.device import Device
+from gpuvec.engine.simulation import address
+from gpuvec.vector.framework import Framework
+
+SLAB_BYTES = 32 << 20
+SLAB_STEPS = 64
+
+
+class Outputs(NamedTuple):
+    """One set of outputs: the addresses that the kernel writes, and the user's arrays over them, in the same order."""
+
+    addresses: tuple[int, ...]
+    arrays: tuple[Any, ...]
+
+
+class OutputBuffers:
+    """Hands out the outputs of each step.
+
+    `ring` is the number of sets that are reused in turn; None gives fresh ones.
+    """
+
+    def __init__(self, returned: dict[str, Buffer], num_envs: int, device: Device, framework: Framework, ring: int | None) -> None:
+        self._returned, self._num_envs, self._device, self._framework = returned, num_envs, device, framework
+        self._ring = ring
+        self._bytes = sum(num_envs * int(np.prod(b.shape, dtype=np.int64)) * np.dtype(b.dtype).itemsize for b in returned.values())
+        self._captured: list[Outputs] = []
+        self._ready: Iterator[Outputs] = iter(())
+        if ring is not None:
+            device.require(ring * self._bytes, f"a ring of {ring} output buffers")
+            self._sets = self._allocate(ring)
+
+    def take(self) -> Outputs:
+        """The outputs of the next step."""
+        outputs = next(self._ready, None)
+        if outputs is None:
+            outputs = self._refill()
+        if self._ring is None and self._framework.capturing():
+            self._captured.append(outputs)  # a graph writes there at every replay, whoever holds a view
+        return outputs
+
+    def _refill(self) -> Outputs:
+        if self._ring is not None:
+            self._ready = iter(self._sets)
+        else:
+            if self._framework.capturing():
+                raise RuntimeError(
+                    "no fresh output buffers are left, and memory cannot be allocated while a graph is captured: make the "
+                    "environment with buffers=K (a ring of K), or give the arrays to write to as step(actions, out={...})."
+                )
+            steps = max(1, min(SLAB_STEPS, SLAB_BYTES // self._bytes))
+            self._device.require(steps * self._bytes, "a slab of output buffers") if steps == 1 else None
+            self._ready = iter(self._allocate(steps))
+        return next(self._ready)
+
+    def _allocate(self, steps: int) -> list[Outputs]:
+        xp, columns = self._device.arrays, []
+        for name, b in self._returned.items():
+            # Rows of final_obs are written for envs that ended; the others are zero rather than whatever lay there.
+            allocate = xp.zeros if name == "final_obs" else xp.empty
+            slab = allocate((steps, self._num_envs, *b.shape), b.dtype)
+            if steps == 1:
+                columns.append([(address(slab), self._framework.wrap(slab[0]))])
+                continue
+            try:
+                views = self._framework.split(self._framework.wrap(slab))
+            except TypeError:  # a framework without views: rows are imported one by one
+                views = [self._framework.wrap(row) for row in slab]
+            first, stride = address(slab), slab.nbytes // steps
+            columns.append([(first + k * stride, view) for k, view in enumerate(views)])
+        return [Outputs(*zip(*row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def given(self, out: Mapping[str, Any]) -> Outputs:
+        """The outputs with those in `out` written where the caller says.
+
+        Raises:
+            ValueError: an unknown name, or an array of the wrong shape, type, device or memory order.
+        """
+        unknown = out.keys() - self._names
+        if unknown:
+            raise ValueError(f"out has no place for {sorted(unknown)}; it may hold {', '.join(map(repr, self._names))}.")
+        if len(out) < len(self._names):
+            own = self.take()
+        addresses, arrays = [], []
+        for k, (name, b) in enumerate(zip(self._names, self._returned.values(), strict=True)):
+            if name not in out:
+                addresses.append(own.addresses[k])
+                arrays.append(own.arrays[k])
+                continue
+            shape, dtype = (self._num_envs, *b.shape), np.dtype(b.dtype).name
+            found = self._framework.pointer(out[name])
+            fits = found is not None and found[1:3] == (dtype, shape) and found[3] is out[name] and found[0] % b.alignment == 0
+            if not fits:
+                given = f"{type(out[name]).__name__} of shape {tuple(getattr(out[name], 'shape', ()))}"
+                given += f" and dtype {getattr(out[name], 'dtype', None)}"
+                raise ValueError(
+                    f"out[{name!r}] must be a C-contiguous array of shape {shape} and dtype {dtype} on {self._device}, "
+                    f"aligned to {b.alignment} bytes, got {given}."
+                )
+            addresses.append(found[0])
+            arrays.append(out[name])
+        return Outputs(tuple(addresses), tuple(arrays))
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple("_final_obs" if name == "final_mask" else name for name in self._returned)
+
+    def clear(self) -> None:
+        """Lets all memory go that no user holds."""
+        self._ready, self._sets = iter(()), []
+        self._captured.clear()

@@ -1,0 +1,38 @@
+"""Pictures of environments, drawn on the host from the state of single rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.spec import Single
+
+Frame = NDArray[np.uint8]
+
+
+class Frames(Sequence[Frame]):
+    """One (H, W, 3) picture per row, each drawn when it is asked for.
+
+    The state is that of the call of `render`, kept on the device; drawing row k fetches row k alone.
+    """
+
+    def __init__(self, env: Single, params: Any, state: Mapping[str, Any]) -> None:
+        self._env, self._params, self._state = env, params, state
+
+    def __len__(self) -> int:
+        return len(next(iter(self._state.values())))
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[k] for k in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)} environments")
+        values = (self._state[name][row].item() for name in self._env.state._fields)
+        assert self._env.draw is not None, "render() checks it"
+        return self._env.draw(self._env.state(*values), self._params(row))
+
+    def __iter__(self) -> Iterator[Frame]:
+        return (self[k] for k in range(len(self)))

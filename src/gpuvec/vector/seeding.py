@@ -1,0 +1,101 @@
+"""What a reset is asked for: seeds, a mask of rows, and the environment's own options."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from gpuvec.engine.device import Device
+from gpuvec.engine.single import ALL_ALIKE, ONE_SEED, SEED_EACH
+from gpuvec.errors import UnknownParameterError
+from gpuvec.spec import Single
+from gpuvec.vector.framework import as_native
+
+SEEDS = 2**64
+
+
+class Seeding(NamedTuple):
+    """How rows get their streams."""
+
+    kind: int
+    seed: int = 0
+    high: int = 0
+    rows: Any = None  # (E, 3) uint32 on the device
+
+
+def seeding(seed: Any, num_envs: int, device: Device) -> Seeding:
+    """`reset(seed=...)`: an int keys row k by (seed, k), a sequence keys row k by (seed[k], 0); None leaves a row its stream.
+
+    Raises:
+        gymnasium.error.Error: a seed that is no integer from 0 to 2**64 - 1.
+        ValueError: a sequence of the wrong length.
+    """
+    if seed is None:
+        return Seeding(ALL_ALIKE)
+    if not isinstance(seed, list | tuple | np.ndarray):
+        value = _checked(seed)
+        return Seeding(ONE_SEED, value & 0xFFFFFFFF, value >> 32)
+    if len(seed) != num_envs:
+        raise ValueError(
+            f"If seeds are passed as a list the length must match num_envs={num_envs} but got length={len(seed)}."
+        )
+    values = [None if s is None else _checked(s) for s in seed]
+    rows = [(0, 0, 0) if s is None else (1, s & 0xFFFFFFFF, s >> 32) for s in values]
+    return Seeding(SEED_EACH, rows=as_native(device, np.array(rows, np.uint32)))
+
+
+def _checked(seed: Any) -> int:
+    try:
+        value = operator.index(seed)
+    except TypeError:
+        value = -1
+    if isinstance(seed, bool) or not 0 <= value < SEEDS:
+        raise gym.error.Error(f"Seed must be a python integer from 0 to 2**64 - 1, or a list of such; got {seed!r} ({type(seed).__name__}).")
+    return value
+
+
+def reset_mask(mask: Any, num_envs: int, device: Device) -> Any:
+    """The rows to reset as (E,) bool on the device. A mask that lies there is not read: no host waits for it.
+
+    Raises:
+        TypeError: no array, or one whose elements are not bool.
+        ValueError: a wrong shape; a mask on the host without a True.
+    """
+    if not hasattr(mask, "dtype") or not hasattr(mask, "shape"):
+        raise TypeError(f"`options['reset_mask']` must be a numpy array (or one of torch, CuPy or JAX), got {type(mask)}")
+    if tuple(mask.shape) != (num_envs,):
+        raise ValueError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {tuple(mask.shape)}")
+    if str(mask.dtype).rpartition(".")[2] != "bool":
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+    if (isinstance(mask, np.ndarray) or device.kind != "cuda") and not np.any(np.asarray(mask)):
+        raise ValueError(
+            f"`options['reset_mask']` must contain a boolean array with at least one True value, got reset_mask={mask}"
+        )
+    return as_native(device, mask)
+
+
+def reset_options(env: Single, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of the environment's reset options, those not given at the parameters' own.
+
+    Raises:
+        UnknownParameterError: an option that the environment does not have.
+        ValueError: a value that is no number, or values that make no sense together.
+    """
+    unknown = options.keys() - {"reset_mask", *env.reset_options}
+    if unknown:
+        known = ", ".join(map(repr, ("reset_mask", *env.reset_options)))
+        raise UnknownParameterError(f"unknown reset option(s) {sorted(unknown)}; this environment has {known}.")
+    values = {}
+    for name in env.reset_options:
+        value = options.get(name, getattr(env.params, name))
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"An option ({value}) could not be converted to a float.") from error
+    if env.check is not None:
+        env.check(env.params._replace(**values))
+    return tuple(values.values())

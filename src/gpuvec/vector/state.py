@@ -1,0 +1,77 @@
+"""Reading and writing the state of an environment's rows, and all of it for checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuvec.engine.simulation import Simulation
+from gpuvec.errors import StateError
+from gpuvec.vector.framework import as_native
+
+_SIGNED = {np.dtype(np.uint32): np.int32, np.dtype(np.uint64): np.int64}  # what every framework can hold, bit for bit
+
+
+def get_state(sim: Simulation) -> dict[str, Any]:
+    """{field: (E,) array of the device's module}: a copy of the physical state."""
+    state = {name: None for name in sim.env.state._fields}
+    for k, name in enumerate(sim.signature.floats):
+        state[name] = sim.buffers["state"][:, k].copy()
+    for name in sim.signature.others:
+        state[name] = sim.buffers[f"state_{name}"].copy()
+    return state
+
+
+def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
+    """Writes the given fields of the rows in `mask` (all without one). Such a row no longer awaits an automatic reset.
+
+    Raises:
+        StateError: an unknown field, a wrong shape, or no field at all; nothing is written then.
+    """
+    names, n, xp = sim.env.state._fields, sim.num_envs, sim.device.arrays
+    unknown = fields.keys() - set(names)
+    if unknown or not fields:
+        raise StateError(f"unknown state field(s) {sorted(unknown)}; the state of this environment has {', '.join(names)}.")
+    arrays = {}
+    for name, values in fields.items():
+        dtype = sim.signature.others.get(name, np.float32)
+        arrays[name] = as_native(sim.device, values, dtype)
+        if arrays[name].shape not in ((n,), ()):
+            raise StateError(f"state field {name!r} must have shape ({n},), one value per environment, got {arrays[name].shape}.")
+    rows = xp.ones(n, bool) if mask is None else mask
+    for name, values in arrays.items():
+        if name in sim.signature.others:
+            target = sim.buffers[f"state_{name}"]
+        else:
+            target = sim.buffers["state"][:, sim.signature.floats.index(name)]
+        target[:] = xp.where(rows, values, target)
+    start, clock = sim.buffers["start"], sim.buffers["clock"][:1]
+    start[:] = xp.where(rows & (start == clock + np.uint32(1)), clock, start)
+
+
+def state_dict(sim: Simulation) -> dict[str, Any]:
+    """Copies of all that the next step depends on; the clock, one per block, is stored once."""
+    saved = {name: (array[:1] if name == "clock" else array).copy() for name, array in sim.buffers.items()}
+    return {name: array.view(_SIGNED.get(array.dtype, array.dtype)) for name, array in saved.items()}
+
+
+def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
+    """Restores what `state_dict` returned.
+
+    Raises:
+        StateError: other buffers, shapes or dtypes than this environment's; nothing is written then.
+    """
+    if saved.keys() != sim.buffers.keys():
+        missing, extra = sorted(sim.buffers.keys() - saved.keys()), sorted(saved.keys() - sim.buffers.keys())
+        raise StateError(f"this is no state of {sim.env.state.__module__}: missing {missing}, not known {extra}.")
+    arrays = {name: as_native(sim.device, values) for name, values in saved.items()}
+    for name, array in arrays.items():
+        own = sim.buffers[name]
+        shape = (1,) if name == "clock" else own.shape
+        dtype = np.dtype(_SIGNED.get(own.dtype, own.dtype))
+        if array.shape != shape or array.dtype != dtype:
+            raise StateError(f"{name!r} must have shape {shape} and dtype {dtype}, got {array.shape} and {array.dtype}.")
+    for name, array in arrays.items():
+        sim.buffers[name][:] = array.view(sim.buffers[name].dtype)

@@ -1,0 +1,30 @@
+"""Wrappers of vector environments that stay on the device: no step waits for the host, whatever the framework.
+
+Arrays are those that the wrapped environment returns (PyTorch, NumPy, CuPy or JAX); autoreset may be NEXT_STEP, SAME_STEP
+or DISABLED; `step(actions, out={...})` reaches the environment. On PyTorch and CuPy a wrapped step can be captured into a
+CUDA graph after one eager reset and step: all state lies in buffers that are updated in place.
+"""
+
+from gpuvec.vector.wrappers.base import StatefulWrapper, Wrapper
+from gpuvec.vector.wrappers.clip_action import ClipAction
+from gpuvec.vector.wrappers.clip_reward import ClipReward
+from gpuvec.vector.wrappers.namespace import WrapperError
+from gpuvec.vector.wrappers.normalize_observation import NormalizeObservation
+from gpuvec.vector.wrappers.normalize_reward import NormalizeReward
+from gpuvec.vector.wrappers.record_episode_statistics import EpisodeSummary, RecordEpisodeStatistics
+from gpuvec.vector.wrappers.rescale_action import RescaleAction
+from gpuvec.vector.wrappers.to_numpy import ToNumpy
+
+__all__ = [
+    "ClipAction",
+    "ClipReward",
+    "EpisodeSummary",
+    "NormalizeObservation",
+    "NormalizeReward",
+    "RecordEpisodeStatistics",
+    "RescaleAction",
+    "StatefulWrapper",
+    "ToNumpy",
+    "Wrapper",
+    "WrapperError",
+]

@@ -1,0 +1,89 @@
+"""What differs between PyTorch, NumPy, CuPy and JAX, so that a wrapper is written once.
+
+Nothing is imported here: whoever made an array has imported its framework.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from gpuvec.errors import GpuvecError
+
+MODULES = {"torch": "torch", "numpy": "numpy", "cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
+
+
+class WrapperError(GpuvecError, TypeError):
+    """An environment, a space or an array that a wrapper cannot serve."""
+
+
+class Namespace:
+    """The framework and the device of the array `like`.
+
+    `xp` is its module; all four agree on `where`, `sqrt`, `clip`, `cumsum`, `searchsorted` and `sum(x, axis=...)`.
+
+    Raises:
+        WrapperError: `like` belongs to none of the four.
+    """
+
+    def __init__(self, like: Any) -> None:
+        self.name = framework_of(like)
+        if not self.name:
+            raise WrapperError(
+                f"wrappers compute on arrays of PyTorch, NumPy, CuPy or JAX, got {type(like).__name__}: "
+                "make the environment with output='torch', 'numpy', 'cupy' or 'jax'."
+            )
+        self.xp: Any = sys.modules[MODULES[self.name]]
+        self.device = getattr(like, "device", None)
+
+    def asarray(self, value: Any) -> Any:
+        """`value` on this device; an array that lies there as it is, any other copied, its dtype kept."""
+        if framework_of(value) != self.name:
+            value = to_host(value)
+        if self.name == "torch":
+            tensor = value if isinstance(value, self.xp.Tensor) else self.xp.tensor(value)
+            return tensor.to(self.device, non_blocking=True)
+        current: AbstractContextManager[Any] = self.device if self.name == "cupy" else nullcontext()  # type: ignore[assignment]  # CuPy's devices are
+        with current:
+            return self.xp.asarray(value)
+
+    def float32(self, value: Any) -> Any:
+        """`value` with elements of float32."""
+        return value.to(self.xp.float32) if self.name == "torch" else self.xp.asarray(value, dtype=np.float32)
+
+    def sum_rows(self, rows: Any) -> Any:
+        """The sum over the first axis. NumPy alone adds row by row there, so it needs a wider accumulator."""
+        return self.xp.sum(rows, axis=0, **({"dtype": np.float64} if self.name == "numpy" else {}))
+
+    def assign(self, target: Any, value: Any) -> Any:
+        """`target` with `value` written into it, in place where the framework can, so that captured graphs stay true."""
+        if self.name == "jax":
+            return self.xp.asarray(value, dtype=target.dtype)
+        target[...] = value
+        return target
+
+    def saved(self, array: Any) -> Any:
+        """A copy on the host: a tensor from a tensor (`torch.load(weights_only=True)` reads it), else a NumPy array."""
+        return array.detach().to("cpu", copy=True) if self.name == "torch" else np.array(to_host(array))
+
+
+def framework_of(value: Any) -> str | None:
+    """The name of the framework whose array `value` is, a key of `MODULES`; None if it is something else."""
+    for cls in type(value).__mro__:
+        name = cls.__module__.partition(".")[0]
+        if name in MODULES and hasattr(value, "dtype"):
+            return "jax" if name == "jaxlib" else name
+    return None
+
+
+def to_host(value: Any) -> np.ndarray[Any, Any]:
+    """Any array or list as a NumPy array: a view where its memory is the host's. From a GPU this waits for the device."""
+    name = framework_of(value)
+    if name == "torch":
+        value = value.detach().cpu().numpy()
+    elif name == "cupy":
+        value = value.get()
+    return np.asarray(value)
