@@ -1,7 +1,6 @@
 """The bundled environments; importing this registers them with Gymnasium."""
 
 from gpuvec import register
-
 from gpuvec_envs import acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum
 
 register("gpuvec/CartPole-v1", cartpole.ENV)

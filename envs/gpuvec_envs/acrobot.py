@@ -118,7 +118,7 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 def check(p: Params) -> None:
     positive(p, "length1", "length2", "mass1", "mass2", "com1", "com2", "inertia", "dt", "max_speed1", "max_speed2")
-    ordered(p.low, p.high)
+    ordered(p, "low", "high")
 
 
 ENV = Single(

@@ -83,7 +83,7 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 def check(p: Params) -> None:
     positive(p, "cart_mass", "pole_mass", "half_length", "dt", "x_limit", "theta_limit")
-    ordered(p.low, p.high)
+    ordered(p, "low", "high")
 
 
 ENV = Single(

@@ -17,7 +17,8 @@ def not_negative(p: Any, *names: str) -> None:
             raise ValueError(f"{name} is {getattr(p, name)}; it must be at least 0.")
 
 
-def ordered(low: float, high: float) -> None:
-    """`low` is at most `high`."""
-    if not low <= high:
-        raise ValueError(f"Lower bound ({low}) must be lower than higher bound ({high}).")
+def ordered(p: Any, low: str, high: str) -> None:
+    """The parameter named `low` is at most the one named `high`."""
+    lower, higher = getattr(p, low), getattr(p, high)
+    if not lower <= higher:
+        raise ValueError(f"Lower bound ({lower}) must be lower than higher bound ({higher}): {low} and {high}.")

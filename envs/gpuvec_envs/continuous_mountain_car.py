@@ -64,8 +64,8 @@ def spaces(p: Params) -> tuple[Box, Box]:
 
 def check(p: Params) -> None:
     positive(p, "max_speed", "max_action")
-    ordered(p.min_position, p.max_position)
-    ordered(p.low, p.high)
+    ordered(p, "min_position", "max_position")
+    ordered(p, "low", "high")
 
 
 ENV = Single(

@@ -62,8 +62,8 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 def check(p: Params) -> None:
     positive(p, "max_speed")
-    ordered(p.min_position, p.max_position)
-    ordered(p.low, p.high)
+    ordered(p, "min_position", "max_position")
+    ordered(p, "low", "high")
 
 
 ENV = Single(

@@ -82,5 +82,5 @@ def randint(key: Key, draw: int, low: int, high: int) -> int:
     The word is scaled (Lemire, 2019), not divided: the bias is below (high - low) / 2**32.
     """
     span = np.uint64(np.uint32(high - low))
-    word = np.uint64(np.uint32(word(key, draw)))
-    return low + np.int32((word * span) >> np.uint64(32))  # type: ignore[return-value]  # int32
+    drawn = np.uint64(np.uint32(word(key, draw)))
+    return low + np.int32((drawn * span) >> np.uint64(32))  # type: ignore[return-value]  # int32

@@ -46,7 +46,7 @@ def place_of(env: Single) -> str:
         if value is env:
             return f"{name}:{attribute}"
     raise AuthoringError(
-        f"this environment is bound to no name in {name!r}, the module of its functions, so that its spec could not be copied or "
+        f"this environment is bound to no name in {name!r}, the module of its functions, so its spec could not be copied or "
         "serialised: bind it there (ENV = Single(...)) and register that, or give its place as 'module:NAME'."
     )
 
@@ -62,5 +62,7 @@ def load_env(place: str | Single) -> Single:
     module, _, name = place.partition(":")
     env = getattr(importlib.import_module(module), name or "ENV", None)
     if not isinstance(env, Single):
-        raise AuthoringError(f"{place!r} holds {type(env).__name__}, not an environment; expected 'module:NAME' of a gpuvec.Single.")
+        raise AuthoringError(
+            f"{place!r} holds {type(env).__name__}, not an environment; expected 'module:NAME' of a gpuvec.Single."
+        )
     return env

@@ -53,8 +53,8 @@ class Buffer(NamedTuple):
     def alignment(self) -> int:
         """Bytes to which kernels expect the first row to be aligned: rows of 4k or 2k words are accessed by 16 or 8 bytes."""
         size = np.dtype(self.dtype).itemsize
-        wide = next(k for k in (4, 2, 1) if self.shape and self.shape[-1] % k == 0 or k == 1)
-        return wide * size if size == 4 else size
+        wide = next(k for k in (4, 2, 1) if k == 1 or (self.shape and self.shape[-1] % k == 0))
+        return int(wide * size if size == 4 else size)
 
 
 class Layout(NamedTuple):
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
     @property
     def batch(self) -> Any:
         """The NamedTuple class of a kernel's argument."""
-        return NamedTuple("Batch", [(name, Any) for name in (*self.kept, *self.given, *self.returned, "n")])  # type: ignore[misc]  # the fields follow the env
+        return NamedTuple("Batch", [(name, Any) for name in (*self.kept, *self.given, *self.returned, "n")])
 
 
 class Signature(NamedTuple):
@@ -98,7 +98,9 @@ def signature(env: Single) -> Signature:
     elif isinstance(action, gym.spaces.MultiDiscrete | gym.spaces.Box) and len(action.shape) == 1:
         components, discrete = action.shape[0], isinstance(action, gym.spaces.MultiDiscrete)
     else:
-        raise AuthoringError(f"the action space is {action}; it must be Discrete, MultiDiscrete of shape (K,) or Box of shape (K,).")
+        raise AuthoringError(
+            f"the action space is {action}; it must be Discrete, MultiDiscrete of shape (K,) or Box of shape (K,)."
+        )
     return Signature(
         floats=tuple(k for k in hints if hints[k] is float),
         others={k: SCALARS[h] for k, h in hints.items() if h is not float},

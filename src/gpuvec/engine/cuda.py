@@ -29,7 +29,7 @@ def _import_cuda() -> Any:
     """`numba.cuda`. NumPy 2.5 dropped `row_stack`, an alias of `vstack` which numba-cuda 0.30 still looks up once."""
     missing = not hasattr(np, "row_stack")
     if missing:
-        np.row_stack = np.vstack  # type: ignore[attr-defined]  # gone from NumPy 2.5
+        np.row_stack = np.vstack
     try:
         from numba import cuda
 
@@ -37,7 +37,7 @@ def _import_cuda() -> Any:
             import numba.cuda.np.arrayobj  # noqa: F401  # the module that looks it up
     finally:
         if missing:
-            del np.row_stack  # type: ignore[attr-defined]  # as found
+            del np.row_stack
     return cuda
 
 

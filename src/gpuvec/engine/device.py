@@ -13,13 +13,13 @@ from gpuvec.errors import DeviceError, MissingExtraError, OutOfMemoryError
 
 
 class Device(NamedTuple):
-    """A device: "cpu", "simulator" (CUDA kernels run by Python threads, on the CPU's memory), or the CUDA device of that index."""
+    """A device: "cpu", "cuda" with its number, or "simulator", where Python threads run CUDA kernels on the CPU's memory."""
 
     kind: str
-    index: int = 0
+    ordinal: int = 0
 
     def __str__(self) -> str:
-        return f"cuda:{self.index}" if self.kind == "cuda" else self.kind
+        return f"cuda:{self.ordinal}" if self.kind == "cuda" else self.kind
 
     @property
     def arrays(self) -> Any:
@@ -30,7 +30,7 @@ class Device(NamedTuple):
         """Bytes that can still be allocated; None where the system does not say."""
         if self.kind == "cuda":
             cupy = _cupy()
-            with cupy.cuda.Device(self.index):
+            with cupy.cuda.Device(self.ordinal):
                 return int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
         try:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -42,7 +42,7 @@ class Device(NamedTuple):
         free = self.free_bytes()
         if free is not None and needed > free:
             raise OutOfMemoryError(
-                f"{what} needs {needed:,} bytes on {self}, where {free:,} are free; use fewer environments or free memory first."
+                f"{what} needs {needed:,} bytes on {self}, where {free:,} are free; use fewer environments, or free some."
             )
 
 
@@ -66,10 +66,10 @@ def device(name: str) -> Device:
         return Device("cpu") if problem else Device("cuda", _cupy().cuda.runtime.getDevice())
     if problem:
         raise problem
-    count, index = _cupy().cuda.runtime.getDeviceCount(), int(match[2] or _cupy().cuda.runtime.getDevice())
-    if index >= count:
+    count, ordinal = _cupy().cuda.runtime.getDeviceCount(), int(match[2] or _cupy().cuda.runtime.getDevice())
+    if ordinal >= count:
         raise DeviceError(f"device {name!r} does not exist: this machine has {count} CUDA device(s), numbered from 0.")
-    return Device("cuda", index)
+    return Device("cuda", ordinal)
 
 
 def _cupy() -> Any:
@@ -88,7 +88,9 @@ def _cuda_problem() -> DeviceError | MissingExtraError | None:
     except RuntimeError:  # no libcuda
         found = False
     if not found:
-        return DeviceError('no usable CUDA driver on this machine; use device="cpu", or install the driver and see `gpuvec doctor`.')
+        return DeviceError(
+            'no usable CUDA driver on this machine; use device="cpu", or install the driver and see `gpuvec doctor`.'
+        )
     try:
         _cupy()
     except ImportError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,12 @@ class HostKernels:
 
     def __init__(self, env: Single, layout: Layout, num_envs: int) -> None:
         self._env, self._batch, self._request = env, layout.batch, request(env)
-        threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, num_envs // ENVS_PER_THREAD)
+        threads = min(
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            num_envs // ENVS_PER_THREAD,
+        )
         edges = [num_envs * k // max(threads, 1) for k in range(max(threads, 1) + 1)]
-        self._first, *self._others = list(zip(edges[:-1], edges[1:], strict=True))
+        self._first, *self._others = list(pairwise(edges))
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
 

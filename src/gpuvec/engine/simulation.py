@@ -43,14 +43,16 @@ class Simulation:
 
     def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
         if self.device.kind == "cuda":
-            return CudaKernels(self.env, self.layout, self.num_envs, self.device.index)
+            return CudaKernels(self.env, self.layout, self.num_envs, self.device.ordinal)
         kind = HostKernels if self.device.kind == "cpu" else SimulatorKernels
         return kind(self.env, self.layout, self.num_envs)
 
     def _bytes(self, blocks: int) -> int:
         """What the buffers and one set of outputs take."""
         every = {**self.layout.kept, **self.layout.returned}.values()
-        return sum(int(np.prod(b.full_shape(self.num_envs, blocks), dtype=np.int64)) * np.dtype(b.dtype).itemsize for b in every)
+        return sum(
+            int(np.prod(b.full_shape(self.num_envs, blocks), dtype=np.int64)) * np.dtype(b.dtype).itemsize for b in every
+        )
 
     def reset(self, stream: int, mask: int, seeds: int, request: Sequence[Any], obs: int) -> None:
         """Resets the rows that `request` asks for and writes every row's observation.

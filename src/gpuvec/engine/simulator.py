@@ -1,4 +1,4 @@
-"""Kernels in Numba's CUDA simulator: each GPU thread is a Python thread, so barriers and indices can be tested without a GPU."""
+"""Kernels in Numba's CUDA simulator: GPU threads are Python threads, so indices and barriers are tested without a GPU."""
 
 from __future__ import annotations
 

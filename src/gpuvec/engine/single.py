@@ -24,7 +24,7 @@ ALL_ALIKE, ONE_SEED, SEED_EACH = 0, 1, 2  # Request.seeding: rows keep their str
 def request(env: Single) -> Any:
     """The NamedTuple class of what a reset asks for: which rows, which seeds, and the environment's reset options."""
     fields = [(k, int) for k in ("masked", "seeding", "seed", "seed_high")]
-    return NamedTuple("Request", fields + [(k, Any) for k in env.reset_options])  # type: ignore[misc]  # the fields follow the env
+    return NamedTuple("Request", fields + [(k, Any) for k in env.reset_options])
 
 
 def request_dtypes(env: Single) -> tuple[Any, ...]:
@@ -46,7 +46,9 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
     action, fault = _action_access(env, s, variant, access)
     reset, step, observe = device(env.reset), device(env.step), device(env.observe)
     features = inline(
-        generated("features", f"def features(o):\n    return ({''.join(f'f32(o[{k}]), ' for k in range(s.features))})\n", f32=f32)
+        generated(
+            "features", f"def features(o):\n    return ({''.join(f'f32(o[{k}]), ' for k in range(s.features))})\n", f32=f32
+        )
     )
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
@@ -127,7 +129,9 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
 def _state_access(env: Single, s: Signature, access: Access) -> tuple[Any, Any]:
     """`load_state(b, e) -> State` and `store_state(b, e, s)`: float fields lie side by side, the others apart."""
     scope = {"State": env.state, "load": access.load, "store": access.store, "store_row": access.store_row, "f32": f32}
-    scope |= {"load_row": access.load_row, "floats": like(f32, len(s.floats))} | {f"t_{k}": dtype for k, dtype in s.others.items()}
+    scope |= {"load_row": access.load_row, "floats": like(f32, len(s.floats))} | {
+        f"t_{k}": dtype for k, dtype in s.others.items()
+    }
     take = {k: f"w[{j}]" for j, k in enumerate(s.floats)} | {k: f"load(b.state_{k}, e, t_{k})" for k in s.others}
     load = "def load_state(b, e):\n" + ("    w = load_row(b.state, e, floats)\n" if s.floats else "")
     load += f"    return State({', '.join(take[k] for k in env.state._fields)})\n"
@@ -142,7 +146,9 @@ def _params_access(env: Single, variant: Variant, access: Access) -> tuple[Any, 
     """`params(b, e)` and `reset_params(b, e, r)`: constants, but for those stored per env and those a reset gives anew."""
     p = constants(env.params)
     scope = {"Params": type(env.params), "load": access.load}
-    scope |= {f"c_{k}": v for k, v in p._asdict().items()} | {f"t_{k}": SCALARS[type(v)] for k, v in env.params._asdict().items()}
+    scope |= {f"c_{k}": v for k, v in p._asdict().items()} | {
+        f"t_{k}": SCALARS[type(v)] for k, v in env.params._asdict().items()
+    }
     take = {k: f"load(b.param_{k}, e, t_{k})" if k in variant.per_env else f"c_{k}" for k in p._fields}
     anew = take | {k: f"r.{k}" for k in env.reset_options}
     source = f"def params(b, e):\n    return Params({', '.join(take[k] for k in p._fields)})\n"
@@ -153,7 +159,16 @@ def _params_access(env: Single, variant: Variant, access: Access) -> tuple[Any, 
 def _action_access(env: Single, s: Signature, variant: Variant, access: Access) -> tuple[Any, Any]:
     """`action(b, e)`: a scalar or a tuple, and `fault(b, e)`, which reports one that the space does not allow."""
     raw, dtype = variant.action_dtype, i32 if s.discrete else f32
-    scope = {"load": access.load, "lowest": access.lowest, "raw": raw, "dtype": dtype, "i64": i64, "u32": u32, "u64": u64, "inf": f32(np.inf)}
+    scope = {
+        "load": access.load,
+        "lowest": access.lowest,
+        "raw": raw,
+        "dtype": dtype,
+        "i64": i64,
+        "u32": u32,
+        "u64": u64,
+        "inf": f32(np.inf),
+    }
     if s.components == 0:
         source, at = "def action(b, e):\n    return dtype(load(b.action, e, raw))\n", ["e"]
     else:
@@ -168,7 +183,8 @@ def _action_access(env: Single, s: Signature, variant: Variant, access: Access) 
     for k, index in enumerate(at):
         check += f"    a = load(b.action, {index}, raw)\n"
         if s.discrete:
-            check += f"    if i64(a) < {lows[k]} or i64(a) > {highs[k]}:\n        lowest(b.faults, 0, u64(e) << u64(32) | u64(u32(a)))\n"
+            check += f"    if i64(a) < {lows[k]} or i64(a) > {highs[k]}:\n        given = u64(u32(a))\n"
         else:  # outside the bounds is clipped by the rules, but what is no number spoils the state for good
-            check += f"    if not abs(a) < inf:\n        lowest(b.faults, 0, u64(e) << u64(32) | u64({k}))\n"
+            check += f"    if not abs(a) < inf:\n        given = u64({k})\n"
+        check += "        lowest(b.faults, 0, u64(e) << u64(32) | given)\n"
     return inline(generated("action", source, **scope)), inline(generated("fault", check, **scope))

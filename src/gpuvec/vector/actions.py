@@ -34,7 +34,9 @@ class Actions:
         if dtype is None:
             raise TypeError(f"actions have dtype {name}; this environment takes {' or '.join(self._types)}: convert them.")
         if shape != self._shape:
-            raise ValueError(f"actions have shape {tuple(shape)}; this environment takes {self._shape}, one row per environment.")
+            raise ValueError(
+                f"actions have shape {tuple(shape)}; this environment takes {self._shape}, one row per environment."
+            )
         return pointer, dtype, owner
 
     def _foreign(self, actions: Any, stream: int) -> tuple[int, str, tuple[int, ...], Any]:
@@ -43,10 +45,10 @@ class Actions:
         if self._device.kind == "cuda":
             if not hasattr(actions, "__dlpack_device__"):
                 raise TypeError(
-                    f"actions are a {type(actions).__name__}; this environment takes arrays on {self._device} that offer DLPack."
+                    f"actions are a {type(actions).__name__}; this environment takes DLPack arrays on {self._device}."
                 )
             where = actions.__dlpack_device__()
-            if (int(where[0]), int(where[1])) != (2, self._device.index):
+            if (int(where[0]), int(where[1])) != (2, self._device.ordinal):
                 kind = "the CPU" if int(where[0]) == 1 else f"cuda:{int(where[1])}"
                 raise ValueError(f"actions lie on {kind}; this environment runs on {self._device}: move them there.")
             with on_stream(self._device, stream):  # DLPack makes this stream wait for the producer's

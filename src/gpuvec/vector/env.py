@@ -34,7 +34,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     Args:
         env: the environment, or its place as "module:NAME".
         num_envs: E, at least 1.
-        device: "auto" (a GPU if there is one, unless output="numpy"), "cpu", "cuda", "cuda:<index>"; "simulator" is for debugging.
+        device: "auto" (a GPU if there is one, unless output="numpy"), "cpu", "cuda", "cuda:1"; "simulator" to debug kernels.
         output: "torch", "cupy", "jax", "numpy" or "dlpack".
         autoreset_mode: `gymnasium.vector.AutoresetMode` or its value: "NextStep", "SameStep", "Disabled".
         buffers: None for new output arrays in every step; K for a ring of K sets that are reused in turn, 1 for one set.
@@ -101,12 +101,12 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     # Gymnasium's attributes
 
     @cached_property
-    def observation_space(self) -> Any:
+    def observation_space(self) -> Any:  # type: ignore[override]  # an attribute there
         """(E, D): built on first use."""
         return batched(self.single_observation_space, self.num_envs)
 
     @cached_property
-    def action_space(self) -> Any:
+    def action_space(self) -> Any:  # type: ignore[override]  # an attribute there
         """(E,) or (E, K): built on first use."""
         return batched(self.single_action_space, self.num_envs)
 
@@ -209,7 +209,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._sim.step(dtype)(stream, pointer, outputs.addresses)
         arrays = outputs.arrays
         if not self._same_step:
-            return *arrays, {}  # type: ignore[return-value]  # obs, reward, terminated, truncated
+            return *arrays, {}
         ended = arrays[5]
         return *arrays[:4], {"final_obs": arrays[4], "_final_obs": ended, "final_info": {}, "_final_info": ended}
 

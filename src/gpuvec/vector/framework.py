@@ -6,6 +6,7 @@ A framework imports memory once, as a slab, and hands out views of it: a DLPack 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -24,8 +25,8 @@ class Framework(Protocol):
     def wrap(self, array: Any) -> Any:
         """The memory of a NumPy or CuPy array as this framework's array, zero-copy."""
 
-    def split(self, wrapped: Any) -> list[Any]:
-        """Views of the rows of the first axis."""
+    def rows(self, slab: Any) -> Sequence[Any]:
+        """The rows of a NumPy or CuPy array's first axis as this framework's arrays, zero-copy, imported at once."""
 
     def stream(self) -> int:
         """The handle of the CUDA stream on which this framework's user works now; 0 on a CPU."""
@@ -34,7 +35,7 @@ class Framework(Protocol):
         """Whether that stream is being captured into a graph."""
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
-        """(address, dtype name, shape, owner) of one of this framework's arrays on the device, C-contiguous; None for anything else."""
+        """(address, dtype name, shape, owner) of a C-contiguous array of this framework on the device; None for any other."""
 
 
 class Native:
@@ -47,9 +48,9 @@ class Native:
         """As given."""
         return array
 
-    def split(self, wrapped: Any) -> list[Any]:
-        """Views of the rows of the first axis."""
-        return list(wrapped)
+    def rows(self, slab: Any) -> Sequence[Any]:
+        """The rows of the first axis, wrapped."""
+        return [self.wrap(row) for row in slab]
 
     def stream(self) -> int:
         """CuPy's current stream."""
@@ -63,7 +64,7 @@ class Native:
         """See `Framework.pointer`."""
         if type(array) is not self.device.arrays.ndarray:
             return None
-        if self.device.kind == "cuda" and array.device.id != self.device.index:
+        if self.device.kind == "cuda" and array.device.id != self.device.ordinal:
             return None
         array = self.device.arrays.ascontiguousarray(array)
         return address(array), array.dtype.name, array.shape, array
@@ -95,17 +96,13 @@ class DLPack(Native):
         """The array behind the protocol."""
         return DLPackArray(array)
 
-    def split(self, wrapped: Any) -> list[Any]:
-        """The rows of the first axis."""
-        return [DLPackArray(row) for row in wrapped._array]
-
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """See `Framework.pointer`."""
         return super().pointer(array._array if isinstance(array, DLPackArray) else array)
 
 
 class Jax(Native):
-    """JAX arrays, imported one by one: JAX has no views."""
+    """JAX arrays; JAX has no views, so each row is an import of its own."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
@@ -114,10 +111,6 @@ class Jax(Native):
     def wrap(self, array: Any) -> Any:
         """The memory as a JAX array. It is not copied: whoever keeps the array of a reused buffer sees later steps."""
         return self._jax.dlpack.from_dlpack(array)
-
-    def split(self, wrapped: Any) -> list[Any]:
-        """Only a slab of one row can be split without a copy."""
-        raise TypeError("JAX arrays have no views")
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """See `Framework.pointer`."""
@@ -150,7 +143,9 @@ def framework(output: str, device: Device) -> Framework:
         return importlib.import_module("gpuvec.vector.torch_").Torch(device)  # type: ignore[no-any-return]  # its only torch module
     except ImportError as error:
         extra = "install gpuvec[train]" if output == "torch" else "install jax"
-        raise MissingExtraError(f"output={output!r} needs {output} ({error}): {extra}, or pass output={'cupy' if on_gpu else 'numpy'!r}.") from error
+        raise MissingExtraError(
+            f"output={output!r} needs {output} ({error}): {extra}, or pass output={'cupy' if on_gpu else 'numpy'!r}."
+        ) from error
 
 
 def on_stream(device: Device, stream: int) -> AbstractContextManager[Any]:

@@ -34,10 +34,14 @@ class OutputBuffers:
     `ring` is the number of sets that are reused in turn; None gives fresh ones.
     """
 
-    def __init__(self, returned: dict[str, Buffer], num_envs: int, device: Device, framework: Framework, ring: int | None) -> None:
+    def __init__(
+        self, returned: dict[str, Buffer], num_envs: int, device: Device, framework: Framework, ring: int | None
+    ) -> None:
         self._returned, self._num_envs, self._device, self._framework = returned, num_envs, device, framework
         self._ring = ring
-        self._bytes = sum(num_envs * int(np.prod(b.shape, dtype=np.int64)) * np.dtype(b.dtype).itemsize for b in returned.values())
+        self._bytes = sum(
+            num_envs * int(np.prod(b.shape, dtype=np.int64)) * np.dtype(b.dtype).itemsize for b in returned.values()
+        )
         self._captured: list[Outputs] = []
         self._ready: Iterator[Outputs] = iter(())
         if ring is not None:
@@ -68,21 +72,15 @@ class OutputBuffers:
         return next(self._ready)
 
     def _allocate(self, steps: int) -> list[Outputs]:
-        xp, columns = self._device.arrays, []
+        xp, addresses, views = self._device.arrays, [], []
         for name, b in self._returned.items():
             # Rows of final_obs are written for envs that ended; the others are zero rather than whatever lay there.
             allocate = xp.zeros if name == "final_obs" else xp.empty
             slab = allocate((steps, self._num_envs, *b.shape), b.dtype)
-            if steps == 1:
-                columns.append([(address(slab), self._framework.wrap(slab[0]))])
-                continue
-            try:
-                views = self._framework.split(self._framework.wrap(slab))
-            except TypeError:  # a framework without views: rows are imported one by one
-                views = [self._framework.wrap(row) for row in slab]
             first, stride = address(slab), slab.nbytes // steps
-            columns.append([(first + k * stride, view) for k, view in enumerate(views)])
-        return [Outputs(*zip(*row, strict=True)) for row in zip(*columns, strict=True)]
+            addresses.append(range(first, first + slab.nbytes, stride))
+            views.append(self._framework.rows(slab))
+        return list(map(Outputs._make, zip(zip(*addresses, strict=True), zip(*views, strict=True), strict=True)))
 
     def given(self, out: Mapping[str, Any]) -> Outputs:
         """The outputs with those in `out` written where the caller says.
@@ -103,8 +101,9 @@ class OutputBuffers:
                 continue
             shape, dtype = (self._num_envs, *b.shape), np.dtype(b.dtype).name
             found = self._framework.pointer(out[name])
+            # A copy that `pointer` had to make is not what the caller gave.
             fits = found is not None and found[1:3] == (dtype, shape) and found[3] is out[name] and found[0] % b.alignment == 0
-            if not fits:
+            if found is None or not fits:
                 given = f"{type(out[name]).__name__} of shape {tuple(getattr(out[name], 'shape', ()))}"
                 given += f" and dtype {getattr(out[name], 'dtype', None)}"
                 raise ValueError(

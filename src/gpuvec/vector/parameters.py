@@ -34,7 +34,10 @@ def apply(env: Single, given: Mapping[str, Any], per_env: tuple[str, ...], num_e
         if not isinstance(value, list | tuple | np.ndarray):
             single[name] = _as(type(default), name, value)
         elif name not in per_env:
-            raise TypeError(f"parameter {name!r} was given {len(value)} values; make the environment with per_env=({name!r},) to store one per row.")
+            raise TypeError(
+                f"parameter {name!r} was given {len(value)} values; to store one per row, make the environment with "
+                f"per_env=({name!r},)."
+            )
         elif len(value) != num_envs:
             raise ValueError(
                 "Values must be a list or tuple with length equal to the number of environments. "

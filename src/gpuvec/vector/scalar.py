@@ -25,7 +25,7 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         params: the environment's own parameters.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  # as Gymnasium declares it
 
     def __init__(self, env: Single | str, *, render_mode: str | None = None, **params: Any) -> None:
         self._made_of = {"env": env, "render_mode": render_mode, **params}
@@ -37,7 +37,9 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         self.render_mode = render_mode
         self.observation_space, self.action_space = self._rows.single_observation_space, self._rows.single_action_space
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begins an episode; `options` may hold the environment's own reset options."""
         super().reset(seed=seed)
         obs, _ = self._rows.reset(seed=int(self.np_random.integers(2**63)), options=options)
@@ -53,7 +55,9 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         if isinstance(space, gym.spaces.Box):
             given = np.asarray(action, np.float64)
             if given.shape != space.shape or not np.isfinite(given).all():
-                raise ValueError(f"action {action!r} is not allowed; expected {space.shape} finite numbers, clipped to {space}.")
+                raise ValueError(
+                    f"action {action!r} is not allowed; expected {space.shape} finite numbers, clipped to {space}."
+                )
         else:
             if not space.contains(action):
                 raise ValueError(f"action {action!r} is not allowed; the action space is {space}.")
@@ -79,7 +83,11 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """What to build it of, and where it stood: kernels cannot be pickled."""
-        return {"made_of": self._made_of, "rows": self._rows.state_dict() if self._rows.ready else None, "np_random": self._np_random}
+        return {
+            "made_of": self._made_of,
+            "rows": self._rows.state_dict() if self._rows.ready else None,
+            "np_random": self._np_random,
+        }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(**saved["made_of"])  # type: ignore[misc]  # a new object is being filled

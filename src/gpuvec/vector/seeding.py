@@ -40,9 +40,7 @@ def seeding(seed: Any, num_envs: int, device: Device) -> Seeding:
         value = _checked(seed)
         return Seeding(ONE_SEED, value & 0xFFFFFFFF, value >> 32)
     if len(seed) != num_envs:
-        raise ValueError(
-            f"If seeds are passed as a list the length must match num_envs={num_envs} but got length={len(seed)}."
-        )
+        raise ValueError(f"If seeds are passed as a list the length must match num_envs={num_envs} but got length={len(seed)}.")
     values = [None if s is None else _checked(s) for s in seed]
     rows = [(0, 0, 0) if s is None else (1, s & 0xFFFFFFFF, s >> 32) for s in values]
     return Seeding(SEED_EACH, rows=as_native(device, np.array(rows, np.uint32)))
@@ -54,7 +52,9 @@ def _checked(seed: Any) -> int:
     except TypeError:
         value = -1
     if isinstance(seed, bool) or not 0 <= value < SEEDS:
-        raise gym.error.Error(f"Seed must be a python integer from 0 to 2**64 - 1, or a list of such; got {seed!r} ({type(seed).__name__}).")
+        raise gym.error.Error(
+            f"Seed must be a python integer from 0 to 2**64 - 1, or a list of such; got {seed!r} ({type(seed).__name__})."
+        )
     return value
 
 

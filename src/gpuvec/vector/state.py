@@ -16,12 +16,9 @@ _SIGNED = {np.dtype(np.uint32): np.int32, np.dtype(np.uint64): np.int64}  # what
 
 def get_state(sim: Simulation) -> dict[str, Any]:
     """{field: (E,) array of the device's module}: a copy of the physical state."""
-    state = {name: None for name in sim.env.state._fields}
-    for k, name in enumerate(sim.signature.floats):
-        state[name] = sim.buffers["state"][:, k].copy()
-    for name in sim.signature.others:
-        state[name] = sim.buffers[f"state_{name}"].copy()
-    return state
+    floats = {name: sim.buffers["state"][:, k].copy() for k, name in enumerate(sim.signature.floats)}
+    others = {name: sim.buffers[f"state_{name}"].copy() for name in sim.signature.others}
+    return {name: (floats | others)[name] for name in sim.env.state._fields}
 
 
 def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
@@ -39,7 +36,9 @@ def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
         dtype = sim.signature.others.get(name, np.float32)
         arrays[name] = as_native(sim.device, values, dtype)
         if arrays[name].shape not in ((n,), ()):
-            raise StateError(f"state field {name!r} must have shape ({n},), one value per environment, got {arrays[name].shape}.")
+            raise StateError(
+                f"state field {name!r} must have shape ({n},), one value per environment, got {arrays[name].shape}."
+            )
     rows = xp.ones(n, bool) if mask is None else mask
     for name, values in arrays.items():
         if name in sim.signature.others:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from gpuvec.engine.device import Device
 
@@ -18,19 +20,19 @@ class Torch:
     """Tensors on the env's device; kernels run on torch's current stream, which each call reads anew."""
 
     def __init__(self, device: Device) -> None:
-        self.device, self._index = device, device.index if device.kind == "cuda" else -1
+        self.device, self._index = device, device.ordinal if device.kind == "cuda" else -1
         if device.kind == "cuda":
-            torch.cuda.init()
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types here
             # The raw getter costs 0.07 us, `torch.cuda.current_stream()` 4.2.
             self._raw_stream = torch._C._cuda_getCurrentRawStream
 
     def wrap(self, array: Any) -> Any:
         """The memory as a tensor."""
-        return torch.from_dlpack(array) if self._index >= 0 else torch.from_numpy(array)
+        return from_dlpack(array) if self._index >= 0 else torch.from_numpy(array)
 
-    def split(self, wrapped: Any) -> list[Any]:
+    def rows(self, slab: Any) -> Sequence[Any]:
         """Views of the rows of the first axis."""
-        return list(wrapped.unbind(0))
+        return self.wrap(slab).unbind(0)  # type: ignore[no-any-return]  # from_dlpack has no types
 
     def stream(self) -> int:
         """The handle of torch's current stream on the env's device."""

@@ -2,7 +2,7 @@
 
 Arrays are those that the wrapped environment returns (PyTorch, NumPy, CuPy or JAX); autoreset may be NEXT_STEP, SAME_STEP
 or DISABLED; `step(actions, out={...})` reaches the environment. On PyTorch and CuPy a wrapped step can be captured into a
-CUDA graph after one eager reset and step: all state lies in buffers that are updated in place.
+CUDA graph after one eager step: all state lies in buffers that are updated in place.
 """
 
 from gpuvec.vector.wrappers.base import StatefulWrapper, Wrapper

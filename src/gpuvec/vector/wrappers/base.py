@@ -80,7 +80,9 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """
     mode = env.metadata.get("autoreset_mode")
     if not isinstance(mode, AutoresetMode):
-        raise WrapperError(f"metadata['autoreset_mode'] of {env} must be a gymnasium.vector.AutoresetMode, got {mode!r}: set it there.")
+        raise WrapperError(
+            f"metadata['autoreset_mode'] of {env} must be a gymnasium.vector.AutoresetMode, got {mode!r}: set it there."
+        )
     return mode
 
 

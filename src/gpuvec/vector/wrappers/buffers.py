@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.errors import StateError
-from gpuvec.vector.wrappers.namespace import Namespace, to_host
+from gpuvec.vector.wrappers.namespace import Namespace
 
 
 class Buffers:
@@ -18,11 +18,9 @@ class Buffers:
     writing the same memory. (JAX arrays cannot be written; they are replaced.)
     """
 
-    ns: Namespace
-
     def __init__(self, **initial: np.ndarray[Any, Any]) -> None:
         self._arrays: dict[str, Any] = initial
-        self._placed = False
+        self._placed, self.ns = False, Namespace(np.zeros(()))
 
     def place(self, like: Any) -> None:
         """Moves the arrays to where `like` lies, once."""
@@ -45,7 +43,7 @@ class Buffers:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of all arrays on the host."""
-        return {name: self.ns.saved(array) if self._placed else array.copy() for name, array in self._arrays.items()}
+        return {name: self.ns.saved(array) for name, array in self._arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Writes the arrays of `state` over these.
@@ -54,15 +52,14 @@ class Buffers:
             StateError: names or shapes differ.
         """
         if state.keys() != self._arrays.keys():
-            raise StateError(f"the state holds {sorted(state)}, this wrapper keeps {sorted(self._arrays)}: load the state of an equal one.")
+            raise StateError(
+                f"the state holds {sorted(state)}, this wrapper keeps {sorted(self._arrays)}: load the state of an equal one."
+            )
         for name, array in self._arrays.items():
             if tuple(np.shape(state[name])) != tuple(array.shape):
                 raise StateError(
                     f"{name!r} has shape {tuple(np.shape(state[name]))} in the state and {tuple(array.shape)} here: "
                     "load it into a wrapper of equal num_envs, spaces and arguments."
                 )
-        for name, array in self._arrays.items():
-            if self._placed:
-                self[name] = self.ns.asarray(state[name])
-            else:
-                array[...] = to_host(state[name])
+        for name in self._arrays:
+            self[name] = self.ns.asarray(state[name])

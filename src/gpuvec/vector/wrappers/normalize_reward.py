@@ -47,7 +47,6 @@ class NormalizeReward(StatefulWrapper):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets; the rows that are reset begin a new discounted return, the variance stays."""
         obs, info = super().reset(seed=seed, options=options)
-        self._buffers.place(obs)
         self._buffers.clear(reset_mask(options, self._buffers), "discounted_return", "over")
         return obs, info
 

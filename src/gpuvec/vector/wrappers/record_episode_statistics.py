@@ -65,9 +65,7 @@ class RecordEpisodeStatistics(StatefulWrapper):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets; running episodes of the rows that are reset are dropped."""
         obs, info = super().reset(seed=seed, options=options)
-        b = self._buffers
-        b.place(obs)
-        b.clear(reset_mask(options, b), *PER_ROW)
+        self._buffers.clear(reset_mask(options, self._buffers), *PER_ROW)
         return obs, info
 
     def step(self, actions: Any, out: Out = None) -> Step:

@@ -1,4 +1,4 @@
-"""What wrappers that change continuous actions share: bounds that lie where the actions do."""
+"""What wrappers that change continuous actions share."""
 
 from __future__ import annotations
 
@@ -14,25 +14,19 @@ from gpuvec.vector.wrappers.buffers import Buffers
 
 
 class BoxActionWrapper(Wrapper):
-    """Replaces actions (E, K) by `change(actions)`, beside whose constants (K,) they are brought.
+    """Gives the environment `change(actions)` in place of actions (E, K).
 
     Args:
-        low, high: (K,) the bounds of the actions that the wrapper takes.
-        constants: (K,) arrays by name, kept on the device.
+        low, high: bounds of the actions that the wrapper takes, scalars or (K,).
+        constants: what `change` needs, scalars or (K,), kept where the actions lie.
     """
 
     def __init__(self, env: VectorEnv, low: Any, high: Any, **constants: Any) -> None:
         super().__init__(env)
-        inner = box(env.single_action_space, "the action space")
-        self.single_action_space = gym.spaces.Box(low, high, inner.shape, np.float32)
+        shape = box(env.single_action_space, "the action space").shape
+        self.single_action_space = gym.spaces.Box(low, high, shape, np.float32)
         self.action_space = batched(self.single_action_space, env.num_envs)
         self._constants = Buffers(**{name: np.asarray(value, np.float32) for name, value in constants.items()})
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets."""
-        obs, info = super().reset(seed=seed, options=options)
-        self._constants.place(obs)
-        return obs, info
 
     def step(self, actions: Any, out: Out = None) -> Step:
         """Steps with the changed actions."""

@@ -1,0 +1,58 @@
+"""NumPy outside, the device inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuvec.vector.wrappers.base import Out, Step, Wrapper, placed
+from gpuvec.vector.wrappers.namespace import Namespace, framework_of, to_host
+
+
+class ToNumpy(Wrapper):
+    """Takes NumPy actions and returns NumPy arrays, in infos at any depth too, for code and wrappers made for Gymnasium's own environments.
+
+    Every step waits for the device and copies from it; arrays of a CPU are views. What is no array stays as it is. Wrappers that
+    compute on the device belong inside this one. Arrays of `out` are NumPy arrays here, and are copied to.
+    """
+
+    output = "numpy"
+    _inner: Namespace | None = None
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets."""
+        obs, info = super().reset(seed=seed, options=options)
+        return self._to_numpy(obs), self._to_numpy(info)
+
+    def step(self, actions: Any, out: Out = None) -> Step:
+        """Steps with the actions brought to the device."""
+        if self._inner is not None and framework_of(actions) is not None:
+            actions = self._inner.asarray(actions)
+        obs, reward, terminated, truncated, info = self._to_numpy(super().step(actions))
+        for name in ("final_obs", "_final_obs"):
+            if name in info:
+                info[name] = placed(info[name], name, out)
+        return (
+            placed(obs, "obs", out),
+            placed(reward, "reward", out),
+            placed(terminated, "terminated", out),
+            placed(truncated, "truncated", out),
+            info,
+        )
+
+    def get_state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The environment's state as NumPy arrays."""
+        state: dict[str, np.ndarray[Any, Any]] = self._to_numpy(self.env.get_state())  # type: ignore[attr-defined]  # gpuvec's have it
+        return state
+
+    def _to_numpy(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: self._to_numpy(one) for name, one in value.items()}
+        if isinstance(value, tuple | list):
+            return type(value)(map(self._to_numpy, value))
+        if framework_of(value) is None:
+            return value
+        self._inner = self._inner or Namespace(value)
+        return to_host(value)
