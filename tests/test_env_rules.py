@@ -224,6 +224,9 @@ class TestAcrobot:
 
     def test_the_tip_must_be_above_the_line(self):
         assert step(acrobot, (math.pi, 0.0, 0.0, 0.0), 1)[1:] == (0.0, True)
+        hanging = (0.0, 0.0, 0.0, 0.0)  # the tip is exactly 2 m below the pivot
+        assert not step(acrobot, hanging, 1, goal_height=-2.0)[2]
+        assert step(acrobot, hanging, 1, goal_height=np.nextafter(-2.0, -3.0))[2]
         level = 2.0 * math.pi / 3.0  # both links stand 30 degrees above the horizontal, the tip one metre above the pivot
         assert step(acrobot, (level + 0.01, 0.0, 0.0, 0.0), 1, dt=1e-6)[1:] == (0.0, True)
         assert step(acrobot, (level - 0.01, 0.0, 0.0, 0.0), 1, dt=1e-6)[1:] == (-1.0, False)

@@ -24,7 +24,7 @@ SOURCES = {
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-# ---- importing
+# ---- what importing costs
 
 PROBE = """
 import json, sys, time
@@ -52,7 +52,7 @@ def test_version_is_the_same_in_package_and_project() -> None:
     assert f"## [{gpuvec.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-# ---- the wheel
+# ---- what the wheel holds
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("gpuvec_run_script", ROOT / "run.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -108,7 +109,7 @@ def test_second_run_installs_nothing_and_another_driver_starts_afresh(
     assert len(recorder.commands) == 2
     script.install(script.plan("test", None), "test")
     assert len(recorder.commands) == 4
-    assert "--clear" not in sum(recorder.commands, [])
+    assert not any("--clear" in command for command in recorder.commands)
     script.install(script.plan("train", (12, 4)), "train")
     assert "--clear" in recorder.commands[4]
 

@@ -101,24 +101,26 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
                 store(b.start, e, u32(clock + u32(1)), u32)
                 if validate:
                     lowest(b.faults, 1, u64(e) << u64(32))
+            seen = features(observe(s, p))
         else:
-            a = action(b, e)
             if validate:
                 fault(b, e)
-            s, reward, terminated = step(s, a, key(b, e, start, t), p)
+            s, reward, terminated = step(s, action(b, e), key(b, e, start, t), p)
+            seen = features(observe(s, p))
             truncated = t >= limit
             over = terminated or truncated
             if same_step:
                 store(b.final_mask, e, over, b1)
-                if near(over):  # rows of 16 bytes: written by pairs, a 32-byte sector is never read first
-                    store_row(b.final_obs, e, features(observe(s, p)))
+                if near(over):  # by pairs: a 32-byte sector of two 16-byte rows is written whole and never read
+                    store_row(b.final_obs, e, seen)
                 if over:
                     store(b.start, e, u32(clock), u32)
                     s = reset(key(b, e, clock, 0), p)
+                    seen = features(observe(s, p))
             elif over:
                 store(b.start, e, u32(clock + u32(1)), u32)
         store_state(b, e, s)
-        store_row(b.obs, e, features(observe(s, p)))
+        store_row(b.obs, e, seen)
         store(b.reward, e, f32(reward), f32)
         store(b.terminated, e, terminated, b1)
         store(b.truncated, e, truncated, b1)

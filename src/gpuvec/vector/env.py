@@ -92,7 +92,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         for name, values in lists.items():
             self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
         s = self._sim.signature
-        self._actions = Actions(self.num_envs, s.components, s.discrete, self._device, self._framework)
+        self._read = Actions(self.num_envs, s.components, s.discrete, self._device, self._framework).read
+        self._stream = self._framework.stream
         self._outputs = OutputBuffers(self._sim.layout.returned, self.num_envs, self._device, self._framework, buffers)
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._seed: int | tuple[int | None, ...] | None = None
@@ -166,26 +167,26 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         chosen = seeding(seed, self.num_envs, self._device)
         asked = reset_options(self._env, options)
         self.check()
-        stream = self._framework.stream()
+        stream = self._stream()
         with on_stream(self._device, stream):
             masked = options.get("reset_mask") is not None
             mask = reset_mask(options["reset_mask"], self.num_envs, self._device) if masked else None
             if masked and not self._was_reset:
                 raise gym.error.ResetNeeded("the first reset must be of all environments: call reset() without a reset_mask.")
-            outputs = self._outputs.take()
+            addresses, arrays = self._outputs.take()
             self._sim.reset(
                 stream,
                 address(mask) if masked else 0,
                 0 if chosen.rows is None else address(chosen.rows),
                 (masked, chosen.kind, chosen.seed, chosen.high, *asked),
-                outputs.addresses[0],
+                addresses[0],
             )
         if isinstance(seed, list | tuple | np.ndarray):
             self._seed = tuple(seed)
         elif seed is not None:
             self._seed = int(seed)
         self._was_reset = True
-        return outputs.arrays[0], {}
+        return arrays[0], {}
 
     def step(self, actions: Any, out: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One step of every row.
@@ -203,15 +204,15 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if not self._was_reset or self.closed:
             self._usable()
             raise gym.error.ResetNeeded("call reset() before the first step().")
-        stream = self._framework.stream()
-        pointer, dtype, _owner = self._actions.read(actions, stream)
-        outputs = self._outputs.take() if out is None else self._outputs.given(out)
-        self._sim.step(dtype)(stream, pointer, outputs.addresses)
-        arrays = outputs.arrays
+        stream = self._stream()
+        pointer, dtype, _owner = self._read(actions, stream)
+        addresses, arrays = self._outputs.take() if out is None else self._outputs.given(out)
+        self._sim.step(dtype)(stream, pointer, addresses)
         if not self._same_step:
             return *arrays, {}
-        ended = arrays[5]
-        return *arrays[:4], {"final_obs": arrays[4], "_final_obs": ended, "final_info": {}, "_final_info": ended}
+        obs, reward, terminated, truncated, final_obs, ended = arrays
+        infos = {"final_obs": final_obs, "_final_obs": ended, "final_info": {}, "_final_info": ended}
+        return obs, reward, terminated, truncated, infos
 
     def check(self) -> None:
         """Raises ActionError for the lowest row whose action was at fault since the last check; waits for the device.
@@ -220,7 +221,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """
         if not self._sim.variant.validate:
             return
-        with on_stream(self._device, self._framework.stream()):
+        with on_stream(self._device, self._stream()):
             faults = self._sim.buffers["faults"]
             action, ended = (int(f) for f in (faults if isinstance(faults, np.ndarray) else faults.get()))
             if action == ended == NO_FAULT:
@@ -238,7 +239,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def get_state(self) -> dict[str, Any]:
         """{field: (E,) array}: a copy of the physical state of every row."""
         self.check()
-        with on_stream(self._device, self._framework.stream()):
+        with on_stream(self._device, self._stream()):
             return {name: self._framework.wrap(array) for name, array in state.get_state(self._sim).items()}
 
     def set_state(self, fields: Mapping[str, Any], mask: Any = None) -> None:
@@ -247,13 +248,13 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Raises:
             StateError: unknown fields or wrong shapes; nothing is written then.
         """
-        with on_stream(self._device, self._framework.stream()):
+        with on_stream(self._device, self._stream()):
             rows = None if mask is None else reset_mask(mask, self.num_envs, self._device)
             state.set_state(self._sim, fields, rows)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on: states, times, episodes, seeds, parameters per environment; copies."""
-        with on_stream(self._device, self._framework.stream()):
+        with on_stream(self._device, self._stream()):
             saved = {name: self._framework.wrap(array) for name, array in state.state_dict(self._sim).items()}
         return {"buffers": saved, "seed": list(self._seed) if isinstance(self._seed, tuple) else self._seed}
 
@@ -263,7 +264,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Raises:
             StateError: a state of another environment or number of environments; nothing is written then.
         """
-        with on_stream(self._device, self._framework.stream()):
+        with on_stream(self._device, self._stream()):
             state.load_state_dict(self._sim, saved["buffers"])
         seed = saved["seed"]
         self._seed = tuple(seed) if isinstance(seed, list) else seed
@@ -299,7 +300,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """
         new, lists = parameters.apply(self._env, {name: values}, self._sim.variant.per_env, self.num_envs)
         if name in self._sim.variant.per_env:
-            with on_stream(self._device, self._framework.stream()):
+            with on_stream(self._device, self._stream()):
                 self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(lists.get(name, getattr(new.params, name)))
             return
         self._env = new

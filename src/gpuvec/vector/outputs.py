@@ -8,7 +8,7 @@ into the user's framework once, so they cost neither an allocation nor a copy; a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,11 @@ from gpuvec.engine.simulation import address
 from gpuvec.vector.framework import Framework
 
 SLAB_BYTES = 32 << 20
-SLAB_STEPS = 64
+SLAB_STEPS = 256
 
 
-class Outputs(NamedTuple):
-    """One set of outputs: the addresses that the kernel writes, and the user's arrays over them, in the same order."""
-
-    addresses: tuple[int, ...]
-    arrays: tuple[Any, ...]
+# One set: the addresses that the kernel writes, and the user's arrays over them, in the same order.
+Outputs = tuple[tuple[int, ...], tuple[Any, ...]]
 
 
 class OutputBuffers:
@@ -80,7 +77,7 @@ class OutputBuffers:
             first, stride = address(slab), slab.nbytes // steps
             addresses.append(range(first, first + slab.nbytes, stride))
             views.append(self._framework.rows(slab))
-        return list(map(Outputs._make, zip(zip(*addresses, strict=True), zip(*views, strict=True), strict=True)))
+        return list(zip(zip(*addresses, strict=True), zip(*views, strict=True), strict=True))
 
     def given(self, out: Mapping[str, Any]) -> Outputs:
         """The outputs with those in `out` written where the caller says.
@@ -96,8 +93,8 @@ class OutputBuffers:
         addresses, arrays = [], []
         for k, (name, b) in enumerate(zip(self._names, self._returned.values(), strict=True)):
             if name not in out:
-                addresses.append(own.addresses[k])
-                arrays.append(own.arrays[k])
+                addresses.append(own[0][k])
+                arrays.append(own[1][k])
                 continue
             shape, dtype = (self._num_envs, *b.shape), np.dtype(b.dtype).name
             found = self._framework.pointer(out[name])
@@ -112,7 +109,7 @@ class OutputBuffers:
                 )
             addresses.append(found[0])
             arrays.append(out[name])
-        return Outputs(tuple(addresses), tuple(arrays))
+        return tuple(addresses), tuple(arrays)
 
     @property
     def _names(self) -> tuple[str, ...]:

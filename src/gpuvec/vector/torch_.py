@@ -40,7 +40,7 @@ class Torch:
 
     def capturing(self) -> bool:
         """Whether torch is capturing a graph."""
-        return self._index >= 0 and torch.cuda.is_current_stream_capturing()
+        return self._index >= 0 and torch._C._cuda_isCurrentStreamCapturing()
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """See `Framework.pointer`."""

@@ -16,7 +16,7 @@ Step = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
 class Wrapper(VectorWrapper):
-    """Passes everything on: `out=`, `render(rows)`, and by name whatever else the environment has (`get_state`, `call`, ...)."""
+    """Passes everything on: `out=`, `render(rows)`, and whatever else the environment has (`get_state`, `call`, ...)."""
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets all rows, or those of `options["reset_mask"]`. `options` itself is left as it is."""

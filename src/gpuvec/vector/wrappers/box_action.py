@@ -21,7 +21,7 @@ class BoxActionWrapper(Wrapper):
         constants: what `change` needs, scalars or (K,), kept where the actions lie.
     """
 
-    def __init__(self, env: VectorEnv, low: Any, high: Any, **constants: Any) -> None:
+    def __init__(self, env: VectorEnv, low: Any, high: Any, /, **constants: Any) -> None:
         super().__init__(env)
         shape = box(env.single_action_space, "the action space").shape
         self.single_action_space = gym.spaces.Box(low, high, shape, np.float32)

@@ -16,7 +16,7 @@ from gpuvec.vector.wrappers.buffers import Buffers
 
 
 class NormalizeObservation(StatefulWrapper):
-    """Returns (obs - mean) / sqrt(var + epsilon) as float32, with the running moments of all observations so far, all rows pooled.
+    """Returns (obs - mean) / sqrt(var + epsilon) as float32: the running moments of all observations so far, all rows pooled.
 
     Each observation counts once: all rows of a step or full reset, the masked rows of a partial reset (the others are
     normalised, not counted), and under SAME_STEP the rows of `infos["final_obs"]` that ended, which are normalised too. So
@@ -82,7 +82,7 @@ class NormalizeObservation(StatefulWrapper):
 
 def _dense(final: Any, like: Any) -> Any:
     """`final`, or for Gymnasium's own array of objects (None where no episode ended) its rows in an array as `like`."""
-    if getattr(final, "dtype", None) != object:
+    if not isinstance(final, np.ndarray) or final.dtype != np.object_:
         return final
     dense = np.zeros_like(like)
     for row, one in enumerate(final):

@@ -17,8 +17,8 @@ class NormalizeReward(StatefulWrapper):
     """Returns reward / sqrt(var + epsilon), var being the running variance of G <- gamma * G + reward, all rows pooled.
 
     G starts at 0 with each episode, and the reward that ends one counts in its G, as in OpenAI Baselines' VecNormalize.
-    (Gymnasium's wrapper leaves the past out of a terminal step, carries G over a NEXT_STEP reset, and forgets all rows at a masked
-    one.) Rewards are not centred. NEXT_STEP reset steps, and under DISABLED rows that await their reset, do not count.
+    (Gymnasium's wrapper leaves the past out of a terminal step, carries G over a NEXT_STEP reset, and forgets all rows at a
+    masked one.) Rewards are not centred. NEXT_STEP reset steps, and under DISABLED rows that await their reset, do not count.
 
     Attributes:
         update_running_mean: False freezes the variance, for evaluation. A captured graph keeps what was set at its capture.

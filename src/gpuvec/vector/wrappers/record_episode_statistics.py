@@ -18,7 +18,7 @@ PER_ROW = ("running_return", "running_length", "over")
 class EpisodeSummary(NamedTuple):
     """What was known of finished episodes when it was read; N <= ring episodes, the oldest first."""
 
-    count: int  # finished episodes since the wrapper was made
+    episodes: int  # finished episodes since the wrapper was made
     mean_return: float  # over the N episodes; nan if there are none
     mean_length: float  # in steps
     returns: np.ndarray[Any, Any]  # (N,) float32
@@ -33,7 +33,7 @@ class RecordEpisodeStatistics(StatefulWrapper):
     to no episode; under DISABLED a finished row counts nothing until its reset. A masked reset drops the running
     episodes of its rows, a full one all; neither touches the ring.
 
-    Unlike `gymnasium.wrappers.vector.RecordEpisodeStatistics` there is no "t": the host does not know when the device ends an episode.
+    Unlike in Gymnasium's wrapper there is no "t", the time taken: the host does not know when the device ends an episode.
 
     Args:
         ring: how many finished episodes to keep.
@@ -79,12 +79,12 @@ class RecordEpisodeStatistics(StatefulWrapper):
         total = b["running_return"] + xp.where(live, b.ns.float32(reward), 0)
         length = b["running_length"] + live
         ended = live & (terminated | truncated)
-        r, l = xp.where(ended, total, 0), xp.where(ended, length, 0)
+        episode = {"r": xp.where(ended, total, 0), "l": xp.where(ended, length, 0)}
         b["running_return"], b["running_length"] = xp.where(ended, 0, total), xp.where(ended, 0, length)
         if self._mode is not AutoresetMode.SAME_STEP:
             b["over"] = ended if self._mode is AutoresetMode.NEXT_STEP else b["over"] | ended
-        self._keep(r, l, ended)
-        return obs, reward, terminated, truncated, {**info, self._key: {"r": r, "l": l}, f"_{self._key}": ended}
+        self._keep(episode, ended)
+        return obs, reward, terminated, truncated, {**info, self._key: episode, f"_{self._key}": ended}
 
     def statistics(self) -> EpisodeSummary:
         """The finished episodes that the ring holds. Waits for the device: call it once per iteration, not per step."""
@@ -92,10 +92,10 @@ class RecordEpisodeStatistics(StatefulWrapper):
         oldest = max(count - self._ring, 0)
         order = np.arange(oldest, count) % self._ring
         returns, lengths = (to_host(self._buffers[name])[order] for name in ("ring_return", "ring_length"))
-        means = [float(x.mean(dtype=np.float64)) if count else float("nan") for x in (returns, lengths)]
-        return EpisodeSummary(count, *means, returns, lengths)
+        mean_return, mean_length = (float(x.mean(dtype=np.float64)) if count else float("nan") for x in (returns, lengths))
+        return EpisodeSummary(count, mean_return, mean_length, returns, lengths)
 
-    def _keep(self, r: Any, l: Any, ended: Any) -> None:
+    def _keep(self, episode: dict[str, Any], ended: Any) -> None:
         """Writes this step's finished episodes into the ring, in the order of their rows.
 
         Each slot looks up the row whose episode it takes, so no two rows write to one slot however many end at once.
@@ -106,6 +106,6 @@ class RecordEpisodeStatistics(StatefulWrapper):
         first = (b["slot"] - b["count"]) % self._ring  # of the new episodes, the number of the first that falls to this slot
         last = first + (new - 1 - first) // self._ring * self._ring  # and of the last, which stays; negative if there is none
         row = xp.searchsorted(ends, last + 1)
-        b["ring_return"] = xp.where(first < new, r[row], b["ring_return"])
-        b["ring_length"] = xp.where(first < new, l[row], b["ring_length"])
+        b["ring_return"] = xp.where(first < new, episode["r"][row], b["ring_return"])
+        b["ring_length"] = xp.where(first < new, episode["l"][row], b["ring_length"])
         b["count"] = b["count"] + new

@@ -21,7 +21,7 @@ class RescaleAction(BoxActionWrapper):
         min_action, max_action: scalars or (K,).
 
     Raises:
-        gymnasium.error.InvalidBound: a bound, or one of the environment's, is not finite, or min_action is not below max_action.
+        gymnasium.error.InvalidBound: min_action is not below max_action, or a bound, given or the environment's, is not finite.
         WrapperError: actions are no Box.
     """
 

@@ -12,10 +12,10 @@ from gpuvec.vector.wrappers.namespace import Namespace, framework_of, to_host
 
 
 class ToNumpy(Wrapper):
-    """Takes NumPy actions and returns NumPy arrays, in infos at any depth too, for code and wrappers made for Gymnasium's own environments.
+    """Takes NumPy actions and returns NumPy arrays, in infos at any depth too, for code made for Gymnasium's own environments.
 
-    Every step waits for the device and copies from it; arrays of a CPU are views. What is no array stays as it is. Wrappers that
-    compute on the device belong inside this one. Arrays of `out` are NumPy arrays here, and are copied to.
+    Every step waits for the device and copies from it; arrays of a CPU are views. What is no array stays as it is. Wrappers
+    that compute on the device belong inside this one. Arrays of `out` are NumPy arrays here, and are copied to.
     """
 
     output = "numpy"
@@ -50,8 +50,8 @@ class ToNumpy(Wrapper):
     def _to_numpy(self, value: Any) -> Any:
         if isinstance(value, Mapping):
             return {name: self._to_numpy(one) for name, one in value.items()}
-        if isinstance(value, tuple | list):
-            return type(value)(map(self._to_numpy, value))
+        if isinstance(value, tuple):
+            return tuple(map(self._to_numpy, value))
         if framework_of(value) is None:
             return value
         self._inner = self._inner or Namespace(value)

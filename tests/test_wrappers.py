@@ -1,0 +1,539 @@
+"""Wrappers against per-row oracles in plain Python, in every framework and autoreset mode."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuvec import Key, Single, VectorEnv, uniform
+from gpuvec.errors import StateError
+from gpuvec.vector.wrappers import (
+    ClipAction,
+    ClipReward,
+    NormalizeObservation,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+    RescaleAction,
+    ToNumpy,
+    Wrapper,
+    WrapperError,
+)
+from gpuvec.vector.wrappers.namespace import Namespace, to_host
+
+E = 5
+MODES = list(AutoresetMode)
+KINDS = ["cpu-torch", "cpu-numpy", "cpu-jax"] + [pytest.param(k, marks=pytest.mark.gpu) for k in ("cuda-torch", "cuda-cupy")]
+TORCH = ["cpu-torch", pytest.param("cuda-torch", marks=pytest.mark.gpu)]
+property_test = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class State(NamedTuple):
+    steps: float
+    mark: float
+
+
+class Params(NamedTuple):
+    offset: float = 50.0
+
+
+def _reset(key: Key, p: Params) -> State:
+    return State(0.0, p.offset + uniform(key, 0, -1.0, 1.0))
+
+
+def _step(s: State, action: tuple[float, float], key: Key, p: Params) -> tuple[State, float, bool]:
+    return State(s.steps + 1.0, s.mark), action[0], action[1] > 0.0
+
+
+# The first action is the reward, and a positive second one ends the episode.
+TOLD = Single(
+    state=State,
+    params=Params(),
+    reset=_reset,
+    step=_step,
+    observe=lambda s, p: (s.steps, s.mark),
+    spaces=lambda p: (Box(-np.inf, np.inf, (2,)), Box(np.array([-3.0, -1.0], np.float32), np.array([5.0, 1.0], np.float32))),
+    max_episode_steps=6,
+)
+
+
+@cache
+def told(kind: str, mode: AutoresetMode) -> VectorEnv:
+    device, output = kind.split("-")
+    if output == "jax":
+        pytest.importorskip("jax")
+    return VectorEnv(TOLD, E, device=device, output=output, autoreset_mode=mode)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param.startswith("cuda"):
+        request.getfixturevalue("gpu")
+    return str(request.param)
+
+
+@pytest.fixture(params=TORCH)
+def torch_kind(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip("torch")
+    if request.param.startswith("cuda"):
+        request.getfixturevalue("gpu")
+    return str(request.param)
+
+
+def host(tree: Any) -> Any:
+    """Copies, as NumPy."""
+    if isinstance(tree, dict):
+        return {k: host(v) for k, v in tree.items()}
+    return np.array(to_host(tree))
+
+
+class Tap(Wrapper):
+    """Notes what the environment under a wrapper returned: (obs, reward, terminated, truncated, info), or (obs, mask) of a reset."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.seen: list[tuple[Any, ...]] = []
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed, options=options)
+        mask = np.ones(E, bool) if not options or options.get("reset_mask") is None else host(options["reset_mask"])
+        self.seen.append((host(obs), mask))
+        return obs, info
+
+    def step(self, actions: Any, out: Any = None) -> Any:
+        result = super().step(actions, out)
+        self.seen.append(tuple(map(host, result)))
+        return result
+
+
+def play(env: Any, rng: np.random.Generator, steps: int = 25) -> Any:
+    """Yields what each reset and step returned. Rows end at random; some are reset by masks, in DISABLED also some that run."""
+    obs, info = env.reset(seed=int(rng.integers(100)))
+    ns = Namespace(obs)
+    yield obs, info
+    for _ in range(steps):
+        actions = np.stack([rng.normal(1, 2, E), rng.random(E) - 0.8], axis=1).astype(np.float32)
+        result = env.step(ns.asarray(actions))
+        yield result
+        if rng.random() < 0.3 or env.autoreset_mode is AutoresetMode.DISABLED:
+            mask = (rng.random(E) < 0.2) | ((host(result[2]) | host(result[3])) & (rng.random(E) < 0.8))
+            if mask.any():
+                options = {"reset_mask": mask if rng.random() < 0.5 else ns.asarray(mask)}
+                given = options["reset_mask"]
+                yield env.reset(options=options)
+                assert options == {"reset_mask": given}
+
+
+class Row:
+    """One row's running episode, by the rules of the autoreset modes."""
+
+    def __init__(self, mode: AutoresetMode, decay: float = 1.0) -> None:
+        self.mode, self.decay = mode, decay
+        self.begin()
+
+    def begin(self) -> None:
+        self.total, self.length, self.over = 0.0, 0, False
+
+    def step(self, reward: float, ends: bool) -> tuple[bool, bool, float, int]:
+        """(the step counts, the episode ends, its return and length until now)."""
+        if self.over:
+            if self.mode is AutoresetMode.NEXT_STEP:
+                self.begin()
+            return False, False, 0.0, 0
+        self.total, self.length = self.total * self.decay + reward, self.length + 1
+        now = True, ends, self.total, self.length
+        if ends:
+            self.begin()
+            self.over = self.mode is not AutoresetMode.SAME_STEP
+        return now
+
+
+def merged(samples: Any) -> tuple[Any, Any]:
+    """Mean and variance of all samples and 1e-4 of a sample with mean 0 and variance 1, in one go."""
+    x = np.asarray(samples, np.float64)
+    weight = len(x) + 1e-4
+    mean = x.sum(0) / weight
+    return mean, (1e-4 * (1 + mean**2) + ((x - mean) ** 2).sum(0)) / weight
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(seed=st.integers(0, 2**32 - 1), ring=st.integers(1, 12))
+@property_test
+def test_statistics_are_those_of_each_row_alone(kind: str, mode: AutoresetMode, seed: int, ring: int) -> None:
+    tap = Tap(told(kind, mode))
+    env, rows, finished = RecordEpisodeStatistics(tap, ring=ring), [Row(mode) for _ in range(E)], []
+    assert env.statistics().episodes == 0
+    for result in play(env, np.random.default_rng(seed)):
+        if len(result) == 2:
+            for row in np.flatnonzero(tap.seen[-1][1]):
+                rows[row].begin()
+            continue
+        _, reward, terminated, truncated, _ = tap.seen[-1]
+        ends = terminated | truncated
+        now = [row.step(float(r), bool(e)) for row, r, e in zip(rows, reward, ends, strict=True)]
+        finished += [(total, length) for _, ended, total, length in now if ended]
+        info = result[4]
+        assert ("final_obs" in info) == (mode is AutoresetMode.SAME_STEP)
+        assert to_host(info["episode"]["r"]).dtype == np.float32
+        assert to_host(info["episode"]["l"]).dtype == np.int32
+        np.testing.assert_array_equal(host(info["_episode"]), [n[1] for n in now])
+        np.testing.assert_allclose(host(info["episode"]["r"]), [n[2] * n[1] for n in now], rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(host(info["episode"]["l"]), [n[3] * n[1] for n in now])
+    summary = env.statistics()
+    assert summary.episodes == len(finished) > 0
+    returns, lengths = zip(*finished[-ring:], strict=True)
+    np.testing.assert_allclose(summary.returns, returns, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(summary.lengths, lengths)
+    assert summary.mean_return == pytest.approx(np.mean(returns), rel=1e-4, abs=1e-5)
+    assert summary.mean_length == pytest.approx(np.mean(lengths))
+
+
+def test_more_episodes_than_the_ring_holds_may_end_in_one_step(kind: str) -> None:
+    env = RecordEpisodeStatistics(told(kind, AutoresetMode.SAME_STEP), ring=3)
+    ns = Namespace(env.reset(seed=0)[0])
+    for step in range(4):
+        env.step(ns.asarray(np.stack([10.0 * step + np.arange(E), np.ones(E)], axis=1).astype(np.float32)))
+        np.testing.assert_array_equal(env.statistics().returns, 10 * step + np.array([2, 3, 4]))
+    assert env.statistics().episodes == 4 * E
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(seed=st.integers(0, 2**32 - 1))
+@property_test
+def test_every_observation_is_counted_once(kind: str, mode: AutoresetMode, seed: int) -> None:
+    tap = Tap(told(kind, mode))
+    env, counted = NormalizeObservation(tap), []
+    for result in play(env, np.random.default_rng(seed)):
+        obs, *rest = tap.seen[-1]
+        counted.extend(obs[rest[0]] if len(rest) == 1 else obs)
+        expected = [(result[0], obs, slice(None))]
+        if len(rest) > 1 and mode is AutoresetMode.SAME_STEP:
+            info = rest[3]
+            counted.extend(info["final_obs"][info["_final_obs"]])
+            expected.append((result[4]["final_obs"], info["final_obs"], info["_final_obs"]))
+        mean, var = merged(counted)
+        np.testing.assert_allclose(host(env.mean), mean, rtol=1e-5)
+        np.testing.assert_allclose(host(env.var), var, rtol=1e-4)
+        for got, raw, rows in expected:
+            assert to_host(got).dtype == np.float32
+            np.testing.assert_allclose(host(got)[rows], ((raw - mean) / np.sqrt(var + 1e-8))[rows], rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(seed=st.integers(0, 2**32 - 1), gamma=st.sampled_from([0.0, 0.9, 0.99, 1.0]))
+@property_test
+def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return(kind: str, mode: AutoresetMode, seed: int, gamma: float) -> None:
+    tap = Tap(told(kind, mode))
+    env, rows, counted = NormalizeReward(tap, gamma=gamma), [Row(mode, gamma) for _ in range(E)], []
+    for result in play(env, np.random.default_rng(seed)):
+        if len(result) == 2:
+            for row in np.flatnonzero(tap.seen[-1][1]):
+                rows[row].begin()
+            continue
+        _, reward, terminated, truncated, _ = tap.seen[-1]
+        now = [row.step(float(r), bool(e)) for row, r, e in zip(rows, reward, terminated | truncated, strict=True)]
+        counted += [total for counts, _, total, _ in now if counts]
+        var = merged(counted)[1] if counted else 1.0
+        assert to_host(result[1]).dtype == np.float32
+        np.testing.assert_allclose(host(env.var), var, rtol=1e-4)
+        np.testing.assert_allclose(host(result[1]), reward / np.sqrt(var + 1e-8), rtol=1e-4, atol=1e-6)
+
+
+def test_frozen_moments_neither_move_nor_forget(kind: str) -> None:
+    env = NormalizeReward(NormalizeObservation(told(kind, AutoresetMode.SAME_STEP)))
+    for _ in play(env, np.random.default_rng(0)):
+        pass
+    env.update_running_mean = env.env.update_running_mean = False
+    before = host(env.state_dict(env=False) | env.env.state_dict(env=False))
+    raw = Tap(env.env.env)
+    env.env.env = raw
+    for result in play(env, np.random.default_rng(1)):
+        scaled = (raw.seen[-1][0] - before["mean"]) / np.sqrt(host(env.env.var) + 1e-8)
+        np.testing.assert_allclose(host(result[0]), scaled, rtol=1e-4, atol=1e-4)
+    after = host(env.state_dict(env=False) | env.env.state_dict(env=False))
+    for name in ("mean", "var", "count"):
+        np.testing.assert_array_equal(before[name], after[name])
+
+
+def test_a_large_mean_does_not_drown_the_variance(kind: str) -> None:
+    single = Single(**{**vars(TOLD), "params": Params(offset=10_000.0)})
+    device, output = kind.split("-")
+    env = NormalizeObservation(VectorEnv(single, 4096, device=device, output=output, autoreset_mode="SameStep"))
+    env.reset(seed=0)
+    assert host(env.var)[1] == pytest.approx(1 / 3, rel=0.05)  # of uniform(-1, 1); the prior's 1e-4 of a sample adds 2 or so ...
+    assert host(env.mean)[1] == pytest.approx(10_000, rel=1e-3)
+
+
+def test_actions_and_rewards_keep_to_their_bounds(kind: str) -> None:
+    inner = told(kind, AutoresetMode.SAME_STEP)
+    ns = Namespace(inner.reset(seed=0)[0])
+    far = ns.asarray(np.array([[-9, -9], [9, -9], [0, -9], [4, -0.5], [5, 0]], np.float32))
+    clipped = ClipAction(inner)
+    assert clipped.single_action_space == Box(-np.inf, np.inf, (2,))
+    assert clipped.action_space == Box(-np.inf, np.inf, (E, 2))
+    np.testing.assert_array_equal(host(clipped.step(far)[1]), [-3, 5, 0, 4, 5])
+
+    rescaled = RescaleAction(inner, -1, np.array([1, 2]))
+    assert rescaled.single_action_space == Box(np.float32([-1, -1]), np.float32([1, 2]))
+    ends = ns.asarray(np.array([[-1, -1], [1, -1], [0, 2], [0.5, -0.1], [0, 0.6]], np.float32))
+    _, reward, terminated, *_ = rescaled.step(ends)
+    np.testing.assert_allclose(host(reward), [-3, 5, 1, 3, 1])
+    np.testing.assert_array_equal(host(terminated), [False, False, True, False, True])  # second: -1 + 2/3 (a + 1) > 0
+
+    for low, high in ((-2, 3), (None, 3), (-2, None)):
+        np.testing.assert_array_equal(host(ClipReward(inner, low, high).step(far)[1]), np.clip([-9, 9, 0, 4, 5], low, high))
+
+
+def stack(env: Any) -> NormalizeReward:
+    return NormalizeReward(RecordEpisodeStatistics(NormalizeObservation(ClipAction(env)), ring=4))
+
+
+def compare(one: Any, two: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for name in one:
+            compare(one[name], two[name])
+    else:
+        np.testing.assert_array_equal(host(one), host(two))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_goes_on_from_its_checkpoint(torch_kind: str, mode: AutoresetMode) -> None:
+    torch = pytest.importorskip("torch")
+    device = torch_kind.split("-")[0]
+    env, other = (stack(VectorEnv(TOLD, E, device=device, autoreset_mode=mode)) for _ in range(2))
+    for _ in play(env, np.random.default_rng(3)):
+        pass
+    file = io.BytesIO()
+    torch.save(env.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    rng = np.random.default_rng(4)
+    for _ in range(12):
+        actions = torch.as_tensor(rng.normal(size=(E, 2)).astype(np.float32)).to(device)
+        for one, two in zip(env.step(actions), other.step(actions), strict=True):
+            compare(one, two)
+    compare(env.env.statistics()._asdict(), other.env.statistics()._asdict())
+
+
+def test_a_state_that_does_not_fit_is_refused() -> None:
+    env = RecordEpisodeStatistics(told("cpu-numpy", AutoresetMode.SAME_STEP), ring=4)
+    with pytest.raises(StateError, match=r"ring_return.*\(3,\).*\(4,\)"):
+        env.load_state_dict(RecordEpisodeStatistics(env.env, ring=3).state_dict(env=False))
+    with pytest.raises(StateError, match="mean"):
+        env.load_state_dict(NormalizeObservation(env.env).state_dict(env=False))
+    sync = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    with pytest.raises(WrapperError, match=r"state_dict\(env=False\)"):
+        NormalizeObservation(sync).state_dict()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_out_receives_what_the_wrappers_return(torch_kind: str, mode: AutoresetMode) -> None:
+    torch = pytest.importorskip("torch")
+    device = torch_kind.split("-")[0]
+    env, plain = (ClipReward(stack(VectorEnv(TOLD, E, device=device, autoreset_mode=mode)), -0.5, 0.5) for _ in range(2))
+    out = {"obs": torch.empty(E, 2, device=device), "reward": torch.empty(E, device=device)}
+    out |= {name: torch.empty(E, dtype=torch.bool, device=device) for name in ("terminated", "truncated")}
+    if mode is AutoresetMode.SAME_STEP:
+        out["final_obs"] = torch.zeros(E, 2, device=device)
+    env.reset(seed=1)
+    plain.reset(seed=1)
+    rng = np.random.default_rng(0)
+    for _ in range(300):  # long enough for rows of final_obs that are normalised again and again to overflow
+        actions = torch.as_tensor(rng.normal(size=(E, 2)).astype(np.float32)).to(device)
+        *arrays, info = env.step(actions, out=out)
+        *expected, expected_info = plain.step(actions)
+        for name, array, value in zip(("obs", "reward", "terminated", "truncated"), arrays, expected, strict=True):
+            assert array is out[name]
+            compare(array, value)
+        if mode is AutoresetMode.SAME_STEP:
+            assert info["final_obs"] is out["final_obs"]
+            assert torch.isfinite(out["final_obs"]).all()
+            ended = expected_info["_final_obs"]
+            compare(info["final_obs"][ended], expected_info["final_obs"][ended])
+
+
+def test_state_stays_where_it_is(torch_kind: str) -> None:
+    env = stack(told(torch_kind, AutoresetMode.DISABLED))
+    owners = [env, env.env, env.env.env, env.env.env.env]
+    played = play(env, np.random.default_rng(0))
+    next(played)
+    next(played)
+
+    def places() -> list[int]:
+        return [array.data_ptr() for owner in owners for array in vars(owner)[_buffers(owner)]._arrays.values()]
+
+    before = places()
+    for _ in played:
+        pass
+    env.load_state_dict(env.state_dict())
+    assert places() == before
+
+
+def _buffers(wrapper: Any) -> str:
+    return "_buffers" if "_buffers" in vars(wrapper) else "_constants"
+
+
+def test_returned_arrays_are_never_written_again(kind: str) -> None:
+    env = stack(told(kind, AutoresetMode.SAME_STEP))
+    kept = [(result, host(dict(enumerate(result)))) for result in play(env, np.random.default_rng(5))]
+    for result, then in kept:
+        compare(dict(enumerate(result)), then)
+
+
+def test_wrappers_do_not_wait_for_values(torch_kind: str) -> None:
+    """Fake tensors have no values: whoever asks for one, for its host's sake, gets an error."""
+    torch = pytest.importorskip("torch")
+    fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
+    device = torch_kind.split("-")[0]
+
+    class Fake(gym.vector.VectorEnv):
+        num_envs, metadata = E, {"autoreset_mode": AutoresetMode.SAME_STEP}
+        single_observation_space, single_action_space = TOLD.spaces(TOLD.params)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            return torch.empty(E, 2, device=device), {}
+
+        def step(self, actions: Any) -> Any:
+            flags = [torch.empty(E, dtype=torch.bool, device=device) for _ in range(3)]
+            info = {"final_obs": torch.empty(E, 2, device=device), "_final_obs": flags[2]}
+            return torch.empty(E, 2, device=device), torch.empty(E, device=device), *flags[:2], info
+
+    with fake_tensor.FakeTensorMode():
+        env = ClipReward(stack(RescaleAction(Fake())), -1, 1)
+        env.reset()
+        for _ in range(3):
+            env.step(torch.empty(E, 2, device=device))
+            env.reset(options={"reset_mask": torch.empty(E, dtype=torch.bool, device=device)})
+        with pytest.raises(fake_tensor.DataDependentOutputException):
+            env.env.env.statistics()
+
+
+def test_to_numpy(torch_kind: str) -> None:
+    class Nested(Wrapper):
+        def step(self, actions: Any, out: Any = None) -> Any:
+            assert type(actions).__module__ == "torch"
+            *arrays, info = super().step(actions, out)
+            return *arrays, info | {"outer": {"inner": {"x": arrays[1]}, "_inner": arrays[2]}, "note": "text", "pair": (arrays[0], 1)}
+
+    for mode in MODES:
+        inner = told(torch_kind, mode)
+        env = ToNumpy(Nested(RecordEpisodeStatistics(inner)))
+        obs, _ = env.reset(seed=2)
+        assert type(obs) is np.ndarray
+        assert env.output == "numpy"
+        actions = np.stack([np.arange(E), [1, -1, 1, -1, -1]], axis=1).astype(np.float32)
+        obs, reward, terminated, truncated, info = env.step(actions)
+        assert {type(x) for x in (obs, reward, terminated, truncated)} == {np.ndarray}
+        np.testing.assert_array_equal(reward, np.arange(E))
+        np.testing.assert_array_equal(terminated, [True, False, True, False, False])
+        np.testing.assert_array_equal(info["outer"]["inner"]["x"], reward)
+        np.testing.assert_array_equal(info["outer"]["_inner"], terminated)
+        np.testing.assert_array_equal(info["pair"][0], obs)
+        assert (info["note"], info["pair"][1]) == ("text", 1)
+        np.testing.assert_array_equal(info["episode"]["r"], [0, 0, 2, 0, 0])
+        assert type(info["_episode"]) is np.ndarray
+        if mode is AutoresetMode.SAME_STEP:
+            np.testing.assert_array_equal(info["final_obs"][terminated, 0], [1, 1])
+        assert {type(x) for x in env.get_state().values()} == {np.ndarray}
+        out = {"obs": np.empty((E, 2), np.float32), "reward": np.empty(E, np.float32)}
+        env.reset(seed=2)
+        again = env.step(actions, out=out)
+        assert again[0] is out["obs"]
+        np.testing.assert_array_equal(out["obs"], obs)
+        np.testing.assert_array_equal(out["reward"], reward)
+
+
+def test_gymnasiums_own_wrappers_run_on_to_numpy(torch_kind: str) -> None:
+    env = gym.wrappers.vector.RecordEpisodeStatistics(ToNumpy(told(torch_kind, AutoresetMode.SAME_STEP)))
+    ours = RecordEpisodeStatistics(ToNumpy(told(torch_kind, AutoresetMode.SAME_STEP)))
+    rng = np.random.default_rng(0)
+    actions = np.stack([rng.normal(size=(30, E)), rng.random((30, E)) - 0.8], axis=2).astype(np.float32)
+    for wrapped in (env, ours):
+        wrapped.reset(seed=0)
+        for action in actions:
+            wrapped.step(action)
+    summary = ours.statistics()
+    assert len(env.length_queue) == summary.episodes > 10
+    np.testing.assert_array_equal(env.length_queue, summary.lengths)
+    np.testing.assert_allclose(env.return_queue, summary.returns, rtol=1e-5, atol=1e-6)
+
+
+def test_what_the_environment_has_is_reached_through_wrappers() -> None:
+    inner = told("cpu-numpy", AutoresetMode.NEXT_STEP)
+    env = ClipReward(stack(inner), -1, 1)
+    env.reset(seed=0)
+    assert (env.device, env.output, env.params, env.autoreset_mode) == ("cpu", "numpy", inner.params, AutoresetMode.NEXT_STEP)
+    assert env.call("offset") == env.get_attr("offset") == (50.0,) * E
+    assert env.get_state().keys() == {"steps", "mark"}
+    assert env.unwrapped is inner
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        _ = env.nothing_of_that_name
+
+
+def test_wrong_arguments_are_named() -> None:
+    env, wrong = told("cpu-numpy", AutoresetMode.NEXT_STEP), gym.error.InvalidBound
+    for make, message in (
+        (lambda: RecordEpisodeStatistics(env, ring=0), "ring.*0"),
+        (lambda: NormalizeObservation(env, epsilon=0), "epsilon.*0"),
+        (lambda: NormalizeReward(env, epsilon=-1), "epsilon.*-1"),
+        (lambda: NormalizeReward(env, gamma=1.5), r"\[0, 1\].*1.5"),
+        (lambda: ClipReward(env), "both None"),
+        (lambda: ClipReward(env, 2, 1), r"\(2\).*\(1\)"),
+        (lambda: RescaleAction(env, 1, 1), r"\(1\).*\(1\)"),
+        (lambda: RescaleAction(ClipAction(env)), "finite"),
+    ):
+        with pytest.raises(wrong, match=message):
+            make()
+    discrete = gym.make_vec("gpuvec/CartPole-v1", num_envs=2, output="numpy")
+    for wrapper in (ClipAction, RescaleAction):
+        with pytest.raises(WrapperError, match=r"Box.*Discrete\(2\)"):
+            wrapper(discrete)
+    with pytest.raises(WrapperError, match="episode.*stats_key"):
+        twice = RecordEpisodeStatistics(RecordEpisodeStatistics(env))
+        twice.reset(seed=0)
+        twice.step(np.zeros((E, 2), np.float32))
+    dlpack = NormalizeObservation(VectorEnv(TOLD, 2, device="cpu", output="dlpack"))
+    with pytest.raises(WrapperError, match=r"DLPackArray.*output='torch'"):
+        dlpack.reset(seed=0)
+
+
+def test_a_captured_step_is_the_eager_step_and_never_waits(gpu: str) -> None:
+    torch = pytest.importorskip("torch")
+    for mode in MODES:
+        env, eager = (stack(VectorEnv(TOLD, 1000, device=gpu, autoreset_mode=mode, buffers=1)) for _ in range(2))
+        rng = np.random.default_rng(0)
+        actions = torch.as_tensor(np.stack([rng.normal(size=(20, 1000)), rng.random((20, 1000)) - 0.8], 2).astype(np.float32)).cuda()
+        masks = torch.as_tensor(rng.random((20, 1000)) < 0.1).cuda()
+        action = actions[0].clone()
+        for wrapped in (env, eager):
+            wrapped.reset(seed=0)
+            wrapped.step(action)  # kernels compile, buffers move to the device
+        graph = torch.cuda.CUDAGraph()
+        saved = env.state_dict()
+        with torch.cuda.graph(graph):
+            captured = env.step(action)
+        env.load_state_dict(saved)
+        torch.cuda.synchronize()
+        for k in range(20):
+            action.copy_(actions[k])
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                graph.replay()
+                result = eager.step(actions[k])
+                if k % 3 == 2:
+                    env.reset(options={"reset_mask": masks[k]})
+                    eager.reset(options={"reset_mask": masks[k]})
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            compare(dict(enumerate(captured[1:])), dict(enumerate(result[1:])))
+        compare(env.state_dict()["env"], eager.state_dict()["env"])
+        assert env.env.statistics().episodes == eager.env.statistics().episodes > 0
