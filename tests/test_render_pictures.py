@@ -100,10 +100,12 @@ class TestPictures:
         env.close()
 
     def test_through_render(self, name):
-        module, size, state, other = CASES[name]
+        module, _, state, other = CASES[name]
         env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=2, device="cpu", output="numpy", render_mode="rgb_array")
         env.reset(seed=0)
-        env.set_state({field: np.float32(pair) for field, pair in zip(module.State._fields, zip(state, other), strict=True)})
+        env.set_state(
+            {field: np.float32(pair) for field, pair in zip(module.State._fields, np.transpose([state, other]), strict=True)}
+        )
         frames = env.render()
         assert len(frames) == 2
         for frame, shown in zip(frames, (state, other), strict=True):

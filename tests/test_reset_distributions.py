@@ -80,7 +80,7 @@ def test_starts(name, device):
     assert_starts(given, other)
     assert_uncorrelated(drawn(first, rule) + drawn(given, other))
 
-    *_, truncated, info = env.step(np.zeros(env.action_space.shape, env.action_space.dtype))
+    *_, truncated, _ = env.step(np.zeros(env.action_space.shape, env.action_space.dtype))
     assert truncated.all()
     automatic = env.get_state()
     assert_starts(automatic, rule)  # options hold for one reset

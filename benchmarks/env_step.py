@@ -1,0 +1,176 @@
+"""Steps per second of each environment on a GPU, and the share of the memory's bandwidth that they use.
+
+Steps are captured into a CUDA graph; outputs are written in place, actions come from a ring of random buffers. Before,
+episodes are spread out: each env gets a random age, then all play several hundred random steps. So ends come at a
+steady rate, which is measured and printed. In NEXT_STEP the steps that only reset an env are not counted.
+
+Bytes per step follow from the buffers that a step reads and writes. Rows of `final_obs` and `start` are written for envs
+that ended; memory moves whole sectors, so the sectors count that the ends at the measured rate touch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import Figures, bandwidth, graph_time, parser
+
+ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
+FULL = 1_048_576
+SECTOR = 32  # bytes
+VARIANTS: dict[str, dict[str, Any]] = {
+    "same_step": {"autoreset_mode": "SameStep"},
+    "next_step": {"autoreset_mode": "NextStep"},
+    "same_step.validate": {"autoreset_mode": "SameStep", "validate": True},
+}
+# A full number of envs in every variant; fewer, where launches rather than bytes are the limit, in the first.
+CASES = [(FULL, variant) for variant in VARIANTS] + [(65_536, "same_step"), (4096, "same_step")]
+
+
+def actions(env: Any, count: int) -> list[Any]:
+    """`count` buffers of random actions: (E,) int32 for Discrete, (E, K) float32 for Box."""
+    import torch
+
+    space, n = env.single_action_space, env.num_envs
+    if hasattr(space, "n"):
+        low, high = int(space.start), int(space.start + space.n)
+        return [torch.randint(low, high, (n,), dtype=torch.int32, device=env.device) for _ in range(count)]
+    low, high = (torch.from_numpy(bound).to(env.device) for bound in (space.low, space.high))
+    return [low + (high - low) * torch.rand(n, *space.shape, device=env.device) for _ in range(count)]
+
+
+def stagger(env: Any, ring: Sequence[Any], steps: int) -> None:
+    """Spreads the episodes' ends: random ages, then `steps` random steps."""
+    import torch
+
+    saved = env.state_dict()
+    clock = saved["buffers"]["clock"]
+    ages = torch.randint(0, env.max_episode_steps, (env.num_envs,), dtype=torch.int32, device=clock.device)
+    saved["buffers"]["start"] = clock - ages
+    env.load_state_dict(saved)
+    for t in range(steps):
+        env.step(ring[t % len(ring)])
+
+
+def end_rate(env: Any, ring: Sequence[Any], steps: int = 64) -> float:
+    """Episodes' ends per env and call of `step`."""
+    import torch
+
+    ends = torch.zeros((), dtype=torch.int64, device=env.device)
+    for t in range(steps):
+        _, _, terminated, truncated, _ = env.step(ring[t % len(ring)])
+        ends += (terminated | truncated).sum()
+    return int(ends) / (steps * env.num_envs)
+
+
+def sectors(row: int, rate: float, together: int) -> float:
+    """Bytes per env of the sectors touched when groups of `together` rows of `row` bytes are written if one of them ended."""
+    group = row * together
+    period = math.lcm(group, SECTOR)
+    touched = 0.0
+    for first in range(0, period, SECTOR):
+        groups = (first + SECTOR - 1) // group - first // group + 1
+        touched += 1.0 - (1.0 - rate) ** (together * groups)
+    return SECTOR * touched * row / period
+
+
+def bytes_per_step(env: Any, rate: float, action: int) -> tuple[float, int]:
+    """(bytes that a step must move per env, bytes per env of all buffers it touches), `action` being the bytes of one."""
+
+    def size(buffer: Any) -> int:
+        return int(np.prod(buffer.shape, dtype=np.int64)) * np.dtype(buffer.dtype).itemsize
+
+    layout = env._sim.layout
+    moved, held = float(action), 0
+    for name, buffer in layout.kept.items():
+        if name == "state" or name.startswith("state_"):
+            moved += 2 * size(buffer)
+        elif name.startswith("param_"):
+            moved += size(buffer)
+        elif name == "start":
+            moved += size(buffer) + sectors(size(buffer), rate, 1)
+        else:
+            continue  # read once per block, or only when rows were seeded one by one
+        held += size(buffer)
+    for name, buffer in layout.returned.items():
+        moved += sectors(size(buffer), rate, 2) if name == "final_obs" else size(buffer)
+        held += size(buffer)
+    return moved, held
+
+
+def measure(figures: Figures, name: str, num_envs: int, variant: str, ceiling: float, ring_size: int) -> None:
+    """One row."""
+    import gymnasium
+    import torch
+
+    import gpuvec  # noqa: F401  # registers the environments
+
+    torch.manual_seed(0)
+    env = gymnasium.make_vec(
+        f"gpuvec/{name}", num_envs=num_envs, device="cuda", output="torch", buffers=1, **VARIANTS[variant]
+    )
+    env.reset(seed=0)
+    ring = actions(env, ring_size)
+    stagger(env, ring, steps=400)
+    before = end_rate(env, ring)
+
+    def enqueue() -> None:
+        for buffer in ring * 2:
+            env.step(buffer)
+
+    took = graph_time(enqueue, calls=2 * ring_size, replays=10 if num_envs == FULL else 50)
+    rate = 0.5 * (before + end_rate(env, ring))
+    env.check()
+    counted = 1.0 - rate if variant == "next_step" else 1.0
+    moved, held = bytes_per_step(env, rate, ring[0].nbytes // num_envs)
+    held += ring[0].nbytes // num_envs * ring_size
+    details: dict[str, Any] = {"us": took.median, "spread": took.spread, "ends": rate, "bytes": moved}
+    if held * num_envs > torch.cuda.get_device_properties(0).L2_cache_size:  # else the cache is measured, not the memory
+        speed = moved * num_envs / took.median * 1e6
+        details |= {"TB_per_s": speed / 1e12, "percent_of_add": 100 * speed / ceiling}
+    figures.add(f"{name}.{variant}.{num_envs}", counted * num_envs / took.median / 1e3, "G steps/s", (name,), **details)
+    if "percent_of_add" in details:
+        figures.add(f"{name}.{variant}.{num_envs}.share", details["percent_of_add"], "% of add", (name,))
+    env.close()
+
+
+def peers(path: Path | None) -> None:
+    """CartPole in JAX, in a process of its own on the same card."""
+    command = [sys.executable, str(Path(__file__).parent / "peers" / "jax_cartpole.py")]
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    subprocess.run([*command, *(["--json", str(path)] if path else [])], env=environment, timeout=120, check=True)
+
+
+def main() -> None:
+    """Measures all cases."""
+    p = parser(__doc__)
+    p.add_argument("--envs", nargs="*", default=list(ENVS), metavar="NAME")
+    p.add_argument("--sizes", nargs="*", type=int, default=[FULL, 65_536, 4096], metavar="E")
+    p.add_argument("--ring", type=int, default=8, help="number of action buffers")
+    p.add_argument("--no-peers", action="store_true", help="leave the JAX versions out")
+    given = p.parse_args()
+    figures = Figures("env_step", given.json)
+    ceiling = bandwidth()
+    figures.add("add", ceiling / 1e12, "TB/s", ())
+    for name in given.envs:
+        for num_envs, variant in CASES:
+            if num_envs in given.sizes:
+                try:
+                    measure(figures, name, num_envs, variant, ceiling, given.ring)
+                except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
+                    figures.failed(f"{name}.{variant}.{num_envs}", error)
+    if not given.no_peers:
+        try:
+            peers(given.json)
+        except (subprocess.SubprocessError, OSError) as error:
+            figures.failed("peers", error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""How the benchmarks measure, and how they say what they found.
+
+A figure is the median of a few repetitions; the fastest and the slowest stand beside it, and a difference smaller than
+their distance is noise. Torch is imported on use, so that benchmarks of a CPU run without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Timing(NamedTuple):
+    """Microseconds per call."""
+
+    median: float
+    fastest: float
+    slowest: float
+
+    @property
+    def spread(self) -> float:
+        """(slowest - fastest) / median."""
+        return (self.slowest - self.fastest) / self.median
+
+
+def timing(microseconds: Sequence[float]) -> Timing:
+    """What several repetitions of one measurement say."""
+    return Timing(statistics.median(microseconds), min(microseconds), max(microseconds))
+
+
+class Figures:
+    """Prints each figure as a line of text and, if there is a path, appends it there as a line of JSON."""
+
+    def __init__(self, benchmark: str, path: Path | None) -> None:
+        self.benchmark, self.path = benchmark, path
+
+    def add(self, name: str, value: float, unit: str, of: Sequence[str], **details: Any) -> None:
+        """One figure.
+
+        Args:
+            name: what was measured, unique within the benchmark.
+            value: the figure.
+            unit: its unit.
+            of: the sources that it hangs on, as `record.SOURCES` names them; when one changes, the figure is stale.
+            details: what a reader needs to judge it.
+        """
+        shown = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in details.items()}
+        print(f"{name:<40} {value:>9.4g} {unit:<10} " + "  ".join(f"{k} {v}" for k, v in shown.items()), flush=True)
+        if self.path is not None:
+            row = {"benchmark": self.benchmark, "name": name, "value": value, "unit": unit, "of": list(of), "details": shown}
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def failed(self, name: str, error: BaseException | str) -> None:
+        """A measurement that did not come about; the others go on."""
+        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        print(f"{name:<40}    FAILED {' '.join(text.split())[:400]}", flush=True)
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps({"benchmark": self.benchmark, "name": name, "failed": text}) + "\n")
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--json", type=Path, metavar="PATH", help="append the figures there, one JSON object a line")
+    return p
+
+
+def graph_time(enqueue: Callable[[], object], calls: int, replays: int = 10, repeats: int = 5) -> Timing:
+    """Device time per call, in a replayed CUDA graph that holds what `enqueue` launches in its `calls` calls."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        enqueue()  # compiles and allocates whatever is left to
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        enqueue()
+    for _ in range(replays):
+        graph.replay()
+    found = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(replays):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) * 1e3 / (replays * calls))
+    return timing(found)
+
+
+def host_time(call: Callable[[], object], calls: int = 600, repeats: int = 5) -> Timing:
+    """Time that the host spends in a call, without garbage collection; the device is idle at the start of a repetition."""
+    import torch
+
+    for _ in range(200):
+        call()
+    found = []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(repeats):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            found.append((time.perf_counter() - start) / calls * 1e6)
+    finally:
+        gc.enable()
+        torch.cuda.synchronize()
+    return timing(found)
+
+
+def bandwidth() -> float:
+    """Bytes per second, read plus written, of `out = x + 1` from 1 GB to 1 GB: the ceiling for kernels that wait for memory.
+
+    A copy in a captured graph would be done by the copy engine, which is slower.
+    """
+    import torch
+
+    x = torch.rand(250_000_000, device="cuda")
+    out = torch.empty_like(x)
+    microseconds = graph_time(lambda: torch.add(x, 1.0, out=out), calls=1, replays=20).median
+    return 2 * x.nbytes / microseconds * 1e6

@@ -1,0 +1,51 @@
+"""CUDA-graph capture of a function that only reads and writes tensors which are there before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from gpuvec.errors import StaleGraphError
+
+WARM_UPS = 2  # the first call compiles kernels and creates library handles, the second finds them there
+
+
+def capture(fn: Callable[[], None], device: str, generator: torch.Generator, version: Callable[[], int]) -> Callable[[], None]:
+    """`fn` recorded once, and replayed as one launch at each call of what is returned.
+
+    `fn` must read no tensor on the host, branch on none, and leave its results in tensors that it did not allocate. It
+    runs `WARM_UPS` times for real beforehand, so whoever wants to begin where it was saves its state and loads it again.
+
+    Args:
+        fn: what to record.
+        device: "cuda:0", ...
+        generator: the random numbers that `fn` draws; each replay goes on in its stream as a call of `fn` would.
+        version: a number that changes when a kernel that `fn` launches is rebuilt; asked at each replay, on the host.
+
+    Raises:
+        StaleGraphError: in a replay, when kernels were rebuilt since the capture.
+    """
+    with torch.cuda.device(device):
+        ahead = torch.cuda.Stream()
+        ahead.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(ahead):
+            for _ in range(WARM_UPS):
+                fn()
+        torch.cuda.current_stream().wait_stream(ahead)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            fn()
+    captured = version()
+
+    def replay() -> None:
+        if version() != captured:
+            raise StaleGraphError(
+                f"the environment's kernels were rebuilt (version {version()}, captured {captured}), so this graph would still "
+                "run the old ones: set parameters before training, or name those that change in make_vec(per_env=...)."
+            )
+        with torch.cuda.device(device):
+            graph.replay()
+
+    return replay

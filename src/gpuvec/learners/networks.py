@@ -1,0 +1,88 @@
+"""Policy and value networks: separate multilayer perceptrons with tanh units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gpuvec.learners.sampling import Categorical, Gaussian
+
+
+def mlp(sizes: Sequence[int], gain: float, generator: torch.Generator) -> nn.Sequential:
+    """Linear layers of these sizes with tanh between them.
+
+    Weights are orthogonal (Saxe, McClelland and Ganguli, 2014), scaled by sqrt(2), those of the last layer by `gain`.
+    """
+    layers: list[nn.Module] = []
+    for k, (inputs, outputs) in enumerate(pairwise(sizes)):
+        linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+        last = k == len(sizes) - 2
+        nn.init.orthogonal_(linear.weight, gain if last else math.sqrt(2.0), generator)
+        nn.init.zeros_(linear.bias)
+        layers += [linear] if last else [linear, nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+class ActorCritic(nn.Module):
+    """A policy and a value function for Box((D,)) observations, and Discrete or Box((K,)) actions.
+
+    For Discrete(N) the policy is Categorical over N actions. For Box((K,)) it is Gaussian with a standard deviation that
+    does not depend on the observation; its samples are clipped to the space only on their way to the environment.
+
+    Args:
+        observation_space, action_space: of one environment.
+        hidden: sizes of the hidden layers, the same in both networks.
+        generator: on the CPU; draws the first weights.
+
+    Raises:
+        ValueError: an action space of another kind.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        hidden: Sequence[int],
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        features = int(np.prod(observation_space.shape or (1,)))
+        self.discrete = isinstance(action_space, gym.spaces.Discrete)
+        if isinstance(action_space, gym.spaces.Discrete):
+            outputs, self.start = int(action_space.n), int(action_space.start)
+        elif isinstance(action_space, gym.spaces.Box) and len(action_space.shape) == 1:
+            outputs = action_space.shape[0]
+            self.log_std = nn.Parameter(torch.zeros(outputs))
+            self.register_buffer("low", torch.from_numpy(action_space.low.astype(np.float32)), persistent=False)
+            self.register_buffer("high", torch.from_numpy(action_space.high.astype(np.float32)), persistent=False)
+        else:
+            raise ValueError(f"the action space is {action_space}; this policy takes Discrete(N) or Box of shape (K,).")
+        # A small last layer: the first policy prefers no action.
+        self.actor = mlp((features, *hidden, outputs), 0.01, generator)
+        self.critic = mlp((features, *hidden, 1), 1.0, generator)
+
+    def policy(self, obs: Tensor) -> Categorical | Gaussian:
+        """The distribution of actions at `obs`, (..., D)."""
+        out = self.actor(obs)
+        return Categorical.of(out) if self.discrete else Gaussian(out, self.log_std)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """V(obs): (...,) for `obs`, (..., D)."""
+        value: Tensor = self.critic(obs)
+        return value.squeeze(-1)
+
+    def control(self, action: Tensor) -> Tensor:
+        """What the environment takes for an action of the policy: Discrete counts from its start, Box clips to its bounds."""
+        if self.discrete:
+            return action + self.start if self.start else action
+        return action.clamp(self.low, self.high)

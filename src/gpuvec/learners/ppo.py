@@ -1,0 +1,208 @@
+"""Proximal policy optimisation (Schulman, Wolski, Dhariwal, Radford and Klimov, 2017, arXiv:1707.06347).
+
+Each iteration has three parts, which read and write only tensors that were there before:
+
+    collect    T steps of E environments under the current policy, straight into storage
+    estimate   V of everything seen, generalised advantages, targets of the value function
+    improve    epochs x minibatches of Adam on the clipped surrogate, the value loss and the entropy
+
+On a CPU they run as they stand; on a GPU each is one CUDA graph, so an iteration is three launches and the host waits for
+the device once, to read the metrics. The settings, `Args`, are in `ppo_args`.
+
+Letters: E environments, T steps, D observation features, K action components, B samples of a minibatch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from gpuvec.engine.device import device as named_device
+from gpuvec.errors import StateError
+from gpuvec.learners.advantage import gae
+from gpuvec.learners.episodes import Episodes
+from gpuvec.learners.graph import capture
+from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.ppo_args import Args
+
+METRICS = (
+    "episodes", "return", "length", "last_return", "explained_variance",
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm",
+)  # fmt: skip
+
+
+class Storage(NamedTuple):
+    """A rollout, and what is estimated from it."""
+
+    obs: Tensor  # (T + 1, E, D); the last row is the next rollout's first
+    action: Tensor  # (T, E) int64, or (T, E, K) float32, as drawn from the policy
+    log_prob: Tensor  # (T, E) of the action under the policy that took it
+    reward: Tensor  # (T, E)
+    terminated: Tensor  # (T, E) bool
+    truncated: Tensor  # (T, E) bool
+    final_obs: Tensor  # (T, E, D); where an episode ended, its last observation
+    ended: Tensor  # (T, E) bool; where final_obs counts
+    value: Tensor  # (T, E) V(obs)
+    advantage: Tensor  # (T, E)
+    target: Tensor  # (T, E) what V(obs) should have been
+
+
+class Batch(NamedTuple):
+    """Samples to learn from."""
+
+    obs: Tensor  # (B, D)
+    action: Tensor  # (B,) or (B, K)
+    log_prob: Tensor  # (B,)
+    value: Tensor  # (B,)
+    advantage: Tensor  # (B,)
+    target: Tensor  # (B,)
+
+
+def surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """(B,): the clipped surrogate objective L^CLIP, equation 7: the lower of the plain and the clipped gain."""
+    return torch.min(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+
+
+def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) -> Tensor:
+    """(B,): half the squared error, the higher one of `value` and of `value` clipped to `old` +- clip, if there is a clip."""
+    error = (value - target).square()
+    if clip is not None:
+        error = torch.max(error, (old + (value - old).clamp(-clip, clip) - target).square())
+    return 0.5 * error
+
+
+def loss(network: ActorCritic, batch: Batch, args: Args) -> tuple[Tensor, Tensor]:
+    """The loss of a minibatch, and (5,) metrics: policy loss, value loss, entropy, approximate KL, clip fraction."""
+    policy = network.policy(batch.obs)
+    log_ratio = policy.log_prob(batch.action) - batch.log_prob
+    ratio = log_ratio.exp()
+    variance, mean = torch.var_mean(batch.advantage)
+    advantage = (batch.advantage - mean) / (variance.sqrt() + 1e-8)
+    policy_loss = -surrogate(ratio, advantage, args.clip).mean()
+    value = network.value(batch.obs)
+    value_loss = value_error(value, batch.value, batch.target, args.clip if args.clip_value else None).mean()
+    entropy = policy.entropy().mean()
+    with torch.no_grad():
+        approx_kl = (ratio - 1.0 - log_ratio).mean()  # Schulman (2020), "Approximating KL divergence", k3
+        clip_fraction = ((ratio - 1.0).abs() > args.clip).float().mean()
+    metrics = torch.stack([policy_loss.detach(), value_loss.detach(), entropy.detach(), approx_kl, clip_fraction])
+    return policy_loss + args.value_weight * value_loss - args.entropy_weight * entropy, metrics
+
+
+class PPO:
+    """The learner of `args` (resolved) on `env`, a SAME_STEP vector environment with torch output."""
+
+    def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        self.args, self.env, self.iteration = args, env, 0
+        T, E, device = args.num_steps, env.num_envs, args.device
+        self.generator = torch.Generator(device).manual_seed(args.seed)
+        first_weights = torch.Generator().manual_seed(args.seed)  # the same on every device
+        self.network = ActorCritic(env.single_observation_space, env.single_action_space, args.hidden, first_weights)
+        self.network.to(device)
+        self.parameters = dict(self.network.named_parameters())
+        self.learning_rate = torch.tensor(args.learning_rate, device=device)
+        self.optimizer = self._adam()
+        self.loss: Callable[..., tuple[Tensor, Tensor]] = (
+            torch.compile(loss, fullgraph=True, dynamic=False) if args.compile else loss
+        )
+
+        obs, _ = env.reset(seed=args.seed)
+        action = self.network.policy(obs).mode()
+
+        def steps(shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32, extra: int = 0) -> Tensor:
+            return torch.zeros((T + extra, E, *shape), dtype=dtype, device=device)
+
+        self.storage = s = Storage(
+            obs=steps(obs.shape[1:], extra=1), action=steps(action.shape[1:], action.dtype), log_prob=steps(), reward=steps(),
+            terminated=steps(dtype=torch.bool), truncated=steps(dtype=torch.bool), final_obs=steps(obs.shape[1:]),
+            ended=steps(dtype=torch.bool), value=steps(), advantage=steps(), target=steps(),
+        )  # fmt: skip
+        s.obs[T].copy_(obs)
+        self.episodes = Episodes.of(E, device)
+        self.metrics = torch.zeros(len(METRICS), device=device)
+        self.out = [
+            {"obs": s.obs[t + 1], "reward": s.reward[t], "terminated": s.terminated[t], "truncated": s.truncated[t],
+             "final_obs": s.final_obs[t], "_final_obs": s.ended[t]}
+            for t in range(T)
+        ]  # fmt: skip
+        self.parts: tuple[Callable[[], None], ...] = (self.collect, self.estimate, self.improve)
+
+    def _adam(self) -> torch.optim.Adam:
+        """Adam (Kingma and Ba, 2015) with its state there from the start: a graph may allocate nothing that stays."""
+        on_gpu = self.learning_rate.is_cuda
+        adam = torch.optim.Adam(self.parameters.values(), self.learning_rate, eps=1e-5, fused=True, capturable=on_gpu)
+        for p in self.parameters.values():
+            p.grad = torch.zeros_like(p)
+        adam.step()  # by gradients of zero: the weights stay
+        for state in adam.state.values():
+            state["step"].zero_()
+        return adam
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """T steps of each environment."""
+        s = self.storage
+        s.obs[0].copy_(s.obs[-1])
+        for t, out in enumerate(self.out):
+            policy = self.network.policy(s.obs[t])
+            action = policy.sample(self.generator)
+            s.action[t].copy_(action)
+            s.log_prob[t].copy_(policy.log_prob(action))
+            self.env.step(self.network.control(action), out=out)  # type: ignore[call-arg]  # gpuvec's own argument
+
+    @torch.no_grad()
+    def estimate(self) -> None:
+        """Advantages and targets, from V of each step's true successor: a truncated episode's final observation counts."""
+        s, a = self.storage, self.args
+        value = self.network.value(s.obs)
+        next_value = torch.where(s.ended, self.network.value(s.final_obs), value[1:])
+        s.value.copy_(value[:-1])
+        s.advantage.copy_(gae(s.reward, s.value, next_value, s.terminated, s.ended, a.gamma, a.gae_lambda))
+        torch.add(s.advantage, s.value, out=s.target)
+        episodes, returns, lengths = self.episodes.count(s.reward, s.ended)
+        unexplained = s.advantage.var() / s.target.var()  # target - value is the advantage
+        means = [episodes, returns / episodes, lengths / episodes, self.episodes.last_return.mean(), 1.0 - unexplained]
+        self.metrics[:5] = torch.stack(means)
+
+    def improve(self) -> None:
+        """Epochs of minibatches, in an order drawn anew for each epoch."""
+        s, a = self.storage, self.args
+        rollout = Batch(s.obs[:-1], s.action, s.log_prob, s.value, s.advantage, s.target)
+        self.metrics[5:] = 0.0
+        for _ in range(a.epochs):
+            # Sorting random keys: a permutation without a host synchronisation.
+            order = torch.rand(a.batch_size, generator=self.generator, device=a.device).argsort()
+            shuffled = (x.flatten(0, 1).index_select(0, order).chunk(a.minibatches) for x in rollout)
+            for minibatch in zip(*shuffled, strict=True):
+                value, metrics = self.loss(self.network, Batch(*minibatch), a)
+                gradient = torch.autograd.grad(value, list(self.parameters.values()))
+                for p, g in zip(self.parameters.values(), gradient, strict=True):
+                    p.grad = g
+                norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), a.max_grad_norm)
+                self.optimizer.step()
+                self.metrics[5:] += torch.cat([metrics, norm.view(1)])
+        self.metrics[5:] /= a.epochs * a.minibatches
+
+    def capture(self) -> None:
+        """Records each part as a CUDA graph; what this runs leaves no trace in the learner or its environments."""
+        saved = self.state_dict()
+        version = lambda: self.env.unwrapped.kernel_version  # noqa: E731
+        parts = (self.collect, self.estimate, self.improve)
+        self.parts = tuple(capture(part, self.args.device, self.generator, version) for part in parts)
+        self.load_state_dict(saved)
+
+    def iterate(self) -> None:
+        """One iteration; waits for nothing."""
+        if self.args.anneal:
+            self.learning_rate.fill_(self.args.learning_rate * (1.0 - self.iteration / self.args.iterations))
+        for part in self.parts:
+            part()
+        self.iteration += 1
