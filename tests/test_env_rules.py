@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuvec import Key
-from gpuvec_envs import acrobot, angles, cartpole, continuous_mountain_car, mountain_car, pendulum
+from gpuvec import Key, angles
+from gpuvec_envs import acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum
 
 KEY = Key(seed=0, seed_high=0, row=0, episode=0, step=1)
 MODULES = [cartpole, acrobot, mountain_car, continuous_mountain_car, pendulum]

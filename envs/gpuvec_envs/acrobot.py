@@ -17,9 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Key, Single, uniform
+from gpuvec import Key, Single, sincos, uniform, wrap
 from gpuvec_envs import pictures
-from gpuvec_envs.angles import sincos, wrap
 from gpuvec_envs.checks import ordered, positive
 
 
@@ -68,9 +67,10 @@ def slope(s: State, torque: float, p: Params) -> State:
     d2 = reach + lever * cos2
     phi2 = p.mass2 * p.com2 * p.gravity * (sin1 * cos2 + cos1 * sin2)
     phi1 = (p.mass1 * p.com1 + p.mass2 * p.length1) * p.gravity * sin1 + phi2 - lever * w2 * (w2 + 2.0 * w1) * sin2
-    ratio = d2 / d1
+    inverse = 1.0 / d1
+    ratio = d2 * inverse
     acc2 = (torque + ratio * phi1 - lever * w1**2 * sin2 - phi2) / (reach - ratio * d2)
-    return State(w1, w2, -ratio * acc2 - phi1 / d1, acc2)
+    return State(w1, w2, -ratio * acc2 - phi1 * inverse, acc2)
 
 
 def along(s: State, k: State, t: float) -> State:

@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Key, Single, uniform
+from gpuvec import Key, Single, sincos, uniform
 from gpuvec_envs import pictures
-from gpuvec_envs.angles import sincos
 from gpuvec_envs.checks import ordered, positive
 
 

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box
 
-from gpuvec import Key, Single, uniform
+from gpuvec import Key, Single, sincos, uniform, wrap
 from gpuvec_envs import pictures
-from gpuvec_envs.angles import sincos, wrap
 from gpuvec_envs.checks import not_negative, positive
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gpuvec.angles import sincos, wrap
 from gpuvec.canvas import Canvas
 from gpuvec.random import Key, normal, randint, uniform
 from gpuvec.registration import register
@@ -20,7 +21,7 @@ from gpuvec.spec import Single
 if TYPE_CHECKING:
     from gpuvec.vector.env import VectorEnv
 
-__all__ = ["Canvas", "Key", "Single", "VectorEnv", "normal", "randint", "register", "uniform"]
+__all__ = ["Canvas", "Key", "Single", "VectorEnv", "normal", "randint", "register", "sincos", "uniform", "wrap"]
 
 __version__ = "0.1.0"
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -31,7 +29,9 @@ from gpuvec.learners.advantage import gae
 from gpuvec.learners.episodes import Episodes
 from gpuvec.learners.graph import capture
 from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.optimizer import adam
 from gpuvec.learners.ppo_args import Args
+from gpuvec.learners.state import copies, restore
 
 METRICS = (
     "episodes", "return", "length", "last_return", "explained_variance",
@@ -109,7 +109,7 @@ class PPO:
         self.network.to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
-        self.optimizer = self._adam()
+        self.optimizer = adam(self.parameters.values(), self.learning_rate, eps=1e-5)
         self.loss: Callable[..., tuple[Tensor, Tensor]] = (
             torch.compile(loss, fullgraph=True, dynamic=False) if args.compile else loss
         )
@@ -134,17 +134,6 @@ class PPO:
             for t in range(T)
         ]  # fmt: skip
         self.parts: tuple[Callable[[], None], ...] = (self.collect, self.estimate, self.improve)
-
-    def _adam(self) -> torch.optim.Adam:
-        """Adam (Kingma and Ba, 2015) with its state there from the start: a graph may allocate nothing that stays."""
-        on_gpu = self.learning_rate.is_cuda
-        adam = torch.optim.Adam(self.parameters.values(), self.learning_rate, eps=1e-5, fused=True, capturable=on_gpu)
-        for p in self.parameters.values():
-            p.grad = torch.zeros_like(p)
-        adam.step()  # by gradients of zero: the weights stay
-        for state in adam.state.values():
-            state["step"].zero_()
-        return adam
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -206,3 +195,89 @@ class PPO:
         for part in self.parts:
             part()
         self.iteration += 1
+
+    def read(self) -> dict[str, float]:
+        """The metrics of the last iteration; the one place that waits for the device."""
+        return dict(zip(METRICS, self.metrics.tolist(), strict=True))
+
+    def tensors(self) -> dict[str, Any]:
+        """All tensors that the next iteration depends on, as nested dicts."""
+        optimizer = {name: dict(self.optimizer.state[p]) for name, p in self.parameters.items()}
+        episodes = self.episodes._asdict()
+        return {"network": self.parameters, "optimizer": optimizer, "episodes": episodes, "obs": self.storage.obs[-1]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """A checkpoint: copies of tensors, numbers and strings, from which training goes on as if it had not stopped."""
+        return {
+            **copies(self.tensors()), "generator": self.generator.get_state(), "env": self.env.unwrapped.state_dict(),
+            "iteration": self.iteration, "args": asdict(self.args),
+        }  # fmt: skip
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was called.
+
+        Raises:
+            StateError: a checkpoint of other settings.
+        """
+        if saved["generator"].shape != self.generator.get_state().shape:
+            raise StateError(f"this checkpoint was written on {saved['args']['device']}; it cannot go on on {self.args.device}.")
+        own = self.tensors()
+        restore(own, {name: saved.get(name, {}) for name in own})
+        self.generator.set_state(saved["generator"].cpu())
+        self.env.unwrapped.load_state_dict(saved["env"])
+        self.iteration = saved["iteration"]
+
+
+class Result(NamedTuple):
+    """What `train` returns."""
+
+    args: Args  # with nothing left open
+    network: ActorCritic
+    history: list[dict[str, float]]  # the metrics of each iteration
+    checkpoint: dict[str, Any]
+
+
+def train(
+    args: Args,
+    on_iteration: Callable[[PPO, dict[str, float]], None] | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
+) -> Result:
+    """Trains until `args.total_steps`, or until `args.target_return` is reached.
+
+    Args:
+        args: the settings.
+        on_iteration: called after each iteration with the learner and the metrics.
+        checkpoint: where to go on.
+
+    Raises:
+        ValueError, DeviceError, StateError: settings, a device or a checkpoint that do not fit.
+    """
+    args = args.resolved(str(named_device(args.device)))
+    precision = torch.get_float32_matmul_precision()
+    env = gym.make_vec(
+        args.env, args.num_envs, device=args.device, output="torch", autoreset_mode="SameStep", **args.params
+    )  # fmt: skip
+    try:
+        learner = PPO(args, env)
+        if checkpoint is not None:
+            learner.load_state_dict(checkpoint)
+        if args.device != "cpu":
+            torch.set_float32_matmul_precision("high")  # TF32
+            learner.capture()
+        history: list[dict[str, float]] = []
+        first, begin = learner.iteration, time.perf_counter()
+        while learner.iteration < args.iterations:
+            learner.iterate()
+            metrics = learner.read()
+            seconds = time.perf_counter() - begin
+            steps = learner.iteration * args.batch_size
+            rate = (learner.iteration - first) * args.batch_size / seconds
+            history.append({"iteration": learner.iteration, "steps": steps, "seconds": seconds, "steps_per_second": rate, **metrics})
+            if on_iteration is not None:
+                on_iteration(learner, history[-1])
+            if args.target_return is not None and metrics["last_return"] >= args.target_return:
+                break
+        return Result(args, learner.network, history, learner.state_dict())
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        env.close()

@@ -58,6 +58,8 @@ def _as(kind: type, name: str, value: Any) -> Any:
     allowed = {bool: bool | np.bool_, int: int | np.integer, float: float | int | np.floating | np.integer}[kind]
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
         raise TypeError(f"parameter {name!r} must be a {kind.__name__}, got {value!r} ({type(value).__name__}).")
+    if kind is float and np.isnan(value):
+        raise ValueError(f"parameter {name!r} must be a number, got {value!r}.")
     return kind(value)
 
 

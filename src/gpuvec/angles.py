@@ -5,6 +5,8 @@ whole turns are taken off in two parts: a number of turns times the first part, 
 That holds for thousands of turns, and beyond them a float32 angle no longer says where in its turn it is.
 """
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

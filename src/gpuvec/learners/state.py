@@ -1,0 +1,49 @@
+"""Nested dicts of tensors, copied and restored in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpuvec.errors import StateError
+
+
+def copies(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The same nesting with copies of the tensors."""
+    return {name: x.detach().clone() if isinstance(x, Tensor) else copies(x) for name, x in tensors.items()}
+
+
+@torch.no_grad()
+def restore(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Writes `saved` into `tensors`; what holds their addresses, such as a CUDA graph or an optimiser, stays right.
+
+    Raises:
+        StateError: other names, shapes or dtypes; nothing is written then.
+    """
+    pairs = _pairs(tensors, saved, "")
+    for own, other in pairs:
+        own.copy_(other)
+
+
+def _pairs(tensors: Mapping[str, Any], saved: Mapping[str, Any], path: str) -> list[tuple[Tensor, Tensor]]:
+    if tensors.keys() != saved.keys():
+        raise StateError(
+            f"this is no state of the learner: {path or 'it'} has {sorted(saved)}, expected {sorted(tensors)}; "
+            "it was saved by another algorithm, network or environment."
+        )
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for name, own in tensors.items():
+        other = saved[name]
+        if not isinstance(own, Tensor):
+            pairs += _pairs(own, other, f"{path}{name}.")
+        elif own.shape != other.shape or own.dtype != other.dtype:
+            raise StateError(
+                f"{path}{name} must have shape {tuple(own.shape)} and dtype {own.dtype}, "
+                f"got {tuple(other.shape)} and {other.dtype}: it was saved with other settings."
+            )
+        else:
+            pairs.append((own, other))
+    return pairs
