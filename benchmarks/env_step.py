@@ -112,9 +112,7 @@ def measure(figures: Figures, name: str, num_envs: int, variant: str, ceiling: f
     import gpuvec  # noqa: F401  # registers the environments
 
     torch.manual_seed(0)
-    env = gymnasium.make_vec(
-        f"gpuvec/{name}", num_envs=num_envs, device="cuda", output="torch", buffers=1, **VARIANTS[variant]
-    )
+    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, device="cuda", output="torch", buffers=1, **VARIANTS[variant])
     env.reset(seed=0)
     ring = actions(env, ring_size)
     stagger(env, ring, steps=400)

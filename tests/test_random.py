@@ -116,14 +116,10 @@ def keys(n, seed=7, episode=0, step=0):
 
 class TestPhilox:
     def test_known_answers_in_plain_python(self):
-        np.testing.assert_array_equal(
-            table("python", block, list(KNOWN_ANSWERS), 4, np.uint32), list(KNOWN_ANSWERS.values())
-        )
+        np.testing.assert_array_equal(table("python", block, list(KNOWN_ANSWERS), 4, np.uint32), list(KNOWN_ANSWERS.values()))
 
     def test_known_answers_compiled(self, backend):
-        np.testing.assert_array_equal(
-            table(backend, block, list(KNOWN_ANSWERS), 4, np.uint32), list(KNOWN_ANSWERS.values())
-        )
+        np.testing.assert_array_equal(table(backend, block, list(KNOWN_ANSWERS), 4, np.uint32), list(KNOWN_ANSWERS.values()))
 
     @pytest.mark.parametrize(
         ("function", "width", "dtype", "tolerance"),

@@ -33,7 +33,7 @@ E = 5
 MODES = list(AutoresetMode)
 KINDS = ["cpu-torch", "cpu-numpy", "cpu-jax"] + [pytest.param(k, marks=pytest.mark.gpu) for k in ("cuda-torch", "cuda-cupy")]
 TORCH = ["cpu-torch", pytest.param("cuda-torch", marks=pytest.mark.gpu)]
-property_test = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+property_test = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class State(NamedTuple):
@@ -113,7 +113,7 @@ def host(tree: Any) -> Any:
 
 
 class Tap(Wrapper):
-    """Notes what the environment under a wrapper returned: (obs, reward, terminated, truncated, info), or (obs, mask) of a reset."""
+    """Notes what the environment under a wrapper returned: all five parts of a step, (obs, mask) of a reset."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -182,7 +182,7 @@ def merged(samples: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@given(seed=st.integers(0, 2**32 - 1), ring=st.integers(1, 12))
+@given(seed=st.integers(0, 2**32 - 1), ring=st.sampled_from([1, 4, 12]))
 @property_test
 def test_statistics_are_those_of_each_row_alone(kind: str, mode: AutoresetMode, seed: int, ring: int) -> None:
     tap = Tap(told(kind, mode))
@@ -247,7 +247,9 @@ def test_every_observation_is_counted_once(kind: str, mode: AutoresetMode, seed:
 @pytest.mark.parametrize("mode", MODES)
 @given(seed=st.integers(0, 2**32 - 1), gamma=st.sampled_from([0.0, 0.9, 0.99, 1.0]))
 @property_test
-def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return(kind: str, mode: AutoresetMode, seed: int, gamma: float) -> None:
+def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return(
+    kind: str, mode: AutoresetMode, seed: int, gamma: float
+) -> None:
     tap = Tap(told(kind, mode))
     env, rows, counted = NormalizeReward(tap, gamma=gamma), [Row(mode, gamma) for _ in range(E)], []
     for result in play(env, np.random.default_rng(seed)):
@@ -280,7 +282,7 @@ def test_frozen_moments_neither_move_nor_forget(kind: str) -> None:
         np.testing.assert_array_equal(before[name], after[name])
 
 
-@pytest.mark.parametrize("kind", TORCH + ["cpu-numpy"], indirect=True)
+@pytest.mark.parametrize("kind", [*TORCH, "cpu-numpy"], indirect=True)
 def test_a_large_mean_does_not_drown_the_variance(kind: str) -> None:
     device, output = kind.split("-")
     tap = Tap(VectorEnv(TOLD, 4096, device=device, output=output, offset=10_000.0))
@@ -320,27 +322,36 @@ def compare(one: Any, two: Any) -> None:
         assert one.keys() == two.keys()
         for name in one:
             compare(one[name], two[name])
+    elif isinstance(one, list):
+        for a, b in zip(one, two, strict=True):
+            compare(a, b)
     else:
         np.testing.assert_array_equal(host(one), host(two))
+
+
+def follow(env: Any, seed: int, **given: Any) -> list[Any]:
+    """Copies of what the next steps return."""
+    actions = np.random.default_rng(seed).normal(size=(5, E, 2)).astype(np.float32)
+    actions[:, 0, 1] = -1  # the first row goes on
+    place = pytest.importorskip("torch").as_tensor(actions).to(env.device)
+    return [host(dict(enumerate(env.step(action, **given)))) for action in place]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_goes_on_from_its_checkpoint(torch_kind: str, mode: AutoresetMode) -> None:
     torch = pytest.importorskip("torch")
-    device = torch_kind.split("-")[0]
-    env, other = (stack(VectorEnv(TOLD, E, device=device, autoreset_mode=mode)) for _ in range(2))
+    inner, file = told(torch_kind, mode), io.BytesIO()
+    env = stack(inner)
     for _ in play(env, np.random.default_rng(3)):
         pass
-    file = io.BytesIO()
     torch.save(env.state_dict(), file)
+    expected, summary = follow(env, 4), env.env.statistics()
+    inner.reset(seed=9)
     file.seek(0)
+    other = stack(inner)
     other.load_state_dict(torch.load(file, weights_only=True))
-    rng = np.random.default_rng(4)
-    for _ in range(12):
-        actions = torch.as_tensor(rng.normal(size=(E, 2)).astype(np.float32)).to(device)
-        for one, two in zip(env.step(actions), other.step(actions), strict=True):
-            compare(one, two)
-    compare(env.env.statistics()._asdict(), other.env.statistics()._asdict())
+    compare(follow(other, 4), expected)
+    compare(other.env.statistics()._asdict(), summary._asdict())
 
 
 def test_a_state_that_does_not_fit_is_refused() -> None:
@@ -357,28 +368,25 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_out_receives_what_the_wrappers_return(torch_kind: str, mode: AutoresetMode) -> None:
     torch = pytest.importorskip("torch")
-    device = torch_kind.split("-")[0]
-    env, plain = (ClipReward(stack(VectorEnv(TOLD, E, device=device, autoreset_mode=mode)), -0.5, 0.5) for _ in range(2))
-    out = {"obs": torch.empty(E, 2, device=device), "reward": torch.empty(E, device=device)}
-    out |= {name: torch.empty(E, dtype=torch.bool, device=device) for name in ("terminated", "truncated")}
-    if mode is AutoresetMode.SAME_STEP:
-        out["final_obs"] = torch.full((E, 2), 7.0, device=device)
-    env.reset(seed=1)
+    inner = told(torch_kind, mode)
+    plain, env = (ClipReward(stack(inner), -0.5, 0.5) for _ in range(2))
     plain.reset(seed=1)
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        actions = torch.as_tensor(rng.normal(size=(E, 2)).astype(np.float32)).to(device)
-        actions[0, 1] = -1
-        *arrays, info = env.step(actions, out=out)
-        *expected, expected_info = plain.step(actions)
-        for name, array, value in zip(("obs", "reward", "terminated", "truncated"), arrays, expected, strict=True):
-            assert array is out[name]
-            compare(array, value)
-        if mode is AutoresetMode.SAME_STEP:
-            assert info["final_obs"] is out["final_obs"]
-            assert (out["final_obs"][0] == 7).all()  # no episode ended there
-            ended = expected_info["_final_obs"]
-            compare(info["final_obs"][ended], expected_info["final_obs"][ended])
+    expected = follow(plain, 0)
+    out = {"obs": torch.empty(E, 2), "reward": torch.empty(E)}
+    out |= {name: torch.empty(E, dtype=torch.bool) for name in ("terminated", "truncated")}
+    if mode is AutoresetMode.SAME_STEP:
+        out["final_obs"] = torch.full((E, 2), 7.0)
+    out = {name: array.to(inner.device) for name, array in out.items()}
+    env.reset(seed=1)
+    got = follow(env, 0, out=out)
+    if mode is AutoresetMode.SAME_STEP:
+        assert (out["final_obs"][0] == 7).all()  # no episode ended there, so nothing was normalised there
+        for step in (*got, *expected):
+            step[4]["final_obs"] = step[4]["final_obs"][step[4]["_final_obs"]]
+    compare(got, expected)
+    *arrays, info = env.step(torch.zeros(E, 2, device=inner.device), out=out)
+    assert all(array is out[name] for name, array in zip(("obs", "reward", "terminated", "truncated"), arrays, strict=True))
+    assert mode is not AutoresetMode.SAME_STEP or info["final_obs"] is out["final_obs"]
 
 
 def test_state_stays_where_it_is(torch_kind: str) -> None:
@@ -410,12 +418,12 @@ def test_returned_arrays_are_never_written_again(kind: str) -> None:
 
 
 def test_wrappers_do_not_wait_for_values() -> None:
-    """Fake tensors have no values, only a device: whoever asks for one for the host's sake, or mixes devices, gets an error."""
+    """Fake tensors have no values: whoever asks for one, so that the host may decide something, gets an error."""
     torch = pytest.importorskip("torch")
     fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
 
     def fake(*shape: int, dtype: Any = torch.float32) -> Any:
-        return torch.empty(E, *shape, dtype=dtype, device="cuda")
+        return torch.empty(E, *shape, dtype=dtype)
 
     class Fake(gym.vector.VectorEnv):
         num_envs = E
@@ -425,7 +433,11 @@ def test_wrappers_do_not_wait_for_values() -> None:
             return fake(2), {}
 
         def step(self, actions: Any) -> Any:
-            info = {"final_obs": fake(2), "_final_obs": fake(dtype=torch.bool)} if "SAME" in self.metadata["autoreset_mode"].name else {}
+            info = (
+                {"final_obs": fake(2), "_final_obs": fake(dtype=torch.bool)}
+                if "SAME" in self.metadata["autoreset_mode"].name
+                else {}
+            )
             return fake(2), fake(), fake(dtype=torch.bool), fake(dtype=torch.bool), info
 
     for mode in MODES:
@@ -437,7 +449,6 @@ def test_wrappers_do_not_wait_for_values() -> None:
             for _ in range(3):
                 *_, info = env.step(fake(2))
                 env.reset(options={"reset_mask": fake(dtype=torch.bool)})
-            assert info["episode"]["r"].device.type == "cuda"
             with pytest.raises(fake_tensor.DataDependentOutputException):
                 bool(info["_episode"].any())
 
@@ -447,7 +458,11 @@ def test_to_numpy(torch_kind: str) -> None:
         def step(self, actions: Any, out: Any = None) -> Any:
             assert type(actions).__module__ == "torch"
             *arrays, info = super().step(actions, out)
-            return *arrays, info | {"outer": {"inner": {"x": arrays[1]}, "_inner": arrays[2]}, "note": "text", "pair": (arrays[0], 1)}
+            return *arrays, info | {
+                "outer": {"inner": {"x": arrays[1]}, "_inner": arrays[2]},
+                "note": "text",
+                "pair": (arrays[0], 1),
+            }
 
     for mode in MODES:
         inner = told(torch_kind, mode)
@@ -522,9 +537,9 @@ def test_wrong_arguments_are_named() -> None:
     for wrapper in (ClipAction, RescaleAction):
         with pytest.raises(WrapperError, match=r"Box.*Discrete\(2\)"):
             wrapper(discrete)
-    with pytest.raises(WrapperError, match="episode.*stats_key"):
-        twice = RecordEpisodeStatistics(RecordEpisodeStatistics(env))
-        twice.reset(seed=0)
+    twice = RecordEpisodeStatistics(RecordEpisodeStatistics(env))
+    twice.reset(seed=0)
+    with pytest.raises(WrapperError, match=r"episode.*stats_key"):
         twice.step(np.zeros((E, 2), np.float32))
     dlpack = NormalizeObservation(VectorEnv(TOLD, 2, device="cpu", output="dlpack"))
     with pytest.raises(WrapperError, match=r"DLPackArray.*output='torch'"):
@@ -536,7 +551,9 @@ def test_a_captured_step_is_the_eager_step_and_never_waits(gpu: str) -> None:
     for mode in MODES:
         env, eager = (stack(VectorEnv(TOLD, 1000, device=gpu, autoreset_mode=mode, buffers=1)) for _ in range(2))
         rng = np.random.default_rng(0)
-        actions = torch.as_tensor(np.stack([rng.normal(size=(20, 1000)), rng.random((20, 1000)) - 0.8], 2).astype(np.float32)).cuda()
+        actions = torch.as_tensor(
+            np.stack([rng.normal(size=(20, 1000)), rng.random((20, 1000)) - 0.8], 2).astype(np.float32)
+        ).cuda()
         masks = torch.as_tensor(rng.random((20, 1000)) < 0.1).cuda()
         action = actions[0].clone()
         for wrapped in (env, eager):
@@ -559,6 +576,6 @@ def test_a_captured_step_is_the_eager_step_and_never_waits(gpu: str) -> None:
                     eager.reset(options={"reset_mask": masks[k]})
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-            compare(dict(enumerate(captured[1:])), dict(enumerate(result[1:])))
+            compare(dict(enumerate(captured)), dict(enumerate(result)))
         compare(env.state_dict()["env"], eager.state_dict()["env"])
         assert env.env.statistics().episodes == eager.env.statistics().episodes > 0

@@ -100,8 +100,9 @@ def by_gymnax(num_envs: int, ring: Sequence[jax.Array]) -> Any:
     @partial(jax.jit, donate_argnums=(0, 1))
     def advance_all(state: Any, key: jax.Array, action: jax.Array) -> Any:
         key, draw = jax.random.split(key)
-        _, *rest = outputs = jax.vmap(env.step, in_axes=(0, 0, 0, None))(jax.random.split(draw, num_envs), state, action, params)
-        return rest[0], key, (outputs[0], *rest[1:])
+        keys = jax.random.split(draw, num_envs)
+        obs, state, *others = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, action, params)
+        return state, key, (obs, *others)
 
     def advance(carry: Any, action: jax.Array) -> Any:
         return advance_all(carry[0], carry[1], action)

@@ -7,6 +7,7 @@ Kernels are compiled to LTO-IR and linked to a cubin by nvJitLink, with or witho
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -31,10 +32,12 @@ def _import_cuda() -> Any:
     if missing:
         np.row_stack = np.vstack
     try:
-        from numba import cuda
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5, for a timedelta64 that numba-cuda makes
+            from numba import cuda
 
-        if not SIMULATED:
-            import numba.cuda.np.arrayobj  # noqa: F401  # the module that looks it up
+            if not SIMULATED:
+                import numba.cuda.np.arrayobj  # noqa: F401  # the module that looks it up
     finally:
         if missing:
             del np.row_stack

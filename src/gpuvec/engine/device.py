@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.errors import DeviceError, MissingExtraError, OutOfMemoryError
+from gpuvec.errors import DeviceError, ForkError, MissingExtraError, OutOfMemoryError
 
 
 class Device(NamedTuple):
@@ -53,6 +53,7 @@ def device(name: str) -> Device:
         ValueError: no such name.
         DeviceError: a CUDA device without a driver, or an index that does not exist.
         MissingExtraError: a CUDA device without CuPy.
+        ForkError: a CUDA device in a process that was forked after CUDA started.
     """
     match = re.fullmatch(r"(auto|cpu|simulator|cuda)(?::(\d+))?", name) if isinstance(name, str) else None
     if match is None or (match[2] and match[1] != "cuda"):
@@ -78,16 +79,32 @@ def _cupy() -> Any:
     return cupy
 
 
+_started_in: int | None = None  # the process that started CUDA; its forks inherit the mark, and cannot use CUDA
+
+
+def refuse_fork() -> None:
+    """Raises ForkError in a process that was forked after CUDA started here: the driver would fail later, or hang."""
+    if _started_in not in (None, os.getpid()):
+        raise ForkError(
+            f"CUDA was started in process {_started_in} and is used in {os.getpid()}, which was forked from it; CUDA does not "
+            "survive a fork: start the process with 'spawn', or use CUDA in it alone."
+        )
+
+
 def _cuda_problem() -> DeviceError | MissingExtraError | None:
     """Why CUDA cannot be used here, or None."""
+    global _started_in
     from cuda.bindings import driver
 
+    refuse_fork()
     try:
         error, *_ = driver.cuInit(0)
         found = int(error) == 0
     except RuntimeError:  # no libcuda
         found = False
-    if not found:
+    if found:
+        _started_in = os.getpid()
+    else:
         return DeviceError(
             'no usable CUDA driver on this machine; use device="cpu", or install the driver and see `gpuvec doctor`.'
         )

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
-from numba.core.types import unliteral  # type: ignore[attr-defined]  # filled in at run time
+from numba.core.types import unliteral
 
 from gpuvec.errors import AuthoringError
 

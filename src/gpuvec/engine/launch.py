@@ -5,12 +5,10 @@ A Numba launch costs 50 to 170 us of Python; a kernel launched by cuda.core with
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 from gpuvec.engine.batch import Layout, Variant
-from gpuvec.errors import ForkError
 from gpuvec.spec import Single
 
 
@@ -28,7 +26,6 @@ class CudaKernels:
         self._cc = tuple(self._device.compute_capability)
         self.blocks = -(-num_envs // cuda.THREADS)
         self._streams: dict[int, Any] = {}
-        self._pid = os.getpid()
 
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
@@ -46,14 +43,9 @@ class CudaKernels:
         binary = cuda.link(cuda.intermediate(body, signature, self._cc, "ltoir"), self._cc)
         kernel = ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name)
         config = LaunchConfig(grid=self.blocks, block=cuda.THREADS)
-        streams, getpid, pid = self._streams, os.getpid, self._pid
+        streams = self._streams
 
         def call(stream: int, *arguments: Any) -> None:
-            if getpid() != pid:
-                raise ForkError(
-                    f"this environment was made in process {pid} and used in {getpid()}, which was forked after CUDA started; "
-                    "CUDA does not survive a fork: make the environment in the new process, or start it with 'spawn'."
-                )
             launch(streams.get(stream) or self._stream(stream), config, kernel, *arguments)
 
         return call

@@ -29,8 +29,8 @@ class Episodes(NamedTuple):
         zeros = torch.zeros(2, num_envs, device=device)
         return cls(zeros[0], zeros[1], torch.full_like(zeros[0], torch.nan))
 
-    def count(self, reward: Tensor, ended: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Counts a rollout, `reward` (T, E) and `ended` (T, E) bool, and updates the carried tensors in place.
+    def add(self, reward: Tensor, ended: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Adds a rollout, `reward` (T, E) and `ended` (T, E) bool, and updates the carried tensors in place.
 
         Returns:
             Episodes that ended in the rollout, the sum of their returns and the sum of their lengths; each a scalar.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpuvec.errors import GpuvecError
 from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.ppo_args import Args
 
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
 STEP_LIMIT = 100_000  # for environments that have none of their own
@@ -63,3 +64,14 @@ def evaluate(
         f"{int(playing.sum())} of {episodes} episodes of {env} did not end in {STEP_LIMIT} steps: "
         "it has no step limit; give it one with params max_episode_steps."
     )
+
+
+def policy_of(checkpoint: Mapping[str, Any], device: str) -> tuple[Args, ActorCritic]:
+    """The settings and the networks of a checkpoint, the networks on `device`."""
+    args = Args(**checkpoint["args"])
+    params: dict[str, Any] = dict(args.params)
+    env = gym.make_vec(args.env, num_envs=1, device=device, **params)
+    network = ActorCritic(env.single_observation_space, env.single_action_space, args.hidden, torch.Generator())
+    env.close()
+    network.load_state_dict(checkpoint["network"])
+    return args, network.to(device)

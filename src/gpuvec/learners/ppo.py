@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from gpuvec.learners.graph import capture
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.optimizer import adam
 from gpuvec.learners.ppo_args import Args
+from gpuvec.learners.settings import settings
 from gpuvec.learners.state import copies, restore
 
 METRICS = (
@@ -101,7 +103,8 @@ class PPO:
     """The learner of `args` (resolved) on `env`, a SAME_STEP vector environment with torch output."""
 
     def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
-        self.args, self.env, self.iteration = args, env, 0
+        self.env: Any = env  # as one of gpuvec's, with `out` and `state_dict`
+        self.args, self.iteration = args, 0
         T, E, device = args.num_steps, env.num_envs, args.device
         self.generator = torch.Generator(device).manual_seed(args.seed)
         first_weights = torch.Generator().manual_seed(args.seed)  # the same on every device
@@ -145,7 +148,7 @@ class PPO:
             action = policy.sample(self.generator)
             s.action[t].copy_(action)
             s.log_prob[t].copy_(policy.log_prob(action))
-            self.env.step(self.network.control(action), out=out)  # type: ignore[call-arg]  # gpuvec's own argument
+            self.env.step(self.network.control(action), out=out)
 
     @torch.no_grad()
     def estimate(self) -> None:
@@ -156,7 +159,7 @@ class PPO:
         s.value.copy_(value[:-1])
         s.advantage.copy_(gae(s.reward, s.value, next_value, s.terminated, s.ended, a.gamma, a.gae_lambda))
         torch.add(s.advantage, s.value, out=s.target)
-        episodes, returns, lengths = self.episodes.count(s.reward, s.ended)
+        episodes, returns, lengths = self.episodes.add(s.reward, s.ended)
         unexplained = s.advantage.var() / s.target.var()  # target - value is the advantage
         means = [episodes, returns / episodes, lengths / episodes, self.episodes.last_return.mean(), 1.0 - unexplained]
         self.metrics[:5] = torch.stack(means)
@@ -209,7 +212,7 @@ class PPO:
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint: copies of tensors, numbers and strings, from which training goes on as if it had not stopped."""
         return {
-            **copies(self.tensors()), "generator": self.generator.get_state(), "env": self.env.unwrapped.state_dict(),
+            **copies(self.tensors()), "generator": self.generator.get_state(), "env": self.env.state_dict(),
             "iteration": self.iteration, "args": asdict(self.args),
         }  # fmt: skip
 
@@ -220,11 +223,13 @@ class PPO:
             StateError: a checkpoint of other settings.
         """
         if saved["generator"].shape != self.generator.get_state().shape:
-            raise StateError(f"this checkpoint was written on {saved['args']['device']}; it cannot go on on {self.args.device}.")
+            raise StateError(
+                f"this checkpoint was written on {saved['args']['device']}; it cannot go on on {self.args.device}."
+            )
         own = self.tensors()
         restore(own, {name: saved.get(name, {}) for name in own})
         self.generator.set_state(saved["generator"].cpu())
-        self.env.unwrapped.load_state_dict(saved["env"])
+        self.env.load_state_dict(saved["env"])
         self.iteration = saved["iteration"]
 
 
@@ -253,31 +258,24 @@ def train(
         ValueError, DeviceError, StateError: settings, a device or a checkpoint that do not fit.
     """
     args = args.resolved(str(named_device(args.device)))
-    precision = torch.get_float32_matmul_precision()
-    env = gym.make_vec(
-        args.env, args.num_envs, device=args.device, output="torch", autoreset_mode="SameStep", **args.params
-    )  # fmt: skip
-    try:
+    env_args: dict[str, Any] = {"device": args.device, "output": "torch", "autoreset_mode": "SameStep", **args.params}
+    with settings(args.device, args.threads), closing(gym.make_vec(args.env, args.num_envs or 1, **env_args)) as env:
         learner = PPO(args, env)
         if checkpoint is not None:
             learner.load_state_dict(checkpoint)
         if args.device != "cpu":
-            torch.set_float32_matmul_precision("high")  # TF32
             learner.capture()
         history: list[dict[str, float]] = []
         first, begin = learner.iteration, time.perf_counter()
         while learner.iteration < args.iterations:
             learner.iterate()
             metrics = learner.read()
-            seconds = time.perf_counter() - begin
-            steps = learner.iteration * args.batch_size
-            rate = (learner.iteration - first) * args.batch_size / seconds
-            history.append({"iteration": learner.iteration, "steps": steps, "seconds": seconds, "steps_per_second": rate, **metrics})
+            seconds, done = time.perf_counter() - begin, learner.iteration
+            rate = (done - first) * args.batch_size / seconds
+            progress = {"iteration": done, "steps": done * args.batch_size, "seconds": seconds, "steps_per_second": rate}
+            history.append({**progress, **metrics})
             if on_iteration is not None:
                 on_iteration(learner, history[-1])
             if args.target_return is not None and metrics["last_return"] >= args.target_return:
                 break
         return Result(args, learner.network, history, learner.state_dict())
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        env.close()

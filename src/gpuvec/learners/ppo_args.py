@@ -16,18 +16,18 @@ class Args:
 
     env: str = "gpuvec/CartPole-v1"
     """Id of a gpuvec environment."""
-    params: dict[str, float] = field(default_factory=dict)
+    params: dict[str, bool | int | float] = field(default_factory=dict)
     """The environment's own parameters, such as gravity."""
     seed: int = 1
     """Of the environments, the first weights, the actions and the minibatches."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:1; auto is a GPU if there is one."""
     num_envs: int | None = None
-    """Environments that step together; by default 256 on a CPU and 4096 on a GPU."""
+    """Environments that step together; by default 128 on a CPU and 4096 on a GPU."""
     num_steps: int = 32
     """Steps of each environment per iteration, T."""
     total_steps: int | None = None
-    """Environment steps in all, rounded up to whole iterations; by default 100 iterations' worth."""
+    """Environment steps in all, rounded up to whole iterations; by default those of 128 iterations."""
     target_return: float | None = None
     """Stop once the mean over all environments of the last episode's return reaches this."""
     epochs: int = 4
@@ -44,8 +44,8 @@ class Args:
     """Lambda of generalised advantage estimation."""
     clip: float = 0.2
     """Epsilon: the surrogate gains nothing from probability ratios outside 1 - clip .. 1 + clip."""
-    clip_value: bool = True
-    """Clip the change of the value function likewise."""
+    clip_value: bool = False
+    """Clip the change of the value function likewise. It slows learning where returns are large."""
     value_weight: float = 0.5
     """Of the value loss."""
     entropy_weight: float = 0.01
@@ -57,12 +57,15 @@ class Args:
     compile: bool = False
     """Compile the loss with torch.compile."""
 
+    threads: int = 1
+    """PyTorch's threads on the CPU. For networks this small more gain little, and lose much where others use the cores."""
+
     def __post_init__(self) -> None:
         def require(name: str, allowed: str, holds: bool) -> None:
             if not holds:
                 raise ValueError(f"{name} must be {allowed}, got {getattr(self, name)!r}.")
 
-        for name in ("num_envs", "num_steps", "total_steps", "epochs", "minibatches"):
+        for name in ("num_envs", "num_steps", "total_steps", "epochs", "minibatches", "threads"):
             value = getattr(self, name)
             optional = name in ("num_envs", "total_steps")
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
@@ -84,8 +87,8 @@ class Args:
 
     def resolved(self, device: str) -> Args:
         """With nothing left open, for "cpu" or "cuda:<index>"."""
-        num_envs = self.num_envs or (256 if device == "cpu" else 4096)
-        total_steps = self.total_steps or 100 * num_envs * self.num_steps
+        num_envs = self.num_envs or (128 if device == "cpu" else 4096)
+        total_steps = self.total_steps or 128 * num_envs * self.num_steps
         return dataclasses.replace(self, device=device, num_envs=num_envs, total_steps=total_steps)
 
     @property

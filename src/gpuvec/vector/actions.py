@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.device import Device
-from gpuvec.vector.framework import Framework, on_stream
+from gpuvec.vector.framework import Framework, as_native, on_stream
 
 DISCRETE = {"int32": np.int32, "int64": np.int64, "uint8": np.uint8}
 CONTINUOUS = {"float32": np.float32, "float64": np.float64}
@@ -52,11 +52,11 @@ class Actions:
                 kind = "the CPU" if int(where[0]) == 1 else f"cuda:{int(where[1])}"
                 raise ValueError(f"actions lie on {kind}; this environment runs on {self._device}: move them there.")
             with on_stream(self._device, stream):  # DLPack makes this stream wait for the producer's
-                array = xp.ascontiguousarray(xp.from_dlpack(actions))
+                array = xp.asarray(xp.from_dlpack(actions), order="C")
             return int(array.data.ptr), array.dtype.name, array.shape, array
         if np.isscalar(actions) or actions is None:
             raise TypeError(f"actions are {actions!r}; this environment takes one row per environment, in shape {self._shape}.")
         if type(actions).__module__.partition(".")[0] == "torch" and actions.device.type != "cpu":
             raise ValueError(f"actions lie on {actions.device}; this environment runs on the CPU: move them there.")
-        array = np.ascontiguousarray(actions.detach() if hasattr(actions, "detach") else actions)
-        return array.ctypes.data, array.dtype.name, array.shape, array
+        array = as_native(self._device, actions)
+        return array.ctypes.data, str(array.dtype), array.shape, array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from os import getpid
 from typing import Any
 
 import gymnasium as gym
@@ -12,8 +13,9 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.batch import NO_FAULT, Variant
 from gpuvec.engine.device import device as named_device
+from gpuvec.engine.device import refuse_fork
 from gpuvec.engine.simulation import Simulation, address
-from gpuvec.errors import ActionError
+from gpuvec.errors import ActionError, StateError
 from gpuvec.registration import load_env
 from gpuvec.spec import Single
 from gpuvec.vector import parameters, state
@@ -74,7 +76,9 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             modes = "None or 'rgb_array'" if declared.draw else "None: this environment draws no pictures"
             raise ValueError(f"render_mode must be {modes}, got {render_mode!r}.")
         self.num_envs = int(num_envs)
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        if isinstance(per_env, str):
+            raise TypeError(f"per_env must be a sequence of parameter names, got {per_env!r}: write per_env=({per_env!r},).")
+        self.autoreset_mode = parameters.autoreset(autoreset_mode)
         self.max_episode_steps = parameters.step_limit(max_episode_steps)
         self.render_mode, self.closed, self.output = render_mode, False, output
         self.metadata = {
@@ -82,7 +86,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             "render_modes": ["rgb_array"] if declared.draw else [],
             "render_fps": declared.render_fps,
         }
-        self._env, lists = parameters.apply(declared, params, tuple(per_env), self.num_envs)
+        keywords = tuple(VectorEnv.__init__.__kwdefaults__ or ())
+        self._env, lists = parameters.apply(declared, params, tuple(per_env), self.num_envs, keywords=keywords)
         self.single_observation_space, self.single_action_space = self._env.spaces(self._env.params)
 
         self._device = named_device("cpu" if device == "auto" and output == "numpy" else device)
@@ -97,7 +102,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._outputs = OutputBuffers(self._sim.layout.returned, self.num_envs, self._device, self._framework, buffers)
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._seed: int | tuple[int | None, ...] | None = None
-        self._was_reset = False
+        self._was_reset, self._pid = False, getpid()
 
     # Gymnasium's attributes
 
@@ -113,13 +118,18 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     @property
     def spec(self) -> Any:
-        """How it was made. An enum given as `autoreset_mode` is kept as its value, so that the spec has a JSON form."""
+        """How it was made. An enum given as `autoreset_mode` is kept as its value and arrays as lists, so that the spec
+        compares and has a JSON form.
+        """
         return self._spec
 
     @spec.setter
     def spec(self, spec: Any) -> None:
-        if spec is not None and isinstance(spec.kwargs.get("autoreset_mode"), AutoresetMode):
-            spec.kwargs["autoreset_mode"] = spec.kwargs["autoreset_mode"].value
+        for name, value in spec.kwargs.items() if spec is not None else ():
+            if isinstance(value, AutoresetMode):
+                spec.kwargs[name] = value.value
+            elif isinstance(value, np.ndarray | np.generic):
+                spec.kwargs[name] = value.tolist()
         self._spec = spec
 
     @property
@@ -160,12 +170,13 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Returns:
             The observations of all rows, and no infos.
         """
-        self._usable()
+        self._usable(begun=False)
         if seed is None and not self._was_reset:
             seed = int(self.np_random.integers(2**63))
         options = options or {}
         chosen = seeding(seed, self.num_envs, self._device)
-        asked = reset_options(self._env, options)
+        per_env = self._sim.variant.per_env if options.keys() - {"reset_mask"} else ()
+        asked = reset_options(self._env, options, {name: self._stored(name) for name in per_env})
         self.check()
         stream = self._stream()
         with on_stream(self._device, stream):
@@ -182,7 +193,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 addresses[0],
             )
         if isinstance(seed, list | tuple | np.ndarray):
-            self._seed = tuple(seed)
+            self._seed = tuple(None if s is None else int(s) for s in seed)
         elif seed is not None:
             self._seed = int(seed)
         self._was_reset = True
@@ -201,9 +212,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             obs, reward, terminated, truncated, infos. In SAME_STEP infos always holds "final_obs", (E, D) with the last
             observations of the episodes that ended, their mask "_final_obs", "final_info" and "_final_info".
         """
-        if not self._was_reset or self.closed:
+        if not self._was_reset or self.closed or getpid() != self._pid:
             self._usable()
-            raise gym.error.ResetNeeded("call reset() before the first step().")
         stream = self._stream()
         pointer, dtype, _owner = self._read(actions, stream)
         addresses, arrays = self._outputs.take() if out is None else self._outputs.given(out)
@@ -219,6 +229,10 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
         Only an environment made with `validate=True` looks.
         """
+        self._usable(begun=False)
+        self._raise_faults()
+
+    def _raise_faults(self) -> None:
         if not self._sim.variant.validate:
             return
         with on_stream(self._device, self._stream()):
@@ -238,6 +252,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def get_state(self) -> dict[str, Any]:
         """{field: (E,) array}: a copy of the physical state of every row."""
+        self._usable()
         self.check()
         with on_stream(self._device, self._stream()):
             return {name: self._framework.wrap(array) for name, array in state.get_state(self._sim).items()}
@@ -248,12 +263,14 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Raises:
             StateError: unknown fields or wrong shapes; nothing is written then.
         """
+        self._usable()
         with on_stream(self._device, self._stream()):
-            rows = None if mask is None else reset_mask(mask, self.num_envs, self._device)
+            rows = None if mask is None else reset_mask(mask, self.num_envs, self._device, "mask")
             state.set_state(self._sim, fields, rows)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on: states, times, episodes, seeds, parameters per environment; copies."""
+        self._usable()
         with on_stream(self._device, self._stream()):
             saved = {name: self._framework.wrap(array) for name, array in state.state_dict(self._sim).items()}
         return {"buffers": saved, "seed": list(self._seed) if isinstance(self._seed, tuple) else self._seed}
@@ -264,6 +281,10 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Raises:
             StateError: a state of another environment or number of environments; nothing is written then.
         """
+        self._usable(begun=False)
+        if not isinstance(saved, Mapping) or saved.keys() != {"buffers", "seed"}:
+            given = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
+            raise StateError(f"this is no state_dict of a VectorEnv: it has {given}, expected 'buffers' and 'seed'.")
         with on_stream(self._device, self._stream()):
             state.load_state_dict(self._sim, saved["buffers"])
         seed = saved["seed"]
@@ -273,10 +294,17 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     # Sub-environments, as Gymnasium's SyncVectorEnv offers them
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """What `name` is for each row: "render", a parameter, or any attribute that all rows share."""
+        """What `name` is for each row: "render", a parameter, or any attribute that all rows share.
+
+        Raises:
+            AttributeError: there is none of that name, or it is another method: those serve all rows at once.
+        """
         if name == "render":
             return tuple(self.render(*args, **kwargs))
-        return self.get_attr(name)
+        values = self.get_attr(name)
+        if callable(values[0]):
+            raise AttributeError(f"{name!r} is a method of all rows together: call it on the environment itself.")
+        return values
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """The attribute or parameter of each row.
@@ -285,7 +313,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             AttributeError: there is none of that name.
         """
         if name in self._sim.variant.per_env:
-            return tuple(self._sim.buffers[f"param_{name}"].tolist())
+            return tuple(self._stored(name))
         holder = self._env.params if name in self._env.params._fields else self
         if not hasattr(holder, name):
             raise AttributeError(f"no attribute or parameter {name!r}; parameters: {', '.join(self._env.params._fields)}.")
@@ -298,8 +326,10 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             UnknownParameterError: there is none of that name.
             TypeError: a list for a parameter that is not stored per environment.
         """
-        new, lists = parameters.apply(self._env, {name: values}, self._sim.variant.per_env, self.num_envs)
-        if name in self._sim.variant.per_env:
+        per_env = self._sim.variant.per_env
+        stored = {k: self._stored(k) for k in per_env}
+        new, lists = parameters.apply(self._env, {name: values}, per_env, self.num_envs, stored=stored)
+        if name in per_env:
             with on_stream(self._device, self._stream()):
                 self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(lists.get(name, getattr(new.params, name)))
             return
@@ -314,22 +344,33 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if self.render_mode is None:
             raise gym.error.Error('this environment was made without render_mode="rgb_array".')
         self._usable()
-        frames = Frames(self._env, self._row_params, self.get_state())
+        self.check()
+        with on_stream(self._device, self._stream()) as stream:
+            own = {name: self._sim.buffers[f"param_{name}"].copy() for name in self._sim.variant.per_env}
+            frames = Frames(self._env, own, state.get_state(self._sim))
+            if stream is not None:
+                stream.synchronize()  # rows may be fetched while another stream is the current one
         return frames if rows is None else tuple(frames[int(k)] for k in rows)
 
-    def _row_params(self, row: int) -> Any:
-        own = {name: self._sim.buffers[f"param_{name}"][row].item() for name in self._sim.variant.per_env}
-        return self._env.params._replace(**own)
+    def _stored(self, name: str) -> list[Any]:
+        """The values of a parameter that is stored per environment."""
+        self._usable(begun=False)
+        with on_stream(self._device, self._stream()):
+            return self._sim.buffers[f"param_{name}"].tolist()  # type: ignore[no-any-return]  # an array of either module
 
     def close_extras(self, **kwargs: Any) -> None:
         """Frees the buffers; outputs that someone holds stay valid."""
         self.closed = True  # also if a pending fault is raised now
         try:
-            self.check()
+            self._raise_faults()
         finally:
             self._outputs.clear()
             self._sim.close()
 
-    def _usable(self) -> None:
+    def _usable(self, begun: bool = True) -> None:
+        if self._device.kind == "cuda":
+            refuse_fork()
         if self.closed:
             raise gym.error.ClosedEnvironmentError("this environment was closed; make a new one.")
+        if begun and not self._was_reset:
+            raise gym.error.ResetNeeded("no episode has begun: call reset() first.")

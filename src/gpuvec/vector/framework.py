@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,6 +21,10 @@ OUTPUTS = ("torch", "cupy", "jax", "numpy", "dlpack")
 
 class Framework(Protocol):
     """What `output=` names."""
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which a row must be aligned so that `rows` needs no copy."""
 
     def wrap(self, array: Any) -> Any:
         """The memory of a NumPy or CuPy array as this framework's array, zero-copy."""
@@ -40,6 +44,8 @@ class Framework(Protocol):
 
 class Native:
     """NumPy arrays on a CPU, CuPy arrays on a GPU: what buffers are made of, as they are."""
+
+    alignment = 1
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -66,8 +72,8 @@ class Native:
             return None
         if self.device.kind == "cuda" and array.device.id != self.device.ordinal:
             return None
-        array = self.device.arrays.ascontiguousarray(array)
-        return address(array), array.dtype.name, array.shape, array
+        array = self.device.arrays.asarray(array, order="C")
+        return address(array), str(array.dtype), array.shape, array  # str, unlike name, tells a foreign byte order
 
 
 class DLPackArray:
@@ -98,23 +104,31 @@ class DLPack(Native):
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """See `Framework.pointer`."""
-        return super().pointer(array._array if isinstance(array, DLPackArray) else array)
+        inner = array._array if isinstance(array, DLPackArray) else array
+        found = super().pointer(inner)
+        return (*found[:3], array) if found is not None and found[3] is inner else found
 
 
 class Jax(Native):
     """JAX arrays; JAX has no views, so each row is an import of its own."""
+
+    alignment = 64  # XLA copies what is less aligned, at the import and so before a kernel has written it
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self._jax = importlib.import_module("jax")
 
     def wrap(self, array: Any) -> Any:
-        """The memory as a JAX array. It is not copied: whoever keeps the array of a reused buffer sees later steps."""
+        """As a JAX array, which may be a copy: for memory that nothing will write any more."""
         return self._jax.dlpack.from_dlpack(array)
+
+    def rows(self, slab: Any) -> Sequence[Any]:
+        """The rows of the first axis. No copies: whoever keeps the array of a reused buffer sees later steps."""
+        return [self._jax.dlpack.from_dlpack(row, copy=False) for row in slab]
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """See `Framework.pointer`."""
-        if isinstance(array, self._jax.Array):
+        if isinstance(array, self._jax.Array) and (array.__dlpack_device__()[0] == 2) == (self.device.kind == "cuda"):
             array = self.device.arrays.from_dlpack(array)
         return super().pointer(array)
 
@@ -148,21 +162,31 @@ def framework(output: str, device: Device) -> Framework:
         ) from error
 
 
+class _Handle(NamedTuple):
+    """A CUDA stream that someone else made, in the form of CUDA's stream protocol."""
+
+    value: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.value  # version of the protocol
+
+
 def on_stream(device: Device, stream: int) -> AbstractContextManager[Any]:
     """Makes array operations of the device's module run on `stream`."""
     if device.kind != "cuda":
         return nullcontext()
-    return device.arrays.cuda.ExternalStream(stream)  # type: ignore[no-any-return]  # CuPy has no types
+    return device.arrays.cuda.Stream.from_external(_Handle(stream))  # type: ignore[no-any-return]  # CuPy has no types
 
 
 def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
     """Any array or list as an array of the device's module: for resets and states, where a copy costs nothing that matters."""
-    xp = device.arrays
-    if device.kind == "cuda":
-        if hasattr(array, "__cuda_array_interface__"):
-            array = xp.asarray(array)
-        elif hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray) and array.__dlpack_device__()[0] == 2:
-            array = xp.from_dlpack(array)
-    elif type(array).__module__.partition(".")[0] == "torch":
-        array = array.detach().cpu().numpy()
-    return xp.asarray(array, dtype)
+    xp, on_gpu = device.arrays, device.kind == "cuda"
+    if type(array).__module__.partition(".")[0] == "torch":
+        array = array.detach() if on_gpu and array.is_cuda else array.detach().cpu().numpy()
+    if on_gpu and hasattr(array, "__cuda_array_interface__"):
+        array = xp.asarray(array)
+    elif on_gpu and hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] == 2:
+        array = xp.from_dlpack(array)
+    elif hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):  # NumPy would wrap such an object, not read it
+        array = np.from_dlpack(array)
+    return xp.asarray(array, dtype, order="C")

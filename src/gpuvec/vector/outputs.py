@@ -73,9 +73,14 @@ class OutputBuffers:
         for name, b in self._returned.items():
             # Rows of final_obs are written for envs that ended; the others are zero rather than whatever lay there.
             allocate = xp.zeros if name == "final_obs" else xp.empty
-            slab = allocate((steps, self._num_envs, *b.shape), b.dtype)
-            first, stride = address(slab), slab.nbytes // steps
-            addresses.append(range(first, first + slab.nbytes, stride))
+            shape, per_unit = (self._num_envs, *b.shape), max(1, self._framework.alignment // np.dtype(b.dtype).itemsize)
+            size = int(np.prod(shape, dtype=np.int64))
+            stride = -(-size // per_unit) * per_unit  # so that every row is aligned if the first is
+            raw = allocate(steps * stride + per_unit - 1, b.dtype)
+            first = -address(raw) % self._framework.alignment // raw.itemsize
+            slab = raw[first : first + steps * stride].reshape(steps, stride)[:, :size].reshape(steps, *shape)
+            begin, apart = address(slab), stride * raw.itemsize
+            addresses.append(range(begin, begin + steps * apart, apart))
             views.append(self._framework.rows(slab))
         return list(zip(zip(*addresses, strict=True), zip(*views, strict=True), strict=True))
 
@@ -100,12 +105,13 @@ class OutputBuffers:
             found = self._framework.pointer(out[name])
             # A copy that `pointer` had to make is not what the caller gave.
             fits = found is not None and found[1:3] == (dtype, shape) and found[3] is out[name] and found[0] % b.alignment == 0
+            fits = fits and getattr(getattr(out[name], "flags", None), "writeable", True)
             if found is None or not fits:
                 given = f"{type(out[name]).__name__} of shape {tuple(getattr(out[name], 'shape', ()))}"
                 given += f" and dtype {getattr(out[name], 'dtype', None)}"
                 raise ValueError(
-                    f"out[{name!r}] must be a C-contiguous array of shape {shape} and dtype {dtype} on {self._device}, "
-                    f"aligned to {b.alignment} bytes, got {given}."
+                    f"out[{name!r}] must be a writable C-contiguous array of shape {shape} and dtype {dtype} on "
+                    f"{self._device}, aligned to {b.alignment} bytes, got {given}."
                 )
             addresses.append(found[0])
             arrays.append(out[name])

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Single
 
 
-def apply(env: Single, given: Mapping[str, Any], per_env: tuple[str, ...], num_envs: int) -> tuple[Single, dict[str, Any]]:
+def apply(
+    env: Single,
+    given: Mapping[str, Any],
+    per_env: tuple[str, ...],
+    num_envs: int,
+    *,
+    keywords: Sequence[str] = (),
+    stored: Mapping[str, Sequence[Any]] | None = None,
+) -> tuple[Single, dict[str, Any]]:
     """(`env` with the given parameters, {name: (E,) values of those given as lists}).
+
+    Args:
+        env: as declared.
+        given: the parameters to change.
+        per_env: names of those that are stored per environment.
+        num_envs: E.
+        keywords: names that are no parameters, but could have been meant by an unknown one.
+        stored: the E values of each parameter that is stored per environment already.
 
     Raises:
         UnknownParameterError: a name that the environment does not have; near ones are listed.
@@ -25,9 +42,10 @@ def apply(env: Single, given: Mapping[str, Any], per_env: tuple[str, ...], num_e
     known = env.params._fields
     for name in (*given, *per_env):
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            near = difflib.get_close_matches(name, (*known, *keywords), n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-            raise UnknownParameterError(f"unknown parameter {name!r}; {hint}This environment has {', '.join(known)}.")
+            besides = f"; besides, every environment takes {', '.join(keywords)}" if keywords else ""
+            raise UnknownParameterError(f"unknown parameter {name!r}; {hint}This environment has {', '.join(known)}{besides}.")
     single, lists = {}, {}
     for name, value in given.items():
         default = getattr(env.params, name)
@@ -46,12 +64,15 @@ def apply(env: Single, given: Mapping[str, Any], per_env: tuple[str, ...], num_e
         else:
             lists[name] = np.array([_as(type(default), name, v) for v in value])
     new = dataclasses.replace(env, params=env.params._replace(**single))
-    if env.check is not None:
-        env.check(new.params)
-        for name, values in lists.items():
-            for value in np.unique(values):
-                env.check(new.params._replace(**{name: value.item()}))
+    check_rows(new, {k: v for k, v in (stored or {}).items() if k not in given} | {k: v.tolist() for k, v in lists.items()})
     return new, lists
+
+
+def check_rows(env: Single, rows: Mapping[str, Sequence[Any]]) -> None:
+    """Lets the environment check its parameters, each row with its own values of those in `rows`, {name: (E,) values}."""
+    if env.check is not None:
+        for values in set(zip(*rows.values(), strict=True)) or {()}:
+            env.check(env.params._replace(**dict(zip(rows, values, strict=True))))
 
 
 def _as(kind: type, name: str, value: Any) -> Any:
@@ -61,6 +82,19 @@ def _as(kind: type, name: str, value: Any) -> Any:
     if kind is float and np.isnan(value):
         raise ValueError(f"parameter {name!r} must be a number, got {value!r}.")
     return kind(value)
+
+
+def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+    """The mode, also given as its value.
+
+    Raises:
+        ValueError: there is none of that value.
+    """
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        allowed = ", ".join(repr(m.value) for m in AutoresetMode)
+        raise ValueError(f"autoreset_mode must be a gymnasium.vector.AutoresetMode or {allowed}, got {mode!r}.") from None
 
 
 def step_limit(max_episode_steps: int | None) -> int | None:

@@ -16,10 +16,11 @@ Frame = NDArray[np.uint8]
 class Frames(Sequence[Frame]):
     """One (H, W, 3) picture per row, each drawn when it is asked for.
 
-    The state is that of the call of `render`, kept on the device; drawing row k fetches row k alone.
+    The state and the parameters stored per row are those of the call of `render`, kept on the device; drawing row k
+    fetches row k alone.
     """
 
-    def __init__(self, env: Single, params: Any, state: Mapping[str, Any]) -> None:
+    def __init__(self, env: Single, params: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         self._env, self._params, self._state = env, params, state
 
     def __len__(self) -> int:
@@ -31,8 +32,9 @@ class Frames(Sequence[Frame]):
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)} environments")
         values = (self._state[name][row].item() for name in self._env.state._fields)
+        own = {name: stored[row].item() for name, stored in self._params.items()}
         assert self._env.draw is not None, "render() checks it"
-        return self._env.draw(self._env.state(*values), self._params(row))
+        return self._env.draw(self._env.state(*values), self._env.params._replace(**own))
 
     def __iter__(self) -> Iterator[Frame]:
         return (self[k] for k in range(len(self)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -14,8 +15,10 @@ from gpuvec.engine.single import ALL_ALIKE, ONE_SEED, SEED_EACH
 from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Single
 from gpuvec.vector.framework import as_native
+from gpuvec.vector.parameters import check_rows
 
 SEEDS = 2**64
+ON_HOST = 1  # DLPack's number of the CPU
 
 
 class Seeding(NamedTuple):
@@ -58,28 +61,29 @@ def _checked(seed: Any) -> int:
     return value
 
 
-def reset_mask(mask: Any, num_envs: int, device: Device) -> Any:
-    """The rows to reset as (E,) bool on the device. A mask that lies there is not read: no host waits for it.
+def reset_mask(mask: Any, num_envs: int, device: Device, name: str = "options['reset_mask']") -> Any:
+    """The rows to reset as (E,) bool on the device. A mask that lies on a GPU is not read: no host waits for it.
 
     Raises:
         TypeError: no array, or one whose elements are not bool.
         ValueError: a wrong shape; a mask on the host without a True.
     """
     if not hasattr(mask, "dtype") or not hasattr(mask, "shape"):
-        raise TypeError(f"`options['reset_mask']` must be a numpy array (or one of torch, CuPy or JAX), got {type(mask)}")
+        raise TypeError(f"`{name}` must be a numpy array (or one of torch, CuPy or JAX), got {type(mask)}")
     if tuple(mask.shape) != (num_envs,):
-        raise ValueError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {tuple(mask.shape)}")
+        raise ValueError(f"`{name}` must have shape `({num_envs},)`, got {tuple(mask.shape)}")
     if str(mask.dtype).rpartition(".")[2] != "bool":
-        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
-    if (isinstance(mask, np.ndarray) or device.kind != "cuda") and not np.any(np.asarray(mask)):
-        raise ValueError(
-            f"`options['reset_mask']` must contain a boolean array with at least one True value, got reset_mask={mask}"
-        )
-    return as_native(device, mask)
+        raise TypeError(f"`{name}` must have `dtype=np.bool_`, got {mask.dtype}")
+    rows = as_native(device, mask)
+    if (not hasattr(mask, "__dlpack_device__") or mask.__dlpack_device__()[0] == ON_HOST) and not rows.any():
+        raise ValueError(f"`{name}` must contain a boolean array with at least one True value, got {mask}")
+    return rows
 
 
-def reset_options(env: Single, options: Mapping[str, Any]) -> tuple[Any, ...]:
+def reset_options(env: Single, options: Mapping[str, Any], stored: Mapping[str, Sequence[Any]]) -> tuple[Any, ...]:
     """The values of the environment's reset options, those not given at the parameters' own.
+
+    `stored` holds the E values of each parameter that is stored per environment.
 
     Raises:
         UnknownParameterError: an option that the environment does not have.
@@ -89,13 +93,15 @@ def reset_options(env: Single, options: Mapping[str, Any]) -> tuple[Any, ...]:
     if unknown:
         known = ", ".join(map(repr, ("reset_mask", *env.reset_options)))
         raise UnknownParameterError(f"unknown reset option(s) {sorted(unknown)}; this environment has {known}.")
-    values = {}
+    values: dict[str, float] = {}
     for name in env.reset_options:
         value = options.get(name, getattr(env.params, name))
         try:
             values[name] = float(value)
         except (TypeError, ValueError) as error:
             raise ValueError(f"An option ({value}) could not be converted to a float.") from error
-    if env.check is not None:
-        env.check(env.params._replace(**values))
+    given = values.keys() & options.keys()
+    if given:
+        new = dataclasses.replace(env, params=env.params._replace(**{name: values[name] for name in given}))
+        check_rows(new, {name: rows for name, rows in stored.items() if name not in given})
     return tuple(values.values())

@@ -11,8 +11,6 @@ from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.framework import as_native
 
-_SIGNED = {np.dtype(np.uint32): np.int32, np.dtype(np.uint64): np.int64}  # what every framework can hold, bit for bit
-
 
 def get_state(sim: Simulation) -> dict[str, Any]:
     """{field: (E,) array of the device's module}: a copy of the physical state."""
@@ -52,8 +50,13 @@ def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
 
 def state_dict(sim: Simulation) -> dict[str, Any]:
     """Copies of all that the next step depends on; the clock, one per block, is stored once."""
-    saved = {name: (array[:1] if name == "clock" else array).copy() for name, array in sim.buffers.items()}
-    return {name: array.view(_SIGNED.get(array.dtype, array.dtype)) for name, array in saved.items()}
+    return {name: _saved(name, array).copy() for name, array in sim.buffers.items()}
+
+
+def _saved(name: str, array: Any) -> Any:
+    """A view of what is saved of a buffer, unsigned integers as int32, which every framework holds bit for bit."""
+    array = array[:1] if name == "clock" else array
+    return array.view(np.int32) if array.dtype.kind == "u" else array
 
 
 def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
@@ -62,15 +65,17 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
     Raises:
         StateError: other buffers, shapes or dtypes than this environment's; nothing is written then.
     """
+    if not isinstance(saved, Mapping):
+        raise StateError(f"this is no state of {sim.env.state.__module__}, but {type(saved).__name__}.")
     if saved.keys() != sim.buffers.keys():
         missing, extra = sorted(sim.buffers.keys() - saved.keys()), sorted(saved.keys() - sim.buffers.keys())
         raise StateError(f"this is no state of {sim.env.state.__module__}: missing {missing}, not known {extra}.")
     arrays = {name: as_native(sim.device, values) for name, values in saved.items()}
     for name, array in arrays.items():
-        own = sim.buffers[name]
-        shape = (1,) if name == "clock" else own.shape
-        dtype = np.dtype(_SIGNED.get(own.dtype, own.dtype))
-        if array.shape != shape or array.dtype != dtype:
-            raise StateError(f"{name!r} must have shape {shape} and dtype {dtype}, got {array.shape} and {array.dtype}.")
+        own = _saved(name, sim.buffers[name])
+        if array.shape != own.shape or array.dtype != own.dtype:
+            raise StateError(
+                f"{name!r} must have shape {own.shape} and dtype {own.dtype}, got {array.shape} and {array.dtype}."
+            )
     for name, array in arrays.items():
         sim.buffers[name][:] = array.view(sim.buffers[name].dtype)

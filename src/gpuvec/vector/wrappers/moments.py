@@ -39,9 +39,9 @@ def update(b: Buffers, rows: Any, mask: Any = None) -> None:
     deviation = rows - ns.float32(mean)
     var = mean_of(deviation * deviation)
     total = b["count"] + n
-    weight = n / total
+    old, weight = b["count"] / total, n / total
     delta = mean - b["mean"]
-    b["var"] = b["var"] + weight * (var - b["var"] + delta * delta * (b["count"] / total))
+    b["var"] = old * b["var"] + weight * (var + old * delta * delta)
     b["mean"] = b["mean"] + weight * delta
     b["count"] = total
 

@@ -1,0 +1,81 @@
+"""CartPole on the CPU through `make_vec(...).step` with NumPy output, beside Gymnasium's own CartPoleVectorEnv.
+
+The two take turns in one run: same number of envs, same int64 actions from a ring, NEXT_STEP autoreset, steps that only
+reset an env not counted (they are counted in steps of their own, which are not timed).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from measure import Figures, parser, timing
+
+OURS, THEIRS = "gpuvec", "gymnasium"
+
+
+def make(which: str, num_envs: int) -> Any:
+    """The vector environment of that library."""
+    import gymnasium
+
+    if which == THEIRS:
+        return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
+    import gpuvec  # noqa: F401  # registers the environments
+
+    return gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=num_envs, device="cpu", output="numpy")
+
+
+def turn(env: Any, ring: list[Any], seconds: float) -> tuple[float, float]:
+    """(microseconds per call, share of envs that a call steps rather than resets)."""
+    calls, start = 0, time.perf_counter()
+    while (now := time.perf_counter()) - start < seconds:
+        for actions in ring:
+            env.step(actions)
+        calls += len(ring)
+    took = (now - start) / calls * 1e6
+    ends = 0
+    for actions in ring * 4:
+        _, _, terminated, truncated, _ = env.step(actions)
+        ends += np.count_nonzero(terminated | truncated)
+    return took, 1.0 - ends / (4 * len(ring) * env.num_envs)
+
+
+def main() -> None:
+    """Measures both libraries at each size."""
+    p = parser(__doc__)
+    p.add_argument("--sizes", nargs="*", type=int, default=[4096, 65_536], metavar="E")
+    p.add_argument("--turns", type=int, default=7)
+    p.add_argument("--seconds", type=float, default=0.5, help="of one turn")
+    given = p.parse_args()
+    figures = Figures("cpu_step", given.json)
+    for num_envs in given.sizes:
+        random = np.random.default_rng(0)
+        ring = [random.integers(0, 2, num_envs) for _ in range(8)]
+        envs = {which: make(which, num_envs) for which in (OURS, THEIRS)}
+        took: dict[str, list[float]] = {which: [] for which in envs}
+        stepped = dict.fromkeys(envs, 0.0)
+        for env in envs.values():
+            env.reset(seed=0)
+            for k in range(200):  # compiles, and spreads the episodes' ends
+                env.step(ring[k % 8])
+        for _ in range(given.turns):
+            for which, env in envs.items():
+                microseconds, stepped[which] = turn(env, ring, given.seconds)
+                took[which].append(microseconds)
+        rates = {}
+        for which, env in envs.items():
+            found = timing(took[which])
+            rates[which] = num_envs * stepped[which] / found.median
+            of = ("CartPole-v1", "vector") if which == OURS else ()
+            details = {"us": found.median, "fastest": found.fastest, "slowest": found.slowest, "stepped": stepped[which]}
+            figures.add(f"{which}.{num_envs}", rates[which], "M steps/s", of, **details)
+            env.close()
+        # From neighbouring turns, which other work on the machine slows alike.
+        pairs = timing([b / a for a, b in zip(took[OURS], took[THEIRS], strict=True)])
+        ratio, details = pairs.median * stepped[OURS] / stepped[THEIRS], {"lowest": pairs.fastest, "highest": pairs.slowest}
+        figures.add(f"ratio.{num_envs}", ratio, "x", ("CartPole-v1", "vector"), **details)
+
+
+if __name__ == "__main__":
+    main()

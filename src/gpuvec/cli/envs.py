@@ -1,0 +1,54 @@
+"""`gpuvec envs`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated
+
+import gymnasium as gym
+import tyro
+
+from gpuvec.registration import load_env
+
+VECTOR_ENTRY_POINT = "gpuvec.vector.env:VectorEnv"
+
+
+def envs(modules: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
+    """A table of the registered environments: their spaces, step limit, return at which they count as solved, parameters.
+
+    Args:
+        modules: modules to import first, which register environments of their own.
+    """
+    for module in modules:
+        importlib.import_module(module)
+    rows = [("id", "observation", "action", "max steps", "threshold", "parameters")]
+    for spec in sorted((s for s in gym.registry.values() if s.vector_entry_point == VECTOR_ENTRY_POINT), key=lambda s: s.id):
+        env = load_env(spec.kwargs["env"])
+        params = env.params._replace(**{k: v for k, v in spec.kwargs.items() if k in env.params._fields})
+        observation, action = env.spaces(params)
+        rows.append(
+            (
+                spec.id,
+                _space(observation),
+                _space(action),
+                "none" if spec.max_episode_steps is None else str(spec.max_episode_steps),
+                "none" if spec.reward_threshold is None else f"{spec.reward_threshold:g}",
+                " ".join(f"{name}={_number(value)}" for name, value in params._asdict().items()),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _space(space: gym.Space[object]) -> str:
+    if isinstance(space, gym.spaces.Discrete):
+        return f"Discrete({space.n})"
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return f"MultiDiscrete({space.nvec.tolist()})"
+    return f"Box{space.shape}".replace(",)", ")")
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,58 @@
+"""`gpuvec train`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuvec.cli.progress import Progress
+from gpuvec.learners.ppo_args import Args
+
+if TYPE_CHECKING:
+    from gpuvec.learners.ppo import PPO
+
+
+def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, episodes: int = 100) -> int:
+    """Trains PPO, writes a run folder, and evaluates what was learned.
+
+    Args:
+        ppo: settings of the algorithm.
+        runs: where run folders are made.
+        checkpoint_every: iterations between checkpoints; there is one at the end in any case.
+        episodes: of the evaluation, with the likeliest actions.
+    """
+    if checkpoint_every < 1 or episodes < 1:
+        raise ValueError(f"checkpoint_every and episodes must be at least 1, got {checkpoint_every} and {episodes}.")
+    import gymnasium as gym
+
+    spec = gym.spec(ppo.env)  # an unknown id fails before torch is loaded
+
+    from gpuvec.engine.device import device
+    from gpuvec.learners import ppo as algorithm
+    from gpuvec.learners.evaluate import evaluate
+    from gpuvec.learners.run import Run
+
+    args = ppo.resolved(str(device(ppo.device)))
+    run = Run(runs, "ppo", asdict(args))
+    title = f"PPO on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
+    try:
+        with Progress(title, args.iterations) as progress:
+
+            def on_iteration(learner: PPO, metrics: dict[str, float]) -> None:
+                run.log(metrics)
+                progress.show(metrics)
+                if learner.iteration % checkpoint_every == 0:
+                    run.save(learner.state_dict())
+
+            result = algorithm.train(args, on_iteration)
+        run.save(result.checkpoint)
+    finally:
+        run.close()
+    returns = evaluate(result.network, args.env, episodes=episodes, seed=args.seed + 1, device=args.device, params=args.params)
+    last = result.history[-1]
+    print(f"trained    {last['steps']:,.0f} steps in {last['seconds']:.1f} s, {last['steps_per_second']:,.0f} steps/s")
+    solved = "" if spec.reward_threshold is None else f", solved at {spec.reward_threshold:g}"
+    print(f"evaluated  mean return {returns.mean():.1f} over {episodes} episodes (lowest {returns.min():.1f}{solved})")
+    print(f"run        {run.path}")
+    return 0

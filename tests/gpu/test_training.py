@@ -1,0 +1,109 @@
+"""A training iteration on a GPU: it never waits, its graphs do what its functions do, and it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuvec.learners.ppo import PPO, Args, train  # noqa: E402  # after the package that it cannot do without
+
+pytestmark = pytest.mark.gpu
+ITERATIONS = 7  # of 16 updates each
+
+
+@pytest.fixture
+def learner() -> Iterator[Callable[..., Any]]:
+    """`learner(env)`: a PPO on 1024 envs; the environment is closed after the test."""
+    import gymnasium
+
+    import gpuvec  # noqa: F401  # registers the environments
+
+    envs = []
+
+    def build(env: str = "gpuvec/CartPole-v1") -> Any:
+        args = Args(env=env, num_envs=1024, total_steps=100 * 1024 * 32).resolved("cuda:0")
+        envs.append(gymnasium.make_vec(env, 1024, device="cuda:0", output="torch", autoreset_mode="SameStep"))
+        return PPO(args, envs[-1])
+
+    yield build
+    for env in envs:
+        env.close()
+
+
+def contents(learner: Any) -> dict[str, Any]:
+    """Copies of what an iteration wrote, in the order in which it does."""
+    found = {f"storage.{name}": x for name, x in learner.storage._asdict().items()}
+    found |= {f"parameter.{name}": x.detach() for name, x in learner.parameters.items()}
+    return {name: x.clone() for name, x in found.items()} | {"metrics": learner.metrics.clone()}
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any], where: str) -> None:
+    for name in expected:
+        rows = expected["storage.ended"] if name == "storage.final_obs" else ...  # the others are nobody's
+        x, y = expected[name][rows], found[name][rows]
+        same = torch.equal(x, y) or bool(((x == y) | (x.isnan() & y.isnan())).all())
+        assert same, f"{name} is the first to differ, {where}: {int((x != y).sum())} of {x.numel()} elements"
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_an_iteration_does_not_wait_for_the_device(
+    learner: Callable[..., Any], silent_sync: Callable[[], None], captured: bool
+) -> None:
+    ppo = learner()
+    if captured:
+        ppo.capture()
+    ppo.iterate()
+    silent_sync()
+    for _ in range(3):
+        ppo.iterate()
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        ppo.read()
+
+
+@pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
+def test_captured_iterations_equal_eager_ones(learner: Callable[..., Any], env: str) -> None:
+    eager, captured = learner(env), learner(env)
+    captured.capture()
+    for k in range(ITERATIONS):
+        eager.iterate()
+        captured.iterate()
+        assert_same(contents(captured), contents(eager), f"iteration {k}")
+
+
+@pytest.mark.parametrize("where", ["again", "on another stream"])
+def test_iterations_repeat_bit_for_bit(learner: Callable[..., Any], where: str) -> None:
+    one, other = learner(), learner()
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    for k in range(ITERATIONS):
+        one.iterate()
+        with torch.cuda.stream(stream) if where != "again" else nullcontext():
+            other.iterate()
+        torch.cuda.synchronize()
+        assert_same(contents(other), contents(one), f"iteration {k}")
+
+
+def test_a_graph_of_rebuilt_kernels_refuses_to_run(learner: Callable[..., Any]) -> None:
+    from gpuvec.errors import StaleGraphError
+
+    ppo = learner()
+    ppo.capture()
+    ppo.iterate()
+    ppo.env.set_attr("gravity", 5.0)
+    with pytest.raises(StaleGraphError, match="rebuilt"):
+        ppo.iterate()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_ppo_solves_cartpole(seed: int) -> None:
+    from gpuvec.learners.evaluate import evaluate
+
+    result = train(Args(seed=seed, device="cuda", target_return=475.0))
+    returns = evaluate(result.network, "gpuvec/CartPole-v1", device="cuda", episodes=500, seed=1000 + seed)
+    assert result.history[-1]["last_return"] >= 475.0, f"{result.history[-1]['last_return']:.0f} after all steps"
+    assert float(returns.mean()) >= 475.0

@@ -1,0 +1,295 @@
+"""The gate for environments: it passes good ones, and each wrong one gets its fault, its line and the remedy."""
+
+import dataclasses
+import functools
+import importlib
+import sys
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import gpuvec
+from gpuvec import testing
+from gpuvec.engine import cuda
+from gpuvec.errors import AuthoringError, UnknownParameterError
+from gpuvec.testing import check_env
+
+IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
+
+# A walker on a line that must stay near the middle: floats, an int and a bool, draws in reset and in step.
+SOURCE = """
+import math
+from typing import NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+from gpuvec import Key, Single, normal, randint, random, uniform
+
+REACH = 4.0
+TABLE = np.array([0.5, 1.0])
+
+
+class State(NamedTuple):
+    x: float  # [m]
+    v: float  # [m/s]
+    turns: int  # so far
+    lucky: bool
+
+
+class Params(NamedTuple):
+    push: float = 0.3  # [m/s]
+    noise: float = 0.05  # [m/s]
+    patience: int = 40  # turns
+
+
+def reset(key, p):
+    v = 0.1 * normal(key, 2)
+    return State(uniform(key, 0, -1.0, 1.0), v, randint(key, 4, 0, 3), uniform(key, 5, 0.0, 1.0) < 0.5)
+
+
+def pushed(v, action, p):
+    return 0.9 * v + (p.push if action == 1 else -p.push)
+
+
+def step(s, action, key, p):
+    v = pushed(s.v, action, p) + p.noise * normal(key, 0)
+    x = min(max(s.x + 0.1 * v, -REACH), REACH)
+    reward = 1.0 if abs(x) < 1.0 else 0.0
+    over = s.turns >= p.patience or (abs(x) >= REACH and not s.lucky)
+    return State(x, v, s.turns + 1, s.lucky), reward, over
+
+
+def observe(s, p):
+    return s.x, s.v, np.float32(s.turns) / np.float32(p.patience)
+
+
+def spaces(p):
+    high = np.array([REACH, np.inf, 2.0], np.float32)
+    return Box(-high, high), Discrete(2)
+
+
+ENV = Single(State, Params(), reset, step, observe, spaces, max_episode_steps=100)
+"""
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch, request):
+    """Writes SOURCE with replacements to a file outside of the repository, and returns the name of its module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"walker_{abs(hash(request.node.name)):x}"
+
+    def write(part=None, new=""):
+        source = SOURCE
+        if part is not None:
+            assert source.count(PARTS[part]) == 1
+            source = source.replace(PARTS[part], new)
+        (tmp_path / f"{name}.py").write_text(source)
+        importlib.invalidate_caches()
+        return name
+
+    yield write
+    sys.modules.pop(name, None)
+
+
+# Lines of SOURCE, for tests to put others in their place.
+PARTS = {
+    "reset": "    return State(uniform(key, 0, -1.0, 1.0), v, randint(key, 4, 0, 3), uniform(key, 5, 0.0, 1.0) < 0.5)",
+    "pushed": "    return 0.9 * v + (p.push if action == 1 else -p.push)",
+    "x": "    x = min(max(s.x + 0.1 * v, -REACH), REACH)",
+    "reward": "    reward = 1.0 if abs(x) < 1.0 else 0.0",
+    "result": "    return State(x, v, s.turns + 1, s.lucky), reward, over",
+    "observe": "    return s.x, s.v, np.float32(s.turns) / np.float32(p.patience)",
+    "high": "    high = np.array([REACH, np.inf, 2.0], np.float32)",
+    "step": "def step(s, action, key, p):",
+    "spaces": "    return Box(-high, high), Discrete(2)",
+}
+NEXT = "State(x, v, s.turns + 1, s.lucky)"
+HERE = "the first line that is put in"
+RESET, STEP, OBSERVE = "def reset(key, p):", "def step(s, action, key, p):", "def observe(s, p):"
+
+
+class Wrong(NamedTuple):
+    """SOURCE with `part` replaced by `new`, the message that this must give, and the line that it must show."""
+
+    part: str
+    new: str
+    message: str
+    shown: str | None = HERE
+
+
+WRONG = {
+    "int literal": Wrong("x", "    x = 2 * s.x", "makes a float64; an int met a float: write 2.0, not 2"),
+    "division by an int": Wrong("pushed", "    return v / 3", "makes a float64; an int met a float"),
+    "math.pi": Wrong("pushed", "    return v * math.pi", "makes a float64; .* put PI = math.pi there, and use that"),
+    "ints for uniform": Wrong("reset", "    return State(uniform(key, 0, -1, 1), v, 0, True)", "an int met a float"),
+    "int on one path": Wrong("reward", "    reward = 1.0 if s.lucky else 0", "on one path .* write 0.0, not 0"),
+    "float64 table": Wrong("reward", "    reward = TABLE[action]", r"np.array\(\.\.\., np.float32\) for a table"),
+    "float64 function": Wrong("reward", "    reward = np.random.uniform()", r"convert it with np.float32\(\.\.\.\)"),
+    "int reward": Wrong("reward", "    reward = 1", "the reward is int64; it must be a float on every path", STEP),
+    "int in a float field": Wrong(
+        "reset", "    return State(0, v, 0, True)", "field 'x' of State is a float and is given int64: write 0.0", RESET
+    ),
+    "number for terminated": Wrong(
+        "result", f"    return {NEXT}, reward, 0.0", "terminated is float32; it must be a bool", STEP
+    ),
+    "two results": Wrong("result", f"    return {NEXT}, reward", r"must return \(State, reward, terminated\)", STEP),
+    "path without result": Wrong("result", f"    if s.lucky:\n        return {NEXT}, reward, over", "on every path", STEP),
+    "tuple for the state": Wrong("result", "    return (x, v, s.turns, s.lucky), reward, over", "it must be a State", STEP),
+    "two values": Wrong("observe", "    return s.x, s.v", r"returns 2 values, but .* has shape \(3,\)", OBSERVE),
+    "four values": Wrong("observe", "    return s.x, s.v, s.x, s.v", "returns 4 values, but the observation space", OBSERVE),
+    "no tuple": Wrong("observe", "    return s.x", "it returns float32; it must return a tuple of 3 floats", OBSERVE),
+    "list": Wrong("x", "    x = [s.x, v][0]", "makes a list, set, dict or string.*use a tuple"),
+    "empty list": Wrong("x", "    xs = []\n    x = s.x", "no lists, sets, dicts or strings: use a tuple"),
+    "text": Wrong("x", '    print(f"{s.x}")\n    x = s.x', "makes a list, set, dict or string"),
+    "assertion": Wrong("x", "    assert s.turns < 90\n    x = s.x", "raises an error, which a GPU cannot"),
+    "generator": Wrong("x", "    x = sum(y for y in (s.x, v))", "write a loop"),
+    "class": Wrong("x", "    class Local: pass\n    x = s.x", "no try, with, class or import"),
+    "recursion": Wrong(
+        "pushed", "    return pushed(v, action, p)", r"calls itself \(step -> pushed -> pushed\).* write a loop", None
+    ),
+    "np.clip": Wrong("pushed", "    return np.clip(v, -1.0, 1.0)", r"there is no clip\(float32, .*min\(max\(x, low\), high\)"),
+    "float(bool)": Wrong("reward", "    reward = float(x > 1.0)", "write 1.0 if c else 0.0"),
+    "module.function": Wrong(
+        "pushed", "    return random.unit(3)", "Unknown attribute 'unit' of type Module.* import the function"
+    ),
+    "unknown parameter": Wrong("pushed", "    return p.pull", "Unknown attribute 'pull' of type Params.* use a field"),
+    "unknown name": Wrong(
+        "pushed", "    return pull", "name 'pull' is not defined", "v = pushed(s.v, action, p) + p.noise * normal(key, 0)"
+    ),
+    "assignment to a field": Wrong("x", "    s.x = 0.0\n    x = s.x", "a NamedTuple does not change: build a new one", STEP),
+    "_replace": Wrong("x", "    s = s._replace(x=0.0)\n    x = s.x", "build a new State"),
+    "action[0]": Wrong("reward", "    reward = action[0] * 1.0", "the action of a Discrete space is an int"),
+    "no key": Wrong("step", "def step(s, action, p):\n    key = None", r"must be step\(s, action, key, p\)"),
+    "draw number twice": Wrong(
+        "reset",
+        "    return State(uniform(key, 0, -1.0, 1.0), uniform(key, 0, 0.0, 1.0), 0, True)",
+        "number 0 is used twice",
+        RESET,
+    ),
+    "normal takes two": Wrong(
+        "reset", "    return State(uniform(key, 3, -1.0, 1.0), v, 0, True)", r"number 3 is used twice.*normal\(\) two", RESET
+    ),
+    "key of its own": Wrong(
+        "reset", "    return State(uniform(Key(1, 2, 3, 4, 5), 0, -1.0, 1.0), 0.0, 0, True)", "all rows begin alike", RESET
+    ),
+    "out of bounds": Wrong(
+        "high",
+        "    high = np.array([REACH, 0.4, 2.0], np.float32)",
+        r"after \d+ steps observation 1 of environment \d is -?\d\.\d+, outside its space, -0\.4 to 0\.4: widen the space, or clip",
+        OBSERVE,
+    ),
+    "observation not finite": Wrong(
+        "observe",
+        "    return s.x, s.v, 0.0 / (s.x - s.x)",
+        "after 0 steps observation 2 of environment 0 is nan, which is not finite: guard divisions",
+        OBSERVE,
+    ),
+    "reward not finite": Wrong(
+        "reward", "    reward = 1e38 * x * 1e38", "the reward of environment 0 in step 1 is -?inf", STEP
+    ),
+    "no plain Python": Wrong(
+        "reward",
+        "    reward = 1.0 if 1.0 / (x - x) > 0.0 else 0.0",
+        "does not run as plain Python, ZeroDivisionError: float division by zero; it must, in any state",
+    ),
+    "not pure": Wrong(
+        "x",
+        "    x = np.float32(np.random.randint(0, 4))",
+        r"results are not plain Python's: after \d+ steps x of environment \d is",
+        STEP,
+    ),
+    "space of float64": Wrong("spaces", "    return Box(-1.0, 1.0, (3,), np.float64), Discrete(2)", "dtype float32", None),
+}
+
+
+pytestmark = pytest.mark.skipif(cuda.SIMULATED, reason="the simulator's part is test_the_simulator_takes_part")
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_environments(case, written):
+    wrong = WRONG[case]
+    name = written(wrong.part, wrong.new)
+    with pytest.raises(AuthoringError, match=wrong.message) as caught:
+        check_env(f"{name}:ENV", num_envs=4, steps=40)
+    if wrong.shown is not None:
+        shown = wrong.new.splitlines()[0].strip() if wrong.shown is HERE else wrong.shown
+        lines = SOURCE.replace(PARTS[wrong.part], wrong.new).splitlines()
+        place = next(k + 1 for k, line in enumerate(lines) if line.strip() == shown)
+        assert f"{name}.py, line {place}, `{shown}`: " in str(caught.value)
+
+
+def test_a_function_that_is_none(written):
+    env = importlib.import_module(written()).ENV
+    with pytest.raises(AuthoringError, match=r"step is a partial; it must be a plain function step\(s, action, key, p\)"):
+        check_env(dataclasses.replace(env, step=functools.partial(env.step)))
+
+
+class TestAGoodEnvironment:
+    """From a file outside of the repository."""
+
+    def test_it_passes(self, written):
+        checks = {check.name: check for check in check_env(f"{written()}:ENV")}
+        assert list(checks) == ["types", "draws", "spaces", "plain Python", "seeds", "simulator", "sm_90"]
+        assert all(checks[name].ran for name in list(checks)[:5])
+        assert checks["draws"].detail == "reset draws 5 numbers, step draws 2 numbers"
+        assert "NUMBA_ENABLE_CUDASIM=1" in checks["simulator"].detail
+        assert "4 kernels compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
+
+    def test_one_call_registers_it_and_make_vec_plays_it(self, written):
+        module = importlib.import_module(written())
+        gpuvec.register("tests/Walker-v0", module.ENV)
+        try:
+            envs = gym.make_vec("tests/Walker-v0", num_envs=64, device="cpu", output="numpy", push=0.5)
+            assert envs.params.push == 0.5
+            assert envs.max_episode_steps == 100
+            obs, _ = envs.reset(seed=0)
+            total, episodes = np.zeros(64), 0
+            for _ in range(300):
+                obs, reward, terminated, truncated, _ = envs.step((obs[:, 0] + obs[:, 1] < 0).astype(np.int64))
+                total += reward
+                episodes += int((terminated | truncated).sum())
+                assert envs.single_observation_space.contains(obs[0])
+            assert episodes > 64
+            assert total.mean() > 250  # the walker that is pushed to the middle stays there
+            scalar = gym.make("tests/Walker-v0")
+            assert scalar.observation_space.contains(scalar.reset(seed=1)[0])
+        finally:
+            del gym.registry["tests/Walker-v0"]
+
+    def test_ids_and_parameters(self, written):
+        module = importlib.import_module(written())
+        gpuvec.register("tests/Walker-v1", module.ENV, noise=0.0)
+        try:
+            assert check_env("tests/Walker-v1", num_envs=3, steps=8, push=0.1)[0].ran
+            with pytest.raises(UnknownParameterError, match="unknown parameter 'pusch'; did you mean 'push'"):
+                check_env("tests/Walker-v1", pusch=0.1)
+        finally:
+            del gym.registry["tests/Walker-v1"]
+        with pytest.raises(AuthoringError, match="'CartPole-v1' is no gpuvec environment"):
+            check_env("CartPole-v1")
+        with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+            check_env(module.ENV, steps=0)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_bundled_environments_pass(name):
+    checks = check_env(f"gpuvec/{name}", num_envs=9, steps=40)
+    assert all(check.ran for check in checks if check.name not in ("simulator", "sm_90"))
+
+
+def test_runs_that_differ_are_told_apart(written):
+    """No pure function can depend on the number of rows; so here the run is changed."""
+    env = importlib.import_module(written()).ENV
+    run = testing._play(env, 3, testing._actions(env, 8, 3, 0), (0,))[0]
+    testing._same(env, run, run, "both")
+    for field in ("obs", "reward", "terminated", "truncated", "states"):
+        changed = [{k: v.copy() for k, v in x.items()} if isinstance(x, dict) else x.copy() for x in getattr(run, field)]
+        target = changed[5]["v"] if field == "states" else changed[5]
+        target[2] = 1 - target[2]
+        name = {"obs": "observation", "states": "v"}.get(field, field)
+        t = 5 if field in ("obs", "states") else 6
+        with pytest.raises(AuthoringError, match=f"both differ: after {t} steps {name} of environment 2 is"):
+            testing._same(env, run, run._replace(**{field: changed}), "both")

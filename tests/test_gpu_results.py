@@ -1,0 +1,154 @@
+"""Figures in documents are those of a record in gpu-results/, and of the sources as they stand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = sorted((ROOT / "gpu-results").glob("*.json"))
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "design").glob("**/*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
+QUOTE = re.compile(r"<!-- *([\w.-]+\.json) +([\w.-]+) *-->")
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+_spec = importlib.util.spec_from_file_location("record", ROOT / "benchmarks" / "record.py")
+assert _spec is not None
+assert _spec.loader is not None
+record = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(record)
+
+
+def problems(text: str, records: dict[str, Any], now: dict[str, str]) -> list[str]:
+    """What is wrong with the figures that a document quotes."""
+    found = []
+    for line in text.splitlines():
+        for quote in QUOTE.finditer(line):
+            file, name = quote.groups()
+            figure = records.get(file, {}).get("figures", {}).get(name)
+            if figure is None:
+                found.append(f"{name} is not in {file}")
+                continue
+            changed = record.stale(records[file], now).intersection(figure["of"])
+            if changed:
+                found.append(f"{name} was measured with other sources of {', '.join(sorted(changed))}")
+            numbers = NUMBER.findall(line[: quote.start()])
+            shown = numbers[-1].replace(",", "") if numbers else "nothing"
+            digits = len(shown.partition(".")[2])
+            if shown != f"{figure['value']:.{digits}f}":
+                found.append(f"{name} is {figure['value']:.6g}, quoted as {shown}")
+    return found
+
+
+@pytest.mark.filterwarnings("default")
+def test_documents_quote_records_that_hold_and_other_stale_ones_are_named() -> None:
+    if not RECORDS:
+        pytest.skip("there is no record in gpu-results/ yet")
+    records, now = {file.name: json.loads(file.read_text()) for file in RECORDS}, record.sources()
+    found = [f"{file.name}: {p}" for file in DOCUMENTS if file.exists() for p in problems(file.read_text(), records, now)]
+    assert not found, "measure again on a GPU, or take the figure out:\n" + "\n".join(found)
+    for name, one in records.items():
+        if changed := record.stale(one, now):
+            warnings.warn(f"gpu-results/{name} was measured with other sources of {', '.join(sorted(changed))}", stacklevel=1)
+
+
+def example(value: float = 49.83, **sources: str) -> dict[str, Any]:
+    return {"h200.json": {"sources": sources, "figures": {"env_step.CartPole-v1": {"value": value, "of": ["CartPole-v1"]}}}}
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("| CartPole-v1, 1 M | 49.8 G/s <!-- h200.json env_step.CartPole-v1 --> |", None),
+        ("50 G/s <!-- h200.json env_step.CartPole-v1 --> and 12.6 elsewhere", None),
+        ("| 49.9 G/s <!-- h200.json env_step.CartPole-v1 --> |", "quoted as 49.9"),
+        ("| <!-- h200.json env_step.CartPole-v1 --> |", "quoted as nothing"),
+        ("| 49.8 <!-- h200.json env_step.Acrobot-v1 --> |", "not in h200.json"),
+        ("| 49.8 <!-- a100.json env_step.CartPole-v1 --> |", "not in a100.json"),
+        ("no figure", None),
+    ],
+)
+def test_a_quotation_is_the_figure_of_the_record(line: str, wrong: str | None) -> None:
+    same = {"CartPole-v1": "a"}
+    found = problems(line, example(**same), same)
+    assert (found == []) if wrong is None else (len(found) == 1 and wrong in found[0])
+
+
+def test_a_quotation_of_changed_sources_is_found() -> None:
+    line = "49.8 <!-- h200.json env_step.CartPole-v1 -->"
+    assert "other sources of CartPole-v1" in problems(line, example(**{"CartPole-v1": "a"}), {"CartPole-v1": "b"})[0]
+    unrelated = example(**{"CartPole-v1": "a", "Pendulum-v1": "a"})
+    assert problems(line, unrelated, {"CartPole-v1": "a", "Pendulum-v1": "b"}) == []
+
+
+CODE = 'def f(x):\n    """What it does."""\n    return x + 1  # why\n'
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ("def f(x):\n    return (\n        x + 1\n    )\n", True),
+        (CODE.replace("What it does", "Something else").replace("why", "because"), True),
+        (CODE.replace("x + 1", "x + 2"), False),
+        (CODE.replace("x + 1", "1 + x"), False),
+        (CODE.replace("f(x)", "f(x, y)"), False),
+    ],
+)
+def test_a_digest_is_of_what_code_does(tmp_path: Path, other: str, same: bool) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(CODE)
+    before = record.digest([file])
+    file.write_text(other)
+    assert (record.digest([file]) == before) is same
+
+
+def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Path) -> None:
+    for folder in ("src/gpuvec/engine", "src/gpuvec/vector", "src/gpuvec/learners", "envs/gpuvec_envs"):
+        (tmp_path / folder).mkdir(parents=True)
+    files = {
+        "src/gpuvec/angles.py": "a = 1",
+        "src/gpuvec/random.py": "a = 1",
+        "src/gpuvec/engine/single.py": "a = 1",
+        "src/gpuvec/vector/env.py": "a = 1",
+        "envs/gpuvec_envs/__init__.py": 'register("gpuvec/A-v0", a.ENV)\nregister("gpuvec/B-v0", "gpuvec_envs.b:ENV")',
+        "envs/gpuvec_envs/a.py": "from gpuvec_envs.valley import slope\nfrom gpuvec_envs import pictures",
+        "envs/gpuvec_envs/b.py": "b = 1",
+        "envs/gpuvec_envs/valley.py": "a = 1",
+        "envs/gpuvec_envs/pictures.py": "a = 1",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    before = record.sources(tmp_path)
+
+    def changed_by(name: str) -> set[str]:
+        (tmp_path / name).write_text("a = 2")
+        after = record.sources(tmp_path)
+        (tmp_path / name).write_text(files[name])
+        return {key for key in before if after[key] != before[key]}
+
+    assert before.keys() == {"A-v0", "B-v0", "vector", "learners"}
+    assert changed_by("envs/gpuvec_envs/valley.py") == {"A-v0"}
+    assert changed_by("envs/gpuvec_envs/b.py") == {"B-v0"}
+    assert changed_by("envs/gpuvec_envs/pictures.py") == set()
+    assert changed_by("src/gpuvec/engine/single.py") == {"A-v0", "B-v0"}
+    assert changed_by("src/gpuvec/random.py") == changed_by("src/gpuvec/angles.py") == {"A-v0", "B-v0"}
+    assert changed_by("src/gpuvec/vector/env.py") == {"vector"}
+
+
+def test_every_registered_environment_has_its_digest() -> None:
+    import gymnasium
+
+    import gpuvec  # noqa: F401  # registers the environments
+
+    bundled = {
+        spec.id.removeprefix("gpuvec/")
+        for spec in gymnasium.registry.values()
+        if spec.kwargs.get("env", "").startswith("gpuvec_envs.")
+    }
+    assert bundled
+    assert bundled <= record.sources().keys()

@@ -1,0 +1,244 @@
+"""How author-written functions are compiled: what becomes float32, what is compiled along, and what is refused."""
+
+import math
+import traceback
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numba import njit, types
+
+from gpuvec import Key, uniform
+from gpuvec.engine.jit import constants, device, generated
+from gpuvec.errors import AuthoringError
+
+SCALE = 2.5
+TABLE = (0.25, (1.5, 3))
+COUNT = 3
+shadow = 9.8
+
+
+def literal(x):
+    return 0.5 * x + 1.0
+
+
+def default(x, k=0.1):
+    return k * x
+
+
+def module_float(x):
+    return SCALE * x
+
+
+def module_tuple(x):
+    return TABLE[0] * x + TABLE[1][0]
+
+
+def negative(x):
+    return -0.1 * x
+
+
+def branches(x):
+    return 1.0 if x > 0.3 else -1.0
+
+
+def bounded(x):
+    return min(max(x, -0.7), 0.7)
+
+
+def remainder(x):
+    return x % 6.28
+
+
+def power(x):
+    return x**2 + x**0.5
+
+
+def helped(x):
+    return literal(x) * default(x) + module_float(x)
+
+
+def closure():
+    k = 0.1
+
+    def inner(x):
+        return k * x
+
+    return inner
+
+
+def result_type(function):
+    """The type that `function` returns when compiled for a float32."""
+    inner = device(function)
+
+    @njit
+    def outer(x):
+        return inner(x)
+
+    outer.compile((types.float32,))
+    return outer.overloads[outer.signatures[0]].signature.return_type
+
+
+def call(function, *arguments):
+    """The result of the compiled function: it has no entry of its own from Python."""
+    inner = device(function)
+
+    @njit(error_model="numpy")
+    def outer(*args):
+        return inner(*args)
+
+    return outer(*arguments)
+
+
+class TestFloats:
+    FUNCTIONS = (literal, default, module_float, module_tuple, negative, branches, bounded, remainder, power, helped, closure())
+
+    @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+    def test_float_means_float32(self, function):
+        assert result_type(function) == types.float32
+
+    @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+    def test_compiled_and_plain_agree(self, function):
+        for x in (0.3, 1.0, 2.75):
+            assert call(function, np.float32(x)) == pytest.approx(function(x), rel=1e-6)
+
+    def test_a_literal_is_rounded_to_float32_before_it_is_used(self):
+        x = next(x for x in np.arange(1, 100, dtype=np.float32) if np.float32(0.1) * x != np.float32(0.1 * float(x)))
+        assert call(default, x) == np.float32(0.1) * x
+
+    def test_the_author_s_function_stays_as_it_is(self):
+        device(literal)
+        assert type(literal(np.float64(0.1))) is np.float64
+        assert all(type(c) is not np.float32 for c in literal.__code__.co_consts)
+        assert type(SCALE) is float
+
+    def test_integers_and_booleans_stay(self):
+        def mixed(n):
+            return n * COUNT + 2, n > 1, True
+
+        n, above, always = call(mixed, 4)
+        assert (n, above, always) == (14, True, True)
+        assert isinstance(n, int)
+
+    def test_parameters_are_frozen_in_their_own_types(self):
+        class Params(NamedTuple):
+            mass: float = 1.1
+            count: int = 3
+            flag: bool = True
+
+        frozen = constants(Params())
+        assert [type(v) for v in frozen] == [np.float32, np.int32, bool]
+        assert frozen == (np.float32(1.1), 3, True)
+
+
+class TestNames:
+    def test_helpers_are_compiled_along_and_once(self):
+        device(helped)
+        assert device(literal) is device(literal)
+        assert device(helped).py_func.__globals__["literal"] is device(literal)
+
+    def test_an_attribute_may_share_its_name_with_a_global(self):
+        """`s.endless` is no call of the function `endless`, and `s.shadow` no read of the module's float."""
+
+        class Body(NamedTuple):
+            shadow: float
+            endless: float
+
+        def read(x):
+            s = Body(x, 2.0 * x)
+            return s.shadow + s.endless
+
+        assert call(read, np.float32(1.5)) == 4.5
+
+    def test_an_argument_may_share_its_name_with_a_global(self):
+        def read(shadow):
+            return shadow + 1.0
+
+        assert call(read, np.float32(1.5)) == 2.5
+
+    def test_names_and_words_of_the_author_are_kept(self):
+        assert device(uniform).py_func.__doc__ == uniform.__doc__
+        assert device(uniform).py_func.__qualname__ == "uniform"
+        assert device(uniform).py_func.__module__ == "gpuvec.random"
+
+    def test_one_version_serves_every_literal(self):
+        def draws(seed):
+            key = Key(seed, seed, seed, seed, np.int32(0))
+            return uniform(key, 0, 0.0, 1.0) + uniform(key, 1, 0.0, 1.0) + uniform(key, 7, -2.0, 3.5)
+
+        call(draws, np.uint32(1))
+        before = len(device(uniform).signatures)
+        call(lambda seed: uniform(Key(seed, seed, seed, seed, np.int32(0)), 11, -1.0, 1.0), np.uint32(1))
+        assert len(device(uniform).signatures) == before
+
+
+def endless(x):
+    return endless(x - 1.0)
+
+
+def ping(x):
+    return pong(x)
+
+
+def pong(x):
+    return ping(x)
+
+
+def calls_endless(x):
+    return endless(x)
+
+
+class TestRefusal:
+    @pytest.mark.parametrize(
+        ("function", "message"),
+        [
+            (endless, r"endless calls itself \(endless -> endless\); device code has no recursion: write a loop"),
+            (calls_endless, r"endless calls itself \(calls_endless -> endless -> endless\)"),
+            (ping, r"ping calls itself \(ping -> pong -> ping\)"),
+        ],
+    )
+    def test_recursion(self, function, message):
+        with pytest.raises(AuthoringError, match=message):
+            device(function)
+
+    def test_it_is_refused_again(self):
+        for _ in range(2):
+            with pytest.raises(AuthoringError, match="endless calls itself"):
+                device(endless)
+
+
+class TestDivision:
+    @pytest.mark.parametrize(
+        ("a", "b", "result"), [(1.0, 0.0, math.inf), (-1.0, 0.0, -math.inf), (1.0, -0.0, -math.inf), (0.0, 0.0, math.nan)]
+    )
+    def test_by_zero_follows_ieee(self, a, b, result):
+        def divide(a, b):
+            return a / b
+
+        assert call(divide, np.float32(a), np.float32(b)) == pytest.approx(result, nan_ok=True)
+
+    def test_remainder_by_zero_is_no_number(self):
+        def modulo(a, b):
+            return a % b
+
+        assert math.isnan(call(modulo, np.float32(1.0), np.float32(0.0)))
+
+    def test_in_a_function_called_by_another(self):
+        def inverse(x):
+            return 1.0 / x
+
+        def twice(x):
+            return 2.0 * inverse(x)
+
+        assert call(twice, np.float32(0.0)) == math.inf
+
+
+class TestGenerated:
+    def test_result_and_scope(self):
+        assert generated("add", "def add(a):\n    return a + b\n", b=2)(3) == 5
+
+    def test_tracebacks_show_the_source(self):
+        fail = generated("fail", "def fail(a):\n    return a // nothing  # the line\n", nothing=0)
+        with pytest.raises(ZeroDivisionError) as caught:
+            fail(1)
+        assert "a // nothing  # the line" in "".join(traceback.format_exception(caught.value))

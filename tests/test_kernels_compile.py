@@ -1,0 +1,202 @@
+"""Every kernel as machine code, on a machine without a GPU: barriers, float64, memory accesses, registers and spills."""
+
+import dataclasses
+import functools
+import math
+import re
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import gpuvec  # noqa: F401  # registers the environments
+from gpuvec.engine import cuda
+from gpuvec.engine.batch import Variant, layout, signature
+from gpuvec.registration import load_env
+from gpuvec_envs.pendulum import ENV as PENDULUM
+from gpuvec_envs.pendulum import State
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(cuda.SIMULATED, reason="the simulator compiles no kernels"),
+]
+
+IDS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
+MODES = tuple(AutoresetMode)
+REGISTERS = 64  # per thread: 256 threads fit four times on a multiprocessor of 65,536 registers
+
+# What the math library's sine, cosine and tangent do with angles beyond 105,615 rad (Payne and Hanek): 64 bits of the
+# reduced angle, times pi / 2**65, as float32. The angle's bits wait in local memory.
+SLOW_PATH = re.compile(
+    r"cvt\.rn\.f64\.s64\s+(%fd\d+), %rd\d+;\s+mul\.f64\s+(%fd\d+), \1, 0d3BF921FB54442D19;\s+cvt\.rn\.f32\.f64\s+%f\d+, \2;"
+)
+
+
+class Kernel(NamedTuple):
+    """What the compilers say of a kernel."""
+
+    ptx: str
+    cubin: bytes
+    registers: int
+    stack: int  # bytes of local memory per thread
+    spills: int  # bytes
+
+    def lines(self, pattern):
+        """The instructions that match."""
+        return [line.strip() for line in self.ptx.splitlines() if re.search(pattern, line) and not line.strip().startswith(".")]
+
+    @property
+    def float64(self):
+        """The instructions on float64, but for those of the slow path."""
+        lines = SLOW_PATH.sub("", self.ptx).splitlines()
+        return [line.strip() for line in lines if ".f64" in line and not line.strip().startswith(".reg")]
+
+
+def compile_kernel(body, kernel_signature, cc=(9, 0)):
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    ptx = cuda.intermediate(body, kernel_signature, cc, "ptx")
+    ltoir = bytes(cuda.intermediate(body, kernel_signature, cc, "ltoir"))
+    arch = f"sm_{cc[0]}{cc[1]}"
+    linker = Linker(ObjectCode.from_ltoir(ltoir), options=LinkerOptions(arch=arch, link_time_optimization=True, verbose=True))
+    linker.link("cubin")
+    log = linker.get_info_log()
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    registers = re.search(r"Used (\d+) registers", log)
+    assert frame, log
+    assert registers, log
+    binary = cuda.link(ltoir, cc)
+    assert f"Compiling entry function '{binary.name}' for '{arch}'" in log
+    return Kernel(ptx, binary.cubin, int(registers[1]), int(frame[1]), int(frame[2]) + int(frame[3]))
+
+
+def environment(name):
+    return load_env(gym.spec(f"gpuvec/{name}").kwargs["env"])
+
+
+@functools.cache
+def compiled(name, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
+    return compile_env(environment(name), which, mode, cc, **options)
+
+
+def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
+    options.setdefault("action_dtype", np.int32 if signature(env).discrete else np.float32)
+    variant = Variant(mode, env.max_episode_steps, **options)
+    k = ("reset", "step").index(which)
+    with cuda.offline(cc):
+        return compile_kernel(cuda.kernels(env, variant)[k], cuda.signatures(env, layout(env, variant))[k], cc)
+
+
+def check(kernel, barriers):
+    assert len(kernel.lines(r"\bbar(rier)?\.")) == barriers
+    assert kernel.lines(r"\bcall\b") == []
+    assert kernel.lines(r"\b(ld|st|atom|red)\.(?!global\b|param\b)") == []  # no local, shared or generic memory
+    assert (kernel.stack, kernel.spills) == (0, 0)
+    assert kernel.registers <= REGISTERS
+
+
+def check_validated(kernel):
+    check(kernel, barriers=1)
+    assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 1
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
+@pytest.mark.parametrize("name", IDS)
+class TestEveryKernel:
+    def test_reset(self, name, mode):
+        kernel = compiled(name, "reset", mode)
+        check(kernel, barriers=0)
+        assert kernel.float64 == []
+        assert SLOW_PATH.search(kernel.ptx) is None
+
+    def test_step(self, name, mode):
+        kernel = compiled(name, "step", mode)
+        check(kernel, barriers=1)
+        assert kernel.float64 == []
+        assert SLOW_PATH.search(kernel.ptx) is None
+
+    def test_the_state_is_read_and_written_as_a_whole(self, name, mode):
+        """Four floats by 16 bytes, two by 8: the only float32 that is read alone is a continuous action."""
+        kernel = compiled(name, "step", mode)
+        wide = "v4" if len(signature(environment(name)).floats) == 4 else "v2"
+        assert len(kernel.lines(rf"\bld\.global\.{wide}\.f32")) == 1
+        assert len(kernel.lines(rf"\bst\.global\.{wide}\.f32")) >= 1
+        assert len(kernel.lines(r"\bld\.global\.f32")) == signature(environment(name)).components
+
+
+class TestVariants:
+    @pytest.mark.parametrize("action", [np.int64, np.uint8])
+    def test_discrete_actions_of_other_widths(self, action):
+        kernel = compiled("CartPole-v1", "step", action_dtype=action)
+        check(kernel, barriers=1)
+        assert kernel.float64 == []
+
+    def test_float64_actions_are_loaded_and_converted_and_no_more(self):
+        kernel = compiled("Pendulum-v1", "step", action_dtype=np.float64)
+        check(kernel, barriers=1)
+        assert [line.split()[0] for line in kernel.float64] == ["ld.global.f64", "cvt.rn.f32.f64"]
+
+    def test_validated_float64_actions_may_be_compared_too(self):
+        kernel = compiled("Pendulum-v1", "step", action_dtype=np.float64, validate=True)
+        check_validated(kernel)
+        assert {line.split()[0].partition(".")[0] for line in kernel.float64} <= {"ld", "cvt", "abs", "setp"}
+
+    @pytest.mark.parametrize(
+        ("name", "action"), [("CartPole-v1", np.int32), ("CartPole-v1", np.int64), ("Pendulum-v1", np.float32)]
+    )
+    def test_validated_actions(self, name, action):
+        kernel = compiled(name, "step", action_dtype=action, validate=True)
+        check_validated(kernel)
+        assert kernel.float64 == []
+
+    def test_a_step_after_the_end_is_reported_in_disabled_mode(self):
+        kernel = compiled("CartPole-v1", "step", AutoresetMode.DISABLED, validate=True)
+        check(kernel, barriers=1)
+        assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 2
+
+    @pytest.mark.parametrize("which", ["reset", "step"])
+    @pytest.mark.parametrize(
+        ("name", "names"), [("CartPole-v1", ("gravity", "sutton_barto_reward", "low")), ("Pendulum-v1", ("g", "x_init"))]
+    )
+    def test_parameters_per_env(self, name, which, names):
+        kernel = compiled(name, which, per_env=names)
+        check(kernel, barriers=int(which == "step"))
+        assert kernel.float64 == []
+
+    @pytest.mark.parametrize("cc", [(7, 5), (8, 0), (10, 0)], ids=str)
+    def test_other_architectures(self, cc):
+        for which in ("reset", "step"):
+            kernel = compiled("CartPole-v1", which, cc=cc)
+            check(kernel, barriers=int(which == "step"))
+            assert kernel.float64 == []
+            assert kernel.cubin[:4] == b"\x7fELF"
+
+
+def with_slow_sine(s, action, key, p):
+    return State(math.sin(s.theta), math.cos(s.theta_dot)), math.tan(s.theta), False
+
+
+def with_module_constant(s, action, key, p):
+    return s, math.pi * s.theta_dot * action[0], False
+
+
+def with_integer_literal(s, action, key, p):
+    return s, 2 * s.theta + s.theta_dot / 3 * action[0], False
+
+
+class TestFloat64IsFound:
+    """The checks above can fail: kernels of deliberately wrong environments."""
+
+    def test_the_library_s_sine_is_the_slow_path_and_nothing_else(self):
+        kernel = compile_env(dataclasses.replace(PENDULUM, step=with_slow_sine), "step")
+        assert len(SLOW_PATH.findall(kernel.ptx)) == 3
+        assert kernel.float64 == []
+        assert kernel.stack > 0
+        assert kernel.spills == 0
+        assert kernel.lines(r"\b(ld|st)\.local\b")
+
+    @pytest.mark.parametrize("step", [with_module_constant, with_integer_literal])
+    def test_a_leak_in_environment_code(self, step):
+        assert compile_env(dataclasses.replace(PENDULUM, step=step), "step").float64 != []
