@@ -57,7 +57,7 @@ def main() -> None:
     """Measures every device that is there."""
     p = parser(__doc__)
     p.add_argument("--devices", nargs="*", default=["cuda", "cpu"])
-    p.add_argument("--envs", nargs="*", default=["CartPole-v1", "Acrobot-v1"], metavar="NAME")
+    p.add_argument("--envs", nargs="*", default=["CartPole-v1"], metavar="NAME")
     p.add_argument("--num-envs", type=int, default=4096)
     p.add_argument("--repeats", type=int, default=3)
     given = p.parse_args()

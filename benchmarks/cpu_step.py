@@ -26,19 +26,19 @@ def make(which: str, num_envs: int) -> Any:
     return gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=num_envs, device="cpu", output="numpy")
 
 
-def turn(env: Any, ring: list[Any], seconds: float) -> tuple[float, float]:
-    """(microseconds per call, share of envs that a call steps rather than resets)."""
-    calls, start = 0, time.perf_counter()
+def turn(env: Any, ring: list[Any], seconds: float) -> tuple[float, float, float]:
+    """(microseconds per call, of processor time per call, share of envs that a call steps rather than resets)."""
+    calls, start, busy = 0, time.perf_counter(), time.process_time()
     while (now := time.perf_counter()) - start < seconds:
         for actions in ring:
             env.step(actions)
         calls += len(ring)
-    took = (now - start) / calls * 1e6
+    took, used = (now - start) / calls * 1e6, (time.process_time() - busy) / calls * 1e6
     ends = 0
     for actions in ring * 4:
         _, _, terminated, truncated, _ = env.step(actions)
         ends += np.count_nonzero(terminated | truncated)
-    return took, 1.0 - ends / (4 * len(ring) * env.num_envs)
+    return took, used, 1.0 - ends / (4 * len(ring) * env.num_envs)
 
 
 def main() -> None:
@@ -54,6 +54,7 @@ def main() -> None:
         ring = [random.integers(0, 2, num_envs) for _ in range(8)]
         envs = {which: make(which, num_envs) for which in (OURS, THEIRS)}
         took: dict[str, list[float]] = {which: [] for which in envs}
+        used: dict[str, list[float]] = {which: [] for which in envs}
         stepped = dict.fromkeys(envs, 0.0)
         for env in envs.values():
             env.reset(seed=0)
@@ -61,14 +62,16 @@ def main() -> None:
                 env.step(ring[k % 8])
         for _ in range(given.turns):
             for which, env in envs.items():
-                microseconds, stepped[which] = turn(env, ring, given.seconds)
-                took[which].append(microseconds)
+                wall, processor, stepped[which] = turn(env, ring, given.seconds)
+                took[which].append(wall)
+                used[which].append(processor)
         rates = {}
         for which, env in envs.items():
             found = timing(took[which])
             rates[which] = num_envs * stepped[which] / found.median
             of = ("CartPole-v1", "vector") if which == OURS else ()
-            details = {"us": found.median, "fastest": found.fastest, "slowest": found.slowest, "stepped": stepped[which]}
+            details = {"us": found.median, "fastest": found.fastest, "slowest": found.slowest}
+            details |= {"processor_us": timing(used[which]).median, "stepped": stepped[which]}
             figures.add(f"{which}.{num_envs}", rates[which], "M steps/s", of, **details)
             env.close()
         # From neighbouring turns, which other work on the machine slows alike.

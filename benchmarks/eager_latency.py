@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from measure import Figures, host_time, parser
@@ -23,11 +23,20 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def bare_launches(env: Any, actions: Any) -> dict[str, Callable[[], object]]:
-    """Calls that launch the env's step kernel and do nothing else."""
+class Bare(NamedTuple):
+    """The step kernel of an environment with all that a launch needs."""
+
+    kernel: Any  # of cuda.core
+    blocks: int
+    threads: int
+    stream: int  # handle
+    arguments: list[int]  # addresses, and the number of envs
+
+
+def bare(env: Any, actions: Any) -> Bare:
+    """The step kernel for int64 actions, compiled as the environment compiles it."""
     import torch
-    from cuda.bindings import driver
-    from cuda.core import LEGACY_DEFAULT_STREAM, LaunchConfig, ObjectCode, Stream, launch
+    from cuda.core import ObjectCode
 
     from gpuvec.engine import cuda
 
@@ -36,25 +45,36 @@ def bare_launches(env: Any, actions: Any) -> dict[str, Callable[[], object]]:
     cc = torch.cuda.get_device_capability()
     body, signature = cuda.kernels(sim.env, variant)[1], cuda.signatures(sim.env, sim.layout)[1]
     binary = cuda.link(cuda.intermediate(body, signature, cc, "ltoir"), cc)
-    kernel = ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name)
     kept = [array.data.ptr for array in sim.buffers.values()]
-    values = [*kept, actions.data_ptr(), 0, 0, *env._outputs.take()[0], env.num_envs]
+    return Bare(
+        kernel=ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name),
+        blocks=-(-env.num_envs // cuda.THREADS),
+        threads=cuda.THREADS,
+        stream=torch.cuda.current_stream().cuda_stream,
+        arguments=[*kept, actions.data_ptr(), 0, 0, *env._outputs.take()[0], env.num_envs],
+    )
 
-    handle = torch.cuda.current_stream().cuda_stream
-    stream = Stream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
-    blocks = -(-env.num_envs // cuda.THREADS)
-    config = LaunchConfig(grid=blocks, block=cuda.THREADS)
 
-    error, function = driver.cuKernelGetFunction(kernel.handle)
+def by_cuda_core(b: Bare) -> Callable[[], object]:
+    """A call that launches by cuda.core."""
+    from cuda.core import LEGACY_DEFAULT_STREAM, LaunchConfig, Stream, launch
+
+    stream = Stream.from_handle(b.stream) if b.stream else LEGACY_DEFAULT_STREAM
+    config = LaunchConfig(grid=b.blocks, block=b.threads)
+    return lambda: launch(stream, config, b.kernel, *b.arguments)
+
+
+def by_driver(b: Bare) -> Callable[[], object]:
+    """A call that launches by the driver's own function, with arguments laid out beforehand."""
+    from cuda.bindings import driver
+
+    error, function = driver.cuKernelGetFunction(b.kernel.handle)
     assert error == driver.CUresult.CUDA_SUCCESS, error
-    held = (ctypes.c_uint64 * len(values))(*values)
-    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(held) + 8 * k for k in range(len(values))))
-    shape, place, on = (blocks, 1, 1, cuda.THREADS, 1, 1, 0), ctypes.addressof(pointers), driver.CUstream(handle)
-
-    def by_driver(keep: Any = (held, pointers, kernel)) -> object:
-        return driver.cuLaunchKernel(function, *shape, on, place, 0)
-
-    return {"bare.cuda_core": lambda: launch(stream, config, kernel, *values), "bare.driver": by_driver}
+    count = len(b.arguments)
+    values = (ctypes.c_uint64 * count)(*b.arguments)
+    pointers = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * k for k in range(count)))
+    shape, place, stream = (b.blocks, 1, 1, b.threads, 1, 1, 0), ctypes.addressof(pointers), driver.CUstream(b.stream)
+    return lambda keep=(values, pointers): driver.cuLaunchKernel(function, *shape, stream, place, 0)
 
 
 def replay(env: Any, actions: Any) -> Callable[[], object]:
@@ -97,36 +117,33 @@ def main() -> None:
 
     figures = Figures("eager_latency", given.json)
     actions = torch.randint(0, 2, (given.num_envs,), device="cuda")
-    bare: dict[str, float] = {}
+    floor: dict[str, float] = {}  # of the case
 
     def run(name: str, call: Callable[[], object]) -> float:
         took = host_time(call)
-        over = {"over_bare_us": took.median - bare["us"]} if bare else {}
+        over = {"over_bare_us": took.median - floor["us"]} if floor else {}
         figures.add(name, took.median, "us", OF, fastest=took.fastest, slowest=took.slowest, **over)
         return took.median
 
-    def attempt(prefix: str, calls: Callable[[], dict[str, Callable[[], object]]]) -> None:
+    def attempt(case: str, calls: Callable[[], dict[str, Callable[[], object]]]) -> None:
         try:
             for name, call in calls().items():
-                run(f"{prefix}{name}", call)
+                took = run(f"{case}.{name}", call)
+                if name == "bare.cuda_core":
+                    floor["us"] = took
         except Exception as error:  # noqa: BLE001  # one group that fails must not cost the others
-            figures.failed(f"{prefix}*", error)
+            figures.failed(f"{case}.*", error)
 
     for case, options in CASES.items():
         env = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=given.num_envs, device="cuda", output="torch", **options)
         env.reset(seed=0)
         env.step(actions)
-        prefix = f"{case}."
-        bare.clear()
-        try:
-            launches = bare_launches(env, actions)
-            bare["us"] = run(f"{prefix}bare.cuda_core", launches.pop("bare.cuda_core"))
-            attempt(prefix, lambda launches=launches: launches)
-        except Exception as error:  # noqa: BLE001  # as above
-            figures.failed(f"{prefix}bare", error)
-        attempt(prefix, lambda env=env: {"step": lambda: env.step(actions)})
-        attempt(prefix, lambda env=env: parts(env, actions))
-        attempt(prefix, lambda env=env: {"graph_replay": replay(env, actions)})
+        floor.clear()
+        attempt(case, lambda env=env: {"bare.cuda_core": by_cuda_core(bare(env, actions))})
+        attempt(case, lambda env=env: {"bare.driver": by_driver(bare(env, actions))})
+        attempt(case, lambda env=env: {"step": lambda: env.step(actions)})
+        attempt(case, lambda env=env: parts(env, actions))
+        attempt(case, lambda env=env: {"graph_replay": replay(env, actions)})
         env.close()
 
 

@@ -120,5 +120,5 @@ def make(id: str, num_envs: int, **kwargs: Any) -> Any:
 
 @cache
 def shared(id: str, num_envs: int, **kwargs: Any) -> Any:
-    """As `make`, compiled once for all tests: for those that begin with a seeded reset, change no parameter and close nothing."""
+    """As `make`, once for all tests: for those that begin with a seeded reset, change no parameter and close nothing."""
     return make(id, num_envs, **kwargs)

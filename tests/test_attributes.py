@@ -10,10 +10,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.wrappers.vector import RecordVideo
-
-from gpuvec.errors import UnknownParameterError
 from tests.arrays import host, on_device, reset, step
 from tests.counter import DRAWN, make, shared
+
+from gpuvec.errors import UnknownParameterError
 
 E = 3
 
@@ -255,7 +255,9 @@ class TestRender:
         moviepy["moviepy.video.io.ImageSequenceClip"] = SimpleNamespace(ImageSequenceClip=Clip)
         for name, module in moviepy.items():
             monkeypatch.setitem(sys.modules, name, module)
-        video = RecordVideo(drawing, str(tmp_path / "video"), record_first_only=True, video_length=4, step_trigger=lambda t: t == 0)
+        video = RecordVideo(
+            drawing, str(tmp_path / "video"), record_first_only=True, video_length=4, step_trigger=lambda t: t == 0
+        )
         video.reset(options={"first": 5.0})
         for _ in range(6):
             video.step(on_device(drawing, np.zeros(5, int)))

@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-
 from tests.arrays import host, on_device, reset, step
 from tests.counter import PlainCounter, make, shared
 

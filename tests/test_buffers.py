@@ -9,7 +9,6 @@ import weakref
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-
 from tests.arrays import address, host, on_device, step
 from tests.counter import make, shared
 
@@ -68,7 +67,7 @@ def test_one_buffer_is_written_in_place(device):
 
 @pytest.mark.parametrize("buffers", [0, -1, 1.5, True, "2"])
 def test_what_is_no_ring(buffers):
-    with pytest.raises(ValueError, match="buffers must be None .* or at least 1"):
+    with pytest.raises(ValueError, match=r"buffers must be None .* or at least 1"):
         make("tests/Counter-v0", 2, buffers=buffers)
 
 
@@ -84,9 +83,7 @@ class TestOut:
     def test_all_arrays(self, device, output):
         env = counter(device, **({"output": output} if output else {}))
         storage = [own_arrays(env) for _ in range(9)]
-        expected = []
-        for t in range(9):
-            expected.append(step(env, np.full(E, t)))
+        expected = [step(env, np.full(E, t)) for t in range(9)]
         env.reset(seed=0)
         for t, out in enumerate(storage):
             result = env.step(on_device(env, np.full(E, t)), out=out)

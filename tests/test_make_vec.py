@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
+from tests.counter import COUNTER, make
 
 import gpuvec
 from gpuvec.errors import AuthoringError, UnknownParameterError
 from gpuvec.registration import load_env, register
-from tests.counter import COUNTER, make
 
 BUNDLED = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 ARGUMENTS = [
@@ -84,7 +84,9 @@ def test_the_caller_s_arguments_are_left_as_they_are():
     assert isinstance(gym.spec("gpuvec/CartPole-v1").kwargs.get("gravity", 0.0), float)
 
 
-@pytest.mark.parametrize(("given", "named"), [("gravty", "'gravity'"), ("autoreset", "'autoreset_mode'"), ("devise", "'device'")])
+@pytest.mark.parametrize(
+    ("given", "named"), [("gravty", "'gravity'"), ("autoreset", "'autoreset_mode'"), ("devise", "'device'")]
+)
 def test_an_unknown_argument_is_told_near_ones(given, named):
     with pytest.raises(UnknownParameterError, match=f"'{given}'.*did you mean {named}"):
         make("gpuvec/CartPole-v1", 2, **{given: 1.0})
@@ -119,7 +121,10 @@ def test_registering_twice_changes_nothing():
 
 def test_an_env_without_a_name_is_refused():
     with pytest.raises(AuthoringError, match="bound to no name"):
-        register("tests/Nameless-v0", gpuvec.Single(*(getattr(COUNTER, k) for k in ("state", "params", "reset", "step", "observe", "spaces"))))
+        register(
+            "tests/Nameless-v0",
+            gpuvec.Single(*(getattr(COUNTER, k) for k in ("state", "params", "reset", "step", "observe", "spaces"))),
+        )
     assert "tests/Nameless-v0" not in gym.registry
     with pytest.raises(AuthoringError, match=r"'tests.counter:nothing' holds NoneType"):
         register("tests/Nameless-v0", "tests.counter:nothing")

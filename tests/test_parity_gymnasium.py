@@ -10,6 +10,7 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 import pytest
+from tests.arrays import host, step
 
 from gpuvec_envs import acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum
 
@@ -88,12 +89,12 @@ def test_one_step_agrees(name, device):
     assert known.clear.mean() >= 0.99
 
     env = gymnasium.make_vec(
-        f"gpuvec/{name}", num_envs=len(known.before), device=device, output="numpy", autoreset_mode="Disabled"
+        f"gpuvec/{name}", num_envs=len(known.before), device=device, autoreset_mode="Disabled"
     )
     env.reset(seed=0)
     env.set_state(dict(zip(fields, known.before.T, strict=True)))
-    obs, reward, terminated, truncated, info = env.step(known.action)
-    state = np.stack([env.get_state()[field] for field in fields], 1)
+    obs, reward, terminated, truncated, info = step(env, known.action)
+    state = np.stack([host(env.get_state())[field] for field in fields], 1)
     env.close()
 
     clear = known.clear

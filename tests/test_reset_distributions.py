@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from scipy import stats
+from tests.arrays import host, step
 
 E = 20_000
 CORRELATION = 4.5 / math.sqrt(E)
@@ -61,33 +62,33 @@ def test_starts(name, device):
     """Episodes last one step, so that a step shows what an automatic reset draws."""
     rule, (options, other) = RULES[name], OPTIONS[name]
     env = gymnasium.make_vec(
-        f"gpuvec/{name}", num_envs=E, device=device, output="numpy", autoreset_mode="SameStep", max_episode_steps=1
+        f"gpuvec/{name}", num_envs=E, device=device, autoreset_mode="SameStep", max_episode_steps=1
     )
 
     env.reset(seed=1)
-    first = env.get_state()
+    first = host(env.get_state())
     assert_starts(first, rule)
     for values in drawn(first, rule):  # neighbouring rows share nothing
         assert_uncorrelated([values[:-1], values[1:]])
 
     env.reset()
-    again = env.get_state()
+    again = host(env.get_state())
     assert_starts(again, rule)
     assert_uncorrelated(drawn(first, rule) + drawn(again, rule))
 
     env.reset(seed=2, options=options)
-    given = env.get_state()
+    given = host(env.get_state())
     assert_starts(given, other)
     assert_uncorrelated(drawn(first, rule) + drawn(given, other))
 
-    *_, truncated, _ = env.step(np.zeros(env.action_space.shape, env.action_space.dtype))
+    *_, truncated, _ = step(env, np.zeros(env.action_space.shape, env.action_space.dtype))
     assert truncated.all()
-    automatic = env.get_state()
+    automatic = host(env.get_state())
     assert_starts(automatic, rule)  # options hold for one reset
     assert_uncorrelated(drawn(given, other) + drawn(automatic, rule))
 
     env.reset(seed=list(range(E)))
-    assert_starts(env.get_state(), rule)
+    assert_starts(host(env.get_state()), rule)
     env.close()
 
 
@@ -96,12 +97,12 @@ def test_parameters_are_the_bounds_of_every_start(name, device):
     """What reset options change for once, keyword arguments change for good: automatic resets too."""
     options, rule = OPTIONS[name]
     env = gymnasium.make_vec(
-        f"gpuvec/{name}", num_envs=E, device=device, output="numpy", autoreset_mode="SameStep", max_episode_steps=1, **options
+        f"gpuvec/{name}", num_envs=E, device=device, autoreset_mode="SameStep", max_episode_steps=1, **options
     )
     env.reset(seed=3)
-    assert_starts(env.get_state(), rule)
-    env.step(np.zeros(env.action_space.shape, env.action_space.dtype))
-    assert_starts(env.get_state(), rule)
+    assert_starts(host(env.get_state()), rule)
+    step(env, np.zeros(env.action_space.shape, env.action_space.dtype))
+    assert_starts(host(env.get_state()), rule)
     env.close()
 
 

@@ -8,10 +8,10 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from gpuvec import Key
 from tests.arrays import host, on_device, reset, step
 from tests.counter import MIXED, make, shared
+
+from gpuvec import Key
 
 E = 5
 MODES = list(AutoresetMode)

@@ -8,10 +8,10 @@ import pickle
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-
-from gpuvec.errors import StateError
 from tests.arrays import host, on_device, reset, step
 from tests.counter import make, shared
+
+from gpuvec.errors import StateError
 
 E = 5
 MODES = list(AutoresetMode)
@@ -184,7 +184,7 @@ class TestSaveAndLoad:
         saved = env.state_dict()
         expected = host(env.step(np.ones((E, 2), int)))
         if output == "numpy":
-            saved = pickle.loads(pickle.dumps(saved))
+            saved = pickle.loads(pickle.dumps(saved))  # noqa: S301  # its own bytes
         env.reset(seed=50)
         env.load_state_dict(saved)
         np.testing.assert_array_equal(host(env.step(np.ones((E, 2), int)))[0], expected[0])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
-
 from tests.arrays import host, on_device, reset, step
 from tests.counter import make, shared
 

@@ -3,10 +3,10 @@
 #
 #     bash tools/gpu_session.sh OUT [PART ...]
 #
-# Parts: tests memory sanitizer env_step eager_latency cold_start ppo record; all of them without a choice. Each has a time
+# Parts: tests env_step eager_latency sanitizer ppo cold_start memory record; all of them without a choice. Each has a time
 # limit of its own, and a part that fails does not stop the next; the exit status is the number of parts that failed. OUT gets
 # session.log, summary.txt, figures.jsonl, tests.xml, memory.xml, sanitizer.log and record.json, which belongs into
-# gpu-results/. PYTHON names the interpreter.
+# gpu-results/. PYTHON names the interpreter, LIMIT the seconds that all parts together may take.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,8 +23,16 @@ failed=0
 
 # part NAME SECONDS COMMAND...: runs the command, and notes how it ended and how long it took.
 part() {
-    local name=$1 limit=$2 start=$SECONDS status
+    local name=$1 limit=$2 start=$SECONDS status left
     shift 2
+    left=$((${LIMIT:-570} - SECONDS))
+    [[ $name == record ]] || left=$((left - 30)) # the record is made whatever else there was time for
+    limit=$((limit < left ? limit : left))
+    if ((limit < 10)); then
+        printf '%-14s no time left\n' "$name" | tee -a "$log" "$summary"
+        failed=$((failed + 1))
+        return
+    fi
     echo "===== $name (at most $limit s): $*" | tee -a "$log"
     timeout --kill-after=10 "$limit" "$@" 2>&1 | tee -a "$log"
     status=${PIPESTATUS[0]}
@@ -35,17 +43,17 @@ part() {
 run() {
     case $1 in
     tests) # single threads, since each of the workers would start one per core
-        OMP_NUM_THREADS=1 part tests 200 "$python" -m pytest tests -m gpu -n "$workers" --dist worksteal --timeout 120 \
+        OMP_NUM_THREADS=1 part tests 240 "$python" -m pytest tests -m gpu -n "$workers" --dist worksteal --timeout 120 \
             -q --no-header -p no:cacheprovider --deselect tests/gpu/test_memory.py --junitxml "$out/tests.xml"
         ;;
     memory) # alone on the device, whose free memory it reads
-        part memory 120 "$python" -m pytest tests/gpu/test_memory.py --timeout 100 -q --no-header -p no:cacheprovider \
+        part memory 90 "$python" -m pytest tests/gpu/test_memory.py --timeout 100 -q --no-header -p no:cacheprovider \
             --junitxml "$out/memory.xml"
         ;;
     sanitizer) part sanitizer 150 "$python" tests/gpu/sanitize.py --seconds 130 --json "$figures" --log "$out/sanitizer.log" ;;
     env_step) part env_step 150 "$python" benchmarks/env_step.py --json "$figures" ;;
     eager_latency) part eager_latency 60 "$python" benchmarks/eager_latency.py --json "$figures" ;;
-    cold_start) part cold_start 90 "$python" benchmarks/cold_start.py --json "$figures" ;;
+    cold_start) part cold_start 70 "$python" benchmarks/cold_start.py --json "$figures" ;;
     ppo) part ppo 120 "$python" benchmarks/ppo.py --json "$figures" ;;
     record)
         part record 60 "$python" benchmarks/record.py --figures "$figures" --tests "$out/tests.xml" "$out/memory.xml" \
@@ -59,7 +67,7 @@ run() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2>&1 | tee -a "$log"
-for name in "${@:-tests memory sanitizer env_step eager_latency cold_start ppo record}"; do
+for name in "${@:-tests env_step eager_latency sanitizer ppo cold_start memory record}"; do
     for one in $name; do
         run "$one"
     done

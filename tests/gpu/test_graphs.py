@@ -86,7 +86,7 @@ def test_a_wrapped_step_is_captured_too(make: Callable[..., Any], actions: Calla
 
     def build() -> Any:
         env = make("Pendulum-v1", autoreset_mode="SameStep", max_episode_steps=20)
-        env = w.RescaleAction(w.ClipAction(env), -0.5, 0.5)
+        env = w.ClipAction(w.RescaleAction(env, -0.5, 0.5))
         env = w.ClipReward(w.NormalizeReward(w.NormalizeObservation(w.RecordEpisodeStatistics(env))), -1.0, 1.0)
         env.reset(seed=0)
         return env

@@ -13,8 +13,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 
-from gpuvec.engine.batch import layout  # noqa: E402  # after the packages that the tests cannot do without
-from gpuvec.vector.outputs import SLAB_BYTES, SLAB_STEPS  # noqa: E402
+from gpuvec.vector.outputs import SLAB_BYTES, SLAB_STEPS  # noqa: E402  # after the packages that it cannot do without
 
 pytestmark = pytest.mark.gpu
 MODES = ("SameStep", "NextStep", "Disabled")
@@ -98,7 +97,7 @@ def test_a_thousand_steps_launch_a_thousand_kernels_and_copy_nothing(
         categories, kernels = traced(tmp_path, run)
     assert kernels.most_common(1)[0][1] == 1000, kernels
     assert categories["gpu_memcpy"] == 0
-    arrays = len(layout(env._env, env._sim.variant).returned)
+    arrays = len(env._sim.layout.returned)
     steps = min(SLAB_STEPS, SLAB_BYTES // env._outputs._bytes)
     slabs = 0 if buffers else -(-1000 // steps)
     assert len(allocated.found) <= slabs * arrays
@@ -135,7 +134,7 @@ def test_wrappers_do_not_wait_for_the_device(
 
     for mode in MODES:
         env = make("Pendulum-v1", autoreset_mode=mode, max_episode_steps=5)
-        env = w.RescaleAction(w.ClipAction(env), -0.5, 0.5)
+        env = w.ClipAction(w.RescaleAction(env, -0.5, 0.5))
         env = w.ClipReward(w.NormalizeReward(w.NormalizeObservation(w.RecordEpisodeStatistics(env))), -1.0, 1.0)
         env.reset(seed=0)
         ring = actions(env, 8)

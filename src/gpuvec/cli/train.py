@@ -49,7 +49,7 @@ def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, epis
         run.save(result.checkpoint)
     finally:
         run.close()
-    returns = evaluate(result.network, args.env, episodes=episodes, seed=args.seed + 1, device=args.device, params=args.params)
+    returns = evaluate(result.network, args.env, episodes=episodes, seed=args.seed + 2, device=args.device, params=args.params)
     last = result.history[-1]
     print(f"trained    {last['steps']:,.0f} steps in {last['seconds']:.1f} s, {last['steps_per_second']:,.0f} steps/s")
     solved = "" if spec.reward_threshold is None else f", solved at {spec.reward_threshold:g}"

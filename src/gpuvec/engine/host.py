@@ -58,21 +58,24 @@ class HostKernels:
         access = host_memory()
         _, advance = compose(self._env, variant, access)
         load, store = access.load, access.store
+        batch = self._batch
 
         @njit(nogil=True, error_model="numpy")
-        def loop(b: Any, first: int, last: int) -> None:
+        def loop(addresses: Any, first: int, last: int) -> None:
+            b = batch(*addresses)
             clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
             for e in range(first, last):
                 advance(b, e, clock)
 
         @njit(error_model="numpy")
-        def tick(b: Any) -> None:
+        def tick(addresses: Any) -> None:
+            b = batch(*addresses)
             store(b.clock, 0, np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1)), np.uint32)
 
-        batch, first, others = self._batch, self._first, self._others
+        first, others = self._first, self._others
 
         def call(stream: int, *arguments: Any) -> None:
-            b = batch(*arguments)
+            b = arguments
             if others:
                 pool = self._threads()
                 parts = [pool.submit(loop, b, *rows) for rows in others]

@@ -42,6 +42,7 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
     load, store, load_row, store_row, lowest, near = access
     words = like(u32, 4)
     load_state, store_state = _state_access(env, s, access)
+    declared = _declared(env, s)
     params, reset_params = _params_access(env, variant, access)
     action, fault = _action_access(env, s, variant, access)
     reset, step, observe = device(env.reset), device(env.step), device(env.observe)
@@ -83,8 +84,7 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
                 origin = u32(origin - u32(1))
             store_row(b.streams, e, (seed, high, row, origin))
             store(b.start, e, u32(clock), u32)
-            s = reset(Key(seed, high, row, u32(clock - origin), i32(0)), reset_params(b, e, r))
-            store_state(b, e, s)
+            store_state(b, e, declared(reset(Key(seed, high, row, u32(clock - origin), i32(0)), reset_params(b, e, r))))
         store_row(b.obs, e, features(observe(load_state(b, e), params(b, e))))
 
     @inline
@@ -96,7 +96,7 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
         reward, terminated, truncated = f32(0.0), False, False
         if not same_step and t == i32(0):  # its episode ended in the last step
             if next_step:
-                s = reset(key(b, e, start, 0), p)
+                s = declared(reset(key(b, e, start, 0), p))
             else:
                 store(b.start, e, u32(clock + u32(1)), u32)
                 if validate:
@@ -105,7 +105,8 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
         else:
             if validate:
                 fault(b, e)
-            s, reward, terminated = step(s, action(b, e), key(b, e, start, t), p)
+            s, gained, dead = step(s, action(b, e), key(b, e, start, t), p)
+            s, reward, terminated = declared(s), f32(gained), bool(dead)
             seen = features(observe(s, p))
             truncated = t >= limit
             over = terminated or truncated
@@ -115,13 +116,13 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
                     store_row(b.final_obs, e, seen)
                 if over:
                     store(b.start, e, u32(clock), u32)
-                    s = reset(key(b, e, clock, 0), p)
+                    s = declared(reset(key(b, e, clock, 0), p))
                     seen = features(observe(s, p))
             elif over:
                 store(b.start, e, u32(clock + u32(1)), u32)
         store_state(b, e, s)
         store_row(b.obs, e, seen)
-        store(b.reward, e, f32(reward), f32)
+        store(b.reward, e, reward, f32)
         store(b.terminated, e, terminated, b1)
         store(b.truncated, e, truncated, b1)
 
@@ -142,6 +143,13 @@ def _state_access(env: Single, s: Signature, access: Access) -> tuple[Any, Any]:
         store += f"    store_row(b.state, e, ({''.join(f'f32(s.{k}), ' for k in s.floats)}))\n"
     store += "".join(f"    store(b.state_{k}, e, s.{k}, t_{k})\n" for k in s.others)
     return inline(generated("load_state", load, **scope)), inline(generated("store_state", store, **scope))
+
+
+def _declared(env: Single, s: Signature) -> Any:
+    """`declared(s)`: a state whose fields have the types that the class says; `s.count + 1` makes an int64, say."""
+    scope = {"State": env.state} | {f"t_{k}": s.others.get(k, f32) for k in env.state._fields}
+    fields = ", ".join(f"t_{k}(s.{k})" for k in env.state._fields)
+    return inline(generated("declared", f"def declared(s):\n    return State({fields})\n", **scope))
 
 
 def _params_access(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:

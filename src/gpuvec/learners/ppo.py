@@ -15,6 +15,7 @@ Letters: E environments, T steps, D observation features, K action components, B
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from gpuvec.engine.device import device as named_device
 from gpuvec.errors import StateError
 from gpuvec.learners.advantage import gae
 from gpuvec.learners.episodes import Episodes
+from gpuvec.learners.evaluate import evaluate
 from gpuvec.learners.graph import capture
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.optimizer import adam
@@ -35,10 +37,13 @@ from gpuvec.learners.ppo_args import Args
 from gpuvec.learners.settings import settings
 from gpuvec.learners.state import copies, restore
 
+__all__ = ["PPO", "Args", "Batch", "Result", "Storage", "loss", "surrogate", "train", "value_error"]
+
 METRICS = (
     "episodes", "return", "length", "last_return", "explained_variance",
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm",
 )  # fmt: skip
+ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
 
 
 class Storage(NamedTuple):
@@ -186,9 +191,14 @@ class PPO:
     def capture(self) -> None:
         """Records each part as a CUDA graph; what this runs leaves no trace in the learner or its environments."""
         saved = self.state_dict()
-        version = lambda: self.env.unwrapped.kernel_version  # noqa: E731
-        parts = (self.collect, self.estimate, self.improve)
-        self.parts = tuple(capture(part, self.args.device, self.generator, version) for part in parts)
+
+        def version() -> int:
+            return int(self.env.unwrapped.kernel_version)
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # how Inductor tells of a choice it made
+            parts = (self.collect, self.estimate, self.improve)
+            self.parts = tuple(capture(part, self.args.device, self.generator, version) for part in parts)
         self.load_state_dict(saved)
 
     def iterate(self) -> None:
@@ -266,7 +276,7 @@ def train(
         if args.device != "cpu":
             learner.capture()
         history: list[dict[str, float]] = []
-        first, begin = learner.iteration, time.perf_counter()
+        first, begin, confirm = learner.iteration, time.perf_counter(), 0
         while learner.iteration < args.iterations:
             learner.iterate()
             metrics = learner.read()
@@ -276,6 +286,10 @@ def train(
             history.append({**progress, **metrics})
             if on_iteration is not None:
                 on_iteration(learner, history[-1])
-            if args.target_return is not None and metrics["last_return"] >= args.target_return:
-                break
+            if args.target_return is not None and metrics["last_return"] >= args.target_return and done >= confirm:
+                # Those episodes began under older policies, and a policy that has nothing left to learn drifts.
+                returns = evaluate(learner.network, args.env, seed=args.seed + 1, device=args.device, params=args.params)
+                if float(returns.mean()) >= args.target_return:
+                    break
+                confirm = done + ITERATIONS_TO_CONFIRM
         return Result(args, learner.network, history, learner.state_dict())

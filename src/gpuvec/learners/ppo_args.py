@@ -29,7 +29,7 @@ class Args:
     total_steps: int | None = None
     """Environment steps in all, rounded up to whole iterations; by default those of 128 iterations."""
     target_return: float | None = None
-    """Stop once the mean over all environments of the last episode's return reaches this."""
+    """Stop once the mean over all environments of the last episode's return reaches this, and an evaluation confirms it."""
     epochs: int = 4
     """Passes over a rollout."""
     minibatches: int = 4

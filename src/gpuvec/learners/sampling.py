@@ -41,9 +41,8 @@ class Categorical(NamedTuple):
         return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
-        """(...,) in nats; an action of probability 0 adds 0."""
-        lowest = torch.finfo(self.log_probs.dtype).min
-        return -(self.log_probs.exp() * self.log_probs.clamp(min=lowest)).sum(-1)
+        """(...,) in nats."""
+        return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
 
 class Gaussian(NamedTuple):

@@ -51,8 +51,10 @@ class Actions:
             if (int(where[0]), int(where[1])) != (2, self._device.ordinal):
                 kind = "the CPU" if int(where[0]) == 1 else f"cuda:{int(where[1])}"
                 raise ValueError(f"actions lie on {kind}; this environment runs on {self._device}: move them there.")
-            with on_stream(self._device, stream):  # DLPack makes this stream wait for the producer's
-                array = xp.asarray(xp.from_dlpack(actions), order="C")
+            array = xp.asarray(xp.from_dlpack(actions), order="C")  # CuPy's current stream waits for the producer's
+            current = xp.cuda.get_current_stream()
+            if current.ptr != stream:
+                on_stream(self._device, stream).wait_event(current.record())
             return int(array.data.ptr), array.dtype.name, array.shape, array
         if np.isscalar(actions) or actions is None:
             raise TypeError(f"actions are {actions!r}; this environment takes one row per environment, in shape {self._shape}.")

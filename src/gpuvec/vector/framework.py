@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -171,11 +171,11 @@ class _Handle(NamedTuple):
         return 0, self.value  # version of the protocol
 
 
-def on_stream(device: Device, stream: int) -> AbstractContextManager[Any]:
-    """Makes array operations of the device's module run on `stream`."""
+def on_stream(device: Device, stream: int) -> Any:
+    """A context in which array operations of the device's module run on `stream`; with CUDA, CuPy's object for it."""
     if device.kind != "cuda":
         return nullcontext()
-    return device.arrays.cuda.Stream.from_external(_Handle(stream))  # type: ignore[no-any-return]  # CuPy has no types
+    return device.arrays.cuda.Stream.from_external(_Handle(stream))
 
 
 def as_native(device: Device, array: Any, dtype: Any = None) -> Any:

@@ -111,10 +111,14 @@ def step_limit(max_episode_steps: int | None) -> int | None:
 
 
 def action_fault(env: int, given: int, space: gym.Space[Any]) -> str:
-    """What is wrong with the action of `env`; `given` is its value, or the index of a component that is no number."""
+    """What is wrong with the action of `env`; `given` is its value, or the index of a component that is no number.
+
+    Values of 64 bits come as the nearest of 32.
+    """
     if isinstance(space, gym.spaces.Box):
         return f"environment {env} was given an action whose component {given} is not finite; allowed are finite numbers."
-    value = given - 2**32 if given >= 2**31 else given
+    number = given - 2**32 if given >= 2**31 else given
+    value = f"{number} or {'more' if number > 0 else 'less'}" if number in (2**31 - 1, -(2**31)) else str(number)
     if isinstance(space, gym.spaces.Discrete):
         return f"environment {env} was given action {value}; allowed are {space.start} to {space.start + space.n - 1}."
     return f"environment {env} was given an action with component {value}; the action space is {space}."

@@ -1,0 +1,425 @@
+"""PPO: its formulas against numbers worked out by hand, its rollouts against the environment, and that it learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+torch = pytest.importorskip("torch")
+
+from gpuvec import Single, register, uniform  # noqa: E402  # after the package that it cannot do without
+from gpuvec.errors import StateError  # noqa: E402
+from gpuvec.learners.advantage import gae  # noqa: E402
+from gpuvec.learners.evaluate import evaluate, policy_of  # noqa: E402
+from gpuvec.learners.networks import ActorCritic  # noqa: E402
+from gpuvec.learners.ppo import METRICS, PPO, Args, Batch, loss, surrogate, train, value_error  # noqa: E402
+from gpuvec.learners.run import Run, load  # noqa: E402
+from gpuvec.learners.sampling import Categorical, Gaussian  # noqa: E402
+
+
+class Point(NamedTuple):
+    x: float
+
+
+class NoParams(NamedTuple):
+    pass
+
+
+# One step: the best action is the observation.
+FOLLOW = Single(
+    state=Point,
+    params=NoParams(),
+    reset=lambda key, p: Point(uniform(key, 0, -0.8, 0.8)),
+    step=lambda s, action, key, p: (s, -((action[0] - s.x) ** 2), True),
+    observe=lambda s, p: (s.x,),
+    spaces=lambda p: (Box(-1.0, 1.0, (1,)), Box(-1.0, 1.0, (1,))),
+)
+
+# A reward of 1 for ever, of which one is shown four steps at a time.
+FOREVER = Single(
+    state=Point,
+    params=NoParams(),
+    reset=lambda key, p: Point(0.0),
+    step=lambda s, action, key, p: (s, 1.0, False),
+    observe=lambda s, p: (1.0,),
+    spaces=lambda p: (Box(0.0, 1.0, (1,)), Discrete(2)),
+    max_episode_steps=4,
+)
+
+register("tests/Follow-v0", FOLLOW)
+register("tests/Forever-v0", FOREVER)
+
+SMALL: dict[str, Any] = {
+    "device": "cpu", "num_envs": 8, "num_steps": 16, "hidden": (16,), "params": {"max_episode_steps": 20},
+}  # fmt: skip
+MAKE = gym.make_vec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once() -> Iterator[None]:
+    """Compiling its kernels takes longer than most tests here, and a seeded reset makes an environment like new."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gym, "make_vec", lambda env, num_envs, **kwargs: made(env, num_envs, tuple(sorted(kwargs.items()))))
+        yield
+    made.cache_clear()
+
+
+@cache
+def made(env: str, num_envs: int, kwargs: tuple[tuple[str, Any], ...]) -> Any:
+    found = MAKE(env, num_envs=num_envs, **dict(kwargs))
+    found.close = lambda: None  # type: ignore[method-assign]
+    return found
+
+
+def twin_of(ppo: PPO) -> Any:
+    """An environment like the learner's own, which is used up by then."""
+    args = ppo.args
+    return gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
+
+
+def learner(**settings: Any) -> PPO:
+    args = Args(**{**SMALL, **settings}).resolved("cpu")
+    env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
+    return PPO(args, env)
+
+
+class TestFormulas:
+    def test_the_surrogate_is_clipped_where_that_lowers_it(self) -> None:
+        ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1, 0.9])
+        advantage = torch.tensor([2.0, -2.0, 2.0, -2.0, 2.0, -2.0])
+        # Raising a good action's probability pays up to 1.2, lowering a bad one's up to 0.8; the wrong way costs in full.
+        expected = torch.tensor([2.4, -3.0, 1.0, -1.6, 2.2, -1.8])
+        torch.testing.assert_close(surrogate(ratio, advantage, 0.2), expected)
+
+    def test_nothing_pulls_where_it_is_clipped(self) -> None:
+        ratio = torch.tensor([1.5, 1.5, 0.5, 0.5], requires_grad=True)
+        advantage = torch.tensor([2.0, -2.0, 2.0, -2.0])
+        (gradient,) = torch.autograd.grad(surrogate(ratio, advantage, 0.2).sum(), ratio)
+        assert gradient.tolist() == [0.0, -2.0, 2.0, 0.0]
+
+    def test_value_error(self) -> None:
+        value, old, target = torch.tensor([[3.0, 1.0, 1.1], [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
+        assert value_error(value, old, target, None).tolist() == pytest.approx([0.5, 0.5, 0.405])
+        # Clipped: 1.2 instead of 3 is no better, and the higher error counts; 1.1 is within the clip.
+        assert value_error(value, old, target, 0.2).tolist() == pytest.approx([0.5, 0.5, 0.405])
+        far = torch.tensor([4.0])  # 1.2 is further from it than 3 is
+        assert value_error(value[:1], old[:1], far, 0.2).tolist() == pytest.approx([0.5 * 2.8**2])
+
+    def test_the_first_gradient_is_the_policy_gradient(self) -> None:
+        """Before any update all ratios are 1: the surrogate then pulls as advantage times log-probability does."""
+        ppo = learner(entropy_weight=0.0, value_weight=0.0)
+        ppo.collect()
+        ppo.estimate()
+        s = ppo.storage
+        batch = Batch(*(x.flatten(0, 1) for x in (s.obs[:-1], s.action, s.log_prob, s.value, s.advantage, s.target)))
+        total, metrics = loss(ppo.network, batch, ppo.args)
+        a = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
+        plain = -(ppo.network.policy(batch.obs).log_prob(batch.action) * a).mean()
+        parameters = list(ppo.network.actor.parameters())
+        for x, y in zip(torch.autograd.grad(total, parameters), torch.autograd.grad(plain, parameters), strict=True):
+            torch.testing.assert_close(x, y)
+        assert float(metrics[3]) == pytest.approx(0.0, abs=1e-6)  # approximate KL
+        assert float(metrics[4]) == 0.0  # clip fraction
+
+    def test_loss_of_two_samples(self) -> None:
+        """Logits 0 and log 3, so probabilities 1/4 and 3/4; V = 2; advantages 1 and -1 stay so when normalised, by sqrt 2."""
+        network = ActorCritic(Box(-1, 1, (1,)), Discrete(2), (), torch.Generator())
+        with torch.no_grad():
+            for p in network.parameters():
+                p.zero_()
+            network.actor[0].bias.copy_(torch.tensor([0.0, math.log(3.0)]))
+            network.critic[0].bias.fill_(2.0)
+        batch = Batch(
+            obs=torch.ones(2, 1), action=torch.tensor([0, 1]), log_prob=torch.tensor([0.25, 0.5]).log(),
+            value=torch.full((2,), 2.0), advantage=torch.tensor([1.0, -1.0]), target=torch.tensor([3.0, 5.0]),
+        )  # fmt: skip
+        total, metrics = loss(network, batch, Args(value_weight=0.5, entropy_weight=0.1))
+        scale = 1.0 / math.sqrt(2.0)
+        policy_loss = -(1.0 * scale + 1.5 * -scale) / 2  # ratios 1 and 1.5; the latter is bad, so not clipped
+        value_loss = (0.5 * 1.0 + 0.5 * 9.0) / 2
+        entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+        kl = (0.0 + (0.5 - math.log(1.5))) / 2
+        assert metrics.tolist() == pytest.approx([policy_loss, value_loss, entropy, kl, 0.5], rel=1e-5)
+        assert float(total.detach()) == pytest.approx(policy_loss + 0.5 * value_loss - 0.1 * entropy, rel=1e-5)
+
+
+class TestSampling:
+    def test_categorical_agrees_with_torch(self) -> None:
+        logits = 3.0 * torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+        ours, oracle = Categorical.of(logits), torch.distributions.Categorical(logits=logits)
+        action = oracle.sample()
+        torch.testing.assert_close(ours.log_prob(action), oracle.log_prob(action))
+        torch.testing.assert_close(ours.entropy(), oracle.entropy())
+        assert torch.equal(ours.mode(), logits.argmax(-1))
+
+    def test_gaussian_agrees_with_torch(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        mean, log_std = torch.randn(50, 3, generator=generator), torch.tensor([-1.0, 0.0, 0.7])
+        ours = Gaussian(mean, log_std)
+        oracle = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+        action = oracle.sample()
+        torch.testing.assert_close(ours.log_prob(action), oracle.log_prob(action))
+        torch.testing.assert_close(ours.entropy(), oracle.entropy())
+
+    def test_categorical_samples_have_their_probabilities(self) -> None:
+        probs, n = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0]), 200_000
+        policy = Categorical.of(probs.log().expand(n, 5))
+        counts = torch.bincount(policy.sample(torch.Generator().manual_seed(3)), minlength=5)
+        bounds = 4.0 * (n * probs * (1.0 - probs)).sqrt()
+        assert ((counts - n * probs).abs() <= bounds).all()  # four standard deviations; none at all of the impossible one
+
+    def test_gaussian_samples_have_their_moments(self) -> None:
+        policy = Gaussian(torch.tensor([1.0, -2.0]).expand(100_000, 2), torch.tensor([0.5, 2.0]).log())
+        sample = policy.sample(torch.Generator().manual_seed(3))
+        torch.testing.assert_close(sample.mean(0), torch.tensor([1.0, -2.0]), atol=0.03, rtol=0)
+        torch.testing.assert_close(sample.std(0), torch.tensor([0.5, 2.0]), atol=0.03, rtol=0)
+
+
+class TestNetworks:
+    def test_box_actions_are_clipped_for_the_environment_only(self) -> None:
+        network = ActorCritic(Box(-1, 1, (1,)), Box(np.float32([-1, -2]), np.float32([1, 2])), (4,), torch.Generator())
+        action = torch.tensor([[3.0, -3.0], [0.5, 1.5]])
+        assert network.control(action).tolist() == [[1.0, -2.0], [0.5, 1.5]]
+        policy = network.policy(torch.zeros(2, 1))
+        assert policy.log_prob(action)[0] < policy.log_prob(network.control(action))[0]  # of the action as it was drawn
+
+    def test_discrete_actions_count_from_the_start_of_their_space(self) -> None:
+        network = ActorCritic(Box(-1, 1, (1,)), Discrete(3, start=-1), (4,), torch.Generator())
+        assert network.control(torch.tensor([0, 1, 2])).tolist() == [-1, 0, 1]
+
+    def test_an_action_space_without_a_policy_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"MultiDiscrete.*takes Discrete\(N\) or Box of shape \(K,\)"):
+            ActorCritic(Box(-1, 1, (1,)), MultiDiscrete([2, 3]), (4,), torch.Generator())
+
+    def test_first_weights_are_orthogonal_and_the_first_policy_has_no_preference(self) -> None:
+        network = ActorCritic(Box(-1, 1, (64,)), Discrete(5), (64, 64), torch.Generator().manual_seed(0))
+        weight = network.actor[2].weight
+        torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(64), atol=1e-5, rtol=0)
+        probabilities = network.policy(torch.randn(100, 64)).log_probs.exp()
+        torch.testing.assert_close(probabilities, torch.full((100, 5), 0.2), atol=0.02, rtol=0)
+
+
+class TestRollout:
+    @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
+    def test_storage_is_what_the_environment_does(self, env: str) -> None:
+        """Two rollouts, played again one step at a time."""
+        ppo, rollouts = learner(env=env), []
+        for _ in range(2):
+            ppo.collect()
+            rollouts.append(type(ppo.storage)(*(x.clone() for x in ppo.storage)))
+        assert any(s.truncated.any() for s in rollouts)
+        twin = twin_of(ppo)
+        obs, _ = twin.reset(seed=ppo.args.seed)
+        for s in rollouts:
+            for t in range(16):
+                assert torch.equal(s.obs[t], obs)
+                policy = ppo.network.policy(obs)
+                torch.testing.assert_close(s.log_prob[t], policy.log_prob(s.action[t]))
+                obs, reward, terminated, truncated, info = twin.step(ppo.network.control(s.action[t]))
+                assert torch.equal(s.reward[t], reward)
+                assert torch.equal(s.terminated[t], terminated)
+                assert torch.equal(s.truncated[t], truncated)
+                assert torch.equal(s.ended[t], terminated | truncated)
+                assert torch.equal(s.final_obs[t][s.ended[t]], info["final_obs"][s.ended[t]])
+            assert torch.equal(s.obs[16], obs)
+
+    def test_advantages_look_at_the_true_successor(self) -> None:
+        ppo = learner()
+        terminated = truncated = False
+        for _ in range(4):
+            ppo.collect()
+            ppo.estimate()
+            s, a = ppo.storage, ppo.args
+            with torch.no_grad():
+                successor = s.obs[1:].clone()
+                successor[s.ended] = s.final_obs[s.ended]
+                value, after = ppo.network.value(s.obs[:-1]), ppo.network.value(successor)
+            expected = gae(s.reward, value, after, s.terminated, s.terminated | s.truncated, a.gamma, a.gae_lambda)
+            torch.testing.assert_close(s.value, value)
+            torch.testing.assert_close(s.advantage, expected)
+            torch.testing.assert_close(s.target, expected + value)
+            terminated |= bool(s.terminated.any())
+            truncated |= bool((s.truncated & ~s.terminated).any())
+        assert terminated
+        assert truncated
+
+    def test_each_epoch_sees_each_sample_once(self) -> None:
+        ppo = learner(epochs=3, minibatches=4)
+        ppo.collect()
+        ppo.estimate()
+        seen: list[Any] = []
+        plain = ppo.loss
+
+        def watched(network: Any, batch: Batch, args: Args) -> Any:
+            seen.append(batch.obs)
+            return plain(network, batch, args)
+
+        ppo.loss = watched
+        ppo.improve()
+        everything = sorted(ppo.storage.obs[:-1].flatten(0, 1).tolist())
+        assert [len(x) for x in seen] == [32] * 12
+        for epoch in (seen[:4], seen[4:8], seen[8:]):
+            assert sorted(torch.cat(epoch).tolist()) == everything
+        assert not torch.equal(torch.cat(seen[:4]), torch.cat(seen[4:8]))  # each in an order of its own
+
+    def test_the_gradient_is_limited_and_its_norm_reported(self) -> None:
+        ppo = learner(max_grad_norm=1e-3)
+        ppo.iterate()
+        norm = math.sqrt(sum(float(p.grad.square().sum()) for p in ppo.parameters.values()))
+        assert norm == pytest.approx(1e-3, rel=1e-3)
+        assert ppo.read()["grad_norm"] > 0.1
+
+    def test_the_learning_rate_falls_to_zero(self) -> None:
+        ppo = learner(total_steps=4 * 128, learning_rate=1e-3)
+        rates = []
+        for _ in range(4):
+            ppo.iterate()
+            rates.append(float(ppo.learning_rate))
+        assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+
+
+class TestLearning:
+    def test_cartpole(self) -> None:
+        result = train(Args(device="cpu", target_return=475.0))
+        returns = evaluate(result.network, "gpuvec/CartPole-v1", seed=7, device="cpu")
+        assert float(returns.mean()) >= 475.0
+
+    def test_a_continuous_action(self) -> None:
+        args = Args(env="tests/Follow-v0", device="cpu", num_envs=64, num_steps=8, total_steps=64 * 8 * 60, entropy_weight=0.0)
+        result = train(args)
+        returns = evaluate(result.network, args.env, episodes=200, device="cpu")
+        assert float(returns.mean()) > -0.01  # an action of 0 would get -0.21
+
+    def test_values_go_on_beyond_a_truncation(self) -> None:
+        """1 + 0.5 + 0.25 + ... = 2, though no episode has more than four steps; cut short there, V is at most 1.6."""
+        args = Args(env="tests/Forever-v0", device="cpu", num_envs=16, num_steps=8, total_steps=16 * 8 * 100, gamma=0.5)
+        result = train(args)
+        assert result.network.value(torch.ones(1)).item() == pytest.approx(2.0, abs=0.02)
+        assert result.history[-1]["length"] == 4.0
+        assert result.history[-1]["return"] == 4.0
+
+    def test_stops_at_the_target(self) -> None:
+        args = Args(
+            env="tests/Forever-v0", device="cpu", num_envs=16, num_steps=3, total_steps=48 * 50, target_return=4.0
+        )  # fmt: skip
+        result = train(args)
+        assert [math.isnan(m["last_return"]) for m in result.history] == [True, False]  # the first ends are in step 4
+        assert result.history[-1]["last_return"] == 4.0
+
+
+class TestRepeatable:
+    def test_a_seed_gives_a_run(self) -> None:
+        def run(seed: int) -> list[list[float]]:
+            args = Args(**SMALL, seed=seed, total_steps=4 * 128)
+            return [[m[name] for name in METRICS] for m in train(args).history]
+
+        first = np.array(run(3))
+        np.testing.assert_array_equal(first, run(3))
+        assert not np.array_equal(first, run(4), equal_nan=True)
+
+    def test_global_random_numbers_play_no_part(self) -> None:
+        def parameters() -> Any:
+            return torch.cat([p.detach().flatten() for p in train(Args(**SMALL, total_steps=256)).network.parameters()])
+
+        torch.manual_seed(0)
+        first, before = parameters(), torch.get_rng_state()
+        torch.manual_seed(1)
+        assert torch.equal(parameters(), first)
+        torch.manual_seed(0)
+        assert torch.equal(torch.get_rng_state(), before)
+
+    @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
+    def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(self, env: str, tmp_path: Any) -> None:
+        args = Args(env=env, **SMALL, total_steps=6 * 128)
+        run = Run(tmp_path, "ppo", {"env": env, "seed": 1})
+
+        def save(ppo: PPO, metrics: dict[str, float]) -> None:
+            if ppo.iteration == 3:
+                run.save(ppo.state_dict())
+
+        whole = train(args, save)
+        run.close()
+        rest = train(args, checkpoint=load(run.path))
+        assert [m["iteration"] for m in rest.history] == [4, 5, 6]
+        for x, y in zip(whole.history[3:], rest.history, strict=True):
+            np.testing.assert_array_equal([x[name] for name in METRICS], [y[name] for name in METRICS])
+        for x, y in zip(whole.network.parameters(), rest.network.parameters(), strict=True):
+            assert torch.equal(x, y)
+
+    def test_the_policy_of_a_checkpoint_is_that_of_the_learner(self) -> None:
+        result = train(Args(**SMALL, total_steps=256))
+        args, network = policy_of(result.checkpoint, "cpu")
+        assert args == result.args
+        first, second = (evaluate(n, args.env, device="cpu", greedy=False) for n in (result.network, network))
+        assert torch.equal(first, second)
+
+    def test_a_checkpoint_of_other_settings_is_refused(self) -> None:
+        saved = learner().state_dict()
+        other = learner(hidden=(16, 16))
+        before = other.state_dict()["network"]
+        with pytest.raises(StateError, match="expected"):
+            other.load_state_dict(saved)
+        with pytest.raises(StateError, match=r"network\.actor\.0\.weight must have shape \(32, 4\).*got \(16, 4\)"):
+            learner(hidden=(32,)).load_state_dict(saved)
+        assert all(torch.equal(x, before[name]) for name, x in other.parameters.items())
+
+
+class TestEvaluation:
+    def test_each_environment_counts_its_first_episode(self) -> None:
+        """All end after four steps, long before one looks whether all have ended."""
+        network = ActorCritic(Box(0, 1, (1,)), Discrete(2), (4,), torch.Generator())
+        assert evaluate(network, "tests/Forever-v0", episodes=16, device="cpu").tolist() == [4.0] * 16
+
+    def test_it_waits_for_the_longest(self) -> None:
+        network = learner().network
+        returns = evaluate(network, "gpuvec/CartPole-v1", device="cpu", greedy=False)
+        twin = gym.make_vec("gpuvec/CartPole-v1", 100, device="cpu", output="torch", buffers=1)
+        obs, _ = twin.reset(seed=0)
+        generator, expected, playing = torch.Generator().manual_seed(0), torch.zeros(100), torch.ones(100, dtype=torch.bool)
+        while playing.any():
+            with torch.no_grad():
+                obs, reward, terminated, truncated, _ = twin.step(network.policy(obs).sample(generator))
+            expected += torch.where(playing, reward, 0.0)
+            playing &= ~terminated & ~truncated
+        assert returns.tolist() == expected.tolist()
+        assert returns.max() > 2 * returns.mean()
+
+
+class TestArgs:
+    @pytest.mark.parametrize(
+        ("setting", "words"),
+        [
+            ({"num_envs": 0}, "num_envs must be an integer of at least 1 or None, got 0"),
+            ({"num_steps": 0}, "num_steps must be an integer of at least 1, got 0"),
+            ({"epochs": 1.5}, "epochs must be an integer of at least 1, got 1.5"),
+            ({"seed": -1}, "seed must be an integer from 0"),
+            ({"gamma": 1.5}, "gamma must be from 0 to 1, got 1.5"),
+            ({"gae_lambda": -0.1}, "gae_lambda must be from 0 to 1"),
+            ({"clip": 0.0}, "clip must be above 0 and below 1"),
+            ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+            ({"learning_rate": float("nan")}, "learning_rate must be above 0"),
+            ({"hidden": (64, 0)}, "hidden must be sizes of at least 1"),
+            ({"num_envs": 3, "num_steps": 5, "minibatches": 4}, r"multiple of minibatches.*got 3 \* 5 and 4"),
+            ({"num_envs": 1, "num_steps": 4, "minibatches": 4}, "at least twice it"),
+        ],
+    )
+    def test_bad_settings_are_named_with_what_is_allowed(self, setting: dict[str, Any], words: str) -> None:
+        with pytest.raises(ValueError, match=words):
+            Args(**setting)
+
+    def test_the_number_of_iterations_is_rounded_up(self) -> None:
+        assert Args(num_envs=8, num_steps=16, total_steps=129).iterations == 2
+
+    def test_what_depends_on_the_device_is_resolved(self) -> None:
+        cpu, gpu = Args().resolved("cpu"), Args().resolved("cuda:0")
+        assert (cpu.num_envs, gpu.num_envs) == (128, 4096)
+        assert cpu.iterations == gpu.iterations == 128
+        with pytest.raises(ValueError, match="depends on the device"):
+            _ = Args().batch_size

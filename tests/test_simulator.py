@@ -1,0 +1,135 @@
+"""The CUDA kernels in Numba's simulator against the CPU's, bit for bit: indices, barriers and clocks without a GPU.
+
+A block has 32 threads here, so 33 envs take two blocks, the second nearly empty, and 65 take three.
+"""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import gpuvec  # noqa: F401  # registers the environments
+from gpuvec.engine import cuda
+from gpuvec.errors import ActionError
+
+pytestmark = [
+    pytest.mark.simulator,
+    pytest.mark.skipif(not cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it"),
+]
+
+MODES = ["NextStep", "SameStep", "Disabled"]
+# Every environment in every mode, each with another number of blocks.
+SIZES = {"CartPole-v1": 65, "Acrobot-v1": 33, "MountainCar-v0": 32, "MountainCarContinuous-v0": 31, "Pendulum-v1": 1}
+
+
+def pair(name, num_envs, **options):
+    """The same environments on the CPU and in the simulator."""
+    make = lambda device: gym.make_vec(f"gpuvec/{name}", num_envs=num_envs, device=device, output="numpy", **options)
+    return make("cpu"), make("simulator")
+
+
+def bits(value):
+    """{name: bytes} of all arrays in nested tuples and dicts."""
+    if isinstance(value, dict):
+        return {f"{k}.{j}": b for k, v in value.items() for j, b in bits(v).items()}
+    if isinstance(value, tuple | list):
+        return bits(dict(enumerate(value)))
+    return {"": (np.asarray(value).dtype.str, np.shape(value), np.asarray(value).tobytes())}
+
+
+def assert_equal(cpu, simulator, what):
+    a, b = bits(cpu), bits(simulator)
+    assert a.keys() == b.keys()
+    assert [k for k in a if a[k] != b[k]] == [], what
+
+
+def play(cpu, simulator, steps, seed=0, shift=0):
+    """Random actions on both, every output and the whole state compared; returns how many episodes ended."""
+    cpu.action_space.seed(seed)
+    ended, disabled = 0, cpu.metadata["autoreset_mode"].value == "Disabled"
+    for t in range(steps):
+        action = cpu.action_space.sample() + shift
+        a, b = cpu.step(action), simulator.step(action)
+        assert_equal(a, b, f"outputs of step {t}")
+        assert_equal(cpu.state_dict(), simulator.state_dict(), f"state after step {t}")
+        over = a[2] | a[3]
+        ended += int(over.sum())
+        if disabled and over.any():
+            options = {"reset_mask": over}
+            assert_equal(cpu.reset(options=options), simulator.reset(options=options), f"masked reset after step {t}")
+            assert_equal(cpu.state_dict(), simulator.state_dict(), f"state after the masked reset after step {t}")
+    return ended
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SIZES)
+def test_every_environment_and_mode(name, mode):
+    cpu, simulator = pair(name, SIZES[name], autoreset_mode=mode, max_episode_steps=9)
+    assert_equal(cpu.reset(seed=3), simulator.reset(seed=3), "seeded reset")
+    assert play(cpu, simulator, 32) >= 3 * SIZES[name]
+    assert_equal(cpu.reset(), simulator.reset(), "reset that goes on")
+    assert_equal(cpu.state_dict(), simulator.state_dict(), "state after it")
+    assert play(cpu, simulator, 3) == 0 or name == "Acrobot-v1"
+
+
+@pytest.mark.parametrize("num_envs", [1, 31, 32, 33])
+def test_other_numbers_of_blocks(num_envs):
+    cpu, simulator = pair("CartPole-v1", num_envs, autoreset_mode="SameStep", max_episode_steps=7)
+    assert_equal(cpu.reset(seed=5), simulator.reset(seed=5), "seeded reset")
+    assert play(cpu, simulator, 30) >= 4 * num_envs
+
+
+def test_masked_resets_seeds_by_row_and_options():
+    cpu, simulator = pair("MountainCar-v0", 40, max_episode_steps=6)
+    assert_equal(cpu.reset(seed=1), simulator.reset(seed=1), "seeded reset")
+    masks = np.random.default_rng(0).random((6, 40)) < 0.3
+    seeds = [None if k % 3 == 0 else 2**40 + k for k in range(40)]
+    for k, mask in enumerate(masks):
+        play(cpu, simulator, 4, seed=k)
+        seed = [None, 2**33 + 7, seeds][k % 3]
+        options = {"reset_mask": mask, "low": -0.55, "high": -0.45} if k % 2 else {"reset_mask": mask}
+        assert_equal(cpu.reset(seed=seed, options=options), simulator.reset(seed=seed, options=options), f"reset {k}")
+        assert_equal(cpu.state_dict(), simulator.state_dict(), f"state after reset {k}")
+
+
+def test_parameters_per_env():
+    gravity = np.linspace(0.001, 0.004, 35).tolist()
+    cpu, simulator = pair("MountainCar-v0", 35, per_env=("gravity", "low"), gravity=gravity, max_episode_steps=6)
+    assert_equal(cpu.reset(seed=2), simulator.reset(seed=2), "seeded reset")
+    assert play(cpu, simulator, 20) >= 35
+
+
+def faults(cpu, simulator):
+    """What both raise when asked for faults."""
+    said = []
+    for env in (cpu, simulator):
+        with pytest.raises(ActionError) as caught:
+            env.check()
+        said.append(str(caught.value))
+        env.check()  # once
+    return said
+
+
+def test_faults_of_actions():
+    cpu, simulator = pair("CartPole-v1", 40, validate=True, max_episode_steps=6)
+    for env in (cpu, simulator):
+        env.reset(seed=0)
+    play(cpu, simulator, 12)
+    bad = np.zeros(40, np.int64)
+    bad[[37, 12]] = -3, 2
+    assert_equal(cpu.step(bad), simulator.step(bad), "step with bad actions")
+    assert_equal(cpu.state_dict(), simulator.state_dict(), "state with faults")
+    a, b = faults(cpu, simulator)
+    assert a == b
+    assert a.startswith("environment 12 was given action 2; allowed are 0 to 1.")
+
+
+def test_faults_of_ended_episodes():
+    cpu, simulator = pair("Pendulum-v1", 40, validate=True, autoreset_mode="Disabled", max_episode_steps=3)
+    for env in (cpu, simulator):
+        env.reset(seed=0)
+    action = np.full((40, 1), 0.5, np.float32)
+    for _ in range(4):
+        assert_equal(cpu.step(action), simulator.step(action), "step")
+    a, b = faults(cpu, simulator)
+    assert a == b
+    assert a.startswith("environment 0 was stepped after its episode ended")
