@@ -263,9 +263,7 @@ class TestValidated:
             env.check()
 
     def test_stepping_an_ended_env(self, device, made):
-        env = made(
-            "tests/Counter-v0", device, autoreset_mode=AutoresetMode.DISABLED, per_env=("maximum",), maximum=(1, 9, 1, 9)
-        )
+        env = made("tests/Counter-v0", device, autoreset_mode=AutoresetMode.DISABLED, maximum=(1, 9, 1, 9))
         step(env, [1, 1, 1, 1])
         env.check()
         step(env, [1, 1, 1, 1])

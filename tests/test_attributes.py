@@ -30,7 +30,7 @@ class TestAttributes:
             env.call("state_dict")
 
     def test_one_value_rebuilds_the_kernels(self, device):
-        env = make("tests/Counter-v0", E, device=device)
+        env = make("tests/Counter-v0", E, device=device, per_env=())
         env.reset(seed=0)
         step(env, [1] * E)
         version = env.kernel_version
@@ -95,7 +95,7 @@ class TestPerEnv:
         env.close()
 
     def test_lists_and_single_values(self, device):
-        env = make("tests/Counter-v0", E, device=device, per_env=("maximum",), maximum=[1.0, 2.0, 3.0])
+        env = make("tests/Counter-v0", E, device=device, maximum=[1.0, 2.0, 3.0])
         env.reset(seed=0)
         version = env.kernel_version
         assert step(env, [0] * E)[2].tolist() == [True, False, False]
@@ -167,7 +167,7 @@ class TestPerEnv:
 @pytest.fixture
 def drawing(device):
     """Five counters that stand at 0, 10, 20, 30, 40."""
-    env = shared("tests/Counter-v0", 5, device=device, render_mode="rgb_array", per_env=("maximum",), maximum=(50.0,) * 5)
+    env = shared("tests/Counter-v0", 5, device=device, render_mode="rgb_array", maximum=50.0)
     env.reset(seed=0)
     env.set_state({"count": np.arange(5) * 10.0})
     DRAWN.clear()

@@ -19,8 +19,7 @@ FINAL = {"final_obs", "_final_obs", "final_info", "_final_info"}
 
 def counter(device, mode, limit=None):
     """Four counters, each with the maximum of its row."""
-    kwargs = {"autoreset_mode": mode, "max_episode_steps": limit, "per_env": ("maximum",), "maximum": MAXIMA}
-    return shared("tests/Counter-v0", len(MAXIMA), device=device, **kwargs)
+    return shared("tests/Counter-v0", len(MAXIMA), device=device, autoreset_mode=mode, max_episode_steps=limit, maximum=MAXIMA)
 
 
 def plain(mode, limit=None):

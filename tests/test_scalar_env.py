@@ -161,17 +161,14 @@ def test_it_is_the_vector_env_of_one_row(env):
         np.testing.assert_array_equal(row.step(np.array([t % 2]))[0][0], env.step(t % 2)[0])
 
 
-def test_async_vector_env_steps_it_in_processes(env):
+def test_async_vector_env_steps_it_in_a_process(env):
     """With `spawn`, which copies the function that makes it, not the process."""
-    many = AsyncVectorEnv([lambda: gym.make("gpuvec:gpuvec/CartPole-v1")] * 2, context="spawn")
+    many = AsyncVectorEnv([lambda: gym.make("gpuvec:gpuvec/CartPole-v1")], context="spawn")
     try:
-        obs, _ = many.reset(seed=[5, 6])
-        np.testing.assert_array_equal(obs[0], env.reset(seed=5)[0])
-        assert (obs[0] != obs[1]).any()
-        for _ in range(3):
-            obs, reward, *_ = many.step(np.array([0, 1]))
-        assert obs.shape == (2, 4)
-        np.testing.assert_array_equal(reward, [1.0, 1.0])
-        assert obs[0, 1] < 0.0 < obs[1, 1]
+        np.testing.assert_array_equal(many.reset(seed=[5])[0], [env.reset(seed=5)[0]])
+        for action in (0, 1, 1):
+            obs, reward, *_ = many.step(np.array([action]))
+            np.testing.assert_array_equal(obs, [env.step(action)[0]])
+            np.testing.assert_array_equal(reward, [1.0])
     finally:
         many.close()

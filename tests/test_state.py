@@ -156,7 +156,7 @@ class TestSaveAndLoad:
         other.close()
 
     def test_parameters_of_each_row_are_part_of_it(self, device):
-        env = make("tests/Counter-v0", 3, device=device, per_env=("maximum",), maximum=[2.0, 4.0, 6.0])
+        env = make("tests/Counter-v0", 3, device=device, maximum=[2.0, 4.0, 6.0])
         env.reset(seed=0)
         saved = env.state_dict()
         env.set_attr("maximum", [7.0, 8.0, 9.0])

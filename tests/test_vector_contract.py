@@ -176,7 +176,7 @@ class TestLife:
             env.reset(options={"reset_mask": np.array([True, False])})
 
     def test_after_the_close(self, device):
-        env = make("tests/Counter-v0", 2, device=device, render_mode="rgb_array", per_env=("maximum",), validate=True)
+        env = make("tests/Counter-v0", 2, device=device, render_mode="rgb_array", validate=True)
         obs, _ = env.reset(seed=0)
         saved, frames = env.state_dict(), env.render()
         env.close()

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args=arguments,
             config=(tyro.conf.OmitArgPrefixes,),
         )
-    except (GpuvecError, gym.error.Error, FileNotFoundError, ValueError) as error:
+    except (GpuvecError, gym.error.Error, FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         print(f"gpuvec: {error}", file=sys.stderr)
         return 1
     return status

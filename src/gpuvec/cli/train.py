@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import gymnasium as gym
 
 from gpuvec.cli.progress import Progress
 from gpuvec.learners.ppo_args import Args
 
 if TYPE_CHECKING:
     from gpuvec.learners.ppo import PPO
+    from gpuvec.learners.run import Run
 
 
 def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, episodes: int = 100) -> int:
@@ -24,9 +28,7 @@ def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, epis
     """
     if checkpoint_every < 1 or episodes < 1:
         raise ValueError(f"checkpoint_every and episodes must be at least 1, got {checkpoint_every} and {episodes}.")
-    import gymnasium as gym
-
-    spec = gym.spec(ppo.env)  # an unknown id fails before torch is loaded
+    spec = registered(ppo.env)  # an unknown id fails before torch is loaded
 
     from gpuvec.engine.device import device
     from gpuvec.learners import ppo as algorithm
@@ -34,25 +36,41 @@ def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, epis
     from gpuvec.learners.run import Run
 
     args = ppo.resolved(str(device(ppo.device)))
-    run = Run(runs, "ppo", asdict(args))
+    run: Run | None = None
     title = f"PPO on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
     try:
         with Progress(title, args.iterations) as progress:
 
             def on_iteration(learner: PPO, metrics: dict[str, float]) -> None:
+                nonlocal run
+                run = run or Run(runs, "ppo", asdict(args))  # settings that cannot be met leave no folder
                 run.log(metrics)
                 progress.show(metrics)
                 if learner.iteration % checkpoint_every == 0:
                     run.save(learner.state_dict())
 
             result = algorithm.train(args, on_iteration)
+        assert run is not None, "there is at least one iteration"
         run.save(result.checkpoint)
     finally:
-        run.close()
+        if run is not None:
+            run.close()
     returns = evaluate(result.network, args.env, episodes=episodes, seed=args.seed + 2, device=args.device, params=args.params)
     last = result.history[-1]
-    print(f"trained    {last['steps']:,.0f} steps in {last['seconds']:.1f} s, {last['steps_per_second']:,.0f} steps/s")
     solved = "" if spec.reward_threshold is None else f", solved at {spec.reward_threshold:g}"
+    print(f"trained    {last['steps']:,.0f} steps in {last['seconds']:.1f} s")
     print(f"evaluated  mean return {returns.mean():.1f} over {episodes} episodes (lowest {returns.min():.1f}{solved})")
     print(f"run        {run.path}")
     return 0
+
+
+def registered(env: str) -> gym.envs.registration.EnvSpec:
+    """The spec of an id, or of "module:id", which imports the module first.
+
+    Raises:
+        gymnasium.error.Error: there is none; near ones are named.
+    """
+    module, _, id = env.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gym.spec(id)

@@ -11,7 +11,9 @@ from gpuvec.errors import StaleGraphError
 WARM_UPS = 2  # the first call compiles kernels and creates library handles, the second finds them there
 
 
-def capture(fn: Callable[[], None], device: str, generator: torch.Generator, version: Callable[[], int]) -> Callable[[], None]:
+def capture(
+    fn: Callable[[], object], device: str, generator: torch.Generator, version: Callable[[], int]
+) -> Callable[[], None]:
     """`fn` recorded once, and replayed as one launch at each call of what is returned.
 
     `fn` must read no tensor on the host, branch on none, and leave its results in tensors that it did not allocate. It

@@ -12,7 +12,7 @@ def adam(parameters: Iterable[Tensor], learning_rate: Tensor, eps: float) -> tor
     """Adam as one fused kernel.
 
     Its state is there from the start, and not from the first step on as usual: a graph must find all that it writes. The
-    learning rate is a scalar tensor beside the parameters, which may be filled anew between steps.
+    learning rate is a scalar tensor beside the parameters, which may be filled anew between steps. `eps` is above 0.
     """
     parameters = list(parameters)
     optimizer = torch.optim.Adam(parameters, learning_rate, eps=eps, fused=True, capturable=learning_rate.is_cuda)

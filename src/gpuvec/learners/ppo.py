@@ -276,13 +276,14 @@ def train(
         if args.device != "cpu":
             learner.capture()
         history: list[dict[str, float]] = []
-        first, begin, confirm = learner.iteration, time.perf_counter(), 0
+        begin = before = time.perf_counter()
+        confirm = 0  # the iteration from which on an evaluation may confirm the target
         while learner.iteration < args.iterations:
             learner.iterate()
             metrics = learner.read()
-            seconds, done = time.perf_counter() - begin, learner.iteration
-            rate = (done - first) * args.batch_size / seconds
-            progress = {"iteration": done, "steps": done * args.batch_size, "seconds": seconds, "steps_per_second": rate}
+            now, done = time.perf_counter(), learner.iteration
+            rate, before = args.batch_size / (now - before), now
+            progress = {"iteration": done, "steps": done * args.batch_size, "seconds": now - begin, "steps_per_second": rate}
             history.append({**progress, **metrics})
             if on_iteration is not None:
                 on_iteration(learner, history[-1])

@@ -48,7 +48,7 @@ class Namespace:
             return tensor.to(self.device, non_blocking=True)
         current: AbstractContextManager[Any] = self.device if self.name == "cupy" else nullcontext()  # type: ignore[assignment]  # CuPy's devices are
         with current:
-            return self.xp.asarray(value)
+            return self.xp.asarray(value, **({"device": self.device} if self.name == "jax" else {}))
 
     def float32(self, value: Any) -> Any:
         """`value` with elements of float32."""

@@ -56,7 +56,7 @@ class RecordEpisodeStatistics(StatefulWrapper):
                 over=np.zeros(n, np.bool_),  # the episode has ended and the row awaits its reset
                 ring_return=np.zeros(ring, np.float32),
                 ring_length=np.zeros(ring, np.int32),
-                slot=np.arange(ring),
+                slot=np.arange(1, ring + 1),  # episode n, from 1, falls to slot n modulo ring
                 count=np.array(0),
             ),
         )
@@ -102,10 +102,10 @@ class RecordEpisodeStatistics(StatefulWrapper):
         """
         b, xp = self._buffers, self._buffers.ns.xp
         ends = xp.cumsum(ended, axis=0)
-        new = ends[-1]
-        first = (b["slot"] - b["count"]) % self._ring  # of the new episodes, the number of the first that falls to this slot
-        last = first + (new - 1 - first) // self._ring * self._ring  # and of the last, which stays; negative if there is none
-        row = xp.searchsorted(ends, last + 1)
-        b["ring_return"] = xp.where(first < new, episode["r"][row], b["ring_return"])
-        b["ring_length"] = xp.where(first < new, episode["l"][row], b["ring_length"])
-        b["count"] = b["count"] + new
+        count = b["count"] + ends[-1]
+        newest = count - (count - b["slot"]) % self._ring  # the number of the last episode that falls to each slot
+        number = newest - b["count"]  # among those of this step, from 1; less if it is an older one
+        row, new = xp.searchsorted(ends, number), number > 0
+        b["ring_return"] = xp.where(new, episode["r"][row], b["ring_return"])
+        b["ring_length"] = xp.where(new, episode["l"][row], b["ring_length"])
+        b["count"] = count

@@ -1,0 +1,192 @@
+"""The command line: what its commands print and write, what a mistake gets, and that asking for help is cheap."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tyro")
+
+from gpuvec.cli import main
+from gpuvec.cli.progress import Progress
+from gpuvec.errors import StateError
+from gpuvec.learners.ppo import METRICS
+from gpuvec.learners.run import Run, load
+
+TINY = ["--num-envs", "4", "--num-steps", "8", "--total-steps", "96", "--device", "cpu", "--episodes", "3"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run of three iterations, in a process of its own, and what it printed."""
+    runs = tmp_path_factory.mktemp("runs")
+    command = [sys.executable, "-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", "--seed", "5", *TINY]
+    done = subprocess.run([*command, "--runs", str(runs)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (folder,) = runs.iterdir()
+    return folder, done.stdout
+
+
+class TestTrain:
+    def test_prints_plain_lines_without_a_terminal(self, trained: tuple[Path, str]) -> None:
+        folder, printed = trained
+        lines = printed.splitlines()
+        assert lines[0] == "PPO on gpuvec/CartPole-v1, 4 environments on cpu, seed 5"
+        assert "3/3" in lines[-4]
+        assert lines[-3].startswith("trained    96 steps in ")
+        assert lines[-2].startswith("evaluated  mean return ")
+        assert lines[-1] == f"run        {folder}"
+        assert "\x1b" not in printed
+
+    def test_writes_a_run_folder(self, trained: tuple[Path, str]) -> None:
+        folder, _ = trained
+        assert folder.name.startswith("gpuvec-CartPole-v1__ppo__5__")
+        assert sorted(p.name for p in folder.iterdir()) == ["args.json", "checkpoint.pt", "metrics.jsonl", "versions.json"]
+        args = json.loads((folder / "args.json").read_text())
+        assert (args["seed"], args["num_envs"], args["device"], args["total_steps"]) == (5, 4, "cpu", 96)
+        assert json.loads((folder / "versions.json").read_text())["numpy"]
+        rows = [json.loads(line, parse_constant=pytest.fail) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [(row["iteration"], row["steps"]) for row in rows] == [(1, 32), (2, 64), (3, 96)]
+        assert all(set(METRICS) <= row.keys() for row in rows)
+
+    def test_the_checkpoint_is_data_that_eval_plays(
+        self, trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folder, _ = trained
+        assert load(folder)["iteration"] == 3
+        assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0
+        first = capsys.readouterr().out
+        assert first.startswith("gpuvec/CartPole-v1: mean return ")
+        assert "over 7 episodes" in first
+        assert main(["eval", str(folder / "checkpoint.pt"), "--episodes", "7", "--device", "cpu"]) == 0
+        assert capsys.readouterr().out == first
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["train", "--env", "gpuvec/CartPol-v1"], "Did you mean: `CartPole`?"),
+            (["train", "--env", "no_such_module:x/Y-v0"], "No module named 'no_such_module'"),
+            (["train", "--device", "tpu"], "device must be"),
+            (["train", "--episodes", "0"], "episodes must be at least 1"),
+            (["train", "--device", "cpu", "--params", "grvity", "3"], "did you mean 'gravity'?"),
+            (["eval", "no/such/run"], "no checkpoint at"),
+        ],
+    )
+    def test_a_mistake_is_explained_in_a_line(
+        self, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        runs = ["--runs", str(tmp_path / "runs")] if arguments[0] == "train" else []
+        assert main([*arguments, *runs]) == 1
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.startswith("gpuvec: ")
+        assert not (tmp_path / "runs").exists()
+
+    def test_a_setting_out_of_range_names_what_is_allowed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "--gamma", "1.5"])
+        assert stop.value.code == 2
+        assert "gamma must be from 0 to 1" in capsys.readouterr().err
+
+    def test_a_file_that_is_no_checkpoint(self, tmp_path: Path) -> None:
+        (tmp_path / "checkpoint.pt").write_bytes(b"nothing of the sort")
+        with pytest.raises(StateError, match="cannot be read as a checkpoint"):
+            load(tmp_path)
+
+    def test_a_checkpoint_that_would_run_code_is_refused(self, tmp_path: Path) -> None:
+        import torch
+
+        class Trap:
+            def __reduce__(self) -> Any:
+                return (Path.touch, (tmp_path / "sprung",))
+
+        torch.save({"args": {}, "network": Trap()}, tmp_path / "checkpoint.pt")
+        with pytest.raises(StateError, match="cannot be read"):
+            load(tmp_path)
+        assert not (tmp_path / "sprung").exists()
+
+
+class TestRunFolder:
+    def test_runs_of_the_same_second_keep_apart(self, tmp_path: Path) -> None:
+        runs = [Run(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1}) for _ in range(3)]
+        for run in runs:
+            run.close()
+        assert len({run.path for run in runs}) == 3
+
+    def test_a_failed_write_leaves_the_old_checkpoint(self, tmp_path: Path) -> None:
+        run = Run(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
+        good = {"args": {}, "network": {}, "iteration": 1}
+        run.save(good)
+        with pytest.raises(Exception, match="pickle"):
+            run.save({"args": {}, "network": lambda: None})
+        run.close()
+        assert load(run.path) == good
+
+
+class TestEnvs:
+    def test_lists_every_environment(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["envs"]) == 0
+        rows = capsys.readouterr().out.splitlines()
+        assert rows[0].split()[:3] == ["id", "observation", "action"]
+        found = {row.split()[0]: row for row in rows[1:]}
+        bundled = {id for id in gym.registry if id.startswith("gpuvec/")}
+        assert len(bundled) >= 5
+        assert bundled <= found.keys()
+        cartpole = found["gpuvec/CartPole-v1"].split()
+        assert cartpole[1:5] == ["Box(4)", "Discrete(2)", "500", "475"]
+        assert "gravity=9.8" in cartpole
+
+    def test_lists_those_of_a_module_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "an_environment_of_mine.py").write_text(
+            "import gpuvec\ngpuvec.register('mine/Pole-v0', 'gpuvec_envs.cartpole:ENV', gravity=3.7)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        try:
+            assert main(["envs", "an_environment_of_mine"]) == 0
+        finally:
+            gym.registry.pop("mine/Pole-v0", None)
+        (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("mine/Pole-v0"))
+        assert "gravity=3.7" in row.split()
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom gpuvec.cli import main\n"
+        "try:\n    main(['train', '--help'])\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        "heavy = {'torch', 'numba', 'cupy', 'rich'} & sys.modules.keys()\nassert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for option in ("--env", "--num-envs", "--target-return", "--compile"):
+        assert option in done.stdout
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert not stop.value.code
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in ("train", "eval", "envs", "doctor"))
+
+
+def test_a_number_that_an_iteration_lacks_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = {"iteration": 1.0, "steps": 10.0, "seconds": 1.0, "steps_per_second": 10.0, "return": 42.0}
+    with Progress("title", 2) as progress:
+        progress.show(metrics)
+        progress.show({**metrics, "iteration": 2.0, "return": float("nan")})
+    title, first, last = capsys.readouterr().out.splitlines()
+    assert title == "title"
+    assert "1/2" in first
+    assert "2/2" in last
+    assert "return 42" in last

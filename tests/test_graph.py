@@ -1,0 +1,137 @@
+"""Capturing: what it must leave as it was, on any device, and what a replay does, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuvec.errors import StaleGraphError, StateError  # noqa: E402  # after the package that it cannot do without
+from gpuvec.learners.graph import WARM_UPS, capture  # noqa: E402
+from gpuvec.learners.optimizer import adam  # noqa: E402
+from gpuvec.learners.ppo import PPO, Args  # noqa: E402
+from gpuvec.learners.state import copies, restore  # noqa: E402
+
+
+@pytest.fixture
+def learners() -> Iterator[list[PPO]]:
+    """Two alike, each with an environment of its own."""
+    args = Args(device="cpu", num_envs=16, num_steps=8, hidden=(8,), params={"max_episode_steps": 20}).resolved("cpu")
+    envs = [gym.make_vec(args.env, 16, device="cpu", output="torch", autoreset_mode="SameStep", **args.params) for _ in "ab"]
+    yield [PPO(args, env) for env in envs]
+    for env in envs:
+        env.close()
+
+
+def test_what_runs_before_a_capture_leaves_no_trace(learners: list[PPO]) -> None:
+    """Capturing runs each part first; this is how the learner then goes back, bit for bit, as on a GPU."""
+    warmed, fresh = learners
+    for _ in range(2):
+        warmed.iterate()
+        fresh.iterate()
+    saved = warmed.state_dict()
+    places = [x.data_ptr() for x in warmed.parameters.values()]
+    for part in warmed.parts:
+        for _ in range(WARM_UPS):
+            part()
+    warmed.load_state_dict(saved)
+    assert [x.data_ptr() for x in warmed.parameters.values()] == places  # a graph knows addresses, not names
+    for _ in range(3):
+        warmed.iterate()
+        fresh.iterate()
+        assert warmed.read() == pytest.approx(fresh.read(), abs=0.0, nan_ok=True)
+        for x, y in zip(warmed.storage, fresh.storage, strict=True):
+            if x is not warmed.storage.final_obs:  # of which rows without an end are nobody's
+                assert torch.equal(x, y)
+    for x, y in zip(warmed.parameters.values(), fresh.parameters.values(), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_restore_writes_all_or_nothing() -> None:
+    own: dict[str, Any] = {"a": torch.zeros(2), "b": {"c": torch.zeros(3)}}
+    with pytest.raises(StateError, match=r"b\.c must have shape \(3,\).*got \(1,\)"):
+        restore(own, {"a": torch.ones(2), "b": {"c": torch.ones(1)}})
+    with pytest.raises(StateError, match="expected"):
+        restore(own, {"a": torch.ones(2), "b": {}})
+    assert own["a"].tolist() == [0.0, 0.0]
+    saved = copies(own)
+    restore(own, {"a": torch.ones(2), "b": {"c": torch.ones(3)}})
+    assert own["b"]["c"].tolist() == [1.0, 1.0, 1.0]
+    assert saved["b"]["c"].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_adam_begins_like_torchs_own() -> None:
+    """Its state is there before the first step, and steps are those of an optimiser that begins without."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(5, generator=generator)
+    ours, theirs = start.clone(), start.clone()
+    optimizer = adam([ours], torch.tensor(0.1), eps=1e-5)
+    assert torch.equal(ours, start)
+    assert {name: x.abs().sum().item() for name, x in optimizer.state[ours].items()} == {
+        "step": 0.0, "exp_avg": 0.0, "exp_avg_sq": 0.0,
+    }  # fmt: skip
+    oracle = torch.optim.Adam([theirs], 0.1, eps=1e-5)
+    for _ in range(3):
+        gradient = torch.randn(5, generator=generator)
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        optimizer.step()
+        oracle.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_new_learning_rate_is_heeded() -> None:
+    rate, weight = torch.tensor(0.1), torch.zeros(1)
+    optimizer = adam([weight], rate, eps=1e-8)
+    rate.fill_(0.25)
+    weight.grad = torch.ones(1)
+    optimizer.step()
+    assert weight.item() == pytest.approx(-0.25)
+
+
+@pytest.mark.gpu
+class TestOnGpu:
+    def test_each_call_runs_it_once_more(self, gpu: str) -> None:
+        count = torch.zeros((), device=gpu)
+        add = capture(lambda: count.add_(1.0), gpu, torch.Generator(gpu), lambda: 0)
+        assert count.item() == WARM_UPS
+        for _ in range(3):
+            add()
+        assert count.item() == WARM_UPS + 3
+
+    def test_random_numbers_go_on_as_in_eager_calls(self, gpu: str) -> None:
+        generator, drawn = torch.Generator(gpu), torch.zeros(1000, device=gpu)
+
+        def draw() -> None:
+            drawn.copy_(torch.rand(1000, device=gpu, generator=generator))
+
+        generator.manual_seed(5)
+        expected = []
+        for _ in range(4):
+            draw()
+            expected.append(drawn.clone())
+        replay = capture(draw, gpu, generator, lambda: 0)
+        generator.manual_seed(5)
+        for numbers in expected:
+            replay()
+            assert torch.equal(drawn, numbers)
+        assert not torch.equal(expected[0], expected[1])
+
+    def test_a_stale_graph_refuses(self, gpu: str) -> None:
+        version, x = [3], torch.zeros(1, device=gpu)
+        replay = capture(x.zero_, gpu, torch.Generator(gpu), lambda: version[0])
+        replay()
+        version[0] = 4
+        with pytest.raises(StaleGraphError, match=r"version 4, captured 3.*per_env"):
+            replay()
+
+    @pytest.mark.parametrize("compile", [False, True])
+    def test_learns_when_captured(self, gpu: str, compile: bool) -> None:
+        from gpuvec.learners.evaluate import evaluate
+        from gpuvec.learners.ppo import train
+
+        result = train(Args(device=gpu, compile=compile))
+        assert float(evaluate(result.network, "gpuvec/CartPole-v1", device=gpu).mean()) >= 475.0

@@ -1,0 +1,138 @@
+"""A row's numbers depend on its seed and its actions: not on the rows beside it, on threads, or (to 1e-5) on the device."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import gpuvec  # noqa: F401  # registers the environments
+from gpuvec.engine import host
+
+IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
+SIZES = [1, 2, 7, 31, 32, 33, 255, 256, 257, 1000]
+STEPS = 25
+
+
+def make(name, num_envs, device, **options):
+    output = "numpy" if device == "cpu" else "cupy"
+    return gym.make_vec(f"gpuvec/{name}", num_envs=num_envs, device=device, output=output, **options)
+
+
+def host_array(array):
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+def actions(env, steps, rows, seed=0):
+    """(steps, rows) or (steps, rows, K) random actions on the env's device; row k of them does not depend on `rows`."""
+    generators = [np.random.default_rng((seed, k)) for k in range(rows)]
+    space = env.single_action_space
+    if isinstance(space, gym.spaces.Discrete):
+        drawn = np.stack([g.integers(space.n, size=steps) for g in generators], 1)
+    else:
+        drawn = np.stack([g.uniform(space.low, space.high, (steps, *space.shape)) for g in generators], 1).astype(np.float32)
+    if env.device == "cpu":
+        return drawn
+    import cupy
+
+    return cupy.asarray(drawn)
+
+
+def play(env, given, seed=7):
+    """Every output of a reset and of the steps, as one (E, ...) array per output and time."""
+    outputs = [env.reset(seed=seed)[0]]
+    for action in given:
+        *step, infos = env.step(action)
+        outputs += [*step, *(infos[k] for k in ("_final_obs",) if k in infos)]
+    return [host_array(x) for x in outputs]
+
+
+def assert_same_rows(a, b, rows):
+    for t, (x, y) in enumerate(zip(a, b, strict=True)):
+        np.testing.assert_array_equal(x[:rows], y[:rows], err_msg=f"output {t}", strict=True)
+
+
+@pytest.fixture(scope="module")
+def longest():
+    """{(name, device): outputs of the largest number of envs}, made when first asked for."""
+    made = {}
+
+    def get(name, device):
+        if (name, device) not in made:
+            env = make(name, max(SIZES), device, max_episode_steps=9)
+            made[name, device] = play(env, actions(env, STEPS, max(SIZES)))
+        return made[name, device]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("name", "num_envs"), [("CartPole-v1", n) for n in SIZES] + [(k, n) for k in IDS[1:] for n in (7, 257)]
+)
+def test_a_row_does_not_depend_on_their_number(name, num_envs, device, longest):
+    env = make(name, num_envs, device, max_episode_steps=9)
+    assert_same_rows(play(env, actions(env, STEPS, num_envs)), longest(name, device), num_envs)
+
+
+def test_rows_differ_from_each_other(device, longest):
+    starts, ended = longest("CartPole-v1", device)[0], longest("CartPole-v1", device)[2 + 4 * 8]
+    assert len(np.unique(starts, axis=0)) == max(SIZES)
+    assert 0 < ended.sum() < max(SIZES)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_threads_do_not_matter(mode, monkeypatch):
+    """1, 2, 3 and 7 threads share 1,001 rows; the smallest part is shorter than the others."""
+    monkeypatch.setattr(host, "ENVS_PER_THREAD", 100)
+    runs = []
+    for threads in (1, 2, 3, 7):
+        monkeypatch.setattr(host.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
+        env = make("CartPole-v1", 1001, "cpu", autoreset_mode=mode, max_episode_steps=9)
+        runs.append(play(env, actions(env, STEPS, 1001)) + list(env.state_dict()["buffers"].values()))
+        assert len(env._sim._kernels._others) == threads - 1
+        env.close()
+    for run in runs[1:]:
+        for a, b in zip(runs[0], run, strict=True):
+            np.testing.assert_array_equal(a, b, strict=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", IDS)
+def test_gpu_and_cpu_agree_from_reset_states(name, gpu):
+    """Ten steps: a GPU fuses multiplications with additions, which rounds once where the CPU rounds twice."""
+    on_gpu, on_cpu = make(name, 4096, gpu), make(name, 4096, "cpu")
+    given = actions(on_cpu, 10, 4096)
+    for seed in (0, 2**40 + 1):
+        a, b = on_gpu.reset(seed=seed)[0], on_cpu.reset(seed=seed)[0]
+        same = np.ones(4096, bool)
+        np.testing.assert_allclose(host_array(a), b, rtol=0, atol=1e-6)
+        for action in given:
+            import cupy
+
+            *a, _ = on_gpu.step(cupy.asarray(action))
+            *b, _ = on_cpu.step(action)
+            a = [host_array(x) for x in a]
+            same &= (a[2] == b[2]) & (a[3] == b[3])  # a row at a threshold may end a step earlier on one of them
+            for x, y in zip(a[:2], b[:2], strict=True):
+                np.testing.assert_allclose(x[same], y[same], rtol=1e-5, atol=1e-5)
+        assert same.mean() > 0.999
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_envs", [1, 255, 256, 257, 65_536, 1_000_003])
+def test_a_replica_is_as_in_a_small_run(num_envs, gpu):
+    """Rows seeded one by one depend on their own seed alone: rows from all over a large run, against a run of these few."""
+    rows = np.unique(np.linspace(0, num_envs - 1, 64).astype(np.int64))
+    seeds = list(range(5, 5 + num_envs))
+    large = make("CartPole-v1", num_envs, gpu, autoreset_mode="SameStep", max_episode_steps=20)
+    small = make("CartPole-v1", len(rows), gpu, autoreset_mode="SameStep", max_episode_steps=20)
+    import cupy
+
+    given = cupy.asarray(np.random.default_rng(1).integers(2, size=(60, num_envs)))
+    a, b = large.reset(seed=seeds)[0], small.reset(seed=[seeds[k] for k in rows])[0]
+    np.testing.assert_array_equal(host_array(a)[rows], host_array(b))
+    for action in given:
+        a, b = large.step(action), small.step(cupy.ascontiguousarray(action[rows]))
+        for x, y in zip(a[:4], b[:4], strict=True):
+            np.testing.assert_array_equal(host_array(x)[rows], host_array(y))
+        ended = host_array(b[4]["_final_obs"])
+        np.testing.assert_array_equal(host_array(a[4]["_final_obs"])[rows], ended)
+        np.testing.assert_array_equal(host_array(a[4]["final_obs"])[rows][ended], host_array(b[4]["final_obs"])[ended])
