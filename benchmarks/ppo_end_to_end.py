@@ -40,7 +40,7 @@ def main() -> None:
         shown |= {"iterations": int(solved["iteration"]), "steps": int(solved["steps"])}
         figures.add(name, solved["seconds"], "s", OF, **shown)
     if seconds:
-        spread = {"fastest": min(seconds), "slowest": max(seconds), "solved": len(seconds), "of": given.seeds}
+        spread = {"fastest": min(seconds), "slowest": max(seconds), "solved": len(seconds), "seeds": given.seeds}
         figures.add(f"{result.args.num_envs}.median", statistics.median(seconds), "s", OF, **spread)
 
 

@@ -59,4 +59,8 @@ def address(value: Any) -> int:
         return int(value.unsafe_buffer_pointer())
     if hasattr(value, "__cuda_array_interface__"):
         return int(value.__cuda_array_interface__["data"][0])
+    if value.__dlpack_device__()[0] != 1:
+        import cupy
+
+        return int(cupy.from_dlpack(value).data.ptr)
     return int(np.from_dlpack(value).ctypes.data)

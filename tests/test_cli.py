@@ -75,7 +75,7 @@ class TestMistakes:
         [
             (["train", "--env", "gpuvec/CartPol-v1"], "Did you mean: `CartPole`?"),
             (["train", "--env", "no_such_module:x/Y-v0"], "No module named 'no_such_module'"),
-            (["train", "--device", "tpu"], "device must be"),
+            (["eval", "runs", "--episodes", "0"], "episodes must be at least 1"),
             (["train", "--episodes", "0"], "episodes must be at least 1"),
             (["train", "--device", "cpu", "--params", "grvity", "3"], "did you mean 'gravity'?"),
             (["eval", "no/such/run"], "no checkpoint at"),

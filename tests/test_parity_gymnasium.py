@@ -88,9 +88,7 @@ def test_one_step_agrees(name, device):
     known, fields = transitions(name), CASES[name].module.State._fields
     assert known.clear.mean() >= 0.99
 
-    env = gymnasium.make_vec(
-        f"gpuvec/{name}", num_envs=len(known.before), device=device, autoreset_mode="Disabled"
-    )
+    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=len(known.before), device=device, autoreset_mode="Disabled")
     env.reset(seed=0)
     env.set_state(dict(zip(fields, known.before.T, strict=True)))
     obs, reward, terminated, truncated, info = step(env, known.action)

@@ -19,7 +19,8 @@ from gpuvec.errors import StateError  # noqa: E402
 from gpuvec.learners.advantage import gae  # noqa: E402
 from gpuvec.learners.evaluate import evaluate, policy_of  # noqa: E402
 from gpuvec.learners.networks import ActorCritic  # noqa: E402
-from gpuvec.learners.ppo import METRICS, PPO, Args, Batch, loss, surrogate, train, value_error  # noqa: E402
+from gpuvec.learners.ppo import METRICS, PPO, Args, train  # noqa: E402
+from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error  # noqa: E402
 from gpuvec.learners.run import Run, load  # noqa: E402
 from gpuvec.learners.sampling import Categorical, Gaussian  # noqa: E402
 
@@ -399,6 +400,7 @@ class TestArgs:
             ({"num_envs": 0}, "num_envs must be an integer of at least 1 or None, got 0"),
             ({"num_steps": 0}, "num_steps must be an integer of at least 1, got 0"),
             ({"epochs": 1.5}, "epochs must be an integer of at least 1, got 1.5"),
+            ({"device": "simulator"}, "device must be auto, cpu, cuda or cuda:<index>, got 'simulator'"),
             ({"seed": -1}, "seed must be an integer from 0"),
             ({"gamma": 1.5}, "gamma must be from 0 to 1, got 1.5"),
             ({"gae_lambda": -0.1}, "gae_lambda must be from 0 to 1"),

@@ -61,9 +61,7 @@ def drawn(state, rule):
 def test_starts(name, device):
     """Episodes last one step, so that a step shows what an automatic reset draws."""
     rule, (options, other) = RULES[name], OPTIONS[name]
-    env = gymnasium.make_vec(
-        f"gpuvec/{name}", num_envs=E, device=device, autoreset_mode="SameStep", max_episode_steps=1
-    )
+    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=E, device=device, autoreset_mode="SameStep", max_episode_steps=1)
 
     env.reset(seed=1)
     first = host(env.get_state())

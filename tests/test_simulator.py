@@ -63,9 +63,9 @@ def play(cpu, simulator, steps, seed=0, shift=0):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SIZES)
 def test_every_environment_and_mode(name, mode):
-    cpu, simulator = pair(name, SIZES[name], autoreset_mode=mode, max_episode_steps=9)
+    cpu, simulator = pair(name, SIZES[name], autoreset_mode=mode, max_episode_steps=4)
     assert_equal(cpu.reset(seed=3), simulator.reset(seed=3), "seeded reset")
-    assert play(cpu, simulator, 32) >= 3 * SIZES[name]
+    assert play(cpu, simulator, 14) >= 3 * SIZES[name]
     assert_equal(cpu.reset(), simulator.reset(), "reset that goes on")
     assert_equal(cpu.state_dict(), simulator.state_dict(), "state after it")
     assert play(cpu, simulator, 3) == 0 or name == "Acrobot-v1"
@@ -73,9 +73,9 @@ def test_every_environment_and_mode(name, mode):
 
 @pytest.mark.parametrize("num_envs", [1, 31, 32, 33])
 def test_other_numbers_of_blocks(num_envs):
-    cpu, simulator = pair("CartPole-v1", num_envs, autoreset_mode="SameStep", max_episode_steps=7)
+    cpu, simulator = pair("CartPole-v1", num_envs, autoreset_mode="SameStep", max_episode_steps=3)
     assert_equal(cpu.reset(seed=5), simulator.reset(seed=5), "seeded reset")
-    assert play(cpu, simulator, 30) >= 4 * num_envs
+    assert play(cpu, simulator, 12) >= 4 * num_envs
 
 
 def test_masked_resets_seeds_by_row_and_options():

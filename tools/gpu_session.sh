@@ -44,10 +44,10 @@ run() {
     case $1 in
     tests) # single threads, since each of the workers would start one per core
         OMP_NUM_THREADS=1 part tests 240 "$python" -m pytest tests -m gpu -n "$workers" --dist worksteal --timeout 120 \
-            -q --no-header -p no:cacheprovider --deselect tests/gpu/test_memory.py --junitxml "$out/tests.xml"
+            -q --no-header -p no:cacheprovider -p no:benchmark --deselect tests/gpu/test_memory.py --junitxml "$out/tests.xml"
         ;;
     memory) # alone on the device, whose free memory it reads
-        part memory 90 "$python" -m pytest tests/gpu/test_memory.py --timeout 100 -q --no-header -p no:cacheprovider \
+        part memory 90 "$python" -m pytest tests/gpu/test_memory.py --timeout 100 -q --no-header -p no:cacheprovider -p no:benchmark \
             --junitxml "$out/memory.xml"
         ;;
     sanitizer) part sanitizer 150 "$python" tests/gpu/sanitize.py --seconds 130 --json "$figures" --log "$out/sanitizer.log" ;;

@@ -22,6 +22,10 @@ PLANTED = {
             tile[threadIdx.x] = in[threadIdx.x];
             __syncthreads();
             out[threadIdx.x] = tile[n / 4 - 1 - threadIdx.x];
+        } else {
+            tile[threadIdx.x] = never[threadIdx.x];
+            __syncthreads();
+            out[threadIdx.x] = tile[threadIdx.x] + 1;
         }""",
 }
 

@@ -99,7 +99,7 @@ def test_a_wrapped_step_is_captured_too(make: Callable[..., Any], actions: Calla
         graph.replay()
         for t, action in enumerate(ring):
             assert_same(named(outputs[t]), named(eager.step(action)), f"replay {replay}, step {t}")
-    assert captured.statistics().count == eager.statistics().count > 0
+    assert captured.statistics().episodes == eager.statistics().episodes > 0
 
 
 def test_fresh_outputs_of_a_graph_are_given_to_nobody_else(make: Callable[..., Any], actions: Callable[..., Any]) -> None:

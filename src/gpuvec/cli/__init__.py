@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config=(tyro.conf.OmitArgPrefixes,),
         )
     except (GpuvecError, gym.error.Error, FileNotFoundError, ModuleNotFoundError, ValueError) as error:
-        print(f"gpuvec: {error}", file=sys.stderr)
+        remedy = ': pip install "gpuvec[train]"' if getattr(error, "name", None) in ("torch", "rich") else ""
+        print(f"gpuvec: {error}{remedy}", file=sys.stderr)
         return 1
     return status

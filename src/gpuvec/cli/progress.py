@@ -51,7 +51,7 @@ class Progress:
     def _table(self) -> Any:
         from rich.table import Table
 
-        table = Table("", "", title=self._title, show_header=False, min_width=48)
+        table = Table("", "", title=self._title, show_header=False, min_width=len(self._title) + 4)
         table.columns[1].justify = "right"
         m = self._seen
         if m:

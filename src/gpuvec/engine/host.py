@@ -78,7 +78,7 @@ class HostKernels:
                 loop(arguments, *first, True)
                 return
             pool = self._threads()
-            parts = [pool.submit(loop, arguments, *rows, False) for rows in others]
+            parts = [pool.submit(loop, arguments, begin, end, False) for begin, end in others]
             loop(arguments, *first, False)
             for part in parts:
                 part.result()

@@ -161,6 +161,8 @@ def _params_access(env: Single, variant: Variant, access: Access) -> tuple[Any, 
     }
     take = {k: f"load(b.param_{k}, e, t_{k})" if k in variant.per_env else f"c_{k}" for k in p._fields}
     anew = take | {k: f"r.{k}" for k in env.reset_options}
+    # A parameter that is stored per env and not given anew comes as nan.
+    anew |= {k: f"(r.{k} if r.{k} == r.{k} else {take[k]})" for k in env.reset_options if k in variant.per_env}
     source = f"def params(b, e):\n    return Params({', '.join(take[k] for k in p._fields)})\n"
     again = f"def reset_params(b, e, r):\n    return Params({', '.join(anew[k] for k in p._fields)})\n"
     return inline(generated("params", source, **scope)), inline(generated("reset_params", again, **scope))
@@ -193,7 +195,8 @@ def _action_access(env: Single, s: Signature, variant: Variant, access: Access) 
     for k, index in enumerate(at):
         check += f"    a = load(b.action, {index}, raw)\n"
         if s.discrete:
-            check += f"    if i64(a) < {lows[k]} or i64(a) > {highs[k]}:\n        given = u64(u32(a))\n"
+            check += f"    if i64(a) < {lows[k]} or i64(a) > {highs[k]}:\n"
+            check += f"        given = u64(u32(min(max(i64(a), i64({-(2**31)})), i64({2**31 - 1}))))\n"
         else:  # outside the bounds is clipped by the rules, but what is no number spoils the state for good
             check += f"    if not abs(a) < inf:\n        given = u64({k})\n"
         check += "        lowest(b.faults, 0, u64(e) << u64(32) | given)\n"

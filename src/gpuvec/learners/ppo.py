@@ -7,9 +7,9 @@ Each iteration has three parts, which read and write only tensors that were ther
     improve    epochs x minibatches of Adam on the clipped surrogate, the value loss and the entropy
 
 On a CPU they run as they stand; on a GPU each is one CUDA graph, so an iteration is three launches and the host waits for
-the device once, to read the metrics. The settings, `Args`, are in `ppo_args`.
+the device once, to read the metrics. The settings, `Args`, are in `ppo_args`, the objective is in `ppo_loss`.
 
-Letters: E environments, T steps, D observation features, K action components, B samples of a minibatch.
+Letters: E environments, T steps, D observation features, K action components.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from gpuvec.learners.graph import capture
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.optimizer import adam
 from gpuvec.learners.ppo_args import Args
+from gpuvec.learners.ppo_loss import Batch, loss
 from gpuvec.learners.settings import settings
 from gpuvec.learners.state import copies, restore
 
-__all__ = ["PPO", "Args", "Batch", "Result", "Storage", "loss", "surrogate", "train", "value_error"]
+__all__ = ["PPO", "Args", "Result", "Storage", "train"]
 
 METRICS = (
     "episodes", "return", "length", "last_return", "explained_variance",
@@ -60,48 +61,6 @@ class Storage(NamedTuple):
     value: Tensor  # (T, E) V(obs)
     advantage: Tensor  # (T, E)
     target: Tensor  # (T, E) what V(obs) should have been
-
-
-class Batch(NamedTuple):
-    """Samples to learn from."""
-
-    obs: Tensor  # (B, D)
-    action: Tensor  # (B,) or (B, K)
-    log_prob: Tensor  # (B,)
-    value: Tensor  # (B,)
-    advantage: Tensor  # (B,)
-    target: Tensor  # (B,)
-
-
-def surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """(B,): the clipped surrogate objective L^CLIP, equation 7: the lower of the plain and the clipped gain."""
-    return torch.min(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
-
-
-def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) -> Tensor:
-    """(B,): half the squared error, the higher one of `value` and of `value` clipped to `old` +- clip, if there is a clip."""
-    error = (value - target).square()
-    if clip is not None:
-        error = torch.max(error, (old + (value - old).clamp(-clip, clip) - target).square())
-    return 0.5 * error
-
-
-def loss(network: ActorCritic, batch: Batch, args: Args) -> tuple[Tensor, Tensor]:
-    """The loss of a minibatch, and (5,) metrics: policy loss, value loss, entropy, approximate KL, clip fraction."""
-    policy = network.policy(batch.obs)
-    log_ratio = policy.log_prob(batch.action) - batch.log_prob
-    ratio = log_ratio.exp()
-    variance, mean = torch.var_mean(batch.advantage)
-    advantage = (batch.advantage - mean) / (variance.sqrt() + 1e-8)
-    policy_loss = -surrogate(ratio, advantage, args.clip).mean()
-    value = network.value(batch.obs)
-    value_loss = value_error(value, batch.value, batch.target, args.clip if args.clip_value else None).mean()
-    entropy = policy.entropy().mean()
-    with torch.no_grad():
-        approx_kl = (ratio - 1.0 - log_ratio).mean()  # Schulman (2020), "Approximating KL divergence", k3
-        clip_fraction = ((ratio - 1.0).abs() > args.clip).float().mean()
-    metrics = torch.stack([policy_loss.detach(), value_loss.detach(), entropy.detach(), approx_kl, clip_fraction])
-    return policy_loss + args.value_weight * value_loss - args.entropy_weight * entropy, metrics
 
 
 class PPO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 
 
@@ -70,6 +71,7 @@ class Args:
             optional = name in ("num_envs", "total_steps")
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
             require(name, "an integer of at least 1" + (" or None" if optional else ""), whole or (optional and value is None))
+        require("device", "auto, cpu, cuda or cuda:<index>", bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device)))
         require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
         require("learning_rate", "above 0", self.learning_rate > 0.0)
         require("gamma", "from 0 to 1", 0.0 <= self.gamma <= 1.0)

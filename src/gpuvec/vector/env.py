@@ -175,8 +175,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             seed = int(self.np_random.integers(2**63))
         options = options or {}
         chosen = seeding(seed, self.num_envs, self._device)
-        per_env = self._sim.variant.per_env if options.keys() - {"reset_mask"} else ()
-        asked = reset_options(self._env, options, {name: self._stored(name) for name in per_env})
+        asked = reset_options(self._env, options, self._sim.variant.per_env, self._stored)
         self.check()
         stream = self._stream()
         with on_stream(self._device, stream):

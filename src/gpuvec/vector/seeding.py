@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -80,10 +81,12 @@ def reset_mask(mask: Any, num_envs: int, device: Device, name: str = "options['r
     return rows
 
 
-def reset_options(env: Single, options: Mapping[str, Any], stored: Mapping[str, Sequence[Any]]) -> tuple[Any, ...]:
-    """The values of the environment's reset options, those not given at the parameters' own.
+def reset_options(
+    env: Single, options: Mapping[str, Any], per_env: Sequence[str], stored: Callable[[str], Sequence[Any]]
+) -> tuple[Any, ...]:
+    """The values of the environment's reset options; those not given at the parameters' own, nan for one stored per env.
 
-    `stored` holds the E values of each parameter that is stored per environment.
+    `stored` tells the E values of a parameter in `per_env`; asked only if there are options to check against them.
 
     Raises:
         UnknownParameterError: an option that the environment does not have.
@@ -103,5 +106,5 @@ def reset_options(env: Single, options: Mapping[str, Any], stored: Mapping[str, 
     given = values.keys() & options.keys()
     if given:
         new = dataclasses.replace(env, params=env.params._replace(**{name: values[name] for name in given}))
-        check_rows(new, {name: rows for name, rows in stored.items() if name not in given})
-    return tuple(values.values())
+        check_rows(new, {name: stored(name) for name in per_env if name not in given})
+    return tuple(math.nan if name in per_env and name not in options else value for name, value in values.items())

@@ -1,0 +1,82 @@
+"""NumPy 2.5 dropped `row_stack`, which numba-cuda 0.30 still looks up: the mending, shown with any NumPy.
+
+Each case runs in a process of its own, which first takes the name away where NumPy still has it.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpuvec.engine import cuda
+
+WITHOUT_ROW_STACK = """
+import numpy as np
+if hasattr(np, "row_stack"):
+    del np.row_stack
+    np.__all__ = [name for name in np.__all__ if name != "row_stack"]
+assert not hasattr(np, "row_stack")
+"""
+
+COMPILE = """
+import re
+from gymnasium.vector import AutoresetMode
+from gpuvec.engine import cuda
+from gpuvec.engine.batch import Variant, layout
+from gpuvec_envs.cartpole import ENV
+
+assert not hasattr(np, "row_stack"), "the name must be gone again"
+variant = Variant(AutoresetMode.SAME_STEP, 500)
+with cuda.offline((9, 0)):
+    for body, signature in zip(cuda.kernels(ENV, variant), cuda.signatures(ENV, layout(ENV, variant))):
+        binary = cuda.link(cuda.intermediate(body, signature, (9, 0), "ltoir"), (9, 0))
+        assert binary.cubin[:4] == b"\\x7fELF"
+assert not hasattr(np, "row_stack")
+print("compiled")
+"""
+
+SIMULATE = """
+from gpuvec.engine.cuda import cuda
+
+assert not hasattr(np, "row_stack"), "the name must be gone again"
+
+@cuda.jit
+def kernel(x):
+    x[cuda.threadIdx.x] += cuda.threadIdx.x
+
+x = np.ones(4, np.int32)
+kernel[1, 4](x)
+assert x.tolist() == [1, 2, 3, 4]
+print("simulated")
+"""
+
+
+def run(script, **environment):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_ROW_STACK + script],
+        env={k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.compile
+def test_kernels_compile():
+    done = run(COMPILE)
+    assert done.stdout == "compiled\n", done.stderr
+
+
+def test_the_simulator_runs():
+    done = run(SIMULATE, NUMBA_ENABLE_CUDASIM="1")
+    assert done.stdout == "simulated\n", done.stderr
+
+
+@pytest.mark.skipif(cuda.SIMULATED, reason="the simulator does not look the name up")
+def test_numba_cuda_alone_still_fails():
+    """The day that this fails, `_import_cuda` has nothing left to mend."""
+    done = run("import numba.cuda.np.arrayobj")
+    assert "AttributeError" in done.stderr
+    assert "row_stack" in done.stderr
