@@ -19,6 +19,8 @@ class Access(NamedTuple):
     store: Any  # store(buffer, index, value, dtype)
     load_row: Any  # load_row(buffer, index, like) -> tuple of len(like) elements of like's type
     store_row: Any  # store_row(buffer, index, values): a tuple of equal types
+    emit: Any  # emit(buffer, index, value, dtype): as store, for what no kernel reads: it leaves a GPU's cache first
+    emit_row: Any  # emit_row(buffer, index, values): likewise as store_row
     lowest: Any  # lowest(buffer, index, value): the uint64 there becomes the smaller of the two, atomically
     near: Any  # near(flag): whether flag holds for this env or for one whose 16-byte row shares a 32-byte sector with its row
 
@@ -44,6 +46,11 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         if index.type.width < 64:
             index = builder.sext(index, word)
         return builder.gep(builder.inttoptr(address, element.as_pointer(space)), [index])
+
+    def row(builder: Any, args: Any, width: int, element: Any) -> Any:
+        """The first element of row args[1] behind address args[0]."""
+        index = builder.sext(args[1], word) if args[1].type.width < 64 else args[1]
+        return pointer(builder, args[0], builder.mul(index, word(width)), element)
 
     def pieces(width: int, element: Any) -> tuple[int, list[int]]:
         """How many elements an access holds, and where each begins: 16 or 8 bytes wide if rows keep that alignment."""
@@ -72,8 +79,7 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             element = context.get_data_type(like.dtype)
             wide, starts = pieces(len(like), element)
-            row = builder.mul(builder.sext(args[1], word) if args[1].type.width < 64 else args[1], word(len(like)))
-            base, values = pointer(builder, args[0], row, element), []
+            base, values = row(builder, args, len(like), element), []
             for j in starts:
                 at = builder.gep(base, [word(j)])
                 if wide == 1:
@@ -90,8 +96,7 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
             element = context.get_data_type(values.dtype)
             wide, starts = pieces(len(values), element)
-            row = builder.mul(builder.sext(args[1], word) if args[1].type.width < 64 else args[1], word(len(values)))
-            base, items = pointer(builder, args[0], row, element), cgutils.unpack_tuple(builder, args[2])
+            base, items = row(builder, args, len(values), element), cgutils.unpack_tuple(builder, args[2])
             for j in starts:
                 at = builder.gep(base, [word(j)])
                 if wide == 1:
@@ -104,6 +109,38 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
 
         return types.void(address, index, values), codegen
 
+    def evicted_first(builder: Any, at: Any, values: list[Any]) -> None:
+        """Stores `values` side by side, marked for the cache to let go of: `st.global.cs`, which LLVM has no word for."""
+        element = values[0].type
+        kind, letter = {"float": ("f32", "f"), "i32": ("b32", "r"), "i8": ("u8", "r")}[str(element)]
+        if str(element) == "i8":  # PTX holds bytes in wider registers
+            values = [builder.zext(value, ir.IntType(32)) for value in values]
+        names = ", ".join(f"${k + 1}" for k in range(len(values)))
+        vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
+        function = ir.FunctionType(ir.VoidType(), [at.type, *(value.type for value in values)])
+        code, operands = f"st.global.cs{vector}.{kind} [$0], {names};", ",".join(["l", *[letter] * len(values)])
+        builder.call(ir.InlineAsm(function, code, operands, side_effect=True), [at, *values])
+
+    @extending.intrinsic
+    def emit(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            model = context.data_model_manager[dtype.dtype]
+            value = model.as_data(builder, context.cast(builder, args[2], sig.args[2], dtype.dtype))
+            evicted_first(builder, pointer(builder, args[0], args[1], model.get_data_type()), [value])
+
+        return types.void(address, index, value, dtype), codegen
+
+    @extending.intrinsic
+    def emit_row(typingctx: Any, address: Any, index: Any, values: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            element = context.get_data_type(values.dtype)
+            wide, starts = pieces(len(values), element)
+            base, items = row(builder, args, len(values), element), cgutils.unpack_tuple(builder, args[2])
+            for j in starts:
+                evicted_first(builder, builder.gep(base, [word(j)]), items[j : j + wide])
+
+        return types.void(address, index, values), codegen
+
     @extending.intrinsic
     def lowest(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
@@ -111,7 +148,8 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
 
         return types.void(address, index, types.uint64), codegen
 
-    return Access(load, store, load_row, store_row, lowest, near)
+    on_gpu = space == 1
+    return Access(load, store, load_row, store_row, emit if on_gpu else store, emit_row if on_gpu else store_row, lowest, near)
 
 
 def host_memory() -> Access:

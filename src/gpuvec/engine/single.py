@@ -39,7 +39,7 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
     `advance(b, e, clock)` steps it, `clock` being the number of this step.
     """
     s = signature(env)
-    load, store, load_row, store_row, lowest, near = access
+    load, store, load_row, store_row, emit, emit_row, lowest, near = access
     words = like(u32, 4)
     load_state, store_state = _state_access(env, s, access)
     declared = _declared(env, s)
@@ -111,9 +111,9 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
             truncated = t >= limit
             over = terminated or truncated
             if same_step:
-                store(b.final_mask, e, over, b1)
+                emit(b.final_mask, e, over, b1)
                 if near(over):  # by pairs: a 32-byte sector of two 16-byte rows is written whole and never read
-                    store_row(b.final_obs, e, seen)
+                    emit_row(b.final_obs, e, seen)
                 if over:
                     store(b.start, e, u32(clock), u32)
                     s = declared(reset(key(b, e, clock, 0), p))
@@ -121,10 +121,10 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
             elif over:
                 store(b.start, e, u32(clock + u32(1)), u32)
         store_state(b, e, s)
-        store_row(b.obs, e, seen)
-        store(b.reward, e, reward, f32)
-        store(b.terminated, e, terminated, b1)
-        store(b.truncated, e, truncated, b1)
+        emit_row(b.obs, e, seen)
+        emit(b.reward, e, reward, f32)
+        emit(b.terminated, e, terminated, b1)
+        emit(b.truncated, e, truncated, b1)
 
     return begin, advance
 
