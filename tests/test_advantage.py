@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from gpuvec.learners.advantage import gae
-from gpuvec.learners.episodes import Episodes
+torch = pytest.importorskip("torch")
+
+from gpuvec.learners.advantage import gae  # noqa: E402  # needs torch
+from gpuvec.learners.episodes import Episodes  # noqa: E402  # likewise
 
 GAMMA, LAM = 0.5, 0.5
 D = torch.float64
 
 
-def column(*values: float) -> torch.Tensor:
+def column(*values: float):
     return torch.tensor(values, dtype=D).unsqueeze(1)
 
 
-def flags(*values: int) -> torch.Tensor:
+def flags(*values: int):
     return torch.tensor(values, dtype=torch.bool).unsqueeze(1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import gymnasium as gym
 import numpy as np
@@ -134,17 +134,20 @@ def test_modes_agree_until_the_first_end_and_final_obs_is_the_terminal_one(devic
         start = reset(env, seed=9)
         runs[mode] = [step(env, np.tile([[1, 3]], (5, 1))) for _ in range(6)]
         np.testing.assert_array_equal(start, reset(env, seed=9))
+    close = partial(
+        np.testing.assert_allclose, rtol=0, atol=0 if device == "cpu" else 1e-6
+    )  # three kernels, which a GPU rounds
     running = np.ones(5, bool)
     for t in range(6):
         following, same, disabled = (runs[mode][t] for mode in (NEXT_STEP, SAME_STEP, DISABLED))
         ended = disabled[2] | disabled[3]
         for given in (following, same):
             for k in (1, 2, 3):
-                np.testing.assert_array_equal(given[k][running], disabled[k][running])
-        np.testing.assert_array_equal(following[0][running], disabled[0][running])
+                close(given[k][running], disabled[k][running])
+        close(following[0][running], disabled[0][running])
         last = running & ended
-        np.testing.assert_array_equal(same[4]["final_obs"][last], disabled[0][last])
-        np.testing.assert_array_equal(same[0][running & ~ended], disabled[0][running & ~ended])
+        close(same[4]["final_obs"][last], disabled[0][last])
+        close(same[0][running & ~ended], disabled[0][running & ~ended])
         assert (np.abs(same[0][last, 0]) <= 1.0).all()  # a start's level
         running &= ~ended
     assert not running.any()  # the limit of 6 ends them all

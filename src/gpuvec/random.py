@@ -83,4 +83,4 @@ def randint(key: Key, draw: int, low: int, high: int) -> int:
     """
     span = np.uint64(np.uint32(high - low))
     drawn = np.uint64(np.uint32(word(key, draw)))
-    return low + np.int32((drawn * span) >> np.uint64(32))  # type: ignore[return-value]  # int32
+    return np.int32(np.int64(low) + np.int64((drawn * span) >> np.uint64(32)))  # type: ignore[return-value]  # int32

@@ -408,7 +408,7 @@ REMEDIES = {  # what Numba says, and what an author can do about it
 
 def explained(function: Any, error: Exception) -> AuthoringError:
     """Numba's error in plain words: the author's line that it is about, what is wrong there, and the remedy."""
-    text = str(error)
+    text = re.sub("\x1b\\[[0-9;]*m", "", str(error))  # Numba may colour its messages
     found = re.findall(r'(?:File "([^"]+)", line |(\S+\.py) \()(\d+)', text)
     places = [(Path(a or b).resolve(), int(line)) for a, b, line in found if not {"numba", "engine"} & set(Path(a or b).parts)]
     if not places and getattr(error, "loc", None) is not None:

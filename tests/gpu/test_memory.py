@@ -14,7 +14,10 @@ import pytest
 cupy = pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="reads the device's free memory: run this file alone"),
+]
 MIB = 1 << 20
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from gpuvec.engine.batch import Layout, Variant
+from gpuvec.engine.batch import Variant, layout
 from gpuvec.engine.memory import host_memory
 from gpuvec.engine.single import compose, request
 from gpuvec.spec import Single
@@ -19,13 +20,51 @@ from gpuvec.spec import Single
 ENVS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
 
 
+# Compiled code is called with plain tuples: Numba takes 120 us to recognise a NamedTuple unless its class is the first
+# of the process.
+
+
+@lru_cache(maxsize=64)  # a kernel serves any number of envs, so one of the same environment is compiled once in a process
+def _reset_loop(env: Single, variant: Variant) -> tuple[Any, int]:
+    access = host_memory()
+    begin, _ = compose(env, variant, access)
+    load, batch, request_ = access.load, layout(env, variant).batch, request(env)
+
+    @njit(nogil=True, error_model="numpy")
+    def loop(addresses: Any, asked: Any) -> None:
+        b, r = batch(*addresses), request_(*asked)
+        clock = load(b.clock, 0, np.uint32)
+        for e in range(b.n):
+            begin(b, e, clock, r)
+
+    return loop, len(batch._fields)
+
+
+@lru_cache(maxsize=64)
+def _step_loop(env: Single, variant: Variant) -> Any:
+    access = host_memory()
+    _, advance = compose(env, variant, access)
+    load, store, batch = access.load, access.store, layout(env, variant).batch
+
+    @njit(nogil=True, error_model="numpy")
+    def loop(addresses: Any, first: int, last: int, tick: bool) -> None:
+        b = batch(*addresses)
+        clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
+        for e in range(first, last):
+            advance(b, e, clock)
+        if tick:
+            store(b.clock, 0, clock, np.uint32)
+
+    return loop
+
+
 class HostKernels:
     """The kernels of an env on the CPU; the same calls as `launch.CudaKernels`, whose stream they ignore."""
 
     blocks = 1
 
-    def __init__(self, env: Single, layout: Layout, num_envs: int) -> None:
-        self._env, self._batch, self._request = env, layout.batch, request(env)
+    def __init__(self, env: Single, num_envs: int) -> None:
+        self._env = env
         threads = min(
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             num_envs // ENVS_PER_THREAD,
@@ -35,22 +74,9 @@ class HostKernels:
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
 
-    # Compiled code is called with plain tuples: Numba takes 120 us to recognise a NamedTuple unless its class is the first
-    # of the process.
-
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
-        access = host_memory()
-        begin, _ = compose(self._env, variant, access)
-        load, batch, request_ = access.load, self._batch, self._request
-        members = len(batch._fields)
-
-        @njit(nogil=True, error_model="numpy")
-        def loop(addresses: Any, asked: Any) -> None:
-            b, r = batch(*addresses), request_(*asked)
-            clock = load(b.clock, 0, np.uint32)
-            for e in range(b.n):
-                begin(b, e, clock, r)
+        loop, members = _reset_loop(self._env, variant)
 
         def call(stream: int, *arguments: Any) -> None:
             loop(arguments[:members], arguments[members:])
@@ -59,19 +85,8 @@ class HostKernels:
 
     def step(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch)`."""
-        access = host_memory()
-        _, advance = compose(self._env, variant, access)
-        load, store, batch = access.load, access.store, self._batch
+        loop = _step_loop(self._env, variant)
         first, others = self._first, self._others
-
-        @njit(nogil=True, error_model="numpy")
-        def loop(addresses: Any, first: int, last: int, tick: bool) -> None:
-            b = batch(*addresses)
-            clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
-            for e in range(first, last):
-                advance(b, e, clock)
-            if tick:
-                store(b.clock, 0, clock, np.uint32)
 
         def call(stream: int, *arguments: Any) -> None:
             if not others:

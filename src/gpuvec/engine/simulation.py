@@ -43,9 +43,10 @@ class Simulation:
 
     def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
         if self.device.kind == "cuda":
-            return CudaKernels(self.env, self.layout, self.num_envs, self.device.ordinal)
-        kind = HostKernels if self.device.kind == "cpu" else SimulatorKernels
-        return kind(self.env, self.layout, self.num_envs)
+            return CudaKernels(self.env, self.num_envs, self.device.ordinal)
+        if self.device.kind == "cpu":
+            return HostKernels(self.env, self.num_envs)
+        return SimulatorKernels(self.env, self.layout, self.num_envs)
 
     def _bytes(self, blocks: int) -> int:
         """What the buffers and one set of outputs take."""
