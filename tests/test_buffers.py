@@ -43,6 +43,18 @@ def test_every_array_of_a_long_run_stays_as_it_was(device, output):
     assert len({address(row[0]) for row in kept}) == 600
 
 
+def test_a_tensor_changed_in_place_spoils_no_other_s_gradient(device):
+    """Tensors of two steps share memory that was allocated at once, but autograd must not take them for one."""
+    torch = pytest.importorskip("torch")
+    env = counter(device, output="torch")
+    _, reward, *_ = env.step(on_device(env, np.full(E, 3)))
+    weight = torch.ones(E, device=env.device, requires_grad=True)
+    loss = (weight * reward).sum()  # keeps this reward for the gradient
+    env.step(on_device(env, np.full(E, 5)))[1].clamp_(-1, 1)
+    loss.backward()
+    np.testing.assert_array_equal(host(weight.grad), np.full(E, 3))
+
+
 @pytest.mark.parametrize("ring", [1, 2, 3])
 def test_a_ring_comes_round_after_k_steps(device, ring):
     env = counter(device, buffers=ring)

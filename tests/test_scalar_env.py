@@ -152,6 +152,25 @@ def test_parameters_reach_it_and_unknown_ones_are_named():
         gym.make("gpuvec/CartPole-v1", gravty=1.0)
 
 
+def test_arguments_of_make_vec_are_named():
+    with pytest.raises(TypeError, match=r"'device' is an argument of gymnasium.make_vec.*takes render_mode and its parameters: "):
+        gym.make("gpuvec/CartPole-v1", device="cpu")
+
+
+def test_a_step_after_the_end_warns_as_gymnasium_s_does(env):
+    env.reset(seed=0)
+    env.set_state({"x": 2.5})
+    assert env.step(1)[2]
+    for ended in (env, pickle.loads(pickle.dumps(env))):  # noqa: S301  # its own bytes
+        with pytest.warns(UserWarning, match=r"this episode has terminated: call reset\(\) first"):
+            _, reward, terminated, _, _ = ended.step(1)
+        assert (reward, terminated) == (0.0, True)
+    env.reset(seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not env.step(1)[2]
+
+
 def test_it_is_the_vector_env_of_one_row(env):
     row = make("gpuvec/CartPole-v1", 1, autoreset_mode=AutoresetMode.DISABLED)
     obs, _ = env.reset(seed=5)

@@ -31,7 +31,7 @@ def inline(function: Callable[..., Any]) -> Any:
     Division follows IEEE, as on a GPU: Numba's default tests every divisor for zero in order to raise. Numba would compile
     a function anew for each literal that it is called with (every draw number, say); here one version serves all.
     """
-    dispatcher = njit(function, error_model="numpy", no_cpython_wrapper=True, forceinline=True)
+    dispatcher = njit(function, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
     template = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: template(
         tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()}

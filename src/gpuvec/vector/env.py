@@ -183,7 +183,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             mask = reset_mask(options["reset_mask"], self.num_envs, self._device) if masked else None
             if masked and not self._was_reset:
                 raise gym.error.ResetNeeded("the first reset must be of all environments: call reset() without a reset_mask.")
-            addresses, arrays = self._outputs.take()
+            addresses, arrays = self._outputs.take(stream)
             self._sim.reset(
                 stream,
                 address(mask) if masked else 0,
@@ -215,7 +215,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             self._usable()
         stream = self._stream()
         pointer, dtype, _owner = self._read(actions, stream)
-        addresses, arrays = self._outputs.take() if out is None else self._outputs.given(out)
+        addresses, arrays = self._outputs.take(stream) if out is None else self._outputs.given(out, stream)
         self._sim.step(dtype)(stream, pointer, addresses)
         if not self._same_step:
             return *arrays, {}

@@ -6,7 +6,7 @@ A framework imports memory once, as a slab, and hands out views of it: a DLPack 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -29,14 +29,14 @@ class Framework(Protocol):
     def wrap(self, array: Any) -> Any:
         """The memory of a NumPy or CuPy array as this framework's array, zero-copy."""
 
-    def rows(self, slab: Any) -> Sequence[Any]:
-        """The rows of a NumPy or CuPy array's first axis as this framework's arrays, zero-copy, imported at once."""
+    def rows(self, slab: Any) -> Iterator[Any]:
+        """The rows of a C-contiguous NumPy or CuPy array's first axis as this framework's arrays, zero-copy."""
 
     def stream(self) -> int:
         """The handle of the CUDA stream on which this framework's user works now; 0 on a CPU."""
 
     def capturing(self) -> bool:
-        """Whether that stream is being captured into a graph."""
+        """Whether that stream is being captured into a graph; CUDA's default stream, whose handle is 0, never is."""
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """(address, dtype name, shape, owner) of a C-contiguous array of this framework on the device; None for any other."""
@@ -54,9 +54,9 @@ class Native:
         """As given."""
         return array
 
-    def rows(self, slab: Any) -> Sequence[Any]:
+    def rows(self, slab: Any) -> Iterator[Any]:
         """The rows of the first axis, wrapped."""
-        return [self.wrap(row) for row in slab]
+        return map(self.wrap, slab)
 
     def stream(self) -> int:
         """CuPy's current stream."""
@@ -122,9 +122,9 @@ class Jax(Native):
         """As a JAX array, which may be a copy: for memory that nothing will write any more."""
         return self._jax.dlpack.from_dlpack(array)
 
-    def rows(self, slab: Any) -> Sequence[Any]:
+    def rows(self, slab: Any) -> Iterator[Any]:
         """The rows of the first axis. No copies: whoever keeps the array of a reused buffer sees later steps."""
-        return [self._jax.dlpack.from_dlpack(row, copy=False) for row in slab]
+        return (self._jax.dlpack.from_dlpack(row, copy=False) for row in slab)
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """See `Framework.pointer`."""

@@ -43,14 +43,14 @@ class OutputBuffers:
         self._ready: Iterator[Outputs] = iter(())
         if ring is not None:
             device.require(ring * self._bytes, f"a ring of {ring} output buffers")
-            self._sets = self._allocate(ring)
+            self._sets = list(self._allocate(ring))
 
-    def take(self) -> Outputs:
-        """The outputs of the next step."""
+    def take(self, stream: int) -> Outputs:
+        """The outputs of the next step, which is launched on `stream`."""
         outputs = next(self._ready, None)
         if outputs is None:
             outputs = self._refill()
-        if self._ring is None and self._framework.capturing():
+        if stream and self._ring is None and self._framework.capturing():
             self._captured.append(outputs)  # a graph writes there at every replay, whoever holds a view
         return outputs
 
@@ -65,10 +65,10 @@ class OutputBuffers:
                 )
             steps = max(1, min(SLAB_STEPS, SLAB_BYTES // self._bytes))
             self._device.require(steps * self._bytes, "a slab of output buffers") if steps == 1 else None
-            self._ready = iter(self._allocate(steps))
+            self._ready = self._allocate(steps)
         return next(self._ready)
 
-    def _allocate(self, steps: int) -> list[Outputs]:
+    def _allocate(self, steps: int) -> Iterator[Outputs]:
         xp, addresses, views = self._device.arrays, [], []
         for name, b in self._returned.items():
             # Rows of final_obs are written for envs that ended; the others are zero rather than whatever lay there.
@@ -82,9 +82,9 @@ class OutputBuffers:
             begin, apart = address(slab), stride * raw.itemsize
             addresses.append(range(begin, begin + steps * apart, apart))
             views.append(self._framework.rows(slab))
-        return list(zip(zip(*addresses, strict=True), zip(*views, strict=True), strict=True))
+        return zip(zip(*addresses, strict=True), zip(*views, strict=True), strict=True)
 
-    def given(self, out: Mapping[str, Any]) -> Outputs:
+    def given(self, out: Mapping[str, Any], stream: int) -> Outputs:
         """The outputs with those in `out` written where the caller says.
 
         Raises:
@@ -94,7 +94,7 @@ class OutputBuffers:
         if unknown:
             raise ValueError(f"out has no place for {sorted(unknown)}; it may hold {', '.join(map(repr, self._names))}.")
         if len(out) < len(self._names):
-            own = self.take()
+            own = self.take(stream)
         addresses, arrays = [], []
         for k, (name, b) in enumerate(zip(self._names, self._returned.values(), strict=True)):
             if name not in out:

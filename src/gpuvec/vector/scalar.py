@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from gpuvec.errors import UnknownParameterError
 from gpuvec.registration import load_env
 from gpuvec.spec import Single
 from gpuvec.vector.env import VectorEnv
@@ -23,11 +24,20 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         env: the environment, or its place as "module:NAME".
         render_mode: None or "rgb_array".
         params: the environment's own parameters.
+
+    Raises:
+        UnknownParameterError: none of those, or an argument that only `make_vec` takes.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  # as Gymnasium declares it
 
     def __init__(self, env: Single | str, *, render_mode: str | None = None, **params: Any) -> None:
+        misplaced = params.keys() & (VectorEnv.__init__.__kwdefaults__ or {}).keys()
+        if misplaced:
+            raise UnknownParameterError(
+                f"{min(misplaced)!r} is an argument of gymnasium.make_vec, for many environments on a device; one alone runs on the CPU "
+                f"and takes render_mode and its parameters: {', '.join(load_env(env).params._fields)}."
+            )
         self._made_of = {"env": env, "render_mode": render_mode, **params}
         declared = load_env(env)
         self.metadata = {"render_modes": ["rgb_array"] if declared.draw else [], "render_fps": declared.render_fps}
@@ -35,6 +45,7 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
             env, 1, device="cpu", output="numpy", autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **params
         )
         self.render_mode = render_mode
+        self._over = False
         self.observation_space, self.action_space = self._rows.single_observation_space, self._rows.single_action_space
 
     def reset(
@@ -43,6 +54,7 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         """Begins an episode; `options` may hold the environment's own reset options."""
         super().reset(seed=seed)
         obs, _ = self._rows.reset(seed=int(self.np_random.integers(2**63)), options=options)
+        self._over = False
         return obs[0].copy(), {}
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
@@ -62,8 +74,11 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
             if not space.contains(action):
                 raise ValueError(f"action {action!r} is not allowed; the action space is {space}.")
             given = np.asarray(action, np.int64)
+        if self._over:
+            gym.logger.warn("this episode has terminated: call reset() first. A step changes nothing and gives reward 0.")
         obs, reward, terminated, _, _ = self._rows.step(given[None])
-        return obs[0].copy(), float(reward[0]), bool(terminated[0]), False, {}
+        self._over = self._over or bool(terminated[0])
+        return obs[0].copy(), float(reward[0]), self._over, False, {}
 
     def render(self) -> Any:
         """(H, W, 3) uint8."""
@@ -87,10 +102,11 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
             "made_of": self._made_of,
             "rows": self._rows.state_dict() if self._rows.ready else None,
             "np_random": self._np_random,
+            "over": self._over,
         }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(**saved["made_of"])  # type: ignore[misc]  # a new object is being filled
-        self._np_random = saved["np_random"]
+        self._np_random, self._over = saved["np_random"], saved["over"]
         if saved["rows"] is not None:
             self._rows.load_state_dict(saved["rows"])
