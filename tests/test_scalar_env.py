@@ -53,8 +53,9 @@ def test_an_episode_is_as_long_as_gymnasium_s(name):
         steps, ended = steps + 1, terminated or truncated
     assert info == {}
     assert (steps == limit, truncated) == ((False, False) if name == "CartPole-v1" else (True, True))
-    *_, truncated, _ = env.unwrapped.step(action)
-    assert not truncated
+    if truncated:
+        *_, truncated, _ = env.unwrapped.step(action)
+        assert not truncated
     env.close()
 
 
@@ -153,7 +154,7 @@ def test_parameters_reach_it_and_unknown_ones_are_named():
 
 
 def test_arguments_of_make_vec_are_named():
-    with pytest.raises(TypeError, match=r"'device' is an argument of gymnasium.make_vec.*takes render_mode and its parameters: "):
+    with pytest.raises(TypeError, match=r"'device' is an argument of gymnasium.make_vec.* its parameters: "):
         gym.make("gpuvec/CartPole-v1", device="cpu")
 
 
