@@ -17,11 +17,18 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "design").glob("**/*.md")), *so
 QUOTE = re.compile(r"<!-- *([\w.-]+\.json) +([\w.-]+) *-->")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
-_spec = importlib.util.spec_from_file_location("record", ROOT / "benchmarks" / "record.py")
-assert _spec is not None
-assert _spec.loader is not None
-record = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(record)
+
+def script(name: str) -> Any:
+    """A script of the benchmarks folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+record, quote = script("record"), script("quote")
 
 
 def problems(text: str, records: dict[str, Any], now: dict[str, str]) -> list[str]:
@@ -77,6 +84,21 @@ def test_a_quotation_is_the_figure_of_the_record(line: str, wrong: str | None) -
     same = {"CartPole-v1": "a"}
     found = problems(line, example(**same), same)
     assert (found == []) if wrong is None else (len(found) == 1 and wrong in found[0])
+
+
+@pytest.mark.parametrize(
+    ("line", "brought_up"),
+    [
+        (
+            "| 1 M | 47.1 G/s <!-- h200.json env_step.CartPole-v1 --> |",
+            "| 1 M | 49.8 G/s <!-- h200.json env_step.CartPole-v1 --> |",
+        ),
+        ("2 times 51 <!-- h200.json env_step.CartPole-v1 -->", "2 times 50 <!-- h200.json env_step.CartPole-v1 -->"),
+        ("47.1 <!-- h200.json env_step.Acrobot-v1 -->", "47.1 <!-- h200.json env_step.Acrobot-v1 -->"),
+    ],
+)
+def test_a_quotation_is_brought_up_to_the_record(line: str, brought_up: str) -> None:
+    assert quote.requoted(line, example()) == brought_up
 
 
 def test_a_quotation_of_changed_sources_is_found() -> None:

@@ -1,8 +1,8 @@
 """Where a step writes: fresh memory, a ring of buffers, or arrays that the caller gives.
 
 By default every step returns new arrays, as Gymnasium's vector environments do: a reused buffer silently breaks whoever
-keeps `obs` across a step, off-policy learners first. New arrays are views cut from a slab that was allocated and imported
-into the user's framework once, so they cost neither an allocation nor a copy; a slab is freed when nobody holds a view.
+keeps `obs` across a step, off-policy learners first. New arrays lie in a slab that was allocated and imported into
+the user's framework once, so they cost neither an allocation nor a copy; a slab is freed when nobody holds one of them.
 """
 
 from __future__ import annotations

@@ -39,11 +39,11 @@ class Torch:
         """The rows of the first axis, made some at a time: a tensor costs 0.5 us, and most when many live.
 
         No views, which would share one version counter: a reward changed in place would then be an error in the gradient
-        of all others. `unsafe_split` makes tensors of their own over the same memory.
+        of all others. The `unsafe` split makes tensors of their own over the same memory, and is the cheapest besides.
         """
         size = slab.shape[1]
         groups = self.wrap(slab).flatten(0, 1).split(ROWS_AT_ONCE * size)
-        return chain.from_iterable(torch.unsafe_split(group, size) for group in groups)
+        return chain.from_iterable(torch.unsafe_split_with_sizes(group, [size] * (len(group) // size)) for group in groups)
 
     def stream(self) -> int:
         """The handle of torch's current stream on the env's device."""
@@ -59,4 +59,4 @@ class Torch:
             return None
         if not array.is_contiguous():
             array = array.contiguous()
-        return array.data_ptr(), _NAMES.get(array.dtype, str(array.dtype)), array.shape, array
+        return array.data_ptr(), _NAMES.get(array.dtype) or str(array.dtype), array.shape, array
