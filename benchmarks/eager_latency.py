@@ -38,18 +38,18 @@ def bare(env: Any, actions: Any) -> Bare:
     import torch
     from cuda.core import ObjectCode
 
-    from gpuvec.engine import cuda
+    from gpuvec.engine import cuda, kernels
 
     sim = env._sim
     variant = sim.variant._replace(action_dtype=np.int64)
     cc = torch.cuda.get_device_capability()
-    body, signature = cuda.kernels(sim.env, variant)[1], cuda.signatures(sim.env, sim.layout)[1]
-    binary = cuda.link(cuda.intermediate(body, signature, cc, "ltoir"), cc)
+    (step,) = kernels.kernels(sim.env, variant, None, True)
+    binary = cuda.link(cuda.intermediate(step.body, step.signature, cc, "ltoir", step.threads), cc)
     kept = [array.data.ptr for array in sim.buffers.values()]
     return Bare(
         kernel=ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name),
-        blocks=-(-env.num_envs // cuda.THREADS),
-        threads=cuda.THREADS,
+        blocks=step.blocks(env.num_envs),
+        threads=step.threads,
         stream=torch.cuda.current_stream().cuda_stream,
         arguments=[*kept, actions.data_ptr(), 0, 0, *env._outputs.take(0)[0], env.num_envs],
     )

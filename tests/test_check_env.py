@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import gpuvec
-from gpuvec import testing
 from gpuvec.engine import cuda
 from gpuvec.errors import AuthoringError, UnknownParameterError
 from gpuvec.testing import check_env
+from gpuvec.testing.runs import play, random_actions, same
 
 IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 
@@ -218,6 +218,15 @@ def test_wrong_environments(case, written):
         assert f"{name}.py, line {place}, `{shown}`: " in str(caught.value)
 
 
+def test_the_engine_explains_what_it_cannot_compile(written):
+    """Also an environment that nobody has checked."""
+    name = written("pushed", "    return np.clip(v, -1.0, 1.0)")
+    envs = gpuvec.VectorEnv(f"{name}:ENV", 1, device="cpu", output="numpy")
+    envs.reset(seed=0)
+    with pytest.raises(AuthoringError, match=r"walker_\w+\.py, line \d+, `return np.clip.*: there is no clip\(.*min\(max\("):
+        envs.step(np.zeros(1, np.int64))
+
+
 def test_a_function_that_is_none(written):
     env = importlib.import_module(written()).ENV
     with pytest.raises(AuthoringError, match=r"step is a partial; it must be a plain function step\(s, action, key, p\)"):
@@ -269,6 +278,8 @@ class TestAGoodEnvironment:
             check_env("CartPole-v1")
         with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
             check_env(module.ENV, steps=0)
+        with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
+            check_env(module.ENV, num_envs=0)
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -288,8 +299,8 @@ def test_the_simulator_takes_part(written):
 def test_runs_that_differ_are_told_apart(written):
     """No pure function can depend on the number of rows; so here the run is changed."""
     env = importlib.import_module(written()).ENV
-    run = testing._play(env, 3, testing._actions(env, 8, 3, 0), (0,))[0]
-    testing._same(env, run, run, "both")
+    run = play(env, 3, random_actions(env, 8, 3, 0), (0,))[0]
+    same(env, run, run, "both")
     for field in ("obs", "reward", "terminated", "truncated", "states"):
         changed = [{k: v.copy() for k, v in x.items()} if isinstance(x, dict) else x.copy() for x in getattr(run, field)]
         target = changed[5]["v"] if field == "states" else changed[5]
@@ -297,4 +308,4 @@ def test_runs_that_differ_are_told_apart(written):
         name = {"obs": "observation", "states": "v"}.get(field, field)
         t = 5 if field in ("obs", "states") else 6
         with pytest.raises(AuthoringError, match=f"both differ: after {t} steps {name} of environment 2 is"):
-            testing._same(env, run, run._replace(**{field: changed}), "both")
+            same(env, run, run._replace(**{field: changed}), "both")

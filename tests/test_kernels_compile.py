@@ -13,7 +13,9 @@ from gymnasium.vector import AutoresetMode
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine import cuda
-from gpuvec.engine.batch import Variant, layout, signature
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.kernels import kernels
+from gpuvec.engine.signature import signature
 from gpuvec.registration import load_env
 from gpuvec_envs.pendulum import ENV as PENDULUM
 from gpuvec_envs.pendulum import State
@@ -54,11 +56,11 @@ class Kernel(NamedTuple):
         return [line.strip() for line in lines if ".f64" in line and not line.strip().startswith(".reg")]
 
 
-def compile_kernel(body, kernel_signature, cc=(9, 0)):
+def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0)):
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    ptx = cuda.intermediate(body, kernel_signature, cc, "ptx")
-    ltoir = bytes(cuda.intermediate(body, kernel_signature, cc, "ltoir"))
+    ptx = cuda.intermediate(body, kernel_signature, cc, "ptx", threads)
+    ltoir = bytes(cuda.intermediate(body, kernel_signature, cc, "ltoir", threads))
     arch = f"sm_{cc[0]}{cc[1]}"
     linker = Linker(ObjectCode.from_ltoir(ltoir), options=LinkerOptions(arch=arch, link_time_optimization=True, verbose=True))
     linker.link("cubin")
@@ -82,11 +84,11 @@ def compiled(name, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 
 def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
-    options.setdefault("action_dtype", np.int32 if signature(env).discrete else np.float32)
+    options.setdefault("action_dtype", np.int32 if signature(env).actions.discrete else np.float32)
     variant = Variant(mode, env.max_episode_steps, **options)
-    k = ("reset", "step").index(which)
     with cuda.offline(cc):
-        return compile_kernel(cuda.kernels(env, variant)[k], cuda.signatures(env, layout(env, variant))[k], cc)
+        (kernel,) = kernels(env, variant, None, which == "step")
+        return compile_kernel(kernel.body, kernel.signature, kernel.threads, cc)
 
 
 def check(kernel, barriers):
@@ -123,7 +125,7 @@ class TestEveryKernel:
         wide = "v4" if len(signature(environment(name)).floats) == 4 else "v2"
         assert len(kernel.lines(rf"\bld\.global\.{wide}\.f32")) == 1
         assert len(kernel.lines(rf"\bst\.global\.{wide}\.f32")) >= 1
-        assert len(kernel.lines(r"\bld\.global\.f32")) == signature(environment(name)).components
+        assert len(kernel.lines(r"\bld\.global\.f32")) == signature(environment(name)).actions.components
 
 
 class TestVariants:

@@ -22,15 +22,15 @@ assert not hasattr(np, "row_stack")
 COMPILE = """
 import re
 from gymnasium.vector import AutoresetMode
-from gpuvec.engine import cuda
-from gpuvec.engine.batch import Variant, layout
+from gpuvec.engine import cuda, kernels
+from gpuvec.engine.batch import Variant
 from gpuvec_envs.cartpole import ENV
 
 assert not hasattr(np, "row_stack"), "the name must be gone again"
 variant = Variant(AutoresetMode.SAME_STEP, 500)
 with cuda.offline((9, 0)):
-    for body, signature in zip(cuda.kernels(ENV, variant), cuda.signatures(ENV, layout(ENV, variant))):
-        binary = cuda.link(cuda.intermediate(body, signature, (9, 0), "ltoir"), (9, 0))
+    for kernel in (*kernels.kernels(ENV, variant, None, False), *kernels.kernels(ENV, variant, None, True)):
+        binary = cuda.link(cuda.intermediate(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads), (9, 0))
         assert binary.cubin[:4] == b"\\x7fELF"
 assert not hasattr(np, "row_stack")
 print("compiled")

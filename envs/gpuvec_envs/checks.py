@@ -1,5 +1,6 @@
 """Checks of parameters that several environments share; they raise ValueError."""
 
+import math
 from typing import Any
 
 
@@ -15,6 +16,20 @@ def not_negative(p: Any, *names: str) -> None:
     for name in names:
         if not getattr(p, name) >= 0.0:
             raise ValueError(f"{name} is {getattr(p, name)}; it must be at least 0.")
+
+
+def at_least_one(p: Any, *names: str) -> None:
+    """Each named parameter, a number of things, is 1 or more."""
+    for name in names:
+        if not getattr(p, name) >= 1:
+            raise ValueError(f"{name} is {getattr(p, name)}; it must be at least 1.")
+
+
+def finite(p: Any, *names: str) -> None:
+    """Each named parameter is a number, and not infinite."""
+    for name in names:
+        if not math.isfinite(getattr(p, name)):
+            raise ValueError(f"{name} is {getattr(p, name)}; it must be finite.")
 
 
 def ordered(p: Any, low: str, high: str) -> None:

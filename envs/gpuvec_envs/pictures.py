@@ -20,6 +20,9 @@ AXLE = (129, 132, 203)
 FLAG = (204, 204, 0)
 ROD = (204, 77, 77)
 LINK = (0, 204, 204)
+PALE = (220, 220, 220)
+TAGGER = (204, 77, 77)
+RUNNER = (52, 101, 164)
 
 
 def turned(points: list[Point], angle: float, at: Point) -> list[Point]:
@@ -93,4 +96,35 @@ def acrobot(s: Any, p: Any) -> Picture:
     for joint, angle, length in (((0.0, 0.0), first, p.length1), (elbow, second, p.length2)):
         canvas.polygon(turned(box(0.0, length, -0.1, 0.1), angle, joint), LINK)
         canvas.circle(joint, 0.1, FLAG)
+    return canvas.array()
+
+
+def tag_grid_world(s: Any, p: Any) -> Picture:
+    """(500, 500, 3): taggers are squares, the runner is a disc, smaller so that it shows on a tagger's cell."""
+    cells = p.grid_length + 1
+    canvas = Canvas(500, 500, 500.0 / cells)
+    if cells <= 100:  # else lines would be most of the picture
+        for k in range(1, cells):
+            canvas.line([(k, 0.0), (k, cells)], PALE)
+            canvas.line([(0.0, k), (cells, k)], PALE)
+    for x, y in zip(s.x[s.role == 0], s.y[s.role == 0], strict=True):
+        canvas.polygon(box(x + 0.1, x + 0.9, y + 0.1, y + 0.9), TAGGER)
+    for x, y in zip(s.x[s.role == 1], s.y[s.role == 1], strict=True):
+        canvas.circle((x + 0.5, y + 0.5), 0.3, RUNNER)
+    return canvas.array()
+
+
+def tag_continuous(s: Any, p: Any) -> Picture:
+    """(500, 500, 3): arrowheads along the headings, taggers on discs of the tagging distance; who is out is grey."""
+    scale = 480.0 / p.grid_length
+    px = 1.0 / scale
+    canvas = Canvas(500, 500, scale, origin=(10.0, 10.0))
+    canvas.line([*box(0.0, p.grid_length, 0.0, p.grid_length), (0.0, 0.0)], GREY)
+    tagger, reach = s.role == 0, p.tagging_distance * p.grid_length
+    for x, y in zip(s.x[tagger], s.y[tagger], strict=True):
+        canvas.circle((x, y), reach, PALE)
+    arrow = [(10.0 * px, 0.0), (-6.0 * px, 6.0 * px), (-6.0 * px, -6.0 * px)]
+    for k in np.lexsort((tagger, s.alive)):  # who is out lies below, taggers on top
+        colour = GREY if not s.alive[k] else TAGGER if tagger[k] else RUNNER
+        canvas.polygon(turned(arrow, s.heading[k], (s.x[k], s.y[k])), colour)
     return canvas.array()

@@ -16,12 +16,28 @@ from gpuvec.angles import sincos, wrap
 from gpuvec.canvas import Canvas
 from gpuvec.random import Key, normal, randint, uniform
 from gpuvec.registration import register
-from gpuvec.spec import Single
+from gpuvec.spec import (
+    Bools,
+    Cooperative,
+    Floats,
+    Ints,
+    Nearest,
+    Perception,
+    Single,
+    Time,
+    all_of,
+    any_of,
+    count_of,
+    least_of,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from gpuvec.vector.env import VectorEnv
 
-__all__ = ["Canvas", "Key", "Single", "VectorEnv", "normal", "randint", "register", "sincos", "uniform", "wrap"]
+__all__ = [
+    "Bools", "Canvas", "Cooperative", "Floats", "Ints", "Key", "Nearest", "Perception", "Single", "Time", "VectorEnv",
+    "all_of", "any_of", "count_of", "least_of", "normal", "randint", "register", "sincos", "uniform", "wrap",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 

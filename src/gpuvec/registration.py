@@ -9,10 +9,10 @@ from typing import Any
 import gymnasium as gym
 
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Single
+from gpuvec.spec import Environment, Single
 
 
-def register(id: str, env: Single | str, **kwargs: Any) -> None:
+def register(id: str, env: Environment | str, **kwargs: Any) -> None:
     """Makes `gymnasium.make_vec(id, num_envs=...)` and `gymnasium.make(id)` build `env`.
 
     Args:
@@ -30,7 +30,8 @@ def register(id: str, env: Single | str, **kwargs: Any) -> None:
         return
     gym.register(
         id,
-        entry_point="gpuvec.vector.scalar:ScalarEnv",
+        # One env of many agents is no gymnasium.Env, whose reward is a number.
+        entry_point="gpuvec.vector.scalar:ScalarEnv" if isinstance(declared, Single) else None,
         vector_entry_point="gpuvec.vector.env:VectorEnv",
         max_episode_steps=declared.max_episode_steps,
         reward_threshold=declared.reward_threshold,
@@ -38,9 +39,9 @@ def register(id: str, env: Single | str, **kwargs: Any) -> None:
     )
 
 
-def place_of(env: Single) -> str:
+def place_of(env: Environment) -> str:
     """ "module:NAME" of `env`."""
-    name = env.step.__module__
+    name = env.reset.__module__
     module = sys.modules.get(name)
     for attribute, value in vars(module).items() if module is not None else ():
         if value is env:
@@ -51,18 +52,18 @@ def place_of(env: Single) -> str:
     )
 
 
-def load_env(place: str | Single) -> Single:
+def load_env(place: str | Environment) -> Environment:
     """The environment at "module:NAME"; one that is given as itself is returned.
 
     Raises:
         AuthoringError: there is none.
     """
-    if isinstance(place, Single):
+    if isinstance(place, Environment):
         return place
     module, _, name = place.partition(":")
     env = getattr(importlib.import_module(module), name or "ENV", None)
-    if not isinstance(env, Single):
+    if not isinstance(env, Environment):
         raise AuthoringError(
-            f"{place!r} holds {type(env).__name__}, not an environment; expected 'module:NAME' of a gpuvec.Single."
+            f"{place!r} holds {type(env).__name__}, not an environment; expected 'module:NAME' of a Single or Cooperative."
         )
     return env

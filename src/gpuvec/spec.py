@@ -1,29 +1,50 @@
-"""What an environment file declares.
+"""What an environment file declares: `Single` for one agent, `Cooperative` for many that share a world.
 
 Letters used for shapes everywhere: E envs, A agents, T steps, D observation features, K action components.
+
+In states and functions `float` means float32, `int` int32 and `bool` bool. The engine owns time, truncation, autoreset,
+episode counts and seeds: an environment never repeats them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float32]
+"""A field of a cooperative state: one float for each agent, or with `Annotated[Floats, "parameter"]` that many."""
+Ints = NDArray[np.int32]
+"""Likewise ints."""
+Bools = NDArray[np.bool_]
+"""Likewise bools."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What an environment of either kind may say about itself."""
+
+    max_episode_steps: int | None = None
+    """Steps after which an episode is truncated; None for no limit."""
+    reward_threshold: float | None = None
+    """The mean return at which the environment counts as solved."""
+    reset_options: tuple[str, ...] = ()
+    """Names of parameters that `reset(options=...)` may override for that reset; automatic ones keep their own value."""
+    check: Callable[[Any], None] | None = None
+    """`check(p)`: raises ValueError, naming given and allowed, for parameters that make no sense together."""
+    draw: Callable[[Any, Any], NDArray[np.uint8]] | None = None
+    """`draw(s, p) -> (H, W, 3) uint8`: a picture of one state, drawn on the host."""
+    render_fps: int = 30
+    """Pictures per second at which `draw` looks natural."""
+
 
 @dataclass(frozen=True)
-class Single:
-    """An environment with one agent, as pure functions of scalars; nothing in it names a device.
-
-    In the state and in the functions `float` means float32, `int` int32 and `bool` bool. The engine owns time,
-    truncation, autoreset, episode counts and seeds: an environment never repeats them.
-
-    `reset` may read any parameter. Those listed in `reset_options` can be given anew for one reset, as
-    `env.reset(options={name: value})`; automatic resets keep the parameter's own value.
-    """
+class Single(Options):
+    """An environment with one agent, as pure functions of scalars; nothing in it names a device."""
 
     state: type[Any]
     """A NamedTuple class; one scalar field per variable of the physical state, with units in comments."""
@@ -40,15 +61,117 @@ class Single:
     """`observe(s, p) -> tuple` of D floats."""
     spaces: Callable[[Any], tuple[gym.spaces.Box, gym.Space[Any]]]
     """`spaces(p) -> (observation, action)`: Box((D,)) and a Discrete, MultiDiscrete or Box((K,)) space."""
-    max_episode_steps: int | None = None
-    """Steps after which an episode is truncated; None for no limit."""
-    reward_threshold: float | None = None
-    """The mean return at which the environment counts as solved."""
-    reset_options: tuple[str, ...] = ()
-    """Names of parameters that `reset(options=...)` may override for that reset."""
-    check: Callable[[Any], None] | None = None
-    """`check(p)`: raises ValueError, naming given and allowed, for parameters that make no sense together."""
-    draw: Callable[[Any, Any], NDArray[np.uint8]] | None = None
-    """`draw(s, p) -> (H, W, 3) uint8`: a picture of one state, drawn on the host."""
-    render_fps: int = 30
-    """Pictures per second at which `draw` looks natural."""
+
+
+class Time(NamedTuple):
+    """Where an episode stands."""
+
+    step: int  # 0 after a reset
+    limit: int  # at which it is truncated; the largest int32 if it has no limit
+
+
+class Nearest(NamedTuple):
+    """A search that runs before every observation: row i of `field` becomes the agents nearest to i, nearest first.
+
+    Of equally near ones the lower index comes first, and places for which there is nobody hold -1.
+    """
+
+    field: str
+    """An `Annotated[Ints, "parameter"]` field, the parameter being the number of places; it is no part of `get_state`."""
+    distance: Callable[..., Any]
+    """`distance(i, j, s, p) -> float`; infinite for a `j` that `i` does not see, itself for example."""
+    seekers: Callable[..., Any] | None = None
+    """`seekers(i, s, p) -> bool`: who searches; the others find nobody. None for all."""
+
+
+class Perception(NamedTuple):
+    """What each agent observes: M slots with F features each, then its own features.
+
+    A row is laid out feature by feature, the M values of the first, the M of the second, ..., and then what `observe` gives.
+    """
+
+    observe: Callable[..., tuple[Any, ...]]
+    """`observe(i, s, t, p) -> tuple`: what agent i knows by itself, at `t`, a `Time`."""
+    see: Callable[..., tuple[Any, ...]] | None = None
+    """`see(i, slot, s, t, p) -> tuple` of F floats: what agent i sees in that slot."""
+    slots: int = 0
+    """M."""
+    look: Nearest | None = None
+    """The search whose result `see` and `observe` use."""
+
+
+class Reduction(NamedTuple):
+    """A phase that sums up the agents of an env in one of its scalar fields, the same whatever the launch."""
+
+    field: str
+    """A field of the state that is an int (`count_of`, `least_of`) or a bool (`any_of`, `all_of`), one for the env."""
+    of: Callable[..., Any]
+    kind: str
+
+
+def count_of(field: str, of: Callable[..., Any]) -> Reduction:
+    """A phase that sets int `field` to the number of agents for which `of(i, s, p)` holds."""
+    return Reduction(field, of, "count")
+
+
+def any_of(field: str, of: Callable[..., Any]) -> Reduction:
+    """A phase that sets bool `field` to whether `of(i, s, p)` holds for an agent."""
+    return Reduction(field, of, "any")
+
+
+def all_of(field: str, of: Callable[..., Any]) -> Reduction:
+    """A phase that sets bool `field` to whether `of(i, s, p)` holds for all agents."""
+    return Reduction(field, of, "all")
+
+
+def least_of(field: str, of: Callable[..., Any]) -> Reduction:
+    """A phase that sets int `field` to the agent of least `of(i, s, p)`, the lowest of equal ones; -1 if all are infinite."""
+    return Reduction(field, of, "least")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cooperative(Options):
+    """An environment with many agents, which act at the same time and share a world.
+
+    A field of the state is `Floats`, `Ints` or `Bools` with an element for each agent (more, with `Annotated`), or a scalar
+    float, int or bool for the env. A step is a sequence of phases; all agents finish one before any begins the next. A phase
+    for agent i writes elements [i] alone, and reads no other agent's element of a field that it writes: who was caught
+    records by whom, and the catcher counts. So results never depend on who comes first, and nobody writes a barrier.
+
+    Two names belong to the engine: in an environment with `roles`, Ints `role` is each agent's role, by number, and Ints
+    `member` holds the agents in order of their role. They are set when the environment is made, or by
+    `set_state({"role": ...})`; no function writes them.
+    """
+
+    state: type[Any]
+    """A NamedTuple class; one field per variable of the physical state, with units in comments."""
+    params: Any
+    """A NamedTuple instance: the parameters and their defaults, which `make_vec` takes as keyword arguments."""
+    spaces: Callable[[Any], tuple[gym.spaces.Box, gym.Space[Any]]]
+    """`spaces(p) -> (observation, action)` of one agent: Box((D,)) and a Discrete, MultiDiscrete or Box((K,)) space."""
+    agents: Callable[[Any], int]
+    """`agents(p) -> A`."""
+    reset: Callable[..., None]
+    """`reset(i, s, key, p)`: writes agent i's elements at the first state of an episode.
+
+    The key is the same for all agents of an env: agent i draws with numbers of its own, k * i, ..., k * i + k - 1.
+    """
+    phases: tuple[Any, ...]
+    """Functions `phase(i, s, action, key, p)`, `action` being that of agent i as in `Single.step`, and reductions."""
+    reward: Callable[..., Any]
+    """`reward(i, s, t, p) -> float`, after the phases."""
+    terminated: Callable[..., Any]
+    """`terminated(i, s, p) -> bool`: a vote, after the phases; the episode ends when all agents agree."""
+    perception: Callable[[Any], Perception]
+    """`perception(p)`: what agents observe, under those parameters."""
+    present: Callable[..., Any] | None = None
+    """`present(i, s, p) -> bool`: whether agent i is in the game, from its own elements; None if all always are."""
+    roles: Callable[[Any], Mapping[str, int]] | None = None
+    """`roles(p) -> {name: number of agents}`; they sum up to A, and are numbered in this order."""
+    tables: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
+    """`tables(p) -> {name: array}`: constants that follow from the parameters; functions find them in `p`."""
+    structural: tuple[str, ...] = ()
+    """Parameters on which shapes, spaces or tables depend: they are fixed when an environment is made."""
+
+
+Environment = Single | Cooperative

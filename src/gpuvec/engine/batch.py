@@ -14,14 +14,13 @@ all rows while none has been seeded or reset alone; then no env reads its own.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Single
 
 SCALARS: dict[Any, Any] = {float: np.float32, int: np.int32, bool: np.bool_}
 WITHOUT_LIMIT = np.iinfo(np.int32).max  # as max_episode_steps: an episode never reaches it
@@ -35,15 +34,18 @@ class Variant(NamedTuple):
     max_episode_steps: int | None
     per_env: tuple[str, ...] = ()  # parameters that are stored per env
     validate: bool = False
+    reward: str = "agents"  # of a cooperative env: one for each agent, their "sum", or that of one role
+    pool: tuple[str, ...] = ()  # fields of the state that resets take from the reset pool
     action_dtype: Any = np.int32
 
 
 class Buffer(NamedTuple):
-    """A buffer of `rows` x `shape` elements; rows is "env" (one per env), "block" (one per CUDA block) or "batch" (one)."""
+    """A buffer of rows x `shape` elements."""
 
     dtype: Any
     shape: tuple[int, ...] = ()
-    rows: str = "env"
+    rows: str = "env"  # one for each "env", for each CUDA "block", for each state of the "pool", or one for the "batch"
+    wide: bool = False  # whether kernels access rows of 4k or 2k words by 16 or 8 bytes
 
     def full_shape(self, num_envs: int, blocks: int) -> tuple[int, ...]:
         """The shape for that many envs and blocks."""
@@ -51,90 +53,94 @@ class Buffer(NamedTuple):
 
     @property
     def alignment(self) -> int:
-        """Bytes to which kernels expect the first row to be aligned: rows of 4k or 2k words are accessed by 16 or 8 bytes."""
+        """Bytes to which kernels expect the first row to be aligned."""
         size = np.dtype(self.dtype).itemsize
-        wide = next(k for k in (4, 2, 1) if k == 1 or (self.shape and self.shape[-1] % k == 0))
-        return int(wide * size if size == 4 else size)
+        return int(size * (next(k for k in (4, 2, 1) if self.shape[-1] % k == 0) if self.wide else 1))
 
 
 class Layout(NamedTuple):
-    """The buffers of an env: those it keeps, those it is given at a reset or step, and those a step returns."""
+    """The buffers of an env."""
 
-    kept: dict[str, Buffer]
-    given: dict[str, Buffer]
-    returned: dict[str, Buffer]
+    kept: dict[str, Buffer]  # all that the next step depends on
+    scratch: dict[str, Buffer]  # what one kernel leaves for the next
+    pool: dict[str, Buffer]  # states to begin with
+    given: dict[str, Buffer]  # at a reset or step
+    returned: dict[str, Buffer]  # by a step
+
+    @property
+    def own(self) -> dict[str, Buffer]:
+        """Those that an env has for itself."""
+        return {**self.kept, **self.scratch}
 
     @property
     def batch(self) -> Any:
         """The NamedTuple class of a kernel's argument."""
-        return NamedTuple("Batch", [(name, Any) for name in (*self.kept, *self.given, *self.returned, "n")])
+        names = (*self.own, *self.pool, *self.given, *self.returned, "n")
+        return NamedTuple("Batch", [(name, Any) for name in names])
 
 
-class Signature(NamedTuple):
-    """Widths and types that follow from an env's declaration."""
+class Actions(NamedTuple):
+    """The actions of one agent."""
 
-    floats: tuple[str, ...]  # float fields of the state, stored together as (E, len(floats))
-    others: dict[str, Any]  # the other fields and their dtypes, one buffer each
-    features: int  # D
-    components: int  # K; 0 for a scalar action
+    components: int  # K; 0 for a scalar
     discrete: bool
 
+    @property
+    def dtype(self) -> Any:
+        """Of an action in author code."""
+        return np.int32 if self.discrete else np.float32
 
-def signature(env: Single) -> Signature:
-    """What the kernels of `env` need to know.
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one agent's action."""
+        return (self.components,) if self.components else ()
+
+
+def features(observation: gym.Space[Any]) -> int:
+    """D.
 
     Raises:
-        AuthoringError: a state field or a space of a kind that kernels cannot hold.
+        AuthoringError: a space of a kind that kernels cannot write.
     """
-    hints = get_type_hints(env.state)
-    for name, hint in hints.items():
-        if hint not in SCALARS:
-            raise AuthoringError(f"{env.state.__module__}.State.{name} is a {hint}; a state field is float, int or bool.")
-    observation, action = env.spaces(env.params)
     if not isinstance(observation, gym.spaces.Box) or len(observation.shape) != 1 or observation.dtype != np.float32:
         raise AuthoringError(f"the observation space is {observation}; it must be a Box of shape (D,) and dtype float32.")
-    if isinstance(action, gym.spaces.Discrete):
-        components, discrete = 0, True
-    elif isinstance(action, gym.spaces.MultiDiscrete | gym.spaces.Box) and len(action.shape) == 1:
-        components, discrete = action.shape[0], isinstance(action, gym.spaces.MultiDiscrete)
-    else:
-        raise AuthoringError(
-            f"the action space is {action}; it must be Discrete, MultiDiscrete of shape (K,) or Box of shape (K,)."
-        )
-    return Signature(
-        floats=tuple(k for k in hints if hints[k] is float),
-        others={k: SCALARS[h] for k, h in hints.items() if h is not float},
-        features=observation.shape[0],
-        components=components,
-        discrete=discrete,
-    )
+    return observation.shape[0]
 
 
-def layout(env: Single, variant: Variant) -> Layout:
-    """The buffers that `env` needs as `variant`."""
-    s = signature(env)
-    kept = {"state": Buffer(np.float32, (len(s.floats),))} if s.floats else {}
-    kept |= {f"state_{k}": Buffer(dtype) for k, dtype in s.others.items()}
-    kept |= {f"param_{k}": Buffer(SCALARS[type(getattr(env.params, k))]) for k in variant.per_env}
-    kept |= {
+def actions(space: gym.Space[Any]) -> Actions:
+    """Those of `space`.
+
+    Raises:
+        AuthoringError: a space of a kind that kernels cannot read.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return Actions(0, True)
+    if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.Box) and len(space.shape) == 1:
+        return Actions(space.shape[0], isinstance(space, gym.spaces.MultiDiscrete))
+    raise AuthoringError(f"the action space is {space}; it must be Discrete, MultiDiscrete of shape (K,) or Box of shape (K,).")
+
+
+def clockwork(variant: Variant, params: Any) -> dict[str, Buffer]:
+    """The buffers that every environment keeps beside its state."""
+    return {f"param_{k}": Buffer(SCALARS[type(getattr(params, k))]) for k in variant.per_env} | {
         "start": Buffer(np.uint32),
         "clock": Buffer(np.uint32, rows="block"),
         "streams": Buffer(np.uint32, (4,)),  # seed, its high word, row, origin
         "shared": Buffer(np.uint32, (4,), rows="batch"),  # is it in force?, seed, its high word, origin
         "faults": Buffer(np.uint64, (2,), rows="batch"),  # first bad action, first step of an ended env
     }
-    components = (s.components,) if s.components else ()
-    given = {
-        "action": Buffer(np.int32 if s.discrete else np.float32, components),
+
+
+def pooled(fields: dict[str, Buffer]) -> dict[str, Buffer]:
+    """The reset pool that holds `fields`, {name: buffer}, and its size."""
+    pool = {f"pool_{name}": buffer._replace(rows="pool") for name, buffer in fields.items()}
+    return pool | {"pool_size": Buffer(np.int32, rows="batch")} if pool else {}
+
+
+def asked(components: tuple[int, ...], discrete: bool) -> dict[str, Buffer]:
+    """What a reset or a step is given; actions have shape (E, *components)."""
+    return {
+        "action": Buffer(np.int32 if discrete else np.float32, components),
         "mask": Buffer(np.bool_),
         "seeds": Buffer(np.uint32, (3,)),  # is it given?, seed, its high word
     }
-    returned = {
-        "obs": Buffer(np.float32, (s.features,)),
-        "reward": Buffer(np.float32),
-        "terminated": Buffer(np.bool_),
-        "truncated": Buffer(np.bool_),
-    }
-    if variant.autoreset is AutoresetMode.SAME_STEP:
-        returned |= {"final_obs": Buffer(np.float32, (s.features,)), "final_mask": Buffer(np.bool_)}
-    return Layout(kept, given, returned)

@@ -1,4 +1,4 @@
-"""Kernels for CUDA, and for its simulator: the composed functions, one env per thread.
+"""The compiler for CUDA and its simulator: what composed functions need of it, and kernels as machine code.
 
 The only module that imports `numba.cuda`. numba-cuda is in maintenance; what its successor will change is all here.
 Kernels are compiled to LTO-IR and linked to a cubin by nvJitLink, with or without a GPU, so nobody needs nvcc.
@@ -14,16 +14,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import config, njit
+from numba import config
 
-from gpuvec.engine.batch import Layout, Variant
-from gpuvec.engine.jit import inline
+from gpuvec.engine.arrays import Arrays, arrays, host_arrays
 from gpuvec.engine.memory import Access, host_memory, memory
-from gpuvec.engine.single import compose, request, request_dtypes
-from gpuvec.spec import Single
+from gpuvec.engine.reduction import Tally, host_tally
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
-THREADS = 32 if SIMULATED else 256  # per block; 64 to 512 differ by less than 2 % where memory is the limit
 
 
 def _import_cuda() -> Any:
@@ -68,57 +65,45 @@ def device_memory() -> Access:
     return memory(extending, types, cgutils, 1, near)
 
 
-def kernels(env: Single, variant: Variant) -> tuple[Any, Any]:
-    """The bodies of (reset, step), each called with a batch (and `reset` with a request) by every thread."""
-    access = device_memory()
-    begin, advance = compose(env, variant, access)
-    load, store, u32 = access.load, access.store, np.uint32
+def device_arrays() -> Arrays:
+    """Likewise the further operations of environments with many agents."""
+    if SIMULATED:
+        return host_arrays()
+    from numba.cuda import cgutils, extending, types
 
-    @inline
-    def read_clock(b: Any, block: int) -> int:
-        return load(b.clock, block, u32)
-
-    @inline
-    def write_clock(b: Any, block: int, clock: int) -> None:
-        store(b.clock, block, u32(clock), u32)
-
-    if SIMULATED:  # from one barrier to the next a thread is one call: a float32 that passes through Python comes back a double
-        begin, advance, read_clock, write_clock = (
-            njit(f.py_func, error_model="numpy") for f in (begin, advance, read_clock, write_clock)
-        )
-
-    def reset(b: Any, r: Any) -> None:
-        e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if e < b.n:
-            begin(b, e, read_clock(b, cuda.blockIdx.x), r)
-
-    def step(b: Any) -> None:
-        # Each block has its own clock: a late block could read a common one after an early block moved it on.
-        clock = u32(read_clock(b, cuda.blockIdx.x) + u32(1))
-        cuda.syncthreads()
-        if cuda.threadIdx.x == 0:
-            write_clock(b, cuda.blockIdx.x, clock)
-        e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if e < b.n:
-            advance(b, e, clock)
-
-    return reset, step
+    return arrays(extending, types, cgutils, 1)
 
 
-def signatures(env: Single, layout: Layout) -> tuple[Any, Any]:
-    """The Numba signatures of (reset, step)."""
+def device_tally() -> Tally:
+    """Atomic operations on counters in shared memory."""
+    if SIMULATED:
+        return host_tally()
+
+    @cuda.jit(device=True, forceinline=True)
+    def count(array: Any, k: int, j: int) -> None:
+        cuda.atomic.add(array, (k, j), 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def most(array: Any, k: int, j: int, value: int) -> None:
+        cuda.atomic.max(array, (k, j), value)
+
+    return Tally(count, most)
+
+
+def kernel_signature(batch: Any, request: Any | None, dtypes: tuple[Any, ...]) -> Any:
+    """The Numba signature of a kernel that takes a batch, and with `request` such a one with members of those dtypes."""
     from numba.cuda import types
     from numba.cuda.np.numpy_support import from_dtype
 
-    batch = layout.batch
     b = types.NamedTuple([types.uint64] * (len(batch._fields) - 1) + [types.int64], batch)
-    r = types.NamedTuple([from_dtype(np.dtype(t)) for t in request_dtypes(env)], request(env))
-    return types.void(b, r), types.void(b)
+    if request is None:
+        return types.void(b)
+    return types.void(b, types.NamedTuple([from_dtype(np.dtype(t)) for t in dtypes], request))
 
 
-def intermediate(kernel: Any, signature: Any, cc: tuple[int, int], form: str) -> Any:
-    """`kernel` as "ltoir" (bytes) or "ptx" (text) for compute capability `cc`."""
-    return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=form)[0]
+def intermediate(kernel: Any, signature: Any, cc: tuple[int, int], form: str, threads: int | None = None) -> Any:
+    """`kernel` as "ltoir" (bytes) or "ptx" (text) for compute capability `cc`, fit for blocks of `threads`."""
+    return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=form, launch_bounds=threads)[0]
 
 
 def link(ltoir: Any, cc: tuple[int, int]) -> Binary:

@@ -10,14 +10,46 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, typeof, types
 
-from gpuvec.engine.batch import Variant, layout
+from gpuvec.engine.arrays import host_arrays
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.cooperative import compose as compose_many
+from gpuvec.engine.dialect import explaining
+from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import host_memory
-from gpuvec.engine.single import compose, request
-from gpuvec.spec import Single
+from gpuvec.engine.parameters import request, request_dtypes
+from gpuvec.engine.reduction import host_tally
+from gpuvec.engine.signature import layout, signature
+from gpuvec.engine.single import compose as compose_one
+from gpuvec.spec import Environment, Single
 
-ENVS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
+AGENTS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
+
+
+def _composed(env: Environment, variant: Variant) -> tuple[Any, Any, Any]:
+    """(work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env, `w` what `work()` gives."""
+    access = host_memory()
+    if isinstance(env, Single):
+        begin, advance = compose_one(env, variant, access)
+        scope = {"begin": begin, "advance": advance}
+        work = "def work():\n    return 0\n"
+        calls = ("    begin(b, e, clock, r)\n", "    advance(b, e, clock)\n")
+    else:
+        program = compose_many(env, variant, access, host_arrays(), host_tally(), split=False, envs=1, stage=False)
+        scope = {"Work": program.work, "np": np}
+        scope |= {f"t_{name}": dtype for name, (dtype, _) in program.arrays.items()}
+        held = ", ".join(f"np.zeros({shape}, t_{name})" for name, (_, shape) in program.arrays.items())
+        work = f"def work():\n    return Work({held})\n"
+        segments = (program.reset, program.step)
+        scope |= {f"segment_{h}_{k}": segment for h in (0, 1) for k, segment in enumerate(segments[h])}
+        calls = tuple(
+            "".join(f"    segment_{h}_{k}(b, w, e, 1, 0, 1, clock{end})\n" for k in range(len(segments[h])))
+            for h, end in enumerate((", r", ""))
+        )
+    first = inline(generated("begin_", f"def begin_(b, w, e, clock, r):\n{calls[0]}", **scope))
+    then = inline(generated("advance_", f"def advance_(b, w, e, clock):\n{calls[1]}", **scope))
+    return inline(generated("work", work, **scope)), first, then
 
 
 # Compiled code is called with plain tuples: Numba takes 120 us to recognise a NamedTuple unless its class is the first
@@ -25,49 +57,56 @@ ENVS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) co
 
 
 @lru_cache(maxsize=64)  # a kernel serves any number of envs, so one of the same environment is compiled once in a process
-def _reset_loop(env: Single, variant: Variant) -> tuple[Any, int]:
-    access = host_memory()
-    begin, _ = compose(env, variant, access)
-    load, batch, request_ = access.load, layout(env, variant).batch, request(env)
+def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
+    load = host_memory().load
+    work, begin, _ = _composed(env, variant)
+    batch, request_ = layout(env, variant).batch, request(env)
 
     @njit(nogil=True, error_model="numpy")
     def loop(addresses: Any, asked: Any) -> None:
-        b, r = batch(*addresses), request_(*asked)
+        b, r, w = batch(*addresses), request_(*asked), work()
         clock = load(b.clock, 0, np.uint32)
         for e in range(b.n):
-            begin(b, e, clock, r)
+            begin(b, w, e, clock, r)
 
-    return loop, len(batch._fields)
+    members = len(batch._fields)
+    with explaining(env.reset):
+        loop.compile((types.UniTuple(types.int64, members), typeof(tuple(dtype(0) for dtype in request_dtypes(env)))))
+    return loop, members
 
 
 @lru_cache(maxsize=64)
-def _step_loop(env: Single, variant: Variant) -> Any:
+def _step_loop(env: Environment, variant: Variant) -> Any:
     access = host_memory()
-    _, advance = compose(env, variant, access)
     load, store, batch = access.load, access.store, layout(env, variant).batch
+    work, _, advance = _composed(env, variant)
 
     @njit(nogil=True, error_model="numpy")
     def loop(addresses: Any, first: int, last: int, tick: bool) -> None:
-        b = batch(*addresses)
+        b, w = batch(*addresses), work()
         clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
         for e in range(first, last):
-            advance(b, e, clock)
+            advance(b, w, e, clock)
         if tick:
             store(b.clock, 0, clock, np.uint32)
 
+    with explaining(env.step if isinstance(env, Single) else env.reward):
+        loop.compile((types.UniTuple(types.int64, len(batch._fields)), types.int64, types.int64, types.boolean))
     return loop
 
 
 class HostKernels:
     """The kernels of an env on the CPU; the same calls as `launch.CudaKernels`, whose stream they ignore."""
 
-    blocks = 1
+    blocks, split = 1, False
 
-    def __init__(self, env: Single, num_envs: int) -> None:
+    def __init__(self, env: Environment, num_envs: int) -> None:
         self._env = env
+        (agents,) = signature(env).agents or (1,)
         threads = min(
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            num_envs // ENVS_PER_THREAD,
+            num_envs * agents // AGENTS_PER_THREAD,
+            num_envs,
         )
         edges = [num_envs * k // max(threads, 1) for k in range(max(threads, 1) + 1)]
         self._first, *self._others = list(pairwise(edges))

@@ -14,63 +14,71 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.batch import Variant, layout
-from gpuvec.engine.single import request_dtypes
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.mapping import Mapping
+from gpuvec.engine.parameters import request_dtypes
+from gpuvec.engine.signature import layout
 from gpuvec.errors import DeviceError
-from gpuvec.spec import Single
+from gpuvec.spec import Environment
 
 
-@lru_cache(maxsize=64)  # a kernel serves any number of envs, so one of the same environment is compiled once in a process
-def _binary(env: Single, variant: Variant, which: int, cc: tuple[int, int]) -> Any:
-    """The kernel "reset" (0) or "step" (1) as machine code."""
-    from gpuvec.engine import cuda
+@lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping, so those of the same environment are compiled once
+def _binaries(env: Environment, variant: Variant, given: Mapping | None, played: bool, cc: tuple[int, int]) -> Any:
+    """[(kernel, machine code)] of a step or a reset."""
+    from gpuvec.engine import cuda, kernels
 
-    body, signature = cuda.kernels(env, variant)[which], cuda.signatures(env, layout(env, variant))[which]
-    return cuda.link(cuda.intermediate(body, signature, cc, "ltoir"), cc)
+    found = kernels.kernels(env, variant, given, played)
+    return [(k, cuda.link(cuda.intermediate(k.body, k.signature, cc, "ltoir", k.threads), cc)) for k in found]
 
 
 class CudaKernels:
     """The kernels of an env on one GPU, each compiled when first used."""
 
-    def __init__(self, env: Single, num_envs: int, index: int) -> None:
+    def __init__(self, env: Environment, num_envs: int, index: int) -> None:
         from cuda.core import Device
 
-        from gpuvec.engine import cuda
+        from gpuvec.engine import kernels
 
-        self._env, self._cuda = env, cuda
+        self._env, self._num_envs = env, num_envs
         self._device = Device(index)
         self._device.set_current()
         self._cc = tuple(self._device.compute_capability)
-        self.blocks = -(-num_envs // cuda.THREADS)
+        self._mapping = kernels.shape(env, num_envs)
+        self.split = self._mapping is not None and self._mapping.split
+        self.blocks = -(-num_envs // (self._mapping.envs if self._mapping else kernels.THREADS))
 
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
-        return self._launcher(variant, 0, request_dtypes(self._env))
+        return self._launcher(variant, False, request_dtypes(self._env))
 
     def step(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch)`."""
-        return self._launcher(variant, 1, ())
+        return self._launcher(variant, True, ())
 
-    def _launcher(self, variant: Variant, which: int, request: tuple[Any, ...]) -> Callable[..., None]:
+    def _launcher(self, variant: Variant, played: bool, request: tuple[Any, ...]) -> Callable[..., None]:
         from cuda.bindings import driver
         from cuda.core import ObjectCode
 
-        binary = _binary(self._env, variant, which, self._cc)
-        kernel = ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name)
-        addresses = len(layout(self._env, variant).batch._fields) - 1
+        addresses = len(layout(self._env, variant, self.split).batch._fields) - 1
         kinds = ["Q"] * addresses + ["q"] + [np.dtype(dtype).char for dtype in request]
         pack = struct.Struct("".join(f"{kind}{8 - struct.calcsize(kind)}x" for kind in kinds)).pack_into
         slots = ctypes.create_string_buffer(8 * len(kinds))
         pointers = (ctypes.c_void_p * len(kinds))(*(ctypes.addressof(slots) + 8 * k for k in range(len(kinds))))
-        launch, function, parameters = driver.cuLaunchKernel, driver.CUfunction(int(kernel.handle)), ctypes.addressof(pointers)
-        blocks, threads = self.blocks, self._cuda.THREADS
+        kept: list[Any] = [pointers]  # the driver knows but addresses
+        launches = []
+        for kernel, binary in _binaries(self._env, variant, self._mapping, played, self._cc):
+            loaded = ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name)
+            kept.append(loaded)
+            grid = (kernel.blocks(self._num_envs), 1, 1, kernel.threads, 1, 1, 0)
+            launches.append((driver.CUfunction(int(loaded.handle)), *grid))
+        launch, parameters = driver.cuLaunchKernel, ctypes.addressof(pointers)
 
-        # `kernel` and `pointers` are named to be kept: the driver knows but their addresses.
-        def call(stream: int, *arguments: Any, keep: Any = (kernel, pointers)) -> None:
+        def call(stream: int, *arguments: Any, keep: Any = kept) -> None:
             pack(slots, 0, *arguments)
-            (status,) = launch(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, 0)
-            if status:
-                raise DeviceError(f"a kernel could not be launched: {status!r}.")
+            for one in launches:
+                (status,) = launch(*one, stream, parameters, 0)
+                if status:
+                    raise DeviceError(f"a kernel could not be launched: {status!r}.")
 
         return call
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.batch import NO_FAULT, Variant, layout, signature
+from gpuvec.engine.batch import NO_FAULT, Buffer, Variant
 from gpuvec.engine.device import Device
 from gpuvec.engine.host import HostKernels
 from gpuvec.engine.launch import CudaKernels
+from gpuvec.engine.parameters import request_dtypes
+from gpuvec.engine.signature import Crowd, layout, signature
 from gpuvec.engine.simulator import SimulatorKernels
-from gpuvec.engine.single import request_dtypes
-from gpuvec.spec import Single
+from gpuvec.spec import Environment
 
 
 class Simulation:
@@ -23,37 +24,58 @@ class Simulation:
     a step writes is given by address, so outputs belong to the caller.
     """
 
-    def __init__(self, env: Single, variant: Variant, num_envs: int, device: Device) -> None:
+    def __init__(self, env: Environment, variant: Variant, num_envs: int, device: Device) -> None:
         self.env, self.variant, self.num_envs, self.device = env, variant, num_envs, device
         self.signature = signature(env)
-        self.layout = layout(env, variant)
         self.version = 0  # grows when kernels are rebuilt
         self._kernels = self._make_kernels()
-        blocks = self._kernels.blocks
-        shapes = {name: b.full_shape(num_envs, blocks) for name, b in self.layout.kept.items()}
-        device.require(self._bytes(blocks), f"{num_envs:,} environments")
-        self.buffers = {name: device.arrays.zeros(shapes[name], b.dtype) for name, b in self.layout.kept.items()}
+        self.layout = layout(env, variant, self._kernels.split)
+        device.require(self._bytes(), f"{num_envs:,} environments{self._advice()}")
+        self.buffers = {name: self._zeros(b) for name, b in self.layout.own.items()}
         self.buffers["faults"][:] = NO_FAULT
         for name in variant.per_env:
             self.buffers[f"param_{name}"][:] = getattr(env.params, name)
-        self._kept = tuple(address(a) for a in self.buffers.values())
+        if isinstance(self.signature, Crowd) and self.signature.roles:
+            roles = self.signature.roles.values()
+            self.set_roles(device.arrays.asarray(np.repeat(np.arange(len(roles), dtype=np.int32), list(roles))))
+        self._pool: dict[str, Any] = {}
         self._nothing = (0,) * len(self.layout.returned)
-        self._steps: dict[Any, Callable[..., None]] = {}
-        self._reset: Callable[..., None] | None = None
+        self._find()
 
     def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
         if self.device.kind == "cuda":
             return CudaKernels(self.env, self.num_envs, self.device.ordinal)
         if self.device.kind == "cpu":
             return HostKernels(self.env, self.num_envs)
-        return SimulatorKernels(self.env, self.layout, self.num_envs)
+        return SimulatorKernels(self.env, self.num_envs)
 
-    def _bytes(self, blocks: int) -> int:
+    def _zeros(self, buffer: Buffer) -> Any:
+        return self.device.arrays.zeros(buffer.full_shape(self.num_envs, self._kernels.blocks), buffer.dtype)
+
+    def _bytes(self) -> int:
         """What the buffers and one set of outputs take."""
-        every = {**self.layout.kept, **self.layout.returned}.values()
-        return sum(
-            int(np.prod(b.full_shape(self.num_envs, blocks), dtype=np.int64)) * np.dtype(b.dtype).itemsize for b in every
+        shapes = ((b.full_shape(self.num_envs, self._kernels.blocks), b.dtype) for b in self._all())
+        return sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in shapes)
+
+    def _all(self) -> list[Buffer]:
+        return [*self.layout.own.values(), *self.layout.returned.values()]
+
+    def _advice(self) -> str:
+        """How large an observation is, where that is what fills the memory."""
+        if not isinstance(self.signature, Crowd):
+            return ""
+        (agents,), row = self.signature.agents, self.signature.features
+        fit = "fewer environments or agents" + (
+            ", or observing the K nearest," if self.signature.perception.slots >= agents - 1 else ""
         )
+        return f", whose observations are {4 * agents * row:,} bytes each ({agents} agents, {row} numbers); {fit} would fit"
+
+    def _find(self) -> None:
+        """Looks up where the buffers are, and forgets the kernels that were made for other ones."""
+        self._kept = tuple(address(self.buffers[name]) for name in self.layout.own)
+        self._kept += tuple(address(self._pool[name]) for name in self.layout.pool)
+        self._steps: dict[Any, Callable[..., None]] = {}
+        self._reset: Callable[..., None] | None = None
 
     def reset(self, stream: int, mask: int, seeds: int, request: Sequence[Any], obs: int) -> None:
         """Resets the rows that `request` asks for and writes every row's observation.
@@ -62,8 +84,8 @@ class Simulation:
             stream: where to launch.
             mask: address of (E,) bool, read if the request is masked.
             seeds: address of (E, 3) uint32 (is it given?, seed, its high word), read if rows are seeded one by one.
-            request: the values of `single.request(env)`'s members.
-            obs: address of (E, D) float32.
+            request: the values of `parameters.request(env)`'s members.
+            obs: address of (E, D) or (E, A, D) float32.
         """
         if self._reset is None:
             self._reset = self._kernels.reset(self.variant)
@@ -74,7 +96,7 @@ class Simulation:
     def step(self, action_dtype: Any) -> Callable[..., None]:
         """`launch(stream, action, outputs)`: steps all rows.
 
-        `action` is the address of E actions of `action_dtype`, `outputs` holds one address for each of `layout.returned`.
+        `action` is the address of the actions, of `action_dtype`; `outputs` holds one address for each of `layout.returned`.
         """
         if action_dtype not in self._steps:
             launch, kept, n = self._kernels.step(self.variant._replace(action_dtype=action_dtype)), self._kept, self.num_envs
@@ -85,18 +107,38 @@ class Simulation:
             self._steps[action_dtype] = step
         return self._steps[action_dtype]
 
-    def rebuild(self, env: Single) -> None:
+    def rebuild(self, env: Environment) -> None:
         """Other parameters: kernels are compiled anew when next used, buffers stay."""
         self.env = env
         self._kernels.close()
         self._kernels = self._make_kernels()
-        self._steps, self._reset = {}, None
+        self._find()
         self.version += 1
+
+    def set_pool(self, states: Mapping[str, Any]) -> None:
+        """Resets take the fields in `states`, {name: (P, ...) array of the device's module}, from a state of this pool."""
+        self.variant = self.variant._replace(pool=tuple(states))
+        self.layout = layout(self.env, self.variant, self._kernels.split)
+        self._pool = {f"pool_{name}": self.device.arrays.ascontiguousarray(array) for name, array in states.items()}
+        if states:
+            size = len(next(iter(states.values())))
+            self._pool["pool_size"] = self.device.arrays.full((), size, np.int32)
+        self._find()
+        self.version += 1
+
+    def set_roles(self, role: Any) -> None:
+        """Gives agents their roles, (A,) or (E, A) int32 of the device's module, and puts them in order of these."""
+        self.buffers["state_role"][:] = role
+        rows = self.buffers["state_role"]
+        # By role, then by index: the sum of the two orders them, whatever kind of sort there is.
+        keys = rows.astype(np.int64) * rows.shape[1] + self.device.arrays.arange(rows.shape[1])
+        self.buffers["state_member"][:] = self.device.arrays.argsort(keys, axis=1)
 
     def close(self) -> None:
         """Ends the threads and lets the buffers go."""
         self._kernels.close()
         self.buffers.clear()
+        self._pool.clear()
 
 
 def address(array: Any) -> int:

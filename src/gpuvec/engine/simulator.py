@@ -5,39 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuvec.engine.batch import Layout, Variant
-from gpuvec.engine.single import request
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.parameters import request
+from gpuvec.engine.signature import layout
 from gpuvec.errors import DeviceError
-from gpuvec.spec import Single
+from gpuvec.spec import Environment
 
 
 class SimulatorKernels:
     """The kernels of an env in the simulator; the same calls as `launch.CudaKernels`."""
 
-    def __init__(self, env: Single, layout: Layout, num_envs: int) -> None:
-        from gpuvec.engine import cuda
+    def __init__(self, env: Environment, num_envs: int) -> None:
+        from gpuvec.engine import cuda, kernels
 
         if not cuda.SIMULATED:
             raise DeviceError('device="simulator" needs NUMBA_ENABLE_CUDASIM=1 in the environment before Python starts.')
-        self._env, self._cuda, self._batch, self._request = env, cuda, layout.batch, request(env)
-        self.blocks = -(-num_envs // cuda.THREADS)
+        self._env, self._num_envs, self._cuda = env, num_envs, cuda.cuda
+        self._mapping = kernels.shape(env, num_envs)
+        self.split = self._mapping is not None and self._mapping.split
+        self.blocks = -(-num_envs // (self._mapping.envs if self._mapping else kernels.THREADS))
 
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
-        kernel = self._cuda.cuda.jit(self._cuda.kernels(self._env, variant)[0])[self.blocks, self._cuda.THREADS]
-        members = len(self._batch._fields)
-
-        def call(stream: int, *arguments: Any) -> None:
-            kernel(self._batch(*arguments[:members]), self._request(*arguments[members:]))
-
-        return call
+        return self._launcher(variant, False)
 
     def step(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch)`."""
-        kernel = self._cuda.cuda.jit(self._cuda.kernels(self._env, variant)[1])[self.blocks, self._cuda.THREADS]
+        return self._launcher(variant, True)
+
+    def _launcher(self, variant: Variant, played: bool) -> Callable[..., None]:
+        from gpuvec.engine.kernels import kernels
+
+        batch, asked = layout(self._env, variant, self.split).batch, request(self._env)
+        members = len(batch._fields)
+        launches = [
+            self._cuda.jit(kernel.body)[kernel.blocks(self._num_envs), kernel.threads]
+            for kernel in kernels(self._env, variant, self._mapping, played)
+        ]
 
         def call(stream: int, *arguments: Any) -> None:
-            kernel(self._batch(*arguments))
+            b = batch(*arguments[:members])
+            for launch in launches:
+                launch(b) if played else launch(b, asked(*arguments[members:]))
 
         return call
 

@@ -14,10 +14,10 @@ CONTINUOUS = {"float32": np.float32, "float64": np.float64}
 
 
 class Actions:
-    """Reads the actions of E envs: shape (E,) for Discrete spaces, (E, K) for the others."""
+    """Reads the actions of E envs, of `shape`."""
 
-    def __init__(self, num_envs: int, components: int, discrete: bool, device: Device, framework: Framework) -> None:
-        self._shape = (num_envs, components) if components else (num_envs,)
+    def __init__(self, shape: tuple[int, ...], discrete: bool, device: Device, framework: Framework) -> None:
+        self._shape = shape
         self._types: dict[str, Any] = DISCRETE if discrete else CONTINUOUS
         self._device, self._framework = device, framework
 

@@ -5,33 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import getpid
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.batch import NO_FAULT, Variant
+from gpuvec.engine.batch import Variant
 from gpuvec.engine.device import device as named_device
 from gpuvec.engine.device import refuse_fork
+from gpuvec.engine.signature import Crowd
 from gpuvec.engine.simulation import Simulation, address
-from gpuvec.errors import ActionError, StateError
+from gpuvec.errors import StateError
 from gpuvec.registration import load_env
-from gpuvec.spec import Single
+from gpuvec.spec import Environment
 from gpuvec.vector import parameters, state
 from gpuvec.vector.actions import Actions
+from gpuvec.vector.attributes import RowAttributes
+from gpuvec.vector.faults import pending
 from gpuvec.vector.framework import framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.picture import Frames
+from gpuvec.vector.roles import groups
 from gpuvec.vector.seeding import reset_mask, reset_options, seeding
-from gpuvec.vector.spaces import batched
+from gpuvec.vector.spaces import batched, of_agents
 
 
-class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+class VectorEnv(RowAttributes):
     """`num_envs` copies of an environment, stepped by one kernel; built by `gymnasium.make_vec("gpuvec/...", num_envs=E)`.
 
     `step` never waits for the device and copies nothing: outputs are arrays of `output`'s framework over memory that the
-    kernel wrote. Observations are (E, D) float32, rewards (E,) float32, flags (E,) bool.
+    kernel wrote. Observations are (E, D) float32, rewards (E,) float32, flags (E,) bool; with A agents observations are
+    (E, A, D), rewards (E, A), and infos of every step hold "agent_mask" and "agent_terminated", (E, A) bool: who was in the
+    game before the step, so that its action and reward count, and who left in it.
 
     Args:
         env: the environment, or its place as "module:NAME".
@@ -43,6 +50,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         max_episode_steps: the limit that truncates an episode; None or -1 for none.
         render_mode: None or "rgb_array".
         per_env: names of parameters that are stored per environment and may be given as a list.
+        reward: of many agents: "agents" for each its own, "sum" or the name of a role for (E,) sums.
         validate: check actions in the kernel. A fault is remembered on the device and raised by `check`, `reset`,
             `get_state`, `render` or `close`. Without it, actions out of range are memory-safe but mean nothing.
         params: the environment's own parameters.
@@ -53,7 +61,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        env: Single | str,
+        env: Environment | str,
         num_envs: int = 1,
         *,
         device: str = "auto",
@@ -63,6 +71,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         per_env: Sequence[str] = (),
+        reward: str = "agents",
         validate: bool = False,
         **params: Any,
     ) -> None:
@@ -88,19 +97,22 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         }
         keywords = tuple(VectorEnv.__init__.__kwdefaults__ or ())
         self._env, lists = parameters.apply(declared, params, tuple(per_env), self.num_envs, keywords=keywords)
-        self.single_observation_space, self.single_action_space = self._env.spaces(self._env.params)
-
         self._device = named_device("cpu" if device == "auto" and output == "numpy" else device)
         self._framework = framework(output, self._device)
-        variant = Variant(self.autoreset_mode, self.max_episode_steps, tuple(per_env), validate)
+        variant = Variant(
+            self.autoreset_mode, self.max_episode_steps, tuple(per_env), validate, parameters.reward_of(reward, self._env)
+        )
         self._sim = Simulation(self._env, variant, self.num_envs, self._device)
+        self._find_spaces()
         for name, values in lists.items():
             self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
         s = self._sim.signature
-        self._read = Actions(self.num_envs, s.components, s.discrete, self._device, self._framework).read
+        shape = (self.num_envs, *s.agents, *s.actions.shape)
+        self._read = Actions(shape, s.actions.discrete, self._device, self._framework).read
         self._stream = self._framework.stream
         self._outputs = OutputBuffers(self._sim.layout.returned, self.num_envs, self._device, self._framework, buffers)
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._many = isinstance(s, Crowd)
         self._seed: int | tuple[int | None, ...] | None = None
         self._was_reset, self._pid = False, getpid()
 
@@ -115,6 +127,27 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def action_space(self) -> Any:  # type: ignore[override]  # an attribute there
         """(E,) or (E, K): built on first use."""
         return batched(self.single_action_space, self.num_envs)
+
+    def _find_spaces(self) -> None:
+        observation: Any
+        observation, action = self._env.spaces(self._env.params)
+        for agents in self._sim.signature.agents:
+            observation, action = of_agents(observation, agents), of_agents(action, agents)
+        self.single_observation_space, self.single_action_space = observation, action
+
+    @property
+    def num_agents(self) -> int:
+        """A; 1 if there is but one."""
+        return (self._sim.signature.agents or (1,))[0]
+
+    @property
+    def roles(self) -> dict[str, Any]:
+        """{role: where its n agents are on the axis of agents}: a slice, so that `obs[:, slice]` is a view; an (n,) array of
+        indices if they do not lie side by side; an (E, n) array if envs differ. Empty without roles.
+        """
+        self._usable(begun=False)
+        with on_stream(self._device, self._stream()):
+            return groups(self._sim, self._framework)
 
     @property
     def spec(self) -> Any:
@@ -203,9 +236,9 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
         Args:
             actions: (E,) int32, int64 or uint8 for a Discrete space, (E, K) for MultiDiscrete and, as float32 or float64,
-                Box; any DLPack array on the device.
-            out: arrays to write to, instead of those of `buffers`: any of "obs", "reward", "terminated", "truncated" and,
-                in SAME_STEP, "final_obs" and "_final_obs".
+                Box; with A agents (E, A) or (E, A, K); any DLPack array on the device.
+            out: arrays to write to, instead of those of `buffers`: any of "obs", "reward", "terminated", "truncated", with
+                many agents "agent_mask" and "agent_terminated", and in SAME_STEP "final_obs" and "_final_obs".
 
         Returns:
             obs, reward, terminated, truncated, infos. In SAME_STEP infos always holds "final_obs", (E, D) with the last
@@ -217,11 +250,13 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         pointer, dtype, _owner = self._read(actions, stream)
         addresses, arrays = self._outputs.take(stream) if out is None else self._outputs.given(out, stream)
         self._sim.step(dtype)(stream, pointer, addresses)
-        if not self._same_step:
-            return *arrays, {}
-        obs, reward, terminated, truncated, final_obs, ended = arrays
-        infos = {"final_obs": final_obs, "_final_obs": ended, "final_info": {}, "_final_info": ended}
-        return obs, reward, terminated, truncated, infos
+        infos: dict[str, Any] = {}
+        if self._many:
+            infos = {"agent_mask": arrays[4], "agent_terminated": arrays[5]}
+        if self._same_step:
+            ended = arrays[-1]
+            infos |= {"final_obs": arrays[-2], "_final_obs": ended, "final_info": {}, "_final_info": ended}
+        return *arrays[:4], infos
 
     def check(self) -> None:
         """Raises ActionError for the lowest row whose action was at fault since the last check; waits for the device.
@@ -232,25 +267,16 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._raise_faults()
 
     def _raise_faults(self) -> None:
-        if not self._sim.variant.validate:
-            return
-        with on_stream(self._device, self._stream()):
-            faults = self._sim.buffers["faults"]
-            action, ended = (int(f) for f in (faults if isinstance(faults, np.ndarray) else faults.get()))
-            if action == ended == NO_FAULT:
-                return
-            faults[:] = NO_FAULT
-        if action != NO_FAULT:
-            raise ActionError(parameters.action_fault(action >> 32, action & 0xFFFFFFFF, self.single_action_space))
-        raise ActionError(
-            f"environment {ended >> 32} was stepped after its episode ended, in AutoresetMode.DISABLED: "
-            'reset it first, with reset(options={"reset_mask": terminated | truncated}).'
-        )
+        if self._sim.variant.validate:
+            with on_stream(self._device, self._stream()):
+                fault = pending(self._sim, self._env.spaces(self._env.params)[1])
+            if fault is not None:
+                raise fault
 
     # State
 
     def get_state(self) -> dict[str, Any]:
-        """{field: (E,) array}: a copy of the physical state of every row."""
+        """{field: (E,) or (E, A) array}: a copy of the physical state of every row."""
         self._usable()
         self.check()
         with on_stream(self._device, self._stream()):
@@ -266,6 +292,20 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         with on_stream(self._device, self._stream()):
             rows = None if mask is None else reset_mask(mask, self.num_envs, self._device, "mask")
             state.set_state(self._sim, fields, rows)
+
+    def set_reset_pool(self, states: Mapping[str, Any] | str | Path | None) -> None:
+        """From now on each reset takes the given fields from a state of this pool, drawn anew for every env and episode.
+
+        Args:
+            states: {field: (P,) or (P, A) array}, the path of an .npz file with such arrays, or None for no pool. What it
+                does not hold is as in any other reset.
+
+        Raises:
+            StateError: unknown fields, or arrays of other shapes; nothing changes then.
+        """
+        self._usable(begun=False)
+        with on_stream(self._device, self._stream()):
+            self._sim.set_pool(state.reset_pool(self._sim, states))
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on: states, times, episodes, seeds, parameters per environment; copies."""
@@ -290,54 +330,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._seed = tuple(seed) if isinstance(seed, list) else seed
         self._was_reset = True
 
-    # Sub-environments, as Gymnasium's SyncVectorEnv offers them
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """What `name` is for each row: "render", a parameter, or any attribute that all rows share.
-
-        Raises:
-            AttributeError: there is none of that name, or it is another method: those serve all rows at once.
-        """
-        if name == "render":
-            return tuple(self.render(*args, **kwargs))
-        values = self.get_attr(name)
-        if callable(values[0]):
-            raise AttributeError(f"{name!r} is a method of all rows together: call it on the environment itself.")
-        return values
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """The attribute or parameter of each row.
-
-        Raises:
-            AttributeError: there is none of that name.
-        """
-        if name in self._sim.variant.per_env:
-            return tuple(self._stored(name))
-        holder = self._env.params if name in self._env.params._fields else self
-        if not hasattr(holder, name):
-            raise AttributeError(f"no attribute or parameter {name!r}; parameters: {', '.join(self._env.params._fields)}.")
-        return (getattr(holder, name),) * self.num_envs
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """Sets a parameter: one value for all rows, which rebuilds the kernels, or for one in `per_env` also a list.
-
-        Raises:
-            UnknownParameterError: there is none of that name.
-            TypeError: a list for a parameter that is not stored per environment.
-        """
-        per_env = self._sim.variant.per_env
-        stored = {k: self._stored(k) for k in per_env}
-        new, lists = parameters.apply(self._env, {name: values}, per_env, self.num_envs, stored=stored)
-        if name in per_env:
-            with on_stream(self._device, self._stream()):
-                self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(lists.get(name, getattr(new.params, name)))
-            return
-        self._env = new
-        self._sim.rebuild(new)
-        self.single_observation_space, self.single_action_space = new.spaces(new.params)
-        self.__dict__.pop("observation_space", None)
-        self.__dict__.pop("action_space", None)
-
     def render(self, rows: Sequence[int] | None = None) -> Any:
         """Pictures of the given rows as a tuple; without rows a sequence of E, each drawn when it is asked for."""
         if self.render_mode is None:
@@ -350,12 +342,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             if stream is not None:
                 stream.synchronize()  # rows may be fetched while another stream is the current one
         return frames if rows is None else tuple(frames[int(k)] for k in rows)
-
-    def _stored(self, name: str) -> list[Any]:
-        """The values of a parameter that is stored per environment."""
-        self._usable(begun=False)
-        with on_stream(self._device, self._stream()):
-            return self._sim.buffers[f"param_{name}"].tolist()  # type: ignore[no-any-return]  # an array of either module
 
     def close_extras(self, **kwargs: Any) -> None:
         """Frees the buffers; outputs that someone holds stay valid."""

@@ -7,23 +7,22 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.errors import UnknownParameterError
-from gpuvec.spec import Single
+from gpuvec.spec import Cooperative, Environment
 
 
 def apply(
-    env: Single,
+    env: Environment,
     given: Mapping[str, Any],
     per_env: tuple[str, ...],
     num_envs: int,
     *,
     keywords: Sequence[str] = (),
     stored: Mapping[str, Sequence[Any]] | None = None,
-) -> tuple[Single, dict[str, Any]]:
+) -> tuple[Environment, dict[str, Any]]:
     """(`env` with the given parameters, {name: (E,) values of those given as lists}).
 
     Args:
@@ -46,6 +45,9 @@ def apply(
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             besides = f"; besides, every environment takes {', '.join(keywords)}" if keywords else ""
             raise UnknownParameterError(f"unknown parameter {name!r}; {hint}This environment has {', '.join(known)}{besides}.")
+    fixed = env.structural if isinstance(env, Cooperative) else ()
+    if set(fixed) & set(per_env):
+        raise TypeError(f"parameters {sorted(set(fixed) & set(per_env))} shape the environment and cannot be stored per row.")
     single, lists = {}, {}
     for name, value in given.items():
         default = getattr(env.params, name)
@@ -68,7 +70,7 @@ def apply(
     return new, lists
 
 
-def check_rows(env: Single, rows: Mapping[str, Sequence[Any]]) -> None:
+def check_rows(env: Environment, rows: Mapping[str, Sequence[Any]]) -> None:
     """Lets the environment check its parameters, each row with its own values of those in `rows`, {name: (E,) values}."""
     if env.check is not None:
         for values in set(zip(*rows.values(), strict=True)) or {()}:
@@ -82,6 +84,20 @@ def _as(kind: type, name: str, value: Any) -> Any:
     if kind is float and np.isnan(value):
         raise ValueError(f"parameter {name!r} must be a number, got {value!r}.")
     return kind(value)
+
+
+def reward_of(reward: str, env: Environment) -> str:
+    """Whose reward a step returns.
+
+    Raises:
+        ValueError: a name that is neither "agents" nor, with many agents, "sum" or a role.
+    """
+    allowed = ["agents"]
+    if isinstance(env, Cooperative):
+        allowed += ["sum", *(env.roles(env.params) if env.roles is not None else ())]
+    if reward not in allowed:
+        raise ValueError(f"reward must be {' or '.join(map(repr, allowed))} in this environment, got {reward!r}.")
+    return reward
 
 
 def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
@@ -108,17 +124,3 @@ def step_limit(max_episode_steps: int | None) -> int | None:
     if isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, int | np.integer) or max_episode_steps < 1:
         raise ValueError(f"max_episode_steps must be at least 1, or None or -1 for no limit, got {max_episode_steps!r}.")
     return int(max_episode_steps)
-
-
-def action_fault(env: int, given: int, space: gym.Space[Any]) -> str:
-    """What is wrong with the action of `env`; `given` is its value, or the index of a component that is no number.
-
-    Values of 64 bits come as the nearest of 32.
-    """
-    if isinstance(space, gym.spaces.Box):
-        return f"environment {env} was given an action whose component {given} is not finite; allowed are finite numbers."
-    number = given - 2**32 if given >= 2**31 else given
-    value = f"{number} or {'more' if number > 0 else 'less'}" if number in (2**31 - 1, -(2**31)) else str(number)
-    if isinstance(space, gym.spaces.Discrete):
-        return f"environment {env} was given action {value}; allowed are {space.start} to {space.start + space.n - 1}."
-    return f"environment {env} was given an action with component {value}; the action space is {space}."

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.spec import Single
+from gpuvec.spec import Environment
 
 Frame = NDArray[np.uint8]
 
@@ -20,7 +20,7 @@ class Frames(Sequence[Frame]):
     fetches row k alone.
     """
 
-    def __init__(self, env: Single, params: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    def __init__(self, env: Environment, params: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         self._env, self._params, self._state = env, params, state
 
     def __len__(self) -> int:
@@ -31,10 +31,18 @@ class Frames(Sequence[Frame]):
             return [self[k] for k in range(*row.indices(len(self)))]
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)} environments")
-        values = (self._state[name][row].item() for name in self._env.state._fields)
+        known = {name: _on_host(array[row]) for name, array in self._state.items()}
+        state = self._env.state(**{name: known.get(name) for name in self._env.state._fields})
         own = {name: stored[row].item() for name, stored in self._params.items()}
         assert self._env.draw is not None, "render() checks it"
-        return self._env.draw(self._env.state(*values), self._env.params._replace(**own))
+        return self._env.draw(state, self._env.params._replace(**own))
 
     def __iter__(self) -> Iterator[Frame]:
         return (self[k] for k in range(len(self)))
+
+
+def _on_host(value: Any) -> Any:
+    """One row of a field: a number, or with many agents a NumPy array."""
+    if value.ndim == 0:
+        return value.item()
+    return value if isinstance(value, np.ndarray) else value.get()

@@ -12,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.device import Device
-from gpuvec.engine.single import ALL_ALIKE, ONE_SEED, SEED_EACH
+from gpuvec.engine.streams import ALL_ALIKE, ONE_SEED, SEED_EACH
 from gpuvec.errors import UnknownParameterError
-from gpuvec.spec import Single
+from gpuvec.spec import Environment
 from gpuvec.vector.framework import as_native
 from gpuvec.vector.parameters import check_rows
 
@@ -82,7 +82,7 @@ def reset_mask(mask: Any, num_envs: int, device: Device, name: str = "options['r
 
 
 def reset_options(
-    env: Single, options: Mapping[str, Any], per_env: Sequence[str], stored: Callable[[str], Sequence[Any]]
+    env: Environment, options: Mapping[str, Any], per_env: Sequence[str], stored: Callable[[str], Sequence[Any]]
 ) -> tuple[Any, ...]:
     """The values of the environment's reset options; those not given at the parameters' own, nan for one stored per env.
 

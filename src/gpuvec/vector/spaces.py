@@ -19,3 +19,12 @@ def batched(space: gym.Space[Any], num_envs: int) -> gym.Space[Any]:
     for name in ("low", "high", "bounded_below", "bounded_above"):
         setattr(box, name, np.broadcast_to(getattr(space, name), shape))
     return box
+
+
+def of_agents(space: gym.Space[Any], agents: int) -> gym.Space[Any]:
+    """The space of A agents together: (A,) for a Discrete one, (A, K) for the others; bounds of a Box are views."""
+    if isinstance(space, gym.spaces.Discrete):
+        return gym.spaces.MultiDiscrete(np.full(agents, space.n), start=np.full(agents, space.start))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return gym.spaces.MultiDiscrete(np.tile(space.nvec, (agents, 1)), start=np.tile(space.start, (agents, 1)))
+    return batched(space, agents)

@@ -1,0 +1,112 @@
+"""Steps per second of the Tag games on a GPU, all agents acting, and the share of the memory's bandwidth that they use.
+
+As `env_step.py` measures: steps in a CUDA graph, outputs in place, a ring of random actions, staggered ends, SAME_STEP with
+`final_obs`, full rules. A step counts once for all agents of an env. Bytes per step follow from the buffers; what one kernel
+leaves for another counts too.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from env_step import end_rate, stagger
+from measure import Figures, bandwidth, graph_time, parser
+
+GRID, OPEN = "TagGridWorld-v0", "TagContinuous-v0"
+WIDE: dict[str, Any] = {"grid_length": 20.0, "max_acceleration": 0.1, "min_acceleration": -0.1, "max_turn": 2.356,
+    "min_turn": -2.356, "num_acceleration_levels": 20, "num_turn_levels": 20, "tagging_distance": 0.02}  # fmt: skip
+CASES: dict[str, tuple[str, int, dict[str, Any]]] = {  # {name: (environment, E, parameters)}
+    "grid.2000x5": (GRID, 2000, {"num_taggers": 4, "grid_length": 100}),
+    "grid.2000x1000.partial": (GRID, 2000, {"num_taggers": 999, "grid_length": 100, "use_full_observation": False}),
+    "open.2000x5": (OPEN, 2000, {"num_taggers": 2, "num_runners": 3, **WIDE}),
+    "open.65536x5": (OPEN, 65_536, {"num_taggers": 2, "num_runners": 3, **WIDE}),
+    "open.200000x5": (OPEN, 200_000, {"num_taggers": 2, "num_runners": 3, **WIDE}),
+    "open.2000x105": (OPEN, 2000, {"num_taggers": 5, "num_runners": 100, **WIDE}),
+    "open.500x1024": (OPEN, 500, {"num_taggers": 24, "num_runners": 1000, **WIDE}),
+    "open.2000x110.nearest10": (
+        OPEN, 2000,
+        {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10, **WIDE},
+    ),
+}  # fmt: skip
+LIMIT = 500  # steps of an episode
+
+
+def actions(env: Any, count: int) -> list[Any]:
+    """`count` buffers of random actions, int32."""
+    import torch
+
+    counts = torch.from_numpy(np.asarray(env.single_action_space.nvec)).to(env.device)
+    shape = (env.num_envs, *counts.shape)
+    return [(torch.rand(shape, device=env.device) * counts).int().clamp_(max=counts - 1).contiguous() for _ in range(count)]
+
+
+def bytes_per_step(env: Any, rate: float, action: int) -> float:
+    """Bytes that a step must move per env, `action` being those of its actions."""
+
+    def size(buffer: Any) -> int:
+        return int(np.prod(buffer.shape, dtype=np.int64)) * np.dtype(buffer.dtype).itemsize
+
+    layout = env._sim.layout
+    moved = float(action)
+    for name, buffer in layout.kept.items():
+        if name.startswith("state_"):
+            moved += size(buffer) * (1 if name in ("state_role", "state_member") else 2)
+    moved += sum(2 * size(b) for name, b in layout.scratch.items() if name.startswith("state_"))
+    return moved + sum(size(b) * (rate if name == "final_obs" else 1) for name, b in layout.returned.items())
+
+
+def measure(figures: Figures, case: str, ceiling: float) -> None:
+    """One row."""
+    import gymnasium
+    import torch
+
+    import gpuvec  # noqa: F401  # registers the environments
+
+    name, num_envs, params = CASES[case]
+    torch.manual_seed(0)
+    options = {"device": "cuda", "output": "torch", "buffers": 1, "autoreset_mode": "SameStep", "max_episode_steps": LIMIT}
+    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, **options, **params)
+    env.reset(seed=0)
+    ring = actions(env, 8)
+    start = time.perf_counter()
+    env.step(ring[0])
+    torch.cuda.synchronize()
+    compiled = time.perf_counter() - start
+    stagger(env, ring, steps=64)
+    before = end_rate(env, ring)
+
+    def enqueue() -> None:
+        for buffer in ring:
+            env.step(buffer)
+
+    took = graph_time(enqueue, calls=8, replays=3 if num_envs * env.num_agents > 300_000 else 25)
+    rate = 0.5 * (before + end_rate(env, ring))
+    moved = bytes_per_step(env, rate, ring[0].nbytes // num_envs)
+    speed = moved * num_envs / took.median * 1e6
+    details = {"us": took.median, "spread": took.spread, "ends": rate, "GB": moved * num_envs / 1e9, "TB_per_s": speed / 1e12}
+    details |= {"percent_of_add": 100 * speed / ceiling, "compile_s": compiled}
+    figures.add(case, num_envs / took.median, "M steps/s", (name,), **details)
+    env.close()
+    torch.cuda.empty_cache()
+    env._device.arrays.get_default_memory_pool().free_all_blocks()
+
+
+def main() -> None:
+    """Measures all cases."""
+    p = parser(__doc__)
+    p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
+    given = p.parse_args()
+    figures = Figures("tag_step", given.json)
+    ceiling = bandwidth()
+    figures.add("add", ceiling / 1e12, "TB/s", ())
+    for case in given.cases:
+        try:
+            measure(figures, case, ceiling)
+        except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
+            figures.failed(case, error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""TagGridWorld: taggers close in on one runner on a grid of cells.
+
+Observation: with `use_full_observation` the columns of all agents, their rows, their roles (0 tagger, 1 runner), a 1 at the
+    agent itself and else 0, and the time. Without it the own column and row, those of another agent, the own role, and the
+    time. The other is the runner for a tagger and the nearest tagger for the runner, the lower id of equally near ones.
+    Columns and rows come as shares of `grid_length`, the time as share of the longest episode.
+Action: 0 stays, 1 and 2 go a column up and down, 3 and 4 a row; a move off the grid is clipped.
+Reward: in the step of the tag `tag_reward_for_tagger` for every tagger and -`tag_penalty_for_runner` for the runner, in any
+    other -`step_cost_for_tagger` and +`step_cost_for_tagger`; -`wall_hit_penalty` on top for a move that was clipped.
+Termination: a tagger stands in the runner's cell. To pass through each other is no tag.
+Parameters: penalties and costs are positive numbers. A start draws all cells uniformly, the runner's never a tagger's.
+Source: the rules of TagGridWorld in WarpDrive (Lan, Srinivasa, Wang and Zheng, 2022, "WarpDrive: fast end-to-end deep
+    multi-agent reinforcement learning on a GPU"), whose starts are fixed.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from gpuvec import Bools, Cooperative, Ints, Key, Perception, Time, any_of, randint
+from gpuvec_envs import pictures
+from gpuvec_envs.checks import at_least_one
+
+TAGGER, RUNNER = 0, 1  # roles
+
+
+class State(NamedTuple):
+    x: Ints  # column, 0 to grid_length
+    y: Ints  # row
+    hit_wall: Bools  # whether the last move was clipped
+    tagged: bool  # whether a tagger stands in the runner's cell
+    role: Ints
+    member: Ints
+
+
+class Params(NamedTuple):
+    num_taggers: int = 10
+    grid_length: int = 10  # cells have the numbers 0 to grid_length in both directions
+    wall_hit_penalty: float = 0.1
+    tag_reward_for_tagger: float = 10.0
+    tag_penalty_for_runner: float = 2.0
+    step_cost_for_tagger: float = 0.01
+    use_full_observation: bool = True
+
+
+def agents(p: Params) -> int:
+    return p.num_taggers + 1
+
+
+def roles(p: Params) -> dict[str, int]:
+    return {"tagger": p.num_taggers, "runner": 1}
+
+
+def reset(i: int, s: State, key: Key, p: Params) -> None:
+    side = p.grid_length + 1
+    runner = s.member[p.num_taggers]
+    cell = randint(key, runner, 0, side * side)
+    if i != runner:  # one of the cells without the runner's
+        other = randint(key, i, 0, side * side - 1)
+        cell = other + 1 if other >= cell else other
+    s.x[i], s.y[i], s.hit_wall[i] = cell % side, cell // side, False
+
+
+def move(i: int, s: State, action: int, key: Key, p: Params) -> None:
+    x = s.x[i] + (1 if action == 1 else -1 if action == 2 else 0)
+    y = s.y[i] + (1 if action == 3 else -1 if action == 4 else 0)
+    s.x[i], s.y[i] = min(max(x, 0), p.grid_length), min(max(y, 0), p.grid_length)
+    s.hit_wall[i] = x != s.x[i] or y != s.y[i]
+
+
+def tags(i: int, s: State, p: Params) -> bool:
+    """Whether agent i is a tagger in the runner's cell."""
+    runner = s.member[p.num_taggers]
+    return bool(i != runner and s.x[i] == s.x[runner] and s.y[i] == s.y[runner])
+
+
+def reward(i: int, s: State, t: Time, p: Params) -> float:
+    wall = p.wall_hit_penalty if s.hit_wall[i] else 0.0
+    if s.role[i] == TAGGER:
+        return (p.tag_reward_for_tagger if s.tagged else -p.step_cost_for_tagger) - wall
+    return (-p.tag_penalty_for_runner if s.tagged else p.step_cost_for_tagger) - wall
+
+
+def terminated(i: int, s: State, p: Params) -> bool:
+    return s.tagged
+
+
+def share(part: Any, whole: Any) -> Any:
+    """A quotient, because a product with 1 / whole would not be exact."""
+    return np.float32(part) / np.float32(whole)
+
+
+def kind(i: int, s: State) -> float:
+    return 1.0 if s.role[i] == RUNNER else 0.0
+
+
+def time(i: int, s: State, t: Time, p: Params) -> tuple[float]:
+    return (share(t.step, t.limit),)
+
+
+def see(i: int, j: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float]:
+    return share(s.x[j], p.grid_length), share(s.y[j], p.grid_length), kind(j, s), 1.0 if i == j else 0.0
+
+
+def nearest_tagger(i: int, s: State, p: Params) -> int:
+    """The lower id of equally near ones."""
+    nearest, least = -1, 2 * (p.grid_length + 1) ** 2
+    for k in range(p.num_taggers):
+        j = s.member[k]
+        square = (s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2
+        if square < least:
+            nearest, least = j, square
+    return nearest
+
+
+def observe_one(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float, float, float]:
+    """A partial observation."""
+    length = p.grid_length
+    j = nearest_tagger(i, s, p) if s.role[i] == RUNNER else s.member[p.num_taggers]
+    x, y = share(s.x[i], length), share(s.y[i], length)
+    return x, y, share(s.x[j], length), share(s.y[j], length), kind(i, s), share(t.step, t.limit)
+
+
+def perception(p: Params) -> Perception:
+    if p.use_full_observation:
+        return Perception(time, see, slots=agents(p))
+    return Perception(observe_one)
+
+
+def spaces(p: Params) -> tuple[Box, Discrete]:
+    return Box(0.0, 1.0, (4 * agents(p) + 1 if p.use_full_observation else 6,)), Discrete(5)
+
+
+def check(p: Params) -> None:
+    at_least_one(p, "num_taggers", "grid_length")
+    if p.grid_length > 32_767:
+        raise ValueError(f"grid_length is {p.grid_length}; it must be at most 32767, for squares of distances to fit an int32.")
+
+
+ENV = Cooperative(
+    state=State,
+    params=Params(),
+    spaces=spaces,
+    agents=agents,
+    roles=roles,
+    reset=reset,
+    phases=(move, any_of("tagged", tags)),
+    reward=reward,
+    terminated=terminated,
+    perception=perception,
+    structural=("num_taggers", "use_full_observation"),
+    max_episode_steps=100,
+    check=check,
+    draw=pictures.tag_grid_world,
+    render_fps=8,
+)

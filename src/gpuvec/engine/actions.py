@@ -1,0 +1,42 @@
+"""Actions in composed code: read as authors get them, and looked at for faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from gpuvec.engine.batch import Actions, Variant
+from gpuvec.engine.jit import generated, inline
+from gpuvec.engine.memory import Access
+
+
+def actions(space: gym.Space[Any], a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
+    """`action(b, u)`: a scalar or a tuple, and `fault(b, u)`, which reports one that the space does not allow.
+
+    `u` counts the rows of actions: envs, or agents of all envs. A report is u << 32 | what was given.
+    """
+    scope = {
+        "load": access.load, "lowest": access.lowest, "raw": variant.action_dtype, "dtype": a.dtype,
+        "i64": np.int64, "u32": np.uint32, "u64": np.uint64, "inf": np.float32(np.inf),
+    }  # fmt: skip
+    if a.components == 0:
+        source, at = "def action(b, u):\n    return dtype(load(b.action, u, raw))\n", ["u"]
+    else:
+        at = [f"{a.components} * u + {k}" for k in range(a.components)]
+        source = f"def action(b, u):\n    return ({''.join(f'dtype(load(b.action, {k}, raw)), ' for k in at)})\n"
+    if isinstance(space, gym.spaces.Discrete):
+        lows, highs = [int(space.start)], [int(space.start + space.n) - 1]
+    elif isinstance(space, gym.spaces.MultiDiscrete):
+        lows, highs = list(map(int, space.start)), list(map(int, space.start + space.nvec - 1))
+    check = "def fault(b, u):\n"
+    for k, index in enumerate(at):
+        check += f"    a = load(b.action, {index}, raw)\n"
+        if a.discrete:
+            check += f"    if i64(a) < {lows[k]} or i64(a) > {highs[k]}:\n"
+            check += f"        given = u64(u32(min(max(i64(a), i64({-(2**31)})), i64({2**31 - 1}))))\n"
+        else:  # outside the bounds is clipped by the rules, but what is no number spoils the state for good
+            check += f"    if not abs(a) < inf:\n        given = u64({k})\n"
+        check += "        lowest(b.faults, 0, u64(u) << u64(32) | given)\n"
+    return inline(generated("action", source, **scope)), inline(generated("fault", check, **scope))

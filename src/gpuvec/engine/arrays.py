@@ -1,0 +1,132 @@
+"""How composed code of many agents reaches its buffers: views of addresses, and tuples spread over rows.
+
+Made for either Numba, as `memory` is: `space` is the LLVM address space of the buffers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+
+class Arrays(NamedTuple):
+    """The operations beside those of `memory.Access`."""
+
+    view: Any  # view(buffer, index, shape, dtype) -> the index-th C-contiguous array of that shape
+    part: Any  # part(array, start, shape) -> the C-contiguous array of that shape which begins there in a one-dimensional one
+    divide: Any  # divide(u, n) -> (u // n, u % n) as int64, of numbers below 2**32; by a constant it takes no division
+    spread: Any  # spread(buffer, start, stride, values): element start + f * stride becomes float32(values[f])
+    put: Any  # put(array, start, stride, values): likewise in a one-dimensional array
+    move: Any  # move(buffer, index, array, start): four float32 of a 16-byte aligned array, both places aligned so too
+    bits: Any  # bits(float32) -> uint32 of the same order: a < b, or equal, as floats or as bits
+
+
+def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
+    """The operations on `space`: 1 is a GPU's global memory, 0 a CPU's."""
+    word, half, real = ir.IntType(64), ir.IntType(32), ir.FloatType()
+
+    def wide(builder: Any, value: Any) -> Any:
+        return builder.sext(value, word) if value.type.width < 64 else value
+
+    def pointer(builder: Any, address: Any, index: Any, element: Any) -> Any:
+        return builder.gep(builder.inttoptr(address, element.as_pointer(space)), [wide(builder, index)])
+
+    def strided(context: Any, builder: Any, base: Any, stride: Any, kinds: Any, values: Any) -> None:
+        """Stores each of the values as a float32, `stride` elements apart."""
+        for k, (kind, value) in enumerate(zip(kinds, cgutils.unpack_tuple(builder, values), strict=True)):
+            at = builder.gep(base, [builder.mul(wide(builder, stride), word(k))])
+            builder.store(context.cast(builder, value, kind, types.float32), at)
+
+    def laid_out(context: Any, builder: Any, kind: Any, data: Any, shape: Any) -> Any:
+        """An array of that type over `data`."""
+        size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+        dims = [wide(builder, d) for d in cgutils.unpack_tuple(builder, shape)]
+        strides: list[Any] = [word(size)]
+        for d in reversed(dims[1:]):
+            strides.insert(0, builder.mul(strides[0], d))
+        array = context.make_array(kind)(context, builder)
+        parts = {"data": data, "shape": dims, "strides": strides, "itemsize": word(size), "meminfo": None}
+        context.populate_array(array, **parts)
+        return array._getvalue()
+
+    @extending.intrinsic
+    def view(typingctx: Any, address: Any, index: Any, shape: Any, dtype: Any) -> Any:
+        kind = types.Array(dtype.dtype, len(shape), "C")
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            element, at = context.get_data_type(dtype.dtype), wide(builder, args[1])
+            for d in cgutils.unpack_tuple(builder, args[2]):
+                at = builder.mul(at, wide(builder, d))
+            data = pointer(builder, args[0], at, element)
+            if space:
+                data = builder.addrspacecast(data, element.as_pointer())
+            return laid_out(context, builder, kind, data, args[2])
+
+        return kind(address, index, shape, dtype), codegen
+
+    @extending.intrinsic
+    def part(typingctx: Any, array: Any, start: Any, shape: Any) -> Any:
+        kind = types.Array(array.dtype, len(shape), "C")
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            data = context.make_array(sig.args[0])(context, builder, args[0]).data
+            return laid_out(context, builder, kind, builder.gep(data, [wide(builder, args[1])]), args[2])
+
+        return kind(array, start, shape), codegen
+
+    @extending.intrinsic
+    def divide(typingctx: Any, number: Any, by: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            a, n = (builder.trunc(x, half) if x.type.width > 32 else x for x in args)
+            quotient = builder.udiv(a, n)
+            rest = builder.sub(a, builder.mul(quotient, n))
+            return context.make_tuple(builder, sig.return_type, [builder.zext(quotient, word), builder.zext(rest, word)])
+
+        return types.UniTuple(types.int64, 2)(number, by), codegen
+
+    @extending.intrinsic
+    def spread(typingctx: Any, address: Any, start: Any, stride: Any, values: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            strided(context, builder, pointer(builder, args[0], args[1], real), args[2], values, args[3])
+
+        return types.void(address, start, stride, values), codegen
+
+    @extending.intrinsic
+    def put(typingctx: Any, array: Any, start: Any, stride: Any, values: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            data = context.make_array(sig.args[0])(context, builder, args[0]).data
+            strided(context, builder, builder.gep(data, [wide(builder, args[1])]), args[2], values, args[3])
+
+        return types.void(array, start, stride, values), codegen
+
+    @extending.intrinsic
+    def move(typingctx: Any, address: Any, index: Any, array: Any, start: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            four = ir.VectorType(real, 4)
+            data = context.make_array(sig.args[2])(context, builder, args[2]).data
+            source = builder.bitcast(builder.gep(data, [wide(builder, args[3])]), four.as_pointer())
+            target = builder.bitcast(pointer(builder, args[0], args[1], real), four.as_pointer(space))
+            builder.store(builder.load(source, align=16), target, align=16)
+
+        return types.void(address, index, array, start), codegen
+
+    @extending.intrinsic
+    def bits(typingctx: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            raw = builder.bitcast(context.cast(builder, args[0], sig.args[0], types.float32), half)
+            # Negative floats order backwards, and below the others: flip all their bits, of the others the sign.
+            mask = builder.or_(builder.ashr(raw, half(31)), half(1 << 31))
+            return builder.xor(raw, mask)
+
+        return types.uint32(value), codegen
+
+    return Arrays(view, part, divide, spread, put, move, bits)
+
+
+def host_arrays() -> Arrays:
+    """The operations on the CPU's memory."""
+    from numba import extending, types
+    from numba.core import cgutils
+
+    return arrays(extending, types, cgutils, 0)

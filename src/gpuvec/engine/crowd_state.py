@@ -1,0 +1,125 @@
+"""The state of many agents in composed code: where its fields are while a kernel runs, and how they come and go."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuvec.engine.arrays import Arrays
+from gpuvec.engine.batch import Buffer, Variant
+from gpuvec.engine.jit import device, generated, inline
+from gpuvec.engine.look import search
+from gpuvec.engine.memory import Access
+from gpuvec.engine.signature import OWNED, Crowd
+from gpuvec.engine.streams import POOL_DRAW
+from gpuvec.random import randint
+from gpuvec.spec import Cooperative
+
+
+class CrowdState(NamedTuple):
+    """The functions of composed code that deal with the state.
+
+    `b` the batch, `w` the work, `e` an env, `k` its place in the block, `v` an agent of all envs, `i` an agent of its env.
+    """
+
+    row: Any  # row(b, w, e, k) -> the State of env e, as the author's functions get it
+    outside: Any  # outside(b, e) -> likewise from its buffers, in a kernel that only observes
+    put_away: Any  # put_away(b, e) -> likewise the last state of an episode that ended in this step
+    pull: Any  # pull(b, w, v, k, i): agent i's elements, from their buffers
+    push: Any  # push(b, w, v, k, i): and back
+    pull_scalars: Any  # pull_scalars(b, w, e, k)
+    push_scalars: Any  # push_scalars(b, w, e, k)
+    put_by: Any  # put_by(b, w, v, k, i): agent i's elements, for `put_away`
+    put_scalars_by: Any  # put_scalars_by(b, w, e, k)
+    clear: Any  # clear(w, k): zeroes the scalars
+    pooled: Any  # pooled(b, s, i, key): agent i's elements of the state from the pool that the key draws
+    look: Any  # look(i, s, p): the search, or nothing
+    role: Any  # role(s, i) -> the number of agent i's role
+    slots: dict[str, str]  # {scalar: where it is in the work}
+    rows: dict[str, tuple[Any, tuple[int]]]  # {name in the work: (dtype, shape for each env)}
+    flat: dict[str, tuple[Any, int]]  # {name in the work: (dtype, number of elements)}
+
+
+START, TIME, IDLE, OVER, AGAINST = range(5)  # columns of `w.now`; AGAINST counts agents that do not want the end
+FLAT = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # what the work holds of each dtype
+
+
+def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, arrays: Arrays, staged: int) -> CrowdState:
+    """Their versions for `env`: with `staged` envs per block the fields with elements for each agent are in the work, with 0
+    they stay in their buffers.
+
+    Scalars are always in the work, as row `k` of one array for each dtype. What the engine owns never changes in a kernel, and
+    stays where it is. Few arrays make up the work, because each is seven values that are handed to every function.
+    """
+    (A,) = crowd.agents
+    own = {k: b for k, b in crowd.arrays.items() if k not in OWNED}
+    carried = {k: b for k, b in own.items() if k not in crowd.found}  # a search runs anew before every observation
+    scope: dict[str, Any] = {"State": env.state, "view": arrays.view, "part": arrays.part, "load": access.load, "A": A}
+    scope |= {f"t_{k}": b.dtype for k, b in crowd.arrays.items()} | {f"t_{k}": dtype for k, dtype in crowd.scalars.items()}
+    scope |= {"randint": device(randint), "draw": POOL_DRAW, "i32": np.int32, "store": access.store}
+
+    def made(name: str, arguments: str, lines: list[str]) -> Any:
+        body = "".join(f"    {line}\n" for line in lines) or "    pass\n"
+        return inline(generated(name, f"def {name}({arguments}):\n{body}", **scope))
+
+    def state(name: str, arguments: str, array: dict[str, str], scalar: dict[str, str]) -> Any:
+        parts = ", ".join((array | scalar)[k] for k in env.state._fields)
+        return made(name, arguments, [f"return State({parts})"])
+
+    def viewed(prefix: str) -> dict[str, str]:
+        names = {k: f"state_{k}" if k in OWNED else f"{prefix}_{k}" for k in crowd.arrays}
+        return {k: f"view(b.{names[k]}, e, {b.shape}, t_{k})" for k, b in crowd.arrays.items()}
+
+    def loaded(prefix: str) -> dict[str, str]:
+        return {k: f"load(b.{prefix}_{k}, e, t_{k})" for k in crowd.scalars}
+
+    sizes, begin = dict.fromkeys(FLAT, 0), {}
+    for k, b in own.items() if staged else ():
+        begin[k] = sizes[b.dtype]
+        sizes[b.dtype] += staged * int(np.prod(b.shape))
+    widths = {k: int(np.prod(b.shape)) for k, b in own.items()}
+    slots = {k: f"w.scalar_{FLAT[dtype]}[k, {sum(crowd.scalars[o] is dtype for o in list(crowd.scalars)[:n])}]"
+             for n, (k, dtype) in enumerate(crowd.scalars.items())}  # fmt: skip
+    places = {k: f"part(w.{FLAT[own[k].dtype]}, {begin[k]} + k * {widths[k]}, {own[k].shape})" for k in begin}
+
+    def each(fields: dict[str, Buffer], text: str) -> list[str]:
+        """One line for each element of agent i: `text` with its field, its index in the buffer and its place in the work."""
+        lines = []
+        for k, b in fields.items():
+            extra = b.shape[1] if len(b.shape) > 1 else 1
+            for j in range(extra):
+                at = f"v * {extra} + {j}" if extra > 1 else "v"
+                work = f"w.{FLAT[b.dtype]}[{begin.get(k)} + k * {widths[k]} + i * {extra} + {j}]"
+                element = f"s.{k}[i, {j}]" if len(b.shape) > 1 else f"s.{k}[i]"
+                lines.append(text.format(field=k, at=at, work=work, element=element))
+        return lines
+
+    source = "{work}" if staged else "load(b.state_{field}, {at}, t_{field})"
+    pool = {k: b for k, b in crowd.arrays.items() if k in variant.pool}
+    pooled = ["q = randint(key, draw, 0, load(b.pool_size, 0, i32))", "v = q * A + i"] if pool else []
+    pooled += each(pool, "{element} = load(b.pool_{field}, {at}, t_{field})")
+    zeros = {k: dtype(0).item() for k, dtype in crowd.scalars.items()}
+    look = crowd.perception.look
+    rows = {
+        f"scalar_{FLAT[d]}": (d, (sum(o is d for o in crowd.scalars.values()),)) for d in FLAT if d in crowd.scalars.values()
+    }
+    flat = {FLAT[dtype]: (dtype, size) for dtype, size in sizes.items() if size}
+    return CrowdState(
+        row=state("row", "b, w, e, k", viewed("state") | places, slots),
+        outside=state("outside", "b, e", viewed("state"), loaded("state")),
+        put_away=state("put_away", "b, e", viewed("final"), loaded("final")),
+        pull=made("pull", "b, w, v, k, i", each(carried, "{work} = load(b.state_{field}, {at}, t_{field})")),
+        push=made("push", "b, w, v, k, i", each(carried, "store(b.state_{field}, {at}, {work}, t_{field})")),
+        pull_scalars=made("pull_scalars", "b, w, e, k", [f"{slots[k]} = load(b.state_{k}, e, t_{k})" for k in zeros]),
+        push_scalars=made("push_scalars", "b, w, e, k", [f"store(b.state_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
+        put_by=made("put_by", "b, w, v, k, i", each(carried, "store(b.final_{field}, {at}, " + source + ", t_{field})")),
+        put_scalars_by=made("put_scalars_by", "b, w, e, k", [f"store(b.final_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
+        clear=made("clear", "w, k", [f"{slots[k]} = {value!r}" for k, value in zeros.items()]),
+        pooled=made("pooled", "b, s, i, key", pooled),
+        look=search(look, A, crowd.arrays[look.field].shape[1]) if look is not None else made("look", "i, s, p", []),
+        role=made("role", "s, i", ["return s.role[i]" if "role" in crowd.arrays else "return 0"]),
+        slots=slots,
+        rows=rows,
+        flat=flat,
+    )

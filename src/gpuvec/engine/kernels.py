@@ -1,0 +1,153 @@
+"""The kernels of an environment for CUDA, and for its simulator: composed functions, threads, blocks and barriers.
+
+One agent: a thread is an env. Many agents: a block is one env or several, its threads walk the agents with a stride, and
+between two segments stands a barrier; large games leave the search for neighbours and the observations to kernels of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from gpuvec.engine import cuda as target
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.cooperative import Program
+from gpuvec.engine.cooperative import compose as compose_many
+from gpuvec.engine.jit import generated, inline
+from gpuvec.engine.mapping import Mapping, mapping
+from gpuvec.engine.parameters import request, request_dtypes
+from gpuvec.engine.signature import Crowd, layout, signature
+from gpuvec.engine.single import compose as compose_one
+from gpuvec.spec import Cooperative, Environment, Single
+
+u32 = np.uint32
+THREADS = 32 if target.SIMULATED else 256  # per block of a `Single`; 64 to 512 differ by less than 2 %
+
+
+class Kernel(NamedTuple):
+    """A kernel and how it is launched. In a reset all take (batch, request), in a step the batch alone."""
+
+    body: Any
+    signature: Any
+    threads: int  # per block
+    blocks: Callable[[int], int]  # of the number of envs
+
+
+def shape(env: Environment, num_envs: int) -> Mapping | None:
+    """How `num_envs` of `env` are laid over a GPU; None for a thread each."""
+    crowd = signature(env)
+    return mapping(crowd, num_envs) if isinstance(crowd, Crowd) else None
+
+
+def kernels(env: Environment, variant: Variant, given: Mapping | None, played: bool) -> tuple[Kernel, ...]:
+    """The kernels of a step, or of a reset (`played` false), to be launched in this order."""
+    if target.SIMULATED:
+        signed = None
+    else:
+        asked = (None, ()) if played else (request(env), request_dtypes(env))
+        signed = target.kernel_signature(layout(env, variant, given is not None and given.split).batch, *asked)
+    if isinstance(env, Single):
+        body = _one(env, variant)[1 if played else 0]
+        return (Kernel(body, signed, THREADS, lambda n: -(-n // THREADS)),)
+    assert given is not None, "a Cooperative has one"
+    return tuple(kernel._replace(signature=signed) for kernel in _many(env, variant, given, played))
+
+
+def _compiled(function: Any) -> Any:
+    """`function` for a kernel. In the simulator a thread is one call from one barrier to the next: a float32 that passes
+    through Python comes back a double.
+    """
+    return njit(function.py_func, error_model="numpy") if target.SIMULATED else function
+
+
+def _clocks(access: Any) -> tuple[Any, Any]:
+    """(read_clock, write_clock). Each block has a clock: a late one could read a common clock that an early one moved on."""
+    load, store = access.load, access.store
+
+    @inline
+    def read_clock(b: Any, block: int) -> int:
+        return load(b.clock, block, u32)
+
+    @inline
+    def write_clock(b: Any, block: int, clock: int) -> None:
+        store(b.clock, block, u32(clock), u32)
+
+    return _compiled(read_clock), _compiled(write_clock)
+
+
+def _one(env: Single, variant: Variant) -> tuple[Any, Any]:
+    """The bodies of (reset, step)."""
+    access, cuda = target.device_memory(), target.cuda
+    begin, advance = map(_compiled, compose_one(env, variant, access))
+    read_clock, write_clock = _clocks(access)
+
+    def reset(b: Any, r: Any) -> None:
+        e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        if e < b.n:
+            begin(b, e, read_clock(b, cuda.blockIdx.x), r)
+
+    def step(b: Any) -> None:
+        clock = u32(read_clock(b, cuda.blockIdx.x) + u32(1))
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            write_clock(b, cuda.blockIdx.x, clock)
+        e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        if e < b.n:
+            advance(b, e, clock)
+
+    return reset, step
+
+
+def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> list[Kernel]:
+    crowd = signature(env)
+    assert isinstance(crowd, Crowd), "of a Cooperative"
+    access, arrays, tally = target.device_memory(), target.device_arrays(), target.device_tally()
+    program = compose_many(env, variant, access, arrays, tally, given.split, given.envs, stage=not given.split)
+    envs, threads, writers = given.envs, given.threads, given.writers
+    found = [Kernel(_game(program, access, given, played), None, threads, lambda n: -(-n // envs))]
+    if not given.split:
+        return found
+    (agents,), arguments, rows = crowd.agents, "b" if played else "b, r", program.rows
+    scope = {"cuda": target.cuda, "writers": writers, "agents": agents, "tile": given.tile, "played": played, "f32": np.float32}
+    scope |= {"search": _compiled(rows.search), "single": _compiled(rows.single), "tuples": rows.tuples}
+    scope |= {"fill": _compiled(rows.fill), "drain": _compiled(rows.drain), "room": given.tile * crowd.features + 8}
+
+    def each(count: int, what: str) -> Kernel:
+        source = f"def kernel({arguments}):\n    x = cuda.blockIdx.x * writers + cuda.threadIdx.x\n"
+        source += f"    if x < b.n * {count}:\n        {what}(b, x, played)\n"
+        return Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * count // writers))
+
+    if crowd.found:
+        found.append(each(agents, "search"))
+    if not given.tile:
+        return [*found, each(agents * rows.tuples, "single")]
+    box = "cuda.shared.array(room, f32)" if target.SIMULATED else "cuda.shared.array(room, f32, 16)"
+    source = f"def kernel({arguments}):\n    box = {box}\n    first = cuda.blockIdx.x * tile\n"
+    source += "    m = min(tile, b.n * agents - first)\n    fill(b, box, first, m, cuda.threadIdx.x, writers)\n"
+    source += "    cuda.syncthreads()\n    drain(b, box, first, m, cuda.threadIdx.x, writers, played)\n"
+    return [*found, Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * agents // given.tile))]
+
+
+def _game(program: Program, access: Any, given: Mapping, played: bool) -> Any:
+    """The kernel of the segments of a step or a reset."""
+    segments = program.step if played else program.reset
+    read_clock, write_clock = _clocks(access)
+    scope = {"cuda": target.cuda, "Work": program.work, "read_clock": read_clock, "write_clock": write_clock, "u32": u32}
+    scope |= {f"segment_{k}": _compiled(segment) for k, segment in enumerate(segments)}
+    scope |= {f"t_{name}": dtype for name, (dtype, _) in program.arrays.items()}
+    source = f"def kernel({'b' if played else 'b, r'}):\n    block, thread = cuda.blockIdx.x, cuda.threadIdx.x\n"
+    for name, (_, dims) in program.arrays.items():  # a line for each: by the line the simulator knows which array is meant
+        source += f"    {name} = cuda.shared.array({dims}, t_{name})\n"
+    source += f"    w = Work({', '.join(program.arrays)})\n"
+    source += f"    e0 = block * {given.envs}\n    m = min({given.envs}, b.n - e0)\n    clock = read_clock(b, block)\n"
+    if played:
+        source += "    clock = u32(clock + u32(1))\n"
+    for k in range(len(segments)):
+        source += f"    segment_{k}(b, w, e0, m, thread, {given.threads}, clock{'' if played else ', r'})\n"
+        source += "    cuda.syncthreads()\n" if k < len(segments) - 1 else ""
+        if played and k == 0:
+            source += "    if thread == 0:\n        write_clock(b, block, clock)\n"
+    return generated("kernel", source, **scope)

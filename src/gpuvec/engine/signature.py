@@ -1,0 +1,170 @@
+"""What follows from an environment's declaration: widths, types, and the buffers that its kernels take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from gpuvec.engine.batch import SCALARS, Actions, Buffer, Layout, Variant, actions, asked, clockwork, features, pooled
+from gpuvec.engine.parameters import known
+from gpuvec.errors import AuthoringError
+from gpuvec.spec import Bools, Cooperative, Environment, Floats, Ints, Perception, Single
+
+ARRAYS: dict[Any, Any] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
+OWNED = ("role", "member")  # fields that the engine writes
+
+
+class Signature(NamedTuple):
+    """What the kernels of a `Single` need to know."""
+
+    floats: tuple[str, ...]  # float fields of the state, stored together as (E, len(floats))
+    others: dict[str, Any]  # the other fields and their dtypes, one buffer each
+    features: int  # D
+    actions: Actions
+    agents: tuple[int, ...] = ()  # the shape of what there is one of for each agent
+
+    @property
+    def fields(self) -> dict[str, Buffer]:
+        """What a user sees of the state."""
+        return {k: Buffer(np.float32) for k in self.floats} | {k: Buffer(dtype) for k, dtype in self.others.items()}
+
+
+class Crowd(NamedTuple):
+    """What the kernels of a `Cooperative` need to know."""
+
+    arrays: dict[str, Buffer]  # fields of the state with elements for each agent
+    scalars: dict[str, Any]  # fields that are one for the env, and their dtypes
+    features: int  # D
+    actions: Actions
+    agents: tuple[int]
+    perception: Perception
+    roles: dict[str, int]  # {name: number of agents}
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """The field that a search fills, if there is one."""
+        return (self.perception.look.field,) if self.perception.look else ()
+
+    @property
+    def fields(self) -> dict[str, Buffer]:
+        """What a user sees of the state."""
+        arrays = {k: b for k, b in self.arrays.items() if k not in self.found and k != "member"}
+        return arrays | {k: Buffer(dtype) for k, dtype in self.scalars.items()}
+
+
+def signature(env: Environment) -> Signature | Crowd:
+    """What the kernels of `env` need to know.
+
+    Raises:
+        AuthoringError: a field, a space or a number of agents of a kind that kernels cannot hold.
+    """
+    observation, action = env.spaces(env.params)
+    shared = {"features": features(observation), "actions": actions(action)}
+    hints = get_type_hints(env.state, include_extras=True)
+    if isinstance(env, Single):
+        for name, hint in hints.items():
+            if hint not in SCALARS:
+                raise AuthoringError(f"{env.state.__module__}.State.{name} is a {hint}; a state field is float, int or bool.")
+        others = {k: SCALARS[h] for k, h in hints.items() if h is not float}
+        return Signature(tuple(k for k in hints if hints[k] is float), others, **shared)  # type: ignore[arg-type]  # as named
+    count = _count(env)
+    arrays = {k: _array(env, k, hint, count) for k, hint in hints.items() if hint not in SCALARS}
+    scalars = {k: SCALARS[h] for k, h in hints.items() if h in SCALARS}
+    roles = dict(env.roles(env.params)) if env.roles is not None else {}
+    if roles and sum(roles.values()) != count:
+        raise AuthoringError(f"roles(p) is {roles}, which sums up to {sum(roles.values())}; agents(p) is {count}.")
+    for name in OWNED:
+        if (name in arrays) != bool(roles) or (roles and arrays[name] != Buffer(np.int32, (count,))):
+            raise AuthoringError(
+                f"a state with Ints fields {' and '.join(OWNED)} goes with roles(p); one is there without the other."
+            )
+    perception = env.perception(env.params)
+    look = perception.look
+    if look is not None and (
+        look.field not in arrays or arrays[look.field].dtype != np.int32 or len(arrays[look.field].shape) != 2
+    ):
+        raise AuthoringError(
+            f"the search fills {look.field!r}, which must be an Annotated[Ints, 'parameter'] field of the state."
+        )
+    return Crowd(arrays, scalars, agents=(count,), perception=perception, roles=roles, **shared)  # type: ignore[arg-type]  # as named
+
+
+def _count(env: Cooperative) -> int:
+    count = env.agents(env.params)
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise AuthoringError(f"agents(p) is {count!r}; it must be an integer of at least 1.")
+    return int(count)
+
+
+def _array(env: Cooperative, name: str, hint: Any, count: int) -> Buffer:
+    """The buffer of a field with elements for each agent."""
+    shape: tuple[int, ...] = (count,)
+    if get_origin(hint) is Annotated:
+        hint, parameter = get_args(hint)
+        if parameter not in env.params._fields:
+            raise AuthoringError(f"field {name!r} has {parameter!r} elements for each agent, which is no parameter.")
+        shape += (int(getattr(env.params, parameter)),)
+    if hint not in ARRAYS:
+        raise AuthoringError(
+            f"field {name!r} is a {hint}; it must be Floats, Ints or Bools, or float, int or bool for the env."
+        )
+    return Buffer(ARRAYS[hint], shape)
+
+
+def layout(env: Environment, variant: Variant, split: bool = False) -> Layout:
+    """The buffers that `env` needs as `variant`; `split` if one kernel plays and another writes the observations."""
+    s = signature(env)
+    same_step = variant.autoreset is AutoresetMode.SAME_STEP
+    scratch: dict[str, Buffer] = {}
+    if isinstance(s, Signature):
+        kept = {"state": Buffer(np.float32, (len(s.floats),), wide=True)} if s.floats else {}
+        kept |= {f"state_{k}": Buffer(dtype) for k, dtype in s.others.items()}
+        obs, flags = Buffer(np.float32, (s.features,), wide=True), {}
+        reward = Buffer(np.float32)
+    else:
+        kept = {f"state_{k}": b for k, b in s.arrays.items() if k not in s.found}
+        kept |= {f"state_{k}": Buffer(dtype) for k, dtype in s.scalars.items()}
+        kept["last_time"] = Buffer(np.int32)  # steps of the last episode, while it awaits its reset
+        scratch = {f"state_{k}": s.arrays[k] for k in s.found}
+        if same_step and split:
+            scratch |= {f"final_{k}": b for k, b in s.arrays.items() if k not in OWNED}
+            scratch |= {f"final_{k}": Buffer(dtype) for k, dtype in s.scalars.items()}
+        if variant.reward != "agents":
+            scratch["agent_reward"] = Buffer(np.float32, s.agents)
+        obs = Buffer(np.float32, (*s.agents, s.features))
+        flags = {"agent_mask": Buffer(np.bool_, s.agents), "agent_terminated": Buffer(np.bool_, s.agents)}
+        reward = Buffer(np.float32, s.agents if variant.reward == "agents" else ())
+    returned = {"obs": obs, "reward": reward, "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_), **flags}
+    if same_step:
+        returned |= {"final_obs": obs, "final_mask": Buffer(np.bool_)}
+    return Layout(
+        kept=kept | clockwork(variant, env.params),
+        scratch=scratch,
+        pool=pooled({name: s.fields[name] for name in variant.pool}),
+        given=asked((*s.agents, *s.actions.shape), s.actions.discrete),
+        returned=returned,
+    )
+
+
+def widths(env: Cooperative, crowd: Crowd) -> tuple[int, int]:
+    """(F, own features): how many numbers `see` and `observe` give, found by calling them as plain Python.
+
+    Raises:
+        AuthoringError: they do not make up a row of D numbers.
+    """
+    p, perception = known(env), crowd.perception
+    zeros = {k: np.zeros(b.shape, b.dtype) for k, b in crowd.arrays.items()}
+    s = env.state(**{k: zeros[k] if k in zeros else crowd.scalars[k](0) for k in env.state._fields})
+    from gpuvec.spec import Time
+
+    with np.errstate(all="ignore"):
+        own = len(perception.observe(0, s, Time(0, 1), p))
+        seen = len(perception.see(0, 0, s, Time(0, 1), p)) if perception.see is not None and perception.slots else 0
+    if seen * perception.slots + own != crowd.features:
+        raise AuthoringError(
+            f"an observation has {perception.slots} slots of {seen} features and {own} own features, "
+            f"{seen * perception.slots + own} numbers; the observation space says {crowd.features}."
+        )
+    return seen, own

@@ -1,0 +1,42 @@
+"""Kernels as machine code for an H100 or H200, without one."""
+
+from __future__ import annotations
+
+import importlib
+from itertools import product
+
+from gymnasium.vector import AutoresetMode
+
+from gpuvec.engine import cuda
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.dialect import explaining
+from gpuvec.engine.kernels import kernels, shape
+from gpuvec.engine.signature import signature
+from gpuvec.spec import Environment
+from gpuvec.testing.runs import stepping
+
+ENVS = 2048  # a batch, for which kernels are laid out
+
+
+def check_kernels(env: Environment) -> tuple[bool, str]:
+    """Compiles the kernels of `env`; (whether that could be done here, what was found or is missing).
+
+    Raises:
+        AuthoringError: code that cannot be compiled.
+    """
+    if cuda.SIMULATED:
+        return False, "the simulator compiles no kernels"
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+        for library in ("nvvm", "nvJitLink"):
+            pathfinder.load_nvidia_dynamic_lib(library)
+    except (ImportError, RuntimeError) as error:
+        return False, f"needs gpuvec[compile]: {str(error).splitlines()[0]}"
+    given, dtype, compiled = shape(env, ENVS), signature(env).actions.dtype, 0
+    for mode, played in product((AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP), (False, True)):
+        variant = Variant(mode, env.max_episode_steps, action_dtype=dtype)
+        with explaining(stepping(env) if played else env.reset), cuda.offline((9, 0)):
+            for kernel in kernels(env, variant, given, played):
+                cuda.link(cuda.intermediate(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads), (9, 0))
+                compiled += 1
+    return True, f"{compiled} kernels compiled"

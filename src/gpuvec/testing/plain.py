@@ -1,0 +1,160 @@
+"""Environments as plain Python over NumPy arrays: what an author's functions mean, without a compiler.
+
+A `Cooperative` is played one env at a time. Time limits and automatic resets are the engine's, and left out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+from gpuvec import random
+from gpuvec.engine.dialect import fault
+from gpuvec.engine.parameters import known
+from gpuvec.engine.signature import Crowd, signature
+from gpuvec.errors import AuthoringError
+from gpuvec.random import Key
+from gpuvec.spec import Cooperative, Nearest, Reduction, Time
+
+_word = lru_cache(maxsize=4096)(random.word)  # a phase is run several times, and plain Philox takes a fifth of a millisecond
+
+
+class NotPlainError(AuthoringError):
+    """A function that does not run as plain Python."""
+
+
+def plainly(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What `function` returns, called as it stands.
+
+    Raises:
+        NotPlainError: it raised something, with the line.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+    except AuthoringError:
+        raise
+    except Exception as error:
+        frame = error.__traceback__.tb_next if error.__traceback__ else None
+        what = f"does not run as plain Python, {type(error).__name__}: {error}; it must, in any state that it can reach"
+        raise NotPlainError(*fault(function, what, frame.tb_lineno if frame else None).args) from error
+
+
+@contextmanager
+def hearing() -> Iterator[list[int]]:
+    """A list to which plain Python adds the number of every draw."""
+    numbers: list[int] = []
+
+    def heard(key: Key, draw: int) -> int:
+        numbers.append(int(draw))
+        return _word(key, draw)
+
+    with mock.patch.object(random, "word", heard):
+        yield numbers
+
+
+class Played(NamedTuple):
+    """A step of all agents."""
+
+    state: Any
+    reward: Any  # (A,) float32
+    votes: Any  # (A,) bool: the episode ends when all hold
+    mask: Any  # (A,) bool: present before
+    left: Any  # (A,) bool: present before and not after
+
+
+class World:
+    """One env of a `Cooperative`.
+
+    Functions get `shown(s)` in place of the state, if that is given: a view of it that watches them.
+    """
+
+    def __init__(self, env: Cooperative, shown: Callable[[Any], Any] = lambda s: s) -> None:
+        crowd = signature(env)
+        assert isinstance(crowd, Crowd), "a Cooperative has a crowd"
+        self.env, self.crowd, self.p, self.shown = env, crowd, known(env), shown
+        self.agents = range(crowd.agents[0])
+
+    def state(self, values: Mapping[str, Any] | None = None) -> Any:
+        """The state with these values and zeros elsewhere; `member` follows from `role`, by default contiguous."""
+        kept = {k: np.zeros(b.shape, b.dtype) for k, b in self.crowd.arrays.items()}
+        kept |= {k: dtype(0).item() for k, dtype in self.crowd.scalars.items()}
+        if self.crowd.roles:
+            kept["role"][:] = np.repeat(np.arange(len(self.crowd.roles)), list(self.crowd.roles.values()))
+        for name, value in (values or {}).items():
+            kept[name] = np.array(value, kept[name].dtype) if name in self.crowd.arrays else np.asarray(value).item()
+        if self.crowd.roles:
+            kept["member"][:] = np.argsort(kept["role"], kind="stable")
+        return self.env.state(**kept)
+
+    @staticmethod
+    def copy(s: Any) -> Any:
+        """`s` with arrays of its own."""
+        return type(s)(*(v.copy() if isinstance(v, np.ndarray) else v for v in s))
+
+    def each(self, function: Callable[..., Any] | None, s: Any, *rest: Any) -> list[Any]:
+        """What the function says of each agent; without one, that it holds."""
+        return [function is None or plainly(function, i, self.shown(s), *rest) for i in self.agents]
+
+    def reset(self, key: Key, s: Any) -> Any:
+        """The first state of an episode after `s`, from which it takes the roles."""
+        s = self.copy(s)._replace(**{k: dtype(0).item() for k, dtype in self.crowd.scalars.items()})
+        self.each(self.env.reset, s, key, self.p)
+        return s
+
+    def phase(self, phase: Any, s: Any, actions: Sequence[Any], key: Key) -> Any:
+        """The state after a phase of all agents, which changes the arrays of `s`."""
+        if isinstance(phase, Reduction):
+            return s._replace(**{phase.field: reduce(phase.kind, self.each(phase.of, s, self.p))})
+        for i in self.agents:
+            plainly(phase, i, self.shown(s), actions[i], key, self.p)
+        return s
+
+    def step(self, s: Any, actions: Sequence[Any], key: Key, t: Time) -> Played:
+        """A step, `actions` holding one for each agent and `t` being the time after it."""
+        mask = np.array(self.each(self.env.present, s, self.p), np.bool_)
+        s = self.copy(s)
+        for phase in self.env.phases:
+            s = self.phase(phase, s, actions, key)
+        return self.judged(s, mask, t)
+
+    def judged(self, s: Any, mask: Any, t: Time) -> Played:
+        """What a step to `s` gives, of agents that were present as `mask` says."""
+        left = mask & ~np.array(self.each(self.env.present, s, self.p), np.bool_)
+        reward = np.array(self.each(self.env.reward, s, t, self.p), np.float32)
+        return Played(s, reward, np.array(self.each(self.env.terminated, s, self.p), np.bool_), mask, left)
+
+    def rows(self, s: Any, t: Time, agents: Sequence[int] | None = None) -> Any:
+        """(A, D) float32 observations after a search, or those of these agents alone; fills the field of the search."""
+        perception, slots, rows = self.crowd.perception, range(self.crowd.perception.slots), []
+        for i in self.agents if agents is None else agents:
+            shown = self.shown(s)
+            if perception.look is not None:
+                getattr(s, perception.look.field)[i] = self._look(perception.look, i, shown)
+            seen = [plainly(perception.see, i, slot, shown, t, self.p) for slot in slots] if perception.see else []
+            own = plainly(perception.observe, i, shown, t, self.p)
+            rows.append([x for feature in zip(*seen, strict=True) for x in feature] + list(own))
+        return np.array(rows, np.float32)
+
+    def _look(self, look: Nearest, i: int, s: Any) -> list[int]:
+        """The agents that i finds, and -1 in the places that are left."""
+        found: list[tuple[Any, int]] = []
+        if look.seekers is None or plainly(look.seekers, i, s, self.p):
+            found = [(np.float32(plainly(look.distance, i, j, s, self.p)), j) for j in self.agents]
+        nearest = [j for _, j in sorted(pair for pair in found if pair[0] < np.inf)]
+        places = self.crowd.arrays[look.field].shape[1]
+        return (nearest + [-1] * places)[:places]
+
+
+def reduce(kind: str, values: Sequence[Any]) -> Any:
+    """What a reduction of that kind makes of the agents' values."""
+    if kind == "least":
+        pairs = [(np.float32(value), i) for i, value in enumerate(values)]
+        return min((pair for pair in pairs if pair[0] < np.inf), default=(np.inf, -1))[1]
+    holds = [bool(value) for value in values]
+    return any(holds) if kind == "any" else all(holds) if kind == "all" else sum(holds)

@@ -1,0 +1,160 @@
+"""Random play of a `Cooperative` in plain Python, in which every call is watched."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from gpuvec.engine.dialect import fault, fault_at
+from gpuvec.engine.signature import OWNED
+from gpuvec.random import Key
+from gpuvec.spec import Cooperative, Reduction, Time
+from gpuvec.testing.ownership import Ownership, differing
+from gpuvec.testing.plain import NotPlainError, World, hearing, plainly
+from gpuvec.testing.runs import action_of, check_observations, check_reward, limit, random_actions
+
+ROWS = 3  # envs that are played
+OBSERVERS = 16  # agents whose observations are looked at in a step
+ACCESSES = 700_000  # after which it is enough: some ten seconds
+LEFT = {"f": np.nan, "i": np.iinfo(np.int32).max, "b": True}  # by kind of dtype: what stands in for a last episode
+
+
+def rehearse(env: Cooperative, steps: int, seed: int) -> dict[str, str]:
+    """Plays a few envs for some steps; returns what was found, by check.
+
+    Raises:
+        AuthoringError: a fault in any function, with its line, and the agent and field that show it.
+    """
+    drawn = _check_starts(env)
+    rehearsal = Rehearsal(env, steps, seed)
+    actions = random_actions(env, steps, ROWS, seed)
+    for row in range(ROWS):
+        rehearsal.begin(row)
+    played = 0
+    for t in range(steps):
+        for row in range(ROWS):
+            if rehearsal.rules.accesses < ACCESSES or played < ROWS:
+                rehearsal.step(row, [action_of(action) for action in actions[t, row]])
+                played += 1
+    return {
+        "reset": "every element is written, and nothing of the last episode read",
+        "ownership": f"in {played:,} steps of random play agents write their own elements alone",
+        "order": "alone, in order, in reverse and shuffled, agents leave the same bits",
+        "draws": f"reset draws {drawn} numbers; no agent draws one twice in a step",
+    }
+
+
+def _check_starts(env: Cooperative) -> int:
+    """Raises if all rows begin alike although `reset` draws numbers, of which it returns the number."""
+    world = World(env)
+    with hearing() as numbers:
+        starts = [world.reset(Key(0, 0, row, 0, 0), world.state()) for row in range(8)]
+    if numbers and not any(differing(getattr(s, k), getattr(starts[0], k)) for s in starts for k in world.crowd.arrays):
+        raise fault(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
+    return len(numbers) // len(starts)
+
+
+class Rehearsal:
+    """Envs that are played, each with its state, its time and the number of its episode."""
+
+    def __init__(self, env: Cooperative, steps: int, seed: int) -> None:
+        self.env, self.seed = env, seed
+        self.rules = Ownership(env, seed)
+        self._world = self.rules.world
+        self._limit = limit(steps)
+        self._random = np.random.default_rng(seed)
+        self._states: dict[int, Any] = {}
+        self._episodes = [0] * ROWS
+        self._times = [0] * ROWS
+
+    def begin(self, row: int) -> None:
+        """An episode, in the first row with the default roles and in the others with any."""
+        world, before = self._world, self._states.get(row)
+        if before is None:
+            before = world.state()
+            if row > 0 and world.crowd.roles:
+                before = world.state({"role": self._random.permutation(before.role)})
+        self._states[row] = self._reset(row, before)
+        self._observe(row)
+
+    def _key(self, row: int) -> Key:
+        return Key(self.seed & 0xFFFFFFFF, self.seed >> 32, row, self._episodes[row], self._times[row])
+
+    def _reset(self, row: int, before: Any) -> Any:
+        """Resets from zeros, and from what an episode could have left, which must give the same."""
+        world, key = self._world, self._key(row)
+        own = {k: getattr(before, k) for k in OWNED[:1] if world.crowd.roles}
+        blank = world.state(own)
+        full = world.state(own | {k: np.full(b.shape, LEFT[np.dtype(b.dtype).kind]) for k, b in self._written().items()})
+        self.rules.begin_step()
+        after = self.rules.run(self.env.reset, blank, lambda _: (key, world.p))
+        other = world.reset(key, full)
+        for name in self._written():
+            for i in differing(getattr(after, name), getattr(other, name)):
+                what = f"reset leaves {name}[{i}] as the last episode left it; write every element of every field"
+                raise fault(self.env.reset, what)
+        return after
+
+    def _written(self) -> dict[str, Any]:
+        """The arrays that author code writes."""
+        crowd = self._world.crowd
+        return {k: b for k, b in crowd.arrays.items() if k not in (*OWNED, *crowd.found)}
+
+    def step(self, row: int, actions: list[Any]) -> None:
+        """A step, and another from a state in which agents coincide."""
+        world, s = self._world, self._states[row]
+        self._times[row] += 1
+        key, t = self._key(row), Time(self._times[row], self._limit)
+        with suppress(NotPlainError):  # no play leads to that state, perhaps
+            self._phases(self._coincident(s), actions, key)
+        mask = self._present(s)
+        played = world.judged(self._phases(s, actions, key), mask, t)
+        self._present(played.state)
+        check_reward(self.env, played.reward, [f"agent {i}" for i in world.agents], t.step)
+        self._states[row] = played.state
+        self._observe(row)
+        if played.votes.all() or t.step >= t.limit:
+            self._episodes[row], self._times[row] = self._episodes[row] + 1, 0
+            self.begin(row)
+
+    def _phases(self, s: Any, actions: list[Any], key: Key) -> Any:
+        self.rules.begin_step()
+        for phase in self.env.phases:
+            if isinstance(phase, Reduction):
+                s = self._world.phase(phase, self._world.copy(s), actions, key)
+            else:
+                s = self.rules.run(phase, s, lambda i: (actions[i], key, self._world.p))
+        return s
+
+    def _coincident(self, s: Any) -> Any:
+        """`s`, but some agents are as others are, in the same place for example: what is rare in random play happens."""
+        s, n = self._world.copy(s), len(self._world.agents)
+        like = np.where(self._random.random(n) < 0.5, np.arange(n), self._random.integers(0, n, n))
+        for name in self._written():
+            getattr(s, name)[:] = getattr(s, name)[like]
+        return s
+
+    def _present(self, s: Any) -> Any:
+        """Who is in the game, each by its own elements."""
+        world, present = self._world, self.env.present
+        mask = np.ones(len(world.agents), np.bool_)
+        if present is None:
+            return mask
+        for i in world.agents:
+            self.rules.forget()
+            mask[i] = plainly(present, i, world.shown(s), world.p)
+            for access in self.rules.log:
+                if access.agent != i and access.field not in OWNED:
+                    what = f"present reads {access.field}[{access.agent}] for agent {i}, and may read {i}'s own elements alone"
+                    raise fault_at(access.file, access.line, f"{what}: have a phase write the answer to a field")
+        return mask
+
+    def _observe(self, row: int) -> None:
+        """Looks at the observations of some agents."""
+        n, step = len(self._world.agents), self._times[row]
+        agents = self._random.permutation(n)[:OBSERVERS].tolist()
+        rows = self._world.rows(self._states[row], Time(step, self._limit), agents)
+        check_observations(self.env, rows, [f"agent {i}" for i in agents], step)
+        self.rules.forget()

@@ -1,0 +1,79 @@
+"""The functions of a `Single`: their parameters, the types of what they return, and the random numbers that they draw."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, get_type_hints
+
+from numba import typeof, types
+
+from gpuvec.engine.batch import SCALARS
+from gpuvec.engine.dialect import fault
+from gpuvec.engine.jit import constants
+from gpuvec.engine.signature import signature
+from gpuvec.random import Key
+from gpuvec.spec import Single
+from gpuvec.testing.plain import hearing, plainly
+from gpuvec.testing.runs import action_of, random_actions
+from gpuvec.testing.values import KEY, action_type, check_parameters, typed, width
+
+
+def check_types(env: Single) -> str:
+    """Compiles the author's functions as kernels do, and looks at the type of every value in them.
+
+    Raises:
+        AuthoringError: a function that cannot be compiled, a value that no kernel should hold, or a wrong result.
+    """
+    s = signature(env)
+    for name, expected in {"reset": "key, p", "step": "s, action, key, p", "observe": "s, p"}.items():
+        check_parameters(name, getattr(env, name), expected)
+    action, p = action_type(s.actions), typeof(constants(env.params))
+    state = typeof(env.state(*(SCALARS[hint](0) for hint in get_type_hints(env.state).values())))
+
+    _check_state(env, env.reset, typed(env.reset, (KEY, p)))
+    result = typed(env.step, (state, action, KEY, p))
+    if not isinstance(result, types.BaseTuple) or len(result) != 3:
+        raise fault(env.step, f"it returns {result}; it must return (State, reward, terminated), on every path")
+    after, reward, terminated = result
+    _check_state(env, env.step, after)
+    if not isinstance(reward, types.Float):
+        raise fault(env.step, f"the reward is {types.unliteral(reward)}; it must be a float on every path: write 1.0, not 1")
+    if not isinstance(terminated, types.Boolean):
+        raise fault(env.step, f"terminated is {types.unliteral(terminated)}; it must be a bool, as a comparison is")
+    seen = width(env.observe, typed(env.observe, (state, p)), f"a tuple of {s.features} floats")
+    if seen != s.features:
+        raise fault(env.observe, f"it returns {seen} values, but the observation space has shape ({s.features},)")
+    return "every value is a float32, an integer or a bool"
+
+
+def _check_state(env: Single, function: Any, given: Any) -> None:
+    state = env.state.__name__
+    if not isinstance(given, types.BaseNamedTuple) or given.instance_class is not env.state:
+        raise fault(function, f"the state that it returns is {given}; it must be a {state}, on every path")
+    allowed = {float: (types.Float, "0.0, not 0"), int: (types.Integer, "np.int32(x)"), bool: (types.Boolean, "a comparison")}
+    for (name, hint), kind in zip(get_type_hints(env.state).items(), given, strict=True):
+        if not isinstance(kind, allowed[hint][0]):
+            what = f"field {name!r} of {state} is a {hint.__name__} and is given {kind}: write {allowed[hint][1]}"
+            raise fault(function, what)
+
+
+def check_draws(env: Single) -> str:
+    """Runs `reset` and `step` as plain Python, and listens to the draw numbers that they use.
+
+    Raises:
+        AuthoringError: a number that is used twice, or rows that all begin alike.
+    """
+    action = action_of(random_actions(env, 1, 1, 0)[0, 0])
+    start = plainly(env.reset, Key(0, 0, 0, 0, 0), env.params)
+    found = {}
+    for function, before in ((env.reset, ()), (env.step, (start, action))):
+        with hearing() as numbers:
+            plainly(function, *before, Key(0, 0, 0, 0, 1), env.params)
+        twice = [draw for draw, times in Counter(numbers).items() if times > 1]
+        if twice:
+            what = f"draw number {twice[0]} is used twice and gives the same twice; give each draw its own, normal() two"
+            raise fault(function, what)
+        found[function.__name__] = len(numbers)
+    if found[env.reset.__name__] and all(plainly(env.reset, Key(0, 0, row, 0, 0), env.params) == start for row in range(8)):
+        raise fault(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
+    return ", ".join(f"{name} draws {count} numbers" for name, count in found.items())

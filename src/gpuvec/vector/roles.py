@@ -1,0 +1,32 @@
+"""Where the agents of each role are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuvec.engine.signature import Crowd
+from gpuvec.engine.simulation import Simulation
+from gpuvec.vector.framework import Framework
+
+
+def groups(sim: Simulation, framework: Framework) -> dict[str, Any]:
+    """{role: slice, (n,) indices or (E, n) indices}; waits for the device, as roles are set but seldom."""
+    if not isinstance(sim.signature, Crowd) or not sim.signature.roles:
+        return {}
+    member = sim.buffers["state_member"]
+    alike = bool((member == member[:1]).all())
+    order = member[0] if isinstance(member, np.ndarray) else member[0].get()
+    found: dict[str, Any] = {}
+    begin = 0
+    for name, count in sim.signature.roles.items():
+        ids = order[begin : begin + count]
+        if not alike:
+            found[name] = framework.wrap(member[:, begin : begin + count].astype(np.int64))
+        elif (np.diff(ids) == 1).all():
+            found[name] = slice(int(ids[0]), int(ids[0]) + count)
+        else:
+            found[name] = framework.wrap(sim.device.arrays.asarray(ids.astype(np.int64)))
+        begin += count
+    return found

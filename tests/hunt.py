@@ -1,0 +1,142 @@
+"""Hunters and prey on a line: a search, roles, a table, draws, a count, and a score that is gathered from others.
+
+Tests of `check_env` put wrong lines in the place of some of these.
+"""
+
+import math
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from gpuvec import Bools, Cooperative, Floats, Ints, Nearest, Perception, count_of, normal, uniform
+
+HUNTER = 0
+INF = math.inf
+
+
+class State(NamedTuple):
+    x: Floats  # [m]
+    v: Floats  # [m/s]
+    alive: Bools
+    hunter: Ints  # who catches it in this step, or -1
+    score: Floats  # of this step
+    role: Ints
+    member: Ints
+    near: Annotated[Ints, "slots"]
+    prey: int  # left
+
+
+class Params(NamedTuple):
+    hunters: int = 2
+    runners: int = 3
+    slots: int = 2
+    length: float = 10.0  # [m]
+    reach: float = 0.5  # [m]
+    noise: float = 0.01  # [m/s]
+
+
+def reset(i, s, key, p):
+    s.x[i] = uniform(key, 2 * i, 0.0, p.length)
+    s.v[i] = uniform(key, 2 * i + 1, -0.1, 0.1)
+    s.alive[i] = True
+    s.hunter[i] = -1
+    s.score[i] = 0.0
+
+
+def move(i, s, action, key, p):
+    v = 0.8 * s.v[i] + p.push[action] + p.noise * normal(key, 2 * i)
+    s.v[i] = v
+    s.x[i] = min(max(s.x[i] + v, 0.0), p.length)
+
+
+def catch(i, s, action, key, p):
+    s.hunter[i] = -1
+    if s.role[i] != HUNTER and s.alive[i]:
+        least = p.reach
+        for k in range(p.hunters):
+            far = abs(s.x[s.member[k]] - s.x[i])
+            if far < least:
+                least = far
+                s.hunter[i] = s.member[k]
+
+
+def leave(i, s, action, key, p):
+    if s.hunter[i] >= 0:
+        s.alive[i] = False
+
+
+def gather(i, s, action, key, p):
+    s.score[i] = 0.0 if s.hunter[i] < 0 else -1.0
+    for k in range(p.hunters, p.hunters + p.runners):
+        if s.hunter[s.member[k]] == i:
+            s.score[i] += 1.0
+
+
+def is_prey(i, s, p):
+    return s.role[i] != HUNTER and s.alive[i]
+
+
+def reward(i, s, t, p):
+    return s.score[i]
+
+
+def terminated(i, s, p):
+    return s.prey == 0
+
+
+def present(i, s, p):
+    return s.alive[i]
+
+
+def distance(i, j, s, p):
+    if i == j or not s.alive[j]:
+        return INF
+    return abs(s.x[j] - s.x[i])
+
+
+def seekers(i, s, p):
+    return s.alive[i]
+
+
+def see(i, slot, s, t, p):
+    j = s.near[i, slot]
+    if j < 0:
+        return 0.0, 0.0
+    return (s.x[j] - s.x[i]) / p.length, 1.0 if s.role[j] == HUNTER else 0.5
+
+
+def observe(i, s, t, p):
+    return s.x[i] / p.length, np.float32(t.step) / np.float32(t.limit), np.float32(s.prey)
+
+
+def perception(p):
+    return Perception(observe, see, p.slots, Nearest("near", distance, seekers))
+
+
+def spaces(p):
+    low = [-1.0] * p.slots + [0.0] * (p.slots + 3)
+    high = [1.0] * (2 * p.slots + 2) + [p.runners]
+    return Box(np.array(low, np.float32), np.array(high, np.float32)), Discrete(3)
+
+
+def tables(p):
+    return {"push": np.array([-0.3, 0.0, 0.3], np.float32)}
+
+
+ENV = Cooperative(
+    state=State,
+    params=Params(),
+    spaces=spaces,
+    reset=reset,
+    perception=perception,
+    present=present,
+    tables=tables,
+    agents=lambda p: p.hunters + p.runners,
+    phases=(move, catch, leave, gather, count_of("prey", is_prey)),
+    reward=reward,
+    terminated=terminated,
+    roles=lambda p: {"hunter": p.hunters, "prey": p.runners},
+    structural=("hunters", "runners", "slots"),
+    max_episode_steps=100,
+)
