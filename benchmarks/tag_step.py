@@ -51,8 +51,8 @@ def bytes_per_step(env: Any, rate: float, action: int) -> float:
     layout = env._sim.layout
     moved = float(action)
     for name, buffer in layout.kept.items():
-        if name.startswith("state_"):
-            moved += size(buffer) * (1 if name in ("state_role", "state_member") else 2)
+        if name in ("floats", "ints", "bools") or name.startswith("state_"):
+            moved += 2 * size(buffer)
     moved += sum(2 * size(b) for name, b in layout.scratch.items() if name.startswith("state_"))
     return moved + sum(size(b) * (rate if name == "final_obs" else 1) for name, b in layout.returned.items())
 

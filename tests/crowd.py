@@ -12,7 +12,20 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpuvec import (
-    Bools, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, all_of, any_of, count_of, least_of, randint, register,
+    Bools,
+    Cooperative,
+    Floats,
+    Ints,
+    Key,
+    Nearest,
+    Perception,
+    Time,
+    all_of,
+    any_of,
+    count_of,
+    least_of,
+    randint,
+    register,
 )  # fmt: skip
 
 GUARD, WALKER = 0, 1
@@ -22,7 +35,7 @@ class Street(NamedTuple):
     x: Floats  # the place
     out: Bools
     met: Ints  # the guard that a walker met in this step, -1 without
-    near: Annotated[Ints, "seen"]
+    near: Annotated[Ints, "seen", Nearest]
     role: Ints
     member: Ints
     left: int  # walkers that are not out

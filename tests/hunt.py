@@ -23,7 +23,7 @@ class State(NamedTuple):
     score: Floats  # of this step
     role: Ints
     member: Ints
-    near: Annotated[Ints, "slots"]
+    near: Annotated[Ints, "slots", Nearest]
     prey: int  # left
 
 

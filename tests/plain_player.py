@@ -48,7 +48,7 @@ class Player:
             return SCALARS[kind](0)
         shape: tuple[int, ...] = (len(self.agents),)
         if get_origin(kind) is Annotated:
-            kind, parameter = get_args(kind)
+            kind, parameter, *_ = get_args(kind)
             shape += (getattr(self.p, parameter),)
         return np.zeros(shape, ARRAYS[kind])
 
@@ -77,7 +77,7 @@ class Player:
         before = self._present()
         for phase in self.env.phases:
             if isinstance(phase, Reduction):
-                self.s = self.s._replace(**{phase.field: self._reduced(phase)})
+                self._reduce(phase)
                 continue
             for i in self.order:
                 action = actions[i] if np.ndim(actions[i]) == 0 else tuple(actions[i])
@@ -90,19 +90,21 @@ class Player:
     def _present(self) -> np.ndarray:
         return np.array([self.env.present is None or self.env.present(i, self.s, self.p) for i in self.agents])
 
-    def _reduced(self, phase: Reduction) -> Any:
+    def _reduce(self, phase: Reduction) -> None:
         values = [phase.of(i, self.s, self.p) for i in self.agents]
-        if phase.kind == "least":
-            return np.int32(np.argmin(values) if np.isfinite(values).any() else -1)
-        return {"count": np.count_nonzero, "any": np.any, "all": np.all}[phase.kind](values)
+        kinds = {"count": np.count_nonzero, "any": np.any, "all": np.all, "least": least}
+        self.set_state({phase.field: kinds[phase.kind](values)})
 
     def observe(self) -> np.ndarray:
         """(A, D)."""
-        if self.perception.look is not None:
-            self._look(self.perception.look)
+        look = self.perception.look
+        if isinstance(look, Reduction):
+            self._reduce(look)
+        elif look is not None:
+            self._search(look)
         return np.array([self._row(i) for i in self.agents], np.float32)
 
-    def _look(self, look: Nearest) -> None:
+    def _search(self, look: Nearest) -> None:
         found = getattr(self.s, look.field)
         found[:] = -1
         for i in self.agents:
@@ -115,6 +117,11 @@ class Player:
         see = self.perception.see
         slots = [see(i, k, self.s, self.t, self.p) for k in range(self.perception.slots)] if see else []
         return [*np.transpose(slots).ravel(), *self.perception.observe(i, self.s, self.t, self.p)]
+
+
+def least(values: list[Any]) -> Any:
+    """The index of the least, the lowest of equal ones; -1 if all are infinite."""
+    return np.argmin(values) if np.isfinite(values).any() else -1
 
 
 def known(params: Any, tables: dict[str, Any]) -> Any:

@@ -15,13 +15,17 @@ MODULES = {"gpuvec/TagGridWorld-v0": tag_grid_world, "gpuvec/TagContinuous-v0": 
 GRID, CONTINUOUS = MODULES
 
 
+def make_vec(name, device, **options):
+    """A batch that returns torch tensors on a GPU, elsewhere NumPy arrays, which is what the simulator knows."""
+    return gymnasium.make_vec(name, device=device, output="torch" if device == "cuda" else "numpy", **options)
+
+
 @lru_cache
 def batch(name, device, structural):
     """One env whose other parameters are stored, so that tests share its kernels."""
     env = MODULES[name].ENV
     stored = tuple(k for k in env.params._fields if k not in env.structural)
-    options = {"device": device, "output": "numpy", "autoreset_mode": "Disabled", "per_env": stored}
-    return gymnasium.make_vec(name, num_envs=1, **options, **dict(structural))
+    return make_vec(name, device, num_envs=1, autoreset_mode="Disabled", per_env=stored, **dict(structural))
 
 
 class Batch:

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.advantage import gae  # noqa: E402  # needs torch
-from gpuvec.learners.episodes import Episodes  # noqa: E402  # likewise
+from gpuvec.learners.advantage import gae  # needs torch
+from gpuvec.learners.episodes import Episodes  # likewise
 
 GAMMA, LAM = 0.5, 0.5
 D = torch.float64

@@ -7,11 +7,11 @@ import json
 import os
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 from tests.arrays import host, step
 from tests.plain_player import Player
+from tests.tag_games import make_vec
 
 from gpuvec_envs import tag_continuous, tag_grid_world
 
@@ -93,7 +93,7 @@ def test_the_rules_as_plain_python(file):
 @every_file
 def test_every_row_of_a_batch(file, backend):
     recording = Recording(file)
-    env = gymnasium.make_vec(recording.id, num_envs=ROWS, device=backend, autoreset_mode="Disabled", **recording.params)
+    env = make_vec(recording.id, num_envs=ROWS, device=backend, autoreset_mode="Disabled", **recording.params)
     env.reset(seed=0)
     env.set_state({name: np.stack([values] * ROWS) for name, values in recording.start.items()})
     steps = SIMULATED_STEPS if backend == "simulator" else len(recording.actions)
@@ -112,7 +112,7 @@ def test_every_row_of_a_batch(file, backend):
 def test_the_first_observation(file, backend):
     """A start from a pool of one state is observed like any other."""
     recording = Recording(file)
-    env = gymnasium.make_vec(recording.id, num_envs=ROWS, device=backend, autoreset_mode="Disabled", **recording.params)
+    env = make_vec(recording.id, num_envs=ROWS, device=backend, autoreset_mode="Disabled", **recording.params)
     start = dict(recording.start)
     env.reset(seed=0)
     env.set_state({"role": np.stack([start.pop("role")] * ROWS)})

@@ -10,11 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.errors import StaleGraphError, StateError  # noqa: E402  # after the package that it cannot do without
-from gpuvec.learners.graph import WARM_UPS, capture  # noqa: E402
-from gpuvec.learners.optimizer import adam  # noqa: E402
-from gpuvec.learners.ppo import PPO, Args  # noqa: E402
-from gpuvec.learners.state import copies, restore  # noqa: E402
+from gpuvec.errors import StaleGraphError, StateError  # after the package that it cannot do without
+from gpuvec.learners.graph import WARM_UPS, capture
+from gpuvec.learners.optimizer import adam
+from gpuvec.learners.ppo import PPO, Args
+from gpuvec.learners.state import copies, restore
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def test_roles(world):
 def test_rows(world):
     """Of equally near ones the lower comes first; those who are out are not seen, see nobody and still know themselves."""
     s = world.state({"x": [1.0, 3.0, 2.0, 9.0, 2.5], "alive": [True, True, True, True, False], "prey": 2})
+    s = world.look(s)
     rows = world.rows(s, Time(3, 4))
     assert s.near.tolist() == [[2, 1], [2, 0], [0, 1], [1, 2], [-1, -1]]
     assert rows.dtype == np.float32

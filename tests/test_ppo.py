@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 torch = pytest.importorskip("torch")
 
-from gpuvec import Single, register, uniform  # noqa: E402  # after the package that it cannot do without
-from gpuvec.errors import StateError  # noqa: E402
-from gpuvec.learners.advantage import gae  # noqa: E402
-from gpuvec.learners.evaluate import evaluate, policy_of  # noqa: E402
-from gpuvec.learners.networks import ActorCritic  # noqa: E402
-from gpuvec.learners.ppo import METRICS, PPO, Args, train  # noqa: E402
-from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error  # noqa: E402
-from gpuvec.learners.run import Run, load  # noqa: E402
-from gpuvec.learners.sampling import Categorical, Gaussian  # noqa: E402
+from gpuvec import Single, register, uniform  # after the package that it cannot do without
+from gpuvec.errors import StateError
+from gpuvec.learners.advantage import gae
+from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.ppo import METRICS, PPO, Args, train
+from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
+from gpuvec.learners.run import Run, load
+from gpuvec.learners.sampling import Categorical, Gaussian, MultiCategorical
 
 
 class Point(NamedTuple):
@@ -169,6 +169,16 @@ class TestSampling:
         torch.testing.assert_close(ours.log_prob(action), oracle.log_prob(action))
         torch.testing.assert_close(ours.entropy(), oracle.entropy())
 
+    def test_several_choices_are_independent(self) -> None:
+        logits = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+        ours = MultiCategorical.of(logits, (3, 4))
+        oracles = [torch.distributions.Categorical(logits=x) for x in logits.split((3, 4), -1)]
+        action = ours.sample(torch.Generator().manual_seed(0))
+        assert action.shape == (50, 2)
+        torch.testing.assert_close(ours.log_prob(action), sum(o.log_prob(a) for o, a in zip(oracles, action.T, strict=True)))
+        torch.testing.assert_close(ours.entropy(), sum(o.entropy() for o in oracles))
+        assert torch.equal(ours.mode(), torch.stack([x.argmax(-1) for x in logits.split((3, 4), -1)], -1))
+
     def test_categorical_samples_have_their_probabilities(self) -> None:
         probs, n = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0]), 200_000
         policy = Categorical.of(probs.log().expand(n, 5))
@@ -195,9 +205,14 @@ class TestNetworks:
         network = ActorCritic(Box(-1, 1, (1,)), Discrete(3, start=-1), (4,), torch.Generator())
         assert network.control(torch.tensor([0, 1, 2])).tolist() == [-1, 0, 1]
 
+    def test_each_of_several_discrete_actions_counts_from_its_start(self) -> None:
+        network = ActorCritic(Box(-1, 1, (1,)), MultiDiscrete([2, 3], start=[0, -1]), (4,), torch.Generator())
+        assert network.control(torch.tensor([[1, 2], [0, 0]])).tolist() == [[1, 1], [0, -1]]
+        assert [choice.log_probs.shape for choice in network.policy(torch.zeros(7, 1)).choices] == [(7, 2), (7, 3)]
+
     def test_an_action_space_without_a_policy_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"MultiDiscrete.*takes Discrete\(N\) or Box of shape \(K,\)"):
-            ActorCritic(Box(-1, 1, (1,)), MultiDiscrete([2, 3]), (4,), torch.Generator())
+        with pytest.raises(ValueError, match=r"MultiBinary.*takes Discrete\(N\), MultiDiscrete or Box of shape \(K,\)"):
+            ActorCritic(Box(-1, 1, (1,)), MultiBinary(3), (4,), torch.Generator())
 
     def test_first_weights_are_orthogonal_and_the_first_policy_has_no_preference(self) -> None:
         network = ActorCritic(Box(-1, 1, (64,)), Discrete(5), (64, 64), torch.Generator().manual_seed(0))
@@ -214,7 +229,7 @@ class TestRollout:
         ppo, rollouts = learner(env=env), []
         for _ in range(2):
             ppo.collect()
-            rollouts.append(type(ppo.storage)(*(x.clone() for x in ppo.storage)))
+            rollouts.append(type(ppo.storage)(*(x.clone() for x in ppo.storage if x is not None)))
         assert any(s.truncated.any() for s in rollouts)
         twin = twin_of(ppo)
         obs, _ = twin.reset(seed=ppo.args.seed)

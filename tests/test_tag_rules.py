@@ -99,7 +99,7 @@ class ContinuousRules:
         game = field(make, places, step_penalty_for_tagger=-0.25, step_reward_for_runner=0.25)
         outcome = idle(game)
         assert outcome.reward.tolist() == [3 * 10.0 - 0.25, -4.75, -4.75, -4.75, 0.25]
-        assert game.get_state()["runners_out"] == 3
+        assert game.get_state()["alive"].tolist() == [True, False, False, False, True]
         assert outcome.mask.all()
         assert outcome.left.tolist() == [False, True, True, True, False]
         assert not outcome.terminated
@@ -155,7 +155,6 @@ class ContinuousRules:
             assert outcome.reward.tolist() == [40.0, -5.0, -5.0, -5.0, -5.0]
             assert not outcome.terminated
             assert not outcome.left.any()
-        assert game.get_state()["runners_out"] == 0
         assert game.get_state()["alive"].all()
 
     def test_who_is_out_stays_there(self, make):
@@ -297,11 +296,11 @@ class TestContinuousInPlainPython(ContinuousRules):
 
 class TestGridInABatch(GridRules):
     @pytest.fixture
-    def make(self, backend):
-        return lambda name, **params: Batch(name, backend, **params)
+    def make(self, device):
+        return lambda name, **params: Batch(name, device, **params)
 
 
 class TestContinuousInABatch(ContinuousRules):
     @pytest.fixture
-    def make(self, backend):
-        return lambda name, **params: Batch(name, backend, **params)
+    def make(self, device):
+        return lambda name, **params: Batch(name, device, **params)

@@ -3,7 +3,7 @@
 #
 #     bash tools/gpu_session.sh OUT [PART ...]
 #
-# Parts: tests env_step eager_latency sanitizer ppo cold_start memory record; all of them without a choice. Each has a time
+# Parts: tests env_step tag_step eager_latency sanitizer ppo cold_start memory record; all of them without a choice. Each has a time
 # limit of its own, and a part that fails does not stop the next; the exit status is the number of parts that failed. OUT gets
 # session.log, summary.txt, figures.jsonl, tests.xml, memory.xml, sanitizer.log and record.json, which belongs into
 # gpu-results/. PYTHON names the interpreter, LIMIT the seconds that all parts together may take.
@@ -52,6 +52,7 @@ run() {
         ;;
     sanitizer) part sanitizer 150 "$python" tests/gpu/sanitize.py --seconds 130 --json "$figures" --log "$out/sanitizer.log" ;;
     env_step) part env_step 150 "$python" benchmarks/env_step.py --json "$figures" ;;
+    tag_step) part tag_step 100 "$python" benchmarks/tag_step.py --json "$figures" ;;
     eager_latency) part eager_latency 60 "$python" benchmarks/eager_latency.py --json "$figures" ;;
     cold_start) part cold_start 70 "$python" benchmarks/cold_start.py --json "$figures" ;;
     ppo) part ppo 120 "$python" benchmarks/ppo.py --json "$figures" ;;
@@ -67,7 +68,7 @@ run() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2>&1 | tee -a "$log"
-for name in "${@:-tests env_step eager_latency sanitizer ppo cold_start memory record}"; do
+for name in "${@:-tests env_step tag_step eager_latency sanitizer ppo cold_start memory record}"; do
     for one in $name; do
         run "$one"
     done

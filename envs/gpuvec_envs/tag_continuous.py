@@ -24,7 +24,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
-from gpuvec import Bools, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, count_of, randint, sincos, uniform
+from gpuvec import Bools, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, randint, sincos, uniform
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import at_least_one, finite, not_negative, ordered, positive
 
@@ -44,10 +44,9 @@ class State(NamedTuple):
     playing: Bools  # in the game when the step began
     hit_edge: Bools
     tagged_by: Ints  # a runner's tagger in this step, or -1
-    runners_out: int
     role: Ints
     member: Ints
-    nearest: Annotated[Ints, "num_other_agents_observed"]
+    nearest: Annotated[Ints, "num_other_agents_observed", Nearest]
 
 
 class Params(NamedTuple):
@@ -107,9 +106,6 @@ def reset(i: int, s: State, key: Key, p: Params) -> None:
     s.heading[i] = np.float32(randint(key, 3 * i + 2, 0, 4)) * QUARTER
     s.speed[i], s.acceleration[i] = 0.0, 0.0
     s.alive[i], s.playing[i], s.hit_edge[i], s.tagged_by[i] = True, True, False, -1
-    if p.use_full_observation:  # nobody searches
-        for k in range(p.num_other_agents_observed):
-            s.nearest[i, k] = -1
 
 
 def clip(x: Any, low: Any, high: Any) -> Any:
@@ -163,10 +159,6 @@ def present(i: int, s: State, p: Known) -> bool:
     return bool(s.alive[i])
 
 
-def out(i: int, s: State, p: Known) -> bool:
-    return not s.alive[i]
-
-
 def reward(i: int, s: State, t: Time, p: Known) -> float:
     if not s.playing[i]:
         return 0.0
@@ -186,7 +178,8 @@ def reward(i: int, s: State, t: Time, p: Known) -> float:
 
 
 def terminated(i: int, s: State, p: Known) -> bool:
-    return s.runners_out == p.num_runners
+    """No runner objects that is in the game."""
+    return bool(s.role[i] == TAGGER or not s.alive[i])
 
 
 def see(i: int, slot: int, s: State, t: Time, p: Known) -> tuple[float, float, float, float, float, float, float]:
@@ -260,7 +253,7 @@ ENV = Cooperative(
     roles=roles,
     tables=tables,
     reset=reset,
-    phases=(move, tag, count_of("runners_out", out)),
+    phases=(move, tag),
     present=present,
     reward=reward,
     terminated=terminated,

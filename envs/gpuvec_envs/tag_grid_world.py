@@ -13,16 +13,18 @@ Source: the rules of TagGridWorld in WarpDrive (Lan, Srinivasa, Wang and Zheng, 
     multi-agent reinforcement learning on a GPU"), whose starts are fixed.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Bools, Cooperative, Ints, Key, Perception, Time, any_of, randint
+from gpuvec import Bools, Cooperative, Ints, Key, Perception, Time, any_of, least_of, randint
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import at_least_one
 
 TAGGER, RUNNER = 0, 1  # roles
+INFINITY = math.inf
 
 
 class State(NamedTuple):
@@ -30,6 +32,7 @@ class State(NamedTuple):
     y: Ints  # row
     hit_wall: Bools  # whether the last move was clipped
     tagged: bool  # whether a tagger stands in the runner's cell
+    nearest_tagger: int  # to the runner, the lower id of equally near ones; with a partial observation
     role: Ints
     member: Ints
 
@@ -103,21 +106,18 @@ def see(i: int, j: int, s: State, t: Time, p: Params) -> tuple[float, float, flo
     return share(s.x[j], p.grid_length), share(s.y[j], p.grid_length), kind(j, s), 1.0 if i == j else 0.0
 
 
-def nearest_tagger(i: int, s: State, p: Params) -> int:
-    """The lower id of equally near ones."""
-    nearest, least = -1, 2 * (p.grid_length + 1) ** 2
-    for k in range(p.num_taggers):
-        j = s.member[k]
-        square = (s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2
-        if square < least:
-            nearest, least = j, square
-    return nearest
+def from_runner(i: int, s: State, p: Params) -> float:
+    """How far tagger i is from the runner, squared."""
+    j = s.member[p.num_taggers]
+    if i == j:
+        return INFINITY
+    return np.float32((s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2)  # type: ignore[return-value]  # float32
 
 
 def observe_one(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float, float, float]:
     """A partial observation."""
     length = p.grid_length
-    j = nearest_tagger(i, s, p) if s.role[i] == RUNNER else s.member[p.num_taggers]
+    j = s.nearest_tagger if s.role[i] == RUNNER else s.member[p.num_taggers]
     x, y = share(s.x[i], length), share(s.y[i], length)
     return x, y, share(s.x[j], length), share(s.y[j], length), kind(i, s), share(t.step, t.limit)
 
@@ -125,7 +125,7 @@ def observe_one(i: int, s: State, t: Time, p: Params) -> tuple[float, float, flo
 def perception(p: Params) -> Perception:
     if p.use_full_observation:
         return Perception(time, see, slots=agents(p))
-    return Perception(observe_one)
+    return Perception(observe_one, look=least_of("nearest_tagger", from_runner))
 
 
 def spaces(p: Params) -> tuple[Box, Discrete]:
@@ -134,8 +134,10 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 def check(p: Params) -> None:
     at_least_one(p, "num_taggers", "grid_length")
-    if p.grid_length > 32_767:
-        raise ValueError(f"grid_length is {p.grid_length}; it must be at most 32767, for squares of distances to fit an int32.")
+    if p.grid_length > 2896:
+        raise ValueError(
+            f"grid_length is {p.grid_length}; it must be at most 2896, for squares of distances to be exact in float32."
+        )
 
 
 ENV = Cooperative(

@@ -33,13 +33,29 @@ from gpuvec.spec import (
 
 if TYPE_CHECKING:
     from gpuvec.vector.env import VectorEnv
+    from gpuvec.vector.parallel import ParallelEnv
 
 __all__ = [
     "Bools", "Canvas", "Cooperative", "Floats", "Ints", "Key", "Nearest", "Perception", "Single", "Time", "VectorEnv",
-    "all_of", "any_of", "count_of", "least_of", "normal", "randint", "register", "sincos", "uniform", "wrap",
+    "all_of", "any_of", "count_of", "least_of", "normal", "parallel_env", "randint", "register", "sincos", "uniform", "wrap",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
+
+
+def parallel_env(id: str, **kwargs: Any) -> ParallelEnv:
+    """A registered environment of many agents as PettingZoo's `ParallelEnv`, on the CPU unless `device` says otherwise.
+
+    Args:
+        id: such as "gpuvec/TagContinuous-v0".
+        kwargs: `device`, `render_mode`, `max_episode_steps` and the environment's own parameters.
+
+    Raises:
+        MissingExtraError: PettingZoo is not installed.
+        AuthoringError: an environment of one agent.
+    """
+    found: ParallelEnv = importlib.import_module("gpuvec.vector.parallel").ParallelEnv(id, **kwargs)
+    return found
 
 
 def __getattr__(name: str) -> Any:

@@ -77,7 +77,7 @@ class Nearest(NamedTuple):
     """
 
     field: str
-    """An `Annotated[Ints, "parameter"]` field, the parameter being the number of places; it is no part of `get_state`."""
+    """An `Annotated[Ints, "parameter", Nearest]` field, the parameter being the number of places; no part of `get_state`."""
     distance: Callable[..., Any]
     """`distance(i, j, s, p) -> float`; infinite for a `j` that `i` does not see, itself for example."""
     seekers: Callable[..., Any] | None = None
@@ -96,8 +96,8 @@ class Perception(NamedTuple):
     """`see(i, slot, s, t, p) -> tuple` of F floats: what agent i sees in that slot."""
     slots: int = 0
     """M."""
-    look: Nearest | None = None
-    """The search whose result `see` and `observe` use."""
+    look: Any = None
+    """What runs before every observation, for `see` and `observe` to use: a `Nearest` search, or a reduction."""
 
 
 class Reduction(NamedTuple):

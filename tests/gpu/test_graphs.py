@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.vector.outputs import SLAB_STEPS  # noqa: E402  # after the package that the tests cannot do without
+from gpuvec.vector.outputs import SLAB_STEPS  # after the package that the tests cannot do without
 
 pytestmark = pytest.mark.gpu
 NAMES = ("obs", "reward", "terminated", "truncated", "final_obs", "_final_obs")

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.ppo import PPO, Args, train  # noqa: E402  # after the package that it cannot do without
+from gpuvec.learners.ppo import PPO, Args, train  # after the package that it cannot do without
 
 pytestmark = pytest.mark.gpu
 ITERATIONS = 7  # of 16 updates each

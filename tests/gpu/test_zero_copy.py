@@ -13,7 +13,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 
-from gpuvec.vector.outputs import SLAB_BYTES, SLAB_STEPS  # noqa: E402  # after the packages that it cannot do without
+from gpuvec.vector.outputs import SLAB_BYTES, SLAB_STEPS  # after the packages that it cannot do without
 
 pytestmark = pytest.mark.gpu
 MODES = ("SameStep", "NextStep", "Disabled")

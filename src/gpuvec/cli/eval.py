@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
+if TYPE_CHECKING:
+    from gpuvec.learners.evaluate import Played
 
 
 def evaluate(
@@ -33,11 +37,21 @@ def evaluate(
     saved = load(checkpoint)
     where = str(named_device(device))
     args, network = playing.policy_of(saved, where)
-    returns = playing.evaluate(
-        network, args.env, episodes=episodes, seed=seed, device=where, greedy=not stochastic, params=args.params
-    )
+    player = playing.policy(network, greedy=not stochastic, seed=seed)
+    played = playing.play(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
+    returns = played.returns
     print(
         f"{args.env}: mean return {returns.mean():.1f} over {episodes} episodes "
         f"(standard deviation {returns.std(correction=0):.1f}, lowest {returns.min():.1f}, highest {returns.max():.1f})"
     )
+    for line in by_role(played):
+        print(line)
     return 0
+
+
+def by_role(played: Played) -> Iterator[str]:
+    """A line for each role of an environment of many agents."""
+    for role, where in played.roles.items():
+        returns, left = played.returns[:, where], played.left[:, where]
+        who = f"{returns.shape[1]} in each episode, {left.double().mean():.1%} left"
+        yield f"{role:<10} mean return {returns.mean():.2f} per agent ({who})"

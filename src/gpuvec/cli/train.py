@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import gymnasium as gym
 
+from gpuvec.cli.eval import by_role
 from gpuvec.cli.progress import Progress
 from gpuvec.learners.ppo_args import Args
 
@@ -32,7 +33,7 @@ def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, epis
 
     from gpuvec.engine.device import device
     from gpuvec.learners import ppo as algorithm
-    from gpuvec.learners.evaluate import evaluate
+    from gpuvec.learners.evaluate import play, policy
     from gpuvec.learners.run import Run
 
     args = ppo.resolved(str(device(ppo.device)))
@@ -55,11 +56,15 @@ def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, epis
     finally:
         if run is not None:
             run.close()
-    returns = evaluate(result.network, args.env, episodes=episodes, seed=args.seed + 2, device=args.device, params=args.params)
+    player = policy(result.network, seed=args.seed + 2)
+    played = play(args.env, player, episodes=episodes, seed=args.seed + 2, device=args.device, params=args.params)
+    returns = played.returns
     last = result.history[-1]
     solved = "" if spec.reward_threshold is None else f", solved at {spec.reward_threshold:g}"
     print(f"trained    {last['steps']:,.0f} steps in {last['seconds']:.1f} s")
     print(f"evaluated  mean return {returns.mean():.1f} over {episodes} episodes (lowest {returns.min():.1f}{solved})")
+    for line in by_role(played):
+        print(line)
     print(f"run        {run.path}")
     return 0
 

@@ -12,6 +12,19 @@ from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
 
 
+def early(a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
+    """`fetch(b, w, v, u)`: action v of all into place u of `w.actions`, before it is needed; `fetched(w, u)` as `action`."""
+    scope = {"load": access.load, "raw": variant.action_dtype, "dtype": a.dtype}
+    count = max(1, a.components)
+    fetch = "def fetch(b, w, v, u):\n"
+    fetch += "".join(
+        f"    w.actions[{count} * u + {k}] = dtype(load(b.action, {count} * v + {k}, raw))\n" for k in range(count)
+    )
+    values = [f"w.actions[{count} * u + {k}]" for k in range(count)]
+    fetched = f"def fetched(w, u):\n    return {f'({chr(44).join(values)},)' if a.components else values[0]}\n"
+    return inline(generated("fetch", fetch, **scope)), inline(generated("fetched", fetched))
+
+
 def actions(space: gym.Space[Any], a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
     """`action(b, u)`: a scalar or a tuple, and `fault(b, u)`, which reports one that the space does not allow.
 

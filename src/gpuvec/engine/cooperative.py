@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.actions import actions
+from gpuvec.engine.actions import actions, early
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
 from gpuvec.engine.crowd_state import AGAINST, IDLE, OVER, START, TIME, crowd_state
 from gpuvec.engine.jit import device, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
-from gpuvec.engine.reduction import Tally, reduction
+from gpuvec.engine.reduction import IF_OVER, IN_ANY, UNLESS_IDLE, Tally, reduction
 from gpuvec.engine.rows import Rows, rows
 from gpuvec.engine.signature import Crowd, signature
 from gpuvec.engine.streams import streams
@@ -36,7 +36,10 @@ class Program(NamedTuple):
     work: Any  # the NamedTuple class of `w`
     arrays: dict[str, tuple[Any, tuple[int, ...]]]  # its fields: (dtype, shape) of the arrays
     reset: tuple[Any, ...]  # segments, with the request as a last argument
-    step: tuple[Any, ...]  # segments
+    step: tuple[Any, ...]  # segments, and after them
+    closing: Any  # a segment that tells whether an episode is over in its envs
+    over: tuple[Any, ...]  # segments if one is
+    end: tuple[Any, ...]  # segments
     rows: Rows  # what writes the observations, if that is left to kernels of their own
 
 
@@ -66,6 +69,7 @@ def compose(
     put_by, put_scalars_by = state.put_by, state.put_scalars_by
     params, reset_params = parameters(env, variant, access)
     action, fault = actions(env.spaces(env.params)[1], crowd.actions, variant, access)
+    fetch, fetched = early(crowd.actions, variant, access)
     key, own_key, asked, renew, share = streams(access)
     written = rows(env, crowd, variant, access, arrays, state)
     time, straight = written.time, written.straight
@@ -78,7 +82,7 @@ def compose(
     role = list(crowd.roles).index(variant.reward) if variant.reward in crowd.roles else -1
     count, takes = tally.count, bool(variant.pool)
     reductions = [entry for entry in env.phases if isinstance(entry, Reduction)]
-    counted = len(reductions)
+    counted = len(reductions) + 2 * isinstance(crowd.perception.look, Reduction)
 
     @inline
     def first(b: Any, w: Any, e: int, k: int, i: int, key_: Any, p: Any) -> None:
@@ -110,15 +114,22 @@ def compose(
             k, i = divide(u, A)
             e, v = e0 + k, e0 * A + u
             if stage:
-                pull(b, w, v, k, i)
+                pull(b, w, e, k, i)
+                fetch(b, w, v, u)
             start = load(b.start, e, u32)
             idle = not same_step and start == u32(clock)
             here = not idle and present(i, row(b, w, e, k), params(b, e))
             store(b.agent_mask, v, here, b1)
             if validate and here:
                 fault(b, v)
-            if next_step and idle:
-                first(b, w, e, k, i, key(b, e, start, 0), params(b, e))
+
+    @inline
+    def renewing(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
+        for u in range(thread, m * A, threads):
+            k, i = divide(u, A)
+            e = e0 + k
+            if w.now[k, IDLE]:
+                first(b, w, e, k, i, key(b, e, u32(clock), 0), params(b, e))
 
     def phase(function: Any) -> Any:
         act = device(function)
@@ -129,9 +140,8 @@ def compose(
                 k, i = divide(u, A)
                 e = e0 + k
                 if not w.now[k, IDLE]:
-                    act(
-                        i, row(b, w, e, k), action(b, e0 * A + u), key(b, e, u32(w.now[k, START]), w.now[k, TIME]), params(b, e)
-                    )
+                    choice = fetched(w, u) if stage else action(b, e0 * A + u)
+                    act(i, row(b, w, e, k), choice, key(b, e, u32(w.now[k, START]), w.now[k, TIME]), params(b, e))
 
         return segment
 
@@ -154,13 +164,14 @@ def compose(
                 emit(b.reward, v, gained, f32)
 
     @inline
-    def closing(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
+    def closing(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> bool:
+        some = False
         for k in range(thread, m, threads):
             e = e0 + k
             dead = not w.now[k, IDLE] and w.now[k, AGAINST] == i32(0)
             late = not w.now[k, IDLE] and w.now[k, TIME] >= limit
             over = dead or late
-            w.now[k, OVER] = over
+            w.now[k, OVER], some = over, some or over
             emit(b.terminated, e, dead, b1)
             emit(b.truncated, e, late, b1)
             if one_reward:
@@ -179,6 +190,7 @@ def compose(
                 emit(b.final_mask, e, over, b1)
             if next_step and w.now[k, IDLE]:
                 w.now[k, TIME] = i32(0)
+        return some
 
     @inline
     def looking(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
@@ -206,11 +218,11 @@ def compose(
             e = e0 + k
             if w.now[k, OVER]:
                 if split:
-                    put_by(b, w, e0 * A + u, k, i)
+                    put_by(b, w, e, k, i)
                 first(b, w, e, k, i, key(b, e, u32(clock), 0), params(b, e))
 
     @inline
-    def looking_again(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
+    def looking_over(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
         for u in range(thread, m * A, threads):
             k, i = divide(u, A)
             if w.now[k, OVER]:
@@ -225,7 +237,7 @@ def compose(
         if stage:
             for u in range(thread, m * A, threads):
                 k, i = divide(u, A)
-                push(b, w, e0 * A + u, k, i)
+                push(b, w, e0 + k, k, i)
 
     @inline
     def asking(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int, r: Any) -> None:
@@ -234,6 +246,8 @@ def compose(
             if e == 0:  # no row reads the shared stream in a reset, so its first may rewrite it
                 share(b, clock, r)
             w.now[k, OVER] = asked(b, e, r)
+            for j in range(counted):
+                w.counters[k, j] = u64(0)
             pull_scalars(b, w, e, k)
             if w.now[k, OVER]:
                 renew(b, e, clock, r)
@@ -243,7 +257,7 @@ def compose(
         for u in range(thread, m * A, threads):
             k, i = divide(u, A)
             if stage:
-                pull(b, w, e0 * A + u, k, i)
+                pull(b, w, e0 + k, k, i)
 
     @inline
     def resetting(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int, r: Any) -> None:
@@ -262,24 +276,35 @@ def compose(
 
         return with_request
 
+    def reduced(entry: Reduction, number: int, where: int) -> list[Any]:
+        return list(reduction(entry, number, A, tally, arrays, state, params, where))
+
     played: list[Any] = []
     for entry in env.phases:
-        if isinstance(entry, Reduction):
-            played += reduction(entry, reductions.index(entry), A, tally, arrays, state, params)
-        else:
-            played.append(phase(entry))
-    searches = bool(crowd.found) and not split
-    step = [opening, *played, rewarding, closing]
-    if same_step:
-        step += [looking] * searches + [final_rows] * (not split) + [beginning] + [looking_again] * searches
-    else:
-        step += [looking] * searches
-    begin = [asking, resetting, *map(plain, [looking] * searches), plain(ending)]
+        isreduction = isinstance(entry, Reduction)
+        played += reduced(entry, reductions.index(entry), UNLESS_IDLE) if isreduction else [phase(entry)]
+    before: list[Any] = []  # what looks before the last observation of an episode, and before every observation
+    always: list[Any] = []
+    if isinstance(crowd.perception.look, Reduction):
+        before, always = (reduced(crowd.perception.look, len(reductions) + n, w) for n, w in enumerate((IF_OVER, IN_ANY)))
+    elif crowd.search and not split:
+        before, always = [looking_over], [looking]
     held: dict[str, tuple[Any, tuple[int, ...]]] = {"now": (i32, (envs, 5))}
     held |= {name: (dtype, (envs, *shape)) for name, (dtype, shape) in state.rows.items()}
     held |= {name: (dtype, (size,)) for name, (dtype, size) in state.flat.items()}
+    if stage:
+        held["actions"] = (crowd.actions.dtype, (envs * A * max(1, crowd.actions.components),))
     held["counters"] = (u64, (envs, max(1, counted)))
-    return Program(NamedTuple("Work", [(name, Any) for name in held]), held, tuple(begin), (*step, ending), written)
+    return Program(
+        work=NamedTuple("Work", [(name, Any) for name in held]),
+        arrays=held,
+        reset=(asking, resetting, *map(plain, (*always, ending))),
+        step=(opening, *([renewing] if next_step else []), *played, rewarding),
+        closing=closing,
+        over=(*before, *([] if split else [final_rows]), beginning) if same_step else (),
+        end=(*always, ending),
+        rows=written,
+    )
 
 
 def _present(env: Cooperative) -> Any:

@@ -11,7 +11,7 @@ from gpuvec.engine.batch import Buffer, Variant
 from gpuvec.engine.jit import device, generated, inline
 from gpuvec.engine.look import search
 from gpuvec.engine.memory import Access
-from gpuvec.engine.signature import OWNED, Crowd
+from gpuvec.engine.signature import OWNED, SHARED, Crowd
 from gpuvec.engine.streams import POOL_DRAW
 from gpuvec.random import randint
 from gpuvec.spec import Cooperative
@@ -20,17 +20,17 @@ from gpuvec.spec import Cooperative
 class CrowdState(NamedTuple):
     """The functions of composed code that deal with the state.
 
-    `b` the batch, `w` the work, `e` an env, `k` its place in the block, `v` an agent of all envs, `i` an agent of its env.
+    `b` the batch, `w` the work, `e` an env, `k` its place in the block, `i` an agent of its env.
     """
 
     row: Any  # row(b, w, e, k) -> the State of env e, as the author's functions get it
     outside: Any  # outside(b, e) -> likewise from its buffers, in a kernel that only observes
     put_away: Any  # put_away(b, e) -> likewise the last state of an episode that ended in this step
-    pull: Any  # pull(b, w, v, k, i): agent i's elements, from their buffers
-    push: Any  # push(b, w, v, k, i): and back
+    pull: Any  # pull(b, w, e, k, i): agent i's elements, from their buffers
+    push: Any  # push(b, w, e, k, i): and back
     pull_scalars: Any  # pull_scalars(b, w, e, k)
     push_scalars: Any  # push_scalars(b, w, e, k)
-    put_by: Any  # put_by(b, w, v, k, i): agent i's elements, for `put_away`
+    put_by: Any  # put_by(b, w, e, k, i): agent i's elements, for `put_away`
     put_scalars_by: Any  # put_scalars_by(b, w, e, k)
     clear: Any  # clear(w, k): zeroes the scalars
     pooled: Any  # pooled(b, s, i, key): agent i's elements of the state from the pool that the key draws
@@ -42,19 +42,20 @@ class CrowdState(NamedTuple):
 
 
 START, TIME, IDLE, OVER, AGAINST = range(5)  # columns of `w.now`; AGAINST counts agents that do not want the end
-FLAT = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # what the work holds of each dtype
 
 
 def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, arrays: Arrays, staged: int) -> CrowdState:
     """Their versions for `env`: with `staged` envs per block the fields with elements for each agent are in the work, with 0
     they stay in their buffers.
 
-    Scalars are always in the work, as row `k` of one array for each dtype. What the engine owns never changes in a kernel, and
-    stays where it is. Few arrays make up the work, because each is seven values that are handed to every function.
+    Scalars are always in the work, as row `k` of one array for each dtype. Few arrays make up the work, because each is seven
+    values that are handed to every function.
     """
     (A,) = crowd.agents
-    own = {k: b for k, b in crowd.arrays.items() if k not in OWNED}
-    carried = {k: b for k, b in own.items() if k not in crowd.found}  # a search runs anew before every observation
+    searched = (crowd.search.field,) if crowd.search else ()
+    own = {k: b for k, b in crowd.arrays.items() if k not in crowd.found or k in searched}
+    carried = {k: b for k, b in own.items() if k not in searched}  # a search runs anew before every observation
+    changing = {k: b for k, b in carried.items() if k not in OWNED}
     scope: dict[str, Any] = {"State": env.state, "view": arrays.view, "part": arrays.part, "load": access.load, "A": A}
     scope |= {f"t_{k}": b.dtype for k, b in crowd.arrays.items()} | {f"t_{k}": dtype for k, dtype in crowd.scalars.items()}
     scope |= {"randint": device(randint), "draw": POOL_DRAW, "i32": np.int32, "store": access.store}
@@ -67,53 +68,58 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
         parts = ", ".join((array | scalar)[k] for k in env.state._fields)
         return made(name, arguments, [f"return State({parts})"])
 
+    homes = {k: (name, len(names), names.index(k)) for name, names in crowd.shared.items() for k in names}
+
     def viewed(prefix: str) -> dict[str, str]:
-        names = {k: f"state_{k}" if k in OWNED else f"{prefix}_{k}" for k in crowd.arrays}
-        return {k: f"view(b.{names[k]}, e, {b.shape}, t_{k})" for k, b in crowd.arrays.items()}
+        found = {k: f"view(b.{prefix or 'state_'}{k}, e, {b.shape}, t_{k})" for k, b in crowd.arrays.items()}
+        for k, (name, count, number) in homes.items():  # what the engine owns never changes
+            found[k] = f"view(b.{'' if k in OWNED else prefix}{name}, e * {count} + {number}, (A,), t_{k})"
+        return found
 
     def loaded(prefix: str) -> dict[str, str]:
-        return {k: f"load(b.{prefix}_{k}, e, t_{k})" for k in crowd.scalars}
+        return {k: f"load(b.{prefix}{k}, e, t_{k})" for k in crowd.scalars}
 
-    sizes, begin = dict.fromkeys(FLAT, 0), {}
+    sizes, begin = dict.fromkeys(SHARED, 0), {}
     for k, b in own.items() if staged else ():
         begin[k] = sizes[b.dtype]
         sizes[b.dtype] += staged * int(np.prod(b.shape))
     widths = {k: int(np.prod(b.shape)) for k, b in own.items()}
-    slots = {k: f"w.scalar_{FLAT[dtype]}[k, {sum(crowd.scalars[o] is dtype for o in list(crowd.scalars)[:n])}]"
+    slots = {k: f"w.scalar_{SHARED[dtype]}[k, {sum(crowd.scalars[o] is dtype for o in list(crowd.scalars)[:n])}]"
              for n, (k, dtype) in enumerate(crowd.scalars.items())}  # fmt: skip
-    places = {k: f"part(w.{FLAT[own[k].dtype]}, {begin[k]} + k * {widths[k]}, {own[k].shape})" for k in begin}
+    places = {k: f"part(w.{SHARED[own[k].dtype]}, {begin[k]} + k * {widths[k]}, {own[k].shape})" for k in begin}
 
-    def each(fields: dict[str, Buffer], text: str) -> list[str]:
-        """One line for each element of agent i: `text` with its field, its index in the buffer and its place in the work."""
+    def each(fields: dict[str, Buffer], text: str, pool: bool = False) -> list[str]:
+        """One line for each element of agent i: `text` with its place in a buffer, in the work and in the state."""
         lines = []
         for k, b in fields.items():
+            name, count, number = homes.get(k, (k, 0, 0))
             extra = b.shape[1] if len(b.shape) > 1 else 1
             for j in range(extra):
-                at = f"v * {extra} + {j}" if extra > 1 else "v"
-                work = f"w.{FLAT[b.dtype]}[{begin.get(k)} + k * {widths[k]} + i * {extra} + {j}]"
+                at = f"(e * {count} + {number}) * A + i" if count and not pool else f"(e * A + i) * {extra} + {j}"
+                work = f"w.{SHARED[b.dtype]}[{begin.get(k)} + k * {widths[k]} + i * {extra} + {j}]"
                 element = f"s.{k}[i, {j}]" if len(b.shape) > 1 else f"s.{k}[i]"
-                lines.append(text.format(field=k, at=at, work=work, element=element))
+                kept, final = (name, f"final_{name}") if count else (f"state_{k}", f"final_{k}")
+                lines.append(text.format(field=k, at=at, work=work, element=element, kept=kept, final=final))
         return lines
 
-    source = "{work}" if staged else "load(b.state_{field}, {at}, t_{field})"
+    source = "{work}" if staged else "load(b.{kept}, {at}, t_{field})"
     pool = {k: b for k, b in crowd.arrays.items() if k in variant.pool}
-    pooled = ["q = randint(key, draw, 0, load(b.pool_size, 0, i32))", "v = q * A + i"] if pool else []
-    pooled += each(pool, "{element} = load(b.pool_{field}, {at}, t_{field})")
+    pooled = ["e = randint(key, draw, 0, load(b.pool_size, 0, i32))"] if pool else []
+    pooled += each(pool, "{element} = load(b.pool_{field}, {at}, t_{field})", pool=True)
     zeros = {k: dtype(0).item() for k, dtype in crowd.scalars.items()}
-    look = crowd.perception.look
-    rows = {
-        f"scalar_{FLAT[d]}": (d, (sum(o is d for o in crowd.scalars.values()),)) for d in FLAT if d in crowd.scalars.values()
-    }
-    flat = {FLAT[dtype]: (dtype, size) for dtype, size in sizes.items() if size}
+    look = crowd.search
+    dtypes = list(crowd.scalars.values())
+    rows = {f"scalar_{name}": (dtype, (dtypes.count(dtype),)) for dtype, name in SHARED.items() if dtype in dtypes}
+    flat = {SHARED[dtype]: (dtype, size) for dtype, size in sizes.items() if size}
     return CrowdState(
-        row=state("row", "b, w, e, k", viewed("state") | places, slots),
-        outside=state("outside", "b, e", viewed("state"), loaded("state")),
-        put_away=state("put_away", "b, e", viewed("final"), loaded("final")),
-        pull=made("pull", "b, w, v, k, i", each(carried, "{work} = load(b.state_{field}, {at}, t_{field})")),
-        push=made("push", "b, w, v, k, i", each(carried, "store(b.state_{field}, {at}, {work}, t_{field})")),
+        row=state("row", "b, w, e, k", viewed("") | places, slots),
+        outside=state("outside", "b, e", viewed(""), loaded("state_")),
+        put_away=state("put_away", "b, e", viewed("final_"), loaded("final_")),
+        pull=made("pull", "b, w, e, k, i", each(carried, "{work} = load(b.{kept}, {at}, t_{field})")),
+        push=made("push", "b, w, e, k, i", each(changing, "store(b.{kept}, {at}, {work}, t_{field})")),
         pull_scalars=made("pull_scalars", "b, w, e, k", [f"{slots[k]} = load(b.state_{k}, e, t_{k})" for k in zeros]),
         push_scalars=made("push_scalars", "b, w, e, k", [f"store(b.state_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
-        put_by=made("put_by", "b, w, v, k, i", each(carried, "store(b.final_{field}, {at}, " + source + ", t_{field})")),
+        put_by=made("put_by", "b, w, e, k, i", each(changing, "store(b.{final}, {at}, " + source + ", t_{field})")),
         put_scalars_by=made("put_scalars_by", "b, w, e, k", [f"store(b.final_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
         clear=made("clear", "w, k", [f"{slots[k]} = {value!r}" for k, value in zeros.items()]),
         pooled=made("pooled", "b, s, i, key", pooled),

@@ -41,12 +41,21 @@ def _composed(env: Environment, variant: Variant) -> tuple[Any, Any, Any]:
         scope |= {f"t_{name}": dtype for name, (dtype, _) in program.arrays.items()}
         held = ", ".join(f"np.zeros({shape}, t_{name})" for name, (_, shape) in program.arrays.items())
         work = f"def work():\n    return Work({held})\n"
-        segments = (program.reset, program.step)
-        scope |= {f"segment_{h}_{k}": segment for h in (0, 1) for k, segment in enumerate(segments[h])}
-        calls = tuple(
-            "".join(f"    segment_{h}_{k}(b, w, e, 1, 0, 1, clock{end})\n" for k in range(len(segments[h])))
-            for h, end in enumerate((", r", ""))
-        )
+        parts = {
+            "reset": program.reset,
+            "step": program.step,
+            "closing": (program.closing,),
+            "over": program.over,
+            "end": program.end,
+        }
+        scope |= {f"{part}_{k}": segment for part, segments in parts.items() for k, segment in enumerate(segments)}
+
+        def called(part: str, margin: str = "    ", more: str = "") -> str:
+            return "".join(f"{margin}{part}_{k}(b, w, e, 1, 0, 1, clock{more})\n" for k in range(len(parts[part])))
+
+        over = "    some = " + called("closing", "")
+        over += "    if some:\n" + called("over", "        ") if program.over else ""
+        calls = (called("reset", more=", r"), called("step") + over + called("end"))
     first = inline(generated("begin_", f"def begin_(b, w, e, clock, r):\n{calls[0]}", **scope))
     then = inline(generated("advance_", f"def advance_(b, w, e, clock):\n{calls[1]}", **scope))
     return inline(generated("work", work, **scope)), first, then

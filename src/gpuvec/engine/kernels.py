@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, typeof
 
 from gpuvec.engine import cuda as target
 from gpuvec.engine.batch import Variant
@@ -24,6 +24,7 @@ from gpuvec.engine.single import compose as compose_one
 from gpuvec.spec import Cooperative, Environment, Single
 
 u32 = np.uint32
+cuda = target.cuda  # a global of kernels: there the simulator puts its own
 THREADS = 32 if target.SIMULATED else 256  # per block of a `Single`; 64 to 512 differ by less than 2 %
 
 
@@ -56,14 +57,24 @@ def kernels(env: Environment, variant: Variant, given: Mapping | None, played: b
     return tuple(kernel._replace(signature=signed) for kernel in _many(env, variant, given, played))
 
 
-def _compiled(function: Any) -> Any:
+def _compiled(function: Any, *examples: Any) -> Any:
     """`function` for a kernel. In the simulator a thread is one call from one barrier to the next: a float32 that passes
-    through Python comes back a double.
+    through Python comes back a double. It is compiled for the `examples` now: in a simulated thread that takes far longer.
     """
-    return njit(function.py_func, error_model="numpy") if target.SIMULATED else function
+    if not target.SIMULATED:
+        return function
+    made = njit(function.py_func, error_model="numpy")
+    made.compile(tuple(map(typeof, examples)))
+    return made
 
 
-def _clocks(access: Any) -> tuple[Any, Any]:
+def _examples(env: Environment, variant: Variant, split: bool) -> tuple[Any, Any]:
+    """(batch, request) that hold what kernels in the simulator are given."""
+    batch = layout(env, variant, split).batch
+    return batch(*(0,) * len(batch._fields)), request(env)(*(dtype(0) for dtype in request_dtypes(env)))
+
+
+def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
     """(read_clock, write_clock). Each block has a clock: a late one could read a common clock that an early one moved on."""
     load, store = access.load, access.store
 
@@ -75,14 +86,16 @@ def _clocks(access: Any) -> tuple[Any, Any]:
     def write_clock(b: Any, block: int, clock: int) -> None:
         store(b.clock, block, u32(clock), u32)
 
-    return _compiled(read_clock), _compiled(write_clock)
+    return _compiled(read_clock, b, 0), _compiled(write_clock, b, 0, u32(0))
 
 
 def _one(env: Single, variant: Variant) -> tuple[Any, Any]:
     """The bodies of (reset, step)."""
-    access, cuda = target.device_memory(), target.cuda
-    begin, advance = map(_compiled, compose_one(env, variant, access))
-    read_clock, write_clock = _clocks(access)
+    access = target.device_memory()
+    b, r = _examples(env, variant, False)
+    begin, advance = compose_one(env, variant, access)
+    begin, advance = _compiled(begin, b, 0, 0, r), _compiled(advance, b, 0, u32(0))
+    read_clock, write_clock = _clocks(access, b)
 
     def reset(b: Any, r: Any) -> None:
         e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
@@ -105,25 +118,29 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     crowd = signature(env)
     assert isinstance(crowd, Crowd), "of a Cooperative"
     access, arrays, tally = target.device_memory(), target.device_arrays(), target.device_tally()
-    program = compose_many(env, variant, access, arrays, tally, given.split, given.envs, stage=not given.split)
+    program = compose_many(env, variant, access, arrays, tally, given.split, given.envs, given.stage)
     envs, threads, writers = given.envs, given.threads, given.writers
-    found = [Kernel(_game(program, access, given, played), None, threads, lambda n: -(-n // envs))]
+    b, r = _examples(env, variant, given.split)
+    found = [Kernel(_game(program, access, given, played, b, r), None, threads, lambda n: -(-n // envs))]
     if not given.split:
         return found
     (agents,), arguments, rows = crowd.agents, "b" if played else "b, r", program.rows
     scope = {"cuda": target.cuda, "writers": writers, "agents": agents, "tile": given.tile, "played": played, "f32": np.float32}
-    scope |= {"search": _compiled(rows.search), "single": _compiled(rows.single), "tuples": rows.tuples}
-    scope |= {"fill": _compiled(rows.fill), "drain": _compiled(rows.drain), "room": given.tile * crowd.features + 8}
+    scope["room"] = given.tile * crowd.features + 8
 
     def each(count: int, what: str) -> Kernel:
         source = f"def kernel({arguments}):\n    x = cuda.blockIdx.x * writers + cuda.threadIdx.x\n"
         source += f"    if x < b.n * {count}:\n        {what}(b, x, played)\n"
         return Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * count // writers))
 
-    if crowd.found:
+    if crowd.search:
+        scope["search"] = _compiled(rows.search, b, 0, True)
         found.append(each(agents, "search"))
     if not given.tile:
+        scope["single"] = _compiled(rows.single, b, 0, True)
         return [*found, each(agents * rows.tuples, "single")]
+    tile = np.zeros(1, np.float32)
+    scope |= {"fill": _compiled(rows.fill, b, tile, 0, 0, 0, 0), "drain": _compiled(rows.drain, b, tile, 0, 0, 0, 0, True)}
     box = "cuda.shared.array(room, f32)" if target.SIMULATED else "cuda.shared.array(room, f32, 16)"
     source = f"def kernel({arguments}):\n    box = {box}\n    first = cuda.blockIdx.x * tile\n"
     source += "    m = min(tile, b.n * agents - first)\n    fill(b, box, first, m, cuda.threadIdx.x, writers)\n"
@@ -131,23 +148,34 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     return [*found, Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * agents // given.tile))]
 
 
-def _game(program: Program, access: Any, given: Mapping, played: bool) -> Any:
+def _game(program: Program, access: Any, given: Mapping, played: bool, b: Any, r: Any) -> Any:
     """The kernel of the segments of a step or a reset."""
-    segments = program.step if played else program.reset
-    read_clock, write_clock = _clocks(access)
+    read_clock, write_clock = _clocks(access, b)
+    w = program.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in program.arrays.values()))
+    examples = (b, w, 0, 0, 0, 0, u32(0)) if played else (b, w, 0, 0, 0, 0, 0, r)
+    parts = {"step": program.step, "closing": (program.closing,), "over": program.over, "end": program.end}
+    parts = parts if played else {"reset": program.reset}
     scope = {"cuda": target.cuda, "Work": program.work, "read_clock": read_clock, "write_clock": write_clock, "u32": u32}
-    scope |= {f"segment_{k}": _compiled(segment) for k, segment in enumerate(segments)}
-    scope |= {f"t_{name}": dtype for name, (dtype, _) in program.arrays.items()}
+    scope |= {
+        f"{part}_{k}": _compiled(segment, *examples) for part, segments in parts.items() for k, segment in enumerate(segments)
+    }
+    scope |= {f"t_{name}": dtype for name, (dtype, _) in program.arrays.items()} | {"i32": np.int32}
     source = f"def kernel({'b' if played else 'b, r'}):\n    block, thread = cuda.blockIdx.x, cuda.threadIdx.x\n"
     for name, (_, dims) in program.arrays.items():  # a line for each: by the line the simulator knows which array is meant
         source += f"    {name} = cuda.shared.array({dims}, t_{name})\n"
     source += f"    w = Work({', '.join(program.arrays)})\n"
     source += f"    e0 = block * {given.envs}\n    m = min({given.envs}, b.n - e0)\n    clock = read_clock(b, block)\n"
-    if played:
-        source += "    clock = u32(clock + u32(1))\n"
-    for k in range(len(segments)):
-        source += f"    segment_{k}(b, w, e0, m, thread, {given.threads}, clock{'' if played else ', r'})\n"
-        source += "    cuda.syncthreads()\n" if k < len(segments) - 1 else ""
-        if played and k == 0:
-            source += "    if thread == 0:\n        write_clock(b, block, clock)\n"
-    return generated("kernel", source, **scope)
+    source += "    clock = u32(clock + u32(1))\n" if played else ""
+
+    def call(part: str, k: int) -> str:
+        return f"{part}_{k}(b, w, e0, m, thread, {given.threads}, clock{'' if played else ', r'})"
+
+    def called(part: str, margin: str = "    ") -> str:
+        return "".join(f"{margin}{call(part, k)}\n{margin}cuda.syncthreads()\n" for k in range(len(parts[part])))
+
+    if not played:
+        return generated("kernel", source + called("reset"), **scope)
+    source += called("step") + "    if thread == 0:\n        write_clock(b, block, clock)\n"  # all have read it
+    source += f"    some = cuda.syncthreads_or(i32({call('closing', 0)}))\n"
+    source += f"    if some != 0:\n{called('over', '        ')}" if program.over else ""
+    return generated("kernel", source + called("end"), **scope)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from gpuvec.engine.signature import Crowd
 
-SMALL = 16  # agents up to which one kernel does all, with the state in shared memory
-BLOCKS = 330  # blocks that keep all multiprocessors of a large GPU busy
+SMALL, FEW = 16, 40_000  # agents of an env, and of all envs, up to which one kernel does all
+STAGED_BYTES = 40 << 10  # of shared memory for the state of a block
+BLOCKS = 330  # that keep all multiprocessors of a large GPU busy
+SECTOR_ROWS = 8  # rows of floats that together end where a sector of memory, 32 bytes, ends
 TILE_BYTES = 28 << 10  # of shared memory for rows that are written out together
 
 
@@ -17,6 +21,7 @@ class Mapping(NamedTuple):
     envs: int  # per block
     threads: int  # per block
     split: bool  # whether a second kernel searches and a third writes the observations
+    stage: bool  # whether the state is in shared memory while the first runs
     tile: int = 0  # rows that a block of the third stages in shared memory; 0: features go straight to their places
     writers: int = 256  # threads per block of the second and third
 
@@ -24,8 +29,12 @@ class Mapping(NamedTuple):
 def mapping(crowd: Crowd, num_envs: int) -> Mapping:
     """The one for `num_envs` games."""
     (agents,) = crowd.agents
-    if agents <= SMALL:
-        return Mapping(envs=max(1, min(128 // agents, -(-num_envs // BLOCKS))), threads=128, split=False)
+    if agents <= SMALL and agents * num_envs <= FEW:
+        return Mapping(envs=max(1, min(64 // agents, -(-num_envs // BLOCKS))), threads=64, split=False, stage=True)
     threads = 128 if agents <= 128 else min(512, -(-agents // 128) * 128)
-    rows = min(TILE_BYTES // (4 * crowd.features), 256)
-    return Mapping(envs=max(1, threads // agents), threads=threads, split=True, tile=rows)
+    envs = max(1, threads // agents)
+    state = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in crowd.arrays.values())
+    rows = min(TILE_BYTES // (4 * crowd.features), 64)
+    tile = rows - rows % SECTOR_ROWS if rows > SECTOR_ROWS else rows
+    writers = 256 if SECTOR_ROWS <= tile < 64 else 128
+    return Mapping(envs, threads, split=True, stage=envs * state <= STAGED_BYTES, tile=tile, writers=writers)

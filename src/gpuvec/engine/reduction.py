@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.arrays import Arrays
-from gpuvec.engine.crowd_state import IDLE, CrowdState
+from gpuvec.engine.crowd_state import IDLE, OVER, CrowdState
 from gpuvec.engine.jit import device, generated, inline
 from gpuvec.spec import Reduction
 
 i32, u32, u64, f32 = np.int32, np.uint32, np.uint64, np.float32
+UNLESS_IDLE, IF_OVER, IN_ANY = range(3)
 LAST = np.uint64(np.iinfo(np.uint64).max)
 
 
@@ -41,9 +42,12 @@ def host_tally() -> Tally:
 
 
 def reduction(
-    entry: Reduction, number: int, agents: int, tally: Tally, arrays: Arrays, state: CrowdState, params: Any
+    entry: Reduction, number: int, agents: int, tally: Tally, arrays: Arrays, state: CrowdState, params: Any, where: int
 ) -> tuple[Any, Any]:
-    """The segments of `entry`: one adds to its counter, column `number` of `w.counters`, and one writes the field."""
+    """The segments of `entry`: one adds to its counter, column `number` of `w.counters`, and one writes the field.
+
+    `where` says in which envs: one of the constants above.
+    """
     of, row, divide, bits, count, most = device(entry.of), state.row, arrays.divide, arrays.bits, tally.count, tally.most
     far, ordered = f32(np.inf), entry.kind == "least"
     against = entry.kind == "all"  # it holds for all if it is not false for any
@@ -56,7 +60,7 @@ def reduction(
     def add(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
         for u in range(thread, m * agents, threads):
             k, i = divide(u, agents)
-            if not w.now[k, IDLE]:
+            if where == IN_ANY or (where == IF_OVER and w.now[k, OVER]) or (where == UNLESS_IDLE and not w.now[k, IDLE]):
                 found = of(i, row(b, w, e0 + k, k), params(b, e0 + k))
                 if ordered:
                     if f32(found) < far:
@@ -64,7 +68,8 @@ def reduction(
                 elif found != against:
                     count(w.counters, k, number)
 
+    conditions = {UNLESS_IDLE: f"not w.now[k, {IDLE}]", IF_OVER: f"w.now[k, {OVER}]", IN_ANY: "True"}
     source = "def finish(b, w, e0, m, thread, threads, clock):\n    for k in range(thread, m, threads):\n"
-    source += f"        if not w.now[k, {IDLE}]:\n            c = w.counters[k, {number}]\n"
+    source += f"        if {conditions[where]}:\n            c = w.counters[k, {number}]\n"
     source += f"            {state.slots[entry.field]} = {results[entry.kind]}\n"
     return add, inline(generated("finish", source, i32=i32, nothing=u64(0), last=LAST, low=u64(0xFFFFFFFF)))

@@ -106,10 +106,19 @@ def rows(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, array
     @inline
     def fill(b: Any, box: Any, r0: int, m: int, thread: int, threads: int) -> None:
         at = offset(b, r0)
-        for x in range(thread, m * M, threads):
-            r, j = divide(x, M)
-            e, i = divide(r0 + r, A)
-            put(box, at + r * D + j, M, see(i, j, outside(b, e), shown(b, e), params(b, e)))
+        if M == 0:
+            pass
+        elif threads >= M:  # a thread keeps its slot and walks rows: one division less for each
+            together, j = divide(thread, M)
+            step = threads // tuples
+            for r in range(together if together < step else m, m, step):
+                e, i = divide(r0 + r, A)
+                put(box, at + r * D + j, M, see(i, j, outside(b, e), shown(b, e), params(b, e)))
+        else:
+            for r in range(m):
+                e, i = divide(r0 + r, A)
+                for j in range(thread, M, threads):
+                    put(box, at + r * D + j, M, see(i, j, outside(b, e), shown(b, e), params(b, e)))
         for r in range(thread, m, threads):
             e, i = divide(r0 + r, A)
             put(box, at + (r + 1) * D - own, 1, observe(i, outside(b, e), shown(b, e), params(b, e)))

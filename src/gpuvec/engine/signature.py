@@ -10,9 +10,10 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.batch import SCALARS, Actions, Buffer, Layout, Variant, actions, asked, clockwork, features, pooled
 from gpuvec.engine.parameters import known
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Bools, Cooperative, Environment, Floats, Ints, Perception, Single
+from gpuvec.spec import Bools, Cooperative, Environment, Floats, Ints, Nearest, Perception, Single, Time
 
 ARRAYS: dict[Any, Any] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
+SHARED = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # names of buffers
 OWNED = ("role", "member")  # fields that the engine writes
 
 
@@ -41,11 +42,20 @@ class Crowd(NamedTuple):
     agents: tuple[int]
     perception: Perception
     roles: dict[str, int]  # {name: number of agents}
+    found: tuple[str, ...]  # fields for searches to fill
 
     @property
-    def found(self) -> tuple[str, ...]:
-        """The field that a search fills, if there is one."""
-        return (self.perception.look.field,) if self.perception.look else ()
+    def shared(self) -> dict[str, tuple[str, ...]]:
+        """{buffer: fields}: those with one element for each agent lie side by side, env by env, in a buffer for each type: a
+        kernel computes one address for all of an agent's fields.
+        """
+        plain = {k: b.dtype for k, b in self.arrays.items() if b.shape == self.agents}
+        return {name: found for t, name in SHARED.items() if (found := tuple(k for k, d in plain.items() if d is t))}
+
+    @property
+    def search(self) -> Nearest | None:
+        """The search that fills one."""
+        return self.perception.look if isinstance(self.perception.look, Nearest) else None
 
     @property
     def fields(self) -> dict[str, Buffer]:
@@ -82,13 +92,10 @@ def signature(env: Environment) -> Signature | Crowd:
             )
     perception = env.perception(env.params)
     look = perception.look
-    if look is not None and (
-        look.field not in arrays or arrays[look.field].dtype != np.int32 or len(arrays[look.field].shape) != 2
-    ):
-        raise AuthoringError(
-            f"the search fills {look.field!r}, which must be an Annotated[Ints, 'parameter'] field of the state."
-        )
-    return Crowd(arrays, scalars, agents=(count,), perception=perception, roles=roles, **shared)  # type: ignore[arg-type]  # as named
+    found = tuple(k for k, hint in hints.items() if Nearest in get_args(hint))
+    if isinstance(look, Nearest) and (look.field not in found or arrays[look.field].dtype != np.int32):
+        raise AuthoringError(f"the search fills {look.field!r}, which must be an Annotated[Ints, 'parameter', Nearest] field.")
+    return Crowd(arrays, scalars, agents=(count,), perception=perception, roles=roles, found=found, **shared)  # type: ignore[arg-type]  # as named
 
 
 def _count(env: Cooperative) -> int:
@@ -102,7 +109,7 @@ def _array(env: Cooperative, name: str, hint: Any, count: int) -> Buffer:
     """The buffer of a field with elements for each agent."""
     shape: tuple[int, ...] = (count,)
     if get_origin(hint) is Annotated:
-        hint, parameter = get_args(hint)
+        hint, parameter, *_ = get_args(hint)
         if parameter not in env.params._fields:
             raise AuthoringError(f"field {name!r} has {parameter!r} elements for each agent, which is no parameter.")
         shape += (int(getattr(env.params, parameter)),)
@@ -124,12 +131,14 @@ def layout(env: Environment, variant: Variant, split: bool = False) -> Layout:
         obs, flags = Buffer(np.float32, (s.features,), wide=True), {}
         reward = Buffer(np.float32)
     else:
-        kept = {f"state_{k}": b for k, b in s.arrays.items() if k not in s.found}
+        shared = {name: Buffer(s.arrays[k[0]].dtype, (len(k), *s.agents)) for name, k in s.shared.items()}
+        apart = {k: b for k, b in s.arrays.items() if not any(k in names for names in s.shared.values())}
+        kept = shared | {f"state_{k}": b for k, b in apart.items() if k not in s.found}
         kept |= {f"state_{k}": Buffer(dtype) for k, dtype in s.scalars.items()}
         kept["last_time"] = Buffer(np.int32)  # steps of the last episode, while it awaits its reset
         scratch = {f"state_{k}": s.arrays[k] for k in s.found}
         if same_step and split:
-            scratch |= {f"final_{k}": b for k, b in s.arrays.items() if k not in OWNED}
+            scratch |= {f"final_{k}": b for k, b in (shared | apart).items()}
             scratch |= {f"final_{k}": Buffer(dtype) for k, dtype in s.scalars.items()}
         if variant.reward != "agents":
             scratch["agent_reward"] = Buffer(np.float32, s.agents)
@@ -157,8 +166,6 @@ def widths(env: Cooperative, crowd: Crowd) -> tuple[int, int]:
     p, perception = known(env), crowd.perception
     zeros = {k: np.zeros(b.shape, b.dtype) for k, b in crowd.arrays.items()}
     s = env.state(**{k: zeros[k] if k in zeros else crowd.scalars[k](0) for k in env.state._fields})
-    from gpuvec.spec import Time
-
     with np.errstate(all="ignore"):
         own = len(perception.observe(0, s, Time(0, 1), p))
         seen = len(perception.see(0, 0, s, Time(0, 1), p)) if perception.see is not None and perception.slots else 0

@@ -12,7 +12,7 @@ from gpuvec.engine.device import Device
 from gpuvec.engine.host import HostKernels
 from gpuvec.engine.launch import CudaKernels
 from gpuvec.engine.parameters import request_dtypes
-from gpuvec.engine.signature import Crowd, layout, signature
+from gpuvec.engine.signature import Crowd, Signature, layout, signature
 from gpuvec.engine.simulator import SimulatorKernels
 from gpuvec.spec import Environment
 
@@ -126,13 +126,22 @@ class Simulation:
         self._find()
         self.version += 1
 
+    def field(self, name: str) -> Any:
+        """Where a field of the state is: (E,) or (E, A), a view of its buffer."""
+        s = self.signature
+        homes = {"state": s.floats} if isinstance(s, Signature) else s.shared
+        for buffer, names in homes.items():
+            if name in names:
+                return self.buffers[buffer][:, names.index(name)]
+        return self.buffers[f"state_{name}"]
+
     def set_roles(self, role: Any) -> None:
         """Gives agents their roles, (A,) or (E, A) int32 of the device's module, and puts them in order of these."""
-        self.buffers["state_role"][:] = role
-        rows = self.buffers["state_role"]
+        rows = self.field("role")
+        rows[:] = role
         # By role, then by index: the sum of the two orders them, whatever kind of sort there is.
         keys = rows.astype(np.int64) * rows.shape[1] + self.device.arrays.arange(rows.shape[1])
-        self.buffers["state_member"][:] = self.device.arrays.argsort(keys, axis=1)
+        self.field("member")[:] = self.device.arrays.argsort(keys, axis=1)
 
     def close(self) -> None:
         """Ends the threads and lets the buffers go."""

@@ -29,8 +29,10 @@ class Episodes(NamedTuple):
         zeros = torch.zeros(2, num_envs, device=device)
         return cls(zeros[0], zeros[1], torch.full_like(zeros[0], torch.nan))
 
-    def add(self, reward: Tensor, ended: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def add(self, reward: Tensor, ended: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Adds a rollout, `reward` (T, E) and `ended` (T, E) bool, and updates the carried tensors in place.
+
+        With a `mask`, (T, E) bool, only steps in it are counted; outside it rewards must be 0, and no episode may end.
 
         Returns:
             Episodes that ended in the rollout, the sum of their returns and the sum of their lengths; each a scalar.
@@ -40,9 +42,12 @@ class Episodes(NamedTuple):
         before = steps <= last
         episodes = ended.sum(0, dtype=torch.float32)
         finished, rest, any_end = (reward * before).sum(0), (reward * ~before).sum(0), last > 0
+        counted, after = last, len(reward) - last
+        if mask is not None:
+            counted, after = (mask & before).sum(0), (mask & ~before).sum(0)
         returns = torch.where(any_end, self.running_return + finished, 0.0)
-        lengths = torch.where(any_end, self.running_length + last, 0.0)
+        lengths = torch.where(any_end, self.running_length + counted, 0.0)
         self.last_return.copy_(torch.where(any_end, returns / episodes, self.last_return))
         self.running_return.copy_(torch.where(any_end, 0.0, self.running_return) + rest)
-        self.running_length.copy_(torch.where(any_end, 0.0, self.running_length) + (len(reward) - last))
+        self.running_length.copy_(torch.where(any_end, 0.0, self.running_length) + after)
         return episodes.sum(), returns.sum(), lengths.sum()

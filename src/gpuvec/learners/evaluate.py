@@ -1,9 +1,9 @@
-"""Playing a policy without learning."""
+"""Playing without learning."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
@@ -12,12 +12,85 @@ from torch import Tensor
 from gpuvec.errors import GpuvecError
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.ppo_args import Args
+from gpuvec.vector.wrappers import FlattenAgents
 
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
 STEP_LIMIT = 100_000  # for environments that have none of their own
 
+Player = Callable[[Any], Callable[[Tensor], Tensor]]
+"""Given the vector environment that it is to play, a function of observations that gives actions."""
+
+
+class Played(NamedTuple):
+    """What came of E episodes; tensors on the CPU."""
+
+    returns: Tensor  # (E,) float64, undiscounted; of many agents (E, A), while they were in the game
+    left: Tensor  # likewise bool: whether the agent left the game; of one agent, whether the episode was terminated
+    roles: dict[str, Any]  # where those of a role are on the axis of agents
+
 
 @torch.no_grad()
+def play(
+    env: str,
+    player: Player,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    device: str = "auto",
+    params: Mapping[str, Any] | None = None,
+) -> Played:
+    """Lets each of `episodes` environments play one episode, its first: the first to end would more often be short ones.
+
+    Args:
+        env: id of a gpuvec environment.
+        player: who plays; of many agents, all of them.
+        episodes: how many.
+        seed: of the environments.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        params: the environment's own parameters.
+
+    Raises:
+        GpuvecError: an episode took more than 100,000 steps.
+    """
+    envs: Any = gym.make_vec(env, num_envs=episodes, device=device, output="torch", buffers=1, **(params or {}))
+    try:
+        obs, _ = envs.reset(seed=seed)
+        many = of_many_agents(envs)
+        shape = obs.shape[:-1]
+        act = player(envs)
+        returns = torch.zeros(shape, dtype=torch.float64, device=obs.device)
+        left = torch.zeros(shape, dtype=torch.bool, device=obs.device)
+        playing = torch.ones((episodes, 1) if many else (episodes,), dtype=torch.bool, device=obs.device)
+        for step in range(STEP_LIMIT):
+            if step % STEPS_BETWEEN_LOOKS == 0 and not playing.any():
+                return Played(returns.cpu(), left.cpu(), envs.roles)
+            obs, reward, terminated, truncated, info = envs.step(act(obs))
+            returns += reward.where(playing & info["agent_mask"] if many else playing, 0.0)
+            left |= playing & (info["agent_terminated"] if many else terminated)
+            playing &= ~(terminated | truncated).view_as(playing)
+    finally:
+        envs.close()
+    raise GpuvecError(
+        f"{int(playing.sum())} of {episodes} episodes of {env} did not end in {STEP_LIMIT} steps: "
+        "it has no step limit; give it one with params max_episode_steps."
+    )
+
+
+def policy(network: ActorCritic, *, greedy: bool = True, seed: int = 0) -> Player:
+    """Who takes the network's likeliest action, or draws one if not `greedy`."""
+
+    def player(envs: Any) -> Callable[[Tensor], Tensor]:
+        generator = torch.Generator(envs.device).manual_seed(seed)
+
+        def act(obs: Tensor) -> Tensor:
+            found = network.policy(obs)
+            return network.control(found.mode() if greedy else found.sample(generator))
+
+        return act
+
+    return player
+
+
 def evaluate(
     network: ActorCritic,
     env: str,
@@ -28,49 +101,36 @@ def evaluate(
     greedy: bool = True,
     params: Mapping[str, Any] | None = None,
 ) -> Tensor:
-    """The undiscounted returns of `episodes` episodes, (episodes,) float64 on the CPU.
-
-    Each environment plays one episode, its first: to take whichever episodes end first would favour short ones.
+    """The undiscounted returns of `episodes` episodes, float64 on the CPU: (episodes,), of many agents (episodes, A).
 
     Args:
-        network: the policy; it is used where it is, and must lie on `device`.
-        env: id of a gpuvec environment.
-        episodes: how many.
+        network: the policy of all agents; it is used where it is, and must lie on `device`.
+        env, episodes, device, params: as in `play`.
         seed: of the environments, and of the actions unless `greedy`.
-        device: "auto", "cpu", "cuda" or "cuda:1".
         greedy: take the likeliest action instead of drawing one.
-        params: the environment's own parameters.
 
     Raises:
         GpuvecError: an episode took more than 100,000 steps.
     """
-    envs = gym.make_vec(env, num_envs=episodes, device=device, output="torch", buffers=1, **(params or {}))
-    try:
-        obs, _ = envs.reset(seed=seed)
-        generator = torch.Generator(obs.device).manual_seed(seed)
-        returns = torch.zeros(episodes, dtype=torch.float64, device=obs.device)
-        playing = torch.ones(episodes, dtype=torch.bool, device=obs.device)
-        for step in range(STEP_LIMIT):
-            if step % STEPS_BETWEEN_LOOKS == 0 and not playing.any():
-                return returns.cpu()
-            policy = network.policy(obs)
-            action = policy.mode() if greedy else policy.sample(generator)
-            obs, reward, terminated, truncated, _ = envs.step(network.control(action))
-            returns += reward * playing
-            playing &= ~(terminated | truncated)
-    finally:
-        envs.close()
-    raise GpuvecError(
-        f"{int(playing.sum())} of {episodes} episodes of {env} did not end in {STEP_LIMIT} steps: "
-        "it has no step limit; give it one with params max_episode_steps."
-    )
+    player = policy(network, greedy=greedy, seed=seed)
+    return play(env, player, episodes=episodes, seed=seed, device=device, params=params).returns
+
+
+def of_many_agents(env: Any) -> bool:
+    """Whether observations are (E, A, D)."""
+    return len(env.single_observation_space.shape) == 2
+
+
+def one_agent_a_row(env: Any) -> Any:
+    """`env`, its agents in rows if there are many in each."""
+    return FlattenAgents(env) if of_many_agents(env) else env
 
 
 def policy_of(checkpoint: Mapping[str, Any], device: str) -> tuple[Args, ActorCritic]:
     """The settings and the networks of a checkpoint, the networks on `device`."""
     args = Args(**checkpoint["args"])
     params: dict[str, Any] = dict(args.params)
-    env = gym.make_vec(args.env, num_envs=1, device=device, **params)
+    env = one_agent_a_row(gym.make_vec(args.env, num_envs=1, device=device, output="torch", **params))
     network = ActorCritic(env.single_observation_space, env.single_action_space, args.hidden, torch.Generator())
     env.close()
     network.load_state_dict(checkpoint["network"])

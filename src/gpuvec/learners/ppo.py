@@ -9,7 +9,10 @@ Each iteration has three parts, which read and write only tensors that were ther
 On a CPU they run as they stand; on a GPU each is one CUDA graph, so an iteration is three launches and the host waits for
 the device once, to read the metrics. The settings, `Args`, are in `ppo_args`, the objective is in `ppo_loss`.
 
-Letters: E environments, T steps, D observation features, K action components.
+Environments of many agents come as `FlattenAgents`, and all agents share the policy: a row is then an agent, and the mask
+tells which steps it was in the game for. The others enter no loss and no metric.
+
+Letters: E rows (environments, or all of their agents), T steps, D observation features, K action components.
 """
 
 from __future__ import annotations
@@ -29,14 +32,16 @@ from gpuvec.engine.device import device as named_device
 from gpuvec.errors import StateError
 from gpuvec.learners.advantage import gae
 from gpuvec.learners.episodes import Episodes
-from gpuvec.learners.evaluate import evaluate
+from gpuvec.learners.evaluate import evaluate, one_agent_a_row
 from gpuvec.learners.graph import capture
+from gpuvec.learners.masked import var_mean
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.optimizer import adam
 from gpuvec.learners.ppo_args import Args
 from gpuvec.learners.ppo_loss import Batch, loss
 from gpuvec.learners.settings import settings
 from gpuvec.learners.state import copies, restore
+from gpuvec.vector.wrappers import FlattenAgents
 
 __all__ = ["PPO", "Args", "Result", "Storage", "train"]
 
@@ -51,7 +56,7 @@ class Storage(NamedTuple):
     """A rollout, and what is estimated from it."""
 
     obs: Tensor  # (T + 1, E, D); the last row is the next rollout's first
-    action: Tensor  # (T, E) int64, or (T, E, K) float32, as drawn from the policy
+    action: Tensor  # (T, E) or (T, E, K) int64, or (T, E, K) float32, as drawn from the policy
     log_prob: Tensor  # (T, E) of the action under the policy that took it
     reward: Tensor  # (T, E)
     terminated: Tensor  # (T, E) bool
@@ -61,10 +66,11 @@ class Storage(NamedTuple):
     value: Tensor  # (T, E) V(obs)
     advantage: Tensor  # (T, E)
     target: Tensor  # (T, E) what V(obs) should have been
+    mask: Tensor | None = None  # (T, E) bool: the agent was in the game; None if a row is an environment of one agent
 
 
 class PPO:
-    """The learner of `args` (resolved) on `env`, a SAME_STEP vector environment with torch output."""
+    """The learner of `args` (resolved) on `env`, a SAME_STEP vector environment of one agent a row with torch output."""
 
     def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
         self.env: Any = env  # as one of gpuvec's, with `out` and `state_dict`
@@ -91,20 +97,21 @@ class PPO:
             obs=steps(obs.shape[1:], extra=1), action=steps(action.shape[1:], action.dtype), log_prob=steps(), reward=steps(),
             terminated=steps(dtype=torch.bool), truncated=steps(dtype=torch.bool), final_obs=steps(obs.shape[1:]),
             ended=steps(dtype=torch.bool), value=steps(), advantage=steps(), target=steps(),
+            mask=steps(dtype=torch.bool) if isinstance(env, FlattenAgents) else None,
         )  # fmt: skip
         s.obs[T].copy_(obs)
         self.episodes = Episodes.of(E, device)
         self.metrics = torch.zeros(len(METRICS), device=device)
         self.out = [
             {"obs": s.obs[t + 1], "reward": s.reward[t], "terminated": s.terminated[t], "truncated": s.truncated[t],
-             "final_obs": s.final_obs[t], "_final_obs": s.ended[t]}
+             "final_obs": s.final_obs[t], "_final_obs": s.ended[t], **({} if s.mask is None else {"agent_mask": s.mask[t]})}
             for t in range(T)
         ]  # fmt: skip
         self.parts: tuple[Callable[[], None], ...] = (self.collect, self.estimate, self.improve)
 
     @torch.no_grad()
     def collect(self) -> None:
-        """T steps of each environment."""
+        """T steps of each row."""
         s = self.storage
         s.obs[0].copy_(s.obs[-1])
         for t, out in enumerate(self.out):
@@ -121,22 +128,25 @@ class PPO:
         value = self.network.value(s.obs)
         next_value = torch.where(s.ended, self.network.value(s.final_obs), value[1:])
         s.value.copy_(value[:-1])
-        s.advantage.copy_(gae(s.reward, s.value, next_value, s.terminated, s.ended, a.gamma, a.gae_lambda))
+        over = s.ended if s.mask is None else s.ended | s.terminated  # who leaves is done, while its env goes on
+        s.advantage.copy_(gae(s.reward, s.value, next_value, s.terminated, over, a.gamma, a.gae_lambda))
         torch.add(s.advantage, s.value, out=s.target)
-        episodes, returns, lengths = self.episodes.add(s.reward, s.ended)
-        unexplained = s.advantage.var() / s.target.var()  # target - value is the advantage
+        last = over if s.mask is None else over & s.mask
+        episodes, returns, lengths = self.episodes.add(s.reward, last, s.mask)
+        unexplained = var_mean(s.advantage, s.mask)[0] / var_mean(s.target, s.mask)[0]  # target - value is the advantage
         means = [episodes, returns / episodes, lengths / episodes, self.episodes.last_return.mean(), 1.0 - unexplained]
         self.metrics[:5] = torch.stack(means)
 
     def improve(self) -> None:
         """Epochs of minibatches, in an order drawn anew for each epoch."""
         s, a = self.storage, self.args
-        rollout = Batch(s.obs[:-1], s.action, s.log_prob, s.value, s.advantage, s.target)
+        rollout = Batch(s.obs[:-1], s.action, s.log_prob, s.value, s.advantage, s.target, s.mask)
+        samples = s.reward.numel()
         self.metrics[5:] = 0.0
         for _ in range(a.epochs):
             # Sorting random keys: a permutation without a host synchronisation.
-            order = torch.rand(a.batch_size, generator=self.generator, device=a.device).argsort()
-            shuffled = (x.flatten(0, 1).index_select(0, order).chunk(a.minibatches) for x in rollout)
+            order = torch.rand(samples, generator=self.generator, device=a.device).argsort()
+            shuffled = (x.flatten(0, 1).index_select(0, order).chunk(a.minibatches) for x in rollout if x is not None)
             for minibatch in zip(*shuffled, strict=True):
                 value, metrics = self.loss(self.network, Batch(*minibatch), a)
                 gradient = torch.autograd.grad(value, list(self.parameters.values()))
@@ -227,9 +237,10 @@ def train(
         ValueError, DeviceError, StateError: settings, a device or a checkpoint that do not fit.
     """
     args = args.resolved(str(named_device(args.device)))
-    env_args: dict[str, Any] = {"device": args.device, "output": "torch", "autoreset_mode": "SameStep", **args.params}
+    env_args: dict[str, Any] = {"device": args.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
+    env_args |= args.params
     with settings(args.device, args.threads), closing(gym.make_vec(args.env, args.num_envs or 1, **env_args)) as env:
-        learner = PPO(args, env)
+        learner = PPO(args, one_agent_a_row(env))
         if checkpoint is not None:
             learner.load_state_dict(checkpoint)
         if args.device != "cpu":

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpuvec.learners.masked import mean, var_mean
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.ppo_args import Args
 
@@ -23,6 +24,7 @@ class Batch(NamedTuple):
     value: Tensor  # (B,)
     advantage: Tensor  # (B,)
     target: Tensor  # (B,)
+    mask: Tensor | None = None  # (B,) bool: the samples that count; None for all
 
 
 def surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
@@ -42,15 +44,18 @@ def loss(network: ActorCritic, batch: Batch, args: Args) -> tuple[Tensor, Tensor
     """The loss of a minibatch, and (5,) metrics: policy loss, value loss, entropy, approximate KL, clip fraction."""
     policy = network.policy(batch.obs)
     log_ratio = policy.log_prob(batch.action) - batch.log_prob
+    if batch.mask is not None:  # before the exponential: the gradient of one that overflows would be nan, counted or not
+        log_ratio = log_ratio.where(batch.mask, 0.0)
     ratio = log_ratio.exp()
-    variance, mean = torch.var_mean(batch.advantage)
-    advantage = (batch.advantage - mean) / (variance.sqrt() + 1e-8)
-    policy_loss = -surrogate(ratio, advantage, args.clip).mean()
+    variance, centre = var_mean(batch.advantage, batch.mask)
+    advantage = (batch.advantage - centre) / (variance.sqrt() + 1e-8)
+    policy_loss = -mean(surrogate(ratio, advantage, args.clip), batch.mask)
     value = network.value(batch.obs)
-    value_loss = value_error(value, batch.value, batch.target, args.clip if args.clip_value else None).mean()
-    entropy = policy.entropy().mean()
+    error = value_error(value, batch.value, batch.target, args.clip if args.clip_value else None)
+    value_loss = mean(error, batch.mask)
+    entropy = mean(policy.entropy(), batch.mask)
     with torch.no_grad():
-        approx_kl = (ratio - 1.0 - log_ratio).mean()  # Schulman (2020), "Approximating KL divergence", k3
-        clip_fraction = ((ratio - 1.0).abs() > args.clip).float().mean()
+        approx_kl = mean(ratio - 1.0 - log_ratio, batch.mask)  # Schulman (2020), "Approximating KL divergence", k3
+        clip_fraction = mean(((ratio - 1.0).abs() > args.clip).float(), batch.mask)
     metrics = torch.stack([policy_loss.detach(), value_loss.detach(), entropy.detach(), approx_kl, clip_fraction])
     return policy_loss + args.value_weight * value_loss - args.entropy_weight * entropy, metrics

@@ -8,6 +8,8 @@ it can be captured in a CUDA graph.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -43,6 +45,38 @@ class Categorical(NamedTuple):
     def entropy(self) -> Tensor:
         """(...,) in nats."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+
+class MultiCategorical(NamedTuple):
+    """K independent choices, the k-th one of N_k; actions are (..., K) int64."""
+
+    choices: tuple[Categorical, ...]
+
+    @classmethod
+    def of(cls, logits: Tensor, sizes: Sequence[int]) -> MultiCategorical:
+        """From the unnormalised log-probabilities of all choices, (..., N_1 + ... + N_K)."""
+        return cls(tuple(map(Categorical.of, logits.split(list(sizes), -1))))
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """(..., K)."""
+        return torch.stack([choice.sample(generator) for choice in self.choices], -1)
+
+    def mode(self) -> Tensor:
+        """(..., K): the likeliest of each choice."""
+        return torch.stack([choice.mode() for choice in self.choices], -1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """(...,) of `action`, (..., K)."""
+        return sum_of(choice.log_prob(a) for choice, a in zip(self.choices, action.unbind(-1), strict=True))
+
+    def entropy(self) -> Tensor:
+        """(...,) in nats."""
+        return sum_of(choice.entropy() for choice in self.choices)
+
+
+def sum_of(tensors: Iterable[Tensor]) -> Tensor:
+    """The sum of at least one tensor."""
+    return reduce(torch.add, tensors)
 
 
 class Gaussian(NamedTuple):

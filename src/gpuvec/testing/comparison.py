@@ -112,7 +112,8 @@ def _cooperative(world: World, observers: Sequence[int], longest: int) -> Callab
             state = played.state
             plain = {"reward": played.reward, "terminated": played.votes.all()}
             plain |= {"agent_mask": played.mask, "agent_terminated": played.left}
-        observations = zip(observers, world.rows(world.state(m.after), t, observers), strict=True)
+        state, after = world.look(state, ()), world.look(world.state(m.after), observers)
+        observations = zip(observers, world.rows(after, t, observers), strict=True)
         return plain | {k: getattr(state, k) for k in world.crowd.fields} | {_observation(i): row for i, row in observations}
 
     return step
@@ -125,4 +126,4 @@ def _observation(i: int) -> str:
 def _calls(world: World, observers: int) -> int:
     """About how many calls of author functions a step and the observations of some agents take."""
     agents, perception = len(world.agents), world.crowd.perception
-    return agents * (len(world.env.phases) + 4) + observers * (perception.slots + (agents if perception.look else 0) + 1)
+    return agents * (len(world.env.phases) + 4) + observers * (perception.slots + (agents if world.crowd.search else 0) + 1)

@@ -28,8 +28,8 @@ REDUCED = {"count": (np.int32, "bool"), "least": (np.int32, "number"), "any": (n
 def check_types(env: Cooperative) -> str:
     """Compiles the author's functions as kernels do, and looks at the type of every value in them.
 
-    Only `reset` and phases may write to the state, and not to role and member. What a search found is for `see` and
-    `observe` alone; `reset` may write there, as it has to under parameters without a search.
+    Only `reset` and phases may write to the state, and not to role and member. What a search finds is for `see` and
+    `observe` alone.
 
     Raises:
         AuthoringError: a function that cannot be compiled, a value that no kernel should hold, a wrong result, or a write
@@ -41,9 +41,9 @@ def check_types(env: Cooperative) -> str:
     i, p = types.int32, typeof(known(env))
     t = types.NamedTuple([types.int32] * 2, Time)
     action, mutable = action_type(crowd.actions), _state_type(env, crowd, writes=True)
-    begun = _state_type(env, crowd, writes=True, found=True)
     s, found = _state_type(env, crowd), _state_type(env, crowd, found=True)
     observe, see, _, look = crowd.perception
+    before = (look,) if isinstance(look, Reduction) else ()
 
     def returns(name: str, function: Any, parameters: str, arguments: tuple[Any, ...], result: str) -> None:
         check_parameters(name, function, parameters)
@@ -51,8 +51,8 @@ def check_types(env: Cooperative) -> str:
         if not isinstance(given, allowed):
             raise fault(function, f"{name} returns {types.unliteral(given)}; it must return {rule}")
 
-    returns("reset", env.reset, "i, s, key, p", (i, begun, KEY, p), "nothing")
-    for phase in env.phases:
+    returns("reset", env.reset, "i, s, key, p", (i, mutable, KEY, p), "nothing")
+    for phase in (*env.phases, *before):
         if isinstance(phase, Reduction):
             dtype, result = REDUCED[phase.kind]
             name = f"{phase.kind}_of({phase.field!r}, ...)"
@@ -67,10 +67,10 @@ def check_types(env: Cooperative) -> str:
     returns("terminated", env.terminated, "i, s, p", (i, s, p), "bool")
     if env.present is not None:
         returns("present", env.present, "i, s, p", (i, s, p), "bool")
-    if look is not None:
-        returns("distance", look.distance, "i, j, s, p", (i, i, s, p), "float")
-        if look.seekers is not None:
-            returns("seekers", look.seekers, "i, s, p", (i, s, p), "bool")
+    if crowd.search is not None:
+        returns("distance", crowd.search.distance, "i, j, s, p", (i, i, s, p), "float")
+        if crowd.search.seekers is not None:
+            returns("seekers", crowd.search.seekers, "i, s, p", (i, s, p), "bool")
     seen = _features("see", see, "i, slot, s, t, p", (i, i, found, t, p))
     _check_row(crowd, seen, _features("observe", observe, "i, s, t, p", (i, found, t, p)))
     return "every value is a float32, an integer or a bool; only reset and phases write"

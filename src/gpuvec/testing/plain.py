@@ -110,7 +110,7 @@ class World:
     def phase(self, phase: Any, s: Any, actions: Sequence[Any], key: Key) -> Any:
         """The state after a phase of all agents, which changes the arrays of `s`."""
         if isinstance(phase, Reduction):
-            return s._replace(**{phase.field: reduce(phase.kind, self.each(phase.of, s, self.p))})
+            return self._reduced(phase, s)
         for i in self.agents:
             plainly(phase, i, self.shown(s), actions[i], key, self.p)
         return s
@@ -129,19 +129,19 @@ class World:
         reward = np.array(self.each(self.env.reward, s, t, self.p), np.float32)
         return Played(s, reward, np.array(self.each(self.env.terminated, s, self.p), np.bool_), mask, left)
 
-    def rows(self, s: Any, t: Time, agents: Sequence[int] | None = None) -> Any:
-        """(A, D) float32 observations after a search, or those of these agents alone; fills the field of the search."""
-        perception, slots, rows = self.crowd.perception, range(self.crowd.perception.slots), []
-        for i in self.agents if agents is None else agents:
-            shown = self.shown(s)
-            if perception.look is not None:
-                getattr(s, perception.look.field)[i] = self._look(perception.look, i, shown)
-            seen = [plainly(perception.see, i, slot, shown, t, self.p) for slot in slots] if perception.see else []
-            own = plainly(perception.observe, i, shown, t, self.p)
-            rows.append([x for feature in zip(*seen, strict=True) for x in feature] + list(own))
-        return np.array(rows, np.float32)
+    def look(self, s: Any, agents: Sequence[int] | None = None) -> Any:
+        """The state after what runs before observations, which changes the arrays of `s`; only these agents search."""
+        look = self.crowd.perception.look
+        if isinstance(look, Reduction):
+            return self._reduced(look, s)
+        for i in (self.agents if agents is None else agents) if isinstance(look, Nearest) else ():
+            getattr(s, look.field)[i] = self._nearest(look, i, self.shown(s))
+        return s
 
-    def _look(self, look: Nearest, i: int, s: Any) -> list[int]:
+    def _reduced(self, reduction: Reduction, s: Any) -> Any:
+        return s._replace(**{reduction.field: reduce(reduction.kind, self.each(reduction.of, s, self.p))})
+
+    def _nearest(self, look: Nearest, i: int, s: Any) -> list[int]:
         """The agents that i finds, and -1 in the places that are left."""
         found: list[tuple[Any, int]] = []
         if look.seekers is None or plainly(look.seekers, i, s, self.p):
@@ -149,6 +149,16 @@ class World:
         nearest = [j for _, j in sorted(pair for pair in found if pair[0] < np.inf)]
         places = self.crowd.arrays[look.field].shape[1]
         return (nearest + [-1] * places)[:places]
+
+    def rows(self, s: Any, t: Time, agents: Sequence[int] | None = None) -> Any:
+        """(A, D) float32 observations of a state after `look`, or those of these agents alone."""
+        observe, see, slots, _ = self.crowd.perception
+        shown, rows = self.shown(s), []
+        for i in self.agents if agents is None else agents:
+            seen = [plainly(see, i, slot, shown, t, self.p) for slot in range(slots)] if see is not None else []
+            own = plainly(observe, i, shown, t, self.p)
+            rows.append([x for feature in zip(*seen, strict=True) for x in feature] + list(own))
+        return np.array(rows, np.float32)
 
 
 def reduce(kind: str, values: Sequence[Any]) -> Any:

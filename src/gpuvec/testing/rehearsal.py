@@ -155,6 +155,7 @@ class Rehearsal:
         """Looks at the observations of some agents."""
         n, step = len(self._world.agents), self._times[row]
         agents = self._random.permutation(n)[:OBSERVERS].tolist()
+        self._states[row] = self._world.look(self._states[row], agents)
         rows = self._world.rows(self._states[row], Time(step, self._limit), agents)
         check_observations(self.env, rows, [f"agent {i}" for i in agents], step)
         self.rules.forget()

@@ -15,7 +15,7 @@ def groups(sim: Simulation, framework: Framework) -> dict[str, Any]:
     """{role: slice, (n,) indices or (E, n) indices}; waits for the device, as roles are set but seldom."""
     if not isinstance(sim.signature, Crowd) or not sim.signature.roles:
         return {}
-    member = sim.buffers["state_member"]
+    member = sim.field("member")
     alike = bool((member == member[:1]).all())
     order = member[0] if isinstance(member, np.ndarray) else member[0].get()
     found: dict[str, Any] = {}

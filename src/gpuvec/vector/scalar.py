@@ -15,6 +15,22 @@ from gpuvec.spec import Single
 from gpuvec.vector.env import VectorEnv
 
 
+def checked(action: Any, space: gym.Space[Any]) -> NDArray[Any]:
+    """One agent's action as an array: int64, for a Box float64.
+
+    Raises:
+        ValueError: a Discrete or MultiDiscrete action outside its space, a Box action of a wrong shape or not finite.
+    """
+    if isinstance(space, gym.spaces.Box):
+        given = np.asarray(action, np.float64)
+        if given.shape != space.shape or not np.isfinite(given).all():
+            raise ValueError(f"action {action!r} is not allowed; expected {space.shape} finite numbers, clipped to {space}.")
+        return given
+    if not space.contains(action):
+        raise ValueError(f"action {action!r} is not allowed; the action space is {space}.")
+    return np.asarray(action, np.int64)
+
+
 class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
     """One copy of an environment; built by `gymnasium.make("gpuvec/...")`, which adds the step limit.
 
@@ -63,17 +79,7 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         Raises:
             ValueError: a Discrete or MultiDiscrete action outside its space, a Box action of a wrong shape or not finite.
         """
-        space = self.action_space
-        if isinstance(space, gym.spaces.Box):
-            given = np.asarray(action, np.float64)
-            if given.shape != space.shape or not np.isfinite(given).all():
-                raise ValueError(
-                    f"action {action!r} is not allowed; expected {space.shape} finite numbers, clipped to {space}."
-                )
-        else:
-            if not space.contains(action):
-                raise ValueError(f"action {action!r} is not allowed; the action space is {space}.")
-            given = np.asarray(action, np.int64)
+        given = checked(action, self.action_space)
         if self._over:
             gym.logger.warn("this episode has terminated: call reset() first. A step changes nothing and gives reward 0.")
         obs, reward, terminated, _, _ = self._rows.step(given[None])

@@ -28,3 +28,13 @@ def of_agents(space: gym.Space[Any], agents: int) -> gym.Space[Any]:
     if isinstance(space, gym.spaces.MultiDiscrete):
         return gym.spaces.MultiDiscrete(np.tile(space.nvec, (agents, 1)), start=np.tile(space.start, (agents, 1)))
     return batched(space, agents)
+
+
+def of_one(space: gym.Space[Any]) -> gym.Space[Any]:
+    """The space of one agent, from `of_agents` of all."""
+    if isinstance(space, gym.spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return gym.spaces.Discrete(int(space.nvec[0]), start=int(space.start[0]))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return gym.spaces.MultiDiscrete(space.nvec[0], start=space.start[0])
+    assert isinstance(space, gym.spaces.Box), "there are no others"
+    return gym.spaces.Box(space.low[0], space.high[0], dtype=space.dtype)

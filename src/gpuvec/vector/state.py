@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.signature import Crowd, Signature
+from gpuvec.engine.signature import Crowd
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.framework import as_native
@@ -16,15 +16,7 @@ from gpuvec.vector.framework import as_native
 
 def get_state(sim: Simulation) -> dict[str, Any]:
     """{field: (E,) or (E, A) array of the device's module}: a copy of the physical state."""
-    return {name: _place(sim, name).copy() for name in sim.env.state._fields if name in sim.signature.fields}
-
-
-def _place(sim: Simulation, name: str) -> Any:
-    """The array that holds a field."""
-    s = sim.signature
-    if isinstance(s, Signature) and name in s.floats:
-        return sim.buffers["state"][:, s.floats.index(name)]
-    return sim.buffers[f"state_{name}"]
+    return {name: sim.field(name).copy() for name in sim.env.state._fields if name in sim.signature.fields}
 
 
 def _checked(sim: Simulation, fields: Mapping[str, Any], rows: int, per_row: str, one_for_all: bool) -> dict[str, Any]:
@@ -55,7 +47,7 @@ def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
     if "role" in arrays:
         arrays["role"] = _roles(sim, arrays["role"])
     for name, values in arrays.items():
-        target = _place(sim, name)
+        target = sim.field(name)
         chosen = rows.reshape(n, *(1,) * (target.ndim - 1))
         if name == "role":
             sim.set_roles(xp.where(chosen, values, target))

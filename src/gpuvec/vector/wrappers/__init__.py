@@ -8,6 +8,7 @@ CUDA graph after one eager step: all state lies in buffers that are updated in p
 from gpuvec.vector.wrappers.base import StatefulWrapper, Wrapper
 from gpuvec.vector.wrappers.clip_action import ClipAction
 from gpuvec.vector.wrappers.clip_reward import ClipReward
+from gpuvec.vector.wrappers.flatten_agents import FlattenAgents
 from gpuvec.vector.wrappers.namespace import WrapperError
 from gpuvec.vector.wrappers.normalize_observation import NormalizeObservation
 from gpuvec.vector.wrappers.normalize_reward import NormalizeReward
@@ -19,6 +20,7 @@ __all__ = [
     "ClipAction",
     "ClipReward",
     "EpisodeSummary",
+    "FlattenAgents",
     "NormalizeObservation",
     "NormalizeReward",
     "RecordEpisodeStatistics",

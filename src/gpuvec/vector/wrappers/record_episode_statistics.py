@@ -76,6 +76,9 @@ class RecordEpisodeStatistics(StatefulWrapper):
         b = self._buffers
         b.place(reward)
         xp, live = b.ns.xp, ~b["over"]
+        mask = info.get("agent_mask")
+        if mask is not None and mask.ndim == 1:  # FlattenAgents: who has left waits for the env's next episode
+            live = live & mask
         total = b["running_return"] + xp.where(live, b.ns.float32(reward), 0)
         length = b["running_length"] + live
         ended = live & (terminated | truncated)
