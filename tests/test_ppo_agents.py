@@ -269,9 +269,8 @@ class TestTraining:
         saved: list[Any] = []
         train(ARGS, lambda ppo, metrics: saved.append(ppo.state_dict()) if ppo.iteration == 20 else None)
         rest = train(ARGS, checkpoint=saved[0])
-        assert [[m[name] for name in METRICS] for m in rest.history] == [
-            [m[name] for name in METRICS] for m in result.history[20:]
-        ]
+        for found, expected in zip(rest.history, result.history[20:], strict=True):
+            np.testing.assert_array_equal([found[name] for name in METRICS], [expected[name] for name in METRICS])
         args, network = policy_of(result.checkpoint, "cpu")
         assert args == result.args
         x = torch.tensor([[-1.0], [1.0]])

@@ -37,7 +37,7 @@ def learner() -> Iterator[Callable[..., Any]]:
 
 def contents(learner: Any) -> dict[str, Any]:
     """Copies of what an iteration wrote, in the order in which it does."""
-    found = {f"storage.{name}": x for name, x in learner.storage._asdict().items()}
+    found = {f"storage.{name}": x for name, x in learner.storage._asdict().items() if x is not None}
     found |= {f"parameter.{name}": x.detach() for name, x in learner.parameters.items()}
     return {name: x.clone() for name, x in found.items()} | {"metrics": learner.metrics.clone()}
 

@@ -6,7 +6,6 @@ import sys
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 NUMBERS = (int, np.integer)
 
@@ -21,7 +20,7 @@ class Access(NamedTuple):
     line: int
 
 
-class Watched(NDArray[Any]):
+class Watched(np.ndarray[Any, np.dtype[Any]]):
     """The elements of a field for all agents, as author code gets them; what it takes out of them is not watched."""
 
     name: str

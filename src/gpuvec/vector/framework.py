@@ -183,10 +183,10 @@ def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
     xp, on_gpu = device.arrays, device.kind == "cuda"
     if type(array).__module__.partition(".")[0] == "torch":
         array = array.detach() if on_gpu and array.is_cuda else array.detach().cpu().numpy()
-    if on_gpu and hasattr(array, "__cuda_array_interface__"):
+    if on_gpu and hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] == 2:
+        array = xp.from_dlpack(array)  # waits for what the producer still computes; the interface of raw pointers does not
+    elif on_gpu and hasattr(array, "__cuda_array_interface__"):
         array = xp.asarray(array)
-    elif on_gpu and hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] == 2:
-        array = xp.from_dlpack(array)
     elif hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):  # NumPy would wrap such an object, not read it
         array = np.from_dlpack(array)
     return xp.asarray(array, dtype, order="C")

@@ -1,0 +1,97 @@
+"""Share of the runners that taggers catch after training with one policy for all, against runners that move at random.
+
+Five taggers and twenty runners on a square of side 20, episodes of 200 steps, skills alike, each sees the ten nearest. Both
+roles learn, with `observe_role`; then the taggers play 1,000 episodes against random runners. Beside them stand taggers
+that move at random, and taggers that know the whole state and head for the nearest runner. Capture and compilation are not
+counted in the times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from measure import Figures, parser
+
+ENV = "gpuvec/TagContinuous-v0"
+OF = ("TagContinuous-v0", "vector", "learners")
+GAME: dict[str, Any] = {
+    "num_taggers": 5, "num_runners": 20, "grid_length": 20.0, "max_episode_steps": 200,
+    "max_acceleration": 0.1, "min_acceleration": -0.1, "num_acceleration_levels": 20,
+    "max_turn": 2.356, "min_turn": -2.356, "num_turn_levels": 20,
+    "tagging_distance": 0.02, "use_full_observation": False, "num_other_agents_observed": 10, "observe_role": True,
+}  # fmt: skip
+
+
+def chase(envs: Any) -> Callable[[Any], Any]:
+    """Taggers who turn to the nearest runner in the game and go as fast as it is far; runners get the action 0."""
+    import torch
+
+    from gpuvec_envs.tag_continuous import levels
+
+    p, taggers, runners = envs.params, envs.roles["tagger"], envs.roles["runner"]
+    accelerations, turns = (
+        torch.as_tensor(levels(*bounds), device=envs.device)
+        for bounds in (
+            (p.min_acceleration, p.max_acceleration, p.num_acceleration_levels),
+            (p.min_turn, p.max_turn, p.num_turn_levels),
+        )
+    )
+    top = p.max_speed * p.skill_level_tagger
+
+    def act(obs: Any) -> Any:
+        s = envs.get_state()
+        mine = {name: s[name][:, taggers] for name in ("x", "y", "heading", "speed", "acceleration")}
+        dx, dy = (s[name][:, None, runners] - mine[name][:, :, None] for name in ("x", "y"))
+        square = (dx.square() + dy.square()).masked_fill(~s["alive"][:, None, runners], math.inf)
+        least, nearest = square.min(-1, keepdim=True)
+        dx, dy = (d.gather(-1, nearest).squeeze(-1) for d in (dx, dy))
+        turn = torch.remainder(torch.atan2(dy, dx) - mine["heading"] + math.pi, 2 * math.pi) - math.pi
+        more = least.squeeze(-1).sqrt().clamp(max=top) - mine["speed"] - mine["acceleration"]
+        actions = torch.zeros(*obs.shape[:2], 2, dtype=torch.int64, device=obs.device)
+        for k, (wanted, offered) in enumerate(((more, accelerations), (turn, turns))):
+            actions[:, taggers, k] = (wanted.unsqueeze(-1) - offered).abs().argmin(-1)
+        return actions
+
+    return act
+
+
+def main() -> None:
+    """Trains and plays with all seeds."""
+    p = parser(__doc__)
+    p.add_argument("--seeds", type=int, default=3)
+    p.add_argument("--device", default="auto")
+    p.add_argument("--steps", type=int, default=None, metavar="N", help="env steps of a training, instead of the preset's")
+    p.add_argument("--small", action="store_true", help="a training that ends on a CPU, and 100 episodes")
+    given = p.parse_args()
+    figures = Figures("tag_training", given.json)
+
+    from gpuvec.engine.device import device
+    from gpuvec.learners.evaluate import policy
+    from gpuvec.learners.ppo import Args, train
+    from gpuvec.learners.versus import at_random, caught
+
+    where = str(device(given.device))
+    episodes = 100 if given.small else 1000
+    setup: dict[str, Any] = {"params": GAME, "episodes": episodes, "device": where}
+    for name, player in (("random", at_random(7)), ("chase", chase)):
+        figures.add(name, 100.0 * caught(player, seed=1000, **setup), "% caught", OF, episodes=episodes)
+    for seed in range(1, given.seeds + 1):
+        try:
+            args = Args(env=ENV, params=GAME, seed=seed, device=where, total_steps=given.steps).resolved(where)
+            if given.small:
+                args = dataclasses.replace(args, num_envs=8, total_steps=given.steps or 400_000)
+            result = train(args)
+        except Exception as error:  # noqa: BLE001  # one seed that fails must not cost the others
+            figures.failed(f"trained.seed{seed}", error)
+            continue
+        last = result.history[-1]
+        share = caught(policy(result.network, greedy=False, seed=seed), seed=1000 + seed, **setup)
+        details = {"episodes": episodes, "steps": int(last["steps"]), "seconds": last["seconds"], "envs": args.num_envs}
+        figures.add(f"trained.seed{seed}", 100.0 * share, "% caught", OF, **details)
+
+
+if __name__ == "__main__":
+    main()
