@@ -81,7 +81,7 @@ def test_rows_differ_from_each_other(device, longest):
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_threads_do_not_matter(mode, monkeypatch):
     """1, 2, 3 and 7 threads share 1,001 rows; the smallest part is shorter than the others."""
-    monkeypatch.setattr(host, "ENVS_PER_THREAD", 100)
+    monkeypatch.setattr(host, "AGENTS_PER_THREAD", 100)
     runs = []
     for threads in (1, 2, 3, 7):
         monkeypatch.setattr(host.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
