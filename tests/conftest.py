@@ -44,6 +44,12 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def simulator() -> str:
+    """The CUDA simulator; the test is skipped where it is off."""
+    return _device("simulator")
+
+
+@pytest.fixture
 def gpu() -> str:
     """A CUDA device; the test is skipped without one, and fails instead when GPUVEC_REQUIRE_GPU=1."""
     _needs_gpu()

@@ -144,10 +144,32 @@ def digest(env, steps, seed=0):
 
 
 SMALL = [mapping.Mapping(e, t, False, True) for e, t in [(1, 32), (2, 64), (5, 32), (8, 128), (3, 256), (8, 1024)]]
+BOXED = [
+    mapping.Mapping(1, 32, False, True, 4), mapping.Mapping(8, 32, False, True, 32), mapping.Mapping(3, 64, False, False, 12),
+    mapping.Mapping(16, 32, False, True, 64),
+]  # fmt: skip
 LARGE = [
     mapping.Mapping(1, 32, True, True, 8, 64), mapping.Mapping(4, 256, True, True, 5, 128),
     mapping.Mapping(1, 1024, True, False, 64, 256), mapping.Mapping(2, 512, True, False, 0, 256),
 ]  # fmt: skip
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(
+    ("full", "shape"),
+    [
+        (False, mapping.Mapping(1, 2, False, True)),  # agents with a stride
+        (True, mapping.Mapping(3, 16, False, True, 12)),  # rows put together by the kernel that plays
+        (False, mapping.Mapping(3, 5, False, False, 12)),
+        (True, mapping.Mapping(2, 16, True, True, 3, 8)),  # by one of their own
+        (True, mapping.Mapping(2, 8, True, True, 2, 2)),  # with fewer threads than slots
+        (False, mapping.Mapping(2, 8, True, False, 0, 8)),  # features straight to their places, after a search
+    ],
+)
+def test_the_simulator_gives_the_same_bits_whatever_the_launch(simulator, monkeypatch, full, shape):
+    kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 5, "length": 9, "full": full}
+    monkeypatch.setattr("gpuvec.engine.kernels.mapping", lambda crowd, num_envs: shape)
+    assert digest(make(7, simulator, **kwargs), 8) == digest(make(7, "cpu", **kwargs), 8)
 
 
 @pytest.mark.gpu
@@ -155,7 +177,7 @@ class TestLaunches:
     @pytest.mark.parametrize("full", [False, True])
     def test_the_same_bits_whatever_the_launch(self, gpu, monkeypatch, full):
         known = digest(make(33, "cpu", autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full), 60)
-        for shape in (*SMALL, *LARGE):
+        for shape in (*SMALL, *BOXED, *LARGE):
             monkeypatch.setattr("gpuvec.engine.kernels.mapping", lambda crowd, num_envs, shape=shape: shape)
             env = make(33, gpu, autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full)
             assert digest(env, 60) == known, shape

@@ -15,6 +15,7 @@ class Arrays(NamedTuple):
 
     view: Any  # view(buffer, index, shape, dtype) -> the index-th C-contiguous array of that shape
     part: Any  # part(array, start, shape) -> the C-contiguous array of that shape which begins there in a one-dimensional one
+    natural: Any  # natural(x) -> x as int64, known not to be negative, so that an index needs no look at its sign
     divide: Any  # divide(u, n) -> (u // n, u % n) as int64, of numbers below 2**32; by a constant it takes no division
     spread: Any  # spread(buffer, start, stride, values): element start + f * stride becomes float32(values[f])
     put: Any  # put(array, start, stride, values): likewise in a one-dimensional array
@@ -76,6 +77,14 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
         return kind(array, start, shape), codegen
 
     @extending.intrinsic
+    def natural(typingctx: Any, number: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            (x,) = args
+            return builder.zext(builder.trunc(x, half) if x.type.width > 32 else x, word)
+
+        return types.int64(number), codegen
+
+    @extending.intrinsic
     def divide(typingctx: Any, number: Any, by: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             a, n = (builder.trunc(x, half) if x.type.width > 32 else x for x in args)
@@ -121,7 +130,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
 
         return types.uint32(value), codegen
 
-    return Arrays(view, part, divide, spread, put, move, bits)
+    return Arrays(view, part, natural, divide, spread, put, move, bits)
 
 
 def host_arrays() -> Arrays:

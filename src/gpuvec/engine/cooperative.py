@@ -1,10 +1,9 @@
 """Environments of many agents: composes the author's functions into segments, between which all agents wait for each other.
 
-A segment is `segment(b, w, e0, m, thread, threads, clock)`: it does its part of the work on envs e0 to e0 + m of batch `b`,
-which `threads` threads share by walking envs or agents with a stride. `w`, the work, holds what they know together; on a CPU
-one thread walks one env. Whatever the shape of the launch, every element is computed by the same operations in the same order.
+Whatever the shape of the launch, every element is computed by the same operations in the same order. `w`, the work, holds
+what the threads of a block know together; on a CPU one thread walks one env.
 
-Letters: e an env, k that env within the block, u an agent within the block, i an agent within its env.
+Letters: e an env, k that env within the block, i an agent within its env, A agents per env.
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.actions import actions, early
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.crowd_state import AGAINST, IDLE, OVER, START, TIME, crowd_state
+from gpuvec.engine.crowd_state import AGAINST, COUNTERS, IDLE, OVER, START, TIME, crowd_state
 from gpuvec.engine.jit import device, inline
+from gpuvec.engine.mapping import Mapping
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
-from gpuvec.engine.reduction import IF_OVER, IN_ANY, UNLESS_IDLE, Tally, reduction
+from gpuvec.engine.reduction import Tally, reduction
 from gpuvec.engine.rows import Rows, rows
+from gpuvec.engine.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.signature import Crowd, signature
 from gpuvec.engine.streams import streams
 from gpuvec.spec import Cooperative, Reduction
 
-f32, i32, u32, u64, b1 = np.float32, np.int32, np.uint32, np.uint64, np.bool_
+f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
 
 
 class Program(NamedTuple):
-    """What happens in a reset and in a step, barriers in between."""
+    """What happens in a reset and in a step."""
 
     work: Any  # the NamedTuple class of `w`
     arrays: dict[str, tuple[Any, tuple[int, ...]]]  # its fields: (dtype, shape) of the arrays
-    reset: tuple[Any, ...]  # segments, with the request as a last argument
-    step: tuple[Any, ...]  # segments, and after them
-    closing: Any  # a segment that tells whether an episode is over in its envs
-    over: tuple[Any, ...]  # segments if one is
-    end: tuple[Any, ...]  # segments
+    reset: tuple[Segment, ...]
+    step: tuple[Segment, ...]  # and after them
+    closing: Segment  # tells whether an episode is over in its envs
+    over: tuple[Segment, ...]  # if one is
+    end: tuple[Segment, ...]
     rows: Rows  # what writes the observations, if that is left to kernels of their own
 
 
-def compose(
-    env: Cooperative, variant: Variant, access: Access, arrays: Arrays, tally: Tally, split: bool, envs: int, stage: bool
-) -> Program:
+def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, tally: Tally, given: Mapping) -> Program:
     """The program of `env`.
 
     Args:
@@ -54,15 +53,13 @@ def compose(
         access: the operations on buffers.
         arrays: further ones.
         tally: the operations on what the threads of a block count together.
-        split: whether observations are left to kernels of their own.
-        envs: how many a block has.
-        stage: whether the state is kept in the work while a kernel runs.
+        given: how it is laid over a GPU, or `ONE_BY_ONE`.
     """
     crowd = signature(env)
     assert isinstance(crowd, Crowd), "of a Cooperative"
     (A,) = crowd.agents
+    envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile > 0 and not given.split
     load, store, *_, emit, _, lowest, _ = access
-    divide = arrays.divide
     state = crowd_state(env, crowd, variant, access, arrays, envs if stage else 0)
     row, look, clear, pooled, role_of = state.row, state.look, state.clear, state.pooled, state.role
     pull, push, pull_scalars, push_scalars = state.pull, state.push, state.pull_scalars, state.push_scalars
@@ -71,8 +68,8 @@ def compose(
     action, fault = actions(env.spaces(env.params)[1], crowd.actions, variant, access)
     fetch, fetched = early(crowd.actions, variant, access)
     key, own_key, asked, renew, share = streams(access)
-    written = rows(env, crowd, variant, access, arrays, state)
-    time, straight = written.time, written.straight
+    written = rows(env, crowd, variant, access, arrays, state, given)
+    time = written.time
     reset, reward, vote = device(env.reset), device(env.reward), device(env.terminated)
     present = _present(env)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
@@ -85,6 +82,24 @@ def compose(
     counted = len(reductions) + 2 * isinstance(crowd.perception.look, Reduction)
 
     @inline
+    def idle(w: Any, k: int) -> bool:
+        """Whether the env's episode ended in the last step."""
+        return not same_step and w.now[k, IDLE] != i32(0)
+
+    @inline
+    def playing(w: Any, k: int) -> bool:
+        return not idle(w, k)
+
+    @inline
+    def over(w: Any, k: int) -> bool:
+        """Whether it ended in this step, or is about to be reset."""
+        return bool(w.now[k, OVER] != i32(0))
+
+    @inline
+    def any_env(w: Any, k: int) -> bool:
+        return True
+
+    @inline
     def first(b: Any, w: Any, e: int, k: int, i: int, key_: Any, p: Any) -> None:
         """Agent i's first state of the episode with that key."""
         s = row(b, w, e, k)
@@ -93,216 +108,193 @@ def compose(
             pooled(b, s, i, key_)
 
     @inline
-    def opening(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-        for k in range(thread, m, threads):
-            e = e0 + k
-            start = load(b.start, e, u32)
-            w.now[k, START], w.now[k, TIME] = i32(start), i32(clock - start)
-            w.now[k, IDLE] = not same_step and start == u32(clock)  # its episode ended in the last step
-            w.now[k, AGAINST] = i32(0)
-            for j in range(counted):
-                w.counters[k, j] = u64(0)
-            pull_scalars(b, w, e, k)
-            if w.now[k, IDLE]:
-                if next_step:
-                    clear(w, k)
-                else:
-                    w.now[k, TIME] = load(b.last_time, e, i32)
-                    if validate:
-                        lowest(b.faults, 1, u64(e) << u64(32))
-        for u in range(thread, m * A, threads):  # nothing here is read that another thread writes: `start` is, in `closing`
-            k, i = divide(u, A)
-            e, v = e0 + k, e0 * A + u
-            if stage:
-                pull(b, w, e, k, i)
-                fetch(b, w, v, u)
-            start = load(b.start, e, u32)
-            idle = not same_step and start == u32(clock)
-            here = not idle and present(i, row(b, w, e, k), params(b, e))
-            store(b.agent_mask, v, here, b1)
-            if validate and here:
-                fault(b, v)
+    def open_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
+        start = load(b.start, e, u32)
+        w.now[k, START], w.now[k, TIME] = i32(start), i32(clock - start)
+        w.now[k, IDLE] = not same_step and start == u32(clock)
+        w.now[k, AGAINST] = i32(0)
+        for j in range(counted):
+            w.now[k, COUNTERS + j], w.least[k, j] = i32(0), i64(0)
+        pull_scalars(b, w, e, k)
+        if idle(w, k):
+            if next_step:
+                clear(w, k)
+            else:
+                w.now[k, TIME] = load(b.last_time, e, i32)
+                if validate:
+                    lowest(b.faults, 1, u64(e) << u64(32))
 
     @inline
-    def renewing(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-        for u in range(thread, m * A, threads):
-            k, i = divide(u, A)
-            e = e0 + k
-            if w.now[k, IDLE]:
-                first(b, w, e, k, i, key(b, e, u32(clock), 0), params(b, e))
+    def open_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        """Nothing here is read that another thread writes: `start` is, in `close`."""
+        v = e * A + i
+        if stage:
+            pull(b, w, e, k, i)
+            fetch(b, w, v, k * A + i)
+        start = load(b.start, e, u32)
+        here = (same_step or start != u32(clock)) and present(i, row(b, w, e, k), params(b, e))
+        store(b.agent_mask, v, here, b1)
+        if validate and here:
+            fault(b, v)
+
+    @inline
+    def begin_anew(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        if idle(w, k):
+            first(b, w, e, k, i, key(b, e, u32(clock), 0), params(b, e))
 
     def phase(function: Any) -> Any:
         act = device(function)
 
         @inline
-        def segment(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-            for u in range(thread, m * A, threads):
-                k, i = divide(u, A)
-                e = e0 + k
-                if not w.now[k, IDLE]:
-                    choice = fetched(w, u) if stage else action(b, e0 * A + u)
-                    act(i, row(b, w, e, k), choice, key(b, e, u32(w.now[k, START]), w.now[k, TIME]), params(b, e))
+        def take_part(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+            if playing(w, k):
+                choice = fetched(w, k * A + i) if stage else action(b, e * A + i)
+                act(i, row(b, w, e, k), choice, key(b, e, u32(w.now[k, START]), w.now[k, TIME]), params(b, e))
 
-        return segment
+        return take_part
 
     @inline
-    def rewarding(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-        for u in range(thread, m * A, threads):
-            k, i = divide(u, A)
-            e, v = e0 + k, e0 * A + u
-            s, p = row(b, w, e, k), params(b, e)
-            gained, left = f32(0.0), False
-            if not w.now[k, IDLE]:
-                gained = f32(reward(i, s, time(w.now[k, TIME]), p))
-                left = load(b.agent_mask, v, b1) and not present(i, s, p)
-                if not vote(i, s, p):
-                    count(w.now, k, AGAINST)
-            emit(b.agent_terminated, v, left, b1)
-            if one_reward:
-                store(b.agent_reward, v, gained, f32)
-            else:
-                emit(b.reward, v, gained, f32)
+    def gain(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        v, s, p = e * A + i, row(b, w, e, k), params(b, e)
+        gained, left = f32(0.0), False
+        if playing(w, k):
+            gained = f32(reward(i, s, time(w.now[k, TIME]), p))
+            left = load(b.agent_mask, v, b1) and not present(i, s, p)
+            if not vote(i, s, p):
+                count(w.now, k, AGAINST)
+        emit(b.agent_terminated, v, left, b1)
+        if one_reward:
+            store(b.agent_reward, v, gained, f32)
+        else:
+            emit(b.reward, v, gained, f32)
 
     @inline
-    def closing(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> bool:
-        some = False
-        for k in range(thread, m, threads):
-            e = e0 + k
-            dead = not w.now[k, IDLE] and w.now[k, AGAINST] == i32(0)
-            late = not w.now[k, IDLE] and w.now[k, TIME] >= limit
-            over = dead or late
-            w.now[k, OVER], some = over, some or over
-            emit(b.terminated, e, dead, b1)
-            emit(b.truncated, e, late, b1)
-            if one_reward:
-                s, total = row(b, w, e, k), f32(0.0)
-                for i in range(A):
-                    if role < 0 or role_of(s, i) == role:
-                        total += load(b.agent_reward, e * A + i, f32)
-                emit(b.reward, e, total, f32)
-            if over:
-                store(b.last_time, e, w.now[k, TIME], i32)
-            if over and same_step:
-                store(b.start, e, u32(clock), u32)
-            elif over or (w.now[k, IDLE] and not next_step):
-                store(b.start, e, u32(clock + u32(1)), u32)
-            if same_step:
-                emit(b.final_mask, e, over, b1)
-            if next_step and w.now[k, IDLE]:
-                w.now[k, TIME] = i32(0)
-        return some
+    def close(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> bool:
+        dead = playing(w, k) and w.now[k, AGAINST] == i32(0)
+        late = playing(w, k) and w.now[k, TIME] >= limit
+        ended = dead or late
+        w.now[k, OVER] = ended
+        emit(b.terminated, e, dead, b1)
+        emit(b.truncated, e, late, b1)
+        if one_reward:
+            s, total = row(b, w, e, k), f32(0.0)
+            for i in range(A):
+                if role < 0 or role_of(s, i) == role:
+                    total += load(b.agent_reward, e * A + i, f32)
+            emit(b.reward, e, total, f32)
+        if ended:
+            store(b.last_time, e, w.now[k, TIME], i32)
+        if ended and same_step:
+            store(b.start, e, u32(clock), u32)
+        elif ended or (idle(w, k) and not next_step):
+            store(b.start, e, u32(clock + u32(1)), u32)
+        if same_step:
+            emit(b.final_mask, e, ended, b1)
+        if next_step and idle(w, k):
+            w.now[k, TIME] = i32(0)
+        return ended
 
     @inline
-    def looking(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-        for u in range(thread, m * A, threads):
-            k, i = divide(u, A)
-            look(i, row(b, w, e0 + k, k), params(b, e0 + k))
+    def seek(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        look(i, row(b, w, e, k), params(b, e))
 
     @inline
-    def final_rows(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-        for k in range(m):
-            if w.now[k, OVER]:
-                straight(b, w, b.final_obs, e0, k * A, (k + 1) * A, thread, threads)
+    def seek_if_over(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        if over(w, k):
+            look(i, row(b, w, e, k), params(b, e))
 
     @inline
-    def beginning(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-        """The next episode of envs that ended; where observations are written elsewhere, after their last state is put by."""
-        for k in range(thread, m, threads):
-            if w.now[k, OVER]:
-                if split:
-                    put_scalars_by(b, w, e0 + k, k)
-                clear(w, k)
-                w.now[k, TIME] = i32(0)
-        for u in range(thread, m * A, threads):
-            k, i = divide(u, A)
-            e = e0 + k
-            if w.now[k, OVER]:
-                if split:
-                    put_by(b, w, e, k, i)
-                first(b, w, e, k, i, key(b, e, u32(clock), 0), params(b, e))
+    def end_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
+        """Where observations are written by another kernel, it finds the last state put by."""
+        if over(w, k):
+            if split:
+                put_scalars_by(b, w, e, k)
+            clear(w, k)
+            w.now[k, TIME] = i32(0)
 
     @inline
-    def looking_over(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-        for u in range(thread, m * A, threads):
-            k, i = divide(u, A)
-            if w.now[k, OVER]:
-                look(i, row(b, w, e0 + k, k), params(b, e0 + k))
+    def end_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        if over(w, k):
+            if split:
+                put_by(b, w, e, k, i)
+            first(b, w, e, k, i, key(b, e, u32(clock), 0), params(b, e))
 
     @inline
-    def ending(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-        if not split:
-            straight(b, w, b.obs, e0, 0, m * A, thread, threads)
-        for k in range(thread, m, threads):
-            push_scalars(b, w, e0 + k, k)
-        if stage:
-            for u in range(thread, m * A, threads):
-                k, i = divide(u, A)
-                push(b, w, e0 + k, k, i)
+    def keep_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
+        push_scalars(b, w, e, k)
 
     @inline
-    def asking(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int, r: Any) -> None:
-        for k in range(thread, m, threads):
-            e = e0 + k
-            if e == 0:  # no row reads the shared stream in a reset, so its first may rewrite it
-                share(b, clock, r)
-            w.now[k, OVER] = asked(b, e, r)
-            for j in range(counted):
-                w.counters[k, j] = u64(0)
-            pull_scalars(b, w, e, k)
-            if w.now[k, OVER]:
-                renew(b, e, clock, r)
-                clear(w, k)
-            start = load(b.start, e, u32)
-            w.now[k, TIME] = load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start)
-        for u in range(thread, m * A, threads):
-            k, i = divide(u, A)
-            if stage:
-                pull(b, w, e0 + k, k, i)
+    def keep_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        push(b, w, e, k, i)
 
     @inline
-    def resetting(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int, r: Any) -> None:
-        for u in range(thread, m * A, threads):
-            k, i = divide(u, A)
-            e = e0 + k
-            if w.now[k, OVER]:
-                first(b, w, e, k, i, own_key(b, e, u32(clock), 0), reset_params(b, e, r))
+    def ask(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
+        if e == 0:  # no row reads the shared stream in a reset, so its first may rewrite it
+            share(b, clock, r)
+        w.now[k, OVER] = asked(b, e, r)
+        for j in range(counted):
+            w.now[k, COUNTERS + j], w.least[k, j] = i32(0), i64(0)
+        pull_scalars(b, w, e, k)
+        if over(w, k):
+            renew(b, e, clock, r)
+            clear(w, k)
+        start = load(b.start, e, u32)
+        w.now[k, TIME] = load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start)
 
-    def plain(segment: Any) -> Any:
-        """A segment of a step as one of a reset."""
+    @inline
+    def fetch_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        pull(b, w, e, k, i)
 
-        @inline
-        def with_request(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int, r: Any) -> None:
-            segment(b, w, e0, m, thread, threads, clock)
+    @inline
+    def start_over(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        if over(w, k):
+            first(b, w, e, k, i, own_key(b, e, u32(clock), 0), reset_params(b, e, r))
 
-        return with_request
+    def reduced(entry: Reduction, number: int, where: Any) -> list[Segment]:
+        return list(reduction(entry, number, tally, arrays, state, params, where, A, given))
 
-    def reduced(entry: Reduction, number: int, where: int) -> list[Any]:
-        return list(reduction(entry, number, A, tally, arrays, state, params, where))
-
-    played: list[Any] = []
+    played: list[Segment] = []
     for entry in env.phases:
-        isreduction = isinstance(entry, Reduction)
-        played += reduced(entry, reductions.index(entry), UNLESS_IDLE) if isreduction else [phase(entry)]
-    before: list[Any] = []  # what looks before the last observation of an episode, and before every observation
-    always: list[Any] = []
+        if isinstance(entry, Reduction):
+            played += reduced(entry, reductions.index(entry), playing)
+        else:
+            played.append(Segment(AGENTS, phase(entry)))
+    before: list[Segment] = []  # what looks before the last observation of an episode, and before every observation
+    always: list[Segment] = []
     if isinstance(crowd.perception.look, Reduction):
-        before, always = (reduced(crowd.perception.look, len(reductions) + n, w) for n, w in enumerate((IF_OVER, IN_ANY)))
+        before, always = (reduced(crowd.perception.look, len(reductions) + n, w) for n, w in enumerate((over, any_env)))
     elif crowd.search and not split:
-        before, always = [looking_over], [looking]
-    held: dict[str, tuple[Any, tuple[int, ...]]] = {"now": (i32, (envs, 5))}
+        before, always = [Segment(AGENTS, seek_if_over)], [Segment(AGENTS, seek)]
+    if not split:
+        before += written.last
+        always += written.fill if boxed else written.straight
+    always.append(Segment(ENVS, keep_env, wait=False))
+    if stage:
+        always.append(Segment(AGENTS, keep_agent, wait=False))
+    if boxed:
+        always += written.drain
+    held: dict[str, tuple[Any, tuple[int, ...]]] = {"now": (i32, (envs, COUNTERS + counted))}
     held |= {name: (dtype, (envs, *shape)) for name, (dtype, shape) in state.rows.items()}
     held |= {name: (dtype, (size,)) for name, (dtype, size) in state.flat.items()}
     if stage:
         held["actions"] = (crowd.actions.dtype, (envs * A * max(1, crowd.actions.components),))
-    held["counters"] = (u64, (envs, max(1, counted)))
+    if boxed:
+        held["box"] = (f32, (envs * A * crowd.features + 8,))
+    held["least"] = (i64, (envs, max(1, counted)))
+    opening = (Segment(ENVS, open_env, wait=False), Segment(AGENTS, open_agent))
     return Program(
         work=NamedTuple("Work", [(name, Any) for name in held]),
         arrays=held,
-        reset=(asking, resetting, *map(plain, (*always, ending))),
-        step=(opening, *([renewing] if next_step else []), *played, rewarding),
-        closing=closing,
-        over=(*before, *([] if split else [final_rows]), beginning) if same_step else (),
-        end=(*always, ending),
+        reset=(
+            Segment(ENVS, ask, wait=not stage),
+            *([Segment(AGENTS, fetch_agent)] if stage else []),
+            Segment(AGENTS, start_over),
+            *always,
+        ),
+        step=(*opening, *([Segment(AGENTS, begin_anew)] if next_step else []), *played, Segment(AGENTS, gain)),
+        closing=Segment(ENVS, close),
+        over=(*before, Segment(ENVS, end_env, wait=False), Segment(AGENTS, end_agent)) if same_step else (),
+        end=tuple(always),
         rows=written,
     )
 

@@ -41,7 +41,8 @@ class CrowdState(NamedTuple):
     flat: dict[str, tuple[Any, int]]  # {name in the work: (dtype, number of elements)}
 
 
-START, TIME, IDLE, OVER, AGAINST = range(5)  # columns of `w.now`; AGAINST counts agents that do not want the end
+# Columns of `w.now`. AGAINST counts agents that do not want the end, and from COUNTERS on are the counters of reductions.
+START, TIME, IDLE, OVER, AGAINST, COUNTERS = range(6)
 
 
 def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, arrays: Arrays, staged: int) -> CrowdState:

@@ -87,7 +87,14 @@ def device_tally() -> Tally:
     def most(array: Any, k: int, j: int, value: int) -> None:
         cuda.atomic.max(array, (k, j), value)
 
-    return Tally(count, most)
+    @cuda.jit(device=True, forceinline=True)
+    def most_of_block(array: Any, k: int, j: int, value: int) -> None:
+        for other in (16, 8, 4, 2, 1):  # among the lanes of a warp first: a shared counter takes them one after the other
+            value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, other))
+        if cuda.laneid == 0:
+            cuda.atomic.max(array, (k, j), value)
+
+    return Tally(count, most, most_of_block)
 
 
 def kernel_signature(batch: Any, request: Any | None, dtypes: tuple[Any, ...]) -> Any:

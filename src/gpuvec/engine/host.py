@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,11 @@ from gpuvec.engine.batch import Variant
 from gpuvec.engine.cooperative import compose as compose_many
 from gpuvec.engine.dialect import explaining
 from gpuvec.engine.jit import generated, inline
+from gpuvec.engine.mapping import ONE_BY_ONE
 from gpuvec.engine.memory import host_memory
 from gpuvec.engine.parameters import request, request_dtypes
 from gpuvec.engine.reduction import host_tally
+from gpuvec.engine.segments import Block, Segment, loop
 from gpuvec.engine.signature import layout, signature
 from gpuvec.engine.single import compose as compose_one
 from gpuvec.spec import Environment, Single
@@ -27,38 +30,42 @@ from gpuvec.spec import Environment, Single
 AGENTS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
 
 
-def _composed(env: Environment, variant: Variant) -> tuple[Any, Any, Any]:
-    """(work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env, `w` what `work()` gives."""
-    access = host_memory()
+def _composed(env: Environment, variant: Variant) -> tuple[int, Any, Any, Any]:
+    """(size, work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env.
+
+    `w` is what `work(place)` gives, views of `size` bytes at that address: Numba would count references to arrays.
+    """
+    access, arrays, size = host_memory(), host_arrays(), 0
     if isinstance(env, Single):
         begin, advance = compose_one(env, variant, access)
         scope = {"begin": begin, "advance": advance}
-        work = "def work():\n    return 0\n"
+        work = "def work(place):\n    return 0\n"
         calls = ("    begin(b, e, clock, r)\n", "    advance(b, e, clock)\n")
     else:
-        program = compose_many(env, variant, access, host_arrays(), host_tally(), split=False, envs=1, stage=False)
-        scope = {"Work": program.work, "np": np}
-        scope |= {f"t_{name}": dtype for name, (dtype, _) in program.arrays.items()}
-        held = ", ".join(f"np.zeros({shape}, t_{name})" for name, (_, shape) in program.arrays.items())
-        work = f"def work():\n    return Work({held})\n"
-        parts = {
-            "reset": program.reset,
-            "step": program.step,
-            "closing": (program.closing,),
-            "over": program.over,
-            "end": program.end,
-        }
-        scope |= {f"{part}_{k}": segment for part, segments in parts.items() for k, segment in enumerate(segments)}
+        program = compose_many(env, variant, access, arrays, host_tally(), ONE_BY_ONE)
+        (agents,) = signature(env).agents
+        scope = {"Work": program.work, "view": arrays.view, "natural": arrays.natural}
+        held = []
+        for name, (dtype, shape) in program.arrays.items():
+            scope[f"t_{name}"] = dtype
+            held.append(f"view(place + {size}, 0, {shape}, t_{name})")
+            size += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # all begin at multiples of eight
+        work = f"def work(place):\n    return Work({', '.join(held)})\n"
 
-        def called(part: str, margin: str = "    ", more: str = "") -> str:
-            return "".join(f"{margin}{part}_{k}(b, w, e, 1, 0, 1, clock{more})\n" for k in range(len(parts[part])))
+        def called(part: str, margin: str = "    ") -> str:
+            segments: tuple[Segment, ...] = getattr(program, part)
+            scope.update({f"{part}_{n}": segment.function for n, segment in enumerate(segments)})
+            alone = (segment._replace(wait=False) for segment in segments)  # nobody to wait for
+            return "".join(loop(segment, f"{part}_{n}", Block(1, agents, 1), margin) for n, segment in enumerate(alone))
 
-        over = "    some = " + called("closing", "")
-        over += "    if some:\n" + called("over", "        ") if program.over else ""
-        calls = (called("reset", more=", r"), called("step") + over + called("end"))
+        scope["close"] = program.closing.function
+        step = called("step") + "    some = close(b, w, e0, 0, clock, r)\n"
+        step += f"    if some:\n{called('over', '        ')}" if program.over else ""
+        start = "    e0, m, thread = e, 1, 0\n"
+        calls = (start + called("reset"), start + "    r = 0\n" + step + called("end"))
     first = inline(generated("begin_", f"def begin_(b, w, e, clock, r):\n{calls[0]}", **scope))
     then = inline(generated("advance_", f"def advance_(b, w, e, clock):\n{calls[1]}", **scope))
-    return inline(generated("work", work, **scope)), first, then
+    return size, inline(generated("work", work, **scope)), first, then
 
 
 # Compiled code is called with plain tuples: Numba takes 120 us to recognise a NamedTuple unless its class is the first
@@ -68,15 +75,17 @@ def _composed(env: Environment, variant: Variant) -> tuple[Any, Any, Any]:
 @lru_cache(maxsize=64)  # a kernel serves any number of envs, so one of the same environment is compiled once in a process
 def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
     load = host_memory().load
-    work, begin, _ = _composed(env, variant)
+    size, work, begin, _ = _composed(env, variant)
     batch, request_ = layout(env, variant).batch, request(env)
 
     @njit(nogil=True, error_model="numpy")
     def loop(addresses: Any, asked: Any) -> None:
-        b, r, w = batch(*addresses), request_(*asked), work()
+        held = np.zeros(size + 1, np.uint8)
+        b, r, w = batch(*addresses), request_(*asked), work(held.ctypes.data)
         clock = load(b.clock, 0, np.uint32)
         for e in range(b.n):
             begin(b, w, e, clock, r)
+        held[0] = 0  # so that it lives until here
 
     members = len(batch._fields)
     with explaining(env.reset):
@@ -88,14 +97,16 @@ def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
 def _step_loop(env: Environment, variant: Variant) -> Any:
     access = host_memory()
     load, store, batch = access.load, access.store, layout(env, variant).batch
-    work, _, advance = _composed(env, variant)
+    size, work, _, advance = _composed(env, variant)
 
     @njit(nogil=True, error_model="numpy")
     def loop(addresses: Any, first: int, last: int, tick: bool) -> None:
-        b, w = batch(*addresses), work()
+        held = np.zeros(size + 1, np.uint8)
+        b, w = batch(*addresses), work(held.ctypes.data)
         clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
         for e in range(first, last):
             advance(b, w, e, clock)
+        held[0] = 0  # so that it lives until here
         if tick:
             store(b.clock, 0, clock, np.uint32)
 

@@ -13,18 +13,22 @@ import numpy as np
 from numba import njit, typeof
 
 from gpuvec.engine import cuda as target
+from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.cooperative import Program
 from gpuvec.engine.cooperative import compose as compose_many
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.mapping import Mapping, mapping
+from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import request, request_dtypes
+from gpuvec.engine.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
 from gpuvec.engine.signature import Crowd, layout, signature
 from gpuvec.engine.single import compose as compose_one
 from gpuvec.spec import Cooperative, Environment, Single
 
 u32 = np.uint32
 cuda = target.cuda  # a global of kernels: there the simulator puts its own
+ALIGNED = "" if target.SIMULATED else ", 16"  # bytes, of shared memory that is read by four floats
 THREADS = 32 if target.SIMULATED else 256  # per block of a `Single`; 64 to 512 differ by less than 2 %
 
 
@@ -118,19 +122,20 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     crowd = signature(env)
     assert isinstance(crowd, Crowd), "of a Cooperative"
     access, arrays, tally = target.device_memory(), target.device_arrays(), target.device_tally()
-    program = compose_many(env, variant, access, arrays, tally, given.split, given.envs, given.stage)
-    envs, threads, writers = given.envs, given.threads, given.writers
+    program = compose_many(env, variant, access, arrays, tally, given)
+    envs, writers = given.envs, given.writers
     b, r = _examples(env, variant, given.split)
-    found = [Kernel(_game(program, access, given, played, b, r), None, threads, lambda n: -(-n // envs))]
+    (agents,), rows = crowd.agents, program.rows
+    found = [Kernel(_game(program, access, arrays, given, agents, played, b, r), None, given.threads, lambda n: -(-n // envs))]
     if not given.split:
         return found
-    (agents,), arguments, rows = crowd.agents, "b" if played else "b, r", program.rows
-    scope = {"cuda": target.cuda, "writers": writers, "agents": agents, "tile": given.tile, "played": played, "f32": np.float32}
+    scope = {"cuda": target.cuda, "natural": _natural(arrays), "played": played, "tile": given.tile, "f32": np.float32}
     scope["room"] = given.tile * crowd.features + 8
+    start = f"def kernel({'b' if played else 'b, r'}):\n"
+    start += "    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
 
     def each(count: int, what: str) -> Kernel:
-        source = f"def kernel({arguments}):\n    x = cuda.blockIdx.x * writers + cuda.threadIdx.x\n"
-        source += f"    if x < b.n * {count}:\n        {what}(b, x, played)\n"
+        source = start + f"    x = block * {writers} + thread\n    if x < b.n * {count}:\n        {what}(b, x, played)\n"
         return Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * count // writers))
 
     if crowd.search:
@@ -139,43 +144,50 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     if not given.tile:
         scope["single"] = _compiled(rows.single, b, 0, True)
         return [*found, each(agents * rows.tuples, "single")]
-    tile = np.zeros(1, np.float32)
-    scope |= {"fill": _compiled(rows.fill, b, tile, 0, 0, 0, 0), "drain": _compiled(rows.drain, b, tile, 0, 0, 0, 0, True)}
-    box = "cuda.shared.array(room, f32)" if target.SIMULATED else "cuda.shared.array(room, f32, 16)"
-    source = f"def kernel({arguments}):\n    box = {box}\n    first = cuda.blockIdx.x * tile\n"
-    source += "    m = min(tile, b.n * agents - first)\n    fill(b, box, first, m, cuda.threadIdx.x, writers)\n"
-    source += "    cuda.syncthreads()\n    drain(b, box, first, m, cuda.threadIdx.x, writers, played)\n"
+    box = np.zeros(1, np.float32)
+    scope |= {"fill": _compiled(rows.fill_apart, b, box, 0, 0, 0), "drain": _compiled(rows.drain_apart, b, box, 0, 0, 0, True)}
+    source = start + f"    box = cuda.shared.array(room, f32{ALIGNED})\n    first = block * tile\n"
+    source += f"    m = natural(min(tile, b.n * {agents} - first))\n    fill(b, box, first, m, thread)\n"
+    source += "    cuda.syncthreads()\n    drain(b, box, first, m, thread, played)\n"
     return [*found, Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * agents // given.tile))]
 
 
-def _game(program: Program, access: Any, given: Mapping, played: bool, b: Any, r: Any) -> Any:
+def _natural(arrays: Arrays) -> Any:
+    return int if target.SIMULATED else arrays.natural
+
+
+def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any, r: Any) -> Any:
     """The kernel of the segments of a step or a reset."""
     read_clock, write_clock = _clocks(access, b)
     w = program.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in program.arrays.values()))
-    examples = (b, w, 0, 0, 0, 0, u32(0)) if played else (b, w, 0, 0, 0, 0, 0, r)
-    parts = {"step": program.step, "closing": (program.closing,), "over": program.over, "end": program.end}
-    parts = parts if played else {"reset": program.reset}
-    scope = {"cuda": target.cuda, "Work": program.work, "read_clock": read_clock, "write_clock": write_clock, "u32": u32}
-    scope |= {
-        f"{part}_{k}": _compiled(segment, *examples) for part, segments in parts.items() for k, segment in enumerate(segments)
-    }
-    scope |= {f"t_{name}": dtype for name, (dtype, _) in program.arrays.items()} | {"i32": np.int32}
-    source = f"def kernel({'b' if played else 'b, r'}):\n    block, thread = cuda.blockIdx.x, cuda.threadIdx.x\n"
-    for name, (_, dims) in program.arrays.items():  # a line for each: by the line the simulator knows which array is meant
-        source += f"    {name} = cuda.shared.array({dims}, t_{name})\n"
-    source += f"    w = Work({', '.join(program.arrays)})\n"
-    source += f"    e0 = block * {given.envs}\n    m = min({given.envs}, b.n - e0)\n    clock = read_clock(b, block)\n"
-    source += "    clock = u32(clock + u32(1))\n" if played else ""
+    arguments = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
+    r = 0 if played else r
 
-    def call(part: str, k: int) -> str:
-        return f"{part}_{k}(b, w, e0, m, thread, {given.threads}, clock{'' if played else ', r'})"
+    def compiled(segment: Segment) -> Any:
+        return _compiled(segment.function, b, w, *arguments[segment.over], u32(0), r)
+
+    scope = {"cuda": target.cuda, "Work": program.work, "read_clock": read_clock, "write_clock": write_clock, "u32": u32}
+    scope |= {"natural": _natural(arrays), "divide": divmod if target.SIMULATED else arrays.divide, "i32": np.int32}
+    scope |= {f"t_{name}": dtype for name, (dtype, _) in program.arrays.items()}
+    source = f"def kernel({'b' if played else 'b, r'}):\n"
+    source += "    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
+    for name, (_, dims) in program.arrays.items():  # a line for each: by the line the simulator knows which array is meant
+        source += f"    {name} = cuda.shared.array({dims}, t_{name}{ALIGNED if name == 'box' else ''})\n"
+    source += f"    w = Work({', '.join(program.arrays)})\n"
+    source += f"    e0 = natural(block * {given.envs})\n    m = natural(min({given.envs}, b.n - e0))\n"
+    source += "    clock = read_clock(b, block)\n"
+    source += "    clock, r = u32(clock + u32(1)), 0\n" if played else ""
 
     def called(part: str, margin: str = "    ") -> str:
-        return "".join(f"{margin}{call(part, k)}\n{margin}cuda.syncthreads()\n" for k in range(len(parts[part])))
+        segments: tuple[Segment, ...] = getattr(program, part)
+        scope.update({f"{part}_{n}": compiled(segment) for n, segment in enumerate(segments)})
+        lines = (loop(s, f"{part}_{n}", Block(given.envs, agents, given.threads), margin) for n, s in enumerate(segments))
+        return "".join(lines).replace("barrier()", "cuda.syncthreads()")
 
     if not played:
         return generated("kernel", source + called("reset"), **scope)
+    scope["close"] = compiled(program.closing)
     source += called("step") + "    if thread == 0:\n        write_clock(b, block, clock)\n"  # all have read it
-    source += f"    some = cuda.syncthreads_or(i32({call('closing', 0)}))\n"
+    source += "    some = cuda.syncthreads_or(i32(thread < m and close(b, w, natural(e0 + thread), thread, clock, r)))\n"
     source += f"    if some != 0:\n{called('over', '        ')}" if program.over else ""
     return generated("kernel", source + called("end"), **scope)

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.arrays import Arrays
-from gpuvec.engine.crowd_state import IDLE, OVER, CrowdState
+from gpuvec.engine.crowd_state import COUNTERS, CrowdState
 from gpuvec.engine.jit import device, generated, inline
+from gpuvec.engine.mapping import Mapping
+from gpuvec.engine.segments import AGENTS, BLOCK, ENVS, Segment
 from gpuvec.spec import Reduction
 
-i32, u32, u64, f32 = np.int32, np.uint32, np.uint64, np.float32
-UNLESS_IDLE, IF_OVER, IN_ANY = range(3)
-LAST = np.uint64(np.iinfo(np.uint64).max)
+i32, i64, u32, f32 = np.int32, np.int64, np.uint32, np.float32
+LAST = np.int64(np.iinfo(np.int64).max)
+INDEX = np.int64(2**31 - 1)  # the bits below a value, for who has it
 
 
 class Tally(NamedTuple):
@@ -25,6 +27,7 @@ class Tally(NamedTuple):
 
     count: Any  # count(array, k, j): array[k, j] += 1
     most: Any  # most(array, k, j, value): array[k, j] becomes the larger of the two
+    most_of_block: Any  # likewise, called by all threads of the block
 
 
 def host_tally() -> Tally:
@@ -38,38 +41,54 @@ def host_tally() -> Tally:
     def most(array: Any, k: int, j: int, value: int) -> None:
         array[k, j] = max(array[k, j], value)
 
-    return Tally(count, most)
+    return Tally(count, most, most)
 
 
 def reduction(
-    entry: Reduction, number: int, agents: int, tally: Tally, arrays: Arrays, state: CrowdState, params: Any, where: int
-) -> tuple[Any, Any]:
-    """The segments of `entry`: one adds to its counter, column `number` of `w.counters`, and one writes the field.
+    entry: Reduction, number: int, tally: Tally, arrays: Arrays, state: CrowdState, params: Any, where: Any, agents: int,
+    given: Mapping,
+) -> tuple[Segment, Segment]:  # fmt: skip
+    """The segments of `entry`: one adds to its counter, the `number`-th, and one writes the field.
 
-    `where` says in which envs: one of the constants above.
+    `where(w, k)` says whether env k of the block takes part.
     """
-    of, row, divide, bits, count, most = device(entry.of), state.row, arrays.divide, arrays.bits, tally.count, tally.most
-    far, ordered = f32(np.inf), entry.kind == "least"
+    of, row, bits, divide = device(entry.of), state.row, arrays.bits, arrays.divide
+    count, most, most_of_block, threads = tally.count, tally.most, tally.most_of_block, given.threads
     against = entry.kind == "all"  # it holds for all if it is not false for any
-    results = {
-        "count": "i32(c)", "any": "c != nothing", "all": "c == nothing",
-        "least": "i32(-1) if c == nothing else i32((last - c) & low)",
-    }  # fmt: skip
 
     @inline
-    def add(b: Any, w: Any, e0: int, m: int, thread: int, threads: int, clock: int) -> None:
-        for u in range(thread, m * agents, threads):
-            k, i = divide(u, agents)
-            if where == IN_ANY or (where == IF_OVER and w.now[k, OVER]) or (where == UNLESS_IDLE and not w.now[k, IDLE]):
-                found = of(i, row(b, w, e0 + k, k), params(b, e0 + k))
-                if ordered:
-                    if f32(found) < far:
-                        most(w.counters, k, number, LAST - (u64(bits(f32(found))) << u64(32) | u64(i)))
-                elif found != against:
-                    count(w.counters, k, number)
+    def add(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        if where(w, k) and of(i, row(b, w, e, k), params(b, e)) != against:
+            count(w.now, k, COUNTERS + number)
 
-    conditions = {UNLESS_IDLE: f"not w.now[k, {IDLE}]", IF_OVER: f"w.now[k, {OVER}]", IN_ANY: "True"}
-    source = "def finish(b, w, e0, m, thread, threads, clock):\n    for k in range(thread, m, threads):\n"
-    source += f"        if {conditions[where]}:\n            c = w.counters[k, {number}]\n"
-    source += f"            {state.slots[entry.field]} = {results[entry.kind]}\n"
-    return add, inline(generated("finish", source, i32=i32, nothing=u64(0), last=LAST, low=u64(0xFFFFFFFF)))
+    @inline
+    def rank(b: Any, w: Any, e: int, k: int, i: int) -> int:
+        """More for a smaller value, then for a lower index; 0 for infinity."""
+        found = f32(of(i, row(b, w, e, k), params(b, e)))
+        return LAST - (i64(bits(found)) << i64(31) | i64(i)) if found < f32(np.inf) else i64(0)
+
+    @inline
+    def rank_each(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        if where(w, k):
+            most(w.least, k, number, rank(b, w, e, k, i))
+
+    @inline
+    def rank_all(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+        """Of a block with one env, whose threads find the best of their own before they compare."""
+        best, u = i64(0), thread
+        while u < agents and where(w, 0):
+            _, i = divide(u, agents)
+            best = max(best, rank(b, w, e0, 0, i))
+            u += threads
+        most_of_block(w.least, 0, number, best)
+
+    results = {"count": "c", "any": "c != i32(0)", "all": "c == i32(0)", "least": "i32((last - c) & index) if c else i32(-1)"}
+    counter = f"w.least[k, {number}]" if entry.kind == "least" else f"w.now[k, {COUNTERS + number}]"
+    source = f"def finish(b, w, e, k, clock, r):\n    if where(w, k):\n        c = {counter}\n"
+    source += f"        {state.slots[entry.field]} = {results[entry.kind]}\n"
+    finish = inline(generated("finish", source, where=where, i32=i32, last=LAST, index=INDEX))
+    if entry.kind != "least":
+        first = Segment(AGENTS, add)
+    else:
+        first = Segment(BLOCK, rank_all) if given.envs == 1 else Segment(AGENTS, rank_each)
+    return first, Segment(ENVS, finish)

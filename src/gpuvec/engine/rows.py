@@ -13,10 +13,12 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.crowd_state import TIME, CrowdState
+from gpuvec.engine.crowd_state import OVER, TIME, CrowdState
 from gpuvec.engine.jit import device, inline
+from gpuvec.engine.mapping import Mapping
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
+from gpuvec.engine.segments import AGENTS, BLOCK, Segment
 from gpuvec.engine.signature import Crowd, widths
 from gpuvec.spec import Cooperative, Time
 
@@ -27,21 +29,27 @@ class Rows(NamedTuple):
     """The functions of composed code that write observations."""
 
     time: Any  # time(t) -> Time
-    straight: Any  # straight(b, w, out, e0, u0, u1, thread, threads): agents u0 to u1 of the block at e0
+    straight: tuple[Segment, ...]  # of the kernel that plays: features straight to their places
+    last: tuple[Segment, ...]  # likewise the last observations of episodes that ended
+    fill: tuple[Segment, ...]  # rows into `w.box`
+    drain: tuple[Segment, ...]  # and out of it
     # In kernels of their own; `played` says whether this is a step, in which episodes may have ended.
     search: Any  # search(b, v, played): agent v of all envs looks
     single: Any  # single(b, x, played): feature tuple x of all, straight
-    fill: Any  # fill(b, box, r0, m, thread, threads): rows r0 to r0 + m into shared memory
-    drain: Any  # drain(b, box, r0, m, thread, threads, played): and out of it; last rows of episodes go straight
+    fill_apart: Any  # fill_apart(b, box, r0, m, thread): rows r0 to r0 + m of all into shared memory
+    drain_apart: Any  # drain_apart(b, box, r0, m, thread, played): and out of it; last rows of episodes go straight
     tuples: int  # feature tuples per row
 
 
-def rows(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, arrays: Arrays, state: CrowdState) -> Rows:
-    """Their versions for `env`."""
+def rows(
+    env: Cooperative, crowd: Crowd, variant: Variant, access: Access, arrays: Arrays, state: CrowdState, given: Mapping
+) -> Rows:
+    """Their versions for `env`, laid over a GPU as `given`."""
     (A,), D, M = crowd.agents, crowd.features, crowd.perception.slots
     seen, own = widths(env, crowd)
     M = M if seen else 0
     tuples = max(M, 1)  # per row; the last writes the own features too
+    threads, writers = given.threads, given.writers
     load, store = access.load, access.store
     divide, spread, put, move = arrays.divide, arrays.spread, arrays.put, arrays.move
     params, _ = parameters(env, variant, access)
@@ -55,15 +63,120 @@ def rows(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, array
         return Time(i32(t), limit)
 
     @inline
-    def straight(b: Any, w: Any, out: int, e0: int, u0: int, u1: int, thread: int, threads: int) -> None:
-        for x in range(u0 * M + thread, u1 * M, threads):
-            u, j = divide(x, M)
-            k, i = divide(u, A)
-            spread(out, (e0 * A + u) * D + j, M, see(i, j, row(b, w, e0 + k, k), time(w.now[k, TIME]), params(b, e0 + k)))
-        for u in range(u0 + thread, u1, threads):
-            k, i = divide(u, A)
-            values = observe(i, row(b, w, e0 + k, k), time(w.now[k, TIME]), params(b, e0 + k))
-            spread(out, (e0 * A + u + 1) * D - own, 1, values)
+    def write_slots(b: Any, w: Any, out: int, e0: int, u: int, end: int, thread: int) -> None:
+        """What agents u to `end` of the block at e0 see in their slots, straight to its places in `out`."""
+        origin, x = e0 * (A * D), u * M + thread
+        while x < end * M:
+            v, j = divide(x, M)
+            k, i = divide(v, A)
+            spread(out, origin + (v * D + j), M, see(i, j, row(b, w, e0 + k, k), time(w.now[k, TIME]), params(b, e0 + k)))
+            x += threads
+
+    @inline
+    def write_slots_alone(b: Any, w: Any, out: int, e0: int, u: int, end: int, thread: int) -> None:
+        """Likewise by one thread, which has one env."""
+        s, t, p = row(b, w, e0, 0), time(w.now[0, TIME]), params(b, e0)
+        for i in range(A):
+            for j in range(M):
+                spread(out, (e0 * A + i) * D + j, M, see(i, j, s, t, p))
+
+    @inline
+    def write_own(b: Any, w: Any, out: int, e: int, k: int, i: int) -> None:
+        """What agent i knows of itself, likewise."""
+        values = observe(i, row(b, w, e, k), time(w.now[k, TIME]), params(b, e))
+        spread(out, (e * A + i + 1) * D - own, 1, values)
+
+    write_slots = write_slots if threads > 1 else write_slots_alone
+
+    @inline
+    def slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+        write_slots(b, w, b.obs, e0, 0, m * A, thread)
+
+    @inline
+    def itself(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        write_own(b, w, b.obs, e, k, i)
+
+    @inline
+    def last_slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+        for k in range(m):
+            if w.now[k, OVER]:
+                write_slots(b, w, b.final_obs, e0, k * A, (k + 1) * A, thread)
+
+    @inline
+    def last_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        if w.now[k, OVER]:
+            write_own(b, w, b.final_obs, e, k, i)
+
+    @inline
+    def offset(b: Any, r0: int) -> int:
+        """Where in 16 bytes of memory row r0 begins, in floats; staged rows begin there too."""
+        return np.int64(((u64(b.obs) >> u64(2)) + u64(r0 * D)) & u64(3))
+
+    def filling(place: Any, threads: int) -> Any:
+        """fill(b, w, box, at, origin, m, thread): the slots of m rows into `box`; `place(b, w, origin, row)` tells of each."""
+
+        @inline
+        def fill(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
+            if M == 0:
+                pass
+            elif threads >= M:  # a thread keeps its slot and walks rows: one division less for each
+                x, j = divide(thread, M)
+                if x < threads // tuples:
+                    while x < m:
+                        i, s, t, p = place(b, w, origin, x)
+                        put(box, at + x * D + j, M, see(i, j, s, t, p))
+                        x += threads // tuples
+            else:
+                for x in range(m):
+                    i, s, t, p = place(b, w, origin, x)
+                    j = thread
+                    while j < M:
+                        put(box, at + x * D + j, M, see(i, j, s, t, p))
+                        j += threads
+
+        return fill
+
+    def draining(threads: int) -> Any:
+        """drain(b, box, r0, m, thread): rows r0 to r0 + m from `box` into the memory of observations."""
+
+        @inline
+        def drain(b: Any, box: Any, r0: int, m: int, thread: int) -> None:
+            at = offset(b, r0)
+            origin, end = r0 * D - at, at + m * D
+            whole, rest = (at + 3) & ~3, end & ~3
+            q = whole + 4 * thread
+            while q < rest:
+                move(b.obs, origin + q, box, q)
+                q += 4 * threads
+            if thread < 4:
+                if at <= thread and thread < min(whole, end):
+                    store(b.obs, origin + thread, box[thread], f32)
+                if at <= rest + thread and rest + thread < end:
+                    store(b.obs, origin + rest + thread, box[rest + thread], f32)
+
+        return drain
+
+    @inline
+    def of_block(b: Any, w: Any, e0: int, u: int) -> Any:
+        k, i = divide(u, A)
+        return i, row(b, w, e0 + k, k), time(w.now[k, TIME]), params(b, e0 + k)
+
+    fill_block, drain_block = filling(of_block, threads), draining(threads)
+
+    @inline
+    def fill_slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+        fill_block(b, w, w.box, offset(b, e0 * A), e0, m * A, thread)
+
+    @inline
+    def fill_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        values = observe(i, row(b, w, e, k), time(w.now[k, TIME]), params(b, e))
+        put(w.box, offset(b, (e - k) * A) + (k * A + i + 1) * D - own, 1, values)
+
+    @inline
+    def drain(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+        drain_block(b, w.box, e0 * A, m * A, thread)
+
+    # What follows is for kernels of their own, which find state and times in their buffers.
 
     @inline
     def shown(b: Any, e: int) -> Any:
@@ -79,7 +192,7 @@ def rows(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, array
             look(i, put_away(b, e), params(b, e))
 
     @inline
-    def last(b: Any, e: int, i: int, j: int) -> None:
+    def last_tuple(b: Any, e: int, i: int, j: int) -> None:
         """Tuple j of agent i, and with the last its own features, as they were at the end of the episode."""
         r, t = e * A + i, time(load(b.last_time, e, i32))
         if M > 0:
@@ -96,53 +209,51 @@ def rows(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, array
         if j == tuples - 1:
             spread(b.obs, (r + 1) * D - own, 1, observe(i, outside(b, e), shown(b, e), params(b, e)))
         if same_step and played and load(b.final_mask, e, b1):
-            last(b, e, i, j)
+            last_tuple(b, e, i, j)
 
     @inline
-    def offset(b: Any, r0: int) -> int:
-        """Where in 16 bytes of memory row r0 begins, in floats; staged rows begin there too."""
-        return np.int64(((u64(b.obs) >> u64(2)) + u64(r0 * D)) & u64(3))
+    def of_all(b: Any, w: Any, r0: int, x: int) -> Any:
+        e, i = divide(r0 + x, A)
+        return i, outside(b, e), shown(b, e), params(b, e)
+
+    fill_all, drain_all = filling(of_all, writers), draining(writers)
 
     @inline
-    def fill(b: Any, box: Any, r0: int, m: int, thread: int, threads: int) -> None:
-        at = offset(b, r0)
-        if M == 0:
-            pass
-        elif threads >= M:  # a thread keeps its slot and walks rows: one division less for each
-            together, j = divide(thread, M)
-            step = threads // tuples
-            for r in range(together if together < step else m, m, step):
-                e, i = divide(r0 + r, A)
-                put(box, at + r * D + j, M, see(i, j, outside(b, e), shown(b, e), params(b, e)))
-        else:
-            for r in range(m):
-                e, i = divide(r0 + r, A)
-                for j in range(thread, M, threads):
-                    put(box, at + r * D + j, M, see(i, j, outside(b, e), shown(b, e), params(b, e)))
-        for r in range(thread, m, threads):
-            e, i = divide(r0 + r, A)
-            put(box, at + (r + 1) * D - own, 1, observe(i, outside(b, e), shown(b, e), params(b, e)))
+    def fill_apart(b: Any, box: Any, r0: int, m: int, thread: int) -> None:
+        at, x = offset(b, r0), thread
+        fill_all(b, 0, box, at, r0, m, thread)
+        while x < m:
+            i, s, t, p = of_all(b, 0, r0, x)
+            put(box, at + (x + 1) * D - own, 1, observe(i, s, t, p))
+            x += writers
 
     @inline
-    def drain(b: Any, box: Any, r0: int, m: int, thread: int, threads: int, played: bool) -> None:
-        at = offset(b, r0)
-        origin, end = r0 * D - at, at + m * D
-        whole, rest = (at + 3) & ~3, end & ~3
-        for q in range(whole + 4 * thread, rest, 4 * threads):
-            move(b.obs, origin + q, box, q)
-        if thread < 4:
-            if at <= thread and thread < min(whole, end):
-                store(b.obs, origin + thread, box[thread], f32)
-            if at <= rest + thread and rest + thread < end:
-                store(b.obs, origin + rest + thread, box[rest + thread], f32)
+    def drain_apart(b: Any, box: Any, r0: int, m: int, thread: int, played: bool) -> None:
+        drain_all(b, box, r0, m, thread)
         if same_step and played:
-            for x in range(thread, m * tuples, threads):
+            x = thread
+            while x < m * tuples:
                 r, j = divide(x, tuples)
                 e, i = divide(r0 + r, A)
                 if load(b.final_mask, e, b1):
-                    last(b, e, i, j)
+                    last_tuple(b, e, i, j)
+                x += writers
 
-    return Rows(time, straight, search, single, fill, drain, tuples)
+    def segments(of_slots: Any, of_agent: Any, wait: bool) -> tuple[Segment, ...]:
+        return (*([Segment(BLOCK, of_slots, wait=False)] if M else []), Segment(AGENTS, of_agent, wait))
+
+    return Rows(
+        time,
+        straight=segments(slots, itself, False),
+        last=segments(last_slots, last_itself, True),
+        fill=segments(fill_slots, fill_itself, True),
+        drain=(Segment(BLOCK, drain, wait=False),),
+        search=search,
+        single=single,
+        fill_apart=fill_apart,
+        drain_apart=drain_apart,
+        tuples=tuples,
+    )
 
 
 def _see(crowd: Crowd) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gpuvec.engine.batch import Variant
@@ -10,6 +12,19 @@ from gpuvec.engine.parameters import request
 from gpuvec.engine.signature import layout
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
+
+
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """Lets Python's threads take turns every 0.1 ms: the simulator asks in a loop whether threads have come to a barrier, and
+    would otherwise keep each of them waiting for 5 ms.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 class SimulatorKernels:
@@ -45,8 +60,10 @@ class SimulatorKernels:
 
         def call(stream: int, *arguments: Any) -> None:
             b = batch(*arguments[:members])
-            for launch in launches:
-                launch(b) if played else launch(b, asked(*arguments[members:]))
+            given = () if played else (asked(*arguments[members:]),)
+            with quick_turns():
+                for launch in launches:
+                    launch(b, *given)
 
         return call
 

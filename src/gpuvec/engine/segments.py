@@ -1,0 +1,48 @@
+"""Segments: what the threads of a block do between two barriers, and the loops in which they do it.
+
+A segment's function is called for each env, for each agent, or once by each thread. The loops are written out in the code of
+the kernel that calls it, so that a thread which has one agent at most is spared a loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+ENVS, AGENTS, BLOCK = range(3)
+
+
+class Segment(NamedTuple):
+    """A part of a kernel on batch `b` with work `w`, after `clock` steps; `r` is the request of a reset, 0 in a step."""
+
+    over: int  # ENVS: function(b, w, e, k, clock, r); AGENTS: (b, w, e, k, i, clock, r); BLOCK: (b, w, e0, m, thread, clock, r)
+    function: Any
+    wait: bool = True  # whether a barrier follows
+
+
+class Block(NamedTuple):
+    """What the loops need to know of a block."""
+
+    envs: int  # the most that it has; m says how many it has, e0 which is the first
+    agents: int  # of an env
+    threads: int  # at least as many as envs
+
+
+def loop(segment: Segment, name: str, block: Block, margin: str) -> str:
+    """Lines that call the segment's function, known as `name`, for the share of `thread`, and wait with `barrier`."""
+    called = f"{name}(b, w, {{}}, clock, r)\n"
+    if segment.over == BLOCK:
+        lines = [called.format("e0, m, thread")]
+    elif segment.over == ENVS:
+        lines = ["if thread < m:\n", "    " + called.format("natural(e0 + thread), thread")]
+    elif block.threads == 1:
+        lines = [f"for i in range({block.agents}):\n", "    " + called.format("e0, 0, i")]
+    elif block.envs * block.agents <= block.threads:
+        place = f"k, i = divide(thread, {block.agents})\n"
+        lines = [f"if thread < m * {block.agents}:\n", "    " + place, "    " + called.format("natural(e0 + k), k, i")]
+    else:
+        place = f"    k, i = divide(u, {block.agents})\n"
+        lines = ["u = thread\n", f"while u < m * {block.agents}:\n", place, "    " + called.format("natural(e0 + k), k, i")]
+        lines.append(f"    u += {block.threads}\n")
+    if segment.wait:
+        lines.append("barrier()\n")
+    return "".join(margin + line for line in lines)
