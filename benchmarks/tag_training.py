@@ -8,7 +8,6 @@ counted in the times.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -61,35 +60,34 @@ def chase(envs: Any) -> Callable[[Any], Any]:
 def main() -> None:
     """Trains and plays with all seeds."""
     p = parser(__doc__)
-    p.add_argument("--seeds", type=int, default=3)
+    p.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     p.add_argument("--device", default="auto")
-    p.add_argument("--steps", type=int, default=None, metavar="N", help="env steps of a training, instead of the preset's")
-    p.add_argument("--small", action="store_true", help="a training that ends on a CPU, and 100 episodes")
+    p.add_argument("--steps", type=int, default=None, metavar="N", help="env steps of a training, instead of 128 iterations")
+    p.add_argument("--episodes", type=int, default=1000, metavar="N", help="of an evaluation")
     given = p.parse_args()
     figures = Figures("tag_training", given.json)
 
     from gpuvec.engine.device import device
     from gpuvec.learners.evaluate import policy
-    from gpuvec.learners.ppo import Args, train
+    from gpuvec.learners.ppo import train
+    from gpuvec.learners.tuned import tuned
     from gpuvec.learners.versus import at_random, caught
 
     where = str(device(given.device))
-    episodes = 100 if given.small else 1000
+    episodes = given.episodes
     setup: dict[str, Any] = {"params": GAME, "episodes": episodes, "device": where}
     for name, player in (("random", at_random(7)), ("chase", chase)):
         figures.add(name, 100.0 * caught(player, seed=1000, **setup), "% caught", OF, episodes=episodes)
-    for seed in range(1, given.seeds + 1):
+    for seed in given.seeds:
         try:
-            args = Args(env=ENV, params=GAME, seed=seed, device=where, total_steps=given.steps).resolved(where)
-            if given.small:
-                args = dataclasses.replace(args, num_envs=8, total_steps=given.steps or 400_000)
+            args = tuned(ENV, where, params=GAME, seed=seed, total_steps=given.steps)
             result = train(args)
         except Exception as error:  # noqa: BLE001  # one seed that fails must not cost the others
             figures.failed(f"trained.seed{seed}", error)
             continue
         last = result.history[-1]
         share = caught(policy(result.network, greedy=False, seed=seed), seed=1000 + seed, **setup)
-        details = {"episodes": episodes, "steps": int(last["steps"]), "seconds": last["seconds"], "envs": args.num_envs}
+        details = {"episodes": episodes, "steps": int(last["steps"]), "seconds": last["seconds"], "envs": result.args.num_envs}
         figures.add(f"trained.seed{seed}", 100.0 * share, "% caught", OF, **details)
 
 

@@ -1,4 +1,4 @@
-"""Figures in documents are those of a record in gpu-results/, and of the sources as they stand."""
+"""Figures in documents are those of a record in gpu-results/, and of the sources as they stand or of a commit that is named."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def problems(text: str, records: dict[str, Any], now: dict[str, str]) -> list[st
             if figure is None:
                 found.append(f"{name} is not in {file}")
                 continue
-            changed = record.stale(records[file], now).intersection(figure["of"])
-            if changed:
-                found.append(f"{name} was measured with other sources of {', '.join(sorted(changed))}")
+            changed, commit = record.stale(records[file], now).intersection(figure["of"]), records[file]["commit"][:7]
+            if changed and commit not in text:
+                found.append(f"{name} was measured with other sources of {', '.join(sorted(changed))}: name commit {commit}")
             numbers = NUMBER.findall(line[: quote.start()])
             shown = numbers[-1].replace(",", "") if numbers else "nothing"
             digits = len(shown.partition(".")[2])
@@ -58,14 +58,14 @@ def test_documents_quote_records_that_hold_and_other_stale_ones_are_named() -> N
         pytest.skip("there is no record in gpu-results/ yet")
     records, now = {file.name: json.loads(file.read_text()) for file in RECORDS}, record.sources()
     found = [f"{file.name}: {p}" for file in DOCUMENTS if file.exists() for p in problems(file.read_text(), records, now)]
-    assert not found, "measure again on a GPU, or take the figure out:\n" + "\n".join(found)
+    assert not found, "measure again on a GPU, name the commit, or take the figure out:\n" + "\n".join(found)
     for name, one in records.items():
         if changed := record.stale(one, now):
             warnings.warn(f"gpu-results/{name} was measured with other sources of {', '.join(sorted(changed))}", stacklevel=1)
 
 
 def example(value: float = 49.83, **sources: str) -> dict[str, Any]:
-    return {"h200.json": {"sources": sources, "figures": {"env_step.CartPole-v1": {"value": value, "of": ["CartPole-v1"]}}}}
+    return {"h200.json": {"commit": "abcdef0123", "sources": sources, "figures": {"env_step.CartPole-v1": {"value": value, "of": ["CartPole-v1"]}}}}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,9 @@ def test_a_quotation_is_brought_up_to_the_record(line: str, brought_up: str) -> 
 
 def test_a_quotation_of_changed_sources_is_found() -> None:
     line = "49.8 <!-- h200.json env_step.CartPole-v1 -->"
-    assert "other sources of CartPole-v1" in problems(line, example(**{"CartPole-v1": "a"}), {"CartPole-v1": "b"})[0]
+    then, now = example(**{"CartPole-v1": "a"}), {"CartPole-v1": "b"}
+    assert "other sources of CartPole-v1: name commit abcdef0" in problems(line, then, now)[0]
+    assert problems(f"As of abcdef0:\n{line}", then, now) == []
     unrelated = example(**{"CartPole-v1": "a", "Pendulum-v1": "a"})
     assert problems(line, unrelated, {"CartPole-v1": "a", "Pendulum-v1": "b"}) == []
 

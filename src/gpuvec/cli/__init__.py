@@ -5,8 +5,13 @@ Each command is a function in a file of its own, which imports what it needs whe
 
 from __future__ import annotations
 
+import argparse
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import gymnasium as gym
 
@@ -21,14 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print('gpuvec: the command line needs tyro, which is not installed: pip install "gpuvec[train]"', file=sys.stderr)
         return 1
     from gpuvec.cli import doctor, envs, eval, train
+    from gpuvec.learners.tuned import tuned
 
-    commands: dict[str, Callable[..., int]] = {
-        "train": train.train,
-        "eval": eval.evaluate,
-        "envs": envs.envs,
-        "doctor": doctor.doctor,
-    }
     try:
+        commands: dict[str, Callable[..., int]] = {
+            "train": with_default(train.train, ppo=replace(tuned(**asked_for(arguments, "env", "device")), params={})),
+            "eval": eval.evaluate,
+            "envs": envs.envs,
+            "doctor": doctor.doctor,
+        }
         status: int = tyro.extras.subcommand_cli_from_dict(
             commands,
             prog="gpuvec",
@@ -41,3 +47,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gpuvec: {error}{remedy}", file=sys.stderr)
         return 1
     return status
+
+
+def asked_for(arguments: Sequence[str] | None, *options: str) -> dict[str, Any]:
+    """Those options that are given on the command line: the defaults of the others hang on them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option in options:
+        parser.add_argument(f"--{option}", default=argparse.SUPPRESS)
+    try:
+        return vars(parser.parse_known_args(arguments)[0])
+    except argparse.ArgumentError:  # an option without its value, which the parser of the command explains
+        return {}
+
+
+def with_default(function: Callable[..., int], **defaults: Any) -> Callable[..., int]:
+    """`function` with other defaults."""
+    signature = inspect.signature(function, eval_str=True)
+    parameters = [p.replace(default=defaults.get(name, p.default)) for name, p in signature.parameters.items()]
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> int:
+        return function(*args, **kwargs)
+
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect asks for
+    return called

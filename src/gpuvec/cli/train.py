@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import gymnasium as gym
 from gpuvec.cli.eval import by_role
 from gpuvec.cli.progress import Progress
 from gpuvec.learners.ppo_args import Args
+from gpuvec.learners.tuned import tuned
 
 if TYPE_CHECKING:
     from gpuvec.learners.ppo import PPO
@@ -22,7 +23,7 @@ def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, epis
     """Trains PPO, writes a run folder, and evaluates what was learned.
 
     Args:
-        ppo: settings of the algorithm.
+        ppo: settings of the algorithm; those not given are tuned for the environment, as some of its parameters are.
         runs: where run folders are made.
         checkpoint_every: iterations between checkpoints; there is one at the end in any case.
         episodes: of the evaluation, with the likeliest actions.
@@ -36,7 +37,8 @@ def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, epis
     from gpuvec.learners.evaluate import play, policy
     from gpuvec.learners.run import Run
 
-    args = ppo.resolved(str(device(ppo.device)))
+    params = {**tuned(ppo.env, ppo.device).params, **ppo.params}
+    args = replace(ppo, params=params).resolved(str(device(ppo.device)))
     run: Run | None = None
     title = f"PPO on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
     try:

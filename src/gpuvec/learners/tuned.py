@@ -1,0 +1,41 @@
+"""Settings that suit an environment better than the defaults of `Args`; `gpuvec train` starts from them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gpuvec.engine.device import device as named_device
+from gpuvec.learners.ppo_args import Args
+
+
+class Tuned(NamedTuple):
+    """What differs from the defaults."""
+
+    num_envs: tuple[int, int]  # on a CPU, on a GPU
+    settings: dict[str, Any]
+
+
+# A rollout holds whole episodes, as all end together; to come near a runner pays within a few steps or not at all.
+TAG: dict[str, Any] = {
+    "num_steps": 200, "minibatches": 32, "learning_rate": 1e-3, "gamma": 0.9, "gae_lambda": 0.7, "entropy_weight": 0.0,
+    "hidden": (128, 128),
+}  # fmt: skip
+TUNED = {
+    # All agents have the same policy, so each is told its role.
+    "gpuvec/TagContinuous-v0": Tuned((16, 256), {**TAG, "params": {"observe_role": True}}),
+    "gpuvec/TagGridWorld-v0": Tuned((16, 256), TAG),
+}
+
+
+def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", **given: Any) -> Args:
+    """The settings for `env` on that device, with those that are `given`; the parameters given go over the others.
+
+    Raises:
+        ValueError, DeviceError: a value out of its range, or a device that is not there.
+    """
+    found = TUNED.get(env.rpartition(":")[2])
+    if found is None:
+        return Args(env=env, device=device, **given)
+    params = {**found.settings.get("params", {}), **given.pop("params", {})}
+    num_envs = found.num_envs[named_device(device).kind != "cpu"]
+    return Args(env=env, device=device, **{"num_envs": num_envs, **found.settings, **given, "params": params})
