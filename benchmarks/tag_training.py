@@ -57,6 +57,16 @@ def chase(envs: Any) -> Callable[[Any], Any]:
     return act
 
 
+def caught(taggers: Any, episodes: int, seed: int, device: str) -> float:
+    """The share of runners that `taggers` get, a player, while the runners move at random. Who is tagged leaves the game."""
+    from gpuvec.learners.evaluate import play
+    from gpuvec.learners.players import at_random, by_role
+
+    both = by_role({"tagger": taggers, "runner": at_random(seed)})
+    found = play(ENV, both, episodes=episodes, seed=seed, device=device, params=GAME)
+    return float(found.left[:, found.roles["runner"]].double().mean())
+
+
 def main() -> None:
     """Trains and plays with all seeds."""
     p = parser(__doc__)
@@ -68,16 +78,14 @@ def main() -> None:
     figures = Figures("tag_training", given.json)
 
     from gpuvec.engine.device import device
-    from gpuvec.learners.evaluate import policy
+    from gpuvec.learners.players import at_random, policy
     from gpuvec.learners.ppo import train
     from gpuvec.learners.tuned import tuned
-    from gpuvec.learners.versus import at_random, caught
 
     where = str(device(given.device))
     episodes = given.episodes
-    setup: dict[str, Any] = {"params": GAME, "episodes": episodes, "device": where}
     for name, player in (("random", at_random(7)), ("chase", chase)):
-        figures.add(name, 100.0 * caught(player, seed=1000, **setup), "% caught", OF, episodes=episodes)
+        figures.add(name, 100.0 * caught(player, episodes, 1000, where), "% caught", OF, episodes=episodes)
     for seed in given.seeds:
         try:
             args = tuned(ENV, where, params=GAME, seed=seed, total_steps=given.steps)
@@ -86,7 +94,7 @@ def main() -> None:
             figures.failed(f"trained.seed{seed}", error)
             continue
         last = result.history[-1]
-        share = caught(policy(result.network, greedy=False, seed=seed), seed=1000 + seed, **setup)
+        share = caught(policy(result.network, greedy=False, seed=seed), episodes, 1000 + seed, where)
         details = {"episodes": episodes, "steps": int(last["steps"]), "seconds": last["seconds"], "envs": result.args.num_envs}
         figures.add(f"trained.seed{seed}", 100.0 * share, "% caught", OF, **details)
 

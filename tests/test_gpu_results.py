@@ -65,7 +65,13 @@ def test_documents_quote_records_that_hold_and_other_stale_ones_are_named() -> N
 
 
 def example(value: float = 49.83, **sources: str) -> dict[str, Any]:
-    return {"h200.json": {"commit": "abcdef0123", "sources": sources, "figures": {"env_step.CartPole-v1": {"value": value, "of": ["CartPole-v1"]}}}}
+    return {
+        "h200.json": {
+            "commit": "abcdef0123",
+            "sources": sources,
+            "figures": {"env_step.CartPole-v1": {"value": value, "of": ["CartPole-v1"]}},
+        }
+    }
 
 
 @pytest.mark.parametrize(

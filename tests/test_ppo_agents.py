@@ -18,10 +18,10 @@ from tests import crowd  # noqa: F401  # registers the street
 from gpuvec import Bools, Cooperative, Floats, Key, Perception, Time, count_of, randint, register
 from gpuvec.learners import masked
 from gpuvec.learners.episodes import Episodes
-from gpuvec.learners.evaluate import evaluate, play, policy, policy_of
+from gpuvec.learners.evaluate import evaluate, play, policy_of
+from gpuvec.learners.players import at_random, by_role, policy
 from gpuvec.learners.ppo import METRICS, PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss
-from gpuvec.learners.versus import at_random, by_role
 from gpuvec.vector.wrappers import FlattenAgents
 
 E, A, T = 4, 3, 16

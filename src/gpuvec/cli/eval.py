@@ -32,12 +32,13 @@ def evaluate(
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
     from gpuvec.engine.device import device as named_device
     from gpuvec.learners import evaluate as playing
+    from gpuvec.learners.players import policy
     from gpuvec.learners.run import load
 
     saved = load(checkpoint)
     where = str(named_device(device))
     args, network = playing.policy_of(saved, where)
-    player = playing.policy(network, greedy=not stochastic, seed=seed)
+    player = policy(network, greedy=not stochastic, seed=seed)
     played = playing.play(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
     returns = played.returns
     print(

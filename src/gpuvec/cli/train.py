@@ -34,7 +34,8 @@ def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, epis
 
     from gpuvec.engine.device import device
     from gpuvec.learners import ppo as algorithm
-    from gpuvec.learners.evaluate import play, policy
+    from gpuvec.learners.evaluate import play
+    from gpuvec.learners.players import policy
     from gpuvec.learners.run import Run
 
     params = {**tuned(ppo.env, ppo.device).params, **ppo.params}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -11,14 +11,12 @@ from torch import Tensor
 
 from gpuvec.errors import GpuvecError
 from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.players import Player, policy
 from gpuvec.learners.ppo_args import Args
 from gpuvec.vector.wrappers import FlattenAgents
 
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
 STEP_LIMIT = 100_000  # for environments that have none of their own
-
-Player = Callable[[Any], Callable[[Tensor], Tensor]]
-"""Given the vector environment that it is to play, a function of observations that gives actions."""
 
 
 class Played(NamedTuple):
@@ -74,21 +72,6 @@ def play(
         f"{int(playing.sum())} of {episodes} episodes of {env} did not end in {STEP_LIMIT} steps: "
         "it has no step limit; give it one with params max_episode_steps."
     )
-
-
-def policy(network: ActorCritic, *, greedy: bool = True, seed: int = 0) -> Player:
-    """Who takes the network's likeliest action, or draws one if not `greedy`."""
-
-    def player(envs: Any) -> Callable[[Tensor], Tensor]:
-        generator = torch.Generator(envs.device).manual_seed(seed)
-
-        def act(obs: Tensor) -> Tensor:
-            found = network.policy(obs)
-            return network.control(found.mode() if greedy else found.sample(generator))
-
-        return act
-
-    return player
 
 
 def evaluate(

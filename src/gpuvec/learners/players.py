@@ -1,4 +1,4 @@
-"""Roles that are played by different players."""
+"""Who plays: a policy, chance, or one player for each role."""
 
 from __future__ import annotations
 
@@ -8,9 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpuvec.learners.evaluate import Player, play
+from gpuvec.learners.networks import ActorCritic
 
-TAG = "gpuvec/TagContinuous-v0"
+Player = Callable[[Any], Callable[[Tensor], Tensor]]
+"""Given the vector environment that it is to play, a function of observations that gives actions."""
+
+
+def policy(network: ActorCritic, *, greedy: bool = True, seed: int = 0) -> Player:
+    """Who takes the network's likeliest action, or draws one if not `greedy`."""
+
+    def player(envs: Any) -> Callable[[Tensor], Tensor]:
+        generator = torch.Generator(envs.device).manual_seed(seed)
+
+        def act(obs: Tensor) -> Tensor:
+            found = network.policy(obs)
+            return network.control(found.mode() if greedy else found.sample(generator))
+
+        return act
+
+    return player
 
 
 def at_random(seed: int = 0) -> Player:
@@ -51,25 +67,3 @@ def by_role(players: Mapping[str, Player]) -> Player:
         return act
 
     return player
-
-
-def caught(
-    taggers: Player,
-    runners: Player | None = None,
-    *,
-    params: Mapping[str, Any],
-    episodes: int = 1000,
-    seed: int = 0,
-    device: str = "auto",
-) -> float:
-    """The share of runners that taggers get in TagContinuous, whose runners leave the game when they are tagged.
-
-    Args:
-        taggers: who plays the taggers.
-        runners: who plays the runners; by default they move at random.
-        params: the game's parameters.
-        episodes, seed, device: as in `evaluate.play`.
-    """
-    both = by_role({"tagger": taggers, "runner": runners or at_random(seed)})
-    found = play(TAG, both, episodes=episodes, seed=seed, device=device, params=params)
-    return float(found.left[:, found.roles["runner"]].double().mean())

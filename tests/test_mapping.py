@@ -1,0 +1,69 @@
+"""How games are laid over a GPU: what a launch can hold, for any size."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuvec.engine.arrays import host_arrays
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.cooperative import compose
+from gpuvec.engine.mapping import mapping
+from gpuvec.engine.memory import host_memory
+from gpuvec.engine.reduction import host_tally
+from gpuvec.engine.signature import signature
+from gpuvec.vector.parameters import apply
+from gpuvec_envs import tag_continuous, tag_grid_world
+
+SHARED = 48 << 10  # bytes that a block may have without asking for more
+
+
+def shared_bytes(env, shape):
+    program = compose(env, Variant(AutoresetMode.SAME_STEP, 100), host_memory(), host_arrays(), host_tally(), shape)
+    return sum(math.prod(dims) * np.dtype(dtype).itemsize for dtype, dims in program.arrays.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_envs=st.integers(1, 10**6),
+    runners=st.integers(1, 3000),
+    seen=st.none() | st.integers(1, 20),
+    grid=st.booleans(),
+)
+def test_a_block_fits(num_envs, runners, seen, grid):
+    if grid:
+        env = apply(tag_grid_world.ENV, {"num_taggers": runners, "use_full_observation": seen is None}, (), 1)[0]
+    elif seen is None or seen >= runners:
+        env = apply(tag_continuous.ENV, {"num_runners": runners}, (), 1)[0]
+    else:
+        few = {"use_full_observation": False, "num_other_agents_observed": seen}
+        env = apply(tag_continuous.ENV, {"num_runners": runners, **few}, (), 1)[0]
+    crowd = signature(env)
+    shape = mapping(crowd, num_envs)
+    assert 1 <= shape.envs <= shape.threads <= 1024
+    assert shape.threads % 32 == shape.writers % 32 == 0
+    assert shared_bytes(env, shape) <= SHARED
+    if shape.split:
+        assert 4 * (shape.tile * crowd.features + 8) <= SHARED
+    elif shape.tile:
+        assert shape.tile == shape.envs * crowd.agents[0]
+
+
+@pytest.mark.parametrize(
+    ("params", "num_envs", "split", "boxed"),
+    [
+        ({"num_runners": 4}, 2000, False, False),
+        ({"num_runners": 4}, 65_536, False, True),
+        ({"num_runners": 104}, 2000, True, True),
+        ({"num_runners": 109, "use_full_observation": False, "num_other_agents_observed": 10}, 2000, True, True),
+        ({"num_runners": 9999}, 50, True, False),  # a row of 280 KB
+    ],
+)
+def test_sizes_choose_the_kernels(params, num_envs, split, boxed):
+    shape = mapping(signature(apply(tag_continuous.ENV, params, (), 1)[0]), num_envs)
+    assert (shape.split, shape.tile > 0) == (split, boxed)

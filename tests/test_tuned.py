@@ -1,0 +1,47 @@
+"""Settings tuned for an environment."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tyro")
+
+from gpuvec.cli import main
+from gpuvec.learners.ppo_args import Args
+from gpuvec.learners.tuned import TUNED, tuned
+
+TAG = "gpuvec/TagContinuous-v0"
+
+
+def test_an_environment_without_any_has_the_defaults() -> None:
+    assert tuned("mine/Pole-v0", "cpu", seed=3) == Args(env="mine/Pole-v0", device="cpu", seed=3)
+
+
+def test_what_is_given_comes_first_and_parameters_are_added() -> None:
+    args = tuned(TAG, "cpu", gamma=0.5, params={"num_runners": 3})
+    assert (args.num_envs, args.num_steps, args.gamma) == (16, TUNED[TAG].settings["num_steps"], 0.5)
+    assert args.params == {"observe_role": True, "num_runners": 3}
+    assert tuned(f"gpuvec:{TAG}", "cpu", params={"observe_role": False}).params == {"observe_role": False}
+
+
+@pytest.mark.parametrize("given", [[], ["--params", "observe_role", "False", "num_runners", "3"]])
+def test_a_command_line_starts_from_them(given, tmp_path, capsys) -> None:
+    """A small training of taggers and runners with one policy, and what came of each role."""
+    small = ["--num-envs", "2", "--num-steps", "64", "--total-steps", "128", "--hidden", "8", "--episodes", "3"]
+    assert main(["train", "--env", TAG, "--device", "cpu", *small, "--runs", str(tmp_path), *given]) == 0
+    printed = capsys.readouterr().out
+    assert "tagger     mean return" in printed
+    assert f"({3 if given else 10} in each episode" in printed
+    (run,) = tmp_path.iterdir()
+    settings = (run / "args.json").read_text()
+    assert '"gamma": 0.9,' in settings
+    assert f'"observe_role": {"false" if given else "true"}' in settings
+    assert main(["eval", str(run), "--episodes", "2", "--device", "cpu"]) == 0
+    assert "runner     mean return" in capsys.readouterr().out
+
+
+def test_an_option_without_its_value_is_explained(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--env"])
+    assert "--env" in capsys.readouterr().err
