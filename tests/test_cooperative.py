@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +159,11 @@ LARGE = [
 ]  # fmt: skip
 
 
+@cache
+def of_a_cpu(full):
+    return digest(make(33, "cpu", autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full), 60)
+
+
 @pytest.mark.simulator
 @pytest.mark.parametrize(
     ("full", "shape"),
@@ -174,13 +184,12 @@ def test_the_simulator_gives_the_same_bits_whatever_the_launch(simulator, monkey
 
 @pytest.mark.gpu
 class TestLaunches:
+    @pytest.mark.parametrize("shape", [*SMALL, *BOXED, *LARGE], ids=str)
     @pytest.mark.parametrize("full", [False, True])
-    def test_the_same_bits_whatever_the_launch(self, gpu, monkeypatch, full):
-        known = digest(make(33, "cpu", autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full), 60)
-        for shape in (*SMALL, *BOXED, *LARGE):
-            monkeypatch.setattr("gpuvec.engine.kernels.mapping", lambda crowd, num_envs, shape=shape: shape)
-            env = make(33, gpu, autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full)
-            assert digest(env, 60) == known, shape
+    def test_the_same_bits_whatever_the_launch(self, gpu, monkeypatch, full, shape):
+        monkeypatch.setattr("gpuvec.engine.kernels.mapping", lambda crowd, num_envs: shape)
+        env = make(33, gpu, autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full)
+        assert digest(env, 60) == of_a_cpu(full)
 
     def test_the_same_bits_in_every_repetition(self, gpu):
         env = make(500, gpu, autoreset_mode="SameStep", max_episode_steps=20, length=12)
@@ -194,7 +203,7 @@ class TestLaunches:
         assert digest(envs[0], 9) == digest(envs[1], 9)
 
 
-@pytest.mark.parametrize("num_envs", [31, 32, 33, 129])
+@pytest.mark.parametrize("num_envs", [31, 32, 33, 127, 128, 129, 1023, 1024, 1025, 65_536])
 def test_an_env_is_the_same_among_any_number(device, num_envs):
     runs = []
     for count in (1, num_envs):
@@ -206,6 +215,21 @@ def test_an_env_is_the_same_among_any_number(device, num_envs):
         runs.append(found)
     for a, b in zip(*runs, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+PROGRAM = """
+from tests.crowd import make
+from tests.test_cooperative import digest
+print(digest(make(64, {device!r}, autoreset_mode="SameStep", max_episode_steps=20, length=12), 1000))
+"""
+
+
+def test_the_same_bits_in_another_process(device):
+    places = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    program = [sys.executable, "-c", PROGRAM.format(device=device)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": places})
+    env = make(64, device, autoreset_mode="SameStep", max_episode_steps=20, length=12)
+    assert done.stdout.split() == [digest(env, 1000)]
 
 
 @pytest.mark.gpu

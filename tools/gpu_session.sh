@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# All that is to be shown on a GPU, in one go of about eight minutes: tests, compute-sanitizer, benchmarks, and the record of it.
+# All that is to be shown on a GPU, in about twelve minutes: tests, compute-sanitizer, benchmarks, training, and the record of it.
 #
 #     bash tools/gpu_session.sh OUT [PART ...]
 #
-# Parts: tests env_step tag_step eager_latency sanitizer ppo cold_start memory record; all of them without a choice. Each has a time
-# limit of its own, and a part that fails does not stop the next; the exit status is the number of parts that failed. OUT gets
+# Parts: tests env_step tag_step eager_latency sanitizer ppo cold_start memory training record; all of them without a choice. Each
+# has a time limit of its own, and a part that fails does not stop the next; the exit status is the number of parts that failed.
+# Several calls with the same OUT add up, so that they can be short; record comes last. OUT gets
 # session.log, summary.txt, figures.jsonl, tests.xml, memory.xml, sanitizer.log and record.json, which belongs into
 # gpu-results/. PYTHON names the interpreter, LIMIT the seconds that all parts together may take.
 set -uo pipefail
@@ -25,7 +26,7 @@ failed=0
 part() {
     local name=$1 limit=$2 start=$SECONDS status left
     shift 2
-    left=$((${LIMIT:-570} - SECONDS))
+    left=$((${LIMIT:-1200} - SECONDS))
     [[ $name == record ]] || left=$((left - 30)) # the record is made whatever else there was time for
     limit=$((limit < left ? limit : left))
     if ((limit < 10)); then
@@ -56,6 +57,7 @@ run() {
     eager_latency) part eager_latency 60 "$python" benchmarks/eager_latency.py --json "$figures" ;;
     cold_start) part cold_start 70 "$python" benchmarks/cold_start.py --json "$figures" ;;
     ppo) part ppo 120 "$python" benchmarks/ppo.py --json "$figures" ;;
+    training) part training 300 "$python" benchmarks/tag_training.py --json "$figures" ;;
     record)
         part record 60 "$python" benchmarks/record.py --figures "$figures" --tests "$out/tests.xml" "$out/memory.xml" \
             --to "$out/record.json"
@@ -68,7 +70,7 @@ run() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2>&1 | tee -a "$log"
-for name in "${@:-tests env_step tag_step eager_latency sanitizer ppo cold_start memory record}"; do
+for name in "${@:-tests env_step tag_step eager_latency sanitizer ppo cold_start memory training record}"; do
     for one in $name; do
         run "$one"
     done
