@@ -75,10 +75,13 @@ def sources(root: Path = ROOT) -> dict[str, str]:
     """{name: hash}: of each environment's kernels (its own files and the engine's), of the vector layer and the learners."""
     package, folder = root / "src/gpuvec", root / "envs/gpuvec_envs"
     engine = [*sorted((package / "engine").glob("*.py")), *(package / name for name in AUTHORING)]
+    agents = sorted((package / "engine/agents").glob("*.py"))
     calls = re.findall(r'register\(\s*"gpuvec/([\w-]+)",\s*"?(?:gpuvec_envs\.)?(\w+)', (folder / "__init__.py").read_text())
     found = {}
     for name, module in calls:
-        found[name] = digest([*engine, *(folder / f"{m}.py" for m in sorted(with_imports(module, folder)))])
+        own = [folder / f"{m}.py" for m in sorted(with_imports(module, folder))]
+        many = "Cooperative(" in (folder / f"{module}.py").read_text()
+        found[name] = digest([*engine, *(agents if many else []), *own])
     for layer in ("vector", "learners"):
         found[layer] = digest(sorted((package / layer).rglob("*.py")))
     return found

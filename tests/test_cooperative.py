@@ -14,7 +14,7 @@ import pytest
 from tests.arrays import host, on_device
 from tests.crowd import GUARD, WALKER, make
 
-from gpuvec.engine import mapping
+from gpuvec.engine.agents import mapping
 from gpuvec.errors import StateError
 
 MODES = ["NextStep", "SameStep", "Disabled"]

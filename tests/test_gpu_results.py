@@ -138,16 +138,18 @@ def test_a_digest_is_of_what_code_does(tmp_path: Path, other: str, same: bool) -
 
 
 def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Path) -> None:
-    for folder in ("src/gpuvec/engine", "src/gpuvec/vector", "src/gpuvec/learners", "envs/gpuvec_envs"):
+    for folder in ("src/gpuvec/engine/agents", "src/gpuvec/vector", "src/gpuvec/learners", "envs/gpuvec_envs"):
         (tmp_path / folder).mkdir(parents=True)
     files = {
         "src/gpuvec/angles.py": "a = 1",
         "src/gpuvec/random.py": "a = 1",
         "src/gpuvec/engine/single.py": "a = 1",
+        "src/gpuvec/engine/agents/rows.py": "a = 1",
         "src/gpuvec/vector/env.py": "a = 1",
+        # b is of many agents
         "envs/gpuvec_envs/__init__.py": 'register("gpuvec/A-v0", a.ENV)\nregister("gpuvec/B-v0", "gpuvec_envs.b:ENV")',
         "envs/gpuvec_envs/a.py": "from gpuvec_envs.valley import slope\nfrom gpuvec_envs import pictures",
-        "envs/gpuvec_envs/b.py": "b = 1",
+        "envs/gpuvec_envs/b.py": "ENV = Cooperative()",
         "envs/gpuvec_envs/valley.py": "a = 1",
         "envs/gpuvec_envs/pictures.py": "a = 1",
     }
@@ -166,6 +168,7 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
     assert changed_by("envs/gpuvec_envs/b.py") == {"B-v0"}
     assert changed_by("envs/gpuvec_envs/pictures.py") == set()
     assert changed_by("src/gpuvec/engine/single.py") == {"A-v0", "B-v0"}
+    assert changed_by("src/gpuvec/engine/agents/rows.py") == {"B-v0"}
     assert changed_by("src/gpuvec/random.py") == changed_by("src/gpuvec/angles.py") == {"A-v0", "B-v0"}
     assert changed_by("src/gpuvec/vector/env.py") == {"vector"}
 

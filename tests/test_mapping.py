@@ -10,12 +10,12 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuvec.engine.agents.cooperative import compose
+from gpuvec.engine.agents.mapping import mapping
+from gpuvec.engine.agents.reduction import host_tally
 from gpuvec.engine.arrays import host_arrays
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cooperative import compose
-from gpuvec.engine.mapping import mapping
 from gpuvec.engine.memory import host_memory
-from gpuvec.engine.reduction import host_tally
 from gpuvec.engine.signature import signature
 from gpuvec.vector.parameters import apply
 from gpuvec_envs import tag_continuous, tag_grid_world

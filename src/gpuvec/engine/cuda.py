@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import config
 
+from gpuvec.engine.agents.reduction import Tally, host_tally
 from gpuvec.engine.arrays import Arrays, arrays, host_arrays
 from gpuvec.engine.memory import Access, host_memory, memory
-from gpuvec.engine.reduction import Tally, host_tally
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 

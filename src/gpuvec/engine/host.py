@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numba import njit, typeof, types
 
+from gpuvec.engine.agents.cooperative import compose as compose_many
+from gpuvec.engine.agents.mapping import ONE_BY_ONE
+from gpuvec.engine.agents.reduction import host_tally
+from gpuvec.engine.agents.segments import Block, Segment, loop
 from gpuvec.engine.arrays import host_arrays
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cooperative import compose as compose_many
 from gpuvec.engine.dialect import explaining
 from gpuvec.engine.jit import generated, inline
-from gpuvec.engine.mapping import ONE_BY_ONE
 from gpuvec.engine.memory import host_memory
 from gpuvec.engine.parameters import request, request_dtypes
-from gpuvec.engine.reduction import host_tally
-from gpuvec.engine.segments import Block, Segment, loop
 from gpuvec.engine.signature import layout, signature
 from gpuvec.engine.single import compose as compose_one
 from gpuvec.spec import Environment, Single

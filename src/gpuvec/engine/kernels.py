@@ -13,15 +13,15 @@ import numpy as np
 from numba import njit, typeof
 
 from gpuvec.engine import cuda as target
+from gpuvec.engine.agents.cooperative import Program
+from gpuvec.engine.agents.cooperative import compose as compose_many
+from gpuvec.engine.agents.mapping import Mapping, mapping
+from gpuvec.engine.agents.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cooperative import Program
-from gpuvec.engine.cooperative import compose as compose_many
 from gpuvec.engine.jit import generated, inline
-from gpuvec.engine.mapping import Mapping, mapping
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import request, request_dtypes
-from gpuvec.engine.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
 from gpuvec.engine.signature import Crowd, layout, signature
 from gpuvec.engine.single import compose as compose_one
 from gpuvec.spec import Cooperative, Environment, Single

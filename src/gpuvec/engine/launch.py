@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.mapping import Mapping
 from gpuvec.engine.parameters import request_dtypes
 from gpuvec.engine.signature import layout
 from gpuvec.errors import DeviceError

@@ -14,16 +14,16 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.actions import actions, early
+from gpuvec.engine.agents.crowd_state import AGAINST, COUNTERS, IDLE, OVER, START, TIME, crowd_state
+from gpuvec.engine.agents.mapping import Mapping
+from gpuvec.engine.agents.reduction import Tally, reduction
+from gpuvec.engine.agents.rows import Rows, rows
+from gpuvec.engine.agents.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.crowd_state import AGAINST, COUNTERS, IDLE, OVER, START, TIME, crowd_state
 from gpuvec.engine.jit import device, inline
-from gpuvec.engine.mapping import Mapping
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
-from gpuvec.engine.reduction import Tally, reduction
-from gpuvec.engine.rows import Rows, rows
-from gpuvec.engine.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.signature import Crowd, signature
 from gpuvec.engine.streams import streams
 from gpuvec.spec import Cooperative, Reduction

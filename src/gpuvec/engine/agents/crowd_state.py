@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuvec.engine.agents.look import search
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Buffer, Variant
 from gpuvec.engine.jit import device, generated, inline
-from gpuvec.engine.look import search
 from gpuvec.engine.memory import Access
 from gpuvec.engine.signature import OWNED, SHARED, Crowd
 from gpuvec.engine.streams import POOL_DRAW

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from gpuvec.engine.agents.crowd_state import OVER, TIME, CrowdState
+from gpuvec.engine.agents.mapping import Mapping
+from gpuvec.engine.agents.segments import AGENTS, BLOCK, Segment
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.crowd_state import OVER, TIME, CrowdState
 from gpuvec.engine.jit import device, inline
-from gpuvec.engine.mapping import Mapping
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
-from gpuvec.engine.segments import AGENTS, BLOCK, Segment
 from gpuvec.engine.signature import Crowd, widths
 from gpuvec.spec import Cooperative, Time
 

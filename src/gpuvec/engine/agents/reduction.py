@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuvec.engine.agents.crowd_state import COUNTERS, CrowdState
+from gpuvec.engine.agents.mapping import Mapping
+from gpuvec.engine.agents.segments import AGENTS, BLOCK, ENVS, Segment
 from gpuvec.engine.arrays import Arrays
-from gpuvec.engine.crowd_state import COUNTERS, CrowdState
 from gpuvec.engine.jit import device, generated, inline
-from gpuvec.engine.mapping import Mapping
-from gpuvec.engine.segments import AGENTS, BLOCK, ENVS, Segment
 from gpuvec.spec import Reduction
 
 i32, i64, u32, f32 = np.int32, np.int64, np.uint32, np.float32

@@ -1,0 +1,1 @@
+"""The half of the engine that is for environments of many agents."""
