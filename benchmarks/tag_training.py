@@ -1,7 +1,7 @@
 """Share of the runners that taggers catch after training with one policy for all, against runners that move at random.
 
 Five taggers and twenty runners on a square of side 20, episodes of 200 steps, skills alike, each sees the ten nearest. Both
-roles learn, with `observe_role`; then the taggers play 1,000 episodes against random runners. Beside them stand taggers
+roles learn, with `observe_self`; then the taggers play 1,000 episodes against random runners. Beside them stand taggers
 that move at random, and taggers that know the whole state and head for the nearest runner. Capture and compilation are not
 counted in the times.
 """
@@ -20,7 +20,7 @@ GAME: dict[str, Any] = {
     "num_taggers": 5, "num_runners": 20, "grid_length": 20.0, "max_episode_steps": 200,
     "max_acceleration": 0.1, "min_acceleration": -0.1, "num_acceleration_levels": 20,
     "max_turn": 2.356, "min_turn": -2.356, "num_turn_levels": 20,
-    "tagging_distance": 0.02, "use_full_observation": False, "num_other_agents_observed": 10, "observe_role": True,
+    "tagging_distance": 0.02, "use_full_observation": False, "num_other_agents_observed": 10, "observe_self": True,
 }  # fmt: skip
 
 

@@ -119,7 +119,7 @@ def test_all_others_may_be_observed_in_full_whatever_the_number_of_nearest_ones(
         (GRID, {}, (45,)),
         (GRID, {"use_full_observation": False}, (6,)),
         (CONTINUOUS, {}, (71,)),
-        (CONTINUOUS, {"observe_role": True, "continuous_actions": True, "skill_level_tagger": 3.0}, (72,)),
+        (CONTINUOUS, {"observe_self": True, "continuous_actions": True, "skill_level_tagger": 3.0}, (76,)),
         (CONTINUOUS, {"use_full_observation": False, "num_other_agents_observed": 4}, (29,)),
     ],
 )

@@ -214,6 +214,16 @@ class ContinuousRules:
         assert obs[0, ::4] == near([*there, 0.0, 1.0, 0.125])
         assert obs[1, ::4] == near([*-there, 1.0, 1.0, 0.125])
 
+    def test_features_of_itself(self, make):
+        """Role, speed, acceleration, cosine and sine of the heading, time; who is out keeps its role."""
+        game = field(make, [(2.0, 2.0), (5.0, 5.0), (8.0, 8.0)], observe_self=True, max_speed=2.0)
+        game.set_state({"heading": np.float32([0.5, 1.0, 1.0]), "speed": np.float32([1.0, 0.5, 0.0])})
+        game.set_state({"alive": np.array([True, True, False])})
+        obs = game.step(np.int32([[0, 0]] * 3)).obs
+        assert obs[0, -6:] == near([1.0, 0.5, 0.0, math.cos(0.5), math.sin(0.5), 0.125])
+        assert obs[1, -6:] == near([0.0, 0.25, 0.0, math.cos(1.0), math.sin(1.0), 0.125])
+        assert obs[2, -6:].tolist() == [0.0] * 6
+
     def test_edges_clip_and_cost(self, make):
         """Agents at the four sides go out; speed and heading stay. The last goes along an edge and pays nothing."""
         places = [(9.5, 5.0), (5.0, 9.5), (0.5, 5.0), (5.0, 0.5), (0.0, 2.0)]

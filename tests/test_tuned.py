@@ -21,11 +21,11 @@ def test_an_environment_without_any_has_the_defaults() -> None:
 def test_what_is_given_comes_first_and_parameters_are_added() -> None:
     args = tuned(TAG, "cpu", gamma=0.5, params={"num_runners": 3})
     assert (args.num_envs, args.num_steps, args.gamma) == (16, TUNED[TAG].settings["num_steps"], 0.5)
-    assert args.params == {"observe_role": True, "num_runners": 3}
-    assert tuned(f"gpuvec:{TAG}", "cpu", params={"observe_role": False}).params == {"observe_role": False}
+    assert args.params == {"observe_self": True, "num_runners": 3}
+    assert tuned(f"gpuvec:{TAG}", "cpu", params={"observe_self": False}).params == {"observe_self": False}
 
 
-@pytest.mark.parametrize("given", [[], ["--params", "observe_role", "False", "num_runners", "3"]])
+@pytest.mark.parametrize("given", [[], ["--params", "observe_self", "False", "num_runners", "3"]])
 def test_a_command_line_starts_from_them(given, tmp_path, capsys) -> None:
     """A small training of taggers and runners with one policy, and what came of each role."""
     small = ["--num-envs", "2", "--num-steps", "64", "--total-steps", "128", "--hidden", "8", "--episodes", "3"]
@@ -36,7 +36,7 @@ def test_a_command_line_starts_from_them(given, tmp_path, capsys) -> None:
     (run,) = tmp_path.iterdir()
     settings = (run / "args.json").read_text()
     assert '"gamma": 0.9,' in settings
-    assert f'"observe_role": {"false" if given else "true"}' in settings
+    assert f'"observe_self": {"false" if given else "true"}' in settings
     assert main(["eval", str(run), "--episodes", "2", "--device", "cpu"]) == 0
     assert "runner     mean return" in capsys.readouterr().out
 

@@ -12,8 +12,9 @@ Reward: for an agent in the game `step_penalty_for_tagger` or `step_reward_for_r
 Termination: no runner is in the game.
 Parameters: penalties are numbers <= 0. A runner is tagged by the nearest tagger (the lower id of equally near ones) if that is
     closer than `tagging_distance`. Skills scale the top speed. A start draws places uniformly and headings from four.
-    `observe_role` adds the own role before the time, for a policy that all share (Gupta, Egorov and Kochenderfer, 2017,
-    "Cooperative multi-agent control using deep reinforcement learning").
+    `observe_self` adds before the time what differences to others leave open: 1 for a tagger, the own speed and acceleration
+    [max_speed], and cosine and sine of the heading. A policy that all share needs its role (Gupta, Egorov and Kochenderfer,
+    2017, "Cooperative multi-agent control using deep reinforcement learning"), and who does not know its heading cannot steer.
 Source: the rules of TagContinuous in WarpDrive (Lan, Srinivasa, Wang and Zheng, 2022, "WarpDrive: fast end-to-end deep
     multi-agent reinforcement learning on a GPU"), whose starts are fixed.
 """
@@ -73,7 +74,7 @@ class Params(NamedTuple):
     end_of_game_reward_for_runner: float = 1.0
     runner_exits_game_after_tagged: bool = True
     continuous_actions: bool = False
-    observe_role: bool = False
+    observe_self: bool = False
 
 
 class Known(Params):
@@ -203,8 +204,11 @@ def time(i: int, s: State, t: Time, p: Known) -> tuple[float]:
     return (np.float32(t.step) / np.float32(t.limit) if s.playing[i] else 0.0,)  # type: ignore[return-value]  # float32
 
 
-def role_and_time(i: int, s: State, t: Time, p: Known) -> tuple[float, float]:
-    return 1.0 if s.role[i] == TAGGER else 0.0, time(i, s, t, p)[0]
+def itself_and_time(i: int, s: State, t: Time, p: Known) -> tuple[float, float, float, float, float, float]:
+    if not s.playing[i]:
+        return 1.0 if s.role[i] == TAGGER else 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    (sin, cos), speed = sincos(s.heading[i]), 1.0 / (p.max_speed + 1e-10)
+    return 1.0 if s.role[i] == TAGGER else 0.0, s.speed[i] * speed, s.acceleration[i] * speed, cos, sin, time(i, s, t, p)[0]
 
 
 def distance(i: int, j: int, s: State, p: Known) -> float:
@@ -216,7 +220,7 @@ def played(i: int, s: State, p: Known) -> bool:
 
 
 def perception(p: Params) -> Perception:
-    own = role_and_time if p.observe_role else time
+    own = itself_and_time if p.observe_self else time
     if p.use_full_observation:
         return Perception(own, see, agents(p) - 1)
     return Perception(own, see, p.num_other_agents_observed, Nearest("nearest", distance, seekers=played))
@@ -224,7 +228,7 @@ def perception(p: Params) -> Perception:
 
 def spaces(p: Params) -> tuple[Box, Box | MultiDiscrete]:
     most = max(1.0, 2.0 * p.skill_level_tagger, 2.0 * p.skill_level_runner)  # differences of speeds and of accelerations
-    observation = Box(-most, most, (7 * perception(p).slots + (2 if p.observe_role else 1),))
+    observation = Box(-most, most, (7 * perception(p).slots + (6 if p.observe_self else 1),))
     choices = tables(p).values()
     if p.continuous_actions:
         return observation, Box(np.array([x.min() for x in choices]), np.array([x.max() for x in choices]))
@@ -272,7 +276,7 @@ ENV = Cooperative(
         "use_full_observation",
         "num_other_agents_observed",
         "continuous_actions",
-        "observe_role",
+        "observe_self",
     ),
     max_episode_steps=100,
     check=check,

@@ -21,8 +21,8 @@ TAG: dict[str, Any] = {
     "hidden": (128, 128),
 }  # fmt: skip
 TUNED = {
-    # All agents have the same policy, so each is told its role.
-    "gpuvec/TagContinuous-v0": Tuned((16, 256), {**TAG, "params": {"observe_role": True}}),
+    # All agents have the same policy, so each is told its role; and its heading, without which it cannot steer.
+    "gpuvec/TagContinuous-v0": Tuned((16, 256), {**TAG, "params": {"observe_self": True}}),
     "gpuvec/TagGridWorld-v0": Tuned((16, 256), TAG),
 }
 
