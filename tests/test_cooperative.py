@@ -169,15 +169,13 @@ def of_a_cpu(full):
     ("full", "shape"),
     [
         (False, mapping.Mapping(1, 2, False, True)),  # agents with a stride
-        (True, mapping.Mapping(3, 16, False, True, 12)),  # rows put together by the kernel that plays
-        (False, mapping.Mapping(3, 5, False, False, 12)),
-        (True, mapping.Mapping(2, 16, True, True, 3, 8)),  # by one of their own
-        (True, mapping.Mapping(2, 8, True, True, 2, 2)),  # with fewer threads than slots
+        (True, mapping.Mapping(3, 16, False, True, 21)),  # rows put together by the kernel that plays
+        (True, mapping.Mapping(2, 16, True, True, 3, 4)),  # by one of their own, with fewer threads than slots
         (False, mapping.Mapping(2, 8, True, False, 0, 8)),  # features straight to their places, after a search
     ],
 )
 def test_the_simulator_gives_the_same_bits_whatever_the_launch(simulator, monkeypatch, full, shape):
-    kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 5, "length": 9, "full": full}
+    kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 5, "length": 9, "walkers": 6, "full": full}
     monkeypatch.setattr("gpuvec.engine.kernels.mapping", lambda crowd, num_envs: shape)
     assert digest(make(7, simulator, **kwargs), 8) == digest(make(7, "cpu", **kwargs), 8)
 

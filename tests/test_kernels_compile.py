@@ -41,7 +41,9 @@ class Kernel(NamedTuple):
 
     ptx: str
     cubin: bytes
+    threads: int | None  # per block that it is made for
     registers: int
+    shared: int  # bytes of shared memory per block
     stack: int  # bytes of local memory per thread
     spills: int  # bytes
 
@@ -67,11 +69,13 @@ def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0)):
     log = linker.get_info_log()
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     registers = re.search(r"Used (\d+) registers", log)
+    shared = re.search(r"(\d+) bytes smem", log)
     assert frame, log
     assert registers, log
     binary = cuda.link(ltoir, cc)
     assert f"Compiling entry function '{binary.name}' for '{arch}'" in log
-    return Kernel(ptx, binary.cubin, int(registers[1]), int(frame[1]), int(frame[2]) + int(frame[3]))
+    held = int(registers[1]), int(shared[1]) if shared else 0
+    return Kernel(ptx, binary.cubin, threads, *held, int(frame[1]), int(frame[2]) + int(frame[3]))
 
 
 def environment(name):
@@ -85,18 +89,28 @@ def compiled(name, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
     options.setdefault("action_dtype", np.int32 if signature(env).actions.discrete else np.float32)
-    variant = Variant(mode, env.max_episode_steps, **options)
+    (kernel,) = compile_variant(env, Variant(mode, env.max_episode_steps, **options), which, None, cc)
+    return kernel
+
+
+def compile_variant(env, variant, which, given, cc=(9, 0)):
+    """All kernels of a reset or a step, laid over a GPU as `given`."""
     with cuda.offline(cc):
-        (kernel,) = kernels(env, variant, None, which == "step")
-        return compile_kernel(kernel.body, kernel.signature, kernel.threads, cc)
+        found = kernels(env, variant, given, which == "step")
+        return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc) for kernel in found]
 
 
-def check(kernel, barriers):
+def stray(kernel, spaces):
+    """The accesses to other memory: local, or generic, of which the compiler does not know where it is."""
+    return kernel.lines(rf"(?<!\.)\b(ld|st|atom|red)\.(?!({spaces})\b)")
+
+
+def check(kernel, barriers, spaces="global|param", registers=REGISTERS):
     assert len(kernel.lines(r"\bbar(rier)?\.")) == barriers
     assert kernel.lines(r"\bcall\b") == []
-    assert kernel.lines(r"\b(ld|st|atom|red)\.(?!global\b|param\b)") == []  # no local, shared or generic memory
+    assert stray(kernel, spaces) == []
     assert (kernel.stack, kernel.spills) == (0, 0)
-    assert kernel.registers <= REGISTERS
+    assert kernel.registers <= registers
 
 
 def check_validated(kernel):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuvec.engine.agents.cooperative import compose
@@ -35,6 +35,7 @@ def shared_bytes(env, shape):
     seen=st.none() | st.integers(1, 20),
     grid=st.booleans(),
 )
+@example(num_envs=2000, runners=1023, seen=10, grid=False)  # the places of its search have 40 KB
 def test_a_block_fits(num_envs, runners, seen, grid):
     if grid:
         env = apply(tag_grid_world.ENV, {"num_taggers": runners, "use_full_observation": seen is None}, (), 1)[0]

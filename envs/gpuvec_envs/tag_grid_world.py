@@ -111,7 +111,8 @@ def from_runner(i: int, s: State, p: Params) -> float:
     j = s.member[p.num_taggers]
     if i == j:
         return INFINITY
-    return np.float32((s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2)  # type: ignore[return-value]  # float32
+    x, y = s.x[i] - s.x[j], s.y[i] - s.y[j]
+    return np.float32(x * x + y * y)  # type: ignore[return-value]  # float32
 
 
 def observe_one(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float, float, float]:

@@ -21,14 +21,19 @@ from typing import NamedTuple
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 TARGET = Path(__file__).with_name("sanitizer_target.py")
-CHECKED = 6  # lines that the target prints for an environment
+GAMES = (
+    "straight-all", "straight-nearest", "boxed-all", "boxed-least", "boxed-least-of-1000", "tiles-all", "tiles-all-of-1025",
+    "tiles-nearest", "tiles-nearest-of-1100", "tiles-least-of-1025", "features-all-of-1025",
+)  # fmt: skip
+NAMES = {"game": GAMES, "env": ENVS}
+CHECKED = {"env": 6, "game": 3}  # lines that the target prints for one
 
 
 class Job(NamedTuple):
     """One program under one tool."""
 
     tool: str
-    kind: str  # "env" or "planted"
+    kind: str  # "env", "game" of many agents, or "planted"
     name: str
 
 
@@ -52,7 +57,7 @@ def judge(job: Job, log: str, status: int) -> Result:
     number = reported(log)
     if job.kind == "planted":
         return Result(job, number, bool(number) and f"planted {job.tool}" in log, log)
-    return Result(job, number, number == 0 and status == 0 and log.count(f"checked {job.name}") == CHECKED, log)
+    return Result(job, number, number == 0 and status == 0 and log.count(f"checked {job.name} ") == CHECKED[job.kind], log)
 
 
 def run(program: str, job: Job, port: int, seconds: float) -> Result:
@@ -84,7 +89,8 @@ def main() -> int:
         print("compute-sanitizer is not on the PATH; it comes with the CUDA toolkit.")
         return 1
 
-    jobs = [Job(tool, "planted", tool) for tool in TOOLS] + [Job(tool, "env", name) for tool in TOOLS for name in ENVS]
+    jobs = [Job(tool, "planted", tool) for tool in TOOLS]
+    jobs += [Job(tool, kind, name) for kind, names in NAMES.items() for tool in TOOLS for name in names]
     with ThreadPoolExecutor(given.parallel) as pool:  # each needs a port of its own
         results = list(pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, given.seconds), range(len(jobs))))
     for result in results:
@@ -98,14 +104,14 @@ def main() -> int:
     if given.json:
         with given.json.open("a") as file:
             for tool in TOOLS:
-                for kind in ("env", "planted"):
+                for kind in ("env", "game", "planted"):
                     own = [r for r in results if r.job.tool == tool and r.job.kind == kind]
                     row = {
                         "benchmark": "sanitizer",
                         "name": f"{tool}.{kind}",
                         "value": sum(r.reported or 0 for r in own),
                         "unit": "reports",
-                        "of": list(ENVS) if kind == "env" else [],
+                        "of": list(NAMES.get(kind, ())),
                         "details": {"passed": all(r.passed for r in own)},
                     }
                     file.write(json.dumps(row) + "\n")

@@ -1,12 +1,14 @@
 """Runs every kernel of an environment, or one that is wrong on purpose: what `sanitize.py` has checked on a GPU.
 
 python tests/gpu/sanitizer_target.py env CartPole-v1
+python tests/gpu/sanitizer_target.py game tiles-nearest
 python tests/gpu/sanitizer_target.py planted memcheck
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -43,57 +45,115 @@ def planted(tool: str) -> None:
     print("planted", tool)
 
 
-def play(name: str, num_envs: int, mode: str, validate: bool) -> int:
-    """20 steps with ends and all kinds of resets; returns how many episodes ended."""
+class Game(NamedTuple):
+    """A game of many agents, with episodes of at most four steps."""
+
+    name: str
+    num_envs: int
+    params: dict[str, Any]
+
+
+GRID, CONTINUOUS = "TagGridWorld-v0", "TagContinuous-v0"
+PARTIAL = {"use_full_observation": False}
+NEAREST = {**PARTIAL, "tagging_distance": 0.05}
+
+# By how observations leave, `layout`, then by what is seen: all, the nearest, or who is least in an order. The sizes choose
+# the layout. The last block of most has fewer envs than the others.
+GAMES = {
+    "straight-all": Game(GRID, 1001, {"num_taggers": 4}),
+    "straight-nearest": Game(CONTINUOUS, 1001, {**NEAREST, "num_runners": 4, "num_other_agents_observed": 2}),
+    "boxed-all": Game(CONTINUOUS, 8001, {"num_runners": 4, "tagging_distance": 0.05}),
+    "boxed-least": Game(GRID, 500, {**PARTIAL, "num_taggers": 19}),
+    "boxed-least-of-1000": Game(GRID, 9, {**PARTIAL, "num_taggers": 999, "grid_length": 100}),
+    "tiles-all": Game(CONTINUOUS, 301, {"num_runners": 19, "tagging_distance": 0.05}),
+    "tiles-all-of-1025": Game(GRID, 3, {"num_taggers": 1024, "grid_length": 100}),  # a row each
+    "tiles-nearest": Game(CONTINUOUS, 51, {**NEAREST, "num_taggers": 10, "num_runners": 100, "num_other_agents_observed": 10}),
+    "tiles-nearest-of-1100": Game(CONTINUOUS, 3, {**NEAREST, "num_runners": 1099, "num_other_agents_observed": 3}),  # unstaged
+    "tiles-least-of-1025": Game(GRID, 9, {**PARTIAL, "num_taggers": 1024, "grid_length": 100}),
+    "features-all-of-1025": Game(CONTINUOUS, 2, {"num_runners": 1024}),
+}
+
+
+def make(name: str, num_envs: int, mode: str, **options: Any) -> Any:
+    """The environment on the GPU."""
     import gymnasium
 
     import gpuvec  # noqa: F401  # registers the environments
 
-    per_env = ("gravity",) if name == "CartPole-v1" and validate else ()
-    env = gymnasium.make_vec(
-        f"gpuvec/{name}",
-        num_envs=num_envs,
-        device="cuda",
-        output="cupy",
-        autoreset_mode=mode,
-        max_episode_steps=7,
-        validate=validate,
-        per_env=per_env,
-    )
+    name = f"gpuvec/{name}"
+    return gymnasium.make_vec(name, num_envs=num_envs, device="cuda", output="cupy", autoreset_mode=mode, **options)
+
+
+def layout(env: Any) -> str:
+    """How the observations of many agents leave: by the kernel that plays, straight or put together in shared memory, or by
+    one of their own, in tiles of rows or each feature alone.
+    """
+    from gpuvec.engine.kernels import shape
+
+    given = shape(env._env, env.num_envs)
+    assert given is not None
+    if given.split:
+        return "tiles" if given.tile else "features"
+    return "boxed" if given.tile else "straight"
+
+
+def sample(env: Any, random: np.random.Generator, dtype: str) -> Any:
+    """Actions; `dtype` is that of discrete ones."""
+    space = env.single_action_space
+    shape = (env.num_envs, *space.shape)
+    if hasattr(space, "low"):
+        return cupy.asarray(random.uniform(space.low, space.high, shape).astype("float32"))
+    return cupy.asarray(random.integers(0, space.nvec if hasattr(space, "nvec") else space.n, shape, dtype))
+
+
+def play(env: Any, steps: int, dtypes: tuple[str, ...] = ("int32",)) -> None:
+    """Steps with ends and all kinds of resets. An episode has to end for each env."""
     random = np.random.default_rng(0)
     env.reset(seed=0)
-    env.reset(seed=list(range(num_envs)))
-    env.reset(options={"reset_mask": cupy.asarray(random.random(num_envs) < 0.5)})
+    env.reset(seed=list(range(env.num_envs)))
     ends = 0
-    for t in range(20):
-        if hasattr(env.single_action_space, "n"):
-            actions = cupy.asarray(random.integers(0, env.single_action_space.n, num_envs, dtype="int32" if t % 2 else "int64"))
-        else:
-            space = env.single_action_space
-            actions = cupy.asarray(random.uniform(space.low, space.high, (num_envs, *space.shape)).astype("float32"))
-        obs, reward, terminated, truncated, _ = env.step(actions)
-        assert np.isfinite(obs.get()).all()
-        assert np.isfinite(reward.get()).all()
+    for t in range(steps):
+        if t == 2:  # so that not all end in the same step
+            env.reset(options={"reset_mask": cupy.asarray(np.arange(env.num_envs) % 2 == 0)})
+        obs, reward, terminated, truncated, infos = env.step(sample(env, random, dtypes[t % len(dtypes)]))
+        for array in (obs, reward, *infos.values()):
+            assert not isinstance(array, cupy.ndarray) or np.isfinite(array.get()).all()
         done = terminated.get() | truncated.get()
         ends += int(done.sum())
-        if mode == "Disabled" and done.any():
+        if env.autoreset_mode.value == "Disabled" and done.any():
             env.reset(options={"reset_mask": cupy.asarray(done)})
+    env.check()
     env.close()
-    return ends
+    assert ends >= env.num_envs, f"only {ends} episodes ended"
+
+
+def play_env(name: str) -> None:
+    """An environment of one agent, in part of a block and in more than one."""
+    for mode in ("SameStep", "NextStep", "Disabled"):
+        for num_envs, validate in ((64, False), (300, True)):
+            per_env = ("gravity",) if name == "CartPole-v1" and validate else ()
+            env = make(name, num_envs, mode, max_episode_steps=7, validate=validate, per_env=per_env)
+            play(env, 20, ("int64", "int32"))
+            print("checked", name, mode, num_envs, "validate" if validate else "", flush=True)
+
+
+def play_game(kind: str) -> None:
+    """A game of many agents; what it can be asked for is spread over the modes."""
+    name, num_envs, params = GAMES[kind]
+    for mode, options in (("SameStep", {"reward": "sum"}), ("NextStep", {}), ("Disabled", {"validate": True})):
+        env = make(name, num_envs, mode, max_episode_steps=4, **options, **params)
+        assert layout(env) == kind.partition("-")[0]
+        if mode != "Disabled":
+            env.set_reset_pool({k: np.random.default_rng(0).integers(0, 10, (3, env.num_agents)) for k in ("x", "y")})
+        play(env, 12)
+        print("checked", kind, mode, options, flush=True)
 
 
 def main() -> None:
     """The program."""
     cupy.cuda.set_allocator(None)  # each array an allocation of its own, so that its ends are seen
     kind, name = sys.argv[1:]
-    if kind == "planted":
-        planted(name)
-        return
-    for mode in ("SameStep", "NextStep", "Disabled"):
-        for num_envs, validate in ((64, False), (300, True)):  # whole blocks and a part of one
-            ends = play(name, num_envs, mode, validate)
-            assert ends >= num_envs, f"only {ends} episodes ended"
-            print("checked", name, mode, num_envs, "validate" if validate else "", flush=True)
+    {"planted": planted, "env": play_env, "game": play_game}[kind](name)
 
 
 if __name__ == "__main__":

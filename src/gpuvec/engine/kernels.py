@@ -147,7 +147,7 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     box = np.zeros(1, np.float32)
     scope |= {"fill": _compiled(rows.fill_apart, b, box, 0, 0, 0), "drain": _compiled(rows.drain_apart, b, box, 0, 0, 0, True)}
     source = start + f"    box = cuda.shared.array(room, f32{ALIGNED})\n    first = block * tile\n"
-    source += f"    m = natural(min(tile, b.n * {agents} - first))\n    fill(b, box, first, m, thread)\n"
+    source += f"    m = min(tile, natural(b.n * {agents} - first))\n    fill(b, box, first, m, thread)\n"
     source += "    cuda.syncthreads()\n    drain(b, box, first, m, thread, played)\n"
     return [*found, Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * agents // given.tile))]
 
@@ -174,7 +174,7 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
     for name, (_, dims) in program.arrays.items():  # a line for each: by the line the simulator knows which array is meant
         source += f"    {name} = cuda.shared.array({dims}, t_{name}{ALIGNED if name == 'box' else ''})\n"
     source += f"    w = Work({', '.join(program.arrays)})\n"
-    source += f"    e0 = natural(block * {given.envs})\n    m = natural(min({given.envs}, b.n - e0))\n"
+    source += f"    e0 = natural(block * {given.envs})\n    m = min({given.envs}, natural(b.n - e0))\n"
     source += "    clock = read_clock(b, block)\n"
     source += "    clock, r = u32(clock + u32(1)), 0\n" if played else ""
 

@@ -60,7 +60,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     (A,) = crowd.agents
     envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile > 0 and not given.split
     load, store, *_, emit, _, lowest, _ = access
-    state = crowd_state(env, crowd, variant, access, arrays, envs if stage else 0)
+    state = crowd_state(env, crowd, variant, access, arrays, given)
     row, look, clear, pooled, role_of = state.row, state.look, state.clear, state.pooled, state.role
     pull, push, pull_scalars, push_scalars = state.pull, state.push, state.pull_scalars, state.push_scalars
     put_by, put_scalars_by = state.put_by, state.put_scalars_by

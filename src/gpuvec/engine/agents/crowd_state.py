@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.agents.look import search
+from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Buffer, Variant
 from gpuvec.engine.jit import device, generated, inline
@@ -45,15 +46,16 @@ class CrowdState(NamedTuple):
 START, TIME, IDLE, OVER, AGAINST, COUNTERS = range(6)
 
 
-def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, arrays: Arrays, staged: int) -> CrowdState:
-    """Their versions for `env`: with `staged` envs per block the fields with elements for each agent are in the work, with 0
-    they stay in their buffers.
+def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, arrays: Arrays, given: Mapping) -> CrowdState:
+    """Their versions for `env`: if `given` stages the state, fields with elements for each agent are in the work, else in their
+    buffers.
 
     Scalars are always in the work, as row `k` of one array for each dtype. Few arrays make up the work, because each is seven
     values that are handed to every function.
     """
     (A,) = crowd.agents
-    searched = (crowd.search.field,) if crowd.search else ()
+    staged = given.envs if given.stage else 0
+    searched = (crowd.search.field,) if crowd.search and not given.split else ()  # by the kernel that plays
     own = {k: b for k, b in crowd.arrays.items() if k not in crowd.found or k in searched}
     carried = {k: b for k, b in own.items() if k not in searched}  # a search runs anew before every observation
     changing = {k: b for k, b in carried.items() if k not in OWNED}

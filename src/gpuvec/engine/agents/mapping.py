@@ -23,7 +23,7 @@ class Mapping(NamedTuple):
     split: bool  # whether a second kernel searches and a third writes the observations
     stage: bool  # whether the state is in shared memory while the first runs
     tile: int = 0  # rows that a block puts together in shared memory, if not split all; 0: they go straight
-    writers: int = 256  # threads per block of the second and third
+    writers: int = 256  # threads per block of the second and third, at least 4
 
 
 ONE_BY_ONE = Mapping(envs=1, threads=1, split=False, stage=False)  # of a CPU

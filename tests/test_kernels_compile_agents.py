@@ -1,0 +1,107 @@
+"""The kernels of many agents as machine code, on a machine without a GPU: one game for each way to lay them over a GPU."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import pytest
+from gymnasium.vector import AutoresetMode
+from tests.test_kernels_compile import check, compile_variant, environment, stray
+
+from gpuvec.engine import cuda
+from gpuvec.engine.agents.cooperative import compose
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.kernels import shape
+from gpuvec.engine.signature import signature
+from gpuvec.vector.parameters import apply
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(cuda.SIMULATED, reason="the simulator compiles no kernels"),
+]
+
+DISABLED, NEXT_STEP, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+SPACES = "global|shared|param|const"
+REGISTERS, SHARED_BYTES = 65_536, 48 << 10  # of a multiprocessor, and that a block may have without asking
+
+
+class Game(NamedTuple):
+    """A game and how its kernels are expected to be laid out."""
+
+    name: str
+    num_envs: int
+    split: bool  # several kernels
+    tile: bool  # rows put together in shared memory
+    mode: AutoresetMode
+    params: dict
+
+
+GAMES = {
+    "straight": Game("TagContinuous-v0", 2000, False, False, SAME_STEP, {"num_runners": 4}),
+    "many envs": Game("TagContinuous-v0", 65_536, False, True, NEXT_STEP, {"num_runners": 4}),
+    "many agents": Game("TagGridWorld-v0", 2000, False, True, SAME_STEP, {"num_taggers": 999, "use_full_observation": False}),
+    "nearest": Game(
+        "TagContinuous-v0", 2000, True, True, SAME_STEP,
+        {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10},
+    ),
+    "eight rows": Game("TagContinuous-v0", 2000, True, True, SAME_STEP, {"num_taggers": 5, "num_runners": 100}),
+    "one row": Game("TagContinuous-v0", 500, True, True, SAME_STEP, {"num_taggers": 24, "num_runners": 1000}),
+}  # fmt: skip
+RESET = ("straight", "many agents", "nearest")  # resets of the others are made of the same segments
+
+
+def barriers(env, variant, which, given):
+    """How many each kernel should have: one where the program waits, where a step asks for ends, and before rows leave."""
+    operations = cuda.device_memory(), cuda.device_arrays(), cuda.device_tally()
+    program = compose(env, variant, *operations, given)
+    parts = (program.step, program.over, program.end) if which == "step" else (program.reset,)
+    played = sum(segment.wait for part in parts for segment in part) + (which == "step")
+    search, rows = [0] if signature(env).search else [], [int(given.tile > 0)]
+    return [played, *search, *rows] if given.split else [played]
+
+
+def compiled(env, num_envs, which, mode, **options):
+    """The kernels of a reset or a step, which have passed the checks."""
+    variant, given = Variant(mode, env.max_episode_steps, **options), shape(env, num_envs)
+    found = compile_variant(env, variant, which, given)
+    for kernel, count in zip(found, barriers(env, variant, which, given), strict=True):
+        registers = REGISTERS // kernel.threads // 8 * 8  # a warp has eight of each thread at a time
+        check(kernel, count, SPACES, registers=registers)
+        assert not any(line.startswith("@") for line in kernel.lines(r"\bbar(rier)?\."))
+        assert kernel.float64 == []
+        assert kernel.shared <= SHARED_BYTES
+    return found
+
+
+@pytest.mark.parametrize(("game", "which"), [*((game, "step") for game in GAMES), *((game, "reset") for game in RESET)])
+def test_every_kernel(game, which):
+    name, num_envs, split, tile, mode, params = GAMES[game]
+    env, _ = apply(environment(name), params, (), 1)
+    given = shape(env, num_envs)
+    assert (given.split, given.tile > 0) == (split, tile)
+    compiled(env, num_envs, which, mode)
+
+
+class TestVariants:
+    def test_validated_actions_and_steps_after_the_end(self):
+        (kernel,) = compiled(environment("TagGridWorld-v0"), 100, "step", DISABLED, validate=True)
+        assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 2
+
+    def test_the_sum_of_the_rewards_takes_the_order_of_the_agents(self):
+        """Plain additions: an atomic one would add them in any order."""
+        (kernel,) = compiled(environment("TagGridWorld-v0"), 100, "step", SAME_STEP, reward="sum")
+        assert kernel.lines(r"\b(atom|red)\.\w+\.add\.f32") == []
+        assert kernel.lines(r"\badd(\.rn)?\.f32")
+
+
+def strays(i, s, key, p):
+    """Reads from one kind of memory or another, and what it reads becomes float64."""
+    some = p.turn_levels if s.role[i] == 0 else s.x
+    s.y[i] = some[i] * math.pi
+
+
+def test_faults_of_environment_code_are_found():
+    env = environment("TagContinuous-v0")
+    (kernel,) = compile_variant(dataclasses.replace(env, reset=strays), Variant(SAME_STEP, 50), "reset", shape(env, 1))
+    assert len(stray(kernel, SPACES)) == 1
+    assert kernel.float64 != []
