@@ -51,7 +51,7 @@ run() {
         part memory 90 "$python" -m pytest tests/gpu/test_memory.py --timeout 100 -q --no-header -p no:cacheprovider -p no:benchmark \
             --junitxml "$out/memory.xml"
         ;;
-    sanitizer) part sanitizer 150 "$python" tests/gpu/sanitize.py --seconds 130 --json "$figures" --log "$out/sanitizer.log" ;;
+    sanitizer) part sanitizer 360 "$python" tests/gpu/sanitize.py --seconds 340 --json "$figures" --log "$out/sanitizer.log" ;;
     env_step) part env_step 150 "$python" benchmarks/env_step.py --json "$figures" ;;
     tag_step) part tag_step 100 "$python" benchmarks/tag_step.py --json "$figures" ;;
     eager_latency) part eager_latency 60 "$python" benchmarks/eager_latency.py --json "$figures" ;;

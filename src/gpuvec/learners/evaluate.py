@@ -114,7 +114,8 @@ def policy_of(checkpoint: Mapping[str, Any], device: str) -> tuple[Args, ActorCr
     args = Args(**checkpoint["args"])
     params: dict[str, Any] = dict(args.params)
     env = one_agent_a_row(gym.make_vec(args.env, num_envs=1, device=device, output="torch", **params))
-    network = ActorCritic(env.single_observation_space, env.single_action_space, args.hidden, torch.Generator())
+    spaces = env.single_observation_space, env.single_action_space
+    network = ActorCritic(*spaces, args.hidden, torch.Generator(), args.normalize)
     env.close()
     network.load_state_dict(checkpoint["network"])
     return args, network.to(device)

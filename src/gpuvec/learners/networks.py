@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gpuvec.learners.normalizer import Normalizer
 from gpuvec.learners.sampling import Categorical, Gaussian, MultiCategorical
 
 
@@ -41,6 +42,7 @@ class ActorCritic(nn.Module):
         observation_space, action_space: of one agent.
         hidden: sizes of the hidden layers, the same in both networks.
         generator: on the CPU; draws the first weights.
+        normalize: whether both networks see normalised observations; `normalizer` is updated by the learner.
 
     Raises:
         ValueError: an action space of another kind.
@@ -56,6 +58,7 @@ class ActorCritic(nn.Module):
         action_space: gym.Space[Any],
         hidden: Sequence[int],
         generator: torch.Generator,
+        normalize: bool = False,
     ) -> None:
         super().__init__()
         features = int(np.prod(observation_space.shape or (1,)))
@@ -79,18 +82,22 @@ class ActorCritic(nn.Module):
         # A small last layer: the first policy prefers no action.
         self.actor = mlp((features, *hidden, outputs), 0.01, generator)
         self.critic = mlp((features, *hidden, 1), 1.0, generator)
+        self.normalizer = Normalizer(features) if normalize else None
 
     def policy(self, obs: Tensor) -> Categorical | MultiCategorical | Gaussian:
         """The distribution of actions at `obs`, (..., D)."""
-        out = self.actor(obs)
+        out = self.actor(self._seen(obs))
         if self.sizes:
             return MultiCategorical.of(out, self.sizes)
         return Categorical.of(out) if self.discrete else Gaussian(out, self.log_std)
 
     def value(self, obs: Tensor) -> Tensor:
         """V(obs): (...,) for `obs`, (..., D)."""
-        value: Tensor = self.critic(obs)
+        value: Tensor = self.critic(self._seen(obs))
         return value.squeeze(-1)
+
+    def _seen(self, obs: Tensor) -> Tensor:
+        return obs if self.normalizer is None else self.normalizer(obs)
 
     def control(self, action: Tensor) -> Tensor:
         """What the environment takes for an action of the policy: discrete ones count from their start, Box clips to bounds."""

@@ -78,7 +78,8 @@ class PPO:
         T, E, device = args.num_steps, env.num_envs, args.device
         self.generator = torch.Generator(device).manual_seed(args.seed)
         first_weights = torch.Generator().manual_seed(args.seed)  # the same on every device
-        self.network = ActorCritic(env.single_observation_space, env.single_action_space, args.hidden, first_weights)
+        spaces = env.single_observation_space, env.single_action_space
+        self.network = ActorCritic(*spaces, args.hidden, first_weights, args.normalize)
         self.network.to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
@@ -88,6 +89,8 @@ class PPO:
         )
 
         obs, _ = env.reset(seed=args.seed)
+        if self.network.normalizer is not None:
+            self.network.normalizer.update(obs)
         action = self.network.policy(obs).mode()
 
         def steps(shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32, extra: int = 0) -> Tensor:
@@ -156,6 +159,8 @@ class PPO:
                 self.optimizer.step()
                 self.metrics[5:] += torch.cat([metrics, norm.view(1)])
         self.metrics[5:] /= a.epochs * a.minibatches
+        if self.network.normalizer is not None:  # not before: ratios are to policies of the same observations
+            self.network.normalizer.update(s.obs[:-1], s.mask)
 
     def capture(self) -> None:
         """Records each part as a CUDA graph; what this runs leaves no trace in the learner or its environments."""
@@ -186,7 +191,7 @@ class PPO:
         """All tensors that the next iteration depends on, as nested dicts."""
         optimizer = {name: dict(self.optimizer.state[p]) for name, p in self.parameters.items()}
         episodes = self.episodes._asdict()
-        return {"network": self.parameters, "optimizer": optimizer, "episodes": episodes, "obs": self.storage.obs[-1]}
+        return {"network": self.network.state_dict(), "optimizer": optimizer, "episodes": episodes, "obs": self.storage.obs[-1]}
 
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint: copies of tensors, numbers and strings, from which training goes on as if it had not stopped."""

@@ -55,6 +55,8 @@ class Args:
     """Limit of the norm of the whole gradient."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers of the policy, and again of the value function."""
+    normalize: bool = False
+    """Give the networks observations in units of their running standard deviation, around their running mean."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 

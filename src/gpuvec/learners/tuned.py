@@ -18,7 +18,7 @@ class Tuned(NamedTuple):
 # A rollout holds whole episodes, as all end together; to come near a runner pays within a few steps or not at all.
 TAG: dict[str, Any] = {
     "num_steps": 200, "minibatches": 32, "learning_rate": 1e-3, "gamma": 0.9, "gae_lambda": 0.7, "entropy_weight": 0.0,
-    "hidden": (128, 128),
+    "hidden": (128, 128), "normalize": True,
 }  # fmt: skip
 TUNED = {
     # All agents have the same policy, so each is told its role; and its heading, without which it cannot steer.

@@ -1,0 +1,78 @@
+"""Running moments of observations, and a learner whose networks see normalised ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuvec.learners.evaluate import policy_of
+from gpuvec.learners.normalizer import LIMIT, Normalizer
+from gpuvec.learners.ppo import PPO, Args, train
+
+SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 16, "hidden": (8,), "normalize": True}
+
+
+def test_moments_are_those_of_all_samples_that_count() -> None:
+    random = np.random.default_rng(0)
+    batches = [random.normal(50.0, 3.0, (t, 7, 2)).astype(np.float32) for t in (1, 5, 40)]
+    masks = [random.random(x.shape[:2]) < 0.6 for x in batches]
+    found = Normalizer(2)
+    for x, mask in zip(batches, masks, strict=True):
+        found.update(torch.from_numpy(x), torch.from_numpy(mask))
+        found.update(torch.from_numpy(x), torch.zeros(x.shape[:2], dtype=torch.bool))  # no sample is no change
+    samples = np.concatenate([x[mask] for x, mask in zip(batches, masks, strict=True)]).astype(np.float64)
+    assert found.count.item() == len(samples)
+    np.testing.assert_allclose(found.mean.numpy(), samples.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(found.var.numpy(), samples.var(0), rtol=1e-4)
+    normal = found(torch.from_numpy(samples.astype(np.float32))).numpy()
+    np.testing.assert_allclose(normal.mean(0), 0.0, atol=1e-4)
+    np.testing.assert_allclose(normal.std(0), 1.0, rtol=1e-4)
+
+
+def test_what_hardly_changes_is_not_blown_up() -> None:
+    found = Normalizer(2)
+    found.update(torch.tensor([[1.0, 0.0], [1.0, 2.0]]))
+    assert found(torch.tensor([1.005, 1.0])).tolist() == pytest.approx([0.5, 0.0], abs=1e-4)
+    assert found(torch.tensor([1e9, -1e9])).tolist() == [LIMIT, -LIMIT]
+
+
+def test_moments_change_between_rollouts_alone() -> None:
+    """The first minibatch meets the policy that acted: its ratio is 1."""
+    import gymnasium as gym
+
+    args = Args(**SMALL, epochs=1, minibatches=1).resolved("cpu")
+    env = gym.make_vec(args.env, num_envs=8, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1)
+    ppo = PPO(args, env)
+    assert ppo.network.normalizer is not None
+    for _ in range(3):
+        ppo.collect()
+        ppo.estimate()
+        before = ppo.network.normalizer.count.item()
+        log_prob = ppo.network.policy(ppo.storage.obs[:-1]).log_prob(ppo.storage.action)
+        np.testing.assert_allclose(log_prob.detach().numpy(), ppo.storage.log_prob.numpy(), atol=1e-6)
+        ppo.improve()
+        assert ppo.network.normalizer.count.item() == before + 8 * 16
+    env.close()
+
+
+def test_a_checkpoint_holds_them() -> None:
+    result = train(Args(**SMALL, total_steps=3 * 8 * 16))
+    _, network = policy_of(result.checkpoint, "cpu")
+    obs = torch.randn(5, 4)
+    assert torch.equal(network.actor[0].weight, result.network.actor[0].weight)
+    assert torch.equal(network.policy(obs).mode(), result.network.policy(obs).mode())
+    assert torch.equal(network.value(obs), result.network.value(obs))
+    assert network.normalizer is not None
+    assert network.normalizer.count.item() == 8 + 3 * 8 * 16
+
+
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped() -> None:
+    args, states = Args(**SMALL, total_steps=6 * 8 * 16), []
+    whole = train(args, lambda ppo, _: states.append(ppo.state_dict()))
+    rest = train(args, checkpoint=states[2])
+    for x, y in zip(whole.network.state_dict().values(), rest.network.state_dict().values(), strict=True):
+        assert torch.equal(x, y)
