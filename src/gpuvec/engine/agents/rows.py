@@ -22,7 +22,7 @@ from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Crowd, widths
 from gpuvec.spec import Cooperative, Time
 
-f32, i32, u32, u64, b1 = np.float32, np.int32, np.uint32, np.uint64, np.bool_
+f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
 
 
 class Rows(NamedTuple):
@@ -202,7 +202,8 @@ def rows(
 
     @inline
     def single(b: Any, x: int, played: bool) -> None:
-        r, j = divide(x, tuples)
+        r = i64(u64(x) // u64(tuples))  # there may be more than 2**32
+        j = x - r * tuples
         e, i = divide(r, A)
         if M > 0:
             spread(b.obs, r * D + j, M, see(i, j, outside(b, e), shown(b, e), params(b, e)))
