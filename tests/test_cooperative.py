@@ -200,6 +200,12 @@ class TestLaunches:
         envs = [make(3, where, **kwargs) for where in ("cpu", gpu)]
         assert digest(envs[0], 9) == digest(envs[1], 9)
 
+    @pytest.mark.parametrize("agents", [17, 64, 65, 105, 300, 1025])
+    def test_full_observations_of_any_number(self, gpu, agents):
+        kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 4, "length": 3000, "walkers": agents - 1, "full": True}
+        envs = [make(3, where, **kwargs) for where in ("cpu", gpu)]
+        assert digest(envs[0], 9) == digest(envs[1], 9)
+
 
 @pytest.mark.parametrize("num_envs", [31, 32, 33, 127, 128, 129, 1023, 1024, 1025, 65_536])
 def test_an_env_is_the_same_among_any_number(device, num_envs):

@@ -25,6 +25,9 @@ from gpuvec.spec import Cooperative, Time
 f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
 
 
+MANY = 64  # slots of a row, from which on a warp that has it to itself idles little
+
+
 class Rows(NamedTuple):
     """The functions of composed code that write observations."""
 
@@ -112,29 +115,42 @@ def rows(
         """Where in 16 bytes of memory row r0 begins, in floats; staged rows begin there too."""
         return np.int64(((u64(b.obs) >> u64(2)) + u64(r0 * D)) & u64(3))
 
-    def filling(place: Any, threads: int) -> Any:
-        """fill(b, w, box, at, origin, m, thread): the slots of m rows into `box`; `place(b, w, origin, row)` tells of each."""
+    def filling(place: Any, threads: int, rows: int) -> Any:
+        """fill(b, w, box, at, origin, m, thread): the slots of m rows into `box`; `place(b, w, origin, row)` tells of each.
+
+        Where slots are many the threads share out the `rows` that there are at most, and each walks slots of its row, whose
+        agent it looks up once. Otherwise it keeps its slot and walks rows, so that few threads are left over.
+        """
+        side = min(threads, max(32, threads // max(rows, 1) // 32 * 32))  # by side on a row: whole warps
 
         @inline
-        def fill(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
-            if M == 0:
-                pass
-            elif threads >= M:  # a thread keeps its slot and walks rows: one division less for each
-                x, j = divide(thread, M)
-                if x < threads // tuples:
-                    while x < m:
-                        i, s, t, p = place(b, w, origin, x)
-                        put(box, at + x * D + j, M, see(i, j, s, t, p))
-                        x += threads // tuples
-            else:
-                for x in range(m):
+        def by_row(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
+            x, first = divide(thread, side)
+            if x < threads // side:
+                while x < m:
                     i, s, t, p = place(b, w, origin, x)
-                    j = thread
+                    j = first
                     while j < M:
                         put(box, at + x * D + j, M, see(i, j, s, t, p))
-                        j += threads
+                        j += side
+                    x += threads // side
 
-        return fill
+        @inline
+        def by_slot(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
+            x, j = divide(thread, M)
+            if x < threads // M:
+                while x < m:
+                    i, s, t, p = place(b, w, origin, x)
+                    put(box, at + x * D + j, M, see(i, j, s, t, p))
+                    x += threads // M
+
+        @inline
+        def nothing(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
+            pass
+
+        if M == 0:
+            return nothing
+        return by_row if min(MANY, threads) <= M else by_slot
 
     def draining(threads: int) -> Any:
         """drain(b, box, r0, m, thread): rows r0 to r0 + m from `box` into the memory of observations."""
@@ -161,7 +177,7 @@ def rows(
         k, i = divide(u, A)
         return i, row(b, w, e0 + k, k), time(w.now[k, TIME]), params(b, e0 + k)
 
-    fill_block, drain_block = filling(of_block, threads), draining(threads)
+    fill_block, drain_block = filling(of_block, threads, given.envs * A), draining(threads)
 
     @inline
     def fill_slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
@@ -217,7 +233,7 @@ def rows(
         e, i = divide(r0 + x, A)
         return i, outside(b, e), shown(b, e), params(b, e)
 
-    fill_all, drain_all = filling(of_all, writers), draining(writers)
+    fill_all, drain_all = filling(of_all, writers, given.tile), draining(writers)
 
     @inline
     def fill_apart(b: Any, box: Any, r0: int, m: int, thread: int) -> None:
