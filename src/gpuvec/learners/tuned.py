@@ -12,18 +12,19 @@ class Tuned(NamedTuple):
     """What differs from the defaults."""
 
     num_envs: tuple[int, int]  # on a CPU, on a GPU
+    iterations: int  # of rollouts, for the total steps
     settings: dict[str, Any]
 
 
 # A rollout holds whole episodes, as all end together; to come near a runner pays within a few steps or not at all.
 TAG: dict[str, Any] = {
-    "num_steps": 200, "minibatches": 32, "learning_rate": 1e-3, "gamma": 0.9, "gae_lambda": 0.7, "entropy_weight": 0.0,
+    "num_steps": 200, "minibatches": 32, "learning_rate": 2e-3, "gamma": 0.9, "gae_lambda": 0.8, "entropy_weight": 0.0,
     "hidden": (128, 128), "normalize": True,
 }  # fmt: skip
 TUNED = {
     # All agents have the same policy, so each is told its role; and its heading, without which it cannot steer.
-    "gpuvec/TagContinuous-v0": Tuned((16, 256), {**TAG, "params": {"observe_self": True}}),
-    "gpuvec/TagGridWorld-v0": Tuned((16, 256), TAG),
+    "gpuvec/TagContinuous-v0": Tuned((16, 256), 256, {**TAG, "params": {"observe_self": True}}),
+    "gpuvec/TagGridWorld-v0": Tuned((16, 256), 256, TAG),
 }
 
 
@@ -36,6 +37,8 @@ def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", **given: Any) -
     found = TUNED.get(env.rpartition(":")[2])
     if found is None:
         return Args(env=env, device=device, **given)
-    params = {**found.settings.get("params", {}), **given.pop("params", {})}
-    num_envs = found.num_envs[named_device(device).kind != "cpu"]
-    return Args(env=env, device=device, **{"num_envs": num_envs, **found.settings, **given, "params": params})
+    settings: dict[str, Any] = {"num_envs": found.num_envs[named_device(device).kind != "cpu"], **found.settings, **given}
+    settings["params"] = {**found.settings.get("params", {}), **given.get("params", {})}
+    if settings.get("total_steps") is None:
+        settings["total_steps"] = found.iterations * settings["num_envs"] * settings["num_steps"]
+    return Args(env=env, device=device, **settings)
