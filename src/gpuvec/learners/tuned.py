@@ -23,8 +23,8 @@ TAG: dict[str, Any] = {
 }  # fmt: skip
 TUNED = {
     # All agents have the same policy, so each is told its role; and its heading, without which it cannot steer.
-    "gpuvec/TagContinuous-v0": Tuned((16, 256), 256, {**TAG, "params": {"observe_self": True}}),
-    "gpuvec/TagGridWorld-v0": Tuned((16, 256), 256, TAG),
+    "gpuvec/TagContinuous-v0": Tuned((16, 256), 128, {**TAG, "params": {"observe_self": True}}),
+    "gpuvec/TagGridWorld-v0": Tuned((16, 256), 128, TAG),
 }
 
 
