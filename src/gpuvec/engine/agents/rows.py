@@ -118,13 +118,14 @@ def rows(
     def filling(place: Any, threads: int, rows: int) -> Any:
         """fill(b, w, box, at, origin, m, thread): the slots of m rows into `box`; `place(b, w, origin, row)` tells of each.
 
-        Where slots are many the threads share out the `rows` that there are at most, and each walks slots of its row, whose
-        agent it looks up once. Otherwise it keeps its slot and walks rows, so that few threads are left over.
+        Some threads have a row together, whose agent each looks up once: as many as there are slots, so that few are left over,
+        or where slots are many whole warps, that share the `rows` that there are at most.
         """
-        side = min(threads, max(32, threads // max(rows, 1) // 32 * 32))  # by side on a row: whole warps
+        few = min(MANY, threads) > M
+        side = M if few else min(threads, max(32, threads // max(rows, 1) // 32 * 32))
 
         @inline
-        def by_row(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
+        def fill(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
             x, first = divide(thread, side)
             if x < threads // side:
                 while x < m:
@@ -135,22 +136,7 @@ def rows(
                         j += side
                     x += threads // side
 
-        @inline
-        def by_slot(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
-            x, j = divide(thread, M)
-            if x < threads // M:
-                while x < m:
-                    i, s, t, p = place(b, w, origin, x)
-                    put(box, at + x * D + j, M, see(i, j, s, t, p))
-                    x += threads // M
-
-        @inline
-        def nothing(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
-            pass
-
-        if M == 0:
-            return nothing
-        return by_row if min(MANY, threads) <= M else by_slot
+        return fill
 
     def draining(threads: int) -> Any:
         """drain(b, box, r0, m, thread): rows r0 to r0 + m from `box` into the memory of observations."""
@@ -238,7 +224,8 @@ def rows(
     @inline
     def fill_apart(b: Any, box: Any, r0: int, m: int, thread: int) -> None:
         at, x = offset(b, r0), thread
-        fill_all(b, 0, box, at, r0, m, thread)
+        if M > 0:
+            fill_all(b, 0, box, at, r0, m, thread)
         while x < m:
             i, s, t, p = of_all(b, 0, r0, x)
             put(box, at + (x + 1) * D - own, 1, observe(i, s, t, p))
