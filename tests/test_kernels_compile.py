@@ -58,11 +58,11 @@ class Kernel(NamedTuple):
         return [line.strip() for line in lines if ".f64" in line and not line.strip().startswith(".reg")]
 
 
-def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0)):
+def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), resident=1):
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    ptx = cuda.intermediate(body, kernel_signature, cc, "ptx", threads)
-    ltoir = bytes(cuda.intermediate(body, kernel_signature, cc, "ltoir", threads))
+    ptx = cuda.intermediate(body, kernel_signature, cc, "ptx", threads, resident)
+    ltoir = bytes(cuda.intermediate(body, kernel_signature, cc, "ltoir", threads, resident))
     arch = f"sm_{cc[0]}{cc[1]}"
     linker = Linker(ObjectCode.from_ltoir(ltoir), options=LinkerOptions(arch=arch, link_time_optimization=True, verbose=True))
     linker.link("cubin")
@@ -97,7 +97,7 @@ def compile_variant(env, variant, which, given, cc=(9, 0)):
     """All kernels of a reset or a step, laid over a GPU as `given`."""
     with cuda.offline(cc):
         found = kernels(env, variant, given, which == "step")
-        return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc) for kernel in found]
+        return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.resident) for kernel in found]
 
 
 def stray(kernel, spaces):

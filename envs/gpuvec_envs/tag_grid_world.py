@@ -66,9 +66,10 @@ def reset(i: int, s: State, key: Key, p: Params) -> None:
 
 
 def move(i: int, s: State, action: int, key: Key, p: Params) -> None:
-    x = s.x[i] + (1 if action == 1 else -1 if action == 2 else 0)
-    y = s.y[i] + (1 if action == 3 else -1 if action == 4 else 0)
-    s.x[i], s.y[i] = min(max(x, 0), p.grid_length), min(max(y, 0), p.grid_length)
+    x = np.int32(s.x[i] + (1 if action == 1 else -1 if action == 2 else 0))  # int32, as cells are: a GPU does int64 in pieces
+    y = np.int32(s.y[i] + (1 if action == 3 else -1 if action == 4 else 0))
+    first, last = np.int32(0), np.int32(p.grid_length)
+    s.x[i], s.y[i] = min(max(x, first), last), min(max(y, first), last)
     s.hit_wall[i] = x != s.x[i] or y != s.y[i]
 
 
@@ -111,8 +112,8 @@ def from_runner(i: int, s: State, p: Params) -> float:
     j = s.member[p.num_taggers]
     if i == j:
         return INFINITY
-    x, y = s.x[i] - s.x[j], s.y[i] - s.y[j]
-    return np.float32(x * x + y * y)  # type: ignore[return-value]  # float32
+    x, y = np.float32(s.x[i]) - np.float32(s.x[j]), np.float32(s.y[i]) - np.float32(s.y[j])
+    return x * x + y * y  # type: ignore[return-value]  # float32
 
 
 def observe_one(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float, float, float]:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
+from gpuvec.engine.memory import evicted_first
+
 
 class Arrays(NamedTuple):
     """The operations beside those of `memory.Access`."""
@@ -17,9 +19,9 @@ class Arrays(NamedTuple):
     part: Any  # part(array, start, shape) -> the C-contiguous array of that shape which begins there in a one-dimensional one
     natural: Any  # natural(x) -> x as int64, known not to be negative, so that an index needs no look at its sign
     divide: Any  # divide(u, n) -> (u // n, u % n) as int64, of numbers below 2**32; by a constant it takes no division
-    spread: Any  # spread(buffer, start, stride, values): element start + f * stride becomes float32(values[f])
+    spread: Any  # spread(buffer, start, stride, values): element start + f * stride becomes float32(values[f]), as by `emit`
     put: Any  # put(array, start, stride, values): likewise in a one-dimensional array
-    move: Any  # move(buffer, index, array, start): four float32 of a 16-byte aligned array, both places aligned so too
+    move: Any  # move(buffer, index, array, start): emits four float32 of a 16-byte aligned array, both places aligned so too
     bits: Any  # bits(float32) -> uint32 of the same order: a < b, or equal, as floats or as bits
 
 
@@ -33,11 +35,17 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
     def pointer(builder: Any, address: Any, index: Any, element: Any) -> Any:
         return builder.gep(builder.inttoptr(address, element.as_pointer(space)), [wide(builder, index)])
 
-    def strided(context: Any, builder: Any, base: Any, stride: Any, kinds: Any, values: Any) -> None:
-        """Stores each of the values as a float32, `stride` elements apart."""
+    def plainly(builder: Any, at: Any, values: list[Any]) -> None:
+        (value,) = values
+        builder.store(value, at)
+
+    emitted = evicted_first if space == 1 else plainly
+
+    def strided(context: Any, builder: Any, base: Any, stride: Any, kinds: Any, values: Any, stored: Any) -> None:
+        """Each of the values as a float32, `stride` elements apart."""
         for k, (kind, value) in enumerate(zip(kinds, cgutils.unpack_tuple(builder, values), strict=True)):
             at = builder.gep(base, [builder.mul(wide(builder, stride), word(k))])
-            builder.store(context.cast(builder, value, kind, types.float32), at)
+            stored(builder, at, [context.cast(builder, value, kind, types.float32)])
 
     def laid_out(context: Any, builder: Any, kind: Any, data: Any, shape: Any) -> Any:
         """An array of that type over `data`."""
@@ -97,7 +105,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
     @extending.intrinsic
     def spread(typingctx: Any, address: Any, start: Any, stride: Any, values: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
-            strided(context, builder, pointer(builder, args[0], args[1], real), args[2], values, args[3])
+            strided(context, builder, pointer(builder, args[0], args[1], real), args[2], values, args[3], emitted)
 
         return types.void(address, start, stride, values), codegen
 
@@ -105,7 +113,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
     def put(typingctx: Any, array: Any, start: Any, stride: Any, values: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
             data = context.make_array(sig.args[0])(context, builder, args[0]).data
-            strided(context, builder, builder.gep(data, [wide(builder, args[1])]), args[2], values, args[3])
+            strided(context, builder, builder.gep(data, [wide(builder, args[1])]), args[2], values, args[3], plainly)
 
         return types.void(array, start, stride, values), codegen
 
@@ -115,8 +123,11 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
             four = ir.VectorType(real, 4)
             data = context.make_array(sig.args[2])(context, builder, args[2]).data
             source = builder.bitcast(builder.gep(data, [wide(builder, args[3])]), four.as_pointer())
-            target = builder.bitcast(pointer(builder, args[0], args[1], real), four.as_pointer(space))
-            builder.store(builder.load(source, align=16), target, align=16)
+            target, found = pointer(builder, args[0], args[1], real), builder.load(source, align=16)
+            if space == 1:
+                evicted_first(builder, target, [builder.extract_element(found, half(k)) for k in range(4)])
+            else:
+                builder.store(found, builder.bitcast(target, four.as_pointer()), align=16)
 
         return types.void(address, index, array, start), codegen
 

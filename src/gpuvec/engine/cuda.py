@@ -108,9 +108,14 @@ def kernel_signature(batch: Any, request: Any | None, dtypes: tuple[Any, ...]) -
     return types.void(b, types.NamedTuple([from_dtype(np.dtype(t)) for t in dtypes], request))
 
 
-def intermediate(kernel: Any, signature: Any, cc: tuple[int, int], form: str, threads: int | None = None) -> Any:
-    """`kernel` as "ltoir" (bytes) or "ptx" (text) for compute capability `cc`, fit for blocks of `threads`."""
-    return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=form, launch_bounds=threads)[0]
+def intermediate(
+    kernel: Any, signature: Any, cc: tuple[int, int], form: str, threads: int | None = None, resident: int = 1
+) -> Any:
+    """`kernel` as "ltoir" (bytes) or "ptx" (text) for compute capability `cc`, fit for blocks of `threads`, of which `resident`
+    find registers on a multiprocessor.
+    """
+    bounds = None if threads is None else (threads, resident)
+    return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=form, launch_bounds=bounds)[0]
 
 
 def link(ltoir: Any, cc: tuple[int, int]) -> Binary:

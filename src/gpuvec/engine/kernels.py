@@ -39,6 +39,7 @@ class Kernel(NamedTuple):
     signature: Any
     threads: int  # per block
     blocks: Callable[[int], int]  # of the number of envs
+    resident: int = 1  # blocks for which a multiprocessor must have registers
 
 
 def shape(env: Environment, num_envs: int) -> Mapping | None:
@@ -126,7 +127,8 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     envs, writers = given.envs, given.writers
     b, r = _examples(env, variant, given.split)
     (agents,), rows = crowd.agents, program.rows
-    found = [Kernel(_game(program, access, arrays, given, agents, played, b, r), None, given.threads, lambda n: -(-n // envs))]
+    game = _game(program, access, arrays, given, agents, played, b, r)
+    found = [Kernel(game, None, given.threads, lambda n: -(-n // envs), given.resident)]
     if not given.split:
         return found
     scope = {"cuda": target.cuda, "natural": _natural(arrays), "played": played, "tile": given.tile, "f32": np.float32}
@@ -158,7 +160,7 @@ def _natural(arrays: Arrays) -> Any:
 
 def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any, r: Any) -> Any:
     """The kernel of the segments of a step or a reset."""
-    read_clock, write_clock = _clocks(access, b)
+    envs, (read_clock, write_clock) = given.envs, _clocks(access, b)
     w = program.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in program.arrays.values()))
     arguments = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
     r = 0 if played else r
@@ -174,14 +176,14 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
     for name, (_, dims) in program.arrays.items():  # a line for each: by the line the simulator knows which array is meant
         source += f"    {name} = cuda.shared.array({dims}, t_{name}{ALIGNED if name == 'box' else ''})\n"
     source += f"    w = Work({', '.join(program.arrays)})\n"
-    source += f"    e0 = natural(block * {given.envs})\n    m = min({given.envs}, natural(b.n - e0))\n"
+    source += f"    e0 = natural(block * {envs})\n    m = {'1' if envs == 1 else f'min({envs}, natural(b.n - e0))'}\n"
     source += "    clock = read_clock(b, block)\n"
     source += "    clock, r = u32(clock + u32(1)), 0\n" if played else ""
 
     def called(part: str, margin: str = "    ") -> str:
         segments: tuple[Segment, ...] = getattr(program, part)
         scope.update({f"{part}_{n}": compiled(segment) for n, segment in enumerate(segments)})
-        lines = (loop(s, f"{part}_{n}", Block(given.envs, agents, given.threads), margin) for n, s in enumerate(segments))
+        lines = (loop(s, f"{part}_{n}", Block(envs, agents, given.threads), margin) for n, s in enumerate(segments))
         return "".join(lines).replace("barrier()", "cuda.syncthreads()")
 
     if not played:

@@ -28,7 +28,7 @@ def _binaries(env: Environment, variant: Variant, given: Mapping | None, played:
     from gpuvec.engine import cuda, kernels
 
     found = kernels.kernels(env, variant, given, played)
-    return [(k, cuda.link(cuda.intermediate(k.body, k.signature, cc, "ltoir", k.threads), cc)) for k in found]
+    return [(k, cuda.link(cuda.intermediate(k.body, k.signature, cc, "ltoir", k.threads, k.resident), cc)) for k in found]
 
 
 class CudaKernels:

@@ -30,6 +30,19 @@ def like(dtype: Any, width: int) -> Any:
     return (dtype(0),) * width
 
 
+def evicted_first(builder: Any, at: Any, values: list[Any]) -> None:
+    """Stores `values` side by side, marked for the cache to let go of: `st.global.cs`, which LLVM has no word for."""
+    element = values[0].type
+    kind, letter = {"float": ("f32", "f"), "i32": ("b32", "r"), "i8": ("u8", "r")}[str(element)]
+    if str(element) == "i8":  # PTX holds bytes in wider registers
+        values = [builder.zext(value, ir.IntType(32)) for value in values]
+    names = ", ".join(f"${k + 1}" for k in range(len(values)))
+    vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
+    function = ir.FunctionType(ir.VoidType(), [at.type, *(value.type for value in values)])
+    code, operands = f"st.global.cs{vector}.{kind} [$0], {names};", ",".join(["l", *[letter] * len(values)])
+    builder.call(ir.InlineAsm(function, code, operands, side_effect=True), [at, *values])
+
+
 def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> Access:
     """The operations on `space`, an LLVM address space: 1 is a GPU's global memory, 0 a CPU's.
 
@@ -108,18 +121,6 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
                 builder.store(vector, builder.bitcast(at, vector.type.as_pointer(space)), align=4 * wide)
 
         return types.void(address, index, values), codegen
-
-    def evicted_first(builder: Any, at: Any, values: list[Any]) -> None:
-        """Stores `values` side by side, marked for the cache to let go of: `st.global.cs`, which LLVM has no word for."""
-        element = values[0].type
-        kind, letter = {"float": ("f32", "f"), "i32": ("b32", "r"), "i8": ("u8", "r")}[str(element)]
-        if str(element) == "i8":  # PTX holds bytes in wider registers
-            values = [builder.zext(value, ir.IntType(32)) for value in values]
-        names = ", ".join(f"${k + 1}" for k in range(len(values)))
-        vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
-        function = ir.FunctionType(ir.VoidType(), [at.type, *(value.type for value in values)])
-        code, operands = f"st.global.cs{vector}.{kind} [$0], {names};", ",".join(["l", *[letter] * len(values)])
-        builder.call(ir.InlineAsm(function, code, operands, side_effect=True), [at, *values])
 
     @extending.intrinsic
     def emit(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:

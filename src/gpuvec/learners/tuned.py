@@ -12,7 +12,7 @@ class Tuned(NamedTuple):
     """What differs from the defaults."""
 
     num_envs: tuple[int, int]  # on a CPU, on a GPU
-    iterations: int  # of rollouts, for the total steps
+    iterations: tuple[int, int]  # of rollouts, likewise
     settings: dict[str, Any]
 
 
@@ -23,8 +23,8 @@ TAG: dict[str, Any] = {
 }  # fmt: skip
 TUNED = {
     # All agents have the same policy, so each is told its role; and its heading, without which it cannot steer.
-    "gpuvec/TagContinuous-v0": Tuned((16, 256), 128, {**TAG, "params": {"observe_self": True}}),
-    "gpuvec/TagGridWorld-v0": Tuned((16, 256), 128, TAG),
+    "gpuvec/TagContinuous-v0": Tuned((32, 256), (64, 40), {**TAG, "params": {"observe_self": True}}),
+    "gpuvec/TagGridWorld-v0": Tuned((32, 256), (64, 40), TAG),
 }
 
 
@@ -37,8 +37,9 @@ def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", **given: Any) -
     found = TUNED.get(env.rpartition(":")[2])
     if found is None:
         return Args(env=env, device=device, **given)
-    settings: dict[str, Any] = {"num_envs": found.num_envs[named_device(device).kind != "cpu"], **found.settings, **given}
+    on_gpu = named_device(device).kind != "cpu"
+    settings: dict[str, Any] = {"num_envs": found.num_envs[on_gpu], **found.settings, **given}
     settings["params"] = {**found.settings.get("params", {}), **given.get("params", {})}
     if settings.get("total_steps") is None:
-        settings["total_steps"] = found.iterations * settings["num_envs"] * settings["num_steps"]
+        settings["total_steps"] = found.iterations[on_gpu] * settings["num_envs"] * settings["num_steps"]
     return Args(env=env, device=device, **settings)

@@ -9,8 +9,10 @@ import numpy as np
 from gpuvec.engine.signature import Crowd
 
 SMALL, FEW = 16, 40_000  # agents of an env, and of all envs, up to which features go straight to their places
+LARGE = 128  # agents of an env, from which on it is walked by more threads
 STAGED_BYTES = 44 << 10  # of shared memory, of which a block may have 48 KB, for its state, and for its rows
 BLOCKS = 330  # that keep all multiprocessors of a large GPU busy
+RESIDENT = 6  # blocks of a large game that a multiprocessor has at a time
 SECTOR_ROWS = 8  # rows of floats that together end where a sector of memory, 32 bytes, ends
 TILE_BYTES = 28 << 10  # of shared memory for rows of a kernel that does nothing else
 
@@ -23,7 +25,8 @@ class Mapping(NamedTuple):
     split: bool  # whether a second kernel searches and a third writes the observations
     stage: bool  # whether the state is in shared memory while the first runs
     tile: int = 0  # rows that a block puts together in shared memory, if not split all; 0: they go straight
-    writers: int = 256  # threads per block of the second and third, at least 4
+    writers: int = 128  # threads per block of the second and third, at least 4
+    resident: int = 1  # blocks of the first for which a multiprocessor must have registers
 
 
 ONE_BY_ONE = Mapping(envs=1, threads=1, split=False, stage=False)  # of a CPU
@@ -33,16 +36,18 @@ def mapping(crowd: Crowd, num_envs: int) -> Mapping:
     """The one for `num_envs` games."""
     (agents,) = crowd.agents
     if agents <= SMALL and agents * num_envs <= FEW:
-        return Mapping(envs=max(1, min(64 // agents, -(-num_envs // BLOCKS))), threads=64, split=False, stage=True)
-    threads = 128 if agents <= 128 else min(1024, -(-agents // 128) * 128)
+        slots = agents * max(1, crowd.perception.slots)
+        return Mapping(envs=max(1, min(96 // slots, -(-num_envs // BLOCKS))), threads=96, split=False, stage=True)
+    threads = 128 if agents <= LARGE else 256 if num_envs > BLOCKS else min(1024, -(-agents // 128) * 128)
     envs = max(1, threads // agents)
     state = envs * sum(
         int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for k, b in crowd.arrays.items() if k not in crowd.found
     )
     state += 4 * envs * agents * max(1, crowd.actions.components)
     if crowd.search is None and state + 4 * envs * agents * crowd.features <= STAGED_BYTES:
+        if agents > LARGE:
+            return Mapping(envs, threads, split=False, stage=True, resident=RESIDENT if threads == 256 else 1)
         return Mapping(envs, threads, split=False, stage=True, tile=envs * agents)
     rows = min(TILE_BYTES // (4 * crowd.features), 64)
     tile = rows - rows % SECTOR_ROWS if rows > SECTOR_ROWS else rows
-    writers = 256 if SECTOR_ROWS <= tile < 64 else 128
-    return Mapping(envs, threads, split=True, stage=state <= STAGED_BYTES, tile=tile, writers=writers)
+    return Mapping(envs, threads, split=True, stage=state <= STAGED_BYTES, tile=tile)

@@ -52,7 +52,7 @@ def reduction(
 
     `where(w, k)` says whether env k of the block takes part.
     """
-    of, row, bits, divide = device(entry.of), state.row, arrays.bits, arrays.divide
+    of, row, bits, natural = device(entry.of), state.row, arrays.bits, arrays.natural
     count, most, most_of_block, threads = tally.count, tally.most, tally.most_of_block, given.threads
     against = entry.kind == "all"  # it holds for all if it is not false for any
 
@@ -77,9 +77,8 @@ def reduction(
         """Of a block with one env, whose threads find the best of their own before they compare."""
         best, u = i64(0), thread
         while u < agents and where(w, 0):
-            _, i = divide(u, agents)
-            best = max(best, rank(b, w, e0, 0, i))
-            u += threads
+            best = max(best, rank(b, w, e0, 0, u))
+            u = natural(u + threads)
         most_of_block(w.least, 0, number, best)
 
     results = {"count": "c", "any": "c != i32(0)", "all": "c == i32(0)", "least": "i32((last - c) & index) if c else i32(-1)"}

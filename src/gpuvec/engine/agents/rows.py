@@ -16,7 +16,7 @@ from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.segments import AGENTS, BLOCK, Segment
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.jit import device, inline
+from gpuvec.engine.jit import device, generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Crowd, widths
@@ -26,6 +26,7 @@ f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint
 
 
 MANY = 64  # slots of a row, from which on a warp that has it to itself idles little
+AHEAD = 4  # slots that a thread sees before it puts any down
 
 
 class Rows(NamedTuple):
@@ -54,7 +55,7 @@ def rows(
     tuples = max(M, 1)  # per row; the last writes the own features too
     threads, writers = given.threads, given.writers
     load, store = access.load, access.store
-    divide, spread, put, move = arrays.divide, arrays.spread, arrays.put, arrays.move
+    natural, divide, spread, put, move = arrays.natural, arrays.divide, arrays.spread, arrays.put, arrays.move
     params, _ = parameters(env, variant, access)
     observe, see = device(crowd.perception.observe), _see(crowd)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
@@ -73,7 +74,7 @@ def rows(
             v, j = divide(x, M)
             k, i = divide(v, A)
             spread(out, origin + (v * D + j), M, see(i, j, row(b, w, e0 + k, k), time(w.now[k, TIME]), params(b, e0 + k)))
-            x += threads
+            x = natural(x + threads)
 
     @inline
     def write_slots_alone(b: Any, w: Any, out: int, e0: int, u: int, end: int, thread: int) -> None:
@@ -119,24 +120,21 @@ def rows(
         """fill(b, w, box, at, origin, m, thread): the slots of m rows into `box`; `place(b, w, origin, row)` tells of each.
 
         Some threads have a row together, whose agent each looks up once: as many as there are slots, so that few are left over,
-        or where slots are many whole warps, that share the `rows` that there are at most.
+        or where slots are many whole warps, that share the `rows` that there are at most. A thread sees what is in several
+        slots before it puts any of it down: what it reads of the row's agent it then reads once.
         """
-        few = min(MANY, threads) > M
-        side = M if few else min(threads, max(32, threads // max(rows, 1) // 32 * 32))
-
-        @inline
-        def fill(b: Any, w: Any, box: Any, at: int, origin: int, m: int, thread: int) -> None:
-            x, first = divide(thread, side)
-            if x < threads // side:
-                while x < m:
-                    i, s, t, p = place(b, w, origin, x)
-                    j = first
-                    while j < M:
-                        put(box, at + x * D + j, M, see(i, j, s, t, p))
-                        j += side
-                    x += threads // side
-
-        return fill
+        side = max(M, 1) if min(MANY, threads) > M else min(threads, max(32, threads // max(rows, 1) // 32 * 32))
+        ahead = range(min(AHEAD, -(-M // side)))
+        source = f"def fill(b, w, box, at, origin, m, thread):\n    x, first = divide(thread, {side})\n"
+        source += f"    while x < (m if thread < {threads // side * side} else 0):\n"
+        source += f"        (i, s, t, p), j = place(b, w, origin, x), first\n        while j < {M}:\n"
+        for n in ahead:
+            source += f"            j{n} = natural(j + {n * side})\n"
+            source += f"            v{n} = see(i, {f'min(j{n}, {M - 1})' if n else 'j0'}, s, t, p)\n"
+        for n in ahead:
+            source += f"            {f'if j{n} < {M}: ' if n else ''}put(box, at + x * {D} + j{n}, {M}, v{n})\n"
+        source += f"            j = natural(j + {len(ahead) * side})\n        x = natural(x + {threads // side})\n"
+        return inline(generated("fill", source, divide=divide, natural=natural, place=place, see=see, put=put))
 
     def draining(threads: int) -> Any:
         """drain(b, box, r0, m, thread): rows r0 to r0 + m from `box` into the memory of observations."""
@@ -146,10 +144,10 @@ def rows(
             at = offset(b, r0)
             origin, end = r0 * D - at, at + m * D
             whole, rest = (at + 3) & ~3, end & ~3
-            q = whole + 4 * thread
+            q = natural(whole + 4 * thread)
             while q < rest:
                 move(b.obs, origin + q, box, q)
-                q += 4 * threads
+                q = natural(q + 4 * threads)
             if thread < 4:
                 if at <= thread and thread < min(whole, end):
                     store(b.obs, origin + thread, box[thread], f32)
@@ -235,13 +233,15 @@ def rows(
     def drain_apart(b: Any, box: Any, r0: int, m: int, thread: int, played: bool) -> None:
         drain_all(b, box, r0, m, thread)
         if same_step and played:
-            x = thread
-            while x < m * tuples:
-                r, j = divide(x, tuples)
-                e, i = divide(r0 + r, A)
+            e, _ = divide(r0, A)
+            while e * A < r0 + m:
                 if load(b.final_mask, e, b1):
-                    last_tuple(b, e, i, j)
-                x += writers
+                    first, end, x = max(r0, e * A), min(r0 + m, (e + 1) * A), thread
+                    while x < (end - first) * tuples:
+                        r, j = divide(x, tuples)
+                        last_tuple(b, e, natural(first - e * A + r), j)
+                        x += writers
+                e = natural(e + 1)
 
     def segments(of_slots: Any, of_agent: Any, wait: bool) -> tuple[Segment, ...]:
         return (*([Segment(BLOCK, of_slots, wait=False)] if M else []), Segment(AGENTS, of_agent, wait))

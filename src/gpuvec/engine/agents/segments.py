@@ -36,13 +36,18 @@ def loop(segment: Segment, name: str, block: Block, margin: str) -> str:
         lines = ["if thread < m:\n", "    " + called.format("natural(e0 + thread), thread")]
     elif block.threads == 1:
         lines = [f"for i in range({block.agents}):\n", "    " + called.format("e0, 0, i")]
+    elif block.envs == 1 and block.agents <= block.threads:
+        lines = [f"if thread < {block.agents}:\n", "    " + called.format("e0, 0, thread")]
+    elif block.envs == 1:
+        lines = ["u = thread\n", f"while u < {block.agents}:\n", "    " + called.format("e0, 0, u")]
+        lines.append(f"    u = natural(u + {block.threads})\n")
     elif block.envs * block.agents <= block.threads:
         place = f"k, i = divide(thread, {block.agents})\n"
         lines = [f"if thread < m * {block.agents}:\n", "    " + place, "    " + called.format("natural(e0 + k), k, i")]
     else:
         place = f"    k, i = divide(u, {block.agents})\n"
         lines = ["u = thread\n", f"while u < m * {block.agents}:\n", place, "    " + called.format("natural(e0 + k), k, i")]
-        lines.append(f"    u += {block.threads}\n")
+        lines.append(f"    u = natural(u + {block.threads})\n")
     if segment.wait:
         lines.append("barrier()\n")
     return "".join(margin + line for line in lines)
