@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -12,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.arrays import host, on_device
-from tests.crowd import GUARD, WALKER, make
+from tests.crowd import GUARD, STREET, WALKER, make
 
+from gpuvec import VectorEnv, least_of
 from gpuvec.engine.agents import mapping
 from gpuvec.errors import StateError
 
@@ -53,6 +55,18 @@ def test_a_step(backend, full):
     *_, info = host(env.step(actions(env, RIGHT)))
     assert info["agent_mask"].tolist() == [[True, False, False, True]]
     assert not info["agent_terminated"].any()
+
+
+def signed_zero(i, s, p):
+    return 0.0 if i < 2 else -0.0
+
+
+def test_the_two_zeros_are_equal(backend):
+    env = dataclasses.replace(STREET, phases=(least_of("first", signed_zero),))
+    envs = VectorEnv(env, 3, device=backend, output="cupy" if backend == "cuda" else "numpy")
+    envs.reset(seed=0)
+    envs.step(actions(envs, STAY))
+    assert host(envs.get_state())["first"].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("reward", "expected"), [("sum", 0.5), ("guard", 2.0), ("walker", -1.5)])

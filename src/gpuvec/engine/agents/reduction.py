@@ -62,24 +62,28 @@ def reduction(
             count(w.now, k, COUNTERS + number)
 
     @inline
-    def rank(b: Any, w: Any, e: int, k: int, i: int) -> int:
+    def value(b: Any, w: Any, e: int, k: int, i: int) -> Any:
+        return f32(of(i, row(b, w, e, k), params(b, e))) + f32(0.0)  # which makes one of the two zeros
+
+    @inline
+    def rank(found: Any, i: int) -> int:
         """More for a smaller value, then for a lower index; 0 for infinity."""
-        found = f32(of(i, row(b, w, e, k), params(b, e)))
         return LAST - (i64(bits(found)) << i64(31) | i64(i)) if found < f32(np.inf) else i64(0)
 
     @inline
     def rank_each(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
         if where(w, k):
-            most(w.least, k, number, rank(b, w, e, k, i))
+            most(w.least, k, number, rank(value(b, w, e, k, i), i))
 
     @inline
     def rank_all(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
         """Of a block with one env, whose threads find the best of their own before they compare."""
-        best, u = i64(0), thread
-        while u < agents and where(w, 0):
-            best = max(best, rank(b, w, e0, 0, u))
-            u = natural(u + threads)
-        most_of_block(w.least, 0, number, best)
+        best, i, u = f32(np.inf), u32(0), u32(thread)
+        while u < u32(agents) and where(w, 0):
+            found = value(b, w, e0, 0, natural(u))
+            best, i = (found, u) if found < best else (best, i)
+            u = u32(u + u32(threads))
+        most_of_block(w.least, 0, number, rank(best, i))
 
     results = {"count": "c", "any": "c != i32(0)", "all": "c == i32(0)", "least": "i32((last - c) & index) if c else i32(-1)"}
     counter = f"w.least[k, {number}]" if entry.kind == "least" else f"w.now[k, {COUNTERS + number}]"
