@@ -105,11 +105,12 @@ def stray(kernel, spaces):
     return kernel.lines(rf"(?<!\.)\b(ld|st|atom|red)\.(?!({spaces})\b)")
 
 
-def check(kernel, barriers, spaces="global|param", registers=REGISTERS):
+def check(kernel, barriers, spaces="global|param", registers=REGISTERS, stack=0):
     assert len(kernel.lines(r"\bbar(rier)?\.")) == barriers
     assert kernel.lines(r"\bcall\b") == []
     assert stray(kernel, spaces) == []
-    assert (kernel.stack, kernel.spills) == (0, 0)
+    assert kernel.stack <= stack
+    assert kernel.spills == 0 or stack
     assert kernel.registers <= registers
 
 

@@ -39,19 +39,15 @@ def loop(segment: Segment, name: str, block: Block, margin: str) -> str:
     elif block.envs == 1 and block.agents <= block.threads:
         lines = [f"if thread < {block.agents}:\n", "    " + called.format("e0, 0, thread")]
     elif block.envs == 1:
-        lines = strided(f"{block.agents}", block.threads, called.format("e0, 0, natural(u)"))
+        lines = ["u = thread\n", f"while u < {block.agents}:\n", "    " + called.format("e0, 0, u")]
+        lines.append(f"    u = natural(u + {block.threads})\n")
     elif block.envs * block.agents <= block.threads:
         place = f"k, i = divide(thread, {block.agents})\n"
         lines = [f"if thread < m * {block.agents}:\n", "    " + place, "    " + called.format("natural(e0 + k), k, i")]
     else:
-        place = f"k, i = divide(natural(u), {block.agents})\n"
-        lines = strided(f"m * {block.agents}", block.threads, place, called.format("natural(e0 + k), k, i"))
+        place = f"    k, i = divide(u, {block.agents})\n"
+        lines = ["u = thread\n", f"while u < m * {block.agents}:\n", place, "    " + called.format("natural(e0 + k), k, i")]
+        lines.append(f"    u = natural(u + {block.threads})\n")
     if segment.wait:
         lines.append("barrier()\n")
     return "".join(margin + line for line in lines)
-
-
-def strided(end: str, threads: int, *body: str) -> list[str]:
-    """Lines that go through the body with `u` from `thread` to `end`, of 32 bits: a GPU counts further in two pieces."""
-    head = ["u = u32(thread)\n", f"while u < u32({end}):\n"]
-    return [*head, *("    " + line for line in body), f"    u = u32(u + u32({threads}))\n"]
