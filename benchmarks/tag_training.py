@@ -72,7 +72,7 @@ def main() -> None:
     p = parser(__doc__)
     p.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     p.add_argument("--device", default="auto")
-    p.add_argument("--steps", type=int, default=None, metavar="N", help="env steps of a training, instead of 128 iterations")
+    p.add_argument("--steps", type=int, default=None, metavar="N", help="env steps of a training, instead of the tuned number")
     p.add_argument("--episodes", type=int, default=1000, metavar="N", help="of an evaluation")
     given = p.parse_args()
     figures = Figures("tag_training", given.json)
