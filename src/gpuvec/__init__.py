@@ -10,6 +10,7 @@ loaded when an environment is made.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuvec.angles import sincos, wrap
@@ -32,12 +33,14 @@ from gpuvec.spec import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from gpuvec.episode import Episode
     from gpuvec.vector.env import VectorEnv
     from gpuvec.vector.parallel import ParallelEnv
 
 __all__ = [
     "Bools", "Canvas", "Cooperative", "Floats", "Ints", "Key", "Nearest", "Perception", "Single", "Time", "VectorEnv",
-    "all_of", "any_of", "count_of", "least_of", "normal", "parallel_env", "randint", "register", "sincos", "uniform", "wrap",
+    "all_of", "any_of", "count_of", "fetch_episode", "least_of", "normal", "parallel_env", "randint", "register", "sincos",
+    "uniform", "wrap",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -55,6 +58,24 @@ def parallel_env(id: str, **kwargs: Any) -> ParallelEnv:
         AuthoringError: an environment of one agent.
     """
     found: ParallelEnv = importlib.import_module("gpuvec.vector.parallel").ParallelEnv(id, **kwargs)
+    return found
+
+
+def fetch_episode(
+    envs: Any, act: Callable[[Any], Any], *, rows: Sequence[int] = (0,), seed: int | None = None
+) -> list[Episode]:
+    """States, actions and rewards of one episode of each of `rows`, on the host; see `gpuvec.episode.fetch_episode`.
+
+    Args:
+        envs: a gpuvec environment in NEXT_STEP or DISABLED.
+        act: observations of all rows to actions of all rows.
+        rows: which environments.
+        seed: of the reset.
+
+    Raises:
+        StateError, GpuvecError: an environment or rows that do not fit, or an episode without an end.
+    """
+    found: list[Episode] = importlib.import_module("gpuvec.episode").fetch_episode(envs, act, rows=rows, seed=seed)
     return found
 
 

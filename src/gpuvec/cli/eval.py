@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from gpuvec.learners.evaluate import Played
 
 
@@ -19,7 +21,7 @@ def evaluate(
     device: str = "auto",
     stochastic: bool = False,
 ) -> int:
-    """Plays a trained policy and prints the returns.
+    """Plays a trained policy and prints the returns, their mean with its 95 % confidence interval.
 
     Args:
         checkpoint: a run folder, or the checkpoint.pt in one.
@@ -42,7 +44,7 @@ def evaluate(
     played = playing.play(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
     returns = played.returns
     print(
-        f"{args.env}: mean return {returns.mean():.1f} over {episodes} episodes "
+        f"{args.env}: mean return {returns.mean():.1f}{interval(returns)} over {episodes} episodes "
         f"(standard deviation {returns.std(correction=0):.1f}, lowest {returns.min():.1f}, highest {returns.max():.1f})"
     )
     for line in by_role(played):
@@ -50,9 +52,15 @@ def evaluate(
     return 0
 
 
+def interval(returns: Tensor) -> str:
+    """How far the mean may be off, by the normal distribution; an episode counts once, however many agents it has."""
+    means = returns.flatten(1).mean(1) if returns.dim() > 1 else returns
+    return f" +- {1.96 * means.std() / len(means) ** 0.5:.1f}" if len(means) > 1 else ""
+
+
 def by_role(played: Played) -> Iterator[str]:
     """A line for each role of an environment of many agents."""
     for role, where in played.roles.items():
         returns, left = played.returns[:, where], played.left[:, where]
         who = f"{returns.shape[1]} in each episode, {left.double().mean():.1%} left"
-        yield f"{role:<10} mean return {returns.mean():.2f} per agent ({who})"
+        yield f"{role:<10} mean return {returns.mean():.2f}{interval(returns)} per agent ({who})"
