@@ -63,7 +63,9 @@ def fetch_episode(
         return {name: np.array(to_host(array)[chosen]) for name, array in base.get_state().items()}
 
     obs, _ = envs.reset(seed=seed)
-    states, actions, rewards = [look()], [], []
+    states: list[dict[str, Any]] = [look()]
+    actions: list[Any] = []
+    rewards: list[Any] = []
     ends: dict[int, tuple[int, bool, bool]] = {}  # {place in rows: (steps, terminated, truncated)}
     while len(ends) < len(chosen):
         if len(actions) == STEP_LIMIT:
@@ -83,7 +85,7 @@ def fetch_episode(
     def episode(k: int) -> Episode:
         steps, terminated, truncated = ends[k]
         fields = {name: np.stack([state[name][k] for state in states[: steps + 1]]) for name in states[0]}
-        played = (np.stack([array[k] for array in arrays[:steps]]) for arrays in (actions, rewards))
-        return Episode(fields, *played, terminated, truncated)
+        played, gained = (np.stack([array[k] for array in arrays[:steps]]) for arrays in (actions, rewards))
+        return Episode(fields, played, gained, terminated, truncated)
 
     return [episode(k) for k in range(len(chosen))]
