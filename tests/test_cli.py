@@ -11,10 +11,11 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import main
+from gpuvec.cli.eval import interval
 from gpuvec.cli.progress import Progress
 from gpuvec.errors import StateError
 from gpuvec.learners.ppo import METRICS
@@ -67,6 +68,14 @@ class TestTrain:
         assert "over 7 episodes" in first
         assert main(["eval", str(folder / "checkpoint.pt"), "--episodes", "7", "--device", "cpu"]) == 0
         assert capsys.readouterr().out == first
+
+
+def test_the_interval_counts_episodes_and_not_agents() -> None:
+    """1.96 times the standard error, sqrt(5 / 3) / 2 of 1, 2, 3, 4."""
+    returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert interval(returns, 3) == " +- 1.265"
+    assert interval(returns[:, None] + torch.tensor([-5.0, 0.0, 5.0]), 3) == " +- 1.265"
+    assert interval(returns[:1]) == ""
 
 
 class TestMistakes:

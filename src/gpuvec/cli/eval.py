@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gpuvec.learners.evaluate import Played
 
 
@@ -52,10 +50,10 @@ def evaluate(
     return 0
 
 
-def interval(returns: Tensor) -> str:
-    """How far the mean may be off, by the normal distribution; an episode counts once, however many agents it has."""
+def interval(returns: Any, digits: int = 1) -> str:
+    """How far the mean of the returns, (E,) or (E, A), may be off by chance; an episode counts once, however many it has."""
     means = returns.flatten(1).mean(1) if returns.dim() > 1 else returns
-    return f" +- {1.96 * means.std() / len(means) ** 0.5:.1f}" if len(means) > 1 else ""
+    return f" +- {1.96 * means.std() / len(means) ** 0.5:.{digits}f}" if len(means) > 1 else ""
 
 
 def by_role(played: Played) -> Iterator[str]:
@@ -63,4 +61,4 @@ def by_role(played: Played) -> Iterator[str]:
     for role, where in played.roles.items():
         returns, left = played.returns[:, where], played.left[:, where]
         who = f"{returns.shape[1]} in each episode, {left.double().mean():.1%} left"
-        yield f"{role:<10} mean return {returns.mean():.2f}{interval(returns)} per agent ({who})"
+        yield f"{role:<10} mean return {returns.mean():.2f}{interval(returns, 2)} per agent ({who})"
