@@ -10,7 +10,6 @@ loaded when an environment is made.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuvec.angles import sincos, wrap
@@ -33,7 +32,7 @@ from gpuvec.spec import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from gpuvec.episode import Episode
+    from gpuvec.episode import fetch_episode
     from gpuvec.vector.env import VectorEnv
     from gpuvec.vector.parallel import ParallelEnv
 
@@ -44,6 +43,7 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = "0.1.0"
+ON_DEMAND = {"VectorEnv": "gpuvec.vector.env", "fetch_episode": "gpuvec.episode"}  # they bring in Numba
 
 
 def parallel_env(id: str, **kwargs: Any) -> ParallelEnv:
@@ -61,27 +61,9 @@ def parallel_env(id: str, **kwargs: Any) -> ParallelEnv:
     return found
 
 
-def fetch_episode(
-    envs: Any, act: Callable[[Any], Any], *, rows: Sequence[int] = (0,), seed: int | None = None
-) -> list[Episode]:
-    """States, actions and rewards of one episode of each of `rows`, on the host; see `gpuvec.episode.fetch_episode`.
-
-    Args:
-        envs: a gpuvec environment in NEXT_STEP or DISABLED.
-        act: observations of all rows to actions of all rows.
-        rows: which environments.
-        seed: of the reset.
-
-    Raises:
-        StateError, GpuvecError: an environment or rows that do not fit, or an episode without an end.
-    """
-    found: list[Episode] = importlib.import_module("gpuvec.episode").fetch_episode(envs, act, rows=rows, seed=seed)
-    return found
-
-
 def __getattr__(name: str) -> Any:
-    if name == "VectorEnv":  # brings in Numba, so only on demand
-        return importlib.import_module("gpuvec.vector.env").VectorEnv
+    if name in ON_DEMAND:
+        return getattr(importlib.import_module(ON_DEMAND[name]), name)
     raise AttributeError(f"module 'gpuvec' has no attribute {name!r}")
 
 

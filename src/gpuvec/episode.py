@@ -59,8 +59,11 @@ def fetch_episode(
     if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= row < base.num_envs for row in chosen):
         raise StateError(f"rows must be different numbers from 0 to {base.num_envs - 1}, at least one, got {chosen}.")
 
+    def fetched(array: Any) -> Any:
+        return to_host(array)[chosen]  # a copy, as a list chooses
+
     def look() -> dict[str, Any]:
-        return {name: np.array(to_host(array)[chosen]) for name, array in base.get_state().items()}
+        return {name: fetched(array) for name, array in base.get_state().items()}
 
     obs, _ = envs.reset(seed=seed)
     states: list[dict[str, Any]] = [look()]
@@ -74,9 +77,9 @@ def fetch_episode(
                 "make the environment with max_episode_steps."
             )
         action = act(obs)
-        actions.append(np.array(to_host(action)[chosen]))
+        actions.append(fetched(action))
         obs, *outcome, _ = envs.step(action)
-        reward, terminated, truncated = (np.array(to_host(array)[chosen]) for array in outcome)
+        reward, terminated, truncated = map(fetched, outcome)
         states.append(look())
         rewards.append(reward)
         for k in np.flatnonzero(terminated | truncated).tolist():
