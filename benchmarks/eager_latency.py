@@ -51,7 +51,7 @@ def bare(env: Any, actions: Any) -> Bare:
         blocks=step.blocks(env.num_envs),
         threads=step.threads,
         stream=torch.cuda.current_stream().cuda_stream,
-        arguments=[*kept, actions.data_ptr(), 0, 0, *env._outputs.take(0)[0], env.num_envs],
+        arguments=[*kept, actions.data_ptr(), 0, 0, *memoryview(env._outputs.take(0)[0]).cast("Q"), env.num_envs],
     )
 
 
@@ -94,13 +94,13 @@ def parts(env: Any, actions: Any) -> dict[str, Callable[[], object]]:
     read_stream, read, take, sim = env._stream, env._read, env._outputs.take, env._sim
     stream = read_stream()
     pointer, dtype, _ = read(actions, stream)
-    addresses, launch = take(stream)[0], sim.step(dtype)
+    outputs, launch = take(stream)[0], sim.step(dtype)
     return {
         "part.stream": read_stream,
         "part.actions": lambda: read(actions, stream),
         "part.outputs": lambda: take(stream),
         "part.kernel": lambda: sim.step(dtype),
-        "part.launch": lambda: launch(stream, pointer, addresses),
+        "part.launch": lambda: launch(stream, pointer, outputs),
     }
 
 

@@ -79,6 +79,16 @@ class Layout(NamedTuple):
         return NamedTuple("Batch", [(name, Any) for name in names])
 
 
+def members(
+    kept: tuple[int, ...], outputs: bytes, num_envs: int, *, action: int = 0, mask: int = 0, seeds: int = 0
+) -> tuple[int, ...]:
+    """The members of `Layout.batch`: addresses, and E last.
+
+    Those of the outputs come as they lie in a kernel's arguments, 8 bytes each.
+    """
+    return (*kept, action, mask, seeds, *memoryview(outputs).cast("q"), num_envs)
+
+
 class Actions(NamedTuple):
     """The actions of one agent."""
 

@@ -18,7 +18,7 @@ from gpuvec.engine.agents.mapping import ONE_BY_ONE
 from gpuvec.engine.agents.reduction import host_tally
 from gpuvec.engine.agents.segments import Block, Segment, loop
 from gpuvec.engine.arrays import host_arrays
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.dialect import explaining
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import host_memory
@@ -87,10 +87,10 @@ def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
             begin(b, w, e, clock, r)
         held[0] = 0  # so that it lives until here
 
-    members = len(batch._fields)
+    count = len(batch._fields)
     with explaining(env.reset):
-        loop.compile((types.UniTuple(types.int64, members), typeof(tuple(dtype(0) for dtype in request_dtypes(env)))))
-    return loop, members
+        loop.compile((types.UniTuple(types.int64, count), typeof(tuple(dtype(0) for dtype in request_dtypes(env)))))
+    return loop, count
 
 
 @lru_cache(maxsize=64)
@@ -121,7 +121,7 @@ class HostKernels:
     blocks, split = 1, False
 
     def __init__(self, env: Environment, num_envs: int) -> None:
-        self._env = env
+        self._env, self._num_envs = env, num_envs
         (agents,) = signature(env).agents or (1,)
         threads = min(
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -135,19 +135,20 @@ class HostKernels:
 
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
-        loop, members = _reset_loop(self._env, variant)
+        loop, count = _reset_loop(self._env, variant)
 
         def call(stream: int, *arguments: Any) -> None:
-            loop(arguments[:members], arguments[members:])
+            loop(arguments[:count], arguments[count:])
 
         return call
 
-    def step(self, variant: Variant) -> Callable[..., None]:
-        """`launch(stream, *members of the batch)`."""
-        loop = _step_loop(self._env, variant)
+    def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
+        """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
+        loop, num_envs = _step_loop(self._env, variant), self._num_envs
         first, others = self._first, self._others
 
-        def call(stream: int, *arguments: Any) -> None:
+        def call(stream: int, action: int, outputs: bytes) -> None:
+            arguments = members(kept, outputs, num_envs, action=action)
             if not others:
                 loop(arguments, *first, True)
                 return

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.batch import NO_FAULT, Buffer, Variant
+from gpuvec.engine.batch import NO_FAULT, Buffer, Variant, members
 from gpuvec.engine.device import Device
 from gpuvec.engine.host import HostKernels
 from gpuvec.engine.launch import CudaKernels
@@ -39,7 +39,6 @@ class Simulation:
             roles = self.signature.roles.values()
             self.set_roles(device.arrays.asarray(np.repeat(np.arange(len(roles), dtype=np.int32), list(roles))))
         self._pool: dict[str, Any] = {}
-        self._nothing = (0,) * len(self.layout.returned)
         self._find()
 
     def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
@@ -77,7 +76,7 @@ class Simulation:
         self._steps: dict[Any, Callable[..., None]] = {}
         self._reset: Callable[..., None] | None = None
 
-    def reset(self, stream: int, mask: int, seeds: int, request: Sequence[Any], obs: int) -> None:
+    def reset(self, stream: int, mask: int, seeds: int, request: Sequence[Any], outputs: bytes) -> None:
         """Resets the rows that `request` asks for and writes every row's observation.
 
         Args:
@@ -85,26 +84,21 @@ class Simulation:
             mask: address of (E,) bool, read if the request is masked.
             seeds: address of (E, 3) uint32 (is it given?, seed, its high word), read if rows are seeded one by one.
             request: the values of `parameters.request(env)`'s members.
-            obs: address of (E, D) or (E, A, D) float32.
+            outputs: the addresses of a step's outputs, packed into 8 bytes each; observations alone are written.
         """
         if self._reset is None:
             self._reset = self._kernels.reset(self.variant)
-        outputs = (obs, *self._nothing[1:])
         asked = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
-        self._reset(stream, *self._kept, 0, mask, seeds, *outputs, self.num_envs, *asked)
+        self._reset(stream, *members(self._kept, outputs, self.num_envs, mask=mask, seeds=seeds), *asked)
 
     def step(self, action_dtype: Any) -> Callable[..., None]:
         """`launch(stream, action, outputs)`: steps all rows.
 
-        `action` is the address of the actions, of `action_dtype`; `outputs` holds one address for each of `layout.returned`.
+        `action` is the address of the actions, of `action_dtype`; `outputs` holds one address for each of `layout.returned`,
+        packed into 8 bytes each.
         """
         if action_dtype not in self._steps:
-            launch, kept, n = self._kernels.step(self.variant._replace(action_dtype=action_dtype)), self._kept, self.num_envs
-
-            def step(stream: int, action: int, outputs: tuple[int, ...]) -> None:
-                launch(stream, *kept, action, 0, 0, *outputs, n)
-
-            self._steps[action_dtype] = step
+            self._steps[action_dtype] = self._kernels.step(self.variant._replace(action_dtype=action_dtype), self._kept)
         return self._steps[action_dtype]
 
     def rebuild(self, env: Environment) -> None:

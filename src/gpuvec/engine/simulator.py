@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.parameters import request
 from gpuvec.engine.signature import layout
 from gpuvec.errors import DeviceError
@@ -44,23 +44,28 @@ class SimulatorKernels:
         """`launch(stream, *members of the batch, *members of the request)`."""
         return self._launcher(variant, False)
 
-    def step(self, variant: Variant) -> Callable[..., None]:
-        """`launch(stream, *members of the batch)`."""
-        return self._launcher(variant, True)
+    def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
+        """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
+        launch, num_envs = self._launcher(variant, True), self._num_envs
+
+        def call(stream: int, action: int, outputs: bytes) -> None:
+            launch(stream, *members(kept, outputs, num_envs, action=action))
+
+        return call
 
     def _launcher(self, variant: Variant, played: bool) -> Callable[..., None]:
         from gpuvec.engine.kernels import kernels
 
         batch, asked = layout(self._env, variant, self.split).batch, request(self._env)
-        members = len(batch._fields)
+        count = len(batch._fields)
         launches = [
             self._cuda.jit(kernel.body)[kernel.blocks(self._num_envs), kernel.threads]
             for kernel in kernels(self._env, variant, self._mapping, played)
         ]
 
         def call(stream: int, *arguments: Any) -> None:
-            b = batch(*arguments[:members])
-            given = () if played else (asked(*arguments[members:]),)
+            b = batch(*arguments[:count])
+            given = () if played else (asked(*arguments[count:]),)
             with quick_turns():
                 for launch in launches:
                     launch(b, *given)

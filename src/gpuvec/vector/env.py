@@ -216,13 +216,13 @@ class VectorEnv(RowAttributes):
             mask = reset_mask(options["reset_mask"], self.num_envs, self._device) if masked else None
             if masked and not self._was_reset:
                 raise gym.error.ResetNeeded("the first reset must be of all environments: call reset() without a reset_mask.")
-            addresses, arrays = self._outputs.take(stream)
+            outputs, arrays = self._outputs.take(stream)
             self._sim.reset(
                 stream,
                 address(mask) if masked else 0,
                 0 if chosen.rows is None else address(chosen.rows),
                 (masked, chosen.kind, chosen.seed, chosen.high, *asked),
-                addresses[0],
+                outputs,
             )
         if isinstance(seed, list | tuple | np.ndarray):
             self._seed = tuple(None if s is None else int(s) for s in seed)
@@ -248,15 +248,15 @@ class VectorEnv(RowAttributes):
             self._usable()
         stream = self._stream()
         pointer, dtype, _owner = self._read(actions, stream)
-        addresses, arrays = self._outputs.take(stream) if out is None else self._outputs.given(out, stream)
-        self._sim.step(dtype)(stream, pointer, addresses)
+        outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.given(out, stream)
+        self._sim.step(dtype)(stream, pointer, outputs)
         infos: dict[str, Any] = {}
-        if self._many:
-            infos = {"agent_mask": arrays[4], "agent_terminated": arrays[5]}
         if self._same_step:
             ended = arrays[-1]
-            infos |= {"final_obs": arrays[-2], "_final_obs": ended, "final_info": {}, "_final_info": ended}
-        return *arrays[:4], infos
+            infos = {"final_obs": arrays[-2], "_final_obs": ended, "final_info": {}, "_final_info": ended}
+        if self._many:
+            infos["agent_mask"], infos["agent_terminated"] = arrays[4:6]
+        return arrays[0], arrays[1], arrays[2], arrays[3], infos
 
     def check(self) -> None:
         """Raises ActionError for the lowest row whose action was at fault since the last check; waits for the device.

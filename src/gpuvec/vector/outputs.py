@@ -21,8 +21,8 @@ SLAB_BYTES = 32 << 20
 SLAB_STEPS = 256
 
 
-# One set: the addresses that the kernel writes, and the user's arrays over them, in the same order.
-Outputs = tuple[tuple[int, ...], tuple[Any, ...]]
+# One set: the addresses that the kernel writes, 8 bytes each, and the user's arrays over them, in the same order.
+Outputs = tuple[bytes, tuple[Any, ...]]
 
 
 class OutputBuffers:
@@ -80,9 +80,10 @@ class OutputBuffers:
             first = -address(raw) % self._framework.alignment // raw.itemsize
             slab = raw[first : first + steps * stride].reshape(steps, stride)[:, :size].reshape(steps, *shape)
             begin, apart = address(slab), stride * raw.itemsize
-            addresses.append(range(begin, begin + steps * apart, apart))
+            addresses.append(np.arange(begin, begin + steps * apart, apart, np.int64))
             views.append(self._framework.rows(slab))
-        return zip(zip(*addresses, strict=True), zip(*views, strict=True), strict=True)
+        packed = np.stack(addresses, 1).view(f"V{8 * len(addresses)}").ravel().tolist()
+        return zip(packed, zip(*views, strict=True), strict=True)
 
     def given(self, out: Mapping[str, Any], stream: int) -> Outputs:
         """The outputs with those in `out` written where the caller says.
@@ -94,12 +95,13 @@ class OutputBuffers:
         if unknown:
             raise ValueError(f"out has no place for {sorted(unknown)}; it may hold {', '.join(map(repr, self._names))}.")
         if len(out) < len(self._names):
-            own = self.take(stream)
+            places, views = self.take(stream)
+            own = np.frombuffer(places, np.int64)
         addresses, arrays = [], []
         for k, (name, b) in enumerate(zip(self._names, self._returned.values(), strict=True)):
             if name not in out:
-                addresses.append(own[0][k])
-                arrays.append(own[1][k])
+                addresses.append(own[k])
+                arrays.append(views[k])
                 continue
             shape, dtype = (self._num_envs, *b.shape), np.dtype(b.dtype).name
             found = self._framework.pointer(out[name])
@@ -115,7 +117,7 @@ class OutputBuffers:
                 )
             addresses.append(found[0])
             arrays.append(out[name])
-        return tuple(addresses), tuple(arrays)
+        return np.array(addresses, np.int64).tobytes(), tuple(arrays)
 
     @property
     def _names(self) -> tuple[str, ...]:
