@@ -38,13 +38,13 @@ def bare(env: Any, actions: Any) -> Bare:
     import torch
     from cuda.core import ObjectCode
 
-    from gpuvec.engine import cuda, kernels
+    from gpuvec.engine import kernels
 
     sim = env._sim
     variant = sim.variant._replace(action_dtype=np.int64)
     cc = torch.cuda.get_device_capability()
     (step,) = kernels.kernels(sim.env, variant, None, True)
-    binary = cuda.link(cuda.intermediate(step.body, step.signature, cc, "ltoir", step.threads), cc)
+    binary = step.binary(cc)
     kept = [array.data.ptr for array in sim.buffers.values()]
     return Bare(
         kernel=ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name),

@@ -49,6 +49,12 @@ class Binary(NamedTuple):
 
     cubin: bytes
     name: str
+    log: str  # what the linker said of it
+
+    @property
+    def spills(self) -> bool:
+        """Whether it puts registers by in memory."""
+        return re.search(r"\b[1-9]\d* bytes spill", self.log) is not None
 
 
 def device_memory() -> Access:
@@ -122,11 +128,12 @@ def link(ltoir: Any, cc: tuple[int, int]) -> Binary:
     """LTO-IR of one kernel as machine code for compute capability `cc`."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True)
-    cubin = bytes(Linker(ObjectCode.from_ltoir(bytes(ltoir)), options=options).link("cubin").code)
+    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=True)
+    linker = Linker(ObjectCode.from_ltoir(bytes(ltoir)), options=options)
+    cubin = bytes(linker.link("cubin").code)
     name = re.search(rb"\.text\.(\w+)", cubin)
     assert name is not None, "a cubin holds the section of its kernel"
-    return Binary(cubin, name[1].decode())
+    return Binary(cubin, name[1].decode(), linker.get_info_log())
 
 
 @contextmanager

@@ -39,7 +39,16 @@ class Kernel(NamedTuple):
     signature: Any
     threads: int  # per block
     blocks: Callable[[int], int]  # of the number of envs
-    resident: int = 1  # blocks for which a multiprocessor must have registers
+    resident: int = 1  # blocks for which a multiprocessor should have registers
+
+    def binary(self, cc: tuple[int, int]) -> target.Binary:
+        """Its machine code for compute capability `cc`; if some registers would spill, for as many as it needs."""
+        for resident in (self.resident, 1):
+            code = target.intermediate(self.body, self.signature, cc, "ltoir", self.threads, resident)
+            linked = target.link(code, cc)
+            if resident == 1 or not linked.spills:
+                break
+        return linked
 
 
 def shape(env: Environment, num_envs: int) -> Mapping | None:

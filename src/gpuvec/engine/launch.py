@@ -24,10 +24,9 @@ from gpuvec.spec import Environment
 @lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping, so those of the same environment are compiled once
 def _binaries(env: Environment, variant: Variant, given: Mapping | None, played: bool, cc: tuple[int, int]) -> Any:
     """[(kernel, machine code)] of a step or a reset."""
-    from gpuvec.engine import cuda, kernels
+    from gpuvec.engine import kernels
 
-    found = kernels.kernels(env, variant, given, played)
-    return [(k, cuda.link(cuda.intermediate(k.body, k.signature, cc, "ltoir", k.threads, k.resident), cc)) for k in found]
+    return [(kernel, kernel.binary(cc)) for kernel in kernels.kernels(env, variant, given, played)]
 
 
 class CudaKernels:
@@ -76,7 +75,7 @@ class CudaKernels:
         return call
 
     def _loaded(self, variant: Variant, played: bool, asked: int = 0) -> tuple[Any, Callable[[int], None]]:
-        """(block, launch): `launch(stream)` takes the arguments, 8 bytes each and `asked` of them a request's, from the block."""
+        """(block, launch): `launch(stream)` takes the arguments from the block, 8 bytes each, the last `asked` a request's."""
         from cuda.bindings import driver
         from cuda.core import ObjectCode
 

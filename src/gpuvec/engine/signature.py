@@ -58,6 +58,11 @@ class Crowd(NamedTuple):
         return self.perception.look if isinstance(self.perception.look, Nearest) else None
 
     @property
+    def alone(self) -> bool:
+        """Whether an observation is an agent's own features and nothing else."""
+        return self.perception.see is None or self.perception.slots == 0
+
+    @property
     def fields(self) -> dict[str, Buffer]:
         """What a user sees of the state."""
         arrays = {k: b for k, b in self.arrays.items() if k not in self.found and k != "member"}
@@ -142,7 +147,7 @@ def layout(env: Environment, variant: Variant, split: bool = False) -> Layout:
             scratch |= {f"final_{k}": Buffer(dtype) for k, dtype in s.scalars.items()}
         if variant.reward != "agents":
             scratch["agent_reward"] = Buffer(np.float32, s.agents)
-        obs = Buffer(np.float32, (*s.agents, s.features))
+        obs = Buffer(np.float32, (*s.agents, s.features), wide=s.alone)
         flags = {"agent_mask": Buffer(np.bool_, s.agents), "agent_terminated": Buffer(np.bool_, s.agents)}
         reward = Buffer(np.float32, s.agents if variant.reward == "agents" else ())
     returned = {"obs": obs, "reward": reward, "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_), **flags}

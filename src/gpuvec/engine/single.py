@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.actions import actions
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.jit import device, generated, inline
+from gpuvec.engine.jit import device, floats, generated, inline
 from gpuvec.engine.memory import Access, like
 from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Signature, signature
@@ -38,9 +38,7 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
     action, fault = actions(env.spaces(env.params)[1], s.actions, variant, access)
     key, own_key, asked, renew, share = streams(access)
     reset, step, observe = device(env.reset), device(env.step), device(env.observe)
-    row = inline(
-        generated("row", f"def row(o):\n    return ({''.join(f'f32(o[{k}]), ' for k in range(s.features))})\n", f32=f32)
-    )
+    row = floats(s.features)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
     next_step = variant.autoreset is AutoresetMode.NEXT_STEP

@@ -37,7 +37,6 @@ def check_kernels(env: Environment) -> tuple[bool, str]:
         variant = Variant(mode, env.max_episode_steps, action_dtype=dtype)
         with explaining(stepping(env) if played else env.reset), cuda.offline((9, 0)):
             for kernel in kernels(env, variant, given, played):
-                bounds = kernel.threads, kernel.resident
-                cuda.link(cuda.intermediate(kernel.body, kernel.signature, (9, 0), "ltoir", *bounds), (9, 0))
+                kernel.binary((9, 0))
                 compiled += 1
     return True, f"{compiled} kernels compiled"

@@ -6,6 +6,7 @@ A framework imports memory once, as a slab, and hands out views of it: a DLPack 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
@@ -24,13 +25,15 @@ class Framework(Protocol):
 
     @property
     def alignment(self) -> int:
-        """Bytes to which a row must be aligned so that `rows` needs no copy."""
+        """Bytes to which an array must be aligned so that `rows` needs no copy."""
 
     def wrap(self, array: Any) -> Any:
         """The memory of a NumPy or CuPy array as this framework's array, zero-copy."""
 
-    def rows(self, slab: Any) -> Iterator[Any]:
-        """The rows of a C-contiguous NumPy or CuPy array's first axis as this framework's arrays, zero-copy."""
+    def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
+        """The arrays of `shape` that lie in a flat NumPy or CuPy array one after the other, each padded to the alignment, as
+        this framework's arrays, zero-copy.
+        """
 
     def stream(self) -> int:
         """The handle of the CUDA stream on which this framework's user works now; 0 on a CPU."""
@@ -54,9 +57,9 @@ class Native:
         """As given."""
         return array
 
-    def rows(self, slab: Any) -> Iterator[Any]:
-        """The rows of the first axis, wrapped."""
-        return map(self.wrap, slab)
+    def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
+        """See `Framework.rows`."""
+        return map(self.wrap, slab.reshape(steps, *shape))
 
     def stream(self) -> int:
         """CuPy's current stream."""
@@ -122,9 +125,10 @@ class Jax(Native):
         """As a JAX array, which may be a copy: for memory that nothing will write any more."""
         return self._jax.dlpack.from_dlpack(array)
 
-    def rows(self, slab: Any) -> Iterator[Any]:
-        """The rows of the first axis. No copies: whoever keeps the array of a reused buffer sees later steps."""
-        return (self._jax.dlpack.from_dlpack(row, copy=False) for row in slab)
+    def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
+        """See `Framework.rows`. No copies: whoever keeps the array of a reused buffer sees later steps."""
+        padded = slab.reshape(steps, -1)[:, : math.prod(shape)].reshape(steps, *shape)
+        return (self._jax.dlpack.from_dlpack(row, copy=False) for row in padded)
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """See `Framework.pointer`."""

@@ -7,8 +7,9 @@ the user's framework once, so they cost neither an allocation nor a copy; a slab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,16 @@ SLAB_STEPS = 256
 Outputs = tuple[bytes, tuple[Any, ...]]
 
 
+class _Place(NamedTuple):
+    """What one output takes of a slab."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    allocate: str  # Rows of final_obs are written for envs that ended; the others are zero rather than whatever lay there.
+    apart: int  # elements from that of one step to that of the next, so that each is aligned if the first is
+    spare: int  # elements to move the first by until it is aligned
+
+
 class OutputBuffers:
     """Hands out the outputs of each step.
 
@@ -36,9 +47,9 @@ class OutputBuffers:
     ) -> None:
         self._returned, self._num_envs, self._device, self._framework = returned, num_envs, device, framework
         self._ring = ring
-        self._bytes = sum(
-            num_envs * int(np.prod(b.shape, dtype=np.int64)) * np.dtype(b.dtype).itemsize for b in returned.values()
-        )
+        self._places = [self._place(name, b) for name, b in returned.items()]
+        self._apart = np.array([place.apart * np.dtype(place.dtype).itemsize for place in self._places])
+        self._bytes = int(self._apart.sum())
         self._captured: list[Outputs] = []
         self._ready: Iterator[Outputs] = iter(())
         if ring is not None:
@@ -68,21 +79,23 @@ class OutputBuffers:
             self._ready = self._allocate(steps)
         return next(self._ready)
 
+    def _place(self, name: str, b: Buffer) -> _Place:
+        shape, unit = (self._num_envs, *b.shape), max(1, self._framework.alignment // np.dtype(b.dtype).itemsize)
+        apart = -(-math.prod(shape) // unit) * unit
+        return _Place(shape, b.dtype, "zeros" if name == "final_obs" else "empty", apart, unit - 1)
+
     def _allocate(self, steps: int) -> Iterator[Outputs]:
-        xp, addresses, views = self._device.arrays, [], []
-        for name, b in self._returned.items():
-            # Rows of final_obs are written for envs that ended; the others are zero rather than whatever lay there.
-            allocate = xp.zeros if name == "final_obs" else xp.empty
-            shape, per_unit = (self._num_envs, *b.shape), max(1, self._framework.alignment // np.dtype(b.dtype).itemsize)
-            size = int(np.prod(shape, dtype=np.int64))
-            stride = -(-size // per_unit) * per_unit  # so that every row is aligned if the first is
-            raw = allocate(steps * stride + per_unit - 1, b.dtype)
-            first = -address(raw) % self._framework.alignment // raw.itemsize
-            slab = raw[first : first + steps * stride].reshape(steps, stride)[:, :size].reshape(steps, *shape)
-            begin, apart = address(slab), stride * raw.itemsize
-            addresses.append(np.arange(begin, begin + steps * apart, apart, np.int64))
-            views.append(self._framework.rows(slab))
-        packed = np.stack(addresses, 1).view(f"V{8 * len(addresses)}").ravel().tolist()
+        first, views = [], []
+        for place in self._places:
+            slab = getattr(self._device.arrays, place.allocate)(steps * place.apart + place.spare, place.dtype)
+            at = address(slab)
+            if place.spare:
+                skipped = -at % self._framework.alignment // slab.itemsize
+                slab, at = slab[skipped : skipped + steps * place.apart], at + skipped * slab.itemsize
+            first.append(at)
+            views.append(self._framework.rows(slab, steps, place.shape))
+        addresses = np.arange(steps)[:, None] * self._apart + first
+        packed = addresses.view(f"V{8 * len(first)}").ravel().tolist()
         return zip(packed, zip(*views, strict=True), strict=True)
 
     def given(self, out: Mapping[str, Any], stream: int) -> Outputs:
@@ -117,7 +130,7 @@ class OutputBuffers:
                 )
             addresses.append(found[0])
             arrays.append(out[name])
-        return np.array(addresses, np.int64).tobytes(), tuple(arrays)
+        return np.array(addresses).tobytes(), tuple(arrays)
 
     @property
     def _names(self) -> tuple[str, ...]:

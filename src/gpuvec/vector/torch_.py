@@ -35,15 +35,19 @@ class Torch:
         """The memory as a tensor."""
         return from_dlpack(array) if self._index >= 0 else torch.from_numpy(array)
 
-    def rows(self, slab: Any) -> Iterator[Any]:
-        """The rows of the first axis, made some at a time: a tensor costs 0.5 us, and most when many live.
+    def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
+        """See `Framework.rows`; made some at a time: a tensor costs 0.5 us, and most when many live.
 
         No views, which would share one version counter: a reward changed in place would then be an error in the gradient
         of all others. The `unsafe` split makes tensors of their own over the same memory, and is the cheapest besides.
         """
-        size = slab.shape[1]
-        groups = self.wrap(slab).flatten(0, 1).split(ROWS_AT_ONCE * size)
-        return chain.from_iterable(torch.unsafe_split_with_sizes(group, [size] * (len(group) // size)) for group in groups)
+        whole, size = self.wrap(slab).view(-1, *shape[1:]), shape[0]
+
+        def some(first: int) -> Any:
+            count = min(ROWS_AT_ONCE, steps - first)
+            return torch.unsafe_split_with_sizes(whole[first * size : (first + count) * size], [size] * count)
+
+        return chain.from_iterable(map(some, range(0, steps, ROWS_AT_ONCE)))
 
     def stream(self) -> int:
         """The handle of torch's current stream on the env's device."""

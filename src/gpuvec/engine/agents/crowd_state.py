@@ -59,6 +59,10 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
     own = {k: b for k, b in crowd.arrays.items() if k not in crowd.found or k in searched}
     carried = {k: b for k, b in own.items() if k not in searched}  # a search runs anew before every observation
     changing = {k: b for k, b in carried.items() if k not in OWNED}
+    # Of the members all agents ask for the same few; blocks that share a multiprocessor's registers leave them where they are.
+    staying = ("member",) if given.resident > 1 else ()
+    held = {k: b for k, b in own.items() if k not in staying} if staged else {}
+    pulled = {k: b for k, b in held.items() if k not in searched}
     scope: dict[str, Any] = {"State": env.state, "view": arrays.view, "part": arrays.part, "load": access.load, "A": A}
     scope |= {f"t_{k}": b.dtype for k, b in crowd.arrays.items()} | {f"t_{k}": dtype for k, dtype in crowd.scalars.items()}
     scope |= {"randint": device(randint), "draw": POOL_DRAW, "i32": np.int32, "store": access.store}
@@ -83,7 +87,7 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
         return {k: f"load(b.{prefix}{k}, e, t_{k})" for k in crowd.scalars}
 
     sizes, begin = dict.fromkeys(SHARED, 0), {}
-    for k, b in own.items() if staged else ():
+    for k, b in held.items():
         begin[k] = sizes[b.dtype]
         sizes[b.dtype] += staged * int(np.prod(b.shape))
     widths = {k: int(np.prod(b.shape)) for k, b in own.items()}
@@ -118,7 +122,7 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
         row=state("row", "b, w, e, k", viewed("") | places, slots),
         outside=state("outside", "b, e", viewed(""), loaded("state_")),
         put_away=state("put_away", "b, e", viewed("final_"), loaded("final_")),
-        pull=made("pull", "b, w, e, k, i", each(carried, "{work} = load(b.{kept}, {at}, t_{field})")),
+        pull=made("pull", "b, w, e, k, i", each(pulled, "{work} = load(b.{kept}, {at}, t_{field})")),
         push=made("push", "b, w, e, k, i", each(changing, "store(b.{kept}, {at}, {work}, t_{field})")),
         pull_scalars=made("pull_scalars", "b, w, e, k", [f"{slots[k]} = load(b.state_{k}, e, t_{k})" for k in zeros]),
         push_scalars=made("push_scalars", "b, w, e, k", [f"store(b.state_{k}, e, {slots[k]}, t_{k})" for k in zeros]),

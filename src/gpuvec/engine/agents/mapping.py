@@ -26,7 +26,7 @@ class Mapping(NamedTuple):
     stage: bool  # whether the state is in shared memory while the first runs
     tile: int = 0  # rows that a block puts together in shared memory, if not split all; 0: they go straight
     writers: int = 128  # threads per block of the second and third, at least 4
-    resident: int = 1  # blocks of the first that a multiprocessor must have registers for, even if some spill
+    resident: int = 1  # blocks of the first that a multiprocessor should have registers for
 
 
 ONE_BY_ONE = Mapping(envs=1, threads=1, split=False, stage=False)  # of a CPU

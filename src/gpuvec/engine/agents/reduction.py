@@ -78,11 +78,11 @@ def reduction(
     @inline
     def rank_all(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
         """Of a block with one env, whose threads find the best of their own before they compare."""
-        best, i, u = f32(np.inf), u32(0), u32(thread)
-        while u < u32(agents) and where(w, 0):
-            found = value(b, w, e0, 0, natural(u))
+        best, i, u = f32(np.inf), 0, thread
+        while u < agents and where(w, 0):
+            found = value(b, w, e0, 0, u)
             best, i = (found, u) if found < best else (best, i)
-            u = u32(u + u32(threads))
+            u = natural(u + threads)
         most_of_block(w.least, 0, number, rank(best, i))
 
     results = {"count": "c", "any": "c != i32(0)", "all": "c == i32(0)", "least": "i32((last - c) & index) if c else i32(-1)"}

@@ -16,7 +16,7 @@ from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.segments import AGENTS, BLOCK, Segment
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.jit import device, generated, inline
+from gpuvec.engine.jit import device, floats, generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Crowd, widths
@@ -52,9 +52,10 @@ def rows(
     (A,), D, M = crowd.agents, crowd.features, crowd.perception.slots
     seen, own = widths(env, crowd)
     M = M if seen else 0
+    alone = crowd.alone
     tuples = max(M, 1)  # per row; the last writes the own features too
     threads, writers = given.threads, given.writers
-    load, store = access.load, access.store
+    load, store, emit_row = access.load, access.store, access.emit_row
     natural, divide, spread, put, move = arrays.natural, arrays.divide, arrays.spread, arrays.put, arrays.move
     params, _ = parameters(env, variant, access)
     observe, see = device(crowd.perception.observe), _see(crowd)
@@ -65,6 +66,16 @@ def rows(
     @inline
     def time(t: int) -> Any:
         return Time(i32(t), limit)
+
+    as_floats = floats(own)
+
+    @inline
+    def put_own(out: int, r: int, values: Any) -> None:
+        """An agent's own features to the end of row r; a row that has no others leaves in pieces as wide as it is aligned."""
+        if not alone:
+            spread(out, (r + 1) * D - own, 1, values)
+        else:
+            emit_row(out, r, as_floats(values))
 
     @inline
     def write_slots(b: Any, w: Any, out: int, e0: int, u: int, end: int, thread: int) -> None:
@@ -87,8 +98,7 @@ def rows(
     @inline
     def write_own(b: Any, w: Any, out: int, e: int, k: int, i: int) -> None:
         """What agent i knows of itself, likewise."""
-        values = observe(i, row(b, w, e, k), time(w.now[k, TIME]), params(b, e))
-        spread(out, (e * A + i + 1) * D - own, 1, values)
+        put_own(out, e * A + i, observe(i, row(b, w, e, k), time(w.now[k, TIME]), params(b, e)))
 
     write_slots = write_slots if threads > 1 else write_slots_alone
 
@@ -198,7 +208,7 @@ def rows(
         if M > 0:
             spread(b.final_obs, r * D + j, M, see(i, j, put_away(b, e), t, params(b, e)))
         if j == tuples - 1:
-            spread(b.final_obs, (r + 1) * D - own, 1, observe(i, put_away(b, e), t, params(b, e)))
+            put_own(b.final_obs, r, observe(i, put_away(b, e), t, params(b, e)))
 
     @inline
     def single(b: Any, x: int, played: bool) -> None:
@@ -208,7 +218,7 @@ def rows(
         if M > 0:
             spread(b.obs, r * D + j, M, see(i, j, outside(b, e), shown(b, e), params(b, e)))
         if j == tuples - 1:
-            spread(b.obs, (r + 1) * D - own, 1, observe(i, outside(b, e), shown(b, e), params(b, e)))
+            put_own(b.obs, r, observe(i, outside(b, e), shown(b, e), params(b, e)))
         if same_step and played and load(b.final_mask, e, b1):
             last_tuple(b, e, i, j)
 
