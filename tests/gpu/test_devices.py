@@ -36,6 +36,53 @@ def test_an_index_that_does_not_exist_names_how_many_do(make: Callable[..., Any]
         make(device=f"cuda:{count}")
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+class TestTwoDevices:
+    """Environments on two GPUs take turns; whatever device is the current one, nothing of it changes."""
+
+    @pytest.mark.parametrize("output", ["torch", "cupy"])
+    @pytest.mark.parametrize("current", [0, 1])
+    def test_both_play_as_one_plays(self, make: Callable[..., Any], output: str, current: int) -> None:
+        names, mode = ("cuda:0", "cuda:1"), {"autoreset_mode": "SameStep", "output": output}
+        choices = np.random.default_rng(0).integers(0, 2, (100, 500))
+        with torch.cuda.device(current):
+            envs = [make(num_envs=500, device=name, **mode) for name in names]
+            alone = make(num_envs=500, device="cpu", output="numpy", autoreset_mode="SameStep")
+            for choice in choices:
+                expected = alone.step(choice)
+                for name, env in zip(names, envs, strict=True):
+                    *found, info = env.step(torch.from_numpy(choice).to(name))
+                    place = found[0].device.index if output == "torch" else found[0].device.id
+                    assert place == int(name[-1])
+                    for array, known in zip(found, expected[:4], strict=True):
+                        np.testing.assert_allclose(host(array), known, atol=1e-5)
+                    np.testing.assert_array_equal(host(info["_final_obs"]), expected[4]["_final_obs"])
+                assert torch.cuda.current_device() == cupy.cuda.runtime.getDevice() == current
+            first, second = (env.state_dict()["buffers"] for env in envs)
+            assert all((host(first[name]) == host(second[name])).all() for name in first)
+            envs[1].load_state_dict(envs[0].state_dict())
+            envs[1].set_attr("gravity", 9.0)
+            envs[1].reset(seed=1, options={"reset_mask": np.arange(500) < 3})
+            assert torch.cuda.current_device() == cupy.cuda.runtime.getDevice() == current
+
+    def test_many_agents(self, make: Callable[..., Any]) -> None:
+        envs = [make("TagGridWorld-v0", num_envs=64, device=f"cuda:{k}") for k in (0, 1)]
+        action = np.random.default_rng(0).integers(0, 5, (64, 11))
+        for _ in range(20):
+            found = [env.step(torch.from_numpy(action).to(f"cuda:{k}")) for k, env in enumerate(envs)]
+            for first, second in zip(found[0][:4], found[1][:4], strict=True):
+                np.testing.assert_array_equal(host(first), host(second))
+
+    def test_training(self) -> None:
+        from gpuvec.learners.ppo import Args, train
+
+        args = Args(num_envs=256, total_steps=3 * 256 * 32, device="cuda:1", seed=1)
+        other = Args(num_envs=256, total_steps=3 * 256 * 32, device="cuda:0", seed=1)
+        first, second = (train(a).learner.network.state_dict() for a in (args, other))
+        assert torch.cuda.current_device() == 0
+        assert all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first)
+
+
 def test_numpy_output_of_a_gpu_is_refused_with_a_remedy(make: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="ToNumpy"):
         make(output="numpy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +27,19 @@ class Device(NamedTuple):
         """The module whose arrays live on this device: NumPy or CuPy."""
         return _cupy() if self.kind == "cuda" else np
 
+    def current(self) -> AbstractContextManager[Any]:
+        """A context in which this is CUDA's current device, where kernels are launched and memory is allocated."""
+        return _cupy().cuda.Device(self.ordinal) if self.kind == "cuda" else nullcontext()
+
+    def elsewhere(self) -> bool:
+        """Whether another GPU is the current device."""
+        return self.kind == "cuda" and bool(_cupy().cuda.runtime.getDevice() != self.ordinal)
+
     def free_bytes(self) -> int | None:
         """Bytes that can still be allocated; None where the system does not say."""
         if self.kind == "cuda":
             cupy = _cupy()
-            with cupy.cuda.Device(self.ordinal):
+            with self.current():
                 return int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
         try:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -71,6 +80,11 @@ def device(name: str) -> Device:
     if ordinal >= count:
         raise DeviceError(f"device {name!r} does not exist: this machine has {count} CUDA device(s), numbered from 0.")
     return Device("cuda", ordinal)
+
+
+def several_gpus() -> bool:
+    """Whether this machine has more than one GPU; asked where CUDA was found."""
+    return int(_cupy().cuda.runtime.getDeviceCount()) > 1
 
 
 def _cupy() -> Any:

@@ -43,7 +43,7 @@ class Simulation:
 
     def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
         if self.device.kind == "cuda":
-            return CudaKernels(self.env, self.num_envs, self.device.ordinal)
+            return CudaKernels(self.env, self.num_envs, self.device)
         if self.device.kind == "cpu":
             return HostKernels(self.env, self.num_envs)
         return SimulatorKernels(self.env, self.num_envs)

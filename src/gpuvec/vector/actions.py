@@ -54,7 +54,8 @@ class Actions:
             array = xp.asarray(xp.from_dlpack(actions), order="C")  # CuPy's current stream waits for the producer's
             current = xp.cuda.get_current_stream()
             if current.ptr != stream:
-                on_stream(self._device, stream).wait_event(current.record())
+                with on_stream(self._device, stream) as ours:
+                    ours.wait_event(current.record())
             return int(array.data.ptr), array.dtype.name, array.shape, array
         if np.isscalar(actions) or actions is None:
             raise TypeError(f"actions are {actions!r}; this environment takes one row per environment, in shape {self._shape}.")

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.device import device as named_device
-from gpuvec.engine.device import refuse_fork
+from gpuvec.engine.device import refuse_fork, several_gpus
 from gpuvec.engine.signature import Crowd
 from gpuvec.engine.simulation import Simulation, address
 from gpuvec.errors import StateError
@@ -102,17 +102,20 @@ class VectorEnv(RowAttributes):
         variant = Variant(
             self.autoreset_mode, self.max_episode_steps, tuple(per_env), validate, parameters.reward_of(reward, self._env)
         )
-        self._sim = Simulation(self._env, variant, self.num_envs, self._device)
+        with self._device.current():
+            self._sim = Simulation(self._env, variant, self.num_envs, self._device)
+            for name, values in lists.items():
+                self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
+            returned = self._sim.layout.returned
+            self._outputs = OutputBuffers(returned, self.num_envs, self._device, self._framework, buffers)
         self._find_spaces()
-        for name, values in lists.items():
-            self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
         s = self._sim.signature
         shape = (self.num_envs, *s.agents, *s.actions.shape)
         self._read = Actions(shape, s.actions.discrete, self._device, self._framework).read
         self._stream = self._framework.stream
-        self._outputs = OutputBuffers(self._sim.layout.returned, self.num_envs, self._device, self._framework, buffers)
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._many = isinstance(s, Crowd)
+        self._several = self._device.kind == "cuda" and several_gpus()
         self._seed: int | tuple[int | None, ...] | None = None
         self._was_reset, self._pid = False, getpid()
 
@@ -246,6 +249,9 @@ class VectorEnv(RowAttributes):
         """
         if not self._was_reset or self.closed or getpid() != self._pid:
             self._usable()
+        if self._several and self._device.elsewhere():
+            with self._device.current():
+                return self.step(actions, out)
         stream = self._stream()
         pointer, dtype, _owner = self._read(actions, stream)
         outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.given(out, stream)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -63,7 +63,7 @@ class Native:
 
     def stream(self) -> int:
         """CuPy's current stream."""
-        return int(self.device.arrays.cuda.get_current_stream().ptr) if self.device.kind == "cuda" else 0
+        return int(self.device.arrays.cuda.get_current_stream(self.device.ordinal).ptr) if self.device.kind == "cuda" else 0
 
     def capturing(self) -> bool:
         """Whether CuPy's current stream is being captured."""
@@ -175,11 +175,15 @@ class _Handle(NamedTuple):
         return 0, self.value  # version of the protocol
 
 
-def on_stream(device: Device, stream: int) -> Any:
-    """A context in which array operations of the device's module run on `stream`; with CUDA, CuPy's object for it."""
-    if device.kind != "cuda":
-        return nullcontext()
-    return device.arrays.cuda.Stream.from_external(_Handle(stream))
+@contextmanager
+def on_stream(device: Device, stream: int) -> Iterator[Any]:
+    """A context in which array operations run on `device` and `stream`; with CUDA it gives CuPy's object for that."""
+    with device.current():
+        if device.kind != "cuda":
+            yield None
+        else:
+            with device.arrays.cuda.Stream.from_external(_Handle(stream)) as entered:
+                yield entered
 
 
 def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
