@@ -77,7 +77,7 @@ class TestTwoDevices:
 
         args = Args(num_envs=256, total_steps=3 * 256 * 32, device="cuda:1", seed=1)
         other = Args(num_envs=256, total_steps=3 * 256 * 32, device="cuda:0", seed=1)
-        first, second = (train(a).learner.network.state_dict() for a in (args, other))
+        first, second = (train(a).network.state_dict() for a in (args, other))
         assert torch.cuda.current_device() == 0
         assert all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first)
 

@@ -37,7 +37,7 @@ def capture(
         torch.cuda.current_stream().wait_stream(ahead)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=ahead):  # torch's own lies on the device on which it first captured anything
             fn()
     captured = version()
 
