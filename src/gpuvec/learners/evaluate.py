@@ -9,14 +9,13 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from gpuvec.errors import GpuvecError
+from gpuvec.episode import STEP_LIMIT, endless
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.players import Player, policy
 from gpuvec.learners.ppo_args import Args
 from gpuvec.vector.wrappers import FlattenAgents
 
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
-STEP_LIMIT = 100_000  # for environments that have none of their own
 
 
 class Played(NamedTuple):
@@ -68,10 +67,7 @@ def play(
             playing &= ~(terminated | truncated).view_as(playing)
     finally:
         envs.close()
-    raise GpuvecError(
-        f"{int(playing.sum())} of {episodes} episodes of {env} did not end in {STEP_LIMIT} steps: "
-        "it has no step limit; give it one with params max_episode_steps."
-    )
+    raise endless(int(playing.sum()), episodes)
 
 
 def evaluate(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import getpid
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -17,12 +16,10 @@ from gpuvec.engine.device import device as named_device
 from gpuvec.engine.device import refuse_fork, several_gpus
 from gpuvec.engine.signature import Crowd
 from gpuvec.engine.simulation import Simulation, address
-from gpuvec.errors import StateError
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
 from gpuvec.vector import parameters, state
 from gpuvec.vector.actions import Actions
-from gpuvec.vector.attributes import RowAttributes
 from gpuvec.vector.faults import pending
 from gpuvec.vector.framework import framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
@@ -30,9 +27,10 @@ from gpuvec.vector.picture import Frames
 from gpuvec.vector.roles import groups
 from gpuvec.vector.seeding import reset_mask, reset_options, seeding
 from gpuvec.vector.spaces import batched, of_agents
+from gpuvec.vector.stateful import Stateful
 
 
-class VectorEnv(RowAttributes):
+class VectorEnv(Stateful):
     """`num_envs` copies of an environment, stepped by one kernel; built by `gymnasium.make_vec("gpuvec/...", num_envs=E)`.
 
     `step` never waits for the device and copies nothing: outputs are arrays of `output`'s framework over memory that the
@@ -278,63 +276,6 @@ class VectorEnv(RowAttributes):
                 fault = pending(self._sim, self._env.spaces(self._env.params)[1])
             if fault is not None:
                 raise fault
-
-    # State
-
-    def get_state(self) -> dict[str, Any]:
-        """{field: (E,) or (E, A) array}: a copy of the physical state of every row."""
-        self._usable()
-        self.check()
-        with on_stream(self._device, self._stream()):
-            return {name: self._framework.wrap(array) for name, array in state.get_state(self._sim).items()}
-
-    def set_state(self, fields: Mapping[str, Any], mask: Any = None) -> None:
-        """Writes fields of the physical state, of the rows in `mask` or of all; time and episode go on.
-
-        Raises:
-            StateError: unknown fields or wrong shapes; nothing is written then.
-        """
-        self._usable()
-        with on_stream(self._device, self._stream()):
-            rows = None if mask is None else reset_mask(mask, self.num_envs, self._device, "mask")
-            state.set_state(self._sim, fields, rows)
-
-    def set_reset_pool(self, states: Mapping[str, Any] | str | Path | None) -> None:
-        """From now on each reset takes the given fields from a state of this pool, drawn anew for every env and episode.
-
-        Args:
-            states: {field: (P,) or (P, A) array}, the path of an .npz file with such arrays, or None for no pool. What it
-                does not hold is as in any other reset.
-
-        Raises:
-            StateError: unknown fields, or arrays of other shapes; nothing changes then.
-        """
-        self._usable(begun=False)
-        with on_stream(self._device, self._stream()):
-            self._sim.set_pool(state.reset_pool(self._sim, states))
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on: states, times, episodes, seeds, parameters per environment; copies."""
-        self._usable()
-        with on_stream(self._device, self._stream()):
-            saved = {name: self._framework.wrap(array) for name, array in state.state_dict(self._sim).items()}
-        return {"buffers": saved, "seed": list(self._seed) if isinstance(self._seed, tuple) else self._seed}
-
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was called, in this or another process.
-
-        Raises:
-            StateError: a state of another environment or number of environments; nothing is written then.
-        """
-        self._usable(begun=False)
-        if not isinstance(saved, Mapping) or saved.keys() != {"buffers", "seed"}:
-            given = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
-            raise StateError(f"this is no state_dict of a VectorEnv: it has {given}, expected 'buffers' and 'seed'.")
-        with on_stream(self._device, self._stream()):
-            state.load_state_dict(self._sim, saved["buffers"])
-        seed = saved["seed"]
-        self._seed = tuple(seed) if isinstance(seed, list) else seed
-        self._was_reset = True
 
     def render(self, rows: Sequence[int] | None = None) -> Any:
         """Pictures of the given rows as a tuple; without rows a sequence of E, each drawn when it is asked for."""
