@@ -60,7 +60,7 @@ class Kernel(NamedTuple):
 
 def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), resident=1):
     ptx = cuda.intermediate(body, kernel_signature, cc, "ptx", threads, resident)
-    binary = cuda.link(cuda.intermediate(body, kernel_signature, cc, "ltoir", threads, resident), cc)
+    binary = cuda.link(cuda.intermediate(body, kernel_signature, cc, "ltoir", threads, resident), cc, logged=True)
     log = binary.log
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     registers = re.search(r"Used (\d+) registers", log)

@@ -49,11 +49,12 @@ class Binary(NamedTuple):
 
     cubin: bytes
     name: str
-    log: str  # what the linker said of it
+    log: str  # what the linker said of it, if it was asked
 
     @property
     def spills(self) -> bool:
-        """Whether it puts registers by in memory."""
+        """Whether it puts registers by in memory, as its log says."""
+        assert self.log, "it was linked without a log"
         return re.search(r"\b[1-9]\d* bytes spill", self.log) is not None
 
 
@@ -124,11 +125,11 @@ def intermediate(
     return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=form, launch_bounds=bounds)[0]
 
 
-def link(ltoir: Any, cc: tuple[int, int]) -> Binary:
-    """LTO-IR of one kernel as machine code for compute capability `cc`."""
+def link(ltoir: Any, cc: tuple[int, int], logged: bool = False) -> Binary:
+    """LTO-IR of one kernel as machine code for compute capability `cc`; if `logged`, anew, as one from the cache has no log."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=True)
+    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=logged, no_cache=logged)
     linker = Linker(ObjectCode.from_ltoir(bytes(ltoir)), options=options)
     cubin = bytes(linker.link("cubin").code)
     name = re.search(rb"\.text\.(\w+)", cubin)

@@ -45,7 +45,7 @@ class Kernel(NamedTuple):
         """Its machine code for compute capability `cc`; if some registers would spill, for as many as it needs."""
         for resident in (self.resident, 1):
             code = target.intermediate(self.body, self.signature, cc, "ltoir", self.threads, resident)
-            linked = target.link(code, cc)
+            linked = target.link(code, cc, logged=resident > 1)
             if resident == 1 or not linked.spills:
                 break
         return linked
