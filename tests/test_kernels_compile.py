@@ -12,10 +12,12 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import gpuvec  # noqa: F401  # registers the environments
-from gpuvec.engine import cuda
+from gpuvec.engine import cuda, rowwise
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.kernels import kernels
+from gpuvec.engine.rowwise import Rowwise
 from gpuvec.engine.signature import signature
+from gpuvec.learners import draws
 from gpuvec.registration import load_env
 from gpuvec_envs.pendulum import ENV as PENDULUM
 from gpuvec_envs.pendulum import State
@@ -25,6 +27,7 @@ pytestmark = [
     pytest.mark.skipif(cuda.SIMULATED, reason="the simulator compiles no kernels"),
 ]
 
+DRAWN = ("action", "log_prob", "entropy")
 IDS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 MODES = tuple(AutoresetMode)
 REGISTERS = 64  # per thread: 256 threads fit four times on a multiprocessor of 65,536 registers
@@ -212,3 +215,28 @@ class TestFloat64IsFound:
     @pytest.mark.parametrize("step", [with_module_constant, with_integer_literal])
     def test_a_leak_in_environment_code(self, step):
         assert compile_env(dataclasses.replace(PENDULUM, step=step), "step").float64 != []
+
+
+class TestRowwise:
+    """Kernels of single rows, which learners launch."""
+
+    @pytest.mark.parametrize(
+        ("make", "settings", "members"),
+        [
+            ("categorical", ((5,), 1.0, False, False), ("logits", "mask", *DRAWN)),
+            ("categorical", ((2, 3, 4), 0.5, True, False), ("logits", "mask", *DRAWN)),
+            ("categorical", ((5,), 1.0, False, True), ("logits", "mask", *DRAWN)),
+            ("gaussian", (2, True, True, False), ("mean", "log_std", *DRAWN)),
+            ("noisy", (3, 0.15, 0.2, 1.0), ("mean", "noise", "ended", "low", "high", "action")),
+        ],
+    )
+    def test_it_has_no_float64_and_no_local_memory(self, make, settings, members):
+        work = Rowwise(make, (*members, *draws.KEY), getattr(draws, make), settings)
+        with cuda.offline((9, 0)):
+            kernel = compile_kernel(rowwise.body(work), cuda.kernel_signature(work.batch, None, ()), work.threads)
+        if make == "categorical":
+            check(kernel, barriers=0)
+            assert kernel.float64 == []
+        else:  # the cosine has a slow path for angles that normal draws do not have
+            assert kernel.spills == 0
+            assert kernel.float64 == []

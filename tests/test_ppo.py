@@ -17,12 +17,12 @@ torch = pytest.importorskip("torch")
 from gpuvec import Single, register, uniform  # after the package that it cannot do without
 from gpuvec.errors import StateError
 from gpuvec.learners.advantage import gae
+from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.evaluate import evaluate, policy_of
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.ppo import METRICS, PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
 from gpuvec.learners.run import Run, load
-from gpuvec.learners.sampling import Categorical, Gaussian, MultiCategorical
 
 
 class Point(NamedTuple):

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.normalizer import Normalizer
-from gpuvec.learners.sampling import Categorical, Gaussian, MultiCategorical
 
 
 def mlp(sizes: Sequence[int], gain: float, generator: torch.Generator) -> nn.Sequential:

@@ -1,105 +1,193 @@
-"""Distributions of actions: sampling, log-probabilities and entropies as plain tensor arithmetic.
+"""Actions drawn on the device: the action, its log-probability and the entropy by one kernel, a thread for each row.
 
-`torch.distributions` checks and broadcasts its arguments at every call, which costs several times the arithmetic itself;
-the tests compare with it. Sampling takes a generator, allocates only what it returns and never waits for the device, so
-it can be captured in a CUDA graph.
+Letters: R rows, N logits in all, H heads (components of a MultiDiscrete action), K components of a Box action.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from functools import reduce
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+from gpuvec.engine.device import Device
+from gpuvec.engine.device import device as named_device
+from gpuvec.engine.rowwise import Rowwise, launcher
+from gpuvec.learners.draws import KEY, categorical, gaussian, noisy
 
 
-class Categorical(NamedTuple):
-    """One of N actions; actions are (...,) int64."""
+class Drawn(NamedTuple):
+    """What is drawn for R rows."""
 
-    log_probs: Tensor
-    """(..., N), normalised."""
-
-    @classmethod
-    def of(cls, logits: Tensor) -> Categorical:
-        """From unnormalised log-probabilities, (..., N)."""
-        return cls(logits.log_softmax(-1))
-
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """(...,): the argmax of log-probability plus Gumbel noise; the negative logarithm of an Exp(1) number is such noise."""
-        noise = torch.empty_like(self.log_probs).exponential_(generator=generator).log_()
-        return (self.log_probs - noise).argmax(-1)
-
-    def mode(self) -> Tensor:
-        """(...,): the likeliest action."""
-        return self.log_probs.argmax(-1)
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """(...,) of `action`, (...,)."""
-        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-
-    def entropy(self) -> Tensor:
-        """(...,) in nats."""
-        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+    action: Tensor  # (R,) or (R, H) int64, or (R, K) float32
+    log_prob: Tensor  # (R,) float32
+    entropy: Tensor  # (R,) float32
 
 
-class MultiCategorical(NamedTuple):
-    """K independent choices, the k-th one of N_k; actions are (..., K) int64."""
+class Sampler:
+    """Draws of one policy.
 
-    choices: tuple[Categorical, ...]
+    Args:
+        device: "cpu" or "cuda:<index>", where the tensors are; "simulator" to debug kernels.
+        seed: from 0 to 2**63 - 1.
+        stream: a number below 2,048 for each policy that draws with this seed.
+    """
 
-    @classmethod
-    def of(cls, logits: Tensor, sizes: Sequence[int]) -> MultiCategorical:
-        """From the unnormalised log-probabilities of all choices, (..., N_1 + ... + N_K)."""
-        return cls(tuple(map(Categorical.of, logits.split(list(sizes), -1))))
+    def __init__(self, device: str, seed: int, stream: int = 0) -> None:
+        if not 0 <= stream < 2048:
+            raise ValueError(f"stream must be from 0 to 2047, got {stream}.")
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"seed must be from 0 to 2**63 - 1, got {seed}.")
+        self._device: Device = named_device(device)
+        self._place = str(self._device) if self._device.kind == "cuda" else "cpu"
+        self._seed, self._stream = seed, stream
+        self._launches: dict[Rowwise, Callable[..., None]] = {}
 
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """(..., K)."""
-        return torch.stack([choice.sample(generator) for choice in self.choices], -1)
+    def categorical(
+        self,
+        logits: Tensor,
+        iteration: Tensor,
+        step: int,
+        sizes: Sequence[int] | None = None,
+        *,
+        mask: Tensor | None = None,
+        temperature: float = 1.0,
+        greedy: bool = False,
+        out: Drawn | None = None,
+    ) -> Drawn:
+        """Draws from unnormalised log-probabilities.
 
-    def mode(self) -> Tensor:
-        """(..., K): the likeliest of each choice."""
-        return torch.stack([choice.mode() for choice in self.choices], -1)
+        Args:
+            logits: (R, N) float32, C-contiguous.
+            iteration: scalar int64 on the device; with `step` it must be new for each draw.
+            step: a number below 2**32.
+            sizes: N of each head, for actions (R, H); None for one head and actions (R,).
+            mask: (R, N) bool, which actions are allowed, at least one of each head; None for all.
+            temperature: above 0; logits are divided by it.
+            greedy: take the likeliest action, the first of equally likely ones.
+            out: where to write; None for new tensors.
 
-    def log_prob(self, action: Tensor) -> Tensor:
-        """(...,) of `action`, (..., K)."""
-        return sum_of(choice.log_prob(a) for choice, a in zip(self.choices, action.unbind(-1), strict=True))
+        Raises:
+            ValueError, TypeError: tensors of other shapes, types or devices.
+        """
+        rows, width = logits.shape
+        heads = (width,) if sizes is None else tuple(map(int, sizes))
+        if sum(heads) != width or min(heads) < 1:
+            raise ValueError(f"sizes must add up to the {width} logits of a row, got {heads}.")
+        if not temperature > 0.0:
+            raise ValueError(f"temperature must be above 0, got {temperature}.")
+        shape = (rows,) if sizes is None else (rows, len(heads))
+        out = out or Drawn(logits.new_empty(shape, dtype=torch.int64), logits.new_empty(rows), logits.new_empty(rows))
+        members = {"logits": logits, "mask": mask, **out._asdict()}
+        expected = {"logits": ((rows, width), torch.float32), "mask": ((rows, width), torch.bool)} | _outputs(
+            shape, torch.int64
+        )
+        work = Rowwise("categorical", (*members, *KEY), categorical, (heads, float(temperature), mask is not None, greedy))
+        self._launch(work, members, expected, iteration, step, rows)
+        return out
 
-    def entropy(self) -> Tensor:
-        """(...,) in nats."""
-        return sum_of(choice.entropy() for choice in self.choices)
+    def gaussian(
+        self,
+        mean: Tensor,
+        log_std: Tensor,
+        iteration: Tensor,
+        step: int,
+        *,
+        squashed: bool = False,
+        greedy: bool = False,
+        out: Drawn | None = None,
+    ) -> Drawn:
+        """Draws normal numbers; whoever plays clips them, or takes their hyperbolic tangent if `squashed`.
+
+        Args:
+            mean: (R, K) float32, C-contiguous.
+            log_std: (K,) or (R, K) float32: logarithm of the standard deviation.
+            iteration, step, out: as in `categorical`.
+            squashed: log-probabilities are those of the hyperbolic tangents, and the entropy is minus them, an estimate.
+            greedy: take the mean.
+
+        Raises:
+            ValueError, TypeError: tensors of other shapes, types or devices.
+        """
+        rows, components = mean.shape
+        shared = log_std.dim() == 1
+        out = out or Drawn(torch.empty_like(mean), mean.new_empty(rows), mean.new_empty(rows))
+        members = {"mean": mean, "log_std": log_std, **out._asdict()}
+        expected = {"mean": ((rows, components), torch.float32)} | _outputs((rows, components), torch.float32)
+        expected["log_std"] = ((components,) if shared else (rows, components), torch.float32)
+        work = Rowwise("gaussian", (*members, *KEY), gaussian, (components, shared, squashed, greedy))
+        self._launch(work, members, expected, iteration, step, rows)
+        return out
+
+    def noisy(
+        self,
+        mean: Tensor,
+        noise: Tensor,
+        ended: Tensor,
+        low: Tensor,
+        high: Tensor,
+        iteration: Tensor,
+        step: int,
+        *,
+        sigma: float,
+        theta: float = 0.15,
+        dt: float = 1.0,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """(R, K) `mean` plus noise of Ornstein and Uhlenbeck (1930), clipped to `low` and `high`, (K,).
+
+        Args:
+            mean: (R, K) float32, C-contiguous.
+            noise: (R, K) float32: the state of the noise, which is moved on.
+            ended: (R,) bool: rows in which an episode begins; their noise begins at 0.
+            low, high: (K,) float32.
+            iteration, step: as in `categorical`.
+            sigma: standard deviation of a step of length 1.
+            theta: how much of the noise fades in a step of length 1; with theta * dt = 1 steps are independent.
+            dt: length of a step.
+            out: where to write; None for a new tensor.
+
+        Raises:
+            ValueError, TypeError: tensors of other shapes, types or devices.
+        """
+        rows, components = mean.shape
+        out = torch.empty_like(mean) if out is None else out
+        members = {"mean": mean, "noise": noise, "ended": ended, "low": low, "high": high, "action": out}
+        expected: dict[str, Any] = dict.fromkeys(("mean", "noise", "action"), ((rows, components), torch.float32))
+        expected |= dict.fromkeys(("low", "high"), ((components,), torch.float32)) | {"ended": ((rows,), torch.bool)}
+        work = Rowwise("noisy", (*members, *KEY), noisy, (components, float(theta), float(sigma), float(dt)))
+        self._launch(work, members, expected, iteration, step, rows)
+        return out
+
+    def _launch(
+        self,
+        work: Rowwise,
+        members: Mapping[str, Any],
+        expected: Mapping[str, Any],
+        iteration: Tensor,
+        step: int,
+        rows: int,
+    ) -> None:
+        checks = {**expected, "iteration": ((), torch.int64)}
+        for name, tensor in {**members, "iteration": iteration}.items():
+            if tensor is None:
+                continue
+            shape, dtype = checks[name]
+            if tensor.dtype != dtype:
+                raise TypeError(f"{name} must be {dtype}, got {tensor.dtype}.")
+            if tensor.shape != shape or not tensor.is_contiguous() or str(tensor.device) != self._place:
+                given = f"{tuple(tensor.shape)} on {tensor.device}" + ("" if tensor.is_contiguous() else ", not contiguous")
+                raise ValueError(f"{name} must be C-contiguous, of shape {shape} on {self._place}, got {given}.")
+        launch = self._launches.get(work)
+        if launch is None:
+            launch = self._launches[work] = launcher(work, self._device)
+        stream = torch.cuda.current_stream(self._device.ordinal).cuda_stream if self._device.kind == "cuda" else 0
+        places = (0 if tensor is None else tensor.data_ptr() for tensor in members.values())
+        with self._device.current():
+            launch(stream, *places, iteration.data_ptr(), int(step), self._seed, self._stream, rows)
 
 
-def sum_of(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum of at least one tensor."""
-    return reduce(torch.add, tensors)
-
-
-class Gaussian(NamedTuple):
-    """K independent normal components; actions are (..., K) float32."""
-
-    mean: Tensor
-    """(..., K)."""
-    log_std: Tensor
-    """(K,) or (..., K): the logarithm of the standard deviation."""
-
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """(..., K)."""
-        return self.mean + self.log_std.exp() * torch.empty_like(self.mean).normal_(generator=generator)
-
-    def mode(self) -> Tensor:
-        """(..., K): the mean."""
-        return self.mean
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """(...,): the log-density of `action`, (..., K)."""
-        z = (action - self.mean) * (-self.log_std).exp()
-        return (-0.5 * z.square() - self.log_std - LOG_SQRT_TWO_PI).sum(-1)
-
-    def entropy(self) -> Tensor:
-        """(...,) in nats."""
-        return (self.log_std + (0.5 + LOG_SQRT_TWO_PI)).expand_as(self.mean).sum(-1)
+def _outputs(shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
+    """Shapes and types of what is drawn."""
+    return {"action": (shape, dtype)} | dict.fromkeys(("log_prob", "entropy"), ((shape[0],), torch.float32))
