@@ -18,7 +18,8 @@ from gpuvec.cli import main
 from gpuvec.cli.eval import interval
 from gpuvec.cli.progress import Progress
 from gpuvec.errors import StateError
-from gpuvec.learners.ppo import METRICS
+from gpuvec.learners.on_policy import PLAYED
+from gpuvec.learners.ppo import PPO
 from gpuvec.learners.run import Run, load
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--total-steps", "96", "--device", "cpu", "--episodes", "3"]
@@ -55,7 +56,7 @@ class TestTrain:
         assert json.loads((folder / "versions.json").read_text())["numpy"]
         rows = [json.loads(line, parse_constant=pytest.fail) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [(row["iteration"], row["steps"]) for row in rows] == [(1, 32), (2, 64), (3, 96)]
-        assert all(set(METRICS) <= row.keys() for row in rows)
+        assert all(set(PLAYED + PPO.learned) <= row.keys() for row in rows)
 
     def test_the_checkpoint_is_data_that_eval_plays(
         self, trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]

@@ -20,7 +20,8 @@ from gpuvec.learners.advantage import gae
 from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.evaluate import evaluate, policy_of
 from gpuvec.learners.networks import ActorCritic
-from gpuvec.learners.ppo import METRICS, PPO, Args, train
+from gpuvec.learners.on_policy import PLAYED
+from gpuvec.learners.ppo import PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
 from gpuvec.learners.run import Run, load
 
@@ -53,6 +54,8 @@ FOREVER = Single(
     spaces=lambda p: (Box(0.0, 1.0, (1,)), Discrete(2)),
     max_episode_steps=4,
 )
+
+METRICS = PLAYED + PPO.learned
 
 register("tests/Follow-v0", FOLLOW)
 register("tests/Forever-v0", FOREVER)

@@ -19,8 +19,9 @@ from gpuvec import Bools, Cooperative, Floats, Key, Perception, Time, count_of, 
 from gpuvec.learners import masked
 from gpuvec.learners.episodes import Episodes
 from gpuvec.learners.evaluate import evaluate, play, policy_of
+from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.players import at_random, by_role, policy
-from gpuvec.learners.ppo import METRICS, PPO, Args, train
+from gpuvec.learners.ppo import PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss
 from gpuvec.vector.wrappers import FlattenAgents
 
@@ -133,7 +134,7 @@ class TestEstimates:
 
         ended = [(row, steps) for row, steps in episodes_of(mask, left | dead | late) if (left | dead | late)[steps[-1], row]]
         explained = 1.0 - expected[mask].var(ddof=1) / (expected + value[:-1])[mask].var(ddof=1)
-        found = dict(zip(METRICS, ppo.metrics.tolist(), strict=True))
+        found = dict(zip(PLAYED + PPO.learned, ppo.metrics.tolist(), strict=True))
         assert found["episodes"] == len(ended)
         assert found["return"] == pytest.approx(np.mean([reward[steps, row].sum() for row, steps in ended]), rel=1e-5)
         assert found["length"] == pytest.approx(np.mean([len(steps) for _, steps in ended]), rel=1e-5)
@@ -162,7 +163,7 @@ class TestEstimates:
             here, final = ppo.network.value(torch.tensor([[0.25], [0.5]]).expand(2, 5)).tolist()
         assert s.target[:, 0].tolist() == pytest.approx([10 + final, 9 + final, 7 + final, 4 + final, 5 + here], rel=1e-5)
         assert s.target[[0, 1, 4], 1].tolist() == pytest.approx([-6.0, -7.0, 2 + here], rel=1e-5)
-        found = dict(zip(METRICS, ppo.metrics.tolist(), strict=True))
+        found = dict(zip(PLAYED + PPO.learned, ppo.metrics.tolist(), strict=True))
         assert (found["episodes"], found["return"], found["length"]) == (2.0, (10.0 - 6.0) / 2, 3.0)
 
         before = float(s.target[s.mask].sum())
@@ -270,7 +271,9 @@ class TestTraining:
         train(ARGS, lambda ppo, metrics: saved.append(ppo.state_dict()) if ppo.iteration == 20 else None)
         rest = train(ARGS, checkpoint=saved[0])
         for found, expected in zip(rest.history, result.history[20:], strict=True):
-            np.testing.assert_array_equal([found[name] for name in METRICS], [expected[name] for name in METRICS])
+            np.testing.assert_array_equal(
+                [found[name] for name in PLAYED + PPO.learned], [expected[name] for name in PLAYED + PPO.learned]
+            )
         args, network = policy_of(result.checkpoint, "cpu")
         assert args == result.args
         x = torch.tensor([[-1.0], [1.0]])

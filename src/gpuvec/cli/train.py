@@ -15,7 +15,7 @@ from gpuvec.learners.ppo_args import Args
 from gpuvec.learners.tuned import tuned
 
 if TYPE_CHECKING:
-    from gpuvec.learners.ppo import PPO
+    from gpuvec.learners.on_policy import OnPolicy
     from gpuvec.learners.run import Run
 
 
@@ -45,7 +45,7 @@ def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, epis
     try:
         with Progress(title, args.iterations) as progress:
 
-            def on_iteration(learner: PPO, metrics: dict[str, float]) -> None:
+            def on_iteration(learner: OnPolicy, metrics: dict[str, float]) -> None:
                 nonlocal run
                 run = run or Run(runs, "ppo", asdict(args))  # settings that cannot be met leave no folder
                 run.log(metrics)

@@ -1,112 +1,36 @@
-"""The settings of PPO, apart from the learner, so that a command line can list them without importing torch."""
+"""The settings of PPO."""
 
 from __future__ import annotations
 
-import dataclasses
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from gpuvec.learners.args import OnPolicyArgs
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(OnPolicyArgs):
     """Settings of `gpuvec.learners.ppo`.
 
     Raises:
         ValueError: a value out of its range; the message names it and what is allowed.
     """
 
-    env: str = "gpuvec/CartPole-v1"
-    """Id of a gpuvec environment."""
-    params: dict[str, bool | int | float] = field(default_factory=dict)
-    """The environment's own parameters, such as gravity."""
-    seed: int = 1
-    """Of the environments, the first weights, the actions and the minibatches."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:1; auto is a GPU if there is one."""
-    num_envs: int | None = None
-    """Environments that step together; by default 128 on a CPU and 4096 on a GPU."""
-    num_steps: int = 32
-    """Steps of each environment per iteration, T."""
-    total_steps: int | None = None
-    """Environment steps in all, rounded up to whole iterations; by default those of 128 iterations."""
-    target_return: float | None = None
-    """Stop once the mean over all environments of the last episode's return reaches this, and an evaluation confirms it."""
     epochs: int = 4
     """Passes over a rollout."""
     minibatches: int = 4
     """Gradient steps per pass."""
-    learning_rate: float = 2.5e-3
-    """Adam's step size."""
-    anneal: bool = True
-    """Let the learning rate fall linearly to 0."""
-    gamma: float = 0.99
-    """Discount factor."""
-    gae_lambda: float = 0.95
-    """Lambda of generalised advantage estimation."""
     clip: float = 0.2
     """Epsilon: the surrogate gains nothing from probability ratios outside 1 - clip .. 1 + clip."""
     clip_value: bool = False
     """Clip the change of the value function likewise. It slows learning where returns are large."""
-    value_weight: float = 0.5
-    """Of the value loss."""
-    entropy_weight: float = 0.01
-    """Of the entropy bonus."""
-    max_grad_norm: float = 0.5
-    """Limit of the norm of the whole gradient."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers of the policy, and again of the value function."""
-    normalize: bool = False
-    """Give the networks observations in units of their running standard deviation, around their running mean."""
-    compile: bool = False
-    """Compile the loss with torch.compile."""
-
-    threads: int = 1
-    """PyTorch's threads on the CPU. For networks this small more gain little, and lose much where others use the cores."""
 
     def __post_init__(self) -> None:
-        def require(name: str, allowed: str, holds: bool) -> None:
-            if not holds:
-                raise ValueError(f"{name} must be {allowed}, got {getattr(self, name)!r}.")
-
-        for name in ("num_envs", "num_steps", "total_steps", "epochs", "minibatches", "threads"):
-            value = getattr(self, name)
-            optional = name in ("num_envs", "total_steps")
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            require(name, "an integer of at least 1" + (" or None" if optional else ""), whole or (optional and value is None))
-        require("device", "auto, cpu, cuda or cuda:<index>", bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device)))
-        require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
-        require("learning_rate", "above 0", self.learning_rate > 0.0)
-        require("gamma", "from 0 to 1", 0.0 <= self.gamma <= 1.0)
-        require("gae_lambda", "from 0 to 1", 0.0 <= self.gae_lambda <= 1.0)
-        require("clip", "above 0 and below 1", 0.0 < self.clip < 1.0)
-        require("value_weight", "at least 0", self.value_weight >= 0.0)
-        require("entropy_weight", "at least 0", self.entropy_weight >= 0.0)
-        require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)
-        require("hidden", "sizes of at least 1", all(size >= 1 for size in self.hidden))
+        super().__post_init__()
+        for name in ("epochs", "minibatches"):
+            self._require(name, "an integer of at least 1", self._counts(name))
+        self._require("clip", "above 0 and below 1", 0.0 < self.clip < 1.0)
         if self.num_envs is not None and (self.batch_size % self.minibatches or self.batch_size < 2 * self.minibatches):
             raise ValueError(
                 f"num_envs * num_steps must be a multiple of minibatches, and at least twice it, "
                 f"got {self.num_envs} * {self.num_steps} and {self.minibatches}."
             )
-
-    def resolved(self, device: str) -> Args:
-        """With nothing left open, for "cpu" or "cuda:<index>"."""
-        num_envs = self.num_envs or (128 if device == "cpu" else 4096)
-        total_steps = self.total_steps or 128 * num_envs * self.num_steps
-        return dataclasses.replace(self, device=device, num_envs=num_envs, total_steps=total_steps)
-
-    @property
-    def batch_size(self) -> int:
-        """Environment steps per iteration, E * T."""
-        return self._known("num_envs") * self.num_steps
-
-    @property
-    def iterations(self) -> int:
-        """Rollouts in all."""
-        return -(-self._known("total_steps") // self.batch_size)
-
-    def _known(self, name: str) -> int:
-        value: int | None = getattr(self, name)
-        if value is None:
-            raise ValueError(f"{name} depends on the device: ask Args.resolved(device) for it.")
-        return value

@@ -1,0 +1,72 @@
+"""Advantage actor-critic, with environments that step together instead of threads that take turns.
+
+The algorithm is A3C (Mnih, Puigdomenech Badia, Mirza, Graves, Lillicrap, Harley, Silver and Kavukcuoglu, 2016,
+arXiv:1602.01783), without its asynchrony. Rollouts and estimates are those of `on_policy`; what is learned from each is
+here: one step of Adam, where the paper has RMSProp, along the gradient of all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from gpuvec.learners import training
+from gpuvec.learners.a2c_args import Args
+from gpuvec.learners.masked import mean
+from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.training import Result
+
+__all__ = ["A2C", "Args", "Result", "train"]
+
+
+class Batch(NamedTuple):
+    """A rollout to learn from."""
+
+    obs: Tensor  # (T, E, D)
+    action: Tensor  # (T, E) or (T, E, K)
+    advantage: Tensor  # (T, E)
+    target: Tensor  # (T, E)
+    mask: Tensor | None = None  # (T, E) bool: the samples that count; None for all
+
+
+def loss(network: ActorCritic, batch: Batch, args: Args) -> tuple[Tensor, Tensor]:
+    """The loss of a rollout, and (3,) metrics: policy loss, value loss, entropy."""
+    policy, value = network.policy(batch.obs), network.value(batch.obs)
+    policy_loss = -mean(policy.log_prob(batch.action) * batch.advantage, batch.mask)
+    value_loss = mean(0.5 * (value - batch.target).square(), batch.mask)
+    entropy = mean(policy.entropy(), batch.mask)
+    metrics = torch.stack([policy_loss, value_loss, entropy]).detach()
+    return policy_loss + args.value_weight * value_loss - args.entropy_weight * entropy, metrics
+
+
+class A2C(OnPolicy):
+    """The learner of `args` (resolved) on `env`, a SAME_STEP vector environment of one agent a row with torch output."""
+
+    args: Args
+    learned = ("policy_loss", "value_loss", "entropy", "grad_norm")
+
+    def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(args, env, loss)
+
+    def improve(self) -> None:
+        """One step along the policy gradient."""
+        s = self.storage
+        value, metrics = self.loss(self.network, Batch(s.obs[:-1], s.action, s.advantage, s.target, s.mask), self.args)
+        norm = self.update(value)
+        self.metrics[-len(self.learned) :] = torch.cat([metrics, norm.view(1)])
+        if self.network.normalizer is not None:
+            self.network.normalizer.update(s.obs[:-1], s.mask)
+
+
+def train(
+    args: Args,
+    on_iteration: Callable[[OnPolicy, dict[str, float]], None] | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
+) -> Result:
+    """Trains by A2C; see `training.train`."""
+    return training.train(A2C, args, on_iteration, checkpoint)

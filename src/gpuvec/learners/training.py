@@ -1,0 +1,76 @@
+"""The course of a training: iterations until there were enough steps, or until the target is reached and confirmed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple, TypeVar
+
+import gymnasium as gym
+
+from gpuvec.engine.device import device as named_device
+from gpuvec.learners.args import OnPolicyArgs
+from gpuvec.learners.evaluate import evaluate, one_agent_a_row
+from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.settings import settings
+
+A = TypeVar("A", bound=OnPolicyArgs)
+ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
+
+
+class Result(NamedTuple):
+    """What `train` returns."""
+
+    args: OnPolicyArgs  # with nothing left open
+    network: ActorCritic
+    history: list[dict[str, float]]  # the metrics of each iteration
+    checkpoint: dict[str, Any]
+
+
+def train(
+    learner_of: Callable[[A, Any], OnPolicy],
+    args: A,
+    on_iteration: Callable[[OnPolicy, dict[str, float]], None] | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
+) -> Result:
+    """Trains until `args.total_steps`, or until `args.target_return` is reached.
+
+    Args:
+        learner_of: the algorithm.
+        args: its settings.
+        on_iteration: called after each iteration with the learner and the metrics.
+        checkpoint: where to go on.
+
+    Raises:
+        ValueError, DeviceError, StateError: settings, a device or a checkpoint that do not fit.
+    """
+    args = args.resolved(str(named_device(args.device)))
+    env_args: dict[str, Any] = {"device": args.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
+    env_args |= args.params
+    with settings(args.device, args.threads), closing(gym.make_vec(args.env, args.num_envs or 1, **env_args)) as env:
+        learner = learner_of(args, one_agent_a_row(env))
+        if checkpoint is not None:
+            learner.load_state_dict(checkpoint)
+        if args.device != "cpu":
+            learner.capture()
+        history: list[dict[str, float]] = []
+        begin = before = time.perf_counter()
+        confirm = 0  # the iteration from which on an evaluation may confirm the target
+        while learner.iteration < args.iterations:
+            learner.iterate()
+            metrics = learner.read()
+            now, done = time.perf_counter(), learner.iteration
+            rate, before = args.batch_size / (now - before), now
+            progress = {"iteration": done, "steps": done * args.batch_size, "seconds": now - begin, "steps_per_second": rate}
+            history.append({**progress, **metrics})
+            if on_iteration is not None:
+                on_iteration(learner, history[-1])
+            if args.target_return is not None and metrics["last_return"] >= args.target_return and done >= confirm:
+                # Those episodes began under older policies, and a policy that has nothing left to learn drifts.
+                returns = evaluate(learner.network, args.env, seed=args.seed + 1, device=args.device, params=args.params)
+                if float(returns.mean()) >= args.target_return:
+                    break
+                confirm = done + ITERATIONS_TO_CONFIRM
+        return Result(args, learner.network, history, learner.state_dict())

@@ -1,0 +1,163 @@
+"""A2C: its loss and gradient against numbers worked out by hand, its updates, and that it learns and goes on where it was."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
+from gpuvec.learners.a2c import A2C, Args, Batch, loss, train
+from gpuvec.learners.on_policy import PLAYED
+from gpuvec.vector.wrappers import FlattenAgents
+
+SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 5, "hidden": (16,), "params": {"max_episode_steps": 20}}
+
+
+def learner(env: str = "gpuvec/CartPole-v1", **settings: Any) -> A2C:
+    args = Args(**{"env": env, **SMALL, **settings}).resolved("cpu")
+    made = gym.make_vec(env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
+    return A2C(args, made)
+
+
+class TestLoss:
+    def test_of_two_samples(self) -> None:
+        """A network that knows the logits: p = 1/4, 3/4; V = 2."""
+        network: Any = learner().network
+        logits = torch.tensor([0.0, math.log(3.0)])
+        for linear in (*network.actor, *network.critic):
+            if hasattr(linear, "weight"):
+                torch.nn.init.zeros_(linear.weight)
+                torch.nn.init.zeros_(linear.bias)
+        network.actor[-1].bias.data.copy_(logits)
+        network.critic[-1].bias.data.fill_(2.0)
+        batch = Batch(
+            torch.zeros(2, 1, 4), torch.tensor([[0], [1]]), torch.tensor([[1.0], [-2.0]]), torch.tensor([[5.0], [1.0]])
+        )
+        args = Args(value_weight=0.5, entropy_weight=0.1)
+        total, (policy_loss, value_loss, entropy) = loss(network, batch, args)
+        by_hand = -(math.log(0.25) * 1.0 + math.log(0.75) * -2.0) / 2
+        chance = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+        assert policy_loss.item() == pytest.approx(by_hand, rel=1e-5)
+        assert value_loss.item() == pytest.approx((0.5 * 9.0 + 0.5 * 1.0) / 2)
+        assert entropy.item() == pytest.approx(chance, rel=1e-5)
+        assert total.item() == pytest.approx(by_hand + 0.5 * 2.5 - 0.1 * chance, rel=1e-5)
+        (gradient,) = torch.autograd.grad(total, network.critic[-1].bias)
+        assert gradient.item() == pytest.approx(0.5 * ((2.0 - 5.0) + (2.0 - 1.0)) / 2)
+
+    def test_the_gradient_of_the_logits_is_that_of_the_score(self) -> None:
+        """d log pi(a) / d logits = onehot(a) - pi, times the advantage, which itself is no function of the weights."""
+        network: Any = learner().network
+        obs, action = torch.randn(6, 3, 4), torch.randint(0, 2, (6, 3))
+        advantage = torch.randn(6, 3)
+        logits = network.actor(obs).detach().requires_grad_()
+        known = -((torch.nn.functional.one_hot(action, 2) - logits.softmax(-1)) * advantage.unsqueeze(-1)) / 18
+        bias = network.actor[-1].bias
+        total, _ = loss(network, Batch(obs, action, advantage, torch.zeros(6, 3)), Args(value_weight=0.0, entropy_weight=0.0))
+        torch.testing.assert_close(torch.autograd.grad(total, bias)[0], known.sum((0, 1)))
+
+    def test_what_the_mask_leaves_out_changes_nothing(self) -> None:
+        network, g = learner().network, torch.Generator().manual_seed(0)
+        obs, action = torch.randn(4, 3, 4, generator=g), torch.randint(0, 2, (4, 3), generator=g)
+        advantage, target = torch.randn(2, 4, 3, generator=g)
+        mask = torch.rand(4, 3, generator=g) < 0.6
+        other = advantage.masked_fill(~mask, 1e6)
+        results = [loss(network, Batch(obs, action, x, target, mask), Args()) for x in (advantage, other)]
+        gradients = [torch.autograd.grad(total, list(network.parameters())) for total, _ in results]
+        assert all(torch.equal(x, y) for x, y in zip(*gradients, strict=True))
+        counted = mask.flatten()
+        parts = (x.flatten(0, 1)[counted].unsqueeze(1) for x in (obs, action, advantage, target))
+        torch.testing.assert_close(results[0][0], loss(network, Batch(*parts), Args())[0])
+
+
+class TestUpdates:
+    def test_one_step_of_adam_along_the_whole_rollout(self) -> None:
+        a2c = learner(max_grad_norm=1e9, anneal=False)
+        a2c.collect()
+        a2c.estimate()
+        s, before = a2c.storage, copy.deepcopy(a2c.network)
+        a2c.improve()
+        total, _ = loss(before, Batch(s.obs[:-1], s.action, s.advantage, s.target), a2c.args)
+        gradient = torch.autograd.grad(total, list(before.parameters()))
+        for p, q, g in zip(before.parameters(), a2c.network.parameters(), gradient, strict=True):
+            torch.testing.assert_close(q, p - a2c.args.learning_rate * g / (g.abs() + 1e-5), rtol=1e-4, atol=1e-6)
+        assert a2c.read()["grad_norm"] == pytest.approx(math.sqrt(sum(float(g.square().sum()) for g in gradient)), rel=1e-4)
+
+    def test_targets_are_returns_of_up_to_t_steps(self) -> None:
+        """With lambda = 1: rewards up to the end of the episode or of the rollout, and V only where it goes on."""
+        a2c = learner()
+        for _ in range(6):  # some episodes end
+            a2c.iterate()
+        a2c.collect()
+        a2c.estimate()
+        s, gamma = a2c.storage, a2c.args.gamma
+        assert s.ended.any()
+        with torch.no_grad():
+            value, final = a2c.network.value(s.obs).double(), a2c.network.value(s.final_obs).double()
+        for e in range(8):
+            for t in range(5):
+                total, weight = 0.0, 1.0
+                for u in range(t, 5):
+                    total += weight * float(s.reward[u, e])
+                    weight *= gamma
+                    if s.ended[u, e]:
+                        total += 0.0 if s.terminated[u, e] else weight * float(final[u, e])
+                        break
+                else:
+                    total += weight * float(value[5, e])
+                assert float(s.target[t, e]) == pytest.approx(total, rel=1e-5, abs=1e-5)
+
+    def test_all_agents_of_a_game(self) -> None:
+        args = Args(env="gpuvec/TagGridWorld-v0", device="cpu", num_envs=4, num_steps=6, hidden=(8,)).resolved("cpu")
+        env = gym.make_vec(args.env, 4, device="cpu", output="torch", autoreset_mode="SameStep")
+        a2c = A2C(args, FlattenAgents(env))
+        for _ in range(3):
+            a2c.iterate()
+        assert all(math.isfinite(a2c.read()[name]) for name in A2C.learned)
+
+
+def test_cartpole() -> None:
+    result = train(Args(device="cpu", seed=1, total_steps=600_000, target_return=400.0))
+    assert result.history[-1]["last_return"] >= 400.0
+    assert set(result.history[-1]) >= {*PLAYED, *A2C.learned}
+
+
+def test_a_checkpoint_goes_on_as_if_nothing_had_stopped() -> None:
+    whole = learner(normalize=True)
+    for _ in range(8):
+        whole.iterate()
+    first = learner(normalize=True)
+    for _ in range(4):
+        first.iterate()
+    second = learner(normalize=True, seed=99)
+    second.load_state_dict(first.state_dict())
+    for _ in range(4):
+        second.iterate()
+    saved, known = second.tensors(), whole.tensors()
+    for part in ("network", "episodes"):
+        assert all(torch.equal(saved[part][k], x) or bool(x.isnan().all()) for k, x in known[part].items())
+    for name, state in known["optimizer"].items():
+        assert all(torch.equal(saved["optimizer"][name][k], x) for k, x in state.items())
+    assert torch.equal(saved["obs"], known["obs"])
+
+
+@pytest.mark.gpu
+def test_captured_parts_do_what_eager_ones_do(gpu: str) -> None:
+    learners = []
+    for captured in (False, True):
+        args = Args(num_envs=512, num_steps=8, total_steps=8 * 512 * 50).resolved("cuda:0")
+        env = gym.make_vec(args.env, 512, device="cuda:0", output="torch", autoreset_mode="SameStep")
+        a2c = A2C(args, env)
+        if captured:
+            a2c.capture()
+        for _ in range(20):
+            a2c.iterate()
+        learners.append(a2c)
+    eager, replayed = learners
+    for name, p in eager.parameters.items():
+        assert torch.equal(p, replayed.parameters[name]), name
