@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
+from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C, Args, Batch, loss, train
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.vector.wrappers import FlattenAgents
@@ -144,6 +145,16 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped() -> None:
     for name, state in known["optimizer"].items():
         assert all(torch.equal(saved["optimizer"][name][k], x) for k, x in state.items())
     assert torch.equal(saved["obs"], known["obs"])
+
+
+def test_a_checkpoint_of_ppo_is_refused() -> None:
+    from gpuvec.learners.ppo import PPO
+    from gpuvec.learners.ppo import Args as OfPPO
+
+    args = OfPPO(**{**SMALL, "num_steps": 8}).resolved("cpu")
+    env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
+    with pytest.raises(StateError, match="this checkpoint is of ppo; it cannot go on with a2c"):
+        learner().load_state_dict(PPO(args, env).state_dict())
 
 
 @pytest.mark.gpu

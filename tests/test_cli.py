@@ -18,6 +18,7 @@ from gpuvec.cli import main
 from gpuvec.cli.eval import interval
 from gpuvec.cli.progress import Progress
 from gpuvec.errors import StateError
+from gpuvec.learners.a2c import A2C
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.ppo import PPO
 from gpuvec.learners.run import Run, load
@@ -71,6 +72,18 @@ class TestTrain:
         assert capsys.readouterr().out == first
 
 
+def test_another_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--algorithm", "a2c", "--seed", "5", "--runs", str(tmp_path), *TINY]) == 0
+    assert capsys.readouterr().out.startswith("A2C on gpuvec/CartPole-v1, 4 environments on cpu, seed 5\n")
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("gpuvec-CartPole-v1__a2c__5__")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert all(set(PLAYED + A2C.learned) == row.keys() - {"iteration", "steps", "seconds", "steps_per_second"} for row in rows)
+    assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0
+    with pytest.raises(SystemExit):  # a setting of PPO
+        main(["train", "--algorithm", "a2c", "--clip", "0.1"])
+
+
 def test_the_interval_counts_episodes_and_not_agents() -> None:
     """1.96 times the standard error, sqrt(5 / 3) / 2 of 1, 2, 3, 4."""
     returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -87,6 +100,7 @@ class TestMistakes:
             (["train", "--env", "no_such_module:x/Y-v0"], "No module named 'no_such_module'"),
             (["eval", "runs", "--episodes", "0"], "episodes must be at least 1"),
             (["train", "--episodes", "0"], "episodes must be at least 1"),
+            (["train", "--algorithm", "sac"], "algorithm must be one of ppo, a2c, got 'sac'"),
             (["train", "--device", "cpu", "--params", "grvity", "3"], "did you mean 'gravity'?"),
             (["eval", "no/such/run"], "no checkpoint at"),
         ],
@@ -112,6 +126,11 @@ class TestMistakes:
         with pytest.raises(StateError, match="cannot be read as a checkpoint"):
             load(tmp_path)
 
+    def test_a_checkpoint_of_an_unknown_algorithm(self, tmp_path: Path) -> None:
+        torch.save({"algorithm": "sac", "args": {}, "network": {}}, tmp_path / "checkpoint.pt")
+        with pytest.raises(StateError, match=r"is a checkpoint of 'sac'; this version has ppo, a2c\."):
+            load(tmp_path)
+
     def test_a_checkpoint_that_would_run_code_is_refused(self, tmp_path: Path) -> None:
         import torch
 
@@ -134,7 +153,7 @@ class TestRunFolder:
 
     def test_a_failed_write_leaves_the_old_checkpoint(self, tmp_path: Path) -> None:
         run = Run(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
-        good = {"args": {}, "network": {}, "iteration": 1}
+        good = {"algorithm": "ppo", "args": {}, "network": {}, "iteration": 1}
         run.save(good)
         with pytest.raises(Exception, match="pickle"):
             run.save({"args": {}, "network": lambda: None})

@@ -29,8 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from gpuvec.learners.tuned import tuned
 
     try:
+        settings = replace(tuned(**asked_for(arguments, "env", "device", "algorithm")), params={})
         commands: dict[str, Callable[..., int]] = {
-            "train": with_default(train.train, ppo=replace(tuned(**asked_for(arguments, "env", "device")), params={})),
+            "train": with_default(train.train, settings=settings),
             "eval": eval.evaluate,
             "envs": envs.envs,
             "doctor": doctor.doctor,
@@ -61,9 +62,12 @@ def asked_for(arguments: Sequence[str] | None, *options: str) -> dict[str, Any]:
 
 
 def with_default(function: Callable[..., int], **defaults: Any) -> Callable[..., int]:
-    """`function` with other defaults."""
+    """`function` with other defaults, and parameters of their types."""
     signature = inspect.signature(function, eval_str=True)
-    parameters = [p.replace(default=defaults.get(name, p.default)) for name, p in signature.parameters.items()]
+    parameters = [
+        p.replace(default=defaults[name], annotation=type(defaults[name])) if name in defaults else p
+        for name, p in signature.parameters.items()
+    ]
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> int:

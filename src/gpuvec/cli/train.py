@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import gymnasium as gym
 
 from gpuvec.cli.eval import by_role
 from gpuvec.cli.progress import Progress
-from gpuvec.learners.ppo_args import Args
+from gpuvec.learners.algorithms import module_of
+from gpuvec.learners.args import OnPolicyArgs
 from gpuvec.learners.tuned import tuned
 
 if TYPE_CHECKING:
@@ -19,41 +20,47 @@ if TYPE_CHECKING:
     from gpuvec.learners.run import Run
 
 
-def train(ppo: Args, runs: Path = Path("runs"), checkpoint_every: int = 50, episodes: int = 100) -> int:
-    """Trains PPO, writes a run folder, and evaluates what was learned.
+def train(
+    settings: OnPolicyArgs,
+    algorithm: Literal["ppo", "a2c"] = "ppo",
+    runs: Path = Path("runs"),
+    checkpoint_every: int = 50,
+    episodes: int = 100,
+) -> int:
+    """Trains a policy, writes a run folder, and evaluates what was learned.
 
     Args:
-        ppo: settings of the algorithm; those not given are tuned for the environment, as some of its parameters are.
+        settings: of the algorithm; those not given are tuned for the environment, as some of its parameters are.
+        algorithm: proximal policy optimisation or advantage actor-critic; each has settings of its own.
         runs: where run folders are made.
         checkpoint_every: iterations between checkpoints; there is one at the end in any case.
         episodes: of the evaluation, with the likeliest actions.
     """
     if checkpoint_every < 1 or episodes < 1:
         raise ValueError(f"checkpoint_every and episodes must be at least 1, got {checkpoint_every} and {episodes}.")
-    spec = registered(ppo.env)  # an unknown id fails before torch is loaded
+    spec = registered(settings.env)  # an unknown id fails before torch is loaded
 
     from gpuvec.engine.device import device
-    from gpuvec.learners import ppo as algorithm
     from gpuvec.learners.evaluate import play
     from gpuvec.learners.players import policy
     from gpuvec.learners.run import Run
 
-    params = {**tuned(ppo.env, ppo.device).params, **ppo.params}
-    args = replace(ppo, params=params).resolved(str(device(ppo.device)))
+    params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
+    args = replace(settings, params=params).resolved(str(device(settings.device)))
     run: Run | None = None
-    title = f"PPO on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
+    title = f"{algorithm.upper()} on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
     try:
         with Progress(title, args.iterations) as progress:
 
             def on_iteration(learner: OnPolicy, metrics: dict[str, float]) -> None:
                 nonlocal run
-                run = run or Run(runs, "ppo", asdict(args))  # settings that cannot be met leave no folder
+                run = run or Run(runs, algorithm, asdict(args))  # settings that cannot be met leave no folder
                 run.log(metrics)
                 progress.show(metrics)
                 if learner.iteration % checkpoint_every == 0:
                     run.save(learner.state_dict())
 
-            result = algorithm.train(args, on_iteration)
+            result = module_of(args).train(args, on_iteration)
         assert run is not None, "there is at least one iteration"
         run.save(result.checkpoint)
     finally:

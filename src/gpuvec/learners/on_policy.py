@@ -28,6 +28,7 @@ from torch import Tensor
 
 from gpuvec.errors import StateError
 from gpuvec.learners.advantage import gae
+from gpuvec.learners.algorithms import name_of
 from gpuvec.learners.args import OnPolicyArgs
 from gpuvec.learners.episodes import Episodes
 from gpuvec.learners.graph import capture
@@ -184,7 +185,7 @@ class OnPolicy:
         """A checkpoint: copies of tensors, numbers and strings, from which training goes on as if it had not stopped."""
         return {
             **copies(self.tensors()), "generator": self.generator.get_state(), "env": self.env.state_dict(),
-            "iteration": self.iteration, "args": asdict(self.args),
+            "iteration": self.iteration, "algorithm": name_of(self.args), "args": asdict(self.args),
         }  # fmt: skip
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -193,6 +194,8 @@ class OnPolicy:
         Raises:
             StateError: a checkpoint of other settings.
         """
+        if saved["algorithm"] != name_of(self.args):
+            raise StateError(f"this checkpoint is of {saved['algorithm']}; it cannot go on with {name_of(self.args)}.")
         if saved["generator"].shape != self.generator.get_state().shape:
             raise StateError(
                 f"this checkpoint was written on {saved['args']['device']}; it cannot go on on {self.args.device}."

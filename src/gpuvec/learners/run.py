@@ -25,6 +25,7 @@ import torch
 
 import gpuvec
 from gpuvec.errors import StateError
+from gpuvec.learners.algorithms import ARGS
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
@@ -75,8 +76,10 @@ def load(place: Path | str) -> dict[str, Any]:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise StateError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
-    if not isinstance(checkpoint, dict) or not {"args", "network"} <= checkpoint.keys():
+    if not isinstance(checkpoint, dict) or not {"algorithm", "args", "network"} <= checkpoint.keys():
         raise StateError(f"{path} is no checkpoint of a gpuvec learner.")
+    if checkpoint["algorithm"] not in ARGS:
+        raise StateError(f"{path} is a checkpoint of {checkpoint['algorithm']!r}; this version has {', '.join(ARGS)}.")
     return checkpoint
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gpuvec.engine.device import device as named_device
-from gpuvec.learners.ppo_args import Args
+from gpuvec.learners.algorithms import args_of
+from gpuvec.learners.args import OnPolicyArgs
 
 
 class Tuned(NamedTuple):
@@ -23,23 +24,23 @@ TAG: dict[str, Any] = {
 }  # fmt: skip
 TUNED = {
     # All agents have the same policy, so each is told its role; and its heading, without which it cannot steer.
-    "gpuvec/TagContinuous-v0": Tuned((32, 256), (64, 40), {**TAG, "params": {"observe_self": True}}),
-    "gpuvec/TagGridWorld-v0": Tuned((32, 256), (64, 40), TAG),
+    ("gpuvec/TagContinuous-v0", "ppo"): Tuned((32, 256), (64, 40), {**TAG, "params": {"observe_self": True}}),
+    ("gpuvec/TagGridWorld-v0", "ppo"): Tuned((32, 256), (64, 40), TAG),
 }
 
 
-def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", **given: Any) -> Args:
+def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str = "ppo", **given: Any) -> OnPolicyArgs:
     """The settings for `env` on that device, with those that are `given`; the parameters given go over the others.
 
     Raises:
         ValueError, DeviceError: a value out of its range, or a device that is not there.
     """
-    found = TUNED.get(env.rpartition(":")[2])
+    found, kind = TUNED.get((env.rpartition(":")[2], algorithm)), args_of(algorithm)
     if found is None:
-        return Args(env=env, device=device, **given)
+        return kind(env=env, device=device, **given)
     on_gpu = named_device(device).kind != "cpu"
     settings: dict[str, Any] = {"num_envs": found.num_envs[on_gpu], **found.settings, **given}
     settings["params"] = {**found.settings.get("params", {}), **given.get("params", {})}
     if settings.get("total_steps") is None:
         settings["total_steps"] = found.iterations[on_gpu] * settings["num_envs"] * settings["num_steps"]
-    return Args(env=env, device=device, **settings)
+    return kind(env=env, device=device, **settings)

@@ -1,0 +1,32 @@
+"""The algorithms by name. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from gpuvec.learners import a2c_args, ppo_args
+from gpuvec.learners.args import OnPolicyArgs
+
+ARGS: dict[str, type[OnPolicyArgs]] = {"ppo": ppo_args.Args, "a2c": a2c_args.Args}
+
+
+def args_of(algorithm: str) -> type[OnPolicyArgs]:
+    """The class of the algorithm's settings.
+
+    Raises:
+        ValueError: there is no algorithm of that name.
+    """
+    if algorithm not in ARGS:
+        raise ValueError(f"algorithm must be one of {', '.join(ARGS)}, got {algorithm!r}.")
+    return ARGS[algorithm]
+
+
+def name_of(args: OnPolicyArgs) -> str:
+    """The name of the algorithm that these are settings of."""
+    return next(name for name, kind in ARGS.items() if type(args) is kind)
+
+
+def module_of(args: OnPolicyArgs) -> Any:
+    """The module that trains with such settings."""
+    return importlib.import_module(f"gpuvec.learners.{name_of(args)}")
