@@ -40,8 +40,8 @@ class TestLoss:
         batch = Batch(
             torch.zeros(2, 1, 4), torch.tensor([[0], [1]]), torch.tensor([[1.0], [-2.0]]), torch.tensor([[5.0], [1.0]])
         )
-        args = Args(value_weight=0.5, entropy_weight=0.1)
-        total, (policy_loss, value_loss, entropy) = loss(network, batch, args)
+        args = Args(value_weight=0.5)
+        total, (policy_loss, value_loss, entropy) = loss(network, batch, args, 0.1)
         by_hand = -(math.log(0.25) * 1.0 + math.log(0.75) * -2.0) / 2
         chance = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
         assert policy_loss.item() == pytest.approx(by_hand, rel=1e-5)
@@ -59,7 +59,7 @@ class TestLoss:
         logits = network.actor(obs).detach().requires_grad_()
         known = -((torch.nn.functional.one_hot(action, 2) - logits.softmax(-1)) * advantage.unsqueeze(-1)) / 18
         bias = network.actor[-1].bias
-        total, _ = loss(network, Batch(obs, action, advantage, torch.zeros(6, 3)), Args(value_weight=0.0, entropy_weight=0.0))
+        total, _ = loss(network, Batch(obs, action, advantage, torch.zeros(6, 3)), Args(value_weight=0.0), 0.0)
         torch.testing.assert_close(torch.autograd.grad(total, bias)[0], known.sum((0, 1)))
 
     def test_what_the_mask_leaves_out_changes_nothing(self) -> None:
@@ -68,12 +68,12 @@ class TestLoss:
         advantage, target = torch.randn(2, 4, 3, generator=g)
         mask = torch.rand(4, 3, generator=g) < 0.6
         other = advantage.masked_fill(~mask, 1e6)
-        results = [loss(network, Batch(obs, action, x, target, mask), Args()) for x in (advantage, other)]
+        results = [loss(network, Batch(obs, action, x, target, mask), Args(), 0.01) for x in (advantage, other)]
         gradients = [torch.autograd.grad(total, list(network.parameters())) for total, _ in results]
         assert all(torch.equal(x, y) for x, y in zip(*gradients, strict=True))
         counted = mask.flatten()
         parts = (x.flatten(0, 1)[counted].unsqueeze(1) for x in (obs, action, advantage, target))
-        torch.testing.assert_close(results[0][0], loss(network, Batch(*parts), Args())[0])
+        torch.testing.assert_close(results[0][0], loss(network, Batch(*parts), Args(), 0.01)[0])
 
 
 class TestUpdates:
@@ -83,7 +83,7 @@ class TestUpdates:
         a2c.estimate()
         s, before = a2c.storage, copy.deepcopy(a2c.network)
         a2c.improve()
-        total, _ = loss(before, Batch(s.obs[:-1], s.action, s.advantage, s.target), a2c.args)
+        total, _ = loss(before, Batch(s.obs[:-1], s.action, s.advantage, s.target), a2c.args, a2c.args.entropy_weight)
         gradient = torch.autograd.grad(total, list(before.parameters()))
         for p, q, g in zip(before.parameters(), a2c.network.parameters(), gradient, strict=True):
             torch.testing.assert_close(q, p - a2c.args.learning_rate * g / (g.abs() + 1e-5), rtol=1e-4, atol=1e-6)

@@ -123,7 +123,7 @@ class TestFormulas:
         ppo.estimate()
         s = ppo.storage
         batch = Batch(*(x.flatten(0, 1) for x in (s.obs[:-1], s.action, s.log_prob, s.value, s.advantage, s.target)))
-        total, metrics = loss(ppo.network, batch, ppo.args)
+        total, metrics = loss(ppo.network, batch, ppo.args, 0.0)
         a = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
         plain = -(ppo.network.policy(batch.obs).log_prob(batch.action) * a).mean()
         parameters = list(ppo.network.actor.parameters())
@@ -144,7 +144,7 @@ class TestFormulas:
             obs=torch.ones(2, 1), action=torch.tensor([0, 1]), log_prob=torch.tensor([0.25, 0.5]).log(),
             value=torch.full((2,), 2.0), advantage=torch.tensor([1.0, -1.0]), target=torch.tensor([3.0, 5.0]),
         )  # fmt: skip
-        total, metrics = loss(network, batch, Args(value_weight=0.5, entropy_weight=0.1))
+        total, metrics = loss(network, batch, Args(value_weight=0.5), 0.1)
         scale = 1.0 / math.sqrt(2.0)
         policy_loss = -(1.0 * scale + 1.5 * -scale) / 2  # ratios 1 and 1.5; the latter is bad, so not clipped
         value_loss = (0.5 * 1.0 + 0.5 * 9.0) / 2
@@ -276,9 +276,9 @@ class TestRollout:
         seen: list[Any] = []
         plain = ppo.loss
 
-        def watched(network: Any, batch: Batch, args: Args) -> Any:
+        def watched(network: Any, batch: Batch, *rest: Any) -> Any:
             seen.append(batch.obs)
-            return plain(network, batch, args)
+            return plain(network, batch, *rest)
 
         ppo.loss = watched
         ppo.improve()
@@ -294,6 +294,35 @@ class TestRollout:
         norm = math.sqrt(sum(float(p.grad.square().sum()) for p in ppo.parameters.values()))
         assert norm == pytest.approx(1e-3, rel=1e-3)
         assert ppo.read()["grad_norm"] > 0.1
+
+    def test_tables_say_how_learning_rate_and_entropy_bonus_change(self) -> None:
+        """A rollout has 128 steps: values lie on straight lines, and stay at the last."""
+        tables = {"learning_rate_table": ((0, 1e-3), (256, 3e-3)), "entropy_table": ((128, 0.1), (384, 0.0))}
+        ppo, seen = learner(total_steps=5 * 128, **tables), []
+        for _ in range(5):
+            ppo.iterate()
+            seen.append((float(ppo.learning_rate), float(ppo.entropy_weight)))
+        known = [(1e-3, 0.1), (2e-3, 0.1), (3e-3, 0.05), (3e-3, 0.0), (3e-3, 0.0)]
+        np.testing.assert_allclose(seen, known, rtol=1e-6, atol=1e-9)
+
+    def test_no_update_follows_once_the_policy_is_far_from_the_one_that_played(self) -> None:
+        """The first update moves the policy; the second minibatch finds it far, and none changes anything from there on."""
+        stopped, free = learner(learning_rate=0.05, target_kl=1e-6), learner(learning_rate=0.05)
+        for ppo in (stopped, free):
+            ppo.collect()
+            ppo.estimate()
+        before = [p.clone() for p in stopped.parameters.values()]
+        stopped.improve()
+        free.improve()
+        steps = {float(state["step"]) for state in stopped.optimizer.state.values()}
+        assert steps == {1.0}
+        assert {float(state["step"]) for state in free.optimizer.state.values()} == {16.0}
+        moved = [float((p - q).detach().abs().max()) for p, q in zip(stopped.parameters.values(), before, strict=True)]
+        assert all(0.0 < x <= 0.05 * 1.01 for x in moved)  # Adam's first step
+        stopped.collect()
+        stopped.estimate()
+        stopped.improve()
+        assert {float(state["step"]) for state in stopped.optimizer.state.values()} == {2.0}  # the next rollout counts anew
 
     def test_the_learning_rate_falls_to_zero(self) -> None:
         ppo = learner(total_steps=4 * 128, learning_rate=1e-3)
@@ -423,6 +452,9 @@ class TestArgs:
             ({"gamma": 1.5}, "gamma must be from 0 to 1, got 1.5"),
             ({"gae_lambda": -0.1}, "gae_lambda must be from 0 to 1"),
             ({"clip": 0.0}, "clip must be above 0 and below 1"),
+            ({"target_kl": 0.0}, "target_kl must be above 0 or None, got 0.0"),
+            ({"learning_rate_table": ((10, 0.1), (10, 0.2))}, "learning_rate_table must be pairs of environment steps"),
+            ({"entropy_table": ((0, 0.1), (10, -0.2))}, "entropy_table must be pairs of environment steps"),
             ({"learning_rate": 0.0}, "learning_rate must be above 0"),
             ({"learning_rate": float("nan")}, "learning_rate must be above 0"),
             ({"hidden": (64, 0)}, "hidden must be sizes of at least 1"),

@@ -189,7 +189,7 @@ class TestLoss:
         args = Args(clip_value=True)
         results = []
         for batch in (Batch(*(x.flatten(0, 1) for x in (*whole, s.mask))), Batch(*(x[s.mask] for x in whole))):
-            total, metrics = loss(ppo.network, batch, args)
+            total, metrics = loss(ppo.network, batch, args, args.entropy_weight)
             gradient = torch.autograd.grad(total, list(ppo.network.parameters()))
             results.append(torch.cat([total.detach().view(1), metrics, *(g.flatten() for g in gradient)]))
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
@@ -209,7 +209,7 @@ class TestLoss:
         ppo.estimate()
         seen: list[Batch] = []
         plain = ppo.loss
-        ppo.loss = lambda network, batch, args: (seen.append(batch), plain(network, batch, args))[1]
+        ppo.loss = lambda network, batch, *rest: (seen.append(batch), plain(network, batch, *rest))[1]
         ppo.improve()
         assert [len(b.obs) for b in seen] == [T * E * A // 4] * 4
         found = sorted((*obs, bool(m)) for b in seen for obs, m in zip(b.obs.tolist(), b.mask, strict=True))

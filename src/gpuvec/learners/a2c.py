@@ -34,14 +34,14 @@ class Batch(NamedTuple):
     mask: Tensor | None = None  # (T, E) bool: the samples that count; None for all
 
 
-def loss(network: ActorCritic, batch: Batch, args: Args) -> tuple[Tensor, Tensor]:
+def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor | float) -> tuple[Tensor, Tensor]:
     """The loss of a rollout, and (3,) metrics: policy loss, value loss, entropy."""
     policy, value = network.policy(batch.obs), network.value(batch.obs)
     policy_loss = -mean(policy.log_prob(batch.action) * batch.advantage, batch.mask)
     value_loss = mean(0.5 * (value - batch.target).square(), batch.mask)
     entropy = mean(policy.entropy(), batch.mask)
     metrics = torch.stack([policy_loss, value_loss, entropy]).detach()
-    return policy_loss + args.value_weight * value_loss - args.entropy_weight * entropy, metrics
+    return policy_loss + args.value_weight * value_loss - entropy_weight * entropy, metrics
 
 
 class A2C(OnPolicy):
@@ -56,7 +56,8 @@ class A2C(OnPolicy):
     def improve(self) -> None:
         """One step along the policy gradient."""
         s = self.storage
-        value, metrics = self.loss(self.network, Batch(s.obs[:-1], s.action, s.advantage, s.target, s.mask), self.args)
+        rollout = Batch(s.obs[:-1], s.action, s.advantage, s.target, s.mask)
+        value, metrics = self.loss(self.network, rollout, self.args, self.entropy_weight)
         norm = self.update(value)
         self.metrics[-len(self.learned) :] = torch.cat([metrics, norm.view(1)])
         if self.network.normalizer is not None:

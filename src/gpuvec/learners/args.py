@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gpuvec.learners.schedule import Table, ascending
+
 A = TypeVar("A", bound="OnPolicyArgs")
 
 
@@ -38,6 +40,8 @@ class OnPolicyArgs:
     """Adam's step size."""
     anneal: bool = True
     """Let the learning rate fall linearly to 0."""
+    learning_rate_table: Table = ()
+    """Environment steps and step sizes, with straight lines between them, in place of learning_rate and anneal."""
     gamma: float = 0.99
     """Discount factor."""
     gae_lambda: float = 0.95
@@ -46,6 +50,8 @@ class OnPolicyArgs:
     """Of the value loss."""
     entropy_weight: float = 0.01
     """Of the entropy bonus."""
+    entropy_table: Table = ()
+    """Likewise environment steps and weights, in place of entropy_weight."""
     max_grad_norm: float = 0.5
     """Limit of the norm of the whole gradient."""
     hidden: tuple[int, ...] = (64, 64)
@@ -70,6 +76,9 @@ class OnPolicyArgs:
         require("gae_lambda", "from 0 to 1", 0.0 <= self.gae_lambda <= 1.0)
         require("value_weight", "at least 0", self.value_weight >= 0.0)
         require("entropy_weight", "at least 0", self.entropy_weight >= 0.0)
+        for name in ("learning_rate_table", "entropy_table"):
+            rising = "pairs of environment steps, each above the one before, and a value of at least 0"
+            require(name, rising, ascending(getattr(self, name)))
         require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)
         require("hidden", "sizes of at least 1", all(size >= 1 for size in self.hidden))
 

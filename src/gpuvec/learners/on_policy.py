@@ -35,6 +35,7 @@ from gpuvec.learners.graph import capture
 from gpuvec.learners.masked import var_mean
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.optimizer import adam
+from gpuvec.learners.schedule import interpolated
 from gpuvec.learners.state import copies, restore
 from gpuvec.vector.wrappers import FlattenAgents
 
@@ -64,7 +65,7 @@ class OnPolicy:
     Args:
         args: the settings.
         env: the environment.
-        loss: what is minimised: `loss(network, batch, args)` gives the loss and metrics.
+        loss: what is minimised: `loss(network, batch, args, entropy_weight)` gives the loss and metrics.
     """
 
     learned: tuple[str, ...] = ()  # names of the metrics of `improve`
@@ -83,6 +84,7 @@ class OnPolicy:
         self.network.to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
+        self.entropy_weight = torch.tensor(args.entropy_weight, device=device)
         self.optimizer = adam(self.parameters.values(), self.learning_rate, eps=1e-5)
 
         obs, _ = env.reset(seed=args.seed)
@@ -165,8 +167,13 @@ class OnPolicy:
 
     def iterate(self) -> None:
         """One iteration; waits for nothing."""
-        if self.args.anneal:
-            self.learning_rate.fill_(self.args.learning_rate * (1.0 - self.iteration / self.args.iterations))
+        a, steps = self.args, self.iteration * self.args.batch_size
+        if a.learning_rate_table:
+            self.learning_rate.fill_(interpolated(a.learning_rate_table, steps))
+        elif a.anneal:
+            self.learning_rate.fill_(a.learning_rate * (1.0 - self.iteration / a.iterations))
+        if a.entropy_table:
+            self.entropy_weight.fill_(interpolated(a.entropy_table, steps))
         for part in self.parts:
             part()
         self.iteration += 1

@@ -20,6 +20,8 @@ from gpuvec.learners.training import Result
 
 __all__ = ["PPO", "Args", "Result", "train"]
 
+KL = 3  # where the approximate KL divergence is among the metrics of the loss
+
 
 class PPO(OnPolicy):
     """The learner of `args` (resolved) on `env`, a SAME_STEP vector environment of one agent a row with torch output."""
@@ -37,12 +39,16 @@ class PPO(OnPolicy):
         samples = s.reward.numel()
         learned = self.metrics[-len(self.learned) :]
         learned.zero_()
+        far = torch.zeros((), device=a.device)
         for _ in range(a.epochs):
             # Sorting random keys: a permutation without a host synchronisation.
             order = torch.rand(samples, generator=self.generator, device=a.device).argsort()
             shuffled = (x.flatten(0, 1).index_select(0, order).chunk(a.minibatches) for x in rollout if x is not None)
             for minibatch in zip(*shuffled, strict=True):
-                value, metrics = self.loss(self.network, Batch(*minibatch), a)
+                value, metrics = self.loss(self.network, Batch(*minibatch), a, self.entropy_weight)
+                if a.target_kl is not None:  # on the device: Adam skips the steps for which it is told that a number overflowed
+                    far = torch.maximum(far, (metrics[KL] > a.target_kl).float())
+                    self.optimizer.found_inf = far  # type: ignore[attr-defined]  # which a GradScaler would set
                 norm = self.update(value)
                 learned += torch.cat([metrics, norm.view(1)])
         learned /= a.epochs * a.minibatches

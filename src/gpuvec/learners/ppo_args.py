@@ -24,10 +24,14 @@ class Args(OnPolicyArgs):
     clip_value: bool = False
     """Clip the change of the value function likewise. It slows learning where returns are large."""
 
+    target_kl: float | None = None
+    """Learn no more from a rollout once a minibatch finds the policy farther than this from the one that played, in nats."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("epochs", "minibatches"):
             self._require(name, "an integer of at least 1", self._counts(name))
+        self._require("target_kl", "above 0 or None", self.target_kl is None or self.target_kl > 0.0)
         self._require("clip", "above 0 and below 1", 0.0 < self.clip < 1.0)
         if self.num_envs is not None and (self.batch_size % self.minibatches or self.batch_size < 2 * self.minibatches):
             raise ValueError(
