@@ -100,7 +100,7 @@ class TestMistakes:
             (["train", "--env", "no_such_module:x/Y-v0"], "No module named 'no_such_module'"),
             (["eval", "runs", "--episodes", "0"], "episodes must be at least 1"),
             (["train", "--episodes", "0"], "episodes must be at least 1"),
-            (["train", "--algorithm", "sac"], "algorithm must be one of ppo, a2c, got 'sac'"),
+            (["train", "--algorithm", "sac"], "algorithm must be one of ppo, a2c, ddpg, got 'sac'"),
             (["train", "--device", "cpu", "--params", "grvity", "3"], "did you mean 'gravity'?"),
             (["eval", "no/such/run"], "no checkpoint at"),
         ],
@@ -128,7 +128,7 @@ class TestMistakes:
 
     def test_a_checkpoint_of_an_unknown_algorithm(self, tmp_path: Path) -> None:
         torch.save({"algorithm": "sac", "args": {}, "network": {}}, tmp_path / "checkpoint.pt")
-        with pytest.raises(StateError, match=r"is a checkpoint of 'sac'; this version has ppo, a2c\."):
+        with pytest.raises(StateError, match=r"is a checkpoint of 'sac'; this version has ppo, a2c, ddpg\."):
             load(tmp_path)
 
     def test_a_checkpoint_that_would_run_code_is_refused(self, tmp_path: Path) -> None:

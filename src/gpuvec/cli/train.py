@@ -12,17 +12,17 @@ import gymnasium as gym
 from gpuvec.cli.eval import by_role
 from gpuvec.cli.progress import Progress
 from gpuvec.learners.algorithms import module_of
-from gpuvec.learners.args import OnPolicyArgs
+from gpuvec.learners.args import TrainingArgs
 from gpuvec.learners.tuned import tuned
 
 if TYPE_CHECKING:
-    from gpuvec.learners.on_policy import OnPolicy
+    from gpuvec.learners.learner import Learner
     from gpuvec.learners.run import Run
 
 
 def train(
-    settings: OnPolicyArgs,
-    algorithm: Literal["ppo", "a2c"] = "ppo",
+    settings: TrainingArgs,
+    algorithm: Literal["ppo", "a2c", "ddpg"] = "ppo",
     runs: Path = Path("runs"),
     checkpoint_every: int = 50,
     episodes: int = 100,
@@ -31,7 +31,8 @@ def train(
 
     Args:
         settings: of the algorithm; those not given are tuned for the environment, as some of its parameters are.
-        algorithm: proximal policy optimisation or advantage actor-critic; each has settings of its own.
+        algorithm: proximal policy optimisation, advantage actor-critic, or deep deterministic policy gradient for continuous
+            actions; each has settings of its own.
         runs: where run folders are made.
         checkpoint_every: iterations between checkpoints; there is one at the end in any case.
         episodes: of the evaluation, with the likeliest actions.
@@ -52,7 +53,7 @@ def train(
     try:
         with Progress(title, args.iterations) as progress:
 
-            def on_iteration(learner: OnPolicy, metrics: dict[str, float]) -> None:
+            def on_iteration(learner: Learner, metrics: dict[str, float]) -> None:
                 nonlocal run
                 run = run or Run(runs, algorithm, asdict(args))  # settings that cannot be met leave no folder
                 run.log(metrics)

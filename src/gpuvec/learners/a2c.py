@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gpuvec.learners import training
 from gpuvec.learners.a2c_args import Args
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.masked import mean
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.on_policy import OnPolicy
@@ -66,7 +67,7 @@ class A2C(OnPolicy):
 
 def train(
     args: Args,
-    on_iteration: Callable[[OnPolicy, dict[str, float]], None] | None = None,
+    on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
 ) -> Result:
     """Trains by A2C; see `training.train`."""

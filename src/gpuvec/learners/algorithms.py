@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from gpuvec.learners import a2c_args, ppo_args
-from gpuvec.learners.args import OnPolicyArgs
+from gpuvec.learners import a2c_args, ddpg_args, ppo_args
+from gpuvec.learners.args import TrainingArgs
 
-ARGS: dict[str, type[OnPolicyArgs]] = {"ppo": ppo_args.Args, "a2c": a2c_args.Args}
+ARGS: dict[str, type[TrainingArgs]] = {"ppo": ppo_args.Args, "a2c": a2c_args.Args, "ddpg": ddpg_args.Args}
 
 
-def args_of(algorithm: str) -> type[OnPolicyArgs]:
+def args_of(algorithm: str) -> type[TrainingArgs]:
     """The class of the algorithm's settings.
 
     Raises:
@@ -22,11 +22,16 @@ def args_of(algorithm: str) -> type[OnPolicyArgs]:
     return ARGS[algorithm]
 
 
-def name_of(args: OnPolicyArgs) -> str:
+def name_of(args: TrainingArgs) -> str:
     """The name of the algorithm that these are settings of."""
     return next(name for name, kind in ARGS.items() if type(args) is kind)
 
 
-def module_of(args: OnPolicyArgs) -> Any:
+def module_of(args: TrainingArgs) -> Any:
     """The module that trains with such settings."""
     return importlib.import_module(f"gpuvec.learners.{name_of(args)}")
+
+
+def learner_of(args: TrainingArgs) -> Any:
+    """The class of the learner with such settings."""
+    return getattr(module_of(args), name_of(args).upper())

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from gpuvec.learners.schedule import Table, ascending
 
-A = TypeVar("A", bound="OnPolicyArgs")
+A = TypeVar("A", bound="TrainingArgs")
 
 
 @dataclass(frozen=True)
-class OnPolicyArgs:
-    """What A2C and PPO share.
+class TrainingArgs:
+    """What all learners share.
 
     Raises:
         ValueError: a value out of its range; the message names it and what is allowed.
@@ -36,24 +36,6 @@ class OnPolicyArgs:
     """Environment steps in all, rounded up to whole iterations; by default those of 128 iterations."""
     target_return: float | None = None
     """Stop once the mean over all environments of the last episode's return reaches this, and an evaluation confirms it."""
-    learning_rate: float = 2.5e-3
-    """Adam's step size."""
-    anneal: bool = True
-    """Let the learning rate fall linearly to 0."""
-    learning_rate_table: Table = ()
-    """Environment steps and step sizes, with straight lines between them, in place of learning_rate and anneal."""
-    gamma: float = 0.99
-    """Discount factor."""
-    gae_lambda: float = 0.95
-    """Lambda of generalised advantage estimation."""
-    value_weight: float = 0.5
-    """Of the value loss."""
-    entropy_weight: float = 0.01
-    """Of the entropy bonus."""
-    entropy_table: Table = ()
-    """Likewise environment steps and weights, in place of entropy_weight."""
-    max_grad_norm: float = 0.5
-    """Limit of the norm of the whole gradient."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers of the policy, and again of the value function."""
     normalize: bool = False
@@ -71,15 +53,6 @@ class OnPolicyArgs:
             require(name, "an integer of at least 1" + (" or None" if optional else ""), holds)
         require("device", "auto, cpu, cuda or cuda:<index>", bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device)))
         require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
-        require("learning_rate", "above 0", self.learning_rate > 0.0)
-        require("gamma", "from 0 to 1", 0.0 <= self.gamma <= 1.0)
-        require("gae_lambda", "from 0 to 1", 0.0 <= self.gae_lambda <= 1.0)
-        require("value_weight", "at least 0", self.value_weight >= 0.0)
-        require("entropy_weight", "at least 0", self.entropy_weight >= 0.0)
-        for name in ("learning_rate_table", "entropy_table"):
-            rising = "pairs of environment steps, each above the one before, and a value of at least 0"
-            require(name, rising, ascending(getattr(self, name)))
-        require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)
         require("hidden", "sizes of at least 1", all(size >= 1 for size in self.hidden))
 
     def _require(self, name: str, allowed: str, holds: bool) -> None:
@@ -111,3 +84,44 @@ class OnPolicyArgs:
         if value is None:
             raise ValueError(f"{name} depends on the device: ask Args.resolved(device) for it.")
         return value
+
+
+@dataclass(frozen=True)
+class OnPolicyArgs(TrainingArgs):
+    """What A2C and PPO share.
+
+    Raises:
+        ValueError: a value out of its range; the message names it and what is allowed.
+    """
+
+    learning_rate: float = 2.5e-3
+    """Adam's step size."""
+    anneal: bool = True
+    """Let the learning rate fall linearly to 0."""
+    learning_rate_table: Table = ()
+    """Environment steps and step sizes, with straight lines between them, in place of learning_rate and anneal."""
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 0.95
+    """Lambda of generalised advantage estimation."""
+    value_weight: float = 0.5
+    """Of the value loss."""
+    entropy_weight: float = 0.01
+    """Of the entropy bonus."""
+    entropy_table: Table = ()
+    """Likewise environment steps and weights, in place of entropy_weight."""
+    max_grad_norm: float = 0.5
+    """Limit of the norm of the whole gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require = self._require
+        require("learning_rate", "above 0", self.learning_rate > 0.0)
+        require("gamma", "from 0 to 1", 0.0 <= self.gamma <= 1.0)
+        require("gae_lambda", "from 0 to 1", 0.0 <= self.gae_lambda <= 1.0)
+        require("value_weight", "at least 0", self.value_weight >= 0.0)
+        require("entropy_weight", "at least 0", self.entropy_weight >= 0.0)
+        for name in ("learning_rate_table", "entropy_table"):
+            rising = "pairs of environment steps, each above the one before, and a value of at least 0"
+            require(name, rising, ascending(getattr(self, name)))
+        require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from gpuvec.episode import STEP_LIMIT, endless
-from gpuvec.learners.algorithms import args_of
-from gpuvec.learners.args import OnPolicyArgs
-from gpuvec.learners.networks import ActorCritic
-from gpuvec.learners.players import Player, policy
+from gpuvec.learners.algorithms import args_of, learner_of
+from gpuvec.learners.args import TrainingArgs
+from gpuvec.learners.players import Acting, Player, policy
 from gpuvec.vector.wrappers import FlattenAgents
 
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
@@ -72,7 +71,7 @@ def play(
 
 
 def evaluate(
-    network: ActorCritic,
+    network: Acting,
     env: str,
     *,
     episodes: int = 100,
@@ -106,13 +105,12 @@ def one_agent_a_row(env: Any) -> Any:
     return FlattenAgents(env) if of_many_agents(env) else env
 
 
-def policy_of(checkpoint: Mapping[str, Any], device: str) -> tuple[OnPolicyArgs, ActorCritic]:
+def policy_of(checkpoint: Mapping[str, Any], device: str) -> tuple[TrainingArgs, Acting]:
     """The settings and the networks of a checkpoint, the networks on `device`."""
     args = args_of(checkpoint["algorithm"])(**checkpoint["args"])
     params: dict[str, Any] = dict(args.params)
     env = one_agent_a_row(gym.make_vec(args.env, num_envs=1, device=device, output="torch", **params))
-    spaces = env.single_observation_space, env.single_action_space
-    network = ActorCritic(*spaces, args.hidden, torch.Generator(), args.normalize)
+    network = learner_of(args).networks(args, env, torch.Generator())
     env.close()
     network.load_state_dict(checkpoint["network"])
     return args, network.to(device)

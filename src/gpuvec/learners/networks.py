@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +16,10 @@ from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorica
 from gpuvec.learners.normalizer import Normalizer
 
 
-def mlp(sizes: Sequence[int], gain: float, generator: torch.Generator) -> nn.Sequential:
-    """Linear layers of these sizes with tanh between them.
+def mlp(
+    sizes: Sequence[int], gain: float, generator: torch.Generator, unit: Callable[[], nn.Module] = nn.Tanh
+) -> nn.Sequential:
+    """Linear layers of these sizes with units between them.
 
     Weights are orthogonal (Saxe, McClelland and Ganguli, 2014), scaled by sqrt(2), those of the last layer by `gain`.
     """
@@ -27,7 +29,7 @@ def mlp(sizes: Sequence[int], gain: float, generator: torch.Generator) -> nn.Seq
         last = k == len(sizes) - 2
         nn.init.orthogonal_(linear.weight, gain if last else math.sqrt(2.0), generator)
         nn.init.zeros_(linear.bias)
-        layers += [linear] if last else [linear, nn.Tanh()]
+        layers += [linear] if last else [linear, unit()]
     return nn.Sequential(*layers)
 
 

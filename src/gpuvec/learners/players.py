@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gpuvec.learners.networks import ActorCritic
+
+class Acting(Protocol):
+    """Networks that hold a policy."""
+
+    def policy(self, obs: Tensor) -> Any:
+        """The distribution of actions at `obs`, with `mode()` and `sample(generator)`."""
+
+    def control(self, action: Tensor) -> Tensor:
+        """What the environment takes for an action of the policy."""
+
 
 Player = Callable[[Any], Callable[[Tensor], Tensor]]
 """Given the vector environment that it is to play, a function of observations that gives actions."""
 
 
-def policy(network: ActorCritic, *, greedy: bool = True, seed: int = 0) -> Player:
+def policy(network: Acting, *, greedy: bool = True, seed: int = 0) -> Player:
     """Who takes the network's likeliest action, or draws one if not `greedy`."""
 
     def player(envs: Any) -> Callable[[Tensor], Tensor]:

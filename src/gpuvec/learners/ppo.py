@@ -13,6 +13,7 @@ import gymnasium as gym
 import torch
 
 from gpuvec.learners import training
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.ppo_args import Args
 from gpuvec.learners.ppo_loss import Batch, loss
@@ -58,7 +59,7 @@ class PPO(OnPolicy):
 
 def train(
     args: Args,
-    on_iteration: Callable[[OnPolicy, dict[str, float]], None] | None = None,
+    on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
 ) -> Result:
     """Trains by PPO; see `training.train`."""

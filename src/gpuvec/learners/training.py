@@ -10,29 +10,28 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium as gym
 
 from gpuvec.engine.device import device as named_device
-from gpuvec.learners.args import OnPolicyArgs
+from gpuvec.learners.args import TrainingArgs
 from gpuvec.learners.evaluate import evaluate, one_agent_a_row
-from gpuvec.learners.networks import ActorCritic
-from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.settings import settings
 
-A = TypeVar("A", bound=OnPolicyArgs)
+A = TypeVar("A", bound=TrainingArgs)
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
 
 
 class Result(NamedTuple):
     """What `train` returns."""
 
-    args: OnPolicyArgs  # with nothing left open
-    network: ActorCritic
+    args: TrainingArgs  # with nothing left open
+    network: Any  # as `players.Acting`
     history: list[dict[str, float]]  # the metrics of each iteration
     checkpoint: dict[str, Any]
 
 
 def train(
-    learner_of: Callable[[A, Any], OnPolicy],
+    learner_of: Callable[[A, Any], Learner],
     args: A,
-    on_iteration: Callable[[OnPolicy, dict[str, float]], None] | None = None,
+    on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
 ) -> Result:
     """Trains until `args.total_steps`, or until `args.target_return` is reached.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from gpuvec.engine.device import device as named_device
 from gpuvec.learners.algorithms import args_of
-from gpuvec.learners.args import OnPolicyArgs
+from gpuvec.learners.args import TrainingArgs
 
 
 class Tuned(NamedTuple):
@@ -29,7 +29,7 @@ TUNED = {
 }
 
 
-def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str = "ppo", **given: Any) -> OnPolicyArgs:
+def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str = "ppo", **given: Any) -> TrainingArgs:
     """The settings for `env` on that device, with those that are `given`; the parameters given go over the others.
 
     Raises:

@@ -1,0 +1,82 @@
+"""Transitions that are remembered, in a ring on the device.
+
+Letters: S slots, of T steps each iteration fills the next ones, E environments, D observation features, K action components.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Transitions(NamedTuple):
+    """What followed from actions; B is any shape."""
+
+    obs: Tensor  # (B, D)
+    action: Tensor  # (B, K)
+    reward: Tensor  # (B,): discounted sum of up to n rewards
+    discount: Tensor  # (B,): of the value of next_obs; 0 where the episode terminated
+    next_obs: Tensor  # (B, D): the observation after those rewards
+
+
+def n_step(
+    obs: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, final_obs: Tensor, gamma: float, n: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(reward, discount, next_obs) of each step of a rollout: up to n rewards, up to its episode's or the rollout's end.
+
+    Args:
+        obs: (T + 1, E, D).
+        reward: (T, E).
+        terminated: (T, E) bool.
+        ended: (T, E) bool: terminated or truncated.
+        final_obs: (T, E, D): where an episode ended, its last observation.
+        gamma: the discount factor.
+        n: from 1 to T.
+    """
+    T = len(reward)
+    total, going, last = reward.clone(), ~ended, torch.arange(T, device=reward.device).unsqueeze(1).expand_as(reward).clone()
+    for k in range(1, n):
+        early = slice(0, T - k)  # steps that have a k-th successor in the rollout
+        total[early] += gamma**k * reward[k:] * going[early]
+        last[early] += going[early]
+        going[early] &= ~ended[k:]
+    steps = last - torch.arange(T, device=reward.device).unsqueeze(1) + 1
+    discount = torch.where(terminated.gather(0, last), 0.0, gamma ** steps.to(reward.dtype))
+    following = torch.where(ended.unsqueeze(-1), final_obs, obs[1:])
+    return total, discount, following.gather(0, last.unsqueeze(-1).expand_as(following))
+
+
+class Replay(NamedTuple):
+    """The ring."""
+
+    held: Transitions  # (S, E, ...)
+    position: Tensor  # scalar int64: the slot that is written next
+    filled: Tensor  # scalar int64: slots that hold something
+
+    @classmethod
+    def of(cls, slots: int, envs: int, features: int, components: int, device: str) -> Replay:
+        """An empty one."""
+
+        def room(*shape: int) -> Tensor:
+            return torch.zeros((slots, envs, *shape), device=device)
+
+        held = Transitions(room(features), room(components), room(), room(), room(features))
+        return cls(held, *torch.zeros(2, dtype=torch.int64, device=device))
+
+    def add(self, new: Transitions) -> None:
+        """Writes T steps over the oldest ones."""
+        slots = len(self.held.reward)
+        where = (self.position + torch.arange(len(new.reward), device=self.position.device)) % slots
+        for ring, values in zip(self.held, new, strict=True):
+            ring.index_copy_(0, where, values)
+        self.position.add_(len(new.reward)).remainder_(slots)
+        self.filled.add_(len(new.reward)).clamp_(max=slots)
+
+    def sample(self, count: int, generator: torch.Generator) -> Transitions:
+        """That many of those held, each drawn by itself."""
+        envs = self.held.reward.shape[1]
+        share = torch.rand(count, dtype=torch.float64, generator=generator, device=self.filled.device)
+        where = (share * (self.filled * envs)).long()
+        return Transitions(*(ring.flatten(0, 1).index_select(0, where) for ring in self.held))

@@ -1,0 +1,262 @@
+"""DDPG and TD3: transitions by hand, gradients that stay apart, targets that follow; it learns, and goes on where it was."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
+from gpuvec.learners.ddpg import DDPG, Args, train
+from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.replay import Replay, Transitions, n_step
+
+PENDULUM = "gpuvec/Pendulum-v1"
+SMALL: dict[str, Any] = {
+    "env": PENDULUM, "device": "cpu", "num_envs": 4, "num_steps": 4, "hidden": (16,), "capacity": 400, "minibatch": 16,
+    "updates": 2, "learning_starts": 32, "params": {"max_episode_steps": 10},
+}  # fmt: skip
+
+
+def learner(**settings: Any) -> DDPG:
+    args = Args(**{**SMALL, **settings}).resolved("cpu")
+    env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
+    return DDPG(args, env)
+
+
+def batch(count: int = 12, seed: int = 0) -> Transitions:
+    g = torch.Generator().manual_seed(seed)
+    obs, after = torch.randn(2, count, 3, generator=g)
+    action, reward = torch.rand(count, 1, generator=g) * 4 - 2, torch.randn(count, generator=g)
+    return Transitions(obs, action, reward, torch.full((count,), 0.9), after)
+
+
+class TestTransitions:
+    @pytest.mark.parametrize("n", [1, 2, 3, 5])
+    def test_up_to_n_rewards_and_not_beyond_the_episode_or_the_rollout(self, n: int) -> None:
+        rng = np.random.default_rng(n)
+        T, E, gamma = 5, 40, 0.9
+        obs, final = rng.normal(size=(T + 1, E, 2)), rng.normal(size=(T, E, 2))
+        reward, ended = rng.normal(size=(T, E)), rng.random((T, E)) < 0.3
+        terminated = ended & (rng.random((T, E)) < 0.5)
+        found = n_step(*(torch.from_numpy(x) for x in (obs, reward, terminated, ended, final)), gamma, n)
+        total, discount, after = (x.numpy() for x in found)
+        for t in range(T):
+            for e in range(E):
+                known, u = 0.0, t
+                for k in range(n):
+                    known += gamma**k * reward[u, e]
+                    if ended[u, e] or u == T - 1 or k == n - 1:
+                        break
+                    u += 1
+                assert total[t, e] == pytest.approx(known)
+                assert discount[t, e] == pytest.approx(0.0 if terminated[u, e] else gamma ** (u - t + 1))
+                np.testing.assert_array_equal(after[t, e], final[u, e] if ended[u, e] else obs[u + 1, e])
+
+    def test_a_truncated_episode_goes_on_in_the_value_and_a_terminated_one_does_not(self) -> None:
+        flags = torch.tensor([[False, False]]), torch.tensor([[True, False]])
+        zeros = torch.zeros(2, 2, 1)
+        for terminated, known in (flags[0], [0.9, 0.9]), (flags[1], [0.0, 0.9]):
+            ended = torch.tensor([[True, False]])
+            _, discount, after = n_step(zeros, torch.ones(1, 2), terminated, ended, torch.ones(1, 2, 1), 0.9, 1)
+            assert discount[0].tolist() == pytest.approx(known)
+            assert after[0, :, 0].tolist() == [1.0, 0.0]
+
+
+class TestReplay:
+    def test_the_oldest_make_room_for_the_newest(self) -> None:
+        replay = Replay.of(5, 2, 1, 1, "cpu")
+        for k in range(4):  # two steps each: 0 1 | 2 3 | 4 5 | 6 7
+            numbers = torch.arange(2 * k, 2 * k + 2).float().unsqueeze(1).expand(2, 2)
+            replay.add(Transitions(numbers.unsqueeze(-1), numbers.unsqueeze(-1), numbers, numbers, numbers.unsqueeze(-1)))
+            assert replay.filled == min(2 * k + 2, 5)
+        assert sorted(replay.held.reward[:, 0].tolist()) == [3.0, 4.0, 5.0, 6.0, 7.0]
+
+    def test_only_what_is_held_is_drawn_and_all_of_it(self) -> None:
+        replay = Replay.of(100, 3, 1, 1, "cpu")
+        numbers = torch.arange(1.0, 22.0).view(7, 3)
+        replay.add(Transitions(numbers.unsqueeze(-1), numbers.unsqueeze(-1), numbers, numbers, numbers.unsqueeze(-1)))
+        drawn = replay.sample(4000, torch.Generator().manual_seed(0))
+        counts = torch.bincount(drawn.reward.long(), minlength=22)
+        assert counts[0] == 0
+        assert (counts[1:] - 4000 / 21).abs().max() < 5 * math.sqrt(4000 / 21)
+        assert torch.equal(drawn.obs[:, 0], drawn.reward)
+
+
+class TestGradients:
+    def test_the_policy_s_gradient_never_reaches_the_critics(self) -> None:
+        ddpg = learner()
+        critics = copy.deepcopy(ddpg.critics)
+        actor = copy.deepcopy(ddpg.actor)
+        moments = copy.deepcopy(ddpg.critic_optimizer.state_dict()["state"])
+        ddpg.update_actor(batch())
+        assert all(torch.equal(p, critics[name]) for name, p in ddpg.critics.items())
+        assert all(not p.grad.any() for p in ddpg.critics.values() if p.grad is not None)
+        assert any(not torch.equal(p, actor[name]) for name, p in ddpg.actor.items())
+        for k, state in ddpg.critic_optimizer.state_dict()["state"].items():
+            assert all(torch.equal(x, moments[k][name]) for name, x in state.items())
+
+    def test_the_critics_gradient_never_reaches_the_policy(self) -> None:
+        ddpg = learner(critics=2)
+        actor, targets = copy.deepcopy(ddpg.actor), copy.deepcopy(ddpg.target_critics.state_dict())
+        ddpg.update_critics(batch())
+        assert all(torch.equal(p, actor[name]) for name, p in ddpg.actor.items())
+        assert all(torch.equal(x, targets[name]) for name, x in ddpg.target_critics.state_dict().items())
+
+    def test_the_policy_goes_uphill(self) -> None:
+        """Along dQ/da da/dtheta: the first step of Adam goes against the sign of the loss's gradient."""
+        ddpg, seen = learner(), batch()
+        net, before = ddpg.network, copy.deepcopy(ddpg.actor)
+        action = net.policy(seen.obs).action.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(net.values(net.critics, seen.obs, action).mean(), action)
+        gradient = torch.autograd.grad(net.policy(seen.obs).action, list(ddpg.actor.values()), slope)
+        ddpg.update_actor(seen)
+        for (name, p), g in zip(ddpg.actor.items(), gradient, strict=True):
+            moved = p - before[name]
+            torch.testing.assert_close(moved, ddpg.args.actor_learning_rate * g / (g.abs() + 1e-8), rtol=1e-3, atol=1e-7)
+
+
+class TestTargets:
+    def test_the_loss_is_to_the_targets_lower_value(self) -> None:
+        ddpg, seen = learner(critics=2), batch()
+        net = ddpg.network
+        torch.nn.init.normal_(ddpg.target_critics[1][-1].weight)
+        with torch.no_grad():
+            action = net.act(ddpg.target_actor, seen.next_obs)
+            both = net.values(ddpg.target_critics, seen.next_obs, action)
+            target = seen.reward + 0.9 * torch.minimum(both[0], both[1])
+            known = sum((q - target).square().mean() for q in net.values(net.critics, seen.obs, seen.action))
+        assert (both[0] != both[1]).all()
+        assert float(ddpg.update_critics(seen)[0]) == pytest.approx(float(known), rel=1e-5)
+
+    def test_they_follow_by_tau(self) -> None:
+        ddpg = learner(tau=0.25)
+        for p in (*ddpg.actor.values(), *ddpg.critics.values()):
+            p.data.add_(1.0)
+        before = [p.clone() for p in (*ddpg.target_actor.parameters(), *ddpg.target_critics.parameters())]
+        ddpg.follow()
+        for p, q in zip((*ddpg.target_actor.parameters(), *ddpg.target_critics.parameters()), before, strict=True):
+            torch.testing.assert_close(p, q + 0.25)
+
+    def test_a_delayed_policy_moves_once_for_so_many_updates(self) -> None:
+        ddpg, steps = learner(policy_delay=4, updates=2, learning_starts=0), []
+        for _ in range(6):
+            ddpg.iterate()
+            counts = {float(s["step"]) for s in ddpg.actor_optimizer.state.values()}
+            assert len(counts) == 1
+            steps.append(counts.pop())
+        assert steps == [0.0, 1.0, 1.0, 2.0, 2.0, 3.0]
+        assert {float(s["step"]) for s in ddpg.critic_optimizer.state.values()} == {12.0}
+
+    def test_noise_on_their_actions_is_bounded(self) -> None:
+        calm, noisy = learner(), learner(target_sigma=0.2)
+        losses = [float(x.update_critics(batch())[0]) for x in (calm, noisy)]
+        assert losses[0] != losses[1]
+        assert losses[0] == pytest.approx(losses[1], rel=0.5)
+
+
+class TestCollecting:
+    def test_actions_are_those_of_the_policy_and_noise_within_bounds(self) -> None:
+        ddpg = learner(sigma=0.5, params={"max_episode_steps": 10})
+        ddpg.collect()
+        r, net = ddpg.rollout, ddpg.network
+        noise = (r.action - net.policy(r.obs[:-1]).action) / net.reach
+        assert r.action.abs().max() <= 2.0
+        assert 0.05 < noise.std() < 0.8
+        assert noise.std(0).min() > 0.0
+
+    def test_nothing_is_learned_before_the_start(self) -> None:
+        ddpg, before = learner(learning_starts=48), None
+        for k in range(4):
+            before = [p.clone() for p in ddpg.actor.values()]
+            ddpg.iterate()
+            same = all(torch.equal(p, q) for p, q in zip(ddpg.actor.values(), before, strict=True))
+            assert same == (16 * (k + 1) < 48)
+
+    def test_what_is_remembered_is_what_happened(self) -> None:
+        ddpg = learner(n_step=1)
+        for _ in range(3):
+            ddpg.collect()
+            ddpg.remember()
+        held, r = ddpg.replay.held, ddpg.rollout
+        assert torch.equal(held.obs[8:12], r.obs[:-1])
+        assert torch.equal(held.action[8:12], r.action)
+        assert torch.equal(held.reward[8:12], r.reward)
+        assert torch.equal(held.obs[4], held.next_obs[3])  # no episode ends there
+
+
+@pytest.mark.parametrize("settings", [{}, {"critics": 2, "policy_delay": 2, "target_sigma": 0.2, "n_step": 3, "theta": 0.15}])
+def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]) -> None:
+    def run(ddpg: DDPG, iterations: int) -> DDPG:
+        for _ in range(iterations):
+            ddpg.iterate()
+        return ddpg
+
+    whole, first = run(learner(normalize=True, **settings), 10), run(learner(normalize=True, **settings), 5)
+    second = learner(normalize=True, **settings)
+    run(second, 1)
+    second.load_state_dict(first.state_dict())
+    run(second, 5)
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, dict):
+            return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+        return bool(((a == b) | (a != a)).all())
+
+    assert same(second.tensors(), whole.tensors())
+    args, network = policy_of(second.state_dict(), "cpu")
+    assert args == second.args
+    obs = torch.randn(5, 3)
+    assert torch.equal(network.policy(obs).mode(), second.network.policy(obs).mode())
+
+
+def test_pendulum() -> None:
+    settings = {**SMALL, "num_envs": 16, "capacity": 100_000, "minibatch": 128, "updates": 16, "learning_starts": 2000}
+    args = Args(**{**settings, "hidden": (64, 64), "params": {}, "total_steps": 24_000, "seed": 1})
+    result = train(args)
+    assert float(evaluate(result.network, PENDULUM, device="cpu").mean()) >= -400.0  # at random: -1200
+
+
+class TestArgs:
+    @pytest.mark.parametrize(
+        ("setting", "words"),
+        [
+            ({"n_step": 5, "num_steps": 4}, "n_step must be at most num_steps, 4, got 5"),
+            ({"critics": 3}, "critics must be 1 or 2, got 3"),
+            ({"tau": 0.0}, "tau must be above 0 and at most 1"),
+            ({"num_envs": 100, "capacity": 10}, "capacity must hold an iteration, 400 transitions, got 10"),
+            ({"minibatch": 0}, "minibatch must be an integer of at least 1"),
+        ],
+    )
+    def test_bad_settings_are_named_with_what_is_allowed(self, setting: dict[str, Any], words: str) -> None:
+        with pytest.raises(ValueError, match=words):
+            Args(**setting)
+
+    def test_an_action_space_of_another_kind_is_refused_with_a_remedy(self) -> None:
+        with pytest.raises(ValueError, match=r"a deterministic policy takes a bounded Box of shape .* use PPO or A2C"):
+            train(Args(env="gpuvec/CartPole-v1", device="cpu", num_envs=4))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("settings", [{}, {"critics": 2, "policy_delay": 2, "target_sigma": 0.2, "n_step": 3}])
+def test_captured_parts_do_what_eager_ones_do(gpu: str, settings: dict[str, Any]) -> None:
+    learners = []
+    for captured in (False, True):
+        args = Args(**{**SMALL, "num_envs": 256, "capacity": 100_000, "device": "cuda:0", **settings}).resolved("cuda:0")
+        env = gym.make_vec(PENDULUM, 256, device="cuda:0", output="torch", autoreset_mode="SameStep", **args.params)
+        ddpg = DDPG(args, env)
+        if captured:
+            ddpg.capture()
+        for _ in range(20):
+            ddpg.iterate()
+        learners.append(ddpg)
+    eager, replayed = learners
+    for part in ("actor", "critics"):
+        for name, p in getattr(eager, part).items():
+            assert torch.equal(p, getattr(replayed, part)[name]), f"{part}.{name}"
