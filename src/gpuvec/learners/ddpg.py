@@ -53,7 +53,7 @@ class DDPG(Learner):
 
     args: Args
     network: DeterministicActorCritic
-    names = ("episodes", "return", "length", "last_return", "critic_loss", "actor_loss", "value", "critic_norm", "actor_norm")
+    names = ("episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm")
 
     def __init__(self, args: Args, env: Any) -> None:
         super().__init__(args, env)
@@ -128,17 +128,17 @@ class DDPG(Learner):
 
     def improve(self, variant: int) -> None:
         """Some updates; `variant` tells which of them move the policy."""
-        a, learned = self.args, self.metrics[4:]
-        learned.zero_()
+        a, of_critics, of_actor = self.args, self.metrics[4:7], self.metrics[7:]
+        self.metrics[4:].zero_()
         moves = 0
         for k in range(a.updates):
             seen = self.replay.sample(a.minibatch, self.generator)
-            learned[[0, 2, 3]] += self.update_critics(seen) / a.updates
+            of_critics += self.update_critics(seen) / a.updates
             if (variant * a.updates + k + 1) % a.policy_delay == 0:
-                learned[[1, 4]] += self.update_actor(seen)
+                of_actor += self.update_actor(seen)
                 moves += 1
                 self.follow()
-        learned[[1, 4]] /= max(moves, 1)
+        of_actor /= max(moves, 1)
 
     def update_critics(self, batch: Transitions) -> Tensor:
         """One step towards the targets; (3,): loss, mean value, norm of the gradient."""
