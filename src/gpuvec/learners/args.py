@@ -40,8 +40,6 @@ class TrainingArgs:
     """Sizes of the hidden layers of the policy, and again of the value function."""
     normalize: bool = False
     """Give the networks observations in units of their running standard deviation, around their running mean."""
-    compile: bool = False
-    """Compile the loss with torch.compile."""
     threads: int = 1
     """PyTorch's threads on the CPU. For networks this small more gain little, and lose much where others use the cores."""
 
@@ -112,6 +110,8 @@ class OnPolicyArgs(TrainingArgs):
     """Likewise environment steps and weights, in place of entropy_weight."""
     max_grad_norm: float = 0.5
     """Limit of the norm of the whole gradient."""
+    compile: bool = False
+    """Compile the loss with torch.compile."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
