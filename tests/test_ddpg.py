@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
 from gpuvec.learners.ddpg import DDPG, Args, train
-from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.evaluate import evaluate, one_agent_a_row, policy_of
 from gpuvec.learners.replay import Replay, Transitions, n_step
 
 PENDULUM = "gpuvec/Pendulum-v1"
@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
 def learner(**settings: Any) -> DDPG:
     args = Args(**{**SMALL, **settings}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return DDPG(args, env)
+    return DDPG(args, one_agent_a_row(env))
 
 
 def batch(count: int = 12, seed: int = 0) -> Transitions:
@@ -189,6 +189,57 @@ class TestCollecting:
         assert torch.equal(held.action[8:12], r.action)
         assert torch.equal(held.reward[8:12], r.reward)
         assert torch.equal(held.obs[4], held.next_obs[3])  # no episode ends there
+
+
+class TestAgentsThatLeave:
+    TAG: ClassVar[dict[str, Any]] = {
+        "env": "gpuvec/TagContinuous-v0", "num_envs": 8, "num_steps": 32, "minibatch": 64, "capacity": 80 * 8 * 6,
+        "params": {"num_taggers": 3, "num_runners": 3, "grid_length": 3.0, "continuous_actions": True, "max_episode_steps": 20,
+                   "runner_exits_game_after_tagged": True},
+    }  # fmt: skip
+
+    def test_their_steps_outside_the_game_are_remembered_as_such(self) -> None:
+        ddpg = learner(**self.TAG, n_step=3)
+        ddpg.collect()
+        ddpg.remember()
+        held, r = ddpg.replay.held, ddpg.rollout
+        assert held.mask is not None
+        assert r.mask is not None
+        assert torch.equal(held.mask[:32], r.mask)
+        assert 0.02 < (~r.mask).float().mean() < 0.98
+        left = r.terminated & r.mask & ~r.ended[1:]
+        assert left.any()
+        assert (held.discount[:32][left] == 0.0).all()
+        assert torch.equal(held.reward[:32][left], r.reward[left])
+        assert ddpg.metrics[0] == (r.mask & (r.terminated | r.truncated)).sum()
+
+    def test_what_happened_outside_the_game_teaches_nothing(self) -> None:
+        found = []
+        for outside in (0.0, 1e6):
+            ddpg, seen = learner(critics=2), batch()
+            mask = torch.arange(12) % 3 > 0
+            seen = seen._replace(mask=mask, reward=seen.reward.where(mask, outside), obs=seen.obs.where(mask[:, None], outside))
+            metrics = torch.cat([ddpg.update_critics(seen), ddpg.update_actor(seen)])
+            found.append([metrics, *ddpg.actor.values(), *ddpg.critics.values()])
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        part = batch()._replace(mask=None)
+        some = Transitions(*(None if x is None else x[mask] for x in part))
+        ddpg = learner(critics=2)
+        alone = torch.cat([ddpg.update_critics(some), ddpg.update_actor(some)])
+        torch.testing.assert_close(found[0][0], alone)
+
+    def test_training_goes_on_from_a_checkpoint(self) -> None:
+        ddpg = learner(**self.TAG)
+        ddpg.iterate()
+        saved = ddpg.state_dict()
+        other = learner(**self.TAG)
+        other.load_state_dict(saved)
+        for one in (ddpg, other):
+            one.iterate()
+        assert torch.equal(ddpg.metrics, other.metrics)
+        assert ddpg.replay.held.mask is not None
+        assert other.replay.held.mask is not None
+        assert torch.equal(ddpg.replay.held.mask, other.replay.held.mask)
 
 
 @pytest.mark.parametrize("settings", [{}, {"critics": 2, "policy_delay": 2, "target_sigma": 0.2, "n_step": 3, "theta": 0.15}])

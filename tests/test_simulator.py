@@ -3,12 +3,15 @@
 A block has 32 threads here, so 33 envs take two blocks, the second nearly empty, and 65 take three.
 """
 
+import time
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine import cuda
+from gpuvec.engine.simulator import quick_turns
 from gpuvec.errors import ActionError
 
 pytestmark = [
@@ -16,6 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it"),
 ]
 
+numba_cuda = cuda.cuda  # a global of kernels: there the simulator puts its own
 MODES = ["NextStep", "SameStep", "Disabled"]
 # Every environment in every mode, each with another number of blocks.
 SIZES = {"CartPole-v1": 65, "Acrobot-v1": 33, "MountainCar-v0": 32, "MountainCarContinuous-v0": 31, "Pendulum-v1": 1}
@@ -133,3 +137,27 @@ def test_faults_of_ended_episodes():
     a, b = faults(cpu, simulator)
     assert a == b
     assert a.startswith("environment 0 was stepped after its episode ended")
+
+
+def test_threads_that_come_at_the_same_time_share_an_array(monkeypatch):
+    """The simulator looks whether a shared array is there, makes it and keeps it: between, others run."""
+    seen = []
+
+    @numba_cuda.jit
+    def kernel(out):
+        shared = numba_cuda.shared.array((16,), np.int32)
+        shared[numba_cuda.threadIdx.x] = 1
+        seen.append(id(shared))
+        numba_cuda.syncthreads()
+        out[numba_cuda.threadIdx.x] = shared.sum()
+
+    def slowly(*args, empty=np.empty, **kwargs):
+        time.sleep(0.01)
+        return empty(*args, **kwargs)
+
+    out = np.zeros(16, np.int32)
+    monkeypatch.setattr(np, "empty", slowly)
+    with quick_turns():
+        kernel[1, 16](out)
+    assert len(set(seen)) == 1
+    assert out.tolist() == [16] * 16

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -129,3 +130,34 @@ def test_a_graph_that_needs_more_fresh_outputs_than_there_are_says_what_to_do(
     *_, info = env.step(action)
     torch.cuda.synchronize()
     assert info == {}
+
+
+def test_garbage_does_not_spoil_a_capture() -> None:
+    """The driver forbids to free a graph or a kernel within a capture, and garbage that holds some may be collected in it."""
+    from gpuvec.learners.ppo import Args, train
+
+    class Itself:
+        def __init__(self, *held: Any) -> None:
+            self.held, self.cycle = held, self
+
+    def spent() -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.zeros(1, device="cuda")
+        env = gym.make_vec("gpuvec/CartPole-v1", 8, device="cuda", output="torch")
+        env.reset(seed=0)
+        env.step(torch.zeros(8, dtype=torch.int64, device="cuda"))
+        Itself(graph, env)
+
+    before = gc.get_threshold()
+    gc.disable()
+    try:
+        for _ in range(4):
+            spent()
+        gc.set_threshold(1)
+        gc.enable()
+        train(Args(device="cuda", num_envs=64, num_steps=8, minibatches=2, total_steps=1024))
+        assert gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()

@@ -7,6 +7,7 @@ Kernels are compiled to LTO-IR and linked to a cubin by nvJitLink, with or witho
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,14 @@ from gpuvec.engine.memory import Access, host_memory, memory
 SIMULATED = bool(config.ENABLE_CUDASIM)
 
 
+def _shared_array(self: Any, shape: Any, dtype: Any) -> Any:
+    """A simulated block's shared array, known by the line that asks for it. All threads ask: only one may make it, and the
+    simulator's own way to see to that lets others run between the question whether it is there and the answer.
+    """
+    asking = sys._getframe(1)
+    return self._allocations.setdefault((asking.f_code.co_filename, asking.f_lineno), np.empty(shape, dtype))
+
+
 def _import_cuda() -> Any:
     """`numba.cuda`. NumPy 2.5 dropped `row_stack`, an alias of `vstack` which numba-cuda 0.30 still looks up once."""
     missing = not hasattr(np, "row_stack")
@@ -33,7 +42,11 @@ def _import_cuda() -> Any:
             warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5, for a timedelta64 that numba-cuda makes
             from numba import cuda
 
-            if not SIMULATED:
+            if SIMULATED:
+                from numba.cuda.simulator.kernelapi import FakeCUDAShared
+
+                FakeCUDAShared.array = _shared_array
+            else:
                 import numba.cuda.np.arrayobj  # noqa: F401  # the module that looks it up
     finally:
         if missing:

@@ -7,20 +7,17 @@ here: one step of Adam, where the paper has RMSProp, along the gradient of all o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
 from torch import Tensor
 
-from gpuvec.learners import training
 from gpuvec.learners.a2c_args import Args
-from gpuvec.learners.learner import Learner
 from gpuvec.learners.masked import mean
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.on_policy import OnPolicy
-from gpuvec.learners.training import Result
+from gpuvec.learners.training import Result, train
 
 __all__ = ["A2C", "Args", "Result", "train"]
 
@@ -63,12 +60,3 @@ class A2C(OnPolicy):
         self.metrics[-len(self.learned) :] = torch.cat([metrics, norm.view(1)])
         if self.network.normalizer is not None:
             self.network.normalizer.update(s.obs[:-1], s.mask)
-
-
-def train(
-    args: Args,
-    on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
-    checkpoint: Mapping[str, Any] | None = None,
-) -> Result:
-    """Trains by A2C; see `training.train`."""
-    return training.train(A2C, args, on_iteration, checkpoint)

@@ -9,29 +9,30 @@ Each iteration has three parts:
     remember   the transitions, with up to n rewards each, in a ring on the device
     improve    minibatches of the ring: the critics towards their targets, the policy uphill, the targets after them
 
-Letters: E environments, T steps, D observation features, K action components, C critics.
+Letters: E rows (environments, or all of their agents), T steps, D observation features, K action components, C critics.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpuvec.learners import training
 from gpuvec.learners.ddpg_args import Args
 from gpuvec.learners.deterministic import DeterministicActorCritic
 from gpuvec.learners.episodes import Episodes
 from gpuvec.learners.learner import Learner, states_of
+from gpuvec.learners.masked import mean
 from gpuvec.learners.optimizer import adam
 from gpuvec.learners.replay import Replay, Transitions, n_step
 from gpuvec.learners.sampling import Sampler
-from gpuvec.learners.training import Result
+from gpuvec.learners.training import Result, train
+from gpuvec.vector.wrappers import FlattenAgents
 
 __all__ = ["DDPG", "Args", "Result", "train"]
 
@@ -46,6 +47,7 @@ class Rollout(NamedTuple):
     truncated: Tensor  # (T, E) bool
     final_obs: Tensor  # (T, E, D)
     ended: Tensor  # (T + 1, E) bool: the first row is the last of the rollout before
+    mask: Tensor | None = None  # (T, E) bool: the agent was in the game; None if a row is an environment of one agent
 
 
 class DDPG(Learner):
@@ -75,19 +77,20 @@ class DDPG(Learner):
         self.rollout = r = Rollout(
             obs=steps(features, extra=1), action=steps(components), reward=steps(), terminated=steps(dtype=torch.bool),
             truncated=steps(dtype=torch.bool), final_obs=steps(features), ended=steps(dtype=torch.bool, extra=1),
+            mask=steps(dtype=torch.bool) if isinstance(env, FlattenAgents) else None,
         )  # fmt: skip
         r.obs[T].copy_(obs)
         r.ended[T].fill_(True)
         if self.network.normalizer is not None:
             self.network.normalizer.update(obs)
-        self.replay = Replay.of(max(args.capacity // E, T), E, features, components, device)
+        self.replay = Replay.of(max(args.capacity // E, T), E, features, components, device, r.mask is not None)
         self.episodes = Episodes.of(E, device)
         self.sampler = Sampler(device, args.seed)
         self.noise = torch.zeros(E, components, device=device)
         self.rounds = torch.zeros((), dtype=torch.int64, device=device)  # iterations, as the sampler reads them
         self.out = [
             {"obs": r.obs[t + 1], "reward": r.reward[t], "terminated": r.terminated[t], "truncated": r.truncated[t],
-             "final_obs": r.final_obs[t], "_final_obs": r.ended[t + 1]}
+             "final_obs": r.final_obs[t], "_final_obs": r.ended[t + 1], **({} if r.mask is None else {"agent_mask": r.mask[t]})}
             for t in range(T)
         ]  # fmt: skip
         # Which updates move the policy is the same again after so many iterations.
@@ -108,8 +111,8 @@ class DDPG(Learner):
         r.ended[0].copy_(r.ended[-1])
         one = torch.ones_like(net.reach)
         for t, out in enumerate(self.out):
-            mean = (net.policy(r.obs[t]).action - net.centre) / net.reach
-            drawn = self.sampler.noisy(mean, self.noise, r.ended[t], -one, one, self.rounds, t, sigma=a.sigma, theta=a.theta)
+            chosen = (net.policy(r.obs[t]).action - net.centre) / net.reach
+            drawn = self.sampler.noisy(chosen, self.noise, r.ended[t], -one, one, self.rounds, t, sigma=a.sigma, theta=a.theta)
             r.action[t].copy_(net.centre + net.reach * drawn)
             self.env.step(r.action[t], out=out)
         self.rounds.add_(1)
@@ -120,11 +123,12 @@ class DDPG(Learner):
         r, a = self.rollout, self.args
         ended = r.ended[1:]
         gained = n_step(r.obs, r.reward, r.terminated, ended, r.final_obs, a.gamma, a.n_step)
-        self.replay.add(Transitions(r.obs[:-1], r.action, *gained))
-        episodes, returns, lengths = self.episodes.add(r.reward, ended)
+        self.replay.add(Transitions(r.obs[:-1], r.action, *gained, r.mask))
+        last = ended if r.mask is None else (ended | r.terminated) & r.mask
+        episodes, returns, lengths = self.episodes.add(r.reward, last, r.mask)
         self.metrics[:4] = torch.stack([episodes, returns / episodes, lengths / episodes, self.episodes.last_return.mean()])
         if self.network.normalizer is not None:
-            self.network.normalizer.update(r.obs[:-1])
+            self.network.normalizer.update(r.obs[:-1], r.mask)
 
     def improve(self, variant: int) -> None:
         """Some updates; `variant` tells which of them move the policy."""
@@ -153,15 +157,15 @@ class DDPG(Learner):
                 action = net.centre + net.reach * inside
             target = batch.reward + batch.discount * net.values(self.target_critics, after, action).amin(0)
         value = net.values(net.critics, obs, batch.action)
-        loss = (value - target).square().mean(1).sum()
+        loss = torch.stack([mean(error, batch.mask) for error in (value - target).square()]).sum()
         norm = step(self.critic_optimizer, self.critics, loss)
-        return torch.stack([loss.detach(), value.detach().mean(), norm])
+        return torch.stack([loss.detach(), torch.stack([mean(v, batch.mask) for v in value.detach()]).mean(), norm])
 
     def update_actor(self, batch: Transitions) -> Tensor:
         """One step of the policy alone, up the first critic; (2,): loss, norm of the gradient."""
         net = self.network
         obs = net.seen(batch.obs)
-        loss = -net.values(net.critics[:1], obs, net.act(net.actor, obs)).mean()
+        loss = -mean(net.values(net.critics[:1], obs, net.act(net.actor, obs))[0], batch.mask)
         norm = step(self.actor_optimizer, self.actor, loss)
         return torch.stack([loss.detach(), norm])
 
@@ -183,12 +187,13 @@ class DDPG(Learner):
 
     def tensors(self) -> dict[str, Any]:
         """All tensors that the next iteration depends on, as nested dicts."""
+        held = {name: ring for name, ring in self.replay.held._asdict().items() if ring is not None}
         return {
             "network": self.network.state_dict(),
             "target_actor": self.target_actor.state_dict(), "target_critics": self.target_critics.state_dict(),
             "actor_optimizer": states_of(self.actor_optimizer, self.actor),
             "critic_optimizer": states_of(self.critic_optimizer, self.critics),
-            "replay": {**self.replay.held._asdict(), "position": self.replay.position, "filled": self.replay.filled},
+            "replay": {**held, "position": self.replay.position, "filled": self.replay.filled},
             "episodes": self.episodes._asdict(), "obs": self.rollout.obs[-1], "ended": self.rollout.ended[-1],
             "noise": self.noise, "rounds": self.rounds,
         }  # fmt: skip
@@ -201,12 +206,3 @@ def step(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], los
         p.grad = g
     optimizer.step()
     return torch.nn.utils.get_total_norm(gradient)
-
-
-def train(
-    args: Args,
-    on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
-    checkpoint: Mapping[str, Any] | None = None,
-) -> Result:
-    """Trains by DDPG; see `training.train`."""
-    return training.train(DDPG, args, on_iteration, checkpoint)

@@ -6,18 +6,15 @@ clipped surrogate, the value loss and the entropy. The settings, `Args`, are in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
 import torch
 
-from gpuvec.learners import training
-from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.ppo_args import Args
 from gpuvec.learners.ppo_loss import Batch, loss
-from gpuvec.learners.training import Result
+from gpuvec.learners.training import Result, train
 
 __all__ = ["PPO", "Args", "Result", "train"]
 
@@ -55,12 +52,3 @@ class PPO(OnPolicy):
         learned /= a.epochs * a.minibatches
         if self.network.normalizer is not None:  # not before: ratios are to policies of the same observations
             self.network.normalizer.update(s.obs[:-1], s.mask)
-
-
-def train(
-    args: Args,
-    on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
-    checkpoint: Mapping[str, Any] | None = None,
-) -> Result:
-    """Trains by PPO; see `training.train`."""
-    return training.train(PPO, args, on_iteration, checkpoint)

@@ -19,6 +19,7 @@ class Transitions(NamedTuple):
     reward: Tensor  # (B,): discounted sum of up to n rewards
     discount: Tensor  # (B,): of the value of next_obs; 0 where the episode terminated
     next_obs: Tensor  # (B, D): the observation after those rewards
+    mask: Tensor | None = None  # (B,) bool: the agent was in the game; None if a row is an environment of one agent
 
 
 def n_step(
@@ -29,19 +30,20 @@ def n_step(
     Args:
         obs: (T + 1, E, D).
         reward: (T, E).
-        terminated: (T, E) bool.
-        ended: (T, E) bool: terminated or truncated.
-        final_obs: (T, E, D): where an episode ended, its last observation.
+        terminated: (T, E) bool; so is an agent that left, while its env goes on.
+        ended: (T, E) bool: the env's episode is over.
+        final_obs: (T, E, D): where it is, its last observation.
         gamma: the discount factor.
         n: from 1 to T.
     """
     T = len(reward)
-    total, going, last = reward.clone(), ~ended, torch.arange(T, device=reward.device).unsqueeze(1).expand_as(reward).clone()
+    total, over = reward.clone(), ended | terminated
+    going, last = ~over, torch.arange(T, device=reward.device).unsqueeze(1).expand_as(reward).clone()
     for k in range(1, n):
         early = slice(0, T - k)  # steps that have a k-th successor in the rollout
         total[early] += gamma**k * reward[k:] * going[early]
         last[early] += going[early]
-        going[early] &= ~ended[k:]
+        going[early] &= ~over[k:]
     steps = last - torch.arange(T, device=reward.device).unsqueeze(1) + 1
     discount = torch.where(terminated.gather(0, last), 0.0, gamma ** steps.to(reward.dtype))
     following = torch.where(ended.unsqueeze(-1), final_obs, obs[1:])
@@ -56,13 +58,14 @@ class Replay(NamedTuple):
     filled: Tensor  # scalar int64: slots that hold something
 
     @classmethod
-    def of(cls, slots: int, envs: int, features: int, components: int, device: str) -> Replay:
+    def of(cls, slots: int, envs: int, features: int, components: int, device: str, masked: bool = False) -> Replay:
         """An empty one."""
 
-        def room(*shape: int) -> Tensor:
-            return torch.zeros((slots, envs, *shape), device=device)
+        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros((slots, envs, *shape), dtype=dtype, device=device)
 
-        held = Transitions(room(features), room(components), room(), room(), room(features))
+        mask = room(dtype=torch.bool) if masked else None
+        held = Transitions(room(features), room(components), room(), room(), room(features), mask)
         return cls(held, *torch.zeros(2, dtype=torch.int64, device=device))
 
     def add(self, new: Transitions) -> None:
@@ -70,7 +73,8 @@ class Replay(NamedTuple):
         slots = len(self.held.reward)
         where = (self.position + torch.arange(len(new.reward), device=self.position.device)) % slots
         for ring, values in zip(self.held, new, strict=True):
-            ring.index_copy_(0, where, values)
+            if ring is not None and values is not None:
+                ring.index_copy_(0, where, values)
         self.position.add_(len(new.reward)).remainder_(slots)
         self.filled.add_(len(new.reward)).clamp_(max=slots)
 
@@ -79,4 +83,10 @@ class Replay(NamedTuple):
         envs = self.held.reward.shape[1]
         share = torch.rand(count, dtype=torch.float64, generator=generator, device=self.filled.device)
         where = (share * (self.filled * envs)).long()
-        return Transitions(*(ring.flatten(0, 1).index_select(0, where) for ring in self.held))
+
+        def of(ring: Tensor) -> Tensor:
+            return ring.flatten(0, 1).index_select(0, where)
+
+        *rings, mask = self.held
+        obs, action, reward, discount, next_obs = (of(ring) for ring in rings if ring is not None)
+        return Transitions(obs, action, reward, discount, next_obs, mask if mask is None else of(mask))

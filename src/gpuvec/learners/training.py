@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 
 from gpuvec.engine.device import device as named_device
+from gpuvec.learners.algorithms import learner_of
 from gpuvec.learners.args import TrainingArgs
 from gpuvec.learners.evaluate import evaluate, one_agent_a_row
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.settings import settings
 
-A = TypeVar("A", bound=TrainingArgs)
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
 
 
@@ -29,16 +29,14 @@ class Result(NamedTuple):
 
 
 def train(
-    learner_of: Callable[[A, Any], Learner],
-    args: A,
+    args: TrainingArgs,
     on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
 ) -> Result:
     """Trains until `args.total_steps`, or until `args.target_return` is reached.
 
     Args:
-        learner_of: the algorithm.
-        args: its settings.
+        args: the settings, which tell the algorithm.
         on_iteration: called after each iteration with the learner and the metrics.
         checkpoint: where to go on.
 
@@ -49,7 +47,7 @@ def train(
     env_args: dict[str, Any] = {"device": args.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
     env_args |= args.params
     with settings(args.device, args.threads), closing(gym.make_vec(args.env, args.num_envs or 1, **env_args)) as env:
-        learner = learner_of(args, one_agent_a_row(env))
+        learner: Learner = learner_of(args)(args, one_agent_a_row(env))
         if checkpoint is not None:
             learner.load_state_dict(checkpoint)
         if args.device != "cpu":
