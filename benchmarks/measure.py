@@ -11,7 +11,7 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,26 +99,30 @@ def graph_time(enqueue: Callable[[], object], calls: int, replays: int = 10, rep
     return timing(found)
 
 
-def host_time(call: Callable[[], object], calls: int = 600, repeats: int = 5) -> Timing:
-    """Time that the host spends in a call, without garbage collection; the device is idle at the start of a repetition."""
+def host_times(named: Mapping[str, Callable[[], object]], calls: int = 400, repeats: int = 9) -> dict[str, list[float]]:
+    """Microseconds that the host spends in a call of each, by repetition, in which all take their turn: what slows the host
+    for a while slows all of them. Without garbage collection; the device is idle at the start of a turn.
+    """
     import torch
 
-    for _ in range(200):
-        call()
-    found = []
+    for call in named.values():
+        for _ in range(200):
+            call()
+    found: dict[str, list[float]] = {name: [] for name in named}
     gc.collect()
     gc.disable()
     try:
         for _ in range(repeats):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(calls):
-                call()
-            found.append((time.perf_counter() - start) / calls * 1e6)
+            for name, call in named.items():
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                for _ in range(calls):
+                    call()
+                found[name].append((time.perf_counter() - start) / calls * 1e6)
     finally:
         gc.enable()
         torch.cuda.synchronize()
-    return timing(found)
+    return found
 
 
 def bandwidth() -> float:
