@@ -1,8 +1,10 @@
-"""CartPole in JAX: gymnax where it is installed, and a version batched by hand, which is faster; jitted steps, actions given.
+"""CartPole in JAX: gymnax where it is installed, and a version batched by hand, which is faster; actions are given.
+
+As its users do, a jitted scan makes many steps of one call, and all that each of them returns is kept: the host is no brake.
 
 Both reset an env in the step in which it ends and return the last observation of every env, as SAME_STEP does. Both draw a
 start for every env in every step, since a jitted program has no branch per env. By hand, one key serves all envs ("one
-key", which favours JAX) or each has its own, as in gymnax. The state of the last step is donated to the next.
+key", which favours JAX) or each has its own, as in gymnax. The state after a scan is donated to the next.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from measure import Figures, parser, timing
 
 SIZES = (4096, 65_536, 1_048_576)
+STEPS = 64  # of a scan
 
 
 class State(NamedTuple):
@@ -43,9 +46,9 @@ def begin(key: jax.Array, num_envs: int, own_keys: bool) -> State:
     return State(*s, jnp.zeros(num_envs, jnp.int32))
 
 
-@partial(jax.jit, static_argnames="own_keys", donate_argnums=(0, 1))
-def step(state: State, key: jax.Array, action: jax.Array, own_keys: bool) -> tuple[State, jax.Array, tuple[jax.Array, ...]]:
-    """(state, key, (obs, reward, terminated, truncated, final obs))."""
+def step(own_keys: bool, carry: tuple[State, jax.Array], action: jax.Array) -> tuple[Any, tuple[jax.Array, ...]]:
+    """((state, key), (obs, reward, terminated, truncated, final obs))."""
+    state, key = carry
     key, draw = jax.random.split(key)
     sin, cos = jnp.sin(state.theta), jnp.cos(state.theta)
     drive = (jnp.where(action == 1, 10.0, -10.0) + 0.05 * state.theta_dot**2 * sin) / 1.1
@@ -63,33 +66,34 @@ def step(state: State, key: jax.Array, action: jax.Array, own_keys: bool) -> tup
     final = jnp.stack(new[:4], axis=1)
     fresh = begin(draw, action.shape[0], own_keys)
     new = jax.tree.map(lambda a, b: jnp.where(terminated | truncated, a, b), fresh, new)
-    return new, key, (jnp.stack(new[:4], axis=1), jnp.ones_like(new.x), terminated, truncated, final)
+    return (new, key), (jnp.stack(new[:4], axis=1), jnp.ones_like(new.x), terminated, truncated, final)
 
 
-def microseconds(advance: Callable[[Any, jax.Array], Any], carry: Any, ring: Sequence[jax.Array], calls: int = 200) -> Any:
-    """Time per call of `advance(carry, actions) -> carry`."""
+def microseconds(one_step: Callable[[Any, jax.Array], Any], carry: Any, actions: jax.Array, calls: int = 10) -> Any:
+    """Time per step of `one_step(carry, actions) -> (carry, outputs)`."""
+
+    @partial(jax.jit, donate_argnums=0)
+    def many(carry: Any, actions: jax.Array) -> Any:
+        return jax.lax.scan(one_step, carry, actions)
+
     found = []
     for repeat in range(7):
         start = time.perf_counter()
-        for k in range(calls):
-            carry = advance(carry, ring[k % len(ring)])
-        jax.block_until_ready(carry)
+        for _ in range(calls):
+            carry, outputs = many(carry, actions)
+        jax.block_until_ready((carry, outputs))
         if repeat > 1:  # the first compile and spread the ends
-            found.append((time.perf_counter() - start) / calls * 1e6)
+            found.append((time.perf_counter() - start) / (calls * len(actions)) * 1e6)
     return timing(found)
 
 
-def by_hand(num_envs: int, ring: Sequence[jax.Array], own_keys: bool) -> Any:
+def by_hand(num_envs: int, actions: jax.Array, own_keys: bool) -> Any:
     """The batched version."""
     key, draw = jax.random.split(jax.random.key(0))
-
-    def advance(carry: Any, action: jax.Array) -> Any:
-        return step(carry[0], carry[1], action, own_keys)
-
-    return microseconds(advance, (jax.jit(begin, static_argnums=(1, 2))(draw, num_envs, own_keys), key, ()), ring)
+    return microseconds(partial(step, own_keys), (begin(draw, num_envs, own_keys), key), actions)
 
 
-def by_gymnax(num_envs: int, ring: Sequence[jax.Array]) -> Any:
+def by_gymnax(num_envs: int, actions: jax.Array) -> Any:
     """gymnax, mapped over the envs."""
     import gymnax
 
@@ -97,17 +101,14 @@ def by_gymnax(num_envs: int, ring: Sequence[jax.Array]) -> Any:
     keys = jax.random.split(jax.random.key(0), num_envs)
     _, state = jax.vmap(env.reset, in_axes=(0, None))(keys, params)
 
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def advance_all(state: Any, key: jax.Array, action: jax.Array) -> Any:
+    def step(carry: Any, action: jax.Array) -> Any:
+        state, key = carry
         key, draw = jax.random.split(key)
         keys = jax.random.split(draw, num_envs)
         obs, state, *others = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, action, params)
-        return state, key, (obs, *others)
+        return (state, key), (obs, *others)
 
-    def advance(carry: Any, action: jax.Array) -> Any:
-        return advance_all(carry[0], carry[1], action)
-
-    return microseconds(advance, (state, jax.random.key(1), ()), ring)
+    return microseconds(step, (state, jax.random.key(1)), actions)
 
 
 def main() -> None:
@@ -117,13 +118,13 @@ def main() -> None:
     given = p.parse_args()
     figures = Figures("env_step", given.json)
     for num_envs in given.sizes:
-        ring = [jax.random.randint(jax.random.key(k), (num_envs,), 0, 2) for k in range(8)]
+        actions = jax.random.randint(jax.random.key(0), (STEPS, num_envs), 0, 2)
         versions: dict[str, Callable[[], Any]] = {
-            "jax.one_key": lambda n=num_envs, r=ring: by_hand(n, r, False),
-            "jax.key_per_env": lambda n=num_envs, r=ring: by_hand(n, r, True),
+            "jax.one_key": lambda n=num_envs, a=actions: by_hand(n, a, False),
+            "jax.key_per_env": lambda n=num_envs, a=actions: by_hand(n, a, True),
         }
         if importlib.util.find_spec("gymnax"):
-            versions["gymnax"] = lambda n=num_envs, r=ring: by_gymnax(n, r)
+            versions["gymnax"] = lambda n=num_envs, a=actions: by_gymnax(n, a)
         for name, run in versions.items():
             try:
                 took = run()
