@@ -19,9 +19,11 @@ from gpuvec.cli.eval import interval
 from gpuvec.cli.progress import Progress
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
+from gpuvec.learners.checkpoint import load
+from gpuvec.learners.learner import FORMAT
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.ppo import PPO
-from gpuvec.learners.run import Run, load
+from gpuvec.learners.run import Run
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--total-steps", "96", "--device", "cpu", "--episodes", "3"]
 
@@ -51,7 +53,7 @@ class TestTrain:
     def test_writes_a_run_folder(self, trained: tuple[Path, str]) -> None:
         folder, _ = trained
         assert folder.name.startswith("gpuvec-CartPole-v1__ppo__5__")
-        assert sorted(p.name for p in folder.iterdir()) == ["args.json", "checkpoint.pt", "metrics.jsonl", "versions.json"]
+        assert sorted(p.name for p in folder.iterdir()) == ["args.json", "checkpoint-3.pt", "metrics.jsonl", "versions.json"]
         args = json.loads((folder / "args.json").read_text())
         assert (args["seed"], args["num_envs"], args["device"], args["total_steps"]) == (5, 4, "cpu", 96)
         assert json.loads((folder / "versions.json").read_text())["numpy"]
@@ -68,7 +70,7 @@ class TestTrain:
         first = capsys.readouterr().out
         assert first.startswith("gpuvec/CartPole-v1: mean return ")
         assert "over 7 episodes" in first
-        assert main(["eval", str(folder / "checkpoint.pt"), "--episodes", "7", "--device", "cpu"]) == 0
+        assert main(["eval", str(folder / "checkpoint-3.pt"), "--episodes", "7", "--device", "cpu"]) == 0
         assert capsys.readouterr().out == first
 
 
@@ -78,7 +80,10 @@ def test_another_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("gpuvec-CartPole-v1__a2c__5__")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert all(set(PLAYED + A2C.learned) == row.keys() - {"iteration", "steps", "seconds", "steps_per_second"} for row in rows)
+    assert all(
+        set(PLAYED + A2C.learned) == row.keys() - {"iteration", "steps", "seconds", "steps_per_second", "gpu_memory"}
+        for row in rows
+    )
     assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0
     with pytest.raises(SystemExit):  # a setting of PPO
         main(["train", "--algorithm", "a2c", "--clip", "0.1"])
@@ -122,12 +127,12 @@ class TestMistakes:
         assert "gamma must be from 0 to 1" in capsys.readouterr().err
 
     def test_a_file_that_is_no_checkpoint(self, tmp_path: Path) -> None:
-        (tmp_path / "checkpoint.pt").write_bytes(b"nothing of the sort")
+        (tmp_path / "checkpoint-1.pt").write_bytes(b"nothing of the sort")
         with pytest.raises(StateError, match="cannot be read as a checkpoint"):
             load(tmp_path)
 
     def test_a_checkpoint_of_an_unknown_algorithm(self, tmp_path: Path) -> None:
-        torch.save({"algorithm": "sac", "args": {}, "network": {}}, tmp_path / "checkpoint.pt")
+        torch.save({"algorithm": "sac", "args": {}, "network": {}}, tmp_path / "checkpoint-1.pt")
         with pytest.raises(StateError, match=r"is a checkpoint of 'sac'; this version has ppo, a2c, ddpg\."):
             load(tmp_path)
 
@@ -138,7 +143,7 @@ class TestMistakes:
             def __reduce__(self) -> Any:
                 return (Path.touch, (tmp_path / "sprung",))
 
-        torch.save({"args": {}, "network": Trap()}, tmp_path / "checkpoint.pt")
+        torch.save({"args": {}, "network": Trap()}, tmp_path / "checkpoint-1.pt")
         with pytest.raises(StateError, match="cannot be read"):
             load(tmp_path)
         assert not (tmp_path / "sprung").exists()
@@ -146,17 +151,17 @@ class TestMistakes:
 
 class TestRunFolder:
     def test_runs_of_the_same_second_keep_apart(self, tmp_path: Path) -> None:
-        runs = [Run(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1}) for _ in range(3)]
+        runs = [Run.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1}) for _ in range(3)]
         for run in runs:
             run.close()
         assert len({run.path for run in runs}) == 3
 
     def test_a_failed_write_leaves_the_old_checkpoint(self, tmp_path: Path) -> None:
-        run = Run(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
-        good = {"algorithm": "ppo", "args": {}, "network": {}, "iteration": 1}
+        run = Run.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
+        good = {"algorithm": "ppo", "args": {}, "network": {}, "iteration": 1, "format": FORMAT}
         run.save(good)
         with pytest.raises(Exception, match="pickle"):
-            run.save({"args": {}, "network": lambda: None})
+            run.save({**good, "network": lambda: None})
         run.close()
         assert load(run.path) == good
 

@@ -17,13 +17,14 @@ torch = pytest.importorskip("torch")
 from gpuvec import Single, register, uniform  # after the package that it cannot do without
 from gpuvec.errors import StateError
 from gpuvec.learners.advantage import gae
+from gpuvec.learners.checkpoint import load
 from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.evaluate import evaluate, policy_of
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.ppo import PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
-from gpuvec.learners.run import Run, load
+from gpuvec.learners.run import Run
 
 
 class Point(NamedTuple):
@@ -386,7 +387,7 @@ class TestRepeatable:
     @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
     def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(self, env: str, tmp_path: Any) -> None:
         args = Args(env=env, **SMALL, total_steps=6 * 128)
-        run = Run(tmp_path, "ppo", {"env": env, "seed": 1})
+        run = Run.new(tmp_path, "ppo", {"env": env, "seed": 1})
 
         def save(ppo: PPO, metrics: dict[str, float]) -> None:
             if ppo.iteration == 3:

@@ -10,6 +10,7 @@
       StaleGraphError         a captured graph whose kernels were rebuilt since       (RuntimeError)
       ActionError             actions out of range, found by `validate=True`          (ValueError)
       StateError              a state that does not fit the environment               (ValueError)
+      NonFiniteError          training met a number that is not finite                (FloatingPointError)
 
 Each also derives from the built-in class that a user of Gymnasium would catch.
 """
@@ -55,3 +56,7 @@ class ActionError(GpuvecError, ValueError):
 
 class StateError(GpuvecError, ValueError):
     """A state that does not fit the environment."""
+
+
+class NonFiniteError(GpuvecError, FloatingPointError):
+    """Training met a number that is not finite; the message names the part, the iteration and the environment."""

@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = replace(tuned(**asked_for(arguments, "env", "device", "algorithm")), params={})
         commands: dict[str, Callable[..., int]] = {
             "train": with_default(train.train, settings=settings),
+            "resume": train.resume,
             "eval": eval.evaluate,
             "envs": envs.envs,
             "doctor": doctor.doctor,

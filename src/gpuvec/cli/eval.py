@@ -22,7 +22,7 @@ def evaluate(
     """Plays a trained policy and prints the returns, their mean with its 95 % confidence interval.
 
     Args:
-        checkpoint: a run folder, or the checkpoint.pt in one.
+        checkpoint: a run folder, or a checkpoint-<iteration>.pt in one.
         episodes: how many; each is the first of its environment.
         seed: of the environments, and of the actions if stochastic.
         device: auto, cpu, cuda or cuda:1.
@@ -32,8 +32,8 @@ def evaluate(
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
     from gpuvec.engine.device import device as named_device
     from gpuvec.learners import evaluate as playing
+    from gpuvec.learners.checkpoint import load
     from gpuvec.learners.players import policy
-    from gpuvec.learners.run import load
 
     saved = load(checkpoint)
     where = str(named_device(device))

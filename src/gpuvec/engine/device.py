@@ -35,6 +35,11 @@ class Device(NamedTuple):
         """Whether another GPU is the current device."""
         return self.kind == "cuda" and bool(_cupy().cuda.runtime.getDevice() != self.ordinal)
 
+    def pooled_bytes(self) -> int:
+        """Bytes of a GPU that CuPy's pool has taken."""
+        with self.current():
+            return int(_cupy().get_default_memory_pool().total_bytes())
+
     def free_bytes(self) -> int | None:
         """Bytes that can still be allocated; None where the system does not say."""
         if self.kind == "cuda":

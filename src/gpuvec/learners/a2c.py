@@ -60,3 +60,4 @@ class A2C(OnPolicy):
         self.metrics[-len(self.learned) :] = torch.cat([metrics, norm.view(1)])
         if self.network.normalizer is not None:
             self.network.normalizer.update(s.obs[:-1], s.mask)
+        self.look_back()

@@ -26,6 +26,7 @@ from torch import Tensor
 from gpuvec.learners.ddpg_args import Args
 from gpuvec.learners.deterministic import DeterministicActorCritic
 from gpuvec.learners.episodes import Episodes
+from gpuvec.learners.guard import Guard
 from gpuvec.learners.learner import Learner, states_of
 from gpuvec.learners.masked import mean
 from gpuvec.learners.optimizer import adam
@@ -85,6 +86,8 @@ class DDPG(Learner):
             self.network.normalizer.update(obs)
         self.replay = Replay.of(max(args.capacity // E, T), E, features, components, device, r.mask is not None)
         self.episodes = Episodes.of(E, device)
+        whole = {"improve": ("a mean over the minibatches, such as the loss,", "a parameter")}
+        self.guard = Guard({"collect": ("a reward", "an action")}, whole, device)
         self.sampler = Sampler(device, args.seed)
         self.noise = torch.zeros(E, components, device=device)
         self.rounds = torch.zeros((), dtype=torch.int64, device=device)  # iterations, as the sampler reads them
@@ -116,6 +119,7 @@ class DDPG(Learner):
             r.action[t].copy_(net.centre + net.reach * drawn)
             self.env.step(r.action[t], out=out)
         self.rounds.add_(1)
+        self.guard.look_at_rows("collect", r.reward, r.action)
 
     @torch.no_grad()
     def remember(self) -> None:
@@ -143,6 +147,9 @@ class DDPG(Learner):
                 moves += 1
                 self.follow()
         of_actor /= max(moves, 1)
+        with torch.no_grad():
+            norms = torch.stack(torch._foreach_norm([*self.actor.values(), *self.critics.values()]))
+            self.guard.look_at("improve", self.metrics[4:], norms)
 
     def update_critics(self, batch: Transitions) -> Tensor:
         """One step towards the targets; (3,): loss, mean value, norm of the gradient."""

@@ -18,7 +18,10 @@ from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import name_of
 from gpuvec.learners.args import TrainingArgs
 from gpuvec.learners.graph import capture
+from gpuvec.learners.guard import Guard
 from gpuvec.learners.state import copies, restore
+
+FORMAT = 1  # of checkpoints; another number for each change that leaves older ones unreadable
 
 
 class Learner:
@@ -27,12 +30,15 @@ class Learner:
     names: tuple[str, ...] = ()  # of the metrics
     network: Any  # a module, and `players.Acting`
     parts: tuple[Callable[[], None], ...]
+    guard: Guard
 
     def __init__(self, args: TrainingArgs, env: Any) -> None:
         self.args, self.env, self.iteration = args, env, 0
+        self.seconds = 0.0  # of training
+        self.confirm = 0  # the iteration from which on an evaluation may confirm the target
         self.generator = torch.Generator(args.device).manual_seed(args.seed)
         self.first_weights = torch.Generator().manual_seed(args.seed)  # the same on every device
-        self.metrics = torch.zeros(len(self.names), device=args.device)
+        self.metrics = torch.zeros(len(self.names), dtype=torch.float64, device=args.device)
 
     def capture(self) -> None:
         """Records each part as a CUDA graph; what this runs leaves no trace in the learner or its environments."""
@@ -53,8 +59,15 @@ class Learner:
         self.iteration += 1
 
     def read(self) -> dict[str, float]:
-        """The metrics of the last iteration; the one place that waits for the device."""
-        return dict(zip(self.names, self.metrics.tolist(), strict=True))
+        """The metrics of the last iteration; the one place that waits for the device.
+
+        Raises:
+            NonFiniteError: the iteration met a number that is not finite.
+        """
+        numbers = torch.cat([self.metrics, self.guard.found.double()]).tolist()
+        metrics, found = numbers[: len(self.names)], numbers[len(self.names) :]
+        self.guard.check(found, self.iteration, self.args.env, self.env.num_envs // self.env.unwrapped.num_envs)
+        return dict(zip(self.names, metrics, strict=True))
 
     def tensors(self) -> dict[str, Any]:
         """All tensors that the next iteration depends on, as nested dicts."""
@@ -64,7 +77,8 @@ class Learner:
         """A checkpoint: copies of tensors, numbers and strings, from which training goes on as if it had not stopped."""
         return {
             **copies(self.tensors()), "generator": self.generator.get_state(), "env": self.env.state_dict(),
-            "iteration": self.iteration, "algorithm": name_of(self.args), "args": asdict(self.args),
+            "iteration": self.iteration, "seconds": self.seconds, "confirm": self.confirm,
+            "format": FORMAT, "algorithm": name_of(self.args), "args": asdict(self.args),
         }  # fmt: skip
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -75,6 +89,8 @@ class Learner:
         """
         if saved["algorithm"] != name_of(self.args):
             raise StateError(f"this checkpoint is of {saved['algorithm']}; it cannot go on with {name_of(self.args)}.")
+        if saved["args"]["env"] != self.args.env:
+            raise StateError(f"this checkpoint is of {saved['args']['env']}; it cannot go on in {self.args.env}.")
         if saved["generator"].shape != self.generator.get_state().shape:
             raise StateError(
                 f"this checkpoint was written on {saved['args']['device']}; it cannot go on on {self.args.device}."
@@ -83,7 +99,7 @@ class Learner:
         restore(own, {name: saved.get(name, {}) for name in own})
         self.generator.set_state(saved["generator"].cpu())
         self.env.load_state_dict(saved["env"])
-        self.iteration = saved["iteration"]
+        self.iteration, self.seconds, self.confirm = saved["iteration"], saved["seconds"], saved["confirm"]
 
 
 def states_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, Any]:

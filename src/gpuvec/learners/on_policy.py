@@ -24,6 +24,7 @@ from torch import Tensor
 from gpuvec.learners.advantage import gae
 from gpuvec.learners.args import OnPolicyArgs
 from gpuvec.learners.episodes import Episodes
+from gpuvec.learners.guard import Guard
 from gpuvec.learners.learner import Learner, states_of
 from gpuvec.learners.masked import var_mean
 from gpuvec.learners.networks import ActorCritic
@@ -93,6 +94,8 @@ class OnPolicy(Learner):
         )  # fmt: skip
         s.obs[T].copy_(obs)
         self.episodes = Episodes.of(E, device)
+        rows = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
+        self.guard = Guard(rows, {"improve": ("a mean over the minibatches, such as the loss,", "a parameter")}, device)
         self.out = [
             {"obs": s.obs[t + 1], "reward": s.reward[t], "terminated": s.terminated[t], "truncated": s.truncated[t],
              "final_obs": s.final_obs[t], "_final_obs": s.ended[t], **({} if s.mask is None else {"agent_mask": s.mask[t]})}
@@ -116,6 +119,7 @@ class OnPolicy(Learner):
             s.action[t].copy_(action)
             s.log_prob[t].copy_(policy.log_prob(action))
             self.env.step(self.network.control(action), out=out)
+        self.guard.look_at_rows("collect", s.reward, s.log_prob)
 
     @torch.no_grad()
     def estimate(self) -> None:
@@ -127,6 +131,7 @@ class OnPolicy(Learner):
         over = s.ended if s.mask is None else s.ended | s.terminated  # who leaves is done, while its env goes on
         s.advantage.copy_(gae(s.reward, s.value, next_value, s.terminated, over, a.gamma, a.gae_lambda))
         torch.add(s.advantage, s.value, out=s.target)
+        self.guard.look_at_rows("estimate", s.value, s.advantage)
         last = over if s.mask is None else over & s.mask
         episodes, returns, lengths = self.episodes.add(s.reward, last, s.mask)
         unexplained = var_mean(s.advantage, s.mask)[0] / var_mean(s.target, s.mask)[0]  # target - value is the advantage
@@ -136,6 +141,12 @@ class OnPolicy(Learner):
     def improve(self) -> None:
         """Learns from the rollout, and writes the metrics in `learned`."""
         raise NotImplementedError
+
+    @torch.no_grad()
+    def look_back(self) -> None:
+        """At the end of `improve`: whether all that was learned is finite."""
+        norms = torch.stack(torch._foreach_norm(list(self.parameters.values())))
+        self.guard.look_at("improve", self.metrics[-len(self.learned) :], norms)
 
     def update(self, loss: Tensor) -> Tensor:
         """One step of Adam against the gradient of `loss`, whose norm, before it is clipped, is returned."""

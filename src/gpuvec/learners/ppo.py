@@ -52,3 +52,4 @@ class PPO(OnPolicy):
         learned /= a.epochs * a.minibatches
         if self.network.normalizer is not None:  # not before: ratios are to policies of the same observations
             self.network.normalizer.update(s.obs[:-1], s.mask)
+        self.look_back()

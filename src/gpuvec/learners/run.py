@@ -4,83 +4,73 @@ runs/<env>__<algorithm>__<seed>__<time>/
     args.json        the settings, with nothing left open
     versions.json    packages, Python, platform, and the commit if gpuvec runs from a checkout
     metrics.jsonl    one line per iteration; null where there is no number yet
-    checkpoint.pt    tensors, numbers and strings; read with `weights_only=True`
+    checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
+    tensorboard/     if asked for
 """
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import platform
 import re
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import gpuvec
-from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import ARGS
+from gpuvec.learners.checkpoint import save
+from gpuvec.learners.sinks import SINKS, JsonLines, Sink
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
 
 class Run:
-    """The folder of one run, new at `runs`/<env>__<algorithm>__<seed>__<time>."""
+    """The folder of one run.
 
-    def __init__(self, runs: Path | str, algorithm: str, args: Mapping[str, Any]) -> None:
+    Args:
+        path: where it is.
+        args: the settings.
+        sinks: where metrics go besides metrics.jsonl, names of `sinks.SINKS`.
+        iteration: after which the run goes on; 0 for a new one.
+    """
+
+    def __init__(self, path: Path, args: Mapping[str, Any], sinks: Sequence[str] = (), iteration: int = 0) -> None:
+        self.path = path
+        steps = iteration * args["num_envs"] * args["num_steps"] if iteration else 0
+        self._sinks: list[Sink] = [JsonLines(path, iteration)]
+        self._sinks += [SINKS[name](path, args, steps) for name in sinks]
+
+    @classmethod
+    def new(cls, runs: Path | str, algorithm: str, args: Mapping[str, Any], sinks: Sequence[str] = ()) -> Run:
+        """A folder of its own, `runs`/<env>__<algorithm>__<seed>__<time>."""
         env = re.sub(r"[^\w.-]+", "-", args["env"])
-        name = f"{env}__{algorithm}__{args['seed']}__{time.strftime('%Y%m%d-%H%M%S')}"
-        self.path = _new_folder(Path(runs) / name)
-        (self.path / "args.json").write_text(json.dumps(dict(args), indent=2) + "\n")
-        (self.path / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")
-        self._metrics = (self.path / "metrics.jsonl").open("a", buffering=1)
+        path = _new_folder(Path(runs) / f"{env}__{algorithm}__{args['seed']}__{time.strftime('%Y%m%d-%H%M%S')}")
+        (path / "args.json").write_text(json.dumps(dict(args), indent=2) + "\n")
+        (path / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")
+        return cls(path, args, sinks)
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Adds a line to the metrics."""
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._metrics.write(json.dumps(finite) + "\n")
+        """Hands the metrics of an iteration on."""
+        for sink in self._sinks:
+            sink.log(metrics)
 
     def save(self, checkpoint: Mapping[str, Any]) -> Path:
-        """Writes the checkpoint in one move: whoever reads it finds the old one or the new one, never a part."""
-        path, part = self.path / "checkpoint.pt", self.path / "checkpoint.pt.part"
-        with part.open("wb") as file:
-            torch.save(dict(checkpoint), file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        return path
+        """Writes the checkpoint, of which the last two are kept."""
+        return save(self.path, checkpoint)
 
     def close(self) -> None:
-        """Closes the metrics file."""
-        self._metrics.close()
+        """Nothing will follow."""
+        for sink in self._sinks:
+            sink.close()
 
 
-def load(place: Path | str) -> dict[str, Any]:
-    """The checkpoint in that file or run folder, on the CPU. It is data only: reading it executes none of its content.
-
-    Raises:
-        FileNotFoundError: there is none.
-        StateError: the file is no checkpoint.
-    """
-    path = Path(place)
-    path = path / "checkpoint.pt" if path.is_dir() else path
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}; give a run folder or the checkpoint.pt in one.")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise StateError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
-    if not isinstance(checkpoint, dict) or not {"algorithm", "args", "network"} <= checkpoint.keys():
-        raise StateError(f"{path} is no checkpoint of a gpuvec learner.")
-    if checkpoint["algorithm"] not in ARGS:
-        raise StateError(f"{path} is a checkpoint of {checkpoint['algorithm']!r}; this version has {', '.join(ARGS)}.")
-    return checkpoint
+def changed(path: Path) -> dict[str, tuple[str | None, str | None]]:
+    """{package: (then, now)} of what the run in `path` depended on and is now another."""
+    then, now = json.loads((path / "versions.json").read_text()), versions()
+    return {name: (then.get(name), now[name]) for name in now if then.get(name) != now[name]}
 
 
 def versions() -> dict[str, str | None]:

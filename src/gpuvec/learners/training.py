@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import torch
 
 from gpuvec.engine.device import device as named_device
 from gpuvec.learners.algorithms import learner_of
@@ -38,12 +39,14 @@ def train(
     Args:
         args: the settings, which tell the algorithm.
         on_iteration: called after each iteration with the learner and the metrics.
-        checkpoint: where to go on.
+        checkpoint: where to go on: of the same environment, algorithm and network; other settings may differ.
 
     Raises:
         ValueError, DeviceError, StateError: settings, a device or a checkpoint that do not fit.
+        NonFiniteError: an iteration met a number that is not finite; `on_iteration` does not see it.
     """
-    args = args.resolved(str(named_device(args.device)))
+    device = named_device(args.device)
+    args = args.resolved(str(device))
     env_args: dict[str, Any] = {"device": args.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
     env_args |= args.params
     with settings(args.device, args.threads), closing(gym.make_vec(args.env, args.num_envs or 1, **env_args)) as env:
@@ -52,22 +55,30 @@ def train(
             learner.load_state_dict(checkpoint)
         if args.device != "cpu":
             learner.capture()
+
+        def memory() -> int:
+            """Bytes of the GPU that this process has taken for arrays."""
+            return 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
+
         history: list[dict[str, float]] = []
-        begin = before = time.perf_counter()
-        confirm = 0  # the iteration from which on an evaluation may confirm the target
+        before = time.perf_counter()
         while learner.iteration < args.iterations:
             learner.iterate()
             metrics = learner.read()
             now, done = time.perf_counter(), learner.iteration
-            rate, before = args.batch_size / (now - before), now
-            progress = {"iteration": done, "steps": done * args.batch_size, "seconds": now - begin, "steps_per_second": rate}
+            took, before = now - before, now
+            learner.seconds += took
+            progress = {"iteration": done, "steps": done * args.batch_size, "seconds": learner.seconds}
+            progress |= {"steps_per_second": args.batch_size / took, "gpu_memory": float(memory())}
             history.append({**progress, **metrics})
-            if on_iteration is not None:
-                on_iteration(learner, history[-1])
-            if args.target_return is not None and metrics["last_return"] >= args.target_return and done >= confirm:
+            reached = False
+            if args.target_return is not None and metrics["last_return"] >= args.target_return and done >= learner.confirm:
                 # Those episodes began under older policies, and a policy that has nothing left to learn drifts.
                 returns = evaluate(learner.network, args.env, seed=args.seed + 1, device=args.device, params=args.params)
-                if float(returns.mean()) >= args.target_return:
-                    break
-                confirm = done + ITERATIONS_TO_CONFIRM
+                reached = float(returns.mean()) >= args.target_return
+                learner.confirm = done + ITERATIONS_TO_CONFIRM
+            if on_iteration is not None:
+                on_iteration(learner, history[-1])
+            if reached:
+                break
         return Result(args, learner.network, history, learner.state_dict())

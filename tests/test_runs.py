@@ -1,0 +1,313 @@
+"""Training runs that are killed, interrupted or spoilt: what is kept, how they go on, and where their metrics go."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tyro")
+
+from gpuvec import Single, register, uniform
+from gpuvec.cli import main
+from gpuvec.errors import MissingExtraError, NonFiniteError, StateError
+from gpuvec.learners import sinks
+from gpuvec.learners.algorithms import args_of
+from gpuvec.learners.checkpoint import load, saved
+from gpuvec.learners.guard import Guard
+from gpuvec.learners.training import train
+
+SMALL = ["--num-envs", "8", "--num-steps", "16", "--episodes", "1", "--hidden", "16", "--normalize"]
+ENVS = {"ppo": "gpuvec/CartPole-v1", "a2c": "gpuvec/CartPole-v1", "ddpg": "gpuvec/Pendulum-v1"}
+MORE = {"ppo": [], "a2c": [], "ddpg": ["--capacity", "4000", "--minibatch", "32", "--updates", "2", "--learning-starts", "256"]}
+TIMES = ("seconds", "steps_per_second", "gpu_memory")
+
+
+def command(algorithm: str, runs: Path, device: str = "cpu", iterations: int = 100) -> list[str]:
+    arguments = ["train", "--algorithm", algorithm, "--env", ENVS[algorithm], "--device", device, "--runs", str(runs)]
+    return [*arguments, "--total-steps", str(128 * iterations), *SMALL, *MORE[algorithm]]
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+def same(a: Any, b: Any, path: str = "") -> None:
+    if isinstance(a, Mapping):
+        assert a.keys() == b.keys(), path
+        for name in a.keys() - {"seconds"}:
+            same(a[name], b[name], f"{path}.{name}")
+    elif isinstance(a, torch.Tensor):
+        bits = {torch.float32: torch.int32, torch.float64: torch.int64}.get(a.dtype, a.dtype)
+        assert torch.equal(a.view(bits), b.view(bits)), path
+    else:
+        assert a == b, path
+
+
+# Ends without a word once 57 iterations are logged, as a machine does that loses its power.
+KILLED = """
+import os, signal, sys
+from gpuvec.learners import sinks
+log = sinks.JsonLines.log
+def last(self, metrics):
+    log(self, metrics)
+    if metrics["iteration"] == 57:
+        os.kill(os.getpid(), signal.SIGKILL)
+sinks.JsonLines.log = last
+from gpuvec.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "ddpg"])
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not(device: str, algorithm: str, tmp_path: Path) -> None:
+    for where in ("whole", "killed"):
+        arguments = command(algorithm, tmp_path / where, device)
+        if where == "whole":
+            assert main(arguments) == 0
+        else:
+            done = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True, text=True, check=False)
+            assert done.returncode == -signal.SIGKILL, done.stderr
+    (whole,), (killed,) = ((tmp_path / where).iterdir() for where in ("whole", "killed"))
+    assert [path.name for path in saved(killed)] == ["checkpoint-50.pt"]
+    assert len(rows_of(killed)) == 57
+    assert main(["resume", str(killed), "--episodes", "1"]) == 0
+    assert [path.name for path in saved(killed)] == ["checkpoint-50.pt", "checkpoint-100.pt"]
+    same(load(killed), load(whole))
+    assert rows_of(killed) == rows_of(whole)
+
+
+def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    assert main([*command("ppo", tmp_path, iterations=7), "--checkpoint-every", "2"]) == 0
+    (run,) = tmp_path.iterdir()
+    assert [path.name for path in saved(run)] == ["checkpoint-6.pt", "checkpoint-7.pt"]
+    newest = saved(run)[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    with pytest.raises(StateError, match=r"checkpoint-7.pt cannot be read .* The one before it is .*checkpoint-6.pt"):
+        load(run)
+    assert load(saved(run)[0])["iteration"] == 6
+
+
+class TestResume:
+    def test_more_steps(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(command("ppo", tmp_path, iterations=3)) == 0
+        (run,) = tmp_path.iterdir()
+        assert main(["resume", str(run)]) == 1
+        assert "is complete, with 3 iterations: give a larger --total-steps" in capsys.readouterr().err
+        assert main(["resume", str(run), "--total-steps", str(5 * 128), "--episodes", "1"]) == 0
+        assert [row["iteration"] for row in rows_of(run)] == [1, 2, 3, 4, 5]
+
+    def test_versions_that_changed_are_named(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(command("ppo", tmp_path, iterations=3)) == 0
+        (run,) = tmp_path.iterdir()
+        versions = json.loads((run / "versions.json").read_text())
+        (run / "versions.json").write_text(json.dumps({**versions, "numpy": "1.0"}))
+        assert main(["resume", str(run), "--total-steps", str(4 * 128), "--episodes", "1"]) == 0
+        assert f"numpy was 1.0 and is {versions['numpy']} now" in capsys.readouterr().out
+
+    def test_what_is_no_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["resume", str(tmp_path)]) == 1
+        assert "is no run folder" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"format": 0}, r"has the format 0; this gpuvec reads \d+"),
+            ({"algorithm": "sac"}, "checkpoint of 'sac'"),
+        ],
+    )
+    def test_a_checkpoint_of_another_version(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+        assert main(command("ppo", tmp_path, iterations=2)) == 0
+        (run,) = tmp_path.iterdir()
+        torch.save({**load(run), **change}, run / "checkpoint-3.pt")
+        with pytest.raises(StateError, match=words):
+            load(run)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"env": "gpuvec/Acrobot-v1"}, r"is of gpuvec/CartPole-v1; it cannot go on in gpuvec/Acrobot-v1"),
+            ({"num_envs": 4}, "4"),
+            ({"hidden": (8,)}, "must have shape"),
+        ],
+    )
+    def test_a_checkpoint_of_another_training(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+        assert main(command("ppo", tmp_path, iterations=2)) == 0
+        (run,) = tmp_path.iterdir()
+        checkpoint = load(run)
+        args = args_of("ppo")(**{**checkpoint["args"], "total_steps": 5 * 128, **change})
+        with pytest.raises(StateError, match=words):
+            train(args, checkpoint=checkpoint)
+
+
+# Sends itself the signal of Ctrl-C in the midst of the fifth iteration.
+INTERRUPTED = """
+import os, signal, sys
+from gpuvec.learners.on_policy import OnPolicy
+estimate, calls = OnPolicy.estimate, []
+def interrupted(self):
+    calls.append(1)
+    if len(calls) == 5:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    estimate(self)
+OnPolicy.estimate = interrupted
+from gpuvec.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_ends_the_iteration_and_saves(sent: str, tmp_path: Path) -> None:
+    arguments = command("ppo", tmp_path, iterations=20)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, sent, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 128 + getattr(signal, sent), done.stderr
+    (run,) = tmp_path.iterdir()
+    assert done.stdout.splitlines()[-1] == f"stopped    after 5 of 20 iterations; to go on: gpuvec resume {run}"
+    assert load(run)["iteration"] == 5
+    assert main(["resume", str(run), "--episodes", "1"]) == 0
+    assert main(command("ppo", tmp_path / "whole", iterations=20)) == 0
+    (whole,) = (tmp_path / "whole").iterdir()
+    same(load(run), load(whole))
+
+
+class Clock(NamedTuple):
+    time: int
+    late: bool
+
+
+class NoParams(NamedTuple):
+    pass
+
+
+# Some of the rows, from the 40th step on, get a reward that is no number.
+SPOILT = Single(
+    state=Clock,
+    params=NoParams(),
+    reset=lambda key, p: Clock(0, uniform(key, 0, 0.0, 1.0) < 0.4),
+    step=lambda s, action, key, p: (Clock(s.time + 1, s.late), float("nan") if s.late and s.time >= 39 else 1.0, False),
+    observe=lambda s, p: (1.0 if s.late else 0.0,),
+    spaces=lambda p: (Box(-1.0, 1.0, (1,)), Discrete(2)),
+)
+register("tests/Spoilt-v0", SPOILT)
+
+
+class TestNumbersThatAreNotFinite:
+    def test_training_stops_and_names_part_iteration_and_row(self, device: str) -> None:
+        import gymnasium as gym
+
+        env = gym.make_vec("tests/Spoilt-v0", 8, device="cpu", output="numpy")
+        obs, _ = env.reset(seed=3)
+        row = int(obs[:, 0].argmax())
+        assert 0 < row < 8
+        args = args_of("ppo")(env="tests/Spoilt-v0", device=device, num_envs=8, num_steps=16, total_steps=5000, seed=3)
+        seen: list[float] = []
+        with pytest.raises(
+            NonFiniteError, match=rf"a reward is not finite: seen by collect in iteration 3, row {row} of tests/"
+        ):
+            train(args, lambda learner, metrics: seen.append(metrics["iteration"]))
+        assert seen == [1, 2]
+
+    @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "ddpg"])
+    def test_what_is_learned_is_looked_at(self, device: str, algorithm: str) -> None:
+        env: dict[str, Any] = {"env": ENVS[algorithm], "device": device, "num_envs": 8, "num_steps": 16, "total_steps": 5000}
+        args = args_of(algorithm)(**env, **({"learning_starts": 0} if algorithm == "ddpg" else {}))
+
+        def spoil(learner: Any, metrics: dict[str, float]) -> None:
+            if metrics["iteration"] == 4:
+                with torch.no_grad():
+                    part = learner.network.critics[0] if algorithm == "ddpg" else learner.network.critic
+                    part[0].weight[0, 0] = torch.inf
+
+        words = "seen by improve" if algorithm == "ddpg" else "seen by (estimate|improve)"
+        with pytest.raises(NonFiniteError, match=rf"is not finite: {words} in iteration 5"):
+            train(args, spoil)
+
+    def test_the_last_checkpoint_is_kept(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        arguments = ["train", "--env", "tests/Spoilt-v0", "--device", "cpu", "--seed", "3", "--runs", str(tmp_path), *SMALL]
+        assert main([*arguments, "--total-steps", "5000", "--checkpoint-every", "1"]) == 1
+        (run,) = tmp_path.iterdir()
+        assert f"The last checkpoint from before is {run}/checkpoint-2.pt." in capsys.readouterr().err
+        assert load(run)["iteration"] == 2
+
+    def test_the_agent_is_named(self) -> None:
+        guard = Guard({"collect": ("a reward", "an action")}, {"improve": ("the loss",)}, "cpu")
+        values = torch.ones(4, 6, 2)
+        guard.look_at_rows("collect", values[..., 0], values)
+        guard.look_at("improve", values)
+        guard.check(guard.found.tolist(), 1, "a/B-v0", 3)
+        values[2, 5, 1] = torch.nan
+        guard.look_at_rows("collect", values[..., 0], values)
+        guard.look_at("improve", values)
+        with pytest.raises(
+            NonFiniteError, match=r"an action is not finite: seen by collect in iteration 7, row 1, agent 2, of a/B"
+        ):
+            guard.check(guard.found.tolist(), 7, "a/B-v0", 3)
+
+
+class Tracked:
+    """What Weights & Biases and trackio offer, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.points: list[tuple[dict[str, float], int]] = []
+        self.finished = 0
+
+    def init(self, **given: Any) -> Tracked:
+        self.asked.append(given)
+        return self
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self.points.append((metrics, step))
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+class TestSinks:
+    def test_tensorboard(self, tmp_path: Path) -> None:
+        loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        assert main([*command("ppo", tmp_path, iterations=3), "--log", "tensorboard"]) == 0
+        (run,) = tmp_path.iterdir()
+        assert main(["resume", str(run), "--total-steps", str(5 * 128), "--episodes", "1", "--log", "tensorboard"]) == 0
+        events = loader.EventAccumulator(str(run / "tensorboard"))
+        events.Reload()
+        assert {"return", "entropy", "grad_norm", "steps_per_second"} <= set(events.Tags()["scalars"])
+        points = events.Scalars("entropy")
+        assert [point.step for point in points] == [128, 256, 384, 512, 640]
+        assert [point.value for point in points] == pytest.approx([row["entropy"] for row in rows_of(run)])
+
+    @pytest.mark.parametrize("package", ["wandb", "trackio"])
+    def test_trackers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+        tracked = Tracked()
+        monkeypatch.setitem(sys.modules, package, tracked)
+        assert main([*command("ppo", tmp_path, iterations=3), "--log", package]) == 0
+        (run,) = tmp_path.iterdir()
+        (asked,) = tracked.asked
+        assert (asked["project"], asked["name"]) == ("gpuvec", run.name)
+        assert asked["config"]["env"] == "gpuvec/CartPole-v1"
+        assert [step for _, step in tracked.points] == [128, 256, 384]
+        rows = [{k: v for k, v in row.items() if v is not None} for row in rows_of(run)]
+        assert [{k: v for k, v in point.items() if k not in TIMES} for point, _ in tracked.points] == rows
+        assert tracked.finished == 1
+
+    def test_one_that_is_not_installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "trackio", None)
+        with pytest.raises(MissingExtraError, match=r"metrics cannot go to trackio .*: pip install trackio"):
+            sinks.require(["trackio"])
+
+    def test_lines_that_were_written_after_the_checkpoint_are_taken_back(self, tmp_path: Path) -> None:
+        (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n{"itera')
+        log = sinks.JsonLines(tmp_path, 2)
+        log.log({"iteration": 3, "return": float("nan")})
+        log.close()
+        lines = (tmp_path / "metrics.jsonl").read_text()
+        assert lines == '{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3, "return": null}\n'
