@@ -2,82 +2,125 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.advantage import gae  # needs torch
+from gpuvec.learners.advantage import Advantage  # needs torch
 from gpuvec.learners.episodes import Episodes  # likewise
 
-GAMMA, LAM = 0.5, 0.5
-D = torch.float64
+NAN = math.nan
 
 
-def column(*values: float):
-    return torch.tensor(values, dtype=D).unsqueeze(1)
+def column(*values: float) -> Any:
+    return torch.tensor(values, dtype=torch.float32).unsqueeze(1)
 
 
-def flags(*values: int):
+def flags(*values: int) -> Any:
     return torch.tensor(values, dtype=torch.bool).unsqueeze(1)
 
 
-def two_states(terminated: torch.Tensor, next_value: torch.Tensor | None = None) -> torch.Tensor:
+def estimated(backend: str, gamma: float, lam: float, *rollout: Any) -> tuple[Any, Any]:
+    """(advantage, target) on the CPU, of reward, value, final_value, terminated and ended."""
+    place = "cuda:0" if backend == "cuda" else "cpu"
+    found = Advantage(backend if backend == "simulator" else place, gamma, lam)(*(x.to(place) for x in rollout))
+    return found[0].cpu(), found[1].cpu()
+
+
+def two_states(backend: str, terminated: Any, final: float = 8.0) -> Any:
     """A chain of two states, A -> B -> end, visited twice: V(A) = 2, V(B) = 4, V(after B) = 8; rewards 1 and 3.
 
-    The first visit ends at step 1 by `terminated` or else by truncation; the second goes on after the rollout.
+    The first visit ends at step 1 by `terminated` or else by truncation; the second goes on after the rollout. Where no
+    episode ends, the value of a final observation is nobody's.
     """
-    after = column(4, 8, 4, 8) if next_value is None else next_value
-    return gae(column(1, 3, 1, 3), column(2, 4, 2, 4), after, terminated, flags(0, 1, 0, 0), GAMMA, LAM)
+    value, last = column(2, 4, 2, 4, 8), column(NAN, final, NAN, NAN)
+    return estimated(backend, 0.5, 0.5, column(1, 3, 1, 3), value, last, terminated, flags(0, 1, 0, 0))[0]
 
 
-def test_termination_looks_at_no_next_value() -> None:
+def test_termination_looks_at_no_next_value(backend: str) -> None:
     # delta: A 1 + 0.5 * 4 - 2 = 1; B, terminated: 3 - 4 = -1; B, going on: 3 + 0.5 * 8 - 4 = 3. Decay 0.25.
     expected = column(1 + 0.25 * -1, -1, 1 + 0.25 * 3, 3)
-    assert torch.equal(two_states(flags(0, 1, 0, 0)), expected)
+    assert torch.equal(two_states(backend, flags(0, 1, 0, 0)), expected)
+    assert torch.equal(two_states(backend, flags(0, 1, 0, 0), NAN), expected)  # whatever it is
 
 
-def test_truncation_looks_at_the_final_observation() -> None:
+def test_truncation_looks_at_the_final_observation(backend: str) -> None:
     expected = column(1 + 0.25 * 3, 3, 1 + 0.25 * 3, 3)  # as if it went on, yet nothing of the next episode
-    assert torch.equal(two_states(flags(0, 0, 0, 0)), expected)
+    assert torch.equal(two_states(backend, flags(0, 0, 0, 0)), expected)
 
 
-def test_a_bootstrap_of_zero_at_truncations_is_told_apart() -> None:
-    """The common fault, a truncation treated as a termination, gives another advantage in both states of that episode."""
-    truth, fault = two_states(flags(0, 0, 0, 0)), two_states(flags(0, 1, 0, 0))
+def test_a_truncation_treated_as_a_termination_is_told_apart(backend: str) -> None:
+    """The common fault gives another advantage in both states of that episode."""
+    truth, fault = two_states(backend, flags(0, 0, 0, 0)), two_states(backend, flags(0, 1, 0, 0))
     assert (truth[:2] != fault[:2]).all()
     assert torch.equal(truth[2:], fault[2:])
 
 
-def test_the_value_after_a_termination_does_not_count_whatever_it_is() -> None:
-    odd = column(4, float("nan"), 4, 8)
-    assert torch.equal(two_states(flags(0, 1, 0, 0), odd), two_states(flags(0, 1, 0, 0)))
+def test_an_agent_that_leaves_is_done_while_its_environment_goes_on(backend: str) -> None:
+    none = flags(0, 0, 0, 0)
+    rollout = column(1, 3, 1, 3), column(2, 4, 2, 4, 8), column(NAN, NAN, NAN, NAN), flags(0, 1, 0, 0), none
+    advantage, _ = estimated(backend, 0.5, 0.5, *rollout)
+    assert torch.equal(advantage, column(1 + 0.25 * -1, -1, 1 + 0.25 * 3, 3))
 
 
-def test_it_is_the_weighted_sum_of_the_deltas() -> None:
-    """Equation 16 of the paper, term by term, over random episodes."""
-    steps, envs, gamma, lam = 23, 7, 0.97, 0.9
+@pytest.mark.parametrize("steps", [1, 15, 16, 23, 32])
+def test_it_is_the_weighted_sum_of_the_deltas(device: str, steps: int) -> None:
+    """Equation 16 of the paper, term by term in float64, over random episodes."""
+    envs, gamma, lam = 7, 0.97, 0.9
     generator = torch.Generator().manual_seed(0)
-    reward, value, after = torch.randn(3, steps, envs, generator=generator, dtype=D)
+    reward, value, final = torch.randn(3, steps + 1, envs, generator=generator)
+    reward, final = reward[:steps].contiguous(), final[:steps].contiguous()
     terminated = torch.rand(steps, envs, generator=generator) < 0.1
     ended = terminated | (torch.rand(steps, envs, generator=generator) < 0.1)
-    expected = torch.zeros(steps, envs, dtype=D)
+    after = torch.where(ended, final, value[1:]).double()
+    expected = torch.zeros(steps, envs, dtype=torch.float64)
     for t in range(steps):
         for e in range(envs):
             for k in range(steps - t):
                 alive = 0.0 if terminated[t + k, e] else 1.0
-                delta = reward[t + k, e] + gamma * alive * after[t + k, e] - value[t + k, e]
+                delta = reward[t + k, e].double() + gamma * alive * after[t + k, e] - value[t + k, e].double()
                 expected[t, e] += (gamma * lam) ** k * delta
                 if ended[t + k, e]:
                     break
-    torch.testing.assert_close(gae(reward, value, after, terminated, ended, gamma, lam), expected, rtol=1e-12, atol=1e-12)
+    advantage, target = estimated(device, gamma, lam, reward, value, final, terminated, ended)
+    torch.testing.assert_close(advantage.double(), expected, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(target, advantage + value[:-1], rtol=1e-6, atol=1e-6)
 
 
-def test_lambda_0_is_one_step_and_lambda_1_the_whole_return() -> None:
-    reward, value, after = column(1, 2, 4), column(10, 20, 30), column(20, 30, 40)
+def test_lambda_0_is_one_step_and_lambda_1_the_whole_return(backend: str) -> None:
     none = flags(0, 0, 0)
-    assert torch.equal(gae(reward, value, after, none, none, 0.5, 0.0), column(1 + 10 - 10, 2 + 15 - 20, 4 + 20 - 30))
+    rollout = column(1, 2, 4), column(10, 20, 30, 40), column(NAN, NAN, NAN), none, none
+    assert torch.equal(estimated(backend, 0.5, 0.0, *rollout)[0], column(1 + 10 - 10, 2 + 15 - 20, 4 + 20 - 30))
     whole = column(1 + 1 + 1 + 5 - 10, 2 + 2 + 10 - 20, 4 + 20 - 30)
-    assert torch.equal(gae(reward, value, after, none, none, 0.5, 1.0), whole)
+    assert torch.equal(estimated(backend, 0.5, 1.0, *rollout)[0], whole)
+
+
+def test_the_same_row_among_any_number_of_rows(device: str) -> None:
+    steps, envs = 19, 300
+    generator = torch.Generator().manual_seed(0)
+    reward, value, final = torch.randn(3, steps + 1, envs, generator=generator)
+    ended = torch.rand(steps, envs, generator=generator) < 0.1
+    whole = reward[:steps], value, final[:steps], ended & (reward[:steps] > 0), ended
+    part = [x[:, 41:74].contiguous() for x in whole]
+    found = estimated(device, 0.9, 0.8, *(x.contiguous() for x in whole))[0]
+    assert torch.equal(estimated(device, 0.9, 0.8, *part)[0], found[:, 41:74])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({0: torch.zeros(4, 2, dtype=torch.float64)}, TypeError, "reward must be torch.float32, got torch.float64"),
+        ({1: torch.zeros(4, 2)}, ValueError, r"value must be C-contiguous, of shape \(5, 2\) on cpu, got \(4, 2\) on cpu"),
+        ({4: torch.zeros(2, 4, dtype=torch.bool).T}, ValueError, "ended must be C-contiguous.*not contiguous"),
+    ],
+)
+def test_tensors_that_do_not_fit(change: dict[int, Any], error: type[Exception], words: str) -> None:
+    rollout = [torch.zeros(4, 2), torch.zeros(5, 2), torch.zeros(4, 2), *torch.zeros(2, 4, 2, dtype=torch.bool)]
+    with pytest.raises(error, match=words):
+        Advantage("cpu", 0.9, 0.9)(*(change.get(k, x) for k, x in enumerate(rollout)))
 
 
 def test_episode_sums_known_answer() -> None:

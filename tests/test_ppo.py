@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from gpuvec import Single, register, uniform  # after the package that it cannot do without
 from gpuvec.errors import StateError
-from gpuvec.learners.advantage import gae
+from gpuvec.learners.advantage import Advantage
 from gpuvec.learners.checkpoint import load
 from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.evaluate import evaluate, policy_of
@@ -25,6 +25,7 @@ from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.ppo import PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
 from gpuvec.learners.run import Run
+from gpuvec.learners.sampling import Sampler
 
 
 class Point(NamedTuple):
@@ -155,7 +156,7 @@ class TestFormulas:
         assert float(total.detach()) == pytest.approx(policy_loss + 0.5 * value_loss - 0.1 * entropy, rel=1e-5)
 
 
-class TestSampling:
+class TestDistributions:
     def test_categorical_agrees_with_torch(self) -> None:
         logits = 3.0 * torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
         ours, oracle = Categorical.of(logits), torch.distributions.Categorical(logits=logits)
@@ -177,24 +178,13 @@ class TestSampling:
         logits = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
         ours = MultiCategorical.of(logits, (3, 4))
         oracles = [torch.distributions.Categorical(logits=x) for x in logits.split((3, 4), -1)]
-        action = ours.sample(torch.Generator().manual_seed(0))
+        drawn = ours.draw(Sampler("cpu", 0), torch.zeros((), dtype=torch.int64), 0)
+        action = drawn.action
         assert action.shape == (50, 2)
+        torch.testing.assert_close(drawn.log_prob, ours.log_prob(action))
         torch.testing.assert_close(ours.log_prob(action), sum(o.log_prob(a) for o, a in zip(oracles, action.T, strict=True)))
         torch.testing.assert_close(ours.entropy(), sum(o.entropy() for o in oracles))
         assert torch.equal(ours.mode(), torch.stack([x.argmax(-1) for x in logits.split((3, 4), -1)], -1))
-
-    def test_categorical_samples_have_their_probabilities(self) -> None:
-        probs, n = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0]), 200_000
-        policy = Categorical.of(probs.log().expand(n, 5))
-        counts = torch.bincount(policy.sample(torch.Generator().manual_seed(3)), minlength=5)
-        bounds = 4.0 * (n * probs * (1.0 - probs)).sqrt()
-        assert ((counts - n * probs).abs() <= bounds).all()  # four standard deviations; none at all of the impossible one
-
-    def test_gaussian_samples_have_their_moments(self) -> None:
-        policy = Gaussian(torch.tensor([1.0, -2.0]).expand(100_000, 2), torch.tensor([0.5, 2.0]).log())
-        sample = policy.sample(torch.Generator().manual_seed(3))
-        torch.testing.assert_close(sample.mean(0), torch.tensor([1.0, -2.0]), atol=0.03, rtol=0)
-        torch.testing.assert_close(sample.std(0), torch.tensor([0.5, 2.0]), atol=0.03, rtol=0)
 
 
 class TestNetworks:
@@ -258,10 +248,10 @@ class TestRollout:
             ppo.estimate()
             s, a = ppo.storage, ppo.args
             with torch.no_grad():
-                successor = s.obs[1:].clone()
-                successor[s.ended] = s.final_obs[s.ended]
-                value, after = ppo.network.value(s.obs[:-1]), ppo.network.value(successor)
-            expected = gae(s.reward, value, after, s.terminated, s.terminated | s.truncated, a.gamma, a.gae_lambda)
+                value, last = ppo.network.value(s.obs), ppo.network.value(s.final_obs)
+            over = s.terminated | s.truncated
+            expected, _ = Advantage("cpu", a.gamma, a.gae_lambda)(s.reward, value, last, s.terminated, over)
+            value = value[:-1]
             torch.testing.assert_close(s.value, value)
             torch.testing.assert_close(s.advantage, expected)
             torch.testing.assert_close(s.target, expected + value)
@@ -431,10 +421,13 @@ class TestEvaluation:
         returns = evaluate(network, "gpuvec/CartPole-v1", device="cpu", greedy=False)
         twin = gym.make_vec("gpuvec/CartPole-v1", 100, device="cpu", output="torch", buffers=1)
         obs, _ = twin.reset(seed=0)
-        generator, expected, playing = torch.Generator().manual_seed(0), torch.zeros(100), torch.ones(100, dtype=torch.bool)
+        sampler, expected, playing = Sampler("cpu", 0), torch.zeros(100), torch.ones(100, dtype=torch.bool)
+        none, step = torch.zeros((), dtype=torch.int64), 0
         while playing.any():
             with torch.no_grad():
-                obs, reward, terminated, truncated, _ = twin.step(network.policy(obs).sample(generator))
+                action = network.policy(obs).draw(sampler, none, step).action
+                obs, reward, terminated, truncated, _ = twin.step(action)
+            step += 1
             expected += torch.where(playing, reward, 0.0)
             playing &= ~terminated & ~truncated
         assert returns.tolist() == expected.tolist()

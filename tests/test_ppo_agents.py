@@ -100,8 +100,8 @@ def episodes_of(mask: Any, over: Any) -> Any:
 class TestEstimates:
     def test_of_a_rollout_against_the_environment_s_own_record(self) -> None:
         """The environment plays the same actions once more; advantages follow from its (E, A) arrays."""
-        ppo, gamma, lam = learner(), 0.9, 0.8
-        ppo.args = Args(**{**ppo.args.__dict__, "gamma": gamma, "gae_lambda": lam})
+        gamma, lam = 0.9, 0.8
+        ppo = learner(gamma=gamma, gae_lambda=lam)
         ppo.collect()
         ppo.estimate()
         s = ppo.storage

@@ -1,37 +1,100 @@
-"""Generalised advantage estimation (Schulman, Moritz, Levine, Jordan and Abbeel, 2016, arXiv:1506.02438)."""
+"""Generalised advantage estimation (Schulman, Moritz, Levine, Jordan and Abbeel, 2016, arXiv:1506.02438), as one kernel.
+
+Letters: T steps, E rows.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from gpuvec.engine.jit import generated, inline
+from gpuvec.engine.memory import Access
+from gpuvec.engine.rowwise import Rowwise
+from gpuvec.learners.launches import Expected, Launches
 
-def gae(
-    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, ended: Tensor, gamma: float, lam: float
-) -> Tensor:
+f32, i64, b1 = np.float32, np.int64, np.bool_
+AHEAD = 16  # steps that a thread reads before it adds any up: what one waits for memory, all of them wait together
+
+
+class Advantage:
     """The advantage of each step: the sum over k of (gamma lam)^k delta[t + k], up to the end of the episode.
 
-    delta = reward + gamma next_value - value, and no next_value after a termination. A truncated episode goes on without
-    us, so its last step does look ahead; but the sum stops there too, because the next row is another episode's.
+    delta = reward + gamma V(next) - V, and no V(next) after a termination. A truncated episode goes on without us, so its
+    last step does look ahead, to V of its final observation; but the sum stops there too, because the next row is another
+    episode's.
 
     Args:
-        reward: (T, E) float.
-        value: (T, E), V of the observation that the step began with.
-        next_value: (T, E), V of the observation that the step led to: the final one where the episode ended, not the first
-            one of the next episode.
-        terminated: (T, E) bool: the episode ended by the environment's rules.
-        ended: (T, E) bool: terminated or truncated.
+        device: "cpu" or "cuda:<index>".
         gamma: the discount factor.
         lam: lambda, which weighs long sums against the value function.
-
-    Returns:
-        (T, E), in the type of `reward`. The value function's targets are the advantage plus `value`.
     """
-    # torch.where and not a product: whatever V is of a terminal observation, even nan, it does not count.
-    delta = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
-    decay = (gamma * lam) * (~ended).to(reward.dtype)
-    advantage = torch.empty_like(delta)
-    advantage[-1] = delta[-1]
-    for t in range(len(delta) - 2, -1, -1):  # one kernel per step
-        torch.addcmul(delta[t], decay[t], advantage[t + 1], out=advantage[t])
-    return advantage
+
+    def __init__(self, device: str, gamma: float, lam: float) -> None:
+        self._launches = Launches(device)
+        self._factors = torch.tensor([gamma, gamma * lam], device=self._launches.place)
+
+    def __call__(
+        self,
+        reward: Tensor,
+        value: Tensor,
+        final_value: Tensor,
+        terminated: Tensor,
+        ended: Tensor,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """(advantage, target), (T, E) each; the value function's target is the advantage plus V.
+
+        Args:
+            reward: (T, E) float32.
+            value: (T + 1, E) float32: V of the observations that the steps began with, and of the one that the last led to.
+            final_value: (T, E) float32: where an episode ended, V of its final observation; anything elsewhere.
+            terminated: (T, E) bool: nothing follows. So it is for an agent that left, while its environment goes on.
+            ended: (T, E) bool: the episode of the environment is over, terminated or truncated.
+            out: where to write; None for new tensors.
+
+        Raises:
+            TypeError, ValueError: tensors of other types, shapes or devices.
+        """
+        steps, rows = reward.shape
+        advantage, target = out or (torch.empty_like(reward), torch.empty_like(reward))
+        of_steps: dict[str, Tensor] = {"reward": reward, "final_value": final_value, "advantage": advantage, "target": target}
+        flags = {"terminated": terminated, "ended": ended}
+        expected: dict[str, Expected] = dict.fromkeys(of_steps, ((steps, rows), torch.float32))
+        expected |= dict.fromkeys(flags, ((steps, rows), torch.bool))
+        expected |= {"value": ((steps + 1, rows), torch.float32), "factors": ((2,), torch.float32)}
+        tensors = {**of_steps, **flags, "value": value, "factors": self._factors}
+        work = Rowwise("advantage", (*tensors, "steps"), _column, threads=32)  # small blocks: rows are few
+        self._launches(work, rows, tensors, expected, [steps])
+        return advantage, target
+
+
+def _column(access: Access) -> Any:
+    """A row's steps, from the last to the first."""
+    load, store = access.load, access.store
+    reads = {"reward": "f32", "value": "f32", "final_value": "f32", "terminated": "b1", "ended": "b1"}
+
+    @inline
+    def add(b: Any, at: int, step: Any, after: Any, total: Any, gamma: Any, decay: Any) -> Any:
+        """(V, advantage) of a step, from V after it and the advantage of the next."""
+        reward, value, final_value, terminated, ended = step
+        following = f32(0.0) if terminated else final_value if ended else after  # chosen, not multiplied: it may be nan
+        delta = reward + gamma * following - value
+        total = delta if terminated or ended else delta + decay * total
+        store(b.advantage, at, total, f32)
+        store(b.target, at, total + value, f32)
+        return value, total
+
+    source = "def column(b, e):\n    gamma, decay = load(b.factors, 0, f32), load(b.factors, 1, f32)\n"
+    source += "    t, total, after = b.steps, f32(0.0), load(b.value, i64(b.steps) * b.n + e, f32)\n"
+    for count in (AHEAD, 1):
+        source += f"    while t >= {count}:\n        t -= {count}\n"
+        for k in reversed(range(count)):
+            step = ", ".join(f"load(b.{name}, at{k}, {dtype})" for name, dtype in reads.items())
+            source += f"        at{k} = i64(t + {k}) * b.n + e\n        step{k} = ({step})\n"
+        for k in reversed(range(count)):
+            source += f"        after, total = add(b, at{k}, step{k}, after, total, gamma, decay)\n"
+    return inline(generated("column", source, load=load, add=add, f32=f32, i64=i64, b1=b1))

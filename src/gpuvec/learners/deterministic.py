@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gpuvec.learners.networks import mlp
 from gpuvec.learners.normalizer import Normalizer
+from gpuvec.learners.sampling import Drawn, Sampler
 
 
 class Action(NamedTuple):
@@ -23,9 +24,9 @@ class Action(NamedTuple):
         """(..., K)."""
         return self.action
 
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """(..., K): the same."""
-        return self.action
+    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
+        """The same, which is certain."""
+        return Drawn(self.action, *self.action.new_zeros(2, *self.action.shape[:-1]))
 
 
 class DeterministicActorCritic(nn.Module):

@@ -1,4 +1,4 @@
-"""Distributions of actions as plain tensor arithmetic, which gradients pass through: what a policy's update asks of them.
+"""Distributions of actions: drawn by the sampler's kernels, and plain tensor arithmetic that gradients pass through.
 
 `torch.distributions` checks and broadcasts its arguments at every call, which costs several times the arithmetic itself;
 the tests compare with it. Nothing waits for the device, so all of it can be captured in a CUDA graph.
@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpuvec.learners.sampling import Drawn, Sampler
+
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -28,10 +30,10 @@ class Categorical(NamedTuple):
         """From unnormalised log-probabilities, (..., N)."""
         return cls(logits.log_softmax(-1))
 
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """(...,): the argmax of log-probability plus Gumbel noise; the negative logarithm of an Exp(1) number is such noise."""
-        noise = torch.empty_like(self.log_probs).exponential_(generator=generator).log_()
-        return (self.log_probs - noise).argmax(-1)
+    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
+        """An action of each row, with its log-probability; `iteration`, `step` and `out` as in `Sampler`."""
+        drawn = sampler.categorical(rows(self.log_probs), iteration, step, out=out)
+        return of_shape(drawn, self.log_probs.shape[:-1])
 
     def mode(self) -> Tensor:
         """(...,): the likeliest action."""
@@ -49,16 +51,19 @@ class Categorical(NamedTuple):
 class MultiCategorical(NamedTuple):
     """K independent choices, the k-th one of N_k; actions are (..., K) int64."""
 
+    logits: Tensor
+    """(..., N_1 + ... + N_K), not normalised."""
     choices: tuple[Categorical, ...]
 
     @classmethod
     def of(cls, logits: Tensor, sizes: Sequence[int]) -> MultiCategorical:
         """From the unnormalised log-probabilities of all choices, (..., N_1 + ... + N_K)."""
-        return cls(tuple(map(Categorical.of, logits.split(list(sizes), -1))))
+        return cls(logits, tuple(map(Categorical.of, logits.split(list(sizes), -1))))
 
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """(..., K)."""
-        return torch.stack([choice.sample(generator) for choice in self.choices], -1)
+    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
+        """As `Categorical.draw`."""
+        sizes = [choice.log_probs.shape[-1] for choice in self.choices]
+        return of_shape(sampler.categorical(rows(self.logits), iteration, step, sizes, out=out), self.logits.shape[:-1])
 
     def mode(self) -> Tensor:
         """(..., K): the likeliest of each choice."""
@@ -71,6 +76,16 @@ class MultiCategorical(NamedTuple):
     def entropy(self) -> Tensor:
         """(...,) in nats."""
         return sum_of(choice.entropy() for choice in self.choices)
+
+
+def rows(x: Tensor) -> Tensor:
+    """(R, N) of (..., N), contiguous."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def of_shape(drawn: Drawn, shape: tuple[int, ...]) -> Drawn:
+    """(..., K) of what was drawn for R rows."""
+    return Drawn(*(x.view(*shape, *x.shape[1:]) for x in drawn))
 
 
 def sum_of(tensors: Iterable[Tensor]) -> Tensor:
@@ -86,9 +101,10 @@ class Gaussian(NamedTuple):
     log_std: Tensor
     """(K,) or (..., K): the logarithm of the standard deviation."""
 
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """(..., K)."""
-        return self.mean + self.log_std.exp() * torch.empty_like(self.mean).normal_(generator=generator)
+    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
+        """As `Categorical.draw`."""
+        log_std = self.log_std if self.log_std.dim() == 1 else rows(self.log_std)
+        return of_shape(sampler.gaussian(rows(self.mean), log_std, iteration, step, out=out), self.mean.shape[:-1])
 
     def mode(self) -> Tensor:
         """(..., K): the mean."""

@@ -21,7 +21,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from gpuvec.learners.advantage import gae
+from gpuvec.learners.advantage import Advantage
 from gpuvec.learners.args import OnPolicyArgs
 from gpuvec.learners.episodes import Episodes
 from gpuvec.learners.guard import Guard
@@ -29,6 +29,7 @@ from gpuvec.learners.learner import Learner, states_of
 from gpuvec.learners.masked import var_mean
 from gpuvec.learners.networks import ActorCritic
 from gpuvec.learners.optimizer import adam
+from gpuvec.learners.sampling import Drawn, Sampler
 from gpuvec.learners.schedule import interpolated
 from gpuvec.vector.wrappers import FlattenAgents
 
@@ -94,6 +95,10 @@ class OnPolicy(Learner):
         )  # fmt: skip
         s.obs[T].copy_(obs)
         self.episodes = Episodes.of(E, device)
+        self.advantage = Advantage(device, args.gamma, args.gae_lambda)
+        self.sampler = Sampler(device, args.seed)
+        self.rounds = torch.zeros((), dtype=torch.int64, device=device)  # iterations, as the sampler reads them
+        self.entropy = torch.zeros(E, device=device)  # of the policy in the last step
         rows = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
         self.guard = Guard(rows, {"improve": ("a mean over the minibatches, such as the loss,", "a parameter")}, device)
         self.out = [
@@ -114,23 +119,21 @@ class OnPolicy(Learner):
         s = self.storage
         s.obs[0].copy_(s.obs[-1])
         for t, out in enumerate(self.out):
-            policy = self.network.policy(s.obs[t])
-            action = policy.sample(self.generator)
-            s.action[t].copy_(action)
-            s.log_prob[t].copy_(policy.log_prob(action))
-            self.env.step(self.network.control(action), out=out)
+            drawn = Drawn(s.action[t], s.log_prob[t], self.entropy)
+            self.network.policy(s.obs[t]).draw(self.sampler, self.rounds, t, drawn)
+            self.env.step(self.network.control(s.action[t]), out=out)
+        self.rounds.add_(1)
         self.guard.look_at_rows("collect", s.reward, s.log_prob)
 
     @torch.no_grad()
     def estimate(self) -> None:
         """Advantages and targets, from V of each step's true successor: a truncated episode's final observation counts."""
-        s, a = self.storage, self.args
+        s = self.storage
         value = self.network.value(s.obs)
-        next_value = torch.where(s.ended, self.network.value(s.final_obs), value[1:])
         s.value.copy_(value[:-1])
+        last_value = self.network.value(s.final_obs)
+        self.advantage(s.reward, value, last_value, s.terminated, s.ended, (s.advantage, s.target))
         over = s.ended if s.mask is None else s.ended | s.terminated  # who leaves is done, while its env goes on
-        s.advantage.copy_(gae(s.reward, s.value, next_value, s.terminated, over, a.gamma, a.gae_lambda))
-        torch.add(s.advantage, s.value, out=s.target)
         self.guard.look_at_rows("estimate", s.value, s.advantage)
         last = over if s.mask is None else over & s.mask
         episodes, returns, lengths = self.episodes.add(s.reward, last, s.mask)
@@ -172,4 +175,7 @@ class OnPolicy(Learner):
         """All tensors that the next iteration depends on, as nested dicts."""
         optimizer = states_of(self.optimizer, self.parameters)
         episodes = self.episodes._asdict()
-        return {"network": self.network.state_dict(), "optimizer": optimizer, "episodes": episodes, "obs": self.storage.obs[-1]}
+        return {
+            "network": self.network.state_dict(), "optimizer": optimizer, "episodes": episodes, "obs": self.storage.obs[-1],
+            "rounds": self.rounds,
+        }  # fmt: skip

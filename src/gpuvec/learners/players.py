@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from gpuvec.learners.sampling import Sampler
 
 
 class Acting(Protocol):
     """Networks that hold a policy."""
 
     def policy(self, obs: Tensor) -> Any:
-        """The distribution of actions at `obs`, with `mode()` and `sample(generator)`."""
+        """The distribution of actions at `obs`, with `mode()` and `draw(sampler, iteration, step)`."""
 
     def control(self, action: Tensor) -> Tensor:
         """What the environment takes for an action of the policy."""
@@ -27,11 +30,12 @@ def policy(network: Acting, *, greedy: bool = True, seed: int = 0) -> Player:
     """Who takes the network's likeliest action, or draws one if not `greedy`."""
 
     def player(envs: Any) -> Callable[[Tensor], Tensor]:
-        generator = torch.Generator(envs.device).manual_seed(seed)
+        sampler, steps = Sampler(str(envs.device), seed), count()
+        none = torch.zeros((), dtype=torch.int64, device=envs.device)
 
         def act(obs: Tensor) -> Tensor:
             found = network.policy(obs)
-            return network.control(found.mode() if greedy else found.sample(generator))
+            return network.control(found.mode() if greedy else found.draw(sampler, none, next(steps)).action)
 
         return act
 

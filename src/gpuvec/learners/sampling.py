@@ -5,16 +5,15 @@ Letters: R rows, N logits in all, H heads (components of a MultiDiscrete action)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpuvec.engine.device import Device
-from gpuvec.engine.device import device as named_device
-from gpuvec.engine.rowwise import Rowwise, launcher
+from gpuvec.engine.rowwise import Rowwise
 from gpuvec.learners.draws import KEY, categorical, gaussian, noisy
+from gpuvec.learners.launches import Launches
 
 
 class Drawn(NamedTuple):
@@ -39,10 +38,8 @@ class Sampler:
             raise ValueError(f"stream must be from 0 to 2047, got {stream}.")
         if not 0 <= seed < 2**63:
             raise ValueError(f"seed must be from 0 to 2**63 - 1, got {seed}.")
-        self._device: Device = named_device(device)
-        self._place = str(self._device) if self._device.kind == "cuda" else "cpu"
+        self._launches = Launches(device)
         self._seed, self._stream = seed, stream
-        self._launches: dict[Rowwise, Callable[..., None]] = {}
 
     def categorical(
         self,
@@ -161,31 +158,11 @@ class Sampler:
         return out
 
     def _launch(
-        self,
-        work: Rowwise,
-        members: Mapping[str, Any],
-        expected: Mapping[str, Any],
-        iteration: Tensor,
-        step: int,
-        rows: int,
+        self, work: Rowwise, tensors: Mapping[str, Any], expected: Mapping[str, Any], iteration: Tensor, step: int, rows: int
     ) -> None:
-        checks = {**expected, "iteration": ((), torch.int64)}
-        for name, tensor in {**members, "iteration": iteration}.items():
-            if tensor is None:
-                continue
-            shape, dtype = checks[name]
-            if tensor.dtype != dtype:
-                raise TypeError(f"{name} must be {dtype}, got {tensor.dtype}.")
-            if tensor.shape != shape or not tensor.is_contiguous() or str(tensor.device) != self._place:
-                given = f"{tuple(tensor.shape)} on {tensor.device}" + ("" if tensor.is_contiguous() else ", not contiguous")
-                raise ValueError(f"{name} must be C-contiguous, of shape {shape} on {self._place}, got {given}.")
-        launch = self._launches.get(work)
-        if launch is None:
-            launch = self._launches[work] = launcher(work, self._device)
-        stream = torch.cuda.current_stream(self._device.ordinal).cuda_stream if self._device.kind == "cuda" else 0
-        places = (0 if tensor is None else tensor.data_ptr() for tensor in members.values())
-        with self._device.current():
-            launch(stream, *places, iteration.data_ptr(), int(step), self._seed, self._stream, rows)
+        key = {"iteration": ((), torch.int64)}
+        numbers = (int(step), self._seed, self._stream)
+        self._launches(work, rows, {**tensors, "iteration": iteration}, {**expected, **key}, numbers)
 
 
 def _outputs(shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
