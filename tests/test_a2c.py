@@ -31,12 +31,12 @@ class TestLoss:
         """A network that knows the logits: p = 1/4, 3/4; V = 2."""
         network: Any = learner().network
         logits = torch.tensor([0.0, math.log(3.0)])
-        for linear in (*network.actor, *network.critic):
+        for linear in (*network.body.actor, *network.body.critic):
             if hasattr(linear, "weight"):
                 torch.nn.init.zeros_(linear.weight)
                 torch.nn.init.zeros_(linear.bias)
-        network.actor[-1].bias.data.copy_(logits)
-        network.critic[-1].bias.data.fill_(2.0)
+        network.body.actor[-1].bias.data.copy_(logits)
+        network.body.critic[-1].bias.data.fill_(2.0)
         batch = Batch(
             torch.zeros(2, 1, 4), torch.tensor([[0], [1]]), torch.tensor([[1.0], [-2.0]]), torch.tensor([[5.0], [1.0]])
         )
@@ -48,7 +48,7 @@ class TestLoss:
         assert value_loss.item() == pytest.approx((0.5 * 9.0 + 0.5 * 1.0) / 2)
         assert entropy.item() == pytest.approx(chance, rel=1e-5)
         assert total.item() == pytest.approx(by_hand + 0.5 * 2.5 - 0.1 * chance, rel=1e-5)
-        (gradient,) = torch.autograd.grad(total, network.critic[-1].bias)
+        (gradient,) = torch.autograd.grad(total, network.body.critic[-1].bias)
         assert gradient.item() == pytest.approx(0.5 * ((2.0 - 5.0) + (2.0 - 1.0)) / 2)
 
     def test_the_gradient_of_the_logits_is_that_of_the_score(self) -> None:
@@ -56,9 +56,9 @@ class TestLoss:
         network: Any = learner().network
         obs, action = torch.randn(6, 3, 4), torch.randint(0, 2, (6, 3))
         advantage = torch.randn(6, 3)
-        logits = network.actor(obs).detach().requires_grad_()
+        logits = network.body.actor(obs).detach().requires_grad_()
         known = -((torch.nn.functional.one_hot(action, 2) - logits.softmax(-1)) * advantage.unsqueeze(-1)) / 18
-        bias = network.actor[-1].bias
+        bias = network.body.actor[-1].bias
         total, _ = loss(network, Batch(obs, action, advantage, torch.zeros(6, 3)), Args(value_weight=0.0), 0.0)
         torch.testing.assert_close(torch.autograd.grad(total, bias)[0], known.sum((0, 1)))
 

@@ -63,7 +63,7 @@ def test_a_checkpoint_holds_them() -> None:
     result = train(Args(**SMALL, total_steps=3 * 8 * 16))
     _, network = policy_of(result.checkpoint, "cpu")
     obs = torch.randn(5, 4)
-    assert torch.equal(network.actor[0].weight, result.network.actor[0].weight)
+    assert torch.equal(network.body.actor[0].weight, result.network.body.actor[0].weight)
     assert torch.equal(network.policy(obs).mode(), result.network.policy(obs).mode())
     assert torch.equal(network.value(obs), result.network.value(obs))
     assert network.normalizer is not None

@@ -20,7 +20,8 @@ from gpuvec.learners.advantage import Advantage
 from gpuvec.learners.checkpoint import load
 from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.evaluate import evaluate, policy_of
-from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.mlp import Separate, first_weights
+from gpuvec.learners.networks import ActorCritic, features_of, outputs_of
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.ppo import PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
@@ -96,6 +97,11 @@ def learner(**settings: Any) -> PPO:
     return PPO(args, env)
 
 
+def network_for(observations: Any, actions: Any, hidden: tuple[int, ...] = (4,)) -> ActorCritic:
+    with first_weights(0):
+        return ActorCritic(observations, actions, Separate(features_of(observations), outputs_of(actions), hidden))
+
+
 class TestFormulas:
     def test_the_surrogate_is_clipped_where_that_lowers_it(self) -> None:
         ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1, 0.9])
@@ -128,7 +134,7 @@ class TestFormulas:
         total, metrics = loss(ppo.network, batch, ppo.args, 0.0)
         a = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
         plain = -(ppo.network.policy(batch.obs).log_prob(batch.action) * a).mean()
-        parameters = list(ppo.network.actor.parameters())
+        parameters = list(ppo.network.body.actor.parameters())
         for x, y in zip(torch.autograd.grad(total, parameters), torch.autograd.grad(plain, parameters), strict=True):
             torch.testing.assert_close(x, y)
         assert float(metrics[3]) == pytest.approx(0.0, abs=1e-6)  # approximate KL
@@ -136,12 +142,12 @@ class TestFormulas:
 
     def test_loss_of_two_samples(self) -> None:
         """Logits 0 and log 3, so probabilities 1/4 and 3/4; V = 2; advantages 1 and -1 stay so when normalised, by sqrt 2."""
-        network = ActorCritic(Box(-1, 1, (1,)), Discrete(2), (), torch.Generator())
+        network = network_for(Box(-1, 1, (1,)), Discrete(2), hidden=())
         with torch.no_grad():
             for p in network.parameters():
                 p.zero_()
-            network.actor[0].bias.copy_(torch.tensor([0.0, math.log(3.0)]))
-            network.critic[0].bias.fill_(2.0)
+            network.body.actor[0].bias.copy_(torch.tensor([0.0, math.log(3.0)]))
+            network.body.critic[0].bias.fill_(2.0)
         batch = Batch(
             obs=torch.ones(2, 1), action=torch.tensor([0, 1]), log_prob=torch.tensor([0.25, 0.5]).log(),
             value=torch.full((2,), 2.0), advantage=torch.tensor([1.0, -1.0]), target=torch.tensor([3.0, 5.0]),
@@ -189,28 +195,28 @@ class TestDistributions:
 
 class TestNetworks:
     def test_box_actions_are_clipped_for_the_environment_only(self) -> None:
-        network = ActorCritic(Box(-1, 1, (1,)), Box(np.float32([-1, -2]), np.float32([1, 2])), (4,), torch.Generator())
+        network = network_for(Box(-1, 1, (1,)), Box(np.float32([-1, -2]), np.float32([1, 2])))
         action = torch.tensor([[3.0, -3.0], [0.5, 1.5]])
         assert network.control(action).tolist() == [[1.0, -2.0], [0.5, 1.5]]
         policy = network.policy(torch.zeros(2, 1))
         assert policy.log_prob(action)[0] < policy.log_prob(network.control(action))[0]  # of the action as it was drawn
 
     def test_discrete_actions_count_from_the_start_of_their_space(self) -> None:
-        network = ActorCritic(Box(-1, 1, (1,)), Discrete(3, start=-1), (4,), torch.Generator())
+        network = network_for(Box(-1, 1, (1,)), Discrete(3, start=-1))
         assert network.control(torch.tensor([0, 1, 2])).tolist() == [-1, 0, 1]
 
     def test_each_of_several_discrete_actions_counts_from_its_start(self) -> None:
-        network = ActorCritic(Box(-1, 1, (1,)), MultiDiscrete([2, 3], start=[0, -1]), (4,), torch.Generator())
+        network = network_for(Box(-1, 1, (1,)), MultiDiscrete([2, 3], start=[0, -1]))
         assert network.control(torch.tensor([[1, 2], [0, 0]])).tolist() == [[1, 1], [0, -1]]
         assert [choice.log_probs.shape for choice in network.policy(torch.zeros(7, 1)).choices] == [(7, 2), (7, 3)]
 
     def test_an_action_space_without_a_policy_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"MultiBinary.*takes Discrete\(N\), MultiDiscrete or Box of shape \(K,\)"):
-            ActorCritic(Box(-1, 1, (1,)), MultiBinary(3), (4,), torch.Generator())
+            network_for(Box(-1, 1, (1,)), MultiBinary(3))
 
     def test_first_weights_are_orthogonal_and_the_first_policy_has_no_preference(self) -> None:
-        network = ActorCritic(Box(-1, 1, (64,)), Discrete(5), (64, 64), torch.Generator().manual_seed(0))
-        weight = network.actor[2].weight
+        network = network_for(Box(-1, 1, (64,)), Discrete(5), hidden=(64, 64))
+        weight = network.body.actor[2].weight
         torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(64), atol=1e-5, rtol=0)
         probabilities = network.policy(torch.randn(100, 64)).log_probs.exp()
         torch.testing.assert_close(probabilities, torch.full((100, 5), 0.2), atol=0.02, rtol=0)
@@ -405,7 +411,7 @@ class TestRepeatable:
         before = other.state_dict()["network"]
         with pytest.raises(StateError, match="expected"):
             other.load_state_dict(saved)
-        with pytest.raises(StateError, match=r"network\.actor\.0\.weight must have shape \(32, 4\).*got \(16, 4\)"):
+        with pytest.raises(StateError, match=r"network\.body\.actor\.0\.weight must have shape \(32, 4\).*got \(16, 4\)"):
             learner(hidden=(32,)).load_state_dict(saved)
         assert all(torch.equal(x, before[name]) for name, x in other.parameters.items())
 
@@ -413,7 +419,7 @@ class TestRepeatable:
 class TestEvaluation:
     def test_each_environment_counts_its_first_episode(self) -> None:
         """All end after four steps, long before one looks whether all have ended."""
-        network = ActorCritic(Box(0, 1, (1,)), Discrete(2), (4,), torch.Generator())
+        network = network_for(Box(0, 1, (1,)), Discrete(2))
         assert evaluate(network, "tests/Forever-v0", episodes=16, device="cpu").tolist() == [4.0] * 16
 
     def test_it_waits_for_the_longest(self) -> None:

@@ -224,7 +224,7 @@ class TestNumbersThatAreNotFinite:
         def spoil(learner: Any, metrics: dict[str, float]) -> None:
             if metrics["iteration"] == 4:
                 with torch.no_grad():
-                    part = learner.network.critics[0] if algorithm == "ddpg" else learner.network.critic
+                    part = learner.network.critics[0] if algorithm == "ddpg" else learner.network.body.critic
                     part[0].weight[0, 0] = torch.inf
 
         words = "seen by improve" if algorithm == "ddpg" else "seen by (estimate|improve)"

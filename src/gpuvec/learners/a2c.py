@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpuvec.learners.a2c_args import Args
 from gpuvec.learners.masked import mean
-from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.networks import ActorCritic, Body
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.training import Result, train
 
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor | float) -> tuple[Tensor, Tensor]:
     """The loss of a rollout, and (3,) metrics: policy loss, value loss, entropy."""
-    policy, value = network.policy(batch.obs), network.value(batch.obs)
+    policy, value = network.both(batch.obs)
     policy_loss = -mean(policy.log_prob(batch.action) * batch.advantage, batch.mask)
     value_loss = mean(0.5 * (value - batch.target).square(), batch.mask)
     entropy = mean(policy.entropy(), batch.mask)
@@ -48,8 +48,8 @@ class A2C(OnPolicy):
     args: Args
     learned = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
-    def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
-        super().__init__(args, env, loss)
+    def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any], body: Body | None = None) -> None:
+        super().__init__(args, env, loss, body)
 
     def improve(self) -> None:
         """One step along the policy gradient."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from gpuvec.learners.schedule import Table, ascending
 
@@ -37,7 +37,7 @@ class TrainingArgs:
     target_return: float | None = None
     """Stop once the mean over all environments of the last episode's return reaches this, and an evaluation confirms it."""
     hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers of the policy, and again of the value function."""
+    """Sizes of the hidden layers of the policy, and likewise of the value function."""
     normalize: bool = False
     """Give the networks observations in units of their running standard deviation, around their running mean."""
     threads: int = 1
@@ -110,6 +110,10 @@ class OnPolicyArgs(TrainingArgs):
     """Likewise environment steps and weights, in place of entropy_weight."""
     max_grad_norm: float = 0.5
     """Limit of the norm of the whole gradient."""
+    shared: bool = False
+    """Let policy and value function have their hidden layers in common."""
+    init: Literal["orthogonal", "xavier"] = "orthogonal"
+    """How the first weights are drawn."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 
@@ -125,3 +129,5 @@ class OnPolicyArgs(TrainingArgs):
             rising = "pairs of environment steps, each above the one before, and a value of at least 0"
             require(name, rising, ascending(getattr(self, name)))
         require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)
+        require("init", "orthogonal or xavier", self.init in ("orthogonal", "xavier"))
+        require("hidden", "sizes of at least one layer, which is shared", bool(self.hidden) or not self.shared)

@@ -29,6 +29,7 @@ from gpuvec.learners.episodes import Episodes
 from gpuvec.learners.guard import Guard
 from gpuvec.learners.learner import Learner, states_of
 from gpuvec.learners.masked import mean
+from gpuvec.learners.mlp import first_weights
 from gpuvec.learners.optimizer import adam
 from gpuvec.learners.replay import Replay, Transitions, n_step
 from gpuvec.learners.sampling import Sampler
@@ -61,7 +62,7 @@ class DDPG(Learner):
     def __init__(self, args: Args, env: Any) -> None:
         super().__init__(args, env)
         T, E, device = args.num_steps, env.num_envs, args.device
-        self.network = self.networks(args, env, self.first_weights).to(device)
+        self.network = self.networks(args, env).to(device)
         self.actor, self.critics = (dict(part.named_parameters()) for part in (self.network.actor, self.network.critics))
         self.target_actor, self.target_critics = copy.deepcopy((self.network.actor, self.network.critics))
         rates = (torch.tensor(rate, device=device) for rate in (args.actor_learning_rate, args.critic_learning_rate))
@@ -101,10 +102,11 @@ class DDPG(Learner):
         self.parts = (self.collect, self.remember, *(partial(self.improve, k) for k in range(variants)))
 
     @staticmethod
-    def networks(args: Args, env: Any, generator: torch.Generator) -> DeterministicActorCritic:
+    def networks(args: Args, env: Any) -> DeterministicActorCritic:
         """Those of a policy for `env`, with their first weights."""
         spaces = env.single_observation_space, env.single_action_space
-        return DeterministicActorCritic(*spaces, args.hidden, generator, args.critics, args.normalize)
+        with first_weights(args.seed):
+            return DeterministicActorCritic(*spaces, args.hidden, args.critics, args.normalize)
 
     @torch.no_grad()
     def collect(self) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpuvec.learners.networks import mlp
+from gpuvec.learners.mlp import mlp
+from gpuvec.learners.networks import features_of
 from gpuvec.learners.normalizer import Normalizer
 from gpuvec.learners.sampling import Drawn, Sampler
 
@@ -35,7 +36,6 @@ class DeterministicActorCritic(nn.Module):
     Args:
         observation_space, action_space: of one agent.
         hidden: sizes of the hidden layers, the same in all networks.
-        generator: on the CPU; draws the first weights.
         critics: how many.
         normalize: whether the networks see normalised observations; `normalizer` is updated by the learner.
 
@@ -51,7 +51,6 @@ class DeterministicActorCritic(nn.Module):
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
         hidden: Sequence[int],
-        generator: torch.Generator,
         critics: int = 1,
         normalize: bool = False,
     ) -> None:
@@ -60,12 +59,12 @@ class DeterministicActorCritic(nn.Module):
             raise ValueError(
                 f"the action space is {action_space}; a deterministic policy takes a bounded Box of shape (K,): use PPO or A2C."
             )
-        features, components = int(np.prod(observation_space.shape or (1,))), action_space.shape[0]
+        features, components = features_of(observation_space), action_space.shape[0]
         low, high = (torch.from_numpy(x.astype(np.float32)) for x in (action_space.low, action_space.high))
         self.register_buffer("centre", (low + high) / 2, persistent=False)
         self.register_buffer("reach", (high - low) / 2, persistent=False)
-        self.actor = mlp((features, *hidden, components), 0.01, generator, nn.ReLU)
-        self.critics = nn.ModuleList(mlp((features + components, *hidden, 1), 1.0, generator, nn.ReLU) for _ in range(critics))
+        self.actor = mlp((features, *hidden, components), 0.01, nn.ReLU)
+        self.critics = nn.ModuleList(mlp((features + components, *hidden, 1), 1.0, nn.ReLU) for _ in range(critics))
         self.normalizer = Normalizer(features) if normalize else None
 
     def policy(self, obs: Tensor) -> Action:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from gpuvec.episode import STEP_LIMIT, endless
+from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_of, learner_of
 from gpuvec.learners.args import TrainingArgs
+from gpuvec.learners.networks import Body
 from gpuvec.learners.players import Acting, Player, policy
 from gpuvec.vector.wrappers import FlattenAgents
 
@@ -105,12 +107,24 @@ def one_agent_a_row(env: Any) -> Any:
     return FlattenAgents(env) if of_many_agents(env) else env
 
 
-def policy_of(checkpoint: Mapping[str, Any], device: str) -> tuple[TrainingArgs, Acting]:
-    """The settings and the networks of a checkpoint, the networks on `device`."""
+def policy_of(checkpoint: Mapping[str, Any], device: str, body: Body | None = None) -> tuple[TrainingArgs, Acting]:
+    """The settings and the networks of a checkpoint, the networks on `device`.
+
+    Args:
+        checkpoint: as `checkpoint.load` gives it.
+        device: where to play.
+        body: what made the network, if it was one's own.
+
+    Raises:
+        StateError: parameters of another network.
+    """
     args = args_of(checkpoint["algorithm"])(**checkpoint["args"])
     params: dict[str, Any] = dict(args.params)
     env = one_agent_a_row(gym.make_vec(args.env, num_envs=1, device=device, output="torch", **params))
-    network = learner_of(args).networks(args, env, torch.Generator())
+    network = learner_of(args).networks(args, env, *([] if body is None else [body]))
     env.close()
-    network.load_state_dict(checkpoint["network"])
+    try:
+        network.load_state_dict(checkpoint["network"])
+    except RuntimeError as error:
+        raise StateError(f"the checkpoint is of another network: give the body that it was trained with. {error}") from error
     return args, network.to(device)

@@ -37,7 +37,6 @@ class Learner:
         self.seconds = 0.0  # of training
         self.confirm = 0  # the iteration from which on an evaluation may confirm the target
         self.generator = torch.Generator(args.device).manual_seed(args.seed)
-        self.first_weights = torch.Generator().manual_seed(args.seed)  # the same on every device
         self.metrics = torch.zeros(len(self.names), dtype=torch.float64, device=args.device)
 
     def capture(self) -> None:

@@ -1,10 +1,18 @@
-"""Policy and value networks: separate multilayer perceptrons with tanh units."""
+"""Policy and value function: any module with two methods, and what lies between it and an action space.
+
+The two methods of such a body, for observations (..., D):
+
+    policy(obs)    (..., N): logits of a Discrete(N) action; of a MultiDiscrete one those of all components, side by side;
+                   for a Box of shape (N,) the means
+    value(obs)     (...,): what the policy will gain
+
+A body that computes something for both has a third one, `both(obs)`, which gives the two at once. `mlp` has the bodies that
+learners take if they are given none.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -15,22 +23,29 @@ from torch import Tensor, nn
 from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.normalizer import Normalizer
 
+Body = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
+"""Makes a body for the observation and action space of one agent."""
+Policy = Categorical | MultiCategorical | Gaussian
 
-def mlp(
-    sizes: Sequence[int], gain: float, generator: torch.Generator, unit: Callable[[], nn.Module] = nn.Tanh
-) -> nn.Sequential:
-    """Linear layers of these sizes with units between them.
 
-    Weights are orthogonal (Saxe, McClelland and Ganguli, 2014), scaled by sqrt(2), those of the last layer by `gain`.
+def features_of(space: gym.Space[Any]) -> int:
+    """D of an observation space."""
+    return int(np.prod(space.shape or (1,)))
+
+
+def outputs_of(space: gym.Space[Any]) -> int:
+    """N of an action space: how many numbers a body's `policy` gives.
+
+    Raises:
+        ValueError: an action space of another kind.
     """
-    layers: list[nn.Module] = []
-    for k, (inputs, outputs) in enumerate(pairwise(sizes)):
-        linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-        last = k == len(sizes) - 2
-        nn.init.orthogonal_(linear.weight, gain if last else math.sqrt(2.0), generator)
-        nn.init.zeros_(linear.bias)
-        layers += [linear] if last else [linear, unit()]
-    return nn.Sequential(*layers)
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gym.spaces.MultiDiscrete) and len(space.shape) == 1:
+        return int(space.nvec.sum())
+    if isinstance(space, gym.spaces.Box) and len(space.shape) == 1:
+        return int(space.shape[0])
+    raise ValueError(f"the action space is {space}; this policy takes Discrete(N), MultiDiscrete or Box of shape (K,).")
 
 
 class ActorCritic(nn.Module):
@@ -42,12 +57,11 @@ class ActorCritic(nn.Module):
 
     Args:
         observation_space, action_space: of one agent.
-        hidden: sizes of the hidden layers, the same in both networks.
-        generator: on the CPU; draws the first weights.
-        normalize: whether both networks see normalised observations; `normalizer` is updated by the learner.
+        body: a module with the methods above.
+        normalize: whether it sees normalised observations; `normalizer` is updated by the learner.
 
     Raises:
-        ValueError: an action space of another kind.
+        TypeError, ValueError: a body without those methods, or whose outputs do not fit; an action space of another kind.
     """
 
     low: Tensor
@@ -55,48 +69,47 @@ class ActorCritic(nn.Module):
     starts: Tensor
 
     def __init__(
-        self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        hidden: Sequence[int],
-        generator: torch.Generator,
-        normalize: bool = False,
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], body: Any, normalize: bool = False
     ) -> None:
         super().__init__()
-        features = int(np.prod(observation_space.shape or (1,)))
+        features, outputs = features_of(observation_space), outputs_of(action_space)
         self.discrete = isinstance(action_space, gym.spaces.Discrete)
         self.sizes: tuple[int, ...] = ()  # of the components of a MultiDiscrete action
         if isinstance(action_space, gym.spaces.Discrete):
-            outputs, self.start = int(action_space.n), int(action_space.start)
-        elif isinstance(action_space, gym.spaces.MultiDiscrete) and len(action_space.shape) == 1:
+            self.start = int(action_space.start)
+        elif isinstance(action_space, gym.spaces.MultiDiscrete):
             self.sizes = tuple(map(int, action_space.nvec))
-            outputs = sum(self.sizes)
             self.register_buffer("starts", torch.from_numpy(action_space.start.astype(np.int64)), persistent=False)
-        elif isinstance(action_space, gym.spaces.Box) and len(action_space.shape) == 1:
-            outputs = action_space.shape[0]
+        elif isinstance(action_space, gym.spaces.Box):
             self.log_std = nn.Parameter(torch.zeros(outputs))
             self.register_buffer("low", torch.from_numpy(action_space.low.astype(np.float32)), persistent=False)
             self.register_buffer("high", torch.from_numpy(action_space.high.astype(np.float32)), persistent=False)
-        else:
-            raise ValueError(
-                f"the action space is {action_space}; this policy takes Discrete(N), MultiDiscrete or Box of shape (K,)."
-            )
-        # A small last layer: the first policy prefers no action.
-        self.actor = mlp((features, *hidden, outputs), 0.01, generator)
-        self.critic = mlp((features, *hidden, 1), 1.0, generator)
+        self.body = body
         self.normalizer = Normalizer(features) if normalize else None
+        _require_fit(body, features, outputs, action_space)
 
-    def policy(self, obs: Tensor) -> Categorical | MultiCategorical | Gaussian:
+    def policy(self, obs: Tensor) -> Policy:
         """The distribution of actions at `obs`, (..., D)."""
-        out = self.actor(self._seen(obs))
-        if self.sizes:
-            return MultiCategorical.of(out, self.sizes)
-        return Categorical.of(out) if self.discrete else Gaussian(out, self.log_std)
+        return self._distribution(self.body.policy(self._seen(obs)))
 
     def value(self, obs: Tensor) -> Tensor:
         """V(obs): (...,) for `obs`, (..., D)."""
-        value: Tensor = self.critic(self._seen(obs))
-        return value.squeeze(-1)
+        value: Tensor = self.body.value(self._seen(obs))
+        return value
+
+    def both(self, obs: Tensor) -> tuple[Policy, Tensor]:
+        """The two at once."""
+        seen = self._seen(obs)
+        if hasattr(self.body, "both"):
+            out, value = self.body.both(seen)
+        else:
+            out, value = self.body.policy(seen), self.body.value(seen)
+        return self._distribution(out), value
+
+    def _distribution(self, out: Tensor) -> Policy:
+        if self.sizes:
+            return MultiCategorical.of(out, self.sizes)
+        return Categorical.of(out) if self.discrete else Gaussian(out, self.log_std)
 
     def _seen(self, obs: Tensor) -> Tensor:
         return obs if self.normalizer is None else self.normalizer(obs)
@@ -108,3 +121,18 @@ class ActorCritic(nn.Module):
         if self.discrete:
             return action + self.start if self.start else action
         return action.clamp(self.low, self.high)
+
+
+@torch.no_grad()
+def _require_fit(body: Any, features: int, outputs: int, action_space: gym.Space[Any]) -> None:
+    where = next(iter(body.parameters()), torch.zeros(())).device
+    for name, shape in (("policy", (2, outputs)), ("value", (2,))):
+        method = getattr(body, name, None)
+        if not callable(method):
+            raise TypeError(f"{type(body).__name__} has no method {name!r}: a network has policy(obs) and value(obs).")
+        found = tuple(method(torch.zeros(2, features, device=where)).shape)
+        if found != shape:
+            raise ValueError(
+                f"{type(body).__name__}.{name} gives shape {found} for observations of shape {(2, features)}; "
+                f"for {action_space} it must give {shape}."
+            )

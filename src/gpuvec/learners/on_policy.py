@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpuvec.learners.advantage import Advantage
 from gpuvec.learners.args import OnPolicyArgs
@@ -27,7 +27,8 @@ from gpuvec.learners.episodes import Episodes
 from gpuvec.learners.guard import Guard
 from gpuvec.learners.learner import Learner, states_of
 from gpuvec.learners.masked import var_mean
-from gpuvec.learners.networks import ActorCritic
+from gpuvec.learners.mlp import Separate, Shared, first_weights
+from gpuvec.learners.networks import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.optimizer import adam
 from gpuvec.learners.sampling import Drawn, Sampler
 from gpuvec.learners.schedule import interpolated
@@ -60,6 +61,7 @@ class OnPolicy(Learner):
         args: the settings.
         env: the environment.
         loss: what is minimised: `loss(network, batch, args, entropy_weight)` gives the loss and metrics.
+        body: makes the network, see `networks`; by default a perceptron as `args` have it.
     """
 
     args: OnPolicyArgs
@@ -67,13 +69,17 @@ class OnPolicy(Learner):
     learned: tuple[str, ...] = ()  # names of the metrics of `improve`
 
     def __init__(
-        self, args: OnPolicyArgs, env: gym.vector.VectorEnv[Any, Any, Any], loss: Callable[..., tuple[Tensor, Tensor]]
+        self,
+        args: OnPolicyArgs,
+        env: gym.vector.VectorEnv[Any, Any, Any],
+        loss: Callable[..., tuple[Tensor, Tensor]],
+        body: Body | None = None,
     ) -> None:
         self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if args.compile else loss
         self.names = PLAYED + self.learned
         super().__init__(args, env)
         T, E, device = args.num_steps, env.num_envs, args.device
-        self.network = self.networks(args, env, self.first_weights).to(device)
+        self.network = self.networks(args, env, body).to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
         self.entropy_weight = torch.tensor(args.entropy_weight, device=device)
@@ -109,9 +115,16 @@ class OnPolicy(Learner):
         self.parts = (self.collect, self.estimate, self.improve)
 
     @staticmethod
-    def networks(args: OnPolicyArgs, env: Any, generator: torch.Generator) -> ActorCritic:
+    def networks(args: OnPolicyArgs, env: Any, body: Body | None = None) -> ActorCritic:
         """Those of a policy for `env`, with their first weights."""
-        return ActorCritic(env.single_observation_space, env.single_action_space, args.hidden, generator, args.normalize)
+        spaces = env.single_observation_space, env.single_action_space
+
+        def perceptron(observations: gym.Space[Any], actions: gym.Space[Any]) -> nn.Module:
+            kind = Shared if args.shared else Separate
+            return kind(features_of(observations), outputs_of(actions), args.hidden, args.init)
+
+        with first_weights(args.seed):
+            return ActorCritic(*spaces, (body or perceptron)(*spaces), args.normalize)
 
     @torch.no_grad()
     def collect(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from gpuvec.learners.networks import Body
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.ppo_args import Args
 from gpuvec.learners.ppo_loss import Batch, loss
@@ -27,8 +28,8 @@ class PPO(OnPolicy):
     args: Args
     learned = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 
-    def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
-        super().__init__(args, env, loss)
+    def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any], body: Body | None = None) -> None:
+        super().__init__(args, env, loss, body)
 
     def improve(self) -> None:
         """Epochs of minibatches, in an order drawn anew for each epoch."""

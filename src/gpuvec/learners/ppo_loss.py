@@ -42,7 +42,7 @@ def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) 
 
 def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor | float) -> tuple[Tensor, Tensor]:
     """The loss of a minibatch, and (5,) metrics: policy loss, value loss, entropy, approximate KL, clip fraction."""
-    policy = network.policy(batch.obs)
+    policy, value = network.both(batch.obs)
     log_ratio = policy.log_prob(batch.action) - batch.log_prob
     if batch.mask is not None:  # before the exponential: the gradient of one that overflows would be nan, counted or not
         log_ratio = log_ratio.where(batch.mask, 0.0)
@@ -50,7 +50,6 @@ def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor 
     variance, centre = var_mean(batch.advantage, batch.mask)
     advantage = (batch.advantage - centre) / (variance.sqrt() + 1e-8)
     policy_loss = -mean(surrogate(ratio, advantage, args.clip), batch.mask)
-    value = network.value(batch.obs)
     error = value_error(value, batch.value, batch.target, args.clip if args.clip_value else None)
     value_loss = mean(error, batch.mask)
     entropy = mean(policy.entropy(), batch.mask)

@@ -11,10 +11,11 @@ import gymnasium as gym
 import torch
 
 from gpuvec.engine.device import device as named_device
-from gpuvec.learners.algorithms import learner_of
+from gpuvec.learners.algorithms import learner_of, name_of
 from gpuvec.learners.args import TrainingArgs
 from gpuvec.learners.evaluate import evaluate, one_agent_a_row
 from gpuvec.learners.learner import Learner
+from gpuvec.learners.networks import Body
 from gpuvec.learners.settings import settings
 
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
@@ -33,6 +34,7 @@ def train(
     args: TrainingArgs,
     on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
+    body: Body | None = None,
 ) -> Result:
     """Trains until `args.total_steps`, or until `args.target_return` is reached.
 
@@ -40,17 +42,20 @@ def train(
         args: the settings, which tell the algorithm.
         on_iteration: called after each iteration with the learner and the metrics.
         checkpoint: where to go on: of the same environment, algorithm and network; other settings may differ.
+        body: for PPO and A2C, makes a network of one's own: see `networks`.
 
     Raises:
-        ValueError, DeviceError, StateError: settings, a device or a checkpoint that do not fit.
+        ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
         NonFiniteError: an iteration met a number that is not finite; `on_iteration` does not see it.
     """
+    if body is not None and name_of(args) == "ddpg":
+        raise ValueError("a body of one's own goes with ppo and a2c; ddpg makes its networks as `hidden` says.")
     device = named_device(args.device)
     args = args.resolved(str(device))
     env_args: dict[str, Any] = {"device": args.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
     env_args |= args.params
     with settings(args.device, args.threads), closing(gym.make_vec(args.env, args.num_envs or 1, **env_args)) as env:
-        learner: Learner = learner_of(args)(args, one_agent_a_row(env))
+        learner: Learner = learner_of(args)(args, one_agent_a_row(env), *([] if body is None else [body]))
         if checkpoint is not None:
             learner.load_state_dict(checkpoint)
         if args.device != "cpu":

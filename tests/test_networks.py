@@ -1,0 +1,144 @@
+"""Networks of one's own: two methods are enough, what does not fit is explained, and what is shared is computed once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn
+
+import gpuvec  # noqa: F401  # registers the environments
+from gpuvec.errors import StateError
+from gpuvec.learners.algorithms import args_of
+from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.mlp import Separate, Shared, first_weights, linear
+from gpuvec.learners.networks import ActorCritic, outputs_of
+from gpuvec.learners.training import train
+
+ARGS: dict[str, Any] = {"env": "gpuvec/CartPole-v1", "num_envs": 16, "num_steps": 32, "hidden": (16,)}
+
+
+class Own(nn.Module):
+    """As a user would write it: convolutions over the observation, with torch's own first weights."""
+
+    def __init__(self, observations: gym.Space[Any], actions: gym.Space[Any]) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv1d(1, 8, 2), nn.Tanh(), nn.Flatten(-2))
+        self.logits = nn.Linear(8 * (observations.shape[0] - 1), outputs_of(actions))  # type: ignore[index]
+        self.worth = nn.Linear(self.logits.in_features, 1)
+
+    def _seen(self, obs: Tensor) -> Tensor:
+        found: Tensor = self.features(obs.reshape(-1, 1, obs.shape[-1]))
+        return found.view(*obs.shape[:-1], -1)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        out: Tensor = self.logits(self._seen(obs))
+        return out
+
+    def value(self, obs: Tensor) -> Tensor:
+        value: Tensor = self.worth(self._seen(obs))
+        return value.squeeze(-1)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_a_network_of_one_s_own_trains(device: str, algorithm: str) -> None:
+    args = args_of(algorithm)(**ARGS, device=device, total_steps=16 * 32 * 4)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    results = [train(args, body=Own) for _ in range(2)]
+    assert torch.equal(torch.get_rng_state(), before)
+    one, other = (dict(r.network.named_parameters()) for r in results)
+    assert isinstance(results[0].network.body, Own)
+    assert all(torch.equal(one[name], other[name]) for name in one)  # the first weights hang on the seed of the settings
+    first = Own(Box(-1, 1, (4,)), Discrete(2)).logits.weight
+    assert not torch.equal(one["body.logits.weight"].cpu(), first)
+    again, network = policy_of(results[0].checkpoint, args.device, Own)
+    assert again == results[0].args
+    seen = [evaluate(n, args.env, episodes=8, device=device) for n in (network, results[0].network)]
+    assert torch.equal(*seen)
+    with pytest.raises(StateError, match="the checkpoint is of another network: give the body that it was trained with"):
+        policy_of(results[0].checkpoint, args.device)
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "words"),
+    [
+        (
+            lambda o, a: nn.Linear(4, 2),
+            TypeError,
+            r"Linear has no method 'policy': a network has policy\(obs\) and",
+        ),
+        (
+            lambda o, a: Separate(4, 3, (8,)),
+            ValueError,
+            r"Separate\.policy gives shape \(2, 3\) .* must give \(2, 2\)",
+        ),
+    ],
+)
+def test_one_that_does_not_fit(body: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        train(args_of("ppo")(**ARGS, device="cpu"), body=body)
+
+
+def test_ddpg_takes_none() -> None:
+    with pytest.raises(ValueError, match="a body of one's own goes with ppo and a2c"):
+        train(args_of("ddpg")(env="gpuvec/Pendulum-v1", device="cpu"), body=Own)
+
+
+class TestShared:
+    def network(self) -> ActorCritic:
+        with first_weights(0):
+            return ActorCritic(Box(-1, 1, (5,)), MultiDiscrete([2, 3]), Shared(5, 5, (16, 16)))
+
+    def test_the_two_at_once_are_the_two(self) -> None:
+        network, obs = self.network(), torch.randn(7, 5)
+        policy, value = network.both(obs)
+        action = torch.tensor([[1, 2]]).expand(7, 2)
+        assert torch.equal(policy.log_prob(action), network.policy(obs).log_prob(action))
+        assert torch.equal(value, network.value(obs))
+
+    def test_the_hidden_layers_are_computed_once_and_pulled_by_both(self) -> None:
+        network, calls = self.network(), []
+        network.body.trunk.register_forward_hook(lambda *_: calls.append(1))
+        policy, value = network.both(torch.randn(7, 5))
+        assert calls == [1]
+        weight = network.body.trunk[0][0].weight
+        for loss in (policy.entropy().sum(), value.sum()):
+            (gradient,) = torch.autograd.grad(loss, weight, retain_graph=True)
+            assert gradient.abs().max() > 0.0
+
+    @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+    def test_it_trains(self, device: str, algorithm: str) -> None:
+        result = train(args_of(algorithm)(**ARGS, device=device, shared=True, total_steps=16 * 32 * 4))
+        assert isinstance(result.network.body, Shared)
+        assert all(p.isfinite().all() for p in result.network.parameters())
+
+    def test_without_a_hidden_layer_there_is_nothing_to_share(self) -> None:
+        with pytest.raises(ValueError, match="hidden must be sizes of at least one layer, which is shared"):
+            args_of("ppo")(hidden=(), shared=True)
+
+
+class TestFirstWeights:
+    @pytest.mark.parametrize("init", ["orthogonal", "xavier"])
+    def test_their_spread(self, init: str) -> None:
+        with first_weights(0):
+            weight = linear(64, 256, math.sqrt(2.0), init).weight.detach()
+        expected = math.sqrt(2.0) * {"orthogonal": 1 / math.sqrt(256), "xavier": math.sqrt(2.0 / (64 + 256))}[init]
+        assert float(weight.std()) == pytest.approx(expected, rel=0.05)
+        if init == "xavier":
+            assert float(weight.abs().max()) <= math.sqrt(2.0) * math.sqrt(6.0 / (64 + 256))
+
+    def test_a_setting_chooses_them(self) -> None:
+        weights = [
+            train(args_of("ppo")(**ARGS, device="cpu", total_steps=512, init=init)).network.body.actor[0].weight
+            for init in ("orthogonal", "xavier")
+        ]
+        assert not torch.equal(*weights)
+        with pytest.raises(ValueError, match="init must be orthogonal or xavier, got 'zeros'"):
+            args_of("ppo")(init="zeros")
