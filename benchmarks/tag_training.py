@@ -78,9 +78,9 @@ def main() -> None:
     figures = Figures("tag_training", given.json)
 
     from gpuvec.engine.device import device
+    from gpuvec.learners.args.tuned import tuned
     from gpuvec.learners.players import at_random, policy
     from gpuvec.learners.ppo import train
-    from gpuvec.learners.tuned import tuned
 
     where = str(device(given.device))
     episodes = given.episodes

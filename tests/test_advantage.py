@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.advantage import Advantage  # needs torch
-from gpuvec.learners.episodes import Episodes  # likewise
+from gpuvec.engine import cuda, rowwise
+from gpuvec.learners.rollouts.advantage import AHEAD, WORK, Advantage  # needs torch
+from gpuvec.learners.rollouts.episodes import Episodes  # likewise
 
 NAN = math.nan
 
@@ -88,6 +90,18 @@ def test_it_is_the_weighted_sum_of_the_deltas(device: str, steps: int) -> None:
     advantage, target = estimated(device, gamma, lam, reward, value, final, terminated, ended)
     torch.testing.assert_close(advantage.double(), expected, rtol=1e-5, atol=2e-6)
     torch.testing.assert_close(target, advantage + value[:-1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.compile
+def test_the_kernel_has_no_float64_and_waits_for_many_loads_at_once() -> None:
+    from tests.test_kernels_compile import compile_kernel
+
+    with cuda.offline((9, 0)):
+        kernel = compile_kernel(rowwise.body(WORK), cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
+    assert kernel.float64 == []
+    assert (kernel.stack, kernel.spills) == (0, 0)
+    loads = re.findall(r"ld\.global|st\.global", kernel.ptx)
+    assert "ld.global" * 5 * AHEAD in "".join(loads)  # without a store between them
 
 
 def test_lambda_0_is_one_step_and_lambda_1_the_whole_return(backend: str) -> None:

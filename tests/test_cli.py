@@ -19,11 +19,11 @@ from gpuvec.cli.eval import interval
 from gpuvec.cli.progress import Progress
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
-from gpuvec.learners.checkpoint import load
 from gpuvec.learners.learner import FORMAT
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.ppo import PPO
-from gpuvec.learners.run import Run
+from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.run import Run
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--total-steps", "96", "--device", "cpu", "--episodes", "3"]
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
 from gpuvec.learners.ddpg import DDPG, Args, train
 from gpuvec.learners.evaluate import evaluate, one_agent_a_row, policy_of
-from gpuvec.learners.replay import Replay, Transitions, n_step
+from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
 
 PENDULUM = "gpuvec/Pendulum-v1"
 SMALL: dict[str, Any] = {

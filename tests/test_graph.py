@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import StaleGraphError, StateError  # after the package that it cannot do without
-from gpuvec.learners.graph import WARM_UPS, capture
-from gpuvec.learners.optimizer import adam
+from gpuvec.learners.captured.graph import WARM_UPS, capture
+from gpuvec.learners.captured.optimizer import adam
+from gpuvec.learners.captured.state import copies, restore
 from gpuvec.learners.ppo import PPO, Args
-from gpuvec.learners.state import copies, restore
 
 
 @pytest.fixture

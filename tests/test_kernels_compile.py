@@ -17,7 +17,7 @@ from gpuvec.engine.batch import Variant
 from gpuvec.engine.kernels import kernels
 from gpuvec.engine.rowwise import Rowwise
 from gpuvec.engine.signature import signature
-from gpuvec.learners import draws
+from gpuvec.learners.captured import draws
 from gpuvec.registration import load_env
 from gpuvec_envs.pendulum import ENV as PENDULUM
 from gpuvec_envs.pendulum import State

@@ -17,8 +17,8 @@ import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_of, learner_of
 from gpuvec.learners.evaluate import evaluate, policy_of
-from gpuvec.learners.mlp import Separate, Shared, first_weights, linear
-from gpuvec.learners.networks import ActorCritic, outputs_of
+from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
+from gpuvec.learners.networks.mlp import Separate, Shared, first_weights, linear
 from gpuvec.learners.training import train
 
 ARGS: dict[str, Any] = {"env": "gpuvec/CartPole-v1", "num_envs": 16, "num_steps": 32, "hidden": (16,)}

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.learners.evaluate import policy_of
-from gpuvec.learners.normalizer import LIMIT, Normalizer
+from gpuvec.learners.networks.normalizer import LIMIT, Normalizer
 from gpuvec.learners.ppo import PPO, Args, train
 
 SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 16, "hidden": (8,), "normalize": True}

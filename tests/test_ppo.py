@@ -16,16 +16,16 @@ torch = pytest.importorskip("torch")
 
 from gpuvec import Single, register, uniform  # after the package that it cannot do without
 from gpuvec.errors import StateError
-from gpuvec.learners.advantage import Advantage
-from gpuvec.learners.checkpoint import load
-from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.evaluate import evaluate, policy_of
-from gpuvec.learners.mlp import Separate, first_weights
-from gpuvec.learners.networks import ActorCritic, features_of, outputs_of
+from gpuvec.learners.networks.actor_critic import ActorCritic, features_of, outputs_of
+from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
+from gpuvec.learners.networks.mlp import Separate, first_weights
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.ppo import PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
-from gpuvec.learners.run import Run
+from gpuvec.learners.rollouts.advantage import Advantage
+from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.run import Run
 from gpuvec.learners.sampling import Sampler
 
 

@@ -16,13 +16,13 @@ torch = pytest.importorskip("torch")
 from tests import crowd  # noqa: F401  # registers the street
 
 from gpuvec import Bools, Cooperative, Floats, Key, Perception, Time, count_of, randint, register
-from gpuvec.learners import masked
-from gpuvec.learners.episodes import Episodes
 from gpuvec.learners.evaluate import evaluate, play, policy_of
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.players import at_random, by_role, policy
 from gpuvec.learners.ppo import PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss
+from gpuvec.learners.rollouts import masked
+from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.vector.wrappers import FlattenAgents
 
 E, A, T = 4, 3, 16

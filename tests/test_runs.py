@@ -19,10 +19,10 @@ pytest.importorskip("tyro")
 from gpuvec import Single, register, uniform
 from gpuvec.cli import main
 from gpuvec.errors import MissingExtraError, NonFiniteError, StateError
-from gpuvec.learners import sinks
 from gpuvec.learners.algorithms import args_of
-from gpuvec.learners.checkpoint import load, saved
-from gpuvec.learners.guard import Guard
+from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.runs import sinks
+from gpuvec.learners.runs.checkpoint import load, saved
 from gpuvec.learners.training import train
 
 SMALL = ["--num-envs", "8", "--num-steps", "16", "--episodes", "1", "--hidden", "16", "--normalize"]
@@ -56,7 +56,7 @@ def same(a: Any, b: Any, path: str = "") -> None:
 # Ends without a word once 57 iterations are logged, as a machine does that loses its power.
 KILLED = """
 import os, signal, sys
-from gpuvec.learners import sinks
+from gpuvec.learners.runs import sinks
 log = sinks.JsonLines.log
 def last(self, metrics):
     log(self, metrics)

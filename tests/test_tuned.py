@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import main
-from gpuvec.learners.ppo_args import Args
-from gpuvec.learners.tuned import TUNED, tuned
+from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.args.tuned import TUNED, tuned
 
 TAG = "gpuvec/TagContinuous-v0"
 

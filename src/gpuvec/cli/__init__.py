@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print('gpuvec: the command line needs tyro, which is not installed: pip install "gpuvec[train]"', file=sys.stderr)
         return 1
     from gpuvec.cli import doctor, envs, eval, train
-    from gpuvec.learners.tuned import tuned
+    from gpuvec.learners.args.tuned import tuned
 
     try:
         settings = replace(tuned(**asked_for(arguments, "env", "device", "algorithm")), params={})

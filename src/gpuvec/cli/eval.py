@@ -32,8 +32,8 @@ def evaluate(
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
     from gpuvec.engine.device import device as named_device
     from gpuvec.learners import evaluate as playing
-    from gpuvec.learners.checkpoint import load
     from gpuvec.learners.players import policy
+    from gpuvec.learners.runs.checkpoint import load
 
     saved = load(checkpoint)
     where = str(named_device(device))

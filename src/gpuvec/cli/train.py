@@ -16,13 +16,13 @@ from gpuvec.cli.interrupt import noted
 from gpuvec.cli.progress import Progress
 from gpuvec.errors import NonFiniteError, StateError
 from gpuvec.learners.algorithms import args_of, name_of
-from gpuvec.learners.args import TrainingArgs
-from gpuvec.learners.sinks import require
-from gpuvec.learners.tuned import tuned
+from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.args.tuned import tuned
+from gpuvec.learners.runs.sinks import require
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
-    from gpuvec.learners.run import Run
+    from gpuvec.learners.runs.run import Run
 
 Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
 
@@ -53,7 +53,7 @@ def train(
     registered(settings.env)  # an unknown id fails before torch is loaded
 
     from gpuvec.engine.device import device
-    from gpuvec.learners.run import Run
+    from gpuvec.learners.runs.run import Run
 
     params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
     args = replace(settings, params=params).resolved(str(device(settings.device)))
@@ -80,8 +80,8 @@ def resume(
     positive(checkpoint_every, episodes)
     require(log)
 
-    from gpuvec.learners.checkpoint import load
-    from gpuvec.learners.run import Run, changed
+    from gpuvec.learners.runs.checkpoint import load
+    from gpuvec.learners.runs.run import Run, changed
 
     if not (run / "args.json").is_file():
         raise FileNotFoundError(f"{run} is no run folder: it has no args.json. Give one that `gpuvec train` made.")

@@ -13,10 +13,10 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from gpuvec.learners.a2c_args import Args
-from gpuvec.learners.masked import mean
-from gpuvec.learners.networks import ActorCritic, Body
+from gpuvec.learners.args.a2c import Args
+from gpuvec.learners.networks.actor_critic import ActorCritic, Body
 from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.rollouts.masked import mean
 from gpuvec.learners.training import Result, train
 
 __all__ = ["A2C", "Args", "Result", "train"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from gpuvec.learners import a2c_args, ddpg_args, ppo_args
-from gpuvec.learners.args import TrainingArgs
+from gpuvec.learners.args import a2c, ddpg, ppo
+from gpuvec.learners.args.training import TrainingArgs
 
-ARGS: dict[str, type[TrainingArgs]] = {"ppo": ppo_args.Args, "a2c": a2c_args.Args, "ddpg": ddpg_args.Args}
+ARGS: dict[str, type[TrainingArgs]] = {"ppo": ppo.Args, "a2c": a2c.Args, "ddpg": ddpg.Args}
 
 
 def args_of(algorithm: str) -> type[TrainingArgs]:

@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.learners.ddpg_args import Args
-from gpuvec.learners.deterministic import DeterministicActorCritic
-from gpuvec.learners.episodes import Episodes
-from gpuvec.learners.guard import Guard
+from gpuvec.learners.args.ddpg import Args
+from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.captured.optimizer import adam
 from gpuvec.learners.learner import Learner, states_of
-from gpuvec.learners.masked import mean
-from gpuvec.learners.mlp import first_weights
-from gpuvec.learners.optimizer import adam
-from gpuvec.learners.replay import Replay, Transitions, n_step
+from gpuvec.learners.networks.deterministic import DeterministicActorCritic
+from gpuvec.learners.networks.mlp import first_weights
+from gpuvec.learners.rollouts.episodes import Episodes
+from gpuvec.learners.rollouts.masked import mean
+from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
 from gpuvec.learners.sampling import Sampler
 from gpuvec.learners.training import Result, train
 from gpuvec.vector.wrappers import FlattenAgents

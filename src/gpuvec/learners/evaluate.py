@@ -12,8 +12,8 @@ from torch import Tensor
 from gpuvec.episode import STEP_LIMIT, endless
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_of, learner_of
-from gpuvec.learners.args import TrainingArgs
-from gpuvec.learners.networks import Body
+from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.players import Acting, Player, policy
 from gpuvec.vector.wrappers import FlattenAgents
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import name_of
-from gpuvec.learners.args import TrainingArgs
-from gpuvec.learners.graph import capture
-from gpuvec.learners.guard import Guard
-from gpuvec.learners.state import copies, restore
+from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.captured.graph import capture
+from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.captured.state import copies, restore
 
 FORMAT = 1  # of checkpoints; another number for each change that leaves older ones unreadable
 

@@ -21,17 +21,17 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from gpuvec.learners.advantage import Advantage
-from gpuvec.learners.args import OnPolicyArgs
-from gpuvec.learners.episodes import Episodes
-from gpuvec.learners.guard import Guard
+from gpuvec.learners.args.schedule import interpolated
+from gpuvec.learners.args.training import OnPolicyArgs
+from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.captured.optimizer import adam
 from gpuvec.learners.learner import Learner, states_of
-from gpuvec.learners.masked import var_mean
-from gpuvec.learners.mlp import Separate, Shared, first_weights
-from gpuvec.learners.networks import ActorCritic, Body, features_of, outputs_of
-from gpuvec.learners.optimizer import adam
+from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
+from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
+from gpuvec.learners.rollouts.advantage import Advantage
+from gpuvec.learners.rollouts.episodes import Episodes
+from gpuvec.learners.rollouts.masked import var_mean
 from gpuvec.learners.sampling import Drawn, Sampler
-from gpuvec.learners.schedule import interpolated
 from gpuvec.vector.wrappers import FlattenAgents
 
 PLAYED = ("episodes", "return", "length", "last_return", "explained_variance")  # metrics of a rollout
@@ -61,7 +61,7 @@ class OnPolicy(Learner):
         args: the settings.
         env: the environment.
         loss: what is minimised: `loss(network, batch, args, entropy_weight)` gives the loss and metrics.
-        body: makes the network, see `networks`; by default a perceptron as `args` have it.
+        body: makes the network, see `networks.actor_critic`; by default a perceptron as `args` have it.
     """
 
     args: OnPolicyArgs

@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman, Wolski, Dhariwal, Radford and Klimov, 2017, arXiv:1707.06347).
 
 Rollouts and estimates are those of `on_policy`; what is learned from each is here: epochs x minibatches of Adam on the
-clipped surrogate, the value loss and the entropy. The settings, `Args`, are in `ppo_args`, the objective is in `ppo_loss`.
+clipped surrogate, the value loss and the entropy. The settings, `Args`, are in `args.ppo`, the objective is in `ppo_loss`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from gpuvec.learners.networks import Body
+from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.on_policy import OnPolicy
-from gpuvec.learners.ppo_args import Args
 from gpuvec.learners.ppo_loss import Batch, loss
 from gpuvec.learners.training import Result, train
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.learners.masked import mean, var_mean
-from gpuvec.learners.networks import ActorCritic
-from gpuvec.learners.ppo_args import Args
+from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.networks.actor_critic import ActorCritic
+from gpuvec.learners.rollouts.masked import mean, var_mean
 
 
 class Batch(NamedTuple):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gpuvec.engine.rowwise import Rowwise
-from gpuvec.learners.draws import KEY, categorical, gaussian, noisy
-from gpuvec.learners.launches import Launches
+from gpuvec.learners.captured.draws import KEY, categorical, gaussian, noisy
+from gpuvec.learners.captured.launches import Launches
 
 
 class Drawn(NamedTuple):

@@ -12,10 +12,10 @@ import torch
 
 from gpuvec.engine.device import device as named_device
 from gpuvec.learners.algorithms import learner_of, name_of
-from gpuvec.learners.args import TrainingArgs
+from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.evaluate import evaluate, one_agent_a_row
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.networks import Body
+from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.settings import settings
 
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
@@ -42,7 +42,7 @@ def train(
         args: the settings, which tell the algorithm.
         on_iteration: called after each iteration with the learner and the metrics.
         checkpoint: where to go on: of the same environment, algorithm and network; other settings may differ.
-        body: for PPO and A2C, makes a network of one's own: see `networks`.
+        body: for PPO and A2C, makes a network of one's own: see `networks.actor_critic`.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from gpuvec.engine.device import device as named_device
 from gpuvec.learners.algorithms import args_of
-from gpuvec.learners.args import TrainingArgs
+from gpuvec.learners.args.training import TrainingArgs
 
 
 class Tuned(NamedTuple):

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpuvec.learners.mlp import mlp
-from gpuvec.learners.networks import features_of
-from gpuvec.learners.normalizer import Normalizer
+from gpuvec.learners.networks.actor_critic import features_of
+from gpuvec.learners.networks.mlp import mlp
+from gpuvec.learners.networks.normalizer import Normalizer
 from gpuvec.learners.sampling import Drawn, Sampler
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuvec.learners.args import TrainingArgs
+from gpuvec.learners.args.training import TrainingArgs
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpuvec.learners.distributions import Categorical, Gaussian, MultiCategorical
-from gpuvec.learners.normalizer import Normalizer
+from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
+from gpuvec.learners.networks.normalizer import Normalizer
 
 Body = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
 """Makes a body for the observation and action space of one agent."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuvec.learners.args import OnPolicyArgs
+from gpuvec.learners.args.training import OnPolicyArgs
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import gpuvec
-from gpuvec.learners.checkpoint import save
-from gpuvec.learners.sinks import SINKS, JsonLines, Sink
+from gpuvec.learners.runs.checkpoint import save
+from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 

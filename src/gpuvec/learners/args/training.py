@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from gpuvec.learners.schedule import Table, ascending
+from gpuvec.learners.args.schedule import Table, ascending
 
 A = TypeVar("A", bound="TrainingArgs")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.rowwise import Rowwise
-from gpuvec.learners.launches import Expected, Launches
+from gpuvec.learners.captured.launches import Expected, Launches
 
 f32, i64, b1 = np.float32, np.int64, np.bool_
 AHEAD = 16  # steps that a thread reads before it adds any up: what one waits for memory, all of them wait together
@@ -67,8 +67,7 @@ class Advantage:
         expected |= dict.fromkeys(flags, ((steps, rows), torch.bool))
         expected |= {"value": ((steps + 1, rows), torch.float32), "factors": ((2,), torch.float32)}
         tensors = {**of_steps, **flags, "value": value, "factors": self._factors}
-        work = Rowwise("advantage", (*tensors, "steps"), _column, threads=32)  # small blocks: rows are few
-        self._launches(work, rows, tensors, expected, [steps])
+        self._launches(WORK, rows, tensors, expected, [steps])
         return advantage, target
 
 
@@ -89,12 +88,16 @@ def _column(access: Access) -> Any:
         return value, total
 
     source = "def column(b, e):\n    gamma, decay = load(b.factors, 0, f32), load(b.factors, 1, f32)\n"
-    source += "    t, total, after = b.steps, f32(0.0), load(b.value, i64(b.steps) * b.n + e, f32)\n"
+    source += "    t, total = i64(b.steps), f32(0.0)\n    after = load(b.value, t * b.n + e, f32)\n"
     for count in (AHEAD, 1):
         source += f"    while t >= {count}:\n        t -= {count}\n"
         for k in reversed(range(count)):
             step = ", ".join(f"load(b.{name}, at{k}, {dtype})" for name, dtype in reads.items())
-            source += f"        at{k} = i64(t + {k}) * b.n + e\n        step{k} = ({step})\n"
+            source += f"        at{k} = (t + {k}) * b.n + e\n        step{k} = ({step})\n"
         for k in reversed(range(count)):
             source += f"        after, total = add(b, at{k}, step{k}, after, total, gamma, decay)\n"
     return inline(generated("column", source, load=load, add=add, f32=f32, i64=i64, b1=b1))
+
+
+MEMBERS = ("reward", "final_value", "advantage", "target", "terminated", "ended", "value", "factors", "steps")
+WORK = Rowwise("advantage", MEMBERS, _column, threads=32)  # small blocks: rows are few
