@@ -27,7 +27,11 @@ from gpuvec.learners.training import train
 
 SMALL = ["--num-envs", "8", "--num-steps", "16", "--episodes", "1", "--hidden", "16", "--normalize"]
 ENVS = {"ppo": "gpuvec/CartPole-v1", "a2c": "gpuvec/CartPole-v1", "ddpg": "gpuvec/Pendulum-v1"}
-MORE = {"ppo": [], "a2c": [], "ddpg": ["--capacity", "4000", "--minibatch", "32", "--updates", "2", "--learning-starts", "256"]}
+MORE = {
+    "ppo": ["--normalize-returns"],
+    "a2c": ["--reward-scale", "0.5"],
+    "ddpg": ["--capacity", "4000", "--minibatch", "32", "--updates", "2", "--learning-starts", "256"],
+}
 TIMES = ("seconds", "steps_per_second", "gpu_memory")
 
 

@@ -128,7 +128,7 @@ class DDPG(Learner):
         """The rollout's transitions."""
         r, a = self.rollout, self.args
         ended = r.ended[1:]
-        gained = n_step(r.obs, r.reward, r.terminated, ended, r.final_obs, a.gamma, a.n_step)
+        gained = n_step(r.obs, r.reward * a.reward_scale, r.terminated, ended, r.final_obs, a.gamma, a.n_step)
         self.replay.add(Transitions(r.obs[:-1], r.action, *gained, r.mask))
         last = ended if r.mask is None else (ended | r.terminated) & r.mask
         episodes, returns, lengths = self.episodes.add(r.reward, last, r.mask)

@@ -31,6 +31,7 @@ from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
 from gpuvec.learners.rollouts.advantage import Advantage
 from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.rollouts.masked import var_mean
+from gpuvec.learners.rollouts.returns import ReturnScale
 from gpuvec.learners.sampling import Drawn, Sampler
 from gpuvec.vector.wrappers import FlattenAgents
 
@@ -102,6 +103,7 @@ class OnPolicy(Learner):
         s.obs[T].copy_(obs)
         self.episodes = Episodes.of(E, device)
         self.advantage = Advantage(device, args.gamma, args.gae_lambda)
+        self.return_scale = ReturnScale(E, args.gamma, device) if args.normalize_returns else None
         self.sampler = Sampler(device, args.seed)
         self.rounds = torch.zeros((), dtype=torch.int64, device=device)  # iterations, as the sampler reads them
         self.entropy = torch.zeros(E, device=device)  # of the policy in the last step
@@ -145,8 +147,11 @@ class OnPolicy(Learner):
         value = self.network.value(s.obs)
         s.value.copy_(value[:-1])
         last_value = self.network.value(s.final_obs)
-        self.advantage(s.reward, value, last_value, s.terminated, s.ended, (s.advantage, s.target))
         over = s.ended if s.mask is None else s.ended | s.terminated  # who leaves is done, while its env goes on
+        reward = s.reward * self.args.reward_scale
+        if self.return_scale is not None:
+            reward = self.return_scale(reward, over, s.mask)
+        self.advantage(reward, value, last_value, s.terminated, s.ended, (s.advantage, s.target))
         self.guard.look_at_rows("estimate", s.value, s.advantage)
         last = over if s.mask is None else over & s.mask
         episodes, returns, lengths = self.episodes.add(s.reward, last, s.mask)
@@ -190,5 +195,5 @@ class OnPolicy(Learner):
         episodes = self.episodes._asdict()
         return {
             "network": self.network.state_dict(), "optimizer": optimizer, "episodes": episodes, "obs": self.storage.obs[-1],
-            "rounds": self.rounds,
+            "rounds": self.rounds, "return_scale": {} if self.return_scale is None else self.return_scale.tensors(),
         }  # fmt: skip

@@ -38,6 +38,8 @@ class TrainingArgs:
     """Stop once the mean over all environments of the last episode's return reaches this, and an evaluation confirms it."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers of the policy, and likewise of the value function."""
+    reward_scale: float = 1.0
+    """What rewards are multiplied with before anything is learned from them; the returns that are shown are not."""
     normalize: bool = False
     """Give the networks observations in units of their running standard deviation, around their running mean."""
     threads: int = 1
@@ -51,6 +53,7 @@ class TrainingArgs:
             require(name, "an integer of at least 1" + (" or None" if optional else ""), holds)
         require("device", "auto, cpu, cuda or cuda:<index>", bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device)))
         require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
+        require("reward_scale", "above 0", self.reward_scale > 0.0)
         require("hidden", "sizes of at least 1", all(size >= 1 for size in self.hidden))
 
     def _require(self, name: str, allowed: str, holds: bool) -> None:
@@ -108,6 +111,8 @@ class OnPolicyArgs(TrainingArgs):
     """Of the entropy bonus."""
     entropy_table: Table = ()
     """Likewise environment steps and weights, in place of entropy_weight."""
+    normalize_returns: bool = False
+    """Learn from rewards in units of the running standard deviation of discounted returns."""
     max_grad_norm: float = 0.5
     """Limit of the norm of the whole gradient."""
     shared: bool = False
