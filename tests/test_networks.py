@@ -46,6 +46,32 @@ class Own(nn.Module):
         return value.squeeze(-1)
 
 
+class Sliced(nn.Module):
+    """All numbers from one layer, so that neither logits nor values lie side by side."""
+
+    def __init__(self, observations: gym.Space[Any], actions: gym.Space[Any]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(observations.shape[0], 1 + outputs_of(actions))  # type: ignore[index]
+
+    def policy(self, obs: Tensor) -> Tensor:
+        out: Tensor = self.layer(obs)
+        return out[..., 1:]
+
+    def value(self, obs: Tensor) -> Tensor:
+        out: Tensor = self.layer(obs)
+        return out[..., 0]
+
+
+@pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1", "gpuvec/TagContinuous-v0"])
+def test_its_numbers_may_lie_apart(device: str, env: str) -> None:
+    """Logits of one and of several choices, and means."""
+    params = {"num_taggers": 1, "num_runners": 2} if "Tag" in env else {}
+    args = args_of("ppo")(**{**ARGS, "env": env, "params": params}, device=device, total_steps=16 * 32 * 2)
+    result = train(args, body=Sliced)
+    assert all(p.isfinite().all() for p in result.network.parameters())
+    assert result.history[-1]["grad_norm"] > 0.0
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_a_network_of_one_s_own_trains(device: str, algorithm: str) -> None:
     args = args_of(algorithm)(**ARGS, device=device, total_steps=16 * 32 * 4)

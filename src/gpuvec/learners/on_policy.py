@@ -144,9 +144,8 @@ class OnPolicy(Learner):
     def estimate(self) -> None:
         """Advantages and targets, from V of each step's true successor: a truncated episode's final observation counts."""
         s = self.storage
-        value = self.network.value(s.obs)
+        value, last_value = (self.network.value(obs).contiguous() for obs in (s.obs, s.final_obs))
         s.value.copy_(value[:-1])
-        last_value = self.network.value(s.final_obs)
         over = s.ended if s.mask is None else s.ended | s.terminated  # who leaves is done, while its env goes on
         reward = s.reward * self.args.reward_scale
         if self.return_scale is not None:

@@ -80,7 +80,7 @@ class MultiCategorical(NamedTuple):
 
 def rows(x: Tensor) -> Tensor:
     """(R, N) of (..., N), contiguous."""
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(-1, x.shape[-1]).contiguous()
 
 
 def of_shape(drawn: Drawn, shape: tuple[int, ...]) -> Drawn:
