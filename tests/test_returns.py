@@ -43,6 +43,20 @@ def test_several_rollouts(device: str, steps: int, masked: bool) -> None:
         np.testing.assert_allclose(found.cpu().numpy(), known, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("reward", "over", "error", "words"),
+    [
+        (torch.zeros(4, 2).double(), torch.zeros(4, 2).bool(), TypeError, "reward must be torch.float32, got torch.float64"),
+        (torch.zeros(4, 2), torch.zeros(4, 2), TypeError, "over must be torch.bool, got torch.float32"),
+        (torch.zeros(4, 3), torch.zeros(4, 3).bool(), ValueError, r"reward must .* of shape \(4, 2\)"),
+        (torch.zeros(4, 2), torch.zeros(3, 2).bool(), ValueError, r"over must .* of shape \(4, 2\)"),
+    ],
+)
+def test_tensors_that_do_not_fit(reward: Any, over: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        ReturnScale(2, 0.9, "cpu")(reward, over)
+
+
 def learner(algorithm: str, **settings: Any) -> Any:
     env = "gpuvec/Pendulum-v1"
     given = {"num_envs": 8, "num_steps": 16, "params": {"max_episode_steps": 10}, **settings}

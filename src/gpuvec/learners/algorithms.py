@@ -27,11 +27,7 @@ def name_of(args: TrainingArgs) -> str:
     return next(name for name, kind in ARGS.items() if type(args) is kind)
 
 
-def module_of(args: TrainingArgs) -> Any:
-    """The module that trains with such settings."""
-    return importlib.import_module(f"gpuvec.learners.{name_of(args)}")
-
-
 def learner_of(args: TrainingArgs) -> Any:
     """The class of the learner with such settings."""
-    return getattr(module_of(args), name_of(args).upper())
+    name = name_of(args)
+    return getattr(importlib.import_module(f"gpuvec.learners.{name}"), name.upper())

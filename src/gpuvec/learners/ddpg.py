@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.args.ddpg import Args
-from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.captured.guard import LEARNED, Guard
 from gpuvec.learners.captured.optimizer import adam
 from gpuvec.learners.learner import Learner, states_of
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic
@@ -87,8 +87,7 @@ class DDPG(Learner):
             self.network.normalizer.update(obs)
         self.replay = Replay.of(max(args.capacity // E, T), E, features, components, device, r.mask is not None)
         self.episodes = Episodes.of(E, device)
-        whole = {"improve": ("a mean over the minibatches, such as the loss,", "a parameter")}
-        self.guard = Guard({"collect": ("a reward", "an action")}, whole, device)
+        self.guard = Guard({"collect": ("a reward", "an action")}, LEARNED, device)
         self.sampler = Sampler(device, args.seed)
         self.noise = torch.zeros(E, components, device=device)
         self.rounds = torch.zeros((), dtype=torch.int64, device=device)  # iterations, as the sampler reads them
@@ -150,8 +149,7 @@ class DDPG(Learner):
                 self.follow()
         of_actor /= max(moves, 1)
         with torch.no_grad():
-            norms = torch.stack(torch._foreach_norm([*self.actor.values(), *self.critics.values()]))
-            self.guard.look_at("improve", self.metrics[4:], norms)
+            self.guard.look_at_learned(self.metrics[4:], (*self.actor.values(), *self.critics.values()))
 
     def update_critics(self, batch: Transitions) -> Tensor:
         """One step towards the targets; (3,): loss, mean value, norm of the gradient."""

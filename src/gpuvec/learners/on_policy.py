@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from gpuvec.learners.args.schedule import interpolated
 from gpuvec.learners.args.training import OnPolicyArgs
-from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.captured.guard import LEARNED, Guard
 from gpuvec.learners.captured.optimizer import adam
 from gpuvec.learners.learner import Learner, states_of
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
@@ -108,7 +108,7 @@ class OnPolicy(Learner):
         self.rounds = torch.zeros((), dtype=torch.int64, device=device)  # iterations, as the sampler reads them
         self.entropy = torch.zeros(E, device=device)  # of the policy in the last step
         rows = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
-        self.guard = Guard(rows, {"improve": ("a mean over the minibatches, such as the loss,", "a parameter")}, device)
+        self.guard = Guard(rows, LEARNED, device)
         self.out = [
             {"obs": s.obs[t + 1], "reward": s.reward[t], "terminated": s.terminated[t], "truncated": s.truncated[t],
              "final_obs": s.final_obs[t], "_final_obs": s.ended[t], **({} if s.mask is None else {"agent_mask": s.mask[t]})}
@@ -165,8 +165,7 @@ class OnPolicy(Learner):
     @torch.no_grad()
     def look_back(self) -> None:
         """At the end of `improve`: whether all that was learned is finite."""
-        norms = torch.stack(torch._foreach_norm(list(self.parameters.values())))
-        self.guard.look_at("improve", self.metrics[-len(self.learned) :], norms)
+        self.guard.look_at_learned(self.metrics[-len(self.learned) :], self.parameters.values())
 
     def update(self, loss: Tensor) -> Tensor:
         """One step of Adam against the gradient of `loss`, whose norm, before it is clipped, is returned."""

@@ -5,7 +5,7 @@ Parts write what they find into a tensor, which is read with the metrics, so tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from gpuvec.errors import NonFiniteError
 
 CLEAN = -1  # what stands for no fault
+LEARNED = {"improve": ("a mean over the minibatches, such as the loss,", "a parameter")}  # what `look_at_learned` looks at
 
 
 class Guard:
@@ -38,6 +39,10 @@ class Guard:
         """Notes for each whether it has such numbers."""
         sound = torch.stack([value.isfinite().all() for value in values])
         self._note(part, torch.where(sound, CLEAN, 0))
+
+    def look_at_learned(self, metrics: Tensor, parameters: Iterable[Tensor]) -> None:
+        """Likewise for what an update wrote."""
+        self.look_at("improve", metrics, torch.stack(torch._foreach_norm(list(parameters))))
 
     def _note(self, part: str, found: Tensor) -> None:
         first = next(k for k, look in enumerate(self.looks) if look[0] == part)

@@ -14,7 +14,7 @@ from torch import Tensor
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.rowwise import Rowwise
-from gpuvec.learners.captured.launches import Launches
+from gpuvec.learners.captured.launches import Expected, Launches
 from gpuvec.learners.networks.normalizer import Normalizer
 
 f32, i64, b1 = np.float32, np.int64, np.bool_
@@ -43,11 +43,16 @@ class ReturnScale:
             reward: (T, E) float32, 0 outside the mask.
             over: (T, E) bool: the row's episode ended in that step.
             mask: (T, E) bool: the steps that count; None for all.
+
+        Raises:
+            TypeError, ValueError: tensors of other types, shapes or devices.
         """
-        steps, rows = reward.shape
+        steps, rows = len(reward), len(self.running)
         returns = torch.empty_like(reward)
         tensors = {"reward": reward, "over": over, "returns": returns, "running": self.running, "gamma": self._gamma}
-        expected = {name: (tuple(x.shape), x.dtype) for name, x in tensors.items()}
+        expected: dict[str, Expected] = dict.fromkeys(("reward", "returns"), ((steps, rows), torch.float32))
+        expected |= {"over": ((steps, rows), torch.bool), "running": (tuple(self.running.shape), torch.float32)}
+        expected |= {"gamma": ((1,), torch.float32)}
         self._launches(WORK, rows, tensors, expected, [steps])
         self.moments.update(returns.unsqueeze(-1), mask)
         return reward / (self.moments.var + EPSILON).sqrt().float()
