@@ -5,16 +5,15 @@ import itertools
 import gymnasium as gym
 import numpy as np
 import pytest
-from numba import njit
 from scipy import stats
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec import Key, normal, randint, uniform
-from gpuvec.engine import cuda as targets
-from gpuvec.engine.cuda import cuda  # by this name the simulator finds it among a kernel's globals
-from gpuvec.engine.device import Device
+from gpuvec.engine.device import device
 from gpuvec.engine.jit import device as compiled
-from gpuvec.engine.memory import host_memory, like
+from gpuvec.engine.jit import inline
+from gpuvec.engine.memory import like
+from gpuvec.engine.rowwise import Rowwise, launcher
 from gpuvec.engine.simulation import address
 from gpuvec.random import philox, unit, word
 
@@ -52,61 +51,27 @@ def integers(w):
     return np.int32(randint(key, 0, -3, 4)), np.int32(randint(key, 1, 0, 1000))
 
 
+def each(access, function, columns):
+    """What is done to a row: `function` of its uint32."""
+    load_row, store_row, take, f = access.load_row, access.store_row, like(np.uint32, columns), compiled(function)
+
+    @inline
+    def one(b, e):
+        store_row(b.out, e, f(load_row(b.given, e, take)))
+
+    return one
+
+
 def table(backend, function, rows, width, dtype):
     """(n, width) array: `function` of each row of uint32, computed in plain Python or, compiled, on a backend."""
     rows = np.asarray(rows, np.uint32)
     if backend == "python":
         return np.array([function(tuple(row)) for row in rows], dtype)
-    access = host_memory() if backend == "cpu" else targets.device_memory()
-    load_row, store_row, take = access.load_row, access.store_row, like(np.uint32, rows.shape[1])
-    f = compiled(function)
-
-    @njit(error_model="numpy")
-    def one(given, out, e):
-        store_row(out, e, f(load_row(given, e, take)))
-
-    arrays = Device({"simulator": "cpu"}.get(backend, backend)).arrays
-    given, out, n = arrays.asarray(rows), arrays.zeros((len(rows), width), dtype), len(rows)
-    run = {"cpu": run_on_cpu, "simulator": run_in_simulator, "cuda": run_on_gpu}[backend]
-    run(one, address(given), address(out), n)
-    return out if arrays is np else out.get()
-
-
-def run_on_cpu(one, given, out, n):
-    @njit
-    def loop(given, out, n):
-        for e in range(n):
-            one(given, out, e)
-
-    loop(given, out, n)
-
-
-def kernel_of(one):
-    def kernel(given, out, n):
-        e = cuda.blockIdx.x * 32 + cuda.threadIdx.x
-        if e < n:
-            one(given, out, e)
-
-    return kernel
-
-
-def run_in_simulator(one, given, out, n):
-    cuda.jit(kernel_of(one))[-(-n // 32), 32](given, out, n)
-
-
-def run_on_gpu(one, given, out, n):
-    from cuda.core import LEGACY_DEFAULT_STREAM, LaunchConfig, ObjectCode, launch
-    from cuda.core import Device as Gpu
-    from numba.cuda import types
-
-    gpu = Gpu(0)
-    gpu.set_current()
-    cc = tuple(gpu.compute_capability)
-    signature = types.void(types.uint64, types.uint64, types.int64)
-    binary = targets.link(targets.intermediate(kernel_of(one), signature, cc, "ltoir"), cc)
-    kernel = ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name)
-    launch(LEGACY_DEFAULT_STREAM, LaunchConfig(grid=-(-n // 32), block=32), kernel, given, out, n)
-    gpu.sync()
+    place = device(backend)
+    given, out = place.arrays.asarray(rows), place.arrays.zeros((len(rows), width), dtype)
+    work = Rowwise(function.__name__, ("given", "out"), each, (function, rows.shape[1]))
+    launcher(work, place)(0, address(given), address(out), len(rows))
+    return out if isinstance(out, np.ndarray) else out.get()
 
 
 def keys(n, seed=7, episode=0, step=0):

@@ -25,15 +25,16 @@ GAMES = (
     "straight-all", "straight-nearest", "boxed-all", "boxed-least", "straight-least-of-1000", "tiles-all", "tiles-all-of-1025",
     "tiles-nearest", "tiles-nearest-of-1100", "tiles-least-of-1025", "features-all-of-1025",
 )  # fmt: skip
-NAMES = {"game": GAMES, "env": ENVS}
-CHECKED = {"env": 6, "game": 3}  # lines that the target prints for one
+NAMES = {"game": GAMES, "env": ENVS, "rows": ("draws", "estimates")}
+SOURCES = {"game": ("TagGridWorld-v0", "TagContinuous-v0"), "env": ENVS, "rows": ("learners",), "planted": ()}
+CHECKED = {"env": 6, "game": 3, "rows": 2}  # lines that the target prints for one
 
 
 class Job(NamedTuple):
     """One program under one tool."""
 
     tool: str
-    kind: str  # "env", "game" of many agents, or "planted"
+    kind: str  # "env", "game" of many agents, "rows" for kernels of the learners, or "planted"
     name: str
 
 
@@ -104,14 +105,14 @@ def main() -> int:
     if given.json:
         with given.json.open("a") as file:
             for tool in TOOLS:
-                for kind in ("env", "game", "planted"):
+                for kind, sources in SOURCES.items():
                     own = [r for r in results if r.job.tool == tool and r.job.kind == kind]
                     row = {
                         "benchmark": "sanitizer",
                         "name": f"{tool}.{kind}",
                         "value": sum(r.reported or 0 for r in own),
                         "unit": "reports",
-                        "of": list(NAMES.get(kind, ())),
+                        "of": sources,
                         "details": {"passed": all(r.passed for r in own)},
                     }
                     file.write(json.dumps(row) + "\n")

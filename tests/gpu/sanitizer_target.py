@@ -1,12 +1,14 @@
-"""Runs every kernel of an environment, or one that is wrong on purpose: what `sanitize.py` has checked on a GPU.
+"""Runs every kernel of an environment, or the learners' own, or one that is wrong on purpose: `sanitize.py` has them checked.
 
 python tests/gpu/sanitizer_target.py env CartPole-v1
 python tests/gpu/sanitizer_target.py game tiles-nearest
+python tests/gpu/sanitizer_target.py rows draws
 python tests/gpu/sanitizer_target.py planted memcheck
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, NamedTuple
 
@@ -149,11 +151,66 @@ def play_game(kind: str) -> None:
         print("checked", kind, mode, options, flush=True)
 
 
+def tensor(array: Any) -> Any:
+    """A copy on the GPU."""
+    import torch
+
+    return torch.tensor(array, device="cuda:0")
+
+
+def draws(rows: int, random: np.random.Generator) -> list[Any]:
+    """What the sampler's kernels draw: of one and of several heads, within a mask, and each kind of normal number."""
+    from gpuvec.learners.sampling import Sampler
+
+    sampler, iteration = Sampler("cuda:0", 0), tensor(np.int64(3))
+    allowed = random.random((rows, 5)) < 0.5
+    allowed[:, [0, 3]] = True  # at least one of each head
+    logits, mask = tensor(random.normal(size=(rows, 5)).astype("float32")), tensor(allowed)
+    mean, wide = (tensor(random.normal(size=(rows, 3)).astype("float32")) for _ in range(2))
+    low, high = (tensor(np.full(3, bound, "float32")) for bound in (-1.0, 1.0))
+    began, noise = tensor(random.random(rows) < 0.5), tensor(np.zeros((rows, 3), "float32"))
+    return [
+        *sampler.categorical(logits, iteration, 0, (3, 2), mask=mask),
+        *sampler.categorical(logits, iteration, 1, temperature=0.5),
+        *sampler.categorical(logits, iteration, 2, greedy=True),
+        *sampler.gaussian(mean, wide, iteration, 3),
+        *sampler.gaussian(mean, low, iteration, 4, squashed=True),
+        *sampler.gaussian(mean, low, iteration, 5, greedy=True),
+        *(sampler.noisy(mean, noise, began, low, high, iteration, step, sigma=0.2) for step in (6, 7)),
+    ]
+
+
+def estimates(rows: int, random: np.random.Generator) -> list[Any]:
+    """Advantages and discounted returns: as many steps as a thread reads at once, fewer and more."""
+    from gpuvec.learners.rollouts.advantage import Advantage
+    from gpuvec.learners.rollouts.returns import ReturnScale
+
+    advantage, scale = Advantage("cuda:0", 0.99, 0.95), ReturnScale(rows, 0.99, "cuda:0")
+    found: list[Any] = []
+    for steps in (1, 16, 37):
+        reward, final = (tensor(random.normal(size=(steps, rows)).astype("float32")) for _ in range(2))
+        value = tensor(random.normal(size=(steps + 1, rows)).astype("float32"))
+        over, terminated = (random.random((steps, rows)) < chance for chance in (0.2, 0.5))
+        found += advantage(reward, value, final, tensor(over & terminated), tensor(over))
+        found.append(scale(reward, tensor(over)))
+    return found
+
+
+def play_rows(name: str) -> None:
+    """The learners' kernels, for part of a block of rows and for more than one."""
+    for rows in (5, 300):
+        for found in {"draws": draws, "estimates": estimates}[name](rows, np.random.default_rng(rows)):
+            assert np.isfinite(found.cpu().numpy()).all()
+        print("checked", name, rows, flush=True)
+
+
 def main() -> None:
     """The program."""
-    cupy.cuda.set_allocator(None)  # each array an allocation of its own, so that its ends are seen
+    # Each array an allocation of its own, so that its ends are seen; torch is not loaded yet.
+    os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    cupy.cuda.set_allocator(None)
     kind, name = sys.argv[1:]
-    {"planted": planted, "env": play_env, "game": play_game}[kind](name)
+    {"planted": planted, "env": play_env, "game": play_game, "rows": play_rows}[kind](name)
 
 
 if __name__ == "__main__":
