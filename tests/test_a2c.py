@@ -14,22 +14,23 @@ torch = pytest.importorskip("torch")
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C, Args, Batch, loss, train
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import PLAYED
-from gpuvec.vector.wrappers import FlattenAgents
+from gpuvec.learners.training import learner_of
 
 SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 5, "hidden": (16,), "params": {"max_episode_steps": 20}}
 
 
-def learner(env: str = "gpuvec/CartPole-v1", **settings: Any) -> A2C:
+def learner(env: str = "gpuvec/CartPole-v1", **settings: Any) -> Learner:
     args = Args(**{"env": env, **SMALL, **settings}).resolved("cpu")
     made = gym.make_vec(env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return A2C(args, made)
+    return learner_of(args, made)
 
 
 class TestLoss:
     def test_of_two_samples(self) -> None:
         """A network that knows the logits: p = 1/4, 3/4; V = 2."""
-        network: Any = learner().network
+        network: Any = learner().policy.network
         logits = torch.tensor([0.0, math.log(3.0)])
         for linear in (*network.body.actor, *network.body.critic):
             if hasattr(linear, "weight"):
@@ -53,7 +54,7 @@ class TestLoss:
 
     def test_the_gradient_of_the_logits_is_that_of_the_score(self) -> None:
         """d log pi(a) / d logits = onehot(a) - pi, times the advantage, which itself is no function of the weights."""
-        network: Any = learner().network
+        network: Any = learner().policy.network
         obs, action = torch.randn(6, 3, 4), torch.randint(0, 2, (6, 3))
         advantage = torch.randn(6, 3)
         logits = network.body.actor(obs).detach().requires_grad_()
@@ -63,7 +64,7 @@ class TestLoss:
         torch.testing.assert_close(torch.autograd.grad(total, bias)[0], known.sum((0, 1)))
 
     def test_what_the_mask_leaves_out_changes_nothing(self) -> None:
-        network, g = learner().network, torch.Generator().manual_seed(0)
+        network, g = learner().policy.network, torch.Generator().manual_seed(0)
         obs, action = torch.randn(4, 3, 4, generator=g), torch.randint(0, 2, (4, 3), generator=g)
         advantage, target = torch.randn(2, 4, 3, generator=g)
         mask = torch.rand(4, 3, generator=g) < 0.6
@@ -80,12 +81,12 @@ class TestUpdates:
     def test_one_step_of_adam_along_the_whole_rollout(self) -> None:
         a2c = learner(max_grad_norm=1e9, anneal=False)
         a2c.collect()
-        a2c.estimate()
-        s, before = a2c.storage, copy.deepcopy(a2c.network)
-        a2c.improve()
+        a2c.policy.estimate()
+        s, before = a2c.policy.storage, copy.deepcopy(a2c.policy.network)
+        a2c.policy.improve()
         total, _ = loss(before, Batch(s.obs[:-1], s.action, s.advantage, s.target), a2c.args, a2c.args.entropy_weight)
         gradient = torch.autograd.grad(total, list(before.parameters()))
-        for p, q, g in zip(before.parameters(), a2c.network.parameters(), gradient, strict=True):
+        for p, q, g in zip(before.parameters(), a2c.policy.network.parameters(), gradient, strict=True):
             torch.testing.assert_close(q, p - a2c.args.learning_rate * g / (g.abs() + 1e-5), rtol=1e-4, atol=1e-6)
         assert a2c.read()["grad_norm"] == pytest.approx(math.sqrt(sum(float(g.square().sum()) for g in gradient)), rel=1e-4)
 
@@ -95,11 +96,11 @@ class TestUpdates:
         for _ in range(6):  # some episodes end
             a2c.iterate()
         a2c.collect()
-        a2c.estimate()
-        s, gamma = a2c.storage, a2c.args.gamma
+        a2c.policy.estimate()
+        s, gamma = a2c.policy.storage, a2c.args.gamma
         assert s.ended.any()
         with torch.no_grad():
-            value, final = a2c.network.value(s.obs).double(), a2c.network.value(s.final_obs).double()
+            value, final = a2c.policy.network.value(s.obs).double(), a2c.policy.network.value(s.final_obs).double()
         for e in range(8):
             for t in range(5):
                 total, weight = 0.0, 1.0
@@ -116,7 +117,7 @@ class TestUpdates:
     def test_all_agents_of_a_game(self) -> None:
         args = Args(env="gpuvec/TagGridWorld-v0", device="cpu", num_envs=4, num_steps=6, hidden=(8,)).resolved("cpu")
         env = gym.make_vec(args.env, 4, device="cpu", output="torch", autoreset_mode="SameStep")
-        a2c = A2C(args, FlattenAgents(env))
+        a2c = learner_of(args, env)
         for _ in range(3):
             a2c.iterate()
         assert all(math.isfinite(a2c.read()[name]) for name in A2C.learned)
@@ -140,22 +141,21 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped() -> None:
     second.load_state_dict(first.state_dict())
     for _ in range(4):
         second.iterate()
-    saved, known = second.tensors(), whole.tensors()
+    saved, known = (one.tensors()["policies"]["all"] for one in (second, whole))
     for part in ("network", "episodes"):
         assert all(torch.equal(saved[part][k], x) or bool(x.isnan().all()) for k, x in known[part].items())
     for name, state in known["optimizer"].items():
         assert all(torch.equal(saved["optimizer"][name][k], x) for k, x in state.items())
-    assert torch.equal(saved["obs"], known["obs"])
+    assert torch.equal(second.rollout.obs[-1], whole.rollout.obs[-1])
 
 
 def test_a_checkpoint_of_ppo_is_refused() -> None:
-    from gpuvec.learners.ppo import PPO
     from gpuvec.learners.ppo import Args as OfPPO
 
     args = OfPPO(**{**SMALL, "num_steps": 8}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
     with pytest.raises(StateError, match="this checkpoint is of ppo; it cannot go on with a2c"):
-        learner().load_state_dict(PPO(args, env).state_dict())
+        learner().load_state_dict(learner_of(args, env).state_dict())
 
 
 @pytest.mark.gpu
@@ -164,12 +164,12 @@ def test_captured_parts_do_what_eager_ones_do(gpu: str) -> None:
     for captured in (False, True):
         args = Args(num_envs=512, num_steps=8, total_steps=8 * 512 * 50).resolved("cuda:0")
         env = gym.make_vec(args.env, 512, device="cuda:0", output="torch", autoreset_mode="SameStep")
-        a2c = A2C(args, env)
+        a2c = learner_of(args, env)
         if captured:
             a2c.capture()
         for _ in range(20):
             a2c.iterate()
         learners.append(a2c)
     eager, replayed = learners
-    for name, p in eager.parameters.items():
-        assert torch.equal(p, replayed.parameters[name]), name
+    for name, p in eager.policy.parameters.items():
+        assert torch.equal(p, replayed.policy.parameters[name]), name

@@ -132,7 +132,7 @@ class TestMistakes:
             load(tmp_path)
 
     def test_a_checkpoint_of_an_unknown_algorithm(self, tmp_path: Path) -> None:
-        torch.save({"algorithm": "sac", "args": {}, "network": {}}, tmp_path / "checkpoint-1.pt")
+        torch.save({"format": FORMAT, "args": {"all": {"algorithm": "sac"}}, "env": {}}, tmp_path / "checkpoint-1.pt")
         with pytest.raises(StateError, match=r"is a checkpoint of 'sac'; this version has ppo, a2c, ddpg\."):
             load(tmp_path)
 
@@ -158,10 +158,10 @@ class TestRunFolder:
 
     def test_a_failed_write_leaves_the_old_checkpoint(self, tmp_path: Path) -> None:
         run = Run.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
-        good = {"algorithm": "ppo", "args": {}, "network": {}, "iteration": 1, "format": FORMAT}
+        good = {"args": {}, "env": {}, "policies": {}, "iteration": 1, "format": FORMAT}
         run.save(good)
         with pytest.raises(Exception, match="pickle"):
-            run.save({**good, "network": lambda: None})
+            run.save({**good, "policies": lambda: None})
         run.close()
         assert load(run.path) == good
 

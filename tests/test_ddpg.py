@@ -13,9 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
-from gpuvec.learners.ddpg import DDPG, Args, train
-from gpuvec.learners.evaluate import evaluate, one_agent_a_row, policy_of
+from gpuvec.learners.ddpg import Args, train
+from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
+from gpuvec.learners.training import learner_of
 
 PENDULUM = "gpuvec/Pendulum-v1"
 SMALL: dict[str, Any] = {
@@ -24,10 +26,10 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def learner(**settings: Any) -> DDPG:
+def learner(**settings: Any) -> Learner:
     args = Args(**{**SMALL, **settings}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return DDPG(args, one_agent_a_row(env))
+    return learner_of(args, env)
 
 
 def batch(count: int = 12, seed: int = 0) -> Transitions:
@@ -92,32 +94,32 @@ class TestReplay:
 class TestGradients:
     def test_the_policy_s_gradient_never_reaches_the_critics(self) -> None:
         ddpg = learner()
-        critics = copy.deepcopy(ddpg.critics)
-        actor = copy.deepcopy(ddpg.actor)
-        moments = copy.deepcopy(ddpg.critic_optimizer.state_dict()["state"])
-        ddpg.update_actor(batch())
-        assert all(torch.equal(p, critics[name]) for name, p in ddpg.critics.items())
-        assert all(not p.grad.any() for p in ddpg.critics.values() if p.grad is not None)
-        assert any(not torch.equal(p, actor[name]) for name, p in ddpg.actor.items())
-        for k, state in ddpg.critic_optimizer.state_dict()["state"].items():
+        critics = copy.deepcopy(ddpg.policy.critics)
+        actor = copy.deepcopy(ddpg.policy.actor)
+        moments = copy.deepcopy(ddpg.policy.critic_optimizer.state_dict()["state"])
+        ddpg.policy.update_actor(batch())
+        assert all(torch.equal(p, critics[name]) for name, p in ddpg.policy.critics.items())
+        assert all(not p.grad.any() for p in ddpg.policy.critics.values() if p.grad is not None)
+        assert any(not torch.equal(p, actor[name]) for name, p in ddpg.policy.actor.items())
+        for k, state in ddpg.policy.critic_optimizer.state_dict()["state"].items():
             assert all(torch.equal(x, moments[k][name]) for name, x in state.items())
 
     def test_the_critics_gradient_never_reaches_the_policy(self) -> None:
         ddpg = learner(critics=2)
-        actor, targets = copy.deepcopy(ddpg.actor), copy.deepcopy(ddpg.target_critics.state_dict())
-        ddpg.update_critics(batch())
-        assert all(torch.equal(p, actor[name]) for name, p in ddpg.actor.items())
-        assert all(torch.equal(x, targets[name]) for name, x in ddpg.target_critics.state_dict().items())
+        actor, targets = copy.deepcopy(ddpg.policy.actor), copy.deepcopy(ddpg.policy.target_critics.state_dict())
+        ddpg.policy.update_critics(batch())
+        assert all(torch.equal(p, actor[name]) for name, p in ddpg.policy.actor.items())
+        assert all(torch.equal(x, targets[name]) for name, x in ddpg.policy.target_critics.state_dict().items())
 
     def test_the_policy_goes_uphill(self) -> None:
         """Along dQ/da da/dtheta: the first step of Adam goes against the sign of the loss's gradient."""
         ddpg, seen = learner(), batch()
-        net, before = ddpg.network, copy.deepcopy(ddpg.actor)
+        net, before = ddpg.policy.network, copy.deepcopy(ddpg.policy.actor)
         action = net.policy(seen.obs).action.detach().requires_grad_()
         (slope,) = torch.autograd.grad(net.values(net.critics, seen.obs, action).mean(), action)
-        gradient = torch.autograd.grad(net.policy(seen.obs).action, list(ddpg.actor.values()), slope)
-        ddpg.update_actor(seen)
-        for (name, p), g in zip(ddpg.actor.items(), gradient, strict=True):
+        gradient = torch.autograd.grad(net.policy(seen.obs).action, list(ddpg.policy.actor.values()), slope)
+        ddpg.policy.update_actor(seen)
+        for (name, p), g in zip(ddpg.policy.actor.items(), gradient, strict=True):
             moved = p - before[name]
             torch.testing.assert_close(moved, ddpg.args.actor_learning_rate * g / (g.abs() + 1e-8), rtol=1e-3, atol=1e-7)
 
@@ -125,38 +127,40 @@ class TestGradients:
 class TestTargets:
     def test_the_loss_is_to_the_targets_lower_value(self) -> None:
         ddpg, seen = learner(critics=2), batch()
-        net = ddpg.network
-        torch.nn.init.normal_(ddpg.target_critics[1][-1].weight)
+        net = ddpg.policy.network
+        torch.nn.init.normal_(ddpg.policy.target_critics[1][-1].weight)
         with torch.no_grad():
-            action = net.act(ddpg.target_actor, seen.next_obs)
-            both = net.values(ddpg.target_critics, seen.next_obs, action)
+            action = net.act(ddpg.policy.target_actor, seen.next_obs)
+            both = net.values(ddpg.policy.target_critics, seen.next_obs, action)
             target = seen.reward + 0.9 * torch.minimum(both[0], both[1])
             known = sum((q - target).square().mean() for q in net.values(net.critics, seen.obs, seen.action))
         assert (both[0] != both[1]).all()
-        assert float(ddpg.update_critics(seen)[0]) == pytest.approx(float(known), rel=1e-5)
+        assert float(ddpg.policy.update_critics(seen)[0]) == pytest.approx(float(known), rel=1e-5)
 
     def test_they_follow_by_tau(self) -> None:
         ddpg = learner(tau=0.25)
-        for p in (*ddpg.actor.values(), *ddpg.critics.values()):
+        for p in (*ddpg.policy.actor.values(), *ddpg.policy.critics.values()):
             p.data.add_(1.0)
-        before = [p.clone() for p in (*ddpg.target_actor.parameters(), *ddpg.target_critics.parameters())]
-        ddpg.follow()
-        for p, q in zip((*ddpg.target_actor.parameters(), *ddpg.target_critics.parameters()), before, strict=True):
+        before = [p.clone() for p in (*ddpg.policy.target_actor.parameters(), *ddpg.policy.target_critics.parameters())]
+        ddpg.policy.follow()
+        for p, q in zip(
+            (*ddpg.policy.target_actor.parameters(), *ddpg.policy.target_critics.parameters()), before, strict=True
+        ):
             torch.testing.assert_close(p, q + 0.25)
 
     def test_a_delayed_policy_moves_once_for_so_many_updates(self) -> None:
         ddpg, steps = learner(policy_delay=4, updates=2, learning_starts=0), []
         for _ in range(6):
             ddpg.iterate()
-            counts = {float(s["step"]) for s in ddpg.actor_optimizer.state.values()}
+            counts = {float(s["step"]) for s in ddpg.policy.actor_optimizer.state.values()}
             assert len(counts) == 1
             steps.append(counts.pop())
         assert steps == [0.0, 1.0, 1.0, 2.0, 2.0, 3.0]
-        assert {float(s["step"]) for s in ddpg.critic_optimizer.state.values()} == {12.0}
+        assert {float(s["step"]) for s in ddpg.policy.critic_optimizer.state.values()} == {12.0}
 
     def test_noise_on_their_actions_is_bounded(self) -> None:
         calm, noisy = learner(), learner(target_sigma=0.2)
-        losses = [float(x.update_critics(batch())[0]) for x in (calm, noisy)]
+        losses = [float(x.policy.update_critics(batch())[0]) for x in (calm, noisy)]
         assert losses[0] != losses[1]
         assert losses[0] == pytest.approx(losses[1], rel=0.5)
 
@@ -165,28 +169,28 @@ class TestCollecting:
     def test_actions_are_those_of_the_policy_and_noise_within_bounds(self) -> None:
         ddpg = learner(sigma=0.5, params={"max_episode_steps": 10})
         ddpg.collect()
-        r, net = ddpg.rollout, ddpg.network
-        noise = (r.action - net.policy(r.obs[:-1]).action) / net.reach
-        assert r.action.abs().max() <= 2.0
+        obs, action, net = ddpg.rollout.obs, ddpg.policy.action, ddpg.policy.network
+        noise = (action - net.policy(obs[:-1]).action) / net.reach
+        assert action.abs().max() <= 2.0
         assert 0.05 < noise.std() < 0.8
         assert noise.std(0).min() > 0.0
 
     def test_nothing_is_learned_before_the_start(self) -> None:
         ddpg, before = learner(learning_starts=48), None
         for k in range(4):
-            before = [p.clone() for p in ddpg.actor.values()]
+            before = [p.clone() for p in ddpg.policy.actor.values()]
             ddpg.iterate()
-            same = all(torch.equal(p, q) for p, q in zip(ddpg.actor.values(), before, strict=True))
+            same = all(torch.equal(p, q) for p, q in zip(ddpg.policy.actor.values(), before, strict=True))
             assert same == (16 * (k + 1) < 48)
 
     def test_what_is_remembered_is_what_happened(self) -> None:
         ddpg = learner(n_step=1)
         for _ in range(3):
             ddpg.collect()
-            ddpg.remember()
-        held, r = ddpg.replay.held, ddpg.rollout
+            ddpg.policy.remember()
+        held, r = ddpg.policy.replay.held, ddpg.policy.rows
         assert torch.equal(held.obs[8:12], r.obs[:-1])
-        assert torch.equal(held.action[8:12], r.action)
+        assert torch.equal(held.action[8:12], ddpg.policy.action)
         assert torch.equal(held.reward[8:12], r.reward)
         assert torch.equal(held.obs[4], held.next_obs[3])  # no episode ends there
 
@@ -201,17 +205,17 @@ class TestAgentsThatLeave:
     def test_their_steps_outside_the_game_are_remembered_as_such(self) -> None:
         ddpg = learner(**self.TAG, n_step=3)
         ddpg.collect()
-        ddpg.remember()
-        held, r = ddpg.replay.held, ddpg.rollout
+        ddpg.policy.remember()
+        held, r = ddpg.policy.replay.held, ddpg.policy.rows
         assert held.mask is not None
         assert r.mask is not None
         assert torch.equal(held.mask[:32], r.mask)
         assert 0.02 < (~r.mask).float().mean() < 0.98
-        left = r.terminated & r.mask & ~r.ended[1:]
+        left = r.terminated & r.mask & ~r.ended
         assert left.any()
         assert (held.discount[:32][left] == 0.0).all()
         assert torch.equal(held.reward[:32][left], r.reward[left])
-        assert ddpg.metrics[0] == (r.mask & (r.terminated | r.truncated)).sum()
+        assert ddpg.policy.metrics[0] == (r.mask & r.over).sum()
 
     def test_what_happened_outside_the_game_teaches_nothing(self) -> None:
         found = []
@@ -219,13 +223,13 @@ class TestAgentsThatLeave:
             ddpg, seen = learner(critics=2), batch()
             mask = torch.arange(12) % 3 > 0
             seen = seen._replace(mask=mask, reward=seen.reward.where(mask, outside), obs=seen.obs.where(mask[:, None], outside))
-            metrics = torch.cat([ddpg.update_critics(seen), ddpg.update_actor(seen)])
-            found.append([metrics, *ddpg.actor.values(), *ddpg.critics.values()])
+            metrics = torch.cat([ddpg.policy.update_critics(seen), ddpg.policy.update_actor(seen)])
+            found.append([metrics, *ddpg.policy.actor.values(), *ddpg.policy.critics.values()])
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
         part = batch()._replace(mask=None)
         some = Transitions(*(None if x is None else x[mask] for x in part))
         ddpg = learner(critics=2)
-        alone = torch.cat([ddpg.update_critics(some), ddpg.update_actor(some)])
+        alone = torch.cat([ddpg.policy.update_critics(some), ddpg.policy.update_actor(some)])
         torch.testing.assert_close(found[0][0], alone)
 
     def test_training_goes_on_from_a_checkpoint(self) -> None:
@@ -236,15 +240,15 @@ class TestAgentsThatLeave:
         other.load_state_dict(saved)
         for one in (ddpg, other):
             one.iterate()
-        assert torch.equal(ddpg.metrics, other.metrics)
-        assert ddpg.replay.held.mask is not None
-        assert other.replay.held.mask is not None
-        assert torch.equal(ddpg.replay.held.mask, other.replay.held.mask)
+        assert torch.equal(ddpg.policy.metrics, other.policy.metrics)
+        assert ddpg.policy.replay.held.mask is not None
+        assert other.policy.replay.held.mask is not None
+        assert torch.equal(ddpg.policy.replay.held.mask, other.policy.replay.held.mask)
 
 
 @pytest.mark.parametrize("settings", [{}, {"critics": 2, "policy_delay": 2, "target_sigma": 0.2, "n_step": 3, "theta": 0.15}])
 def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]) -> None:
-    def run(ddpg: DDPG, iterations: int) -> DDPG:
+    def run(ddpg: Learner, iterations: int) -> Learner:
         for _ in range(iterations):
             ddpg.iterate()
         return ddpg
@@ -264,7 +268,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]
     args, network = policy_of(second.state_dict(), "cpu")
     assert args == second.args
     obs = torch.randn(5, 3)
-    assert torch.equal(network.policy(obs).mode(), second.network.policy(obs).mode())
+    assert torch.equal(network.policy(obs).mode(), second.policy.network.policy(obs).mode())
 
 
 def test_pendulum() -> None:
@@ -301,7 +305,7 @@ def test_captured_parts_do_what_eager_ones_do(gpu: str, settings: dict[str, Any]
     for captured in (False, True):
         args = Args(**{**SMALL, "num_envs": 256, "capacity": 100_000, "device": "cuda:0", **settings}).resolved("cuda:0")
         env = gym.make_vec(PENDULUM, 256, device="cuda:0", output="torch", autoreset_mode="SameStep", **args.params)
-        ddpg = DDPG(args, env)
+        ddpg = learner_of(args, env)
         if captured:
             ddpg.capture()
         for _ in range(20):
@@ -309,5 +313,5 @@ def test_captured_parts_do_what_eager_ones_do(gpu: str, settings: dict[str, Any]
         learners.append(ddpg)
     eager, replayed = learners
     for part in ("actor", "critics"):
-        for name, p in getattr(eager, part).items():
-            assert torch.equal(p, getattr(replayed, part)[name]), f"{part}.{name}"
+        for name, p in getattr(eager.policy, part).items():
+            assert torch.equal(p, getattr(replayed.policy, part)[name]), f"{part}.{name}"

@@ -14,41 +14,43 @@ from gpuvec.errors import StaleGraphError, StateError  # after the package that 
 from gpuvec.learners.captured.graph import WARM_UPS, capture
 from gpuvec.learners.captured.optimizer import adam
 from gpuvec.learners.captured.state import copies, restore
-from gpuvec.learners.ppo import PPO, Args
+from gpuvec.learners.learner import Learner
+from gpuvec.learners.ppo import Args
+from gpuvec.learners.training import learner_of
 
 
 @pytest.fixture
-def learners() -> Iterator[list[PPO]]:
+def learners() -> Iterator[list[Learner]]:
     """Two alike, each with an environment of its own."""
     args = Args(device="cpu", num_envs=16, num_steps=8, hidden=(8,), params={"max_episode_steps": 20}).resolved("cpu")
     envs = [gym.make_vec(args.env, 16, device="cpu", output="torch", autoreset_mode="SameStep", **args.params) for _ in "ab"]
-    yield [PPO(args, env) for env in envs]
+    yield [learner_of(args, env) for env in envs]
     for env in envs:
         env.close()
 
 
-def test_what_runs_before_a_capture_leaves_no_trace(learners: list[PPO]) -> None:
+def test_what_runs_before_a_capture_leaves_no_trace(learners: list[Learner]) -> None:
     """Capturing runs each part first; this is how the learner then goes back, bit for bit, as on a GPU."""
     warmed, fresh = learners
     for _ in range(2):
         warmed.iterate()
         fresh.iterate()
     saved = warmed.state_dict()
-    places = [x.data_ptr() for x in warmed.parameters.values()]
+    places = [x.data_ptr() for x in warmed.policy.parameters.values()]
     for part in warmed.parts:
         for _ in range(WARM_UPS):
             part()
     warmed.load_state_dict(saved)
-    assert [x.data_ptr() for x in warmed.parameters.values()] == places  # a graph knows addresses, not names
+    assert [x.data_ptr() for x in warmed.policy.parameters.values()] == places  # a graph knows addresses, not names
     for _ in range(3):
         warmed.iterate()
         fresh.iterate()
         assert warmed.read() == pytest.approx(fresh.read(), abs=0.0, nan_ok=True)
-        for x, y in zip(warmed.storage, fresh.storage, strict=True):
+        for x, y in zip(warmed.policy.storage, fresh.policy.storage, strict=True):
             # Of final_obs the rows without an end are nobody's; and one agent has no mask.
-            if x is not None and x is not warmed.storage.final_obs:
+            if x is not None and x is not warmed.policy.storage.final_obs:
                 assert torch.equal(x, y)
-    for x, y in zip(warmed.parameters.values(), fresh.parameters.values(), strict=True):
+    for x, y in zip(warmed.policy.parameters.values(), fresh.policy.parameters.values(), strict=True):
         assert torch.equal(x, y)
 
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import args_of, learner_of
+from gpuvec.learners.algorithms import args_of
 from gpuvec.learners.evaluate import evaluate, policy_of
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights, linear
-from gpuvec.learners.training import train
+from gpuvec.learners.training import learner_of, train
 
 ARGS: dict[str, Any] = {"env": "gpuvec/CartPole-v1", "num_envs": 16, "num_steps": 32, "hidden": (16,)}
 
@@ -96,7 +96,7 @@ def test_its_first_weights_hang_on_the_seed_of_the_settings() -> None:
 
     def first(seed: int) -> Any:
         args = args_of("ppo")(**{**ARGS, "num_envs": 4, "seed": seed}).resolved("cpu")
-        return learner_of(args)(args, env, Own).network.body.logits.weight
+        return learner_of(args, env, Own).policy.network.body.logits.weight
 
     assert torch.equal(first(1), first(1))
     assert not torch.equal(first(1), first(2))

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.learners.evaluate import policy_of
 from gpuvec.learners.networks.normalizer import LIMIT, Normalizer
-from gpuvec.learners.ppo import PPO, Args, train
+from gpuvec.learners.ppo import Args, train
+from gpuvec.learners.training import learner_of
 
 SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 16, "hidden": (8,), "normalize": True}
 
@@ -46,16 +47,16 @@ def test_moments_change_between_rollouts_alone() -> None:
 
     args = Args(**SMALL, epochs=1, minibatches=1).resolved("cpu")
     env = gym.make_vec(args.env, num_envs=8, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1)
-    ppo = PPO(args, env)
-    assert ppo.network.normalizer is not None
+    ppo = learner_of(args, env)
+    assert ppo.policy.network.normalizer is not None
     for _ in range(3):
         ppo.collect()
-        ppo.estimate()
-        before = ppo.network.normalizer.count.item()
-        log_prob = ppo.network.policy(ppo.storage.obs[:-1]).log_prob(ppo.storage.action)
-        np.testing.assert_allclose(log_prob.detach().numpy(), ppo.storage.log_prob.numpy(), atol=1e-6)
-        ppo.improve()
-        assert ppo.network.normalizer.count.item() == before + 8 * 16
+        ppo.policy.estimate()
+        before = ppo.policy.network.normalizer.count.item()
+        log_prob = ppo.policy.network.policy(ppo.policy.storage.obs[:-1]).log_prob(ppo.policy.storage.action)
+        np.testing.assert_allclose(log_prob.detach().numpy(), ppo.policy.storage.log_prob.numpy(), atol=1e-6)
+        ppo.policy.improve()
+        assert ppo.policy.network.normalizer.count.item() == before + 8 * 16
     env.close()
 
 

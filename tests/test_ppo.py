@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 from gpuvec import Single, register, uniform  # after the package that it cannot do without
 from gpuvec.errors import StateError
 from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.actor_critic import ActorCritic, features_of, outputs_of
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.networks.mlp import Separate, first_weights
@@ -27,6 +28,7 @@ from gpuvec.learners.rollouts.advantage import Advantage
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.run import Run
 from gpuvec.learners.sampling import Sampler
+from gpuvec.learners.training import learner_of
 
 
 class Point(NamedTuple):
@@ -85,16 +87,16 @@ def made(env: str, num_envs: int, kwargs: tuple[tuple[str, Any], ...]) -> Any:
     return found
 
 
-def twin_of(ppo: PPO) -> Any:
+def twin_of(ppo: Learner) -> Any:
     """An environment like the learner's own, which is used up by then."""
     args = ppo.args
     return gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
 
 
-def learner(**settings: Any) -> PPO:
+def learner(**settings: Any) -> Learner:
     args = Args(**{**SMALL, **settings}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return PPO(args, env)
+    return learner_of(args, env)
 
 
 def network_for(observations: Any, actions: Any, hidden: tuple[int, ...] = (4,)) -> ActorCritic:
@@ -128,13 +130,13 @@ class TestFormulas:
         """Before any update all ratios are 1: the surrogate then pulls as advantage times log-probability does."""
         ppo = learner(entropy_weight=0.0, value_weight=0.0)
         ppo.collect()
-        ppo.estimate()
-        s = ppo.storage
-        batch = Batch(*(x.flatten(0, 1) for x in (s.obs[:-1], s.action, s.log_prob, s.value, s.advantage, s.target)))
-        total, metrics = loss(ppo.network, batch, ppo.args, 0.0)
+        ppo.policy.estimate()
+        s = ppo.policy.storage
+        batch = Batch(*(x.flatten(0, 1) for x in (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target)))
+        total, metrics = loss(ppo.policy.network, batch, ppo.args, 0.0)
         a = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
-        plain = -(ppo.network.policy(batch.obs).log_prob(batch.action) * a).mean()
-        parameters = list(ppo.network.body.actor.parameters())
+        plain = -(ppo.policy.network.policy(batch.obs).log_prob(batch.action) * a).mean()
+        parameters = list(ppo.policy.network.body.actor.parameters())
         for x, y in zip(torch.autograd.grad(total, parameters), torch.autograd.grad(plain, parameters), strict=True):
             torch.testing.assert_close(x, y)
         assert float(metrics[3]) == pytest.approx(0.0, abs=1e-6)  # approximate KL
@@ -229,57 +231,55 @@ class TestRollout:
         ppo, rollouts = learner(env=env), []
         for _ in range(2):
             ppo.collect()
-            rollouts.append(type(ppo.storage)(*(x.clone() for x in ppo.storage if x is not None)))
-        assert any(s.truncated.any() for s in rollouts)
+            rollouts.append(type(ppo.policy.storage)(*(x.clone() for x in ppo.policy.storage if x is not None)))
+        assert any((s.ended & ~s.terminated).any() for s in rollouts)
         twin = twin_of(ppo)
         obs, _ = twin.reset(seed=ppo.args.seed)
         for s in rollouts:
             for t in range(16):
                 assert torch.equal(s.obs[t], obs)
-                policy = ppo.network.policy(obs)
+                policy = ppo.policy.network.policy(obs)
                 torch.testing.assert_close(s.log_prob[t], policy.log_prob(s.action[t]))
-                obs, reward, terminated, truncated, info = twin.step(ppo.network.control(s.action[t]))
+                obs, reward, terminated, truncated, info = twin.step(ppo.policy.network.control(s.action[t]))
                 assert torch.equal(s.reward[t], reward)
                 assert torch.equal(s.terminated[t], terminated)
-                assert torch.equal(s.truncated[t], truncated)
                 assert torch.equal(s.ended[t], terminated | truncated)
                 assert torch.equal(s.final_obs[t][s.ended[t]], info["final_obs"][s.ended[t]])
             assert torch.equal(s.obs[16], obs)
 
-    def test_advantages_look_at_the_true_successor(self) -> None:
-        ppo = learner()
+    @pytest.mark.parametrize("settings", [{}, {"shared": True}, {"params": {"max_episode_steps": 3}}])
+    def test_advantages_look_at_the_true_successor(self, settings: dict[str, Any]) -> None:
+        ppo = learner(**settings)
         terminated = truncated = False
         for _ in range(4):
             ppo.collect()
-            ppo.estimate()
-            s, a = ppo.storage, ppo.args
+            ppo.policy.estimate()
+            s, a = ppo.policy.storage, ppo.args
             with torch.no_grad():
-                value, last = ppo.network.value(s.obs), ppo.network.value(s.final_obs)
-            over = s.terminated | s.truncated
-            expected, _ = Advantage("cpu", a.gamma, a.gae_lambda)(s.reward, value, last, s.terminated, over)
-            value = value[:-1]
+                value, last = ppo.policy.network.value(s.obs), ppo.policy.network.value(s.final_obs)
+            expected, _ = Advantage("cpu", a.gamma, a.gae_lambda)(s.reward, value, last, s.terminated, s.ended)
             torch.testing.assert_close(s.value, value)
             torch.testing.assert_close(s.advantage, expected)
-            torch.testing.assert_close(s.target, expected + value)
+            torch.testing.assert_close(s.target, expected + value[:-1])
             terminated |= bool(s.terminated.any())
-            truncated |= bool((s.truncated & ~s.terminated).any())
-        assert terminated
+            truncated |= bool((s.ended & ~s.terminated).any())
+        assert terminated or "params" in settings
         assert truncated
 
     def test_each_epoch_sees_each_sample_once(self) -> None:
         ppo = learner(epochs=3, minibatches=4)
         ppo.collect()
-        ppo.estimate()
+        ppo.policy.estimate()
         seen: list[Any] = []
-        plain = ppo.loss
+        plain = ppo.policy.loss
 
         def watched(network: Any, batch: Batch, *rest: Any) -> Any:
             seen.append(batch.obs)
             return plain(network, batch, *rest)
 
-        ppo.loss = watched
-        ppo.improve()
-        everything = sorted(ppo.storage.obs[:-1].flatten(0, 1).tolist())
+        ppo.policy.loss = watched
+        ppo.policy.improve()
+        everything = sorted(ppo.policy.storage.obs[:-1].flatten(0, 1).tolist())
         assert [len(x) for x in seen] == [32] * 12
         for epoch in (seen[:4], seen[4:8], seen[8:]):
             assert sorted(torch.cat(epoch).tolist()) == everything
@@ -288,7 +288,7 @@ class TestRollout:
     def test_the_gradient_is_limited_and_its_norm_reported(self) -> None:
         ppo = learner(max_grad_norm=1e-3)
         ppo.iterate()
-        norm = math.sqrt(sum(float(p.grad.square().sum()) for p in ppo.parameters.values()))
+        norm = math.sqrt(sum(float(p.grad.square().sum()) for p in ppo.policy.parameters.values()))
         assert norm == pytest.approx(1e-3, rel=1e-3)
         assert ppo.read()["grad_norm"] > 0.1
 
@@ -298,7 +298,7 @@ class TestRollout:
         ppo, seen = learner(total_steps=5 * 128, **tables), []
         for _ in range(5):
             ppo.iterate()
-            seen.append((float(ppo.learning_rate), float(ppo.entropy_weight)))
+            seen.append((float(ppo.policy.learning_rate), float(ppo.policy.entropy_weight)))
         known = [(1e-3, 0.1), (2e-3, 0.1), (3e-3, 0.05), (3e-3, 0.0), (3e-3, 0.0)]
         np.testing.assert_allclose(seen, known, rtol=1e-6, atol=1e-9)
 
@@ -307,26 +307,28 @@ class TestRollout:
         stopped, free = learner(learning_rate=0.05, target_kl=1e-6), learner(learning_rate=0.05)
         for ppo in (stopped, free):
             ppo.collect()
-            ppo.estimate()
-        before = [p.clone() for p in stopped.parameters.values()]
-        stopped.improve()
-        free.improve()
-        steps = {float(state["step"]) for state in stopped.optimizer.state.values()}
+            ppo.policy.estimate()
+        before = [p.clone() for p in stopped.policy.parameters.values()]
+        stopped.policy.improve()
+        free.policy.improve()
+        steps = {float(state["step"]) for state in stopped.policy.optimizer.state.values()}
         assert steps == {1.0}
-        assert {float(state["step"]) for state in free.optimizer.state.values()} == {16.0}
-        moved = [float((p - q).detach().abs().max()) for p, q in zip(stopped.parameters.values(), before, strict=True)]
+        assert {float(state["step"]) for state in free.policy.optimizer.state.values()} == {16.0}
+        moved = [float((p - q).detach().abs().max()) for p, q in zip(stopped.policy.parameters.values(), before, strict=True)]
         assert all(0.0 < x <= 0.05 * 1.01 for x in moved)  # Adam's first step
         stopped.collect()
-        stopped.estimate()
-        stopped.improve()
-        assert {float(state["step"]) for state in stopped.optimizer.state.values()} == {2.0}  # the next rollout counts anew
+        stopped.policy.estimate()
+        stopped.policy.improve()
+        assert {float(state["step"]) for state in stopped.policy.optimizer.state.values()} == {
+            2.0
+        }  # the next rollout counts anew
 
     def test_the_learning_rate_falls_to_zero(self) -> None:
         ppo = learner(total_steps=4 * 128, learning_rate=1e-3)
         rates = []
         for _ in range(4):
             ppo.iterate()
-            rates.append(float(ppo.learning_rate))
+            rates.append(float(ppo.policy.learning_rate))
         assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
 
 
@@ -408,12 +410,12 @@ class TestRepeatable:
     def test_a_checkpoint_of_other_settings_is_refused(self) -> None:
         saved = learner().state_dict()
         other = learner(hidden=(16, 16))
-        before = other.state_dict()["network"]
+        before = other.state_dict()["policies"]["all"]["network"]
         with pytest.raises(StateError, match="expected"):
             other.load_state_dict(saved)
         with pytest.raises(StateError, match=r"network\.body\.actor\.0\.weight must have shape \(32, 4\).*got \(16, 4\)"):
             learner(hidden=(32,)).load_state_dict(saved)
-        assert all(torch.equal(x, before[name]) for name, x in other.parameters.items())
+        assert all(torch.equal(x, before[name]) for name, x in other.policy.parameters.items())
 
 
 class TestEvaluation:
@@ -423,7 +425,7 @@ class TestEvaluation:
         assert evaluate(network, "tests/Forever-v0", episodes=16, device="cpu").tolist() == [4.0] * 16
 
     def test_it_waits_for_the_longest(self) -> None:
-        network = learner().network
+        network = learner().policy.network
         returns = evaluate(network, "gpuvec/CartPole-v1", device="cpu", greedy=False)
         twin = gym.make_vec("gpuvec/CartPole-v1", 100, device="cpu", output="torch", buffers=1)
         obs, _ = twin.reset(seed=0)

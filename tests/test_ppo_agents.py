@@ -17,13 +17,14 @@ from tests import crowd  # noqa: F401  # registers the street
 
 from gpuvec import Bools, Cooperative, Floats, Key, Perception, Time, count_of, randint, register
 from gpuvec.learners.evaluate import evaluate, play, policy_of
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.players import at_random, by_role, policy
 from gpuvec.learners.ppo import PPO, Args, train
 from gpuvec.learners.ppo_loss import Batch, loss
 from gpuvec.learners.rollouts import masked
 from gpuvec.learners.rollouts.episodes import Episodes
-from gpuvec.vector.wrappers import FlattenAgents
+from gpuvec.learners.training import learner_of
 
 E, A, T = 4, 3, 16
 STREET: dict[str, Any] = {"guards": 1, "walkers": 2, "length": 3, "seen": 1, "max_episode_steps": 5}
@@ -78,9 +79,9 @@ def street(mode: str = "SameStep") -> Any:
     return gym.make_vec("tests/Street-v0", E, device="cpu", output="torch", autoreset_mode=mode, **STREET)
 
 
-def learner(**settings: Any) -> PPO:
+def learner(**settings: Any) -> Learner:
     args = Args(**{"env": "tests/Street-v0", "params": STREET, "num_envs": E, "num_steps": T, "hidden": (8,), **settings})
-    return PPO(args.resolved("cpu"), FlattenAgents(street()))
+    return learner_of(args.resolved("cpu"), street())
 
 
 def episodes_of(mask: Any, over: Any) -> Any:
@@ -103,10 +104,10 @@ class TestEstimates:
         gamma, lam = 0.9, 0.8
         ppo = learner(gamma=gamma, gae_lambda=lam)
         ppo.collect()
-        ppo.estimate()
-        s = ppo.storage
+        ppo.policy.estimate()
+        s = ppo.policy.storage
         with torch.no_grad():
-            value = ppo.network.value(s.obs).numpy()
+            value = ppo.policy.network.value(s.obs).numpy()
         street().reset(seed=ppo.args.seed)
         record = [street().step(s.action[t].view(E, A)) for t in range(T)]
         rows = lambda arrays: np.stack([np.asarray(x).reshape(-1) for x in arrays])  # (T, E * A)
@@ -114,7 +115,7 @@ class TestEstimates:
         mask, left = (rows(info[name] for *_, info in record) for name in ("agent_mask", "agent_terminated"))
         dead, late = (np.repeat(rows(step[k] for step in record), A, axis=1) for k in (2, 3))
         with torch.no_grad():
-            final = rows(ppo.network.value(info["final_obs"]) for *_, info in record)
+            final = rows(ppo.policy.network.value(info["final_obs"]) for *_, info in record)
 
         np.testing.assert_array_equal(s.mask, mask)
         expected, last_left = np.zeros((T, E * A)), 0
@@ -134,7 +135,7 @@ class TestEstimates:
 
         ended = [(row, steps) for row, steps in episodes_of(mask, left | dead | late) if (left | dead | late)[steps[-1], row]]
         explained = 1.0 - expected[mask].var(ddof=1) / (expected + value[:-1])[mask].var(ddof=1)
-        found = dict(zip(PLAYED + PPO.learned, ppo.metrics.tolist(), strict=True))
+        found = dict(zip(PLAYED + PPO.learned, ppo.policy.metrics.tolist(), strict=True))
         assert found["episodes"] == len(ended)
         assert found["return"] == pytest.approx(np.mean([reward[steps, row].sum() for row, steps in ended]), rel=1e-5)
         assert found["length"] == pytest.approx(np.mean([len(steps) for _, steps in ended]), rel=1e-5)
@@ -146,7 +147,7 @@ class TestEstimates:
         Its env goes on to the fourth, where the time is up. With gamma = lambda = 1 a target is what is still to come.
         """
         ppo = learner(num_steps=5, num_envs=E, minibatches=1, gamma=1.0, gae_lambda=1.0)
-        s = ppo.storage
+        s = ppo.policy.storage
         for x in s:
             x.zero_()
         s.obs.fill_(1e4)  # where nobody is; V of that is not small
@@ -157,18 +158,18 @@ class TestEstimates:
         s.reward[:, 1] = torch.tensor([1.0, -7.0, 0.0, 0.0, 2.0])
         s.mask[:, :2] = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 0], [1, 1]], dtype=torch.bool)
         s.terminated[1, 1] = True
-        s.truncated[3, :2] = s.ended[3, :2] = True
-        ppo.estimate()
+        s.ended[3, :2] = True
+        ppo.policy.estimate()
         with torch.no_grad():
-            here, final = ppo.network.value(torch.tensor([[0.25], [0.5]]).expand(2, 5)).tolist()
+            here, final = ppo.policy.network.value(torch.tensor([[0.25], [0.5]]).expand(2, 5)).tolist()
         assert s.target[:, 0].tolist() == pytest.approx([10 + final, 9 + final, 7 + final, 4 + final, 5 + here], rel=1e-5)
         assert s.target[[0, 1, 4], 1].tolist() == pytest.approx([-6.0, -7.0, 2 + here], rel=1e-5)
-        found = dict(zip(PLAYED + PPO.learned, ppo.metrics.tolist(), strict=True))
+        found = dict(zip(PLAYED + PPO.learned, ppo.policy.metrics.tolist(), strict=True))
         assert (found["episodes"], found["return"], found["length"]) == (2.0, (10.0 - 6.0) / 2, 3.0)
 
         before = float(s.target[s.mask].sum())
         s.reward[1, 1] -= 1.0
-        ppo.estimate()
+        ppo.policy.estimate()
         # In the targets of the two steps up to it, once each; and of no other sample that counts.
         assert float(s.target[s.mask].sum()) == pytest.approx(before - 2.0, rel=1e-5)
 
@@ -179,18 +180,18 @@ class TestLoss:
         ppo = learner()
         ppo.iterate()
         ppo.collect()
-        ppo.estimate()
-        s = ppo.storage
+        ppo.policy.estimate()
+        s = ppo.policy.storage
         outside = ~s.mask
         assert 10 < int(outside.sum()) < s.mask.numel() // 2
         s.obs[:-1][outside], s.log_prob[outside], s.action[outside] = 50.0, -300.0, 2
-        s.advantage[outside], s.target[outside], s.value[outside] = 1e6, -1e6, 1e3
-        whole = (s.obs[:-1], s.action, s.log_prob, s.value, s.advantage, s.target)
+        s.advantage[outside], s.target[outside], s.value[:-1][outside] = 1e6, -1e6, 1e3
+        whole = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target)
         args = Args(clip_value=True)
         results = []
         for batch in (Batch(*(x.flatten(0, 1) for x in (*whole, s.mask))), Batch(*(x[s.mask] for x in whole))):
-            total, metrics = loss(ppo.network, batch, args, args.entropy_weight)
-            gradient = torch.autograd.grad(total, list(ppo.network.parameters()))
+            total, metrics = loss(ppo.policy.network, batch, args, args.entropy_weight)
+            gradient = torch.autograd.grad(total, list(ppo.policy.network.parameters()))
             results.append(torch.cat([total.detach().view(1), metrics, *(g.flatten() for g in gradient)]))
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
 
@@ -206,21 +207,20 @@ class TestLoss:
     def test_each_row_is_seen_once_with_its_mask(self) -> None:
         ppo = learner(epochs=1, minibatches=4)
         ppo.collect()
-        ppo.estimate()
+        ppo.policy.estimate()
         seen: list[Batch] = []
-        plain = ppo.loss
-        ppo.loss = lambda network, batch, *rest: (seen.append(batch), plain(network, batch, *rest))[1]
-        ppo.improve()
+        plain = ppo.policy.loss
+        ppo.policy.loss = lambda network, batch, *rest: (seen.append(batch), plain(network, batch, *rest))[1]
+        ppo.policy.improve()
         assert [len(b.obs) for b in seen] == [T * E * A // 4] * 4
         found = sorted((*obs, bool(m)) for b in seen for obs, m in zip(b.obs.tolist(), b.mask, strict=True))
-        s = ppo.storage
+        s = ppo.policy.storage
         assert found == sorted((*x, bool(m)) for x, m in zip(s.obs[:-1].flatten(0, 1).tolist(), s.mask.flatten(), strict=True))
 
     def test_an_env_of_one_agent_has_no_mask(self) -> None:
         env = gym.make_vec("gpuvec/CartPole-v1", 4, device="cpu", output="torch", autoreset_mode="SameStep")
-        ppo = PPO(Args(num_envs=4).resolved("cpu"), env)
-        assert ppo.storage.mask is None
-        assert "agent_mask" not in ppo.out[0]
+        ppo = learner_of(Args(num_envs=4).resolved("cpu"), env)
+        assert ppo.policy.storage.mask is None
         env.close()
 
 
@@ -281,7 +281,7 @@ class TestTraining:
 
     def test_steps_are_those_of_envs(self, result: Any) -> None:
         assert [m["steps"] for m in result.history[:2]] == [256, 512]
-        assert result.checkpoint["args"]["num_envs"] == 32
+        assert result.checkpoint["args"]["all"]["num_envs"] == 32
 
 
 class TestPlaying:
@@ -312,6 +312,8 @@ class TestPlaying:
 
     def test_a_policy_plays_all_agents(self) -> None:
         ppo = learner()
-        played = play("tests/Street-v0", policy(ppo.network), episodes=5, device="cpu", params=STREET)
-        assert torch.equal(played.returns, evaluate(ppo.network, "tests/Street-v0", episodes=5, device="cpu", params=STREET))
+        played = play("tests/Street-v0", policy(ppo.policy.network), episodes=5, device="cpu", params=STREET)
+        assert torch.equal(
+            played.returns, evaluate(ppo.policy.network, "tests/Street-v0", episodes=5, device="cpu", params=STREET)
+        )
         assert played.returns.shape == (5, A)

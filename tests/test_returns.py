@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine import cuda, rowwise
-from gpuvec.learners.algorithms import args_of, learner_of
+from gpuvec.learners.algorithms import args_of
 from gpuvec.learners.rollouts.returns import WORK, ReturnScale
+from gpuvec.learners.training import learner_of
 
 
 def by_hand(rewards: Any, overs: Any, masks: Any, gamma: float) -> Any:
@@ -62,7 +63,7 @@ def learner(algorithm: str, **settings: Any) -> Any:
     given = {"num_envs": 8, "num_steps": 16, "params": {"max_episode_steps": 10}, **settings}
     args = args_of(algorithm)(env=env, device="cpu", **given).resolved("cpu")
     made = gym.make_vec(env, 8, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return learner_of(args)(args, made)
+    return learner_of(args, made)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
@@ -71,14 +72,14 @@ def test_what_is_learned_is_scaled_and_what_is_shown_is_not(algorithm: str) -> N
     normal = learner(algorithm, gae_lambda=1.0, normalize_returns=True)
     for each in (plain, scaled, normal):
         each.collect()
-        each.estimate()
-    s, known = plain.storage, torch.zeros(17, 8)
+        each.policy.estimate()
+    s, known = plain.policy.storage, torch.zeros(17, 8)
     for t in reversed(range(16)):  # a target is a sum of discounted rewards, and at its end a value, which no scale changes
         known[t] = s.reward[t] + plain.args.gamma * known[t + 1] * ~s.ended[t]
-    torch.testing.assert_close(s.target - scaled.storage.target, (1.0 - 0.125) * known[:16], rtol=1e-4, atol=1e-3)
-    assert torch.equal(plain.metrics[:3], scaled.metrics[:3])
-    assert torch.equal(plain.metrics[:3], normal.metrics[:3])
-    assert float(normal.storage.target.abs().max()) < 10.0 < float(plain.storage.target.abs().max())
+    torch.testing.assert_close(s.target - scaled.policy.storage.target, (1.0 - 0.125) * known[:16], rtol=1e-4, atol=1e-3)
+    assert torch.equal(plain.policy.metrics[:3], scaled.policy.metrics[:3])
+    assert torch.equal(plain.policy.metrics[:3], normal.policy.metrics[:3])
+    assert float(normal.policy.storage.target.abs().max()) < 10.0 < float(plain.policy.storage.target.abs().max())
 
 
 def test_ddpg_remembers_scaled_rewards() -> None:
@@ -86,9 +87,9 @@ def test_ddpg_remembers_scaled_rewards() -> None:
     plain, scaled = learner("ddpg", **more), learner("ddpg", reward_scale=0.125, **more)
     for each in (plain, scaled):
         each.collect()
-        each.remember()
-    assert torch.equal(scaled.replay.held.reward, 0.125 * plain.replay.held.reward)
-    assert torch.equal(scaled.metrics[:3], plain.metrics[:3])
+        each.policy.remember()
+    assert torch.equal(scaled.policy.replay.held.reward, 0.125 * plain.policy.replay.held.reward)
+    assert torch.equal(scaled.policy.metrics[:3], plain.policy.metrics[:3])
 
 
 def test_a_scale_of_zero_is_refused() -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("tyro")
 from gpuvec import Single, register, uniform
 from gpuvec.cli import main
 from gpuvec.errors import MissingExtraError, NonFiniteError, StateError
-from gpuvec.learners.algorithms import args_of
+from gpuvec.learners.algorithms import args_from, args_of
 from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.runs import sinks
 from gpuvec.learners.runs.checkpoint import load, saved
@@ -126,7 +126,7 @@ class TestResume:
         ("change", "words"),
         [
             ({"format": 0}, r"has the format 0; this gpuvec reads \d+"),
-            ({"algorithm": "sac"}, "checkpoint of 'sac'"),
+            ({"args": {"all": {"algorithm": "sac"}}}, "checkpoint of 'sac'"),
         ],
     )
     def test_a_checkpoint_of_another_version(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
@@ -148,7 +148,7 @@ class TestResume:
         assert main(command("ppo", tmp_path, iterations=2)) == 0
         (run,) = tmp_path.iterdir()
         checkpoint = load(run)
-        args = args_of("ppo")(**{**checkpoint["args"], "total_steps": 5 * 128, **change})
+        args = args_from({**checkpoint["args"]["all"], "total_steps": 5 * 128, **change})
         with pytest.raises(StateError, match=words):
             train(args, checkpoint=checkpoint)
 
@@ -228,7 +228,7 @@ class TestNumbersThatAreNotFinite:
         def spoil(learner: Any, metrics: dict[str, float]) -> None:
             if metrics["iteration"] == 4:
                 with torch.no_grad():
-                    part = learner.network.critics[0] if algorithm == "ddpg" else learner.network.body.critic
+                    part = learner.policy.network.critics[0] if algorithm == "ddpg" else learner.policy.network.body.critic
                     part[0].weight[0, 0] = torch.inf
 
         words = "seen by improve" if algorithm == "ddpg" else "seen by (estimate|improve)"

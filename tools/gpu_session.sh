@@ -3,7 +3,7 @@
 #
 #     bash tools/gpu_session.sh OUT [PART ...]
 #
-# Parts: tests env_step tag_step eager_latency sanitizer learner_kernels ppo cold_start memory training record; all of them without a choice. Each
+# Parts: tests env_step tag_step eager_latency sanitizer learner_kernels learners cold_start memory training record; all of them without a choice. Each
 # has a time limit of its own, and a part that fails does not stop the next; the exit status is the number of parts that failed.
 # Several calls with the same OUT add up, so that they can be short; record comes last. OUT gets
 # session.log, summary.txt, figures.jsonl, tests.xml, memory.xml, sanitizer.log and record.json, which belongs into
@@ -57,7 +57,7 @@ run() {
     eager_latency) part eager_latency 60 "$python" benchmarks/eager_latency.py --json "$figures" ;;
     cold_start) part cold_start 70 "$python" benchmarks/cold_start.py --json "$figures" ;;
     learner_kernels) part learner_kernels 60 "$python" benchmarks/learner_kernels.py --json "$figures" ;;
-    ppo) part ppo 120 "$python" benchmarks/ppo.py --json "$figures" ;;
+    learners) part learners 200 "$python" benchmarks/learners.py --json "$figures" ;;
     training) part training 300 "$python" benchmarks/tag_training.py --json "$figures" ;;
     record)
         part record 60 "$python" benchmarks/record.py --figures "$figures" --tests "$out/tests.xml" "$out/memory.xml" \
@@ -71,7 +71,7 @@ run() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2>&1 | tee -a "$log"
-for name in "${@:-tests env_step tag_step eager_latency sanitizer learner_kernels ppo cold_start memory training record}"; do
+for name in "${@:-tests env_step tag_step eager_latency sanitizer learner_kernels learners cold_start memory training record}"; do
     for one in $name; do
         run "$one"
     done

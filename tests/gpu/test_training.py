@@ -10,7 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.ppo import PPO, Args, train  # after the package that it cannot do without
+from gpuvec.learners.ppo import Args, train  # after the package that it cannot do without
+from gpuvec.learners.training import learner_of
 
 pytestmark = pytest.mark.gpu
 ITERATIONS = 7  # of 16 updates each
@@ -18,7 +19,7 @@ ITERATIONS = 7  # of 16 updates each
 
 @pytest.fixture
 def learner() -> Iterator[Callable[..., Any]]:
-    """`learner(env)`: a PPO on 1024 envs; the environment is closed after the test."""
+    """`learner(env)`: PPO on 1024 envs; the environment is closed after the test."""
     import gymnasium
 
     import gpuvec  # noqa: F401  # registers the environments
@@ -28,7 +29,7 @@ def learner() -> Iterator[Callable[..., Any]]:
     def build(env: str = "gpuvec/CartPole-v1") -> Any:
         args = Args(env=env, num_envs=1024, total_steps=100 * 1024 * 32).resolved("cuda:0")
         envs.append(gymnasium.make_vec(env, 1024, device="cuda:0", output="torch", autoreset_mode="SameStep"))
-        return PPO(args, envs[-1])
+        return learner_of(args, envs[-1])
 
     yield build
     for env in envs:
@@ -37,9 +38,9 @@ def learner() -> Iterator[Callable[..., Any]]:
 
 def contents(learner: Any) -> dict[str, Any]:
     """Copies of what an iteration wrote, in the order in which it does."""
-    found = {f"storage.{name}": x for name, x in learner.storage._asdict().items() if x is not None}
-    found |= {f"parameter.{name}": x.detach() for name, x in learner.parameters.items()}
-    return {name: x.clone() for name, x in found.items()} | {"metrics": learner.metrics.clone()}
+    found = {f"storage.{name}": x for name, x in learner.policy.storage._asdict().items() if x is not None}
+    found |= {f"parameter.{name}": x.detach() for name, x in learner.policy.parameters.items()}
+    return {name: x.clone() for name, x in found.items()} | {"metrics": learner.policy.metrics.clone()}
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any], where: str) -> None:

@@ -32,13 +32,14 @@ def evaluate(
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
     from gpuvec.engine.device import device as named_device
     from gpuvec.learners import evaluate as playing
-    from gpuvec.learners.players import policy
+    from gpuvec.learners.players import of_roles
     from gpuvec.learners.runs.checkpoint import load
 
     saved = load(checkpoint)
     where = str(named_device(device))
-    args, network = playing.policy_of(saved, where)
-    player = policy(network, greedy=not stochastic, seed=seed)
+    policies = {role: playing.policy_of(saved, where, role=role) for role in saved["args"]}
+    args = next(args for args, _ in policies.values())
+    player = of_roles({role: network for role, (_, network) in policies.items()}, greedy=not stochastic, seed=seed)
     played = playing.play(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
     returns = played.returns
     print(

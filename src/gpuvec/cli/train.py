@@ -15,7 +15,7 @@ from gpuvec.cli.eval import by_role
 from gpuvec.cli.interrupt import noted
 from gpuvec.cli.progress import Progress
 from gpuvec.errors import NonFiniteError, StateError
-from gpuvec.learners.algorithms import args_of, name_of
+from gpuvec.learners.algorithms import ALL, args_from, name_of
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.args.tuned import tuned
 from gpuvec.learners.runs.sinks import require
@@ -57,7 +57,7 @@ def train(
 
     params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
     args = replace(settings, params=params).resolved(str(device(settings.device)))
-    return course(args, lambda: Run.new(runs, algorithm, asdict(args), log), None, checkpoint_every, episodes)
+    return course({ALL: args}, lambda: Run.new(runs, algorithm, asdict(args), log), None, checkpoint_every, episodes)
 
 
 def resume(
@@ -86,27 +86,41 @@ def resume(
     if not (run / "args.json").is_file():
         raise FileNotFoundError(f"{run} is no run folder: it has no args.json. Give one that `gpuvec train` made.")
     checkpoint = load(run)
-    args = args_of(checkpoint["algorithm"])(**checkpoint["args"])
-    args = args if total_steps is None else replace(args, total_steps=total_steps)
+    if still := checkpoint["policies"].keys() - checkpoint["args"].keys():
+        raise StateError(f"{', '.join(sorted(still))} did not learn in {run}: go on in Python, where opponents are given.")
+    policies = {role: args_from(settings) for role, settings in checkpoint["args"].items()}
+    if total_steps is not None:
+        policies = {role: replace(args, total_steps=total_steps) for role, args in policies.items()}
+    args = next(iter(policies.values()))
     registered(args.env)
     if checkpoint["iteration"] >= args.iterations:
         raise StateError(f"{run} is complete, with {args.iterations} iterations: give a larger --total-steps to go on.")
     for name, (then, now) in changed(run).items():
         print(f"{name} was {then} and is {now} now: numbers may differ from those of a run that was not stopped")
-    return course(args, lambda: Run(run, asdict(args), log, checkpoint["iteration"]), checkpoint, checkpoint_every, episodes)
+
+    def opened() -> Run:
+        return Run(run, asdict(args), log, checkpoint["iteration"])
+
+    return course(policies, opened, checkpoint, checkpoint_every, episodes)
 
 
 def course(
-    args: TrainingArgs, opened: Callable[[], Run], checkpoint: Mapping[str, Any] | None, checkpoint_every: int, episodes: int
+    policies: Mapping[str, TrainingArgs],
+    opened: Callable[[], Run],
+    checkpoint: Mapping[str, Any] | None,
+    checkpoint_every: int,
+    episodes: int,
 ) -> int:
     """Trains, in the run folder that `opened` gives, and evaluates; the exit status."""
     from gpuvec.learners.evaluate import play
-    from gpuvec.learners.players import policy
+    from gpuvec.learners.players import of_roles
     from gpuvec.learners.training import train as learned
 
     run: Run | None = None
     written: Path | None = None
-    title = f"{name_of(args).upper()} on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
+    args = next(iter(policies.values()))
+    names = " and ".join(dict.fromkeys(name_of(each).upper() for each in policies.values()))
+    title = f"{names} on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
     try:
         with noted() as signalled, Progress(title, args.iterations) as progress:
 
@@ -120,7 +134,7 @@ def course(
                 if signalled():
                     raise KeyboardInterrupt
 
-            result = learned(args, on_iteration, checkpoint)
+            result = learned(policies, on_iteration, checkpoint)
         assert run is not None, "there is at least one iteration"
         run.save(result.checkpoint)
     except NonFiniteError as error:
@@ -135,7 +149,7 @@ def course(
     finally:
         if run is not None:
             run.close()
-    player = policy(result.network, seed=args.seed + 2)
+    player = of_roles(result.networks, seed=args.seed + 2)
     played = play(args.env, player, episodes=episodes, seed=args.seed + 2, device=args.device, params=args.params)
     returns, last = played.returns, result.history[-1]
     threshold = registered(args.env).reward_threshold

@@ -7,15 +7,15 @@ here: one step of Adam, where the paper has RMSProp, along the gradient of all o
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import gymnasium as gym
 import torch
 from torch import Tensor
 
 from gpuvec.learners.args.a2c import Args
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body
 from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.policy import Seat
 from gpuvec.learners.rollouts.masked import mean
 from gpuvec.learners.training import Result, train
 
@@ -43,13 +43,13 @@ def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor 
 
 
 class A2C(OnPolicy):
-    """The learner of `args` (resolved) on `env`, a SAME_STEP vector environment of one agent a row with torch output."""
+    """The policy of `seat` with the settings `args` (resolved)."""
 
     args: Args
     learned = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
-    def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any], body: Body | None = None) -> None:
-        super().__init__(args, env, loss, body)
+    def __init__(self, args: Args, seat: Seat, body: Body | None = None) -> None:
+        super().__init__(args, seat, loss, body)
 
     def improve(self) -> None:
         """One step along the policy gradient."""

@@ -3,22 +3,21 @@
 Lillicrap, Hunt, Pritzel, Heess, Erez, Tassa, Silver and Wierstra, 2016, arXiv:1509.02971. With `critics=2`,
 `policy_delay=2` and `target_sigma=0.2` it is TD3 (Fujimoto, van Hoof and Meger, 2018, arXiv:1802.09477).
 
-Each iteration has three parts:
+After a rollout under the policy and noise come two parts:
 
-    collect    T steps of E environments under the policy and noise
     remember   the transitions, with up to n rewards each, in a ring on the device
     improve    minibatches of the ring: the critics towards their targets, the policy uphill, the targets after them
 
-Letters: E rows (environments, or all of their agents), T steps, D observation features, K action components, C critics.
+Letters: R rows, T steps, D observation features, K action components, C critics.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,43 +25,29 @@ from torch import Tensor
 from gpuvec.learners.args.ddpg import Args
 from gpuvec.learners.captured.guard import LEARNED, Guard
 from gpuvec.learners.captured.optimizer import adam
-from gpuvec.learners.learner import Learner, states_of
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic
 from gpuvec.learners.networks.mlp import first_weights
+from gpuvec.learners.policy import Policy, Seat, states_of
 from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.rollouts.masked import mean
 from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
-from gpuvec.learners.sampling import Sampler
 from gpuvec.learners.training import Result, train
-from gpuvec.vector.wrappers import FlattenAgents
 
 __all__ = ["DDPG", "Args", "Result", "train"]
 
 
-class Rollout(NamedTuple):
-    """T steps."""
-
-    obs: Tensor  # (T + 1, E, D); the last row is the next rollout's first
-    action: Tensor  # (T, E, K)
-    reward: Tensor  # (T, E)
-    terminated: Tensor  # (T, E) bool
-    truncated: Tensor  # (T, E) bool
-    final_obs: Tensor  # (T, E, D)
-    ended: Tensor  # (T + 1, E) bool: the first row is the last of the rollout before
-    mask: Tensor | None = None  # (T, E) bool: the agent was in the game; None if a row is an environment of one agent
-
-
-class DDPG(Learner):
-    """The learner of `args` (resolved) on `env`, a SAME_STEP vector environment of one agent a row with torch output."""
+class DDPG(Policy):
+    """The policy of `seat` with the settings `args` (resolved)."""
 
     args: Args
     network: DeterministicActorCritic
     names = ("episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm")
 
-    def __init__(self, args: Args, env: Any) -> None:
-        super().__init__(args, env)
-        T, E, device = args.num_steps, env.num_envs, args.device
-        self.network = self.networks(args, env).to(device)
+    def __init__(self, args: Args, seat: Seat) -> None:
+        super().__init__(args, seat)
+        device, rows = args.device, seat.rows
+        T, R = rows.reward.shape
+        self.network = self.networks(args, seat.observation_space, seat.action_space).to(device)
         self.actor, self.critics = (dict(part.named_parameters()) for part in (self.network.actor, self.network.critics))
         self.target_actor, self.target_critics = copy.deepcopy((self.network.actor, self.network.critics))
         rates = (torch.tensor(rate, device=device) for rate in (args.actor_learning_rate, args.critic_learning_rate))
@@ -70,66 +55,50 @@ class DDPG(Learner):
             adam(parameters.values(), rate, eps=1e-8)
             for parameters, rate in zip((self.actor, self.critics), rates, strict=True)
         )
-        obs, _ = env.reset(seed=args.seed)
-        features, components = obs.shape[1], len(self.network.reach)
-
-        def steps(*shape: int, dtype: torch.dtype = torch.float32, extra: int = 0) -> Tensor:
-            return torch.zeros((T + extra, E, *shape), dtype=dtype, device=device)
-
-        self.rollout = r = Rollout(
-            obs=steps(features, extra=1), action=steps(components), reward=steps(), terminated=steps(dtype=torch.bool),
-            truncated=steps(dtype=torch.bool), final_obs=steps(features), ended=steps(dtype=torch.bool, extra=1),
-            mask=steps(dtype=torch.bool) if isinstance(env, FlattenAgents) else None,
-        )  # fmt: skip
-        r.obs[T].copy_(obs)
-        r.ended[T].fill_(True)
-        if self.network.normalizer is not None:
-            self.network.normalizer.update(obs)
-        self.replay = Replay.of(max(args.capacity // E, T), E, features, components, device, r.mask is not None)
-        self.episodes = Episodes.of(E, device)
+        features, components = rows.obs.shape[2], len(self.network.reach)
+        self.action = torch.zeros(T, R, components, device=device)
+        self.replay = Replay.of(max(args.capacity // R, T), R, features, components, device, rows.mask is not None)
+        self.episodes = Episodes.of(R, device)
         self.guard = Guard({"collect": ("a reward", "an action")}, LEARNED, device)
-        self.sampler = Sampler(device, args.seed)
-        self.noise = torch.zeros(E, components, device=device)
-        self.rounds = torch.zeros((), dtype=torch.int64, device=device)  # iterations, as the sampler reads them
-        self.out = [
-            {"obs": r.obs[t + 1], "reward": r.reward[t], "terminated": r.terminated[t], "truncated": r.truncated[t],
-             "final_obs": r.final_obs[t], "_final_obs": r.ended[t + 1], **({} if r.mask is None else {"agent_mask": r.mask[t]})}
-            for t in range(T)
-        ]  # fmt: skip
+        self.noise = torch.zeros(R, components, device=device)
         # Which updates move the policy is the same again after so many iterations.
         variants = args.policy_delay // math.gcd(args.policy_delay, args.updates)
-        self.parts = (self.collect, self.remember, *(partial(self.improve, k) for k in range(variants)))
+        self.improves = tuple(partial(self.improve, k) for k in range(variants))
+        self.parts = (self.remember, *self.improves)
 
     @staticmethod
-    def networks(args: Args, env: Any) -> DeterministicActorCritic:
-        """Those of a policy for `env`, with their first weights."""
-        spaces = env.single_observation_space, env.single_action_space
+    def networks(args: Args, observation_space: Any, action_space: Any) -> DeterministicActorCritic:
+        """Those of a policy for these spaces of an agent, with their first weights."""
         with first_weights(args.seed):
-            return DeterministicActorCritic(*spaces, args.hidden, args.critics, args.normalize)
+            return DeterministicActorCritic(observation_space, action_space, args.hidden, args.critics, args.normalize)
 
-    @torch.no_grad()
-    def collect(self) -> None:
-        """T steps of each environment."""
-        r, net, a = self.rollout, self.network, self.args
-        r.obs[0].copy_(r.obs[-1])
-        r.ended[0].copy_(r.ended[-1])
+    def begin(self) -> None:
+        """The first observations are the first that are known of any."""
+        if self.network.normalizer is not None:
+            self.network.normalizer.update(self.rows.obs[-1])
+
+    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
+        """What the policy does, and noise; where an episode begins, the noise does too."""
+        net, a = self.network, self.args
         one = torch.ones_like(net.reach)
-        for t, out in enumerate(self.out):
-            chosen = (net.policy(r.obs[t]).action - net.centre) / net.reach
-            drawn = self.sampler.noisy(chosen, self.noise, r.ended[t], -one, one, self.rounds, t, sigma=a.sigma, theta=a.theta)
-            r.action[t].copy_(net.centre + net.reach * drawn)
-            self.env.step(r.action[t], out=out)
-        self.rounds.add_(1)
-        self.guard.look_at_rows("collect", r.reward, r.action)
+        chosen = (net.policy(obs).action - net.centre) / net.reach
+        fresh = began.unsqueeze(1).expand(-1, self.each).reshape(-1)
+        drawn = self.sampler.noisy(chosen, self.noise, fresh, -one, one, self.rounds, t, sigma=a.sigma, theta=a.theta)
+        self.action[t].copy_(net.centre + net.reach * drawn)
+        return self.action[t]
+
+    def look_at_rollout(self) -> None:
+        """Whether it is finite."""
+        super().look_at_rollout()
+        self.guard.look_at_rows("collect", self.rows.reward, self.action)
 
     @torch.no_grad()
     def remember(self) -> None:
         """The rollout's transitions."""
-        r, a = self.rollout, self.args
-        ended = r.ended[1:]
-        gained = n_step(r.obs, r.reward * a.reward_scale, r.terminated, ended, r.final_obs, a.gamma, a.n_step)
-        self.replay.add(Transitions(r.obs[:-1], r.action, *gained, r.mask))
-        last = ended if r.mask is None else (ended | r.terminated) & r.mask
+        r, a = self.rows, self.args
+        gained = n_step(r.obs, r.reward * a.reward_scale, r.terminated, r.ended, r.final_obs, a.gamma, a.n_step)
+        self.replay.add(Transitions(r.obs[:-1], self.action, *gained, r.mask))
+        last = r.over if r.mask is None else r.over & r.mask
         episodes, returns, lengths = self.episodes.add(r.reward, last, r.mask)
         self.metrics[:4] = torch.stack([episodes, returns / episodes, lengths / episodes, self.episodes.last_return.mean()])
         if self.network.normalizer is not None:
@@ -183,14 +152,10 @@ class DDPG(Learner):
         targets: list[Tensor] = [*self.target_actor.parameters(), *self.target_critics.parameters()]
         torch._foreach_lerp_(targets, own, self.args.tau)
 
-    def iterate(self) -> None:
-        """One iteration; waits for nothing."""
-        collect, remember, *improves = self.parts
-        collect()
-        remember()
-        if (self.iteration + 1) * self.args.batch_size >= self.args.learning_starts:
-            improves[self.iteration % len(improves)]()
-        self.iteration += 1
+    def prepare(self, iteration: int) -> tuple[Callable[[], None], ...]:
+        """Nothing is learned before the start."""
+        begun = (iteration + 1) * self.args.batch_size >= self.args.learning_starts
+        return (self.remember, self.improves[iteration % len(self.improves)]) if begun else (self.remember,)
 
     def tensors(self) -> dict[str, Any]:
         """All tensors that the next iteration depends on, as nested dicts."""
@@ -201,8 +166,7 @@ class DDPG(Learner):
             "actor_optimizer": states_of(self.actor_optimizer, self.actor),
             "critic_optimizer": states_of(self.critic_optimizer, self.critics),
             "replay": {**held, "position": self.replay.position, "filled": self.replay.filled},
-            "episodes": self.episodes._asdict(), "obs": self.rollout.obs[-1], "ended": self.rollout.ended[-1],
-            "noise": self.noise, "rounds": self.rounds,
+            "episodes": self.episodes._asdict(), "noise": self.noise, **super().tensors(),
         }  # fmt: skip
 
 

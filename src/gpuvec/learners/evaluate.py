@@ -11,11 +11,11 @@ from torch import Tensor
 
 from gpuvec.episode import STEP_LIMIT, endless
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import args_of, learner_of
+from gpuvec.learners.algorithms import args_from, kind_of
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.players import Acting, Player, policy
-from gpuvec.vector.wrappers import FlattenAgents
+from gpuvec.vector.spaces import of_one
 
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
 
@@ -102,29 +102,39 @@ def of_many_agents(env: Any) -> bool:
     return len(env.single_observation_space.shape) == 2
 
 
-def one_agent_a_row(env: Any) -> Any:
-    """`env`, its agents in rows if there are many in each."""
-    return FlattenAgents(env) if of_many_agents(env) else env
-
-
-def policy_of(checkpoint: Mapping[str, Any], device: str, body: Body | None = None) -> tuple[TrainingArgs, Acting]:
-    """The settings and the networks of a checkpoint, the networks on `device`.
+def policy_of(
+    checkpoint: Mapping[str, Any], device: str, body: Body | None = None, role: str | None = None
+) -> tuple[TrainingArgs, Any]:
+    """The settings and the networks of a policy in a checkpoint, the networks, which are `Acting`, on `device`.
 
     Args:
         checkpoint: as `checkpoint.load` gives it.
         device: where to play.
         body: what made the network, if it was one's own.
+        role: whose, if there are several.
 
     Raises:
-        StateError: parameters of another network.
+        StateError: no policy of that role learned, or parameters of another network.
     """
-    args = args_of(checkpoint["algorithm"])(**checkpoint["args"])
-    params: dict[str, Any] = dict(args.params)
-    env = one_agent_a_row(gym.make_vec(args.env, num_envs=1, device=device, output="torch", **params))
-    network = learner_of(args).networks(args, env, *([] if body is None else [body]))
-    env.close()
+    learned = checkpoint["args"]
+    role = next(iter(learned)) if role is None and len(learned) == 1 else role
+    if role not in learned:
+        raise StateError(f"the checkpoint has policies for {', '.join(learned)}: name one of these roles, not {role!r}.")
+    args = args_from(learned[role])
+    network = kind_of(args).networks(args, *spaces_of(args, device), *([] if body is None else [body]))
     try:
-        network.load_state_dict(checkpoint["network"])
+        network.load_state_dict(checkpoint["policies"][role]["network"])
     except RuntimeError as error:
         raise StateError(f"the checkpoint is of another network: give the body that it was trained with. {error}") from error
     return args, network.to(device)
+
+
+def spaces_of(args: TrainingArgs, device: str) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """What an agent of the settings' environment observes and does."""
+    params: dict[str, Any] = dict(args.params)
+    env = gym.make_vec(args.env, num_envs=1, device=device, output="torch", **params)
+    try:
+        observation, action = env.single_observation_space, env.single_action_space
+        return (of_one(observation), of_one(action)) if of_many_agents(env) else (observation, action)
+    finally:
+        env.close()

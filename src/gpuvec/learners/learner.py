@@ -1,60 +1,117 @@
-"""What all learners share: parts that a GPU replays as graphs, metrics, and checkpoints from which training goes on.
+"""A learner: policies that play together in one environment and learn, each by its own algorithm.
 
-A learner's parts read and write only tensors that were there before. On a CPU they run as they stand; on a GPU each is one CUDA
-graph, so an iteration is a few launches and the host waits for the device once, to read the metrics.
+Its parts read and write only tensors that were there before. On a CPU they run as they stand; on a GPU each is one CUDA graph,
+so an iteration is a few launches and the host waits for the device once, to read the metrics.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import name_of
+from gpuvec.learners.algorithms import ALL, name_of, named
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.graph import capture
-from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.captured.state import copies, restore
+from gpuvec.learners.policy import Policy, Seat
+from gpuvec.learners.rollouts.rollout import Part, Rollout
+from gpuvec.vector.spaces import of_one
 
-FORMAT = 1  # of checkpoints; another number for each change that leaves older ones unreadable
+FORMAT = 2  # of checkpoints; another number for each change that leaves older ones unreadable
+
+Made = Callable[[Seat], Policy]
 
 
 class Learner:
-    """A learner on `env` with the settings `args`."""
+    """Policies that learn in `env`, a SAME_STEP vector environment with torch output.
 
-    names: tuple[str, ...] = ()  # of the metrics
-    network: Any  # a module, and `players.Acting`
-    parts: tuple[Callable[[], None], ...]
-    guard: Guard
+    Args:
+        args: the settings of the training, in which all policies agree.
+        env: the environment.
+        policies: {role: makes its policy for a seat}, or {"all": ...} for one that all agents share.
+    """
 
-    def __init__(self, args: TrainingArgs, env: Any) -> None:
+    def __init__(self, args: TrainingArgs, env: Any, policies: Mapping[str, Made]) -> None:
         self.args, self.env, self.iteration = args, env, 0
         self.seconds = 0.0  # of training
         self.confirm = 0  # the iteration from which on an evaluation may confirm the target
-        self.generator = torch.Generator(args.device).manual_seed(args.seed)
-        self.metrics = torch.zeros(len(self.names), dtype=torch.float64, device=args.device)
+        self.rollout = Rollout(env, args.num_steps, args.device)
+        agents, observation, action = self.rollout.agents, env.single_observation_space, env.single_action_space
+        sees, does = (observation, action) if agents is None else (of_one(observation), of_one(action))
+        self.agents = {role: Part(None if role == ALL else env.roles[role], agents) for role in policies}
+        self.policies: dict[str, Policy] = {}
+        for stream, (role, made) in enumerate(policies.items()):
+            part = self.agents[role]
+            self.policies[role] = made(Seat(sees, does, self.rollout.rows(part), part.each, self.rollout.truncations, stream))
+        kind = torch.float32 if action.dtype.kind == "f" else torch.int64
+        self.action = torch.zeros((env.num_envs, *action.shape), dtype=kind, device=args.device)  # of all agents
+        self.rollout.begin(args.seed)
+        for policy in self.policies.values():
+            policy.begin()
+        self._run: Callable[[Callable[[], None]], Callable[[], None]] = lambda part: part
+
+    @property
+    def policy(self) -> Any:
+        """That of all agents, where there is one for all."""
+        return self.policies[ALL]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the metrics; those of a role's policy begin with the role."""
+        return tuple(n if role == ALL else f"{role}/{n}" for role, policy in self.policies.items() for n in policy.names)
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """T steps of each environment."""
+        self.rollout.turn()
+        for t in range(self.args.num_steps):
+            self.rollout.step(t, self.act(t))
+        self.rollout.share()
+        for policy in self.policies.values():
+            policy.look_at_rollout()
+
+    def act(self, t: int) -> Tensor:
+        """What all agents do in step t."""
+        obs, began = self.rollout.obs[t], self.rollout.began[t]
+        if ALL in self.policies:
+            return self.policies[ALL].act(self.agents[ALL].of(obs, 0), began, t).view_as(self.action)
+        for role, policy in self.policies.items():
+            self.agents[role].put(self.action, policy.act(self.agents[role].of(obs, 0), began, t))
+        return self.action
 
     def capture(self) -> None:
         """Records each part as a CUDA graph; what this runs leaves no trace in the learner or its environments."""
         saved = self.state_dict()
+        generators = [policy.generator for policy in self.policies.values()]
 
         def version() -> int:
             return int(self.env.unwrapped.kernel_version)
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # how Inductor tells of a choice it made
-            self.parts = tuple(capture(part, self.args.device, self.generator, version) for part in self.parts)
+            recorded = {part: capture(part, self.args.device, generators, version) for part in self._functions()}
+        self._run = recorded.__getitem__
         self.load_state_dict(saved)
+
+    @property
+    def parts(self) -> tuple[Callable[[], None], ...]:
+        """What an iteration consists of: functions, or the graphs that were recorded of them."""
+        return tuple(map(self._run, self._functions()))
+
+    def _functions(self) -> list[Callable[[], None]]:
+        return [self.collect, *(part for policy in self.policies.values() for part in policy.parts)]
 
     def iterate(self) -> None:
         """One iteration; waits for nothing."""
-        for part in self.parts:
-            part()
+        self._run(self.collect)()
+        for policy in self.policies.values():
+            for part in policy.prepare(self.iteration):
+                self._run(part)()
         self.iteration += 1
 
     def read(self) -> dict[str, float]:
@@ -63,44 +120,52 @@ class Learner:
         Raises:
             NonFiniteError: the iteration met a number that is not finite.
         """
-        numbers = torch.cat([self.metrics, self.guard.found.double()]).tolist()
+        policies = self.policies.values()
+        numbers = torch.cat([*(p.metrics for p in policies), *(p.guard.found.double() for p in policies)]).tolist()
         metrics, found = numbers[: len(self.names)], numbers[len(self.names) :]
-        self.guard.check(found, self.iteration, self.args.env, self.env.num_envs // self.env.unwrapped.num_envs)
+        for role, policy in self.policies.items():
+            mine, found = found[: len(policy.guard.found)], found[len(policy.guard.found) :]
+            policy.guard.check(mine, self.iteration, self.args.env, self.agents[role].each, "" if role == ALL else role)
         return dict(zip(self.names, metrics, strict=True))
 
     def tensors(self) -> dict[str, Any]:
         """All tensors that the next iteration depends on, as nested dicts."""
-        raise NotImplementedError
+        policies = {role: policy.tensors() for role, policy in self.policies.items()}
+        return {"obs": self.rollout.obs[-1], "began": self.rollout.began[-1], "policies": policies}
 
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint: copies of tensors, numbers and strings, from which training goes on as if it had not stopped."""
+        generators = {role: policy.generator.get_state() for role, policy in self.policies.items()}
+        learning = {role: named(p.args) for role, p in self.policies.items() if p.parts}
         return {
-            **copies(self.tensors()), "generator": self.generator.get_state(), "env": self.env.state_dict(),
-            "iteration": self.iteration, "seconds": self.seconds, "confirm": self.confirm,
-            "format": FORMAT, "algorithm": name_of(self.args), "args": asdict(self.args),
+            **copies(self.tensors()), "generators": generators, "env": self.env.state_dict(), "args": learning,
+            "iteration": self.iteration, "seconds": self.seconds, "confirm": self.confirm, "format": FORMAT,
         }  # fmt: skip
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was called.
 
         Raises:
-            StateError: a checkpoint of other settings.
+            StateError: a checkpoint of another environment, of other policies or settings.
         """
-        if saved["algorithm"] != name_of(self.args):
-            raise StateError(f"this checkpoint is of {saved['algorithm']}; it cannot go on with {name_of(self.args)}.")
-        if saved["args"]["env"] != self.args.env:
-            raise StateError(f"this checkpoint is of {saved['args']['env']}; it cannot go on in {self.args.env}.")
-        if saved["generator"].shape != self.generator.get_state().shape:
-            raise StateError(
-                f"this checkpoint was written on {saved['args']['device']}; it cannot go on on {self.args.device}."
-            )
-        own = self.tensors()
-        restore(own, {name: saved.get(name, {}) for name in own})
-        self.generator.set_state(saved["generator"].cpu())
+        if saved["policies"].keys() != self.policies.keys():
+            found, wanted = ", ".join(saved["policies"]), ", ".join(self.policies)
+            raise StateError(f"this checkpoint has policies for {found}, and this training for {wanted}.")
+        learning = {role: policy for role, policy in self.policies.items() if policy.parts}
+        if saved["args"].keys() != learning.keys():
+            found, wanted = ", ".join(saved["args"]), ", ".join(learning)
+            raise StateError(f"in this checkpoint {found} learned, and in this training {wanted} would.")
+        for role, policy in learning.items():
+            own, other = policy.args, saved["args"][role]
+            if other["algorithm"] != name_of(own):
+                raise StateError(f"this checkpoint is of {other['algorithm']}; it cannot go on with {name_of(own)}.")
+            if other["env"] != own.env:
+                raise StateError(f"this checkpoint is of {other['env']}; it cannot go on in {own.env}.")
+            if saved["generators"][role].shape != policy.generator.get_state().shape:
+                raise StateError(f"this checkpoint was written on {other['device']}; it cannot go on on {own.device}.")
+        own_tensors = self.tensors()
+        restore(own_tensors, {name: saved.get(name, {}) for name in own_tensors})
+        for role, policy in self.policies.items():
+            policy.generator.set_state(saved["generators"][role].cpu())
         self.env.load_state_dict(saved["env"])
         self.iteration, self.seconds, self.confirm = saved["iteration"], saved["seconds"], saved["confirm"]
-
-
-def states_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
-    """{parameter: what the optimiser remembers of it}."""
-    return {name: dict(optimizer.state[p]) for name, p in parameters.items()}

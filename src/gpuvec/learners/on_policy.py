@@ -1,15 +1,14 @@
-"""What A2C and PPO share: rollouts under the policy that learns, estimates of how good its actions were, checkpoints.
+"""What A2C and PPO share: actions drawn from the policy that learns, and estimates of how good they were.
 
-Each iteration has three parts:
+After a rollout come two parts:
 
-    collect    T steps of E environments under the current policy, straight into storage
     estimate   V of everything seen, generalised advantages, targets of the value function
     improve    the algorithm's own: what is learned from the rollout
 
-Environments of many agents come as `FlattenAgents`, and all agents share the policy: a row is then an agent, and the mask
-tells which steps it was in the game for. The others enter no loss and no metric.
+In a game of many agents a row is an agent, and the mask tells which steps it was in the game for. The others enter no loss
+and no metric.
 
-Letters: E rows (environments, or all of their agents), T steps, D observation features, K action components.
+Letters: T steps, R rows, D observation features, K action components.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
@@ -25,15 +23,14 @@ from gpuvec.learners.args.schedule import interpolated
 from gpuvec.learners.args.training import OnPolicyArgs
 from gpuvec.learners.captured.guard import LEARNED, Guard
 from gpuvec.learners.captured.optimizer import adam
-from gpuvec.learners.learner import Learner, states_of
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
+from gpuvec.learners.policy import Policy, Seat, states_of
 from gpuvec.learners.rollouts.advantage import Advantage
 from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.rollouts.masked import var_mean
 from gpuvec.learners.rollouts.returns import ReturnScale
-from gpuvec.learners.sampling import Drawn, Sampler
-from gpuvec.vector.wrappers import FlattenAgents
+from gpuvec.learners.sampling import Drawn
 
 PLAYED = ("episodes", "return", "length", "last_return", "explained_variance")  # metrics of a rollout
 
@@ -41,26 +38,25 @@ PLAYED = ("episodes", "return", "length", "last_return", "explained_variance")  
 class Storage(NamedTuple):
     """A rollout, and what is estimated from it."""
 
-    obs: Tensor  # (T + 1, E, D); the last row is the next rollout's first
-    action: Tensor  # (T, E) or (T, E, K) int64, or (T, E, K) float32, as drawn from the policy
-    log_prob: Tensor  # (T, E) of the action under the policy that took it
-    reward: Tensor  # (T, E)
-    terminated: Tensor  # (T, E) bool
-    truncated: Tensor  # (T, E) bool
-    final_obs: Tensor  # (T, E, D); where an episode ended, its last observation
-    ended: Tensor  # (T, E) bool; where final_obs counts
-    value: Tensor  # (T, E) V(obs)
-    advantage: Tensor  # (T, E)
-    target: Tensor  # (T, E) what V(obs) should have been
-    mask: Tensor | None = None  # (T, E) bool: the agent was in the game; None if a row is an environment of one agent
+    obs: Tensor  # (T + 1, R, D); the last row is the next rollout's first
+    action: Tensor  # (T, R) or (T, R, K) int64, or (T, R, K) float32, as drawn from the policy
+    log_prob: Tensor  # (T, R) of the action under the policy that took it
+    reward: Tensor  # (T, R)
+    terminated: Tensor  # (T, R) bool
+    ended: Tensor  # (T, R) bool: the environment's episode is over
+    final_obs: Tensor  # (T, R, D); where it is, its last observation
+    value: Tensor  # (T + 1, R) V(obs)
+    advantage: Tensor  # (T, R)
+    target: Tensor  # (T, R) what V(obs) should have been
+    mask: Tensor | None = None  # (T, R) bool: the agent was in the game; None if a row is an environment of one agent
 
 
-class OnPolicy(Learner):
-    """A learner on `env`, a SAME_STEP vector environment of one agent a row with torch output, with `args` (resolved).
+class OnPolicy(Policy):
+    """The policy of `seat` with the settings `args` (resolved).
 
     Args:
         args: the settings.
-        env: the environment.
+        seat: its place in the game.
         loss: what is minimised: `loss(network, batch, args, entropy_weight)` gives the loss and metrics.
         body: makes the network, see `networks.actor_critic`; by default a perceptron as `args` have it.
     """
@@ -70,93 +66,98 @@ class OnPolicy(Learner):
     learned: tuple[str, ...] = ()  # names of the metrics of `improve`
 
     def __init__(
-        self,
-        args: OnPolicyArgs,
-        env: gym.vector.VectorEnv[Any, Any, Any],
-        loss: Callable[..., tuple[Tensor, Tensor]],
-        body: Body | None = None,
+        self, args: OnPolicyArgs, seat: Seat, loss: Callable[..., tuple[Tensor, Tensor]], body: Body | None = None
     ) -> None:
         self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if args.compile else loss
         self.names = PLAYED + self.learned
-        super().__init__(args, env)
-        T, E, device = args.num_steps, env.num_envs, args.device
-        self.network = self.networks(args, env, body).to(device)
+        super().__init__(args, seat)
+        device, rows = args.device, seat.rows
+        T, R = rows.reward.shape
+        self.network = self.networks(args, seat.observation_space, seat.action_space, body).to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
         self.entropy_weight = torch.tensor(args.entropy_weight, device=device)
         self.optimizer = adam(self.parameters.values(), self.learning_rate, eps=1e-5)
-
-        obs, _ = env.reset(seed=args.seed)
-        if self.network.normalizer is not None:
-            self.network.normalizer.update(obs)
-        action = self.network.policy(obs).mode()
-
-        def steps(shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32, extra: int = 0) -> Tensor:
-            return torch.zeros((T + extra, E, *shape), dtype=dtype, device=device)
-
-        self.storage = s = Storage(
-            obs=steps(obs.shape[1:], extra=1), action=steps(action.shape[1:], action.dtype), log_prob=steps(), reward=steps(),
-            terminated=steps(dtype=torch.bool), truncated=steps(dtype=torch.bool), final_obs=steps(obs.shape[1:]),
-            ended=steps(dtype=torch.bool), value=steps(), advantage=steps(), target=steps(),
-            mask=steps(dtype=torch.bool) if isinstance(env, FlattenAgents) else None,
+        action = self.network.policy(rows.obs[0]).mode()
+        log_prob, advantage, target, self.last_value = torch.zeros(4, T, R, device=device)
+        self.storage = Storage(
+            **rows._asdict(), action=action.new_zeros((T, *action.shape)), log_prob=log_prob,
+            value=torch.zeros(T + 1, R, device=device), advantage=advantage, target=target,
         )  # fmt: skip
-        s.obs[T].copy_(obs)
-        self.episodes = Episodes.of(E, device)
+        self.at_once = hasattr(self.network.body, "both")  # whether V comes with the policy
+        self.truncations = seat.truncations
+        self.episodes = Episodes.of(R, device)
         self.advantage = Advantage(device, args.gamma, args.gae_lambda)
-        self.return_scale = ReturnScale(E, args.gamma, device) if args.normalize_returns else None
-        self.sampler = Sampler(device, args.seed)
-        self.rounds = torch.zeros((), dtype=torch.int64, device=device)  # iterations, as the sampler reads them
-        self.entropy = torch.zeros(E, device=device)  # of the policy in the last step
-        rows = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
-        self.guard = Guard(rows, LEARNED, device)
-        self.out = [
-            {"obs": s.obs[t + 1], "reward": s.reward[t], "terminated": s.terminated[t], "truncated": s.truncated[t],
-             "final_obs": s.final_obs[t], "_final_obs": s.ended[t], **({} if s.mask is None else {"agent_mask": s.mask[t]})}
-            for t in range(T)
-        ]  # fmt: skip
-        self.parts = (self.collect, self.estimate, self.improve)
+        self.return_scale = ReturnScale(R, args.gamma, device) if args.normalize_returns else None
+        self.entropy = torch.zeros(R, device=device)  # of the policy in the last step
+        looks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
+        self.guard = Guard(looks, LEARNED, device)
+        self.parts = (self.estimate, self.improve)
 
     @staticmethod
-    def networks(args: OnPolicyArgs, env: Any, body: Body | None = None) -> ActorCritic:
-        """Those of a policy for `env`, with their first weights."""
-        spaces = env.single_observation_space, env.single_action_space
+    def networks(args: OnPolicyArgs, observation_space: Any, action_space: Any, body: Body | None = None) -> ActorCritic:
+        """Those of a policy for these spaces of an agent, with their first weights."""
+        spaces = observation_space, action_space
 
-        def perceptron(observations: gym.Space[Any], actions: gym.Space[Any]) -> nn.Module:
+        def perceptron(observations: Any, actions: Any) -> nn.Module:
             kind = Shared if args.shared else Separate
             return kind(features_of(observations), outputs_of(actions), args.hidden, args.init)
 
         with first_weights(args.seed):
             return ActorCritic(*spaces, (body or perceptron)(*spaces), args.normalize)
 
-    @torch.no_grad()
-    def collect(self) -> None:
-        """T steps of each row."""
-        s = self.storage
-        s.obs[0].copy_(s.obs[-1])
-        for t, out in enumerate(self.out):
-            drawn = Drawn(s.action[t], s.log_prob[t], self.entropy)
-            self.network.policy(s.obs[t]).draw(self.sampler, self.rounds, t, drawn)
-            self.env.step(self.network.control(s.action[t]), out=out)
-        self.rounds.add_(1)
-        self.guard.look_at_rows("collect", s.reward, s.log_prob)
+    def begin(self) -> None:
+        """The first observations are the first that are known of any."""
+        if self.network.normalizer is not None:
+            self.network.normalizer.update(self.storage.obs[-1])
+
+    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
+        """Draws."""
+        s, net = self.storage, self.network
+        if self.at_once:
+            policy, value = net.both(obs)
+            s.value[t].copy_(value)
+        else:
+            policy = net.policy(obs)
+        policy.draw(self.sampler, self.rounds, t, Drawn(s.action[t], s.log_prob[t], self.entropy))
+        return net.control(s.action[t])
+
+    def look_at_rollout(self) -> None:
+        """Whether it is finite."""
+        super().look_at_rollout()
+        self.guard.look_at_rows("collect", self.storage.reward, self.storage.log_prob)
 
     @torch.no_grad()
     def estimate(self) -> None:
         """Advantages and targets, from V of each step's true successor: a truncated episode's final observation counts."""
-        s = self.storage
-        value, last_value = (self.network.value(obs).contiguous() for obs in (s.obs, s.final_obs))
-        s.value.copy_(value[:-1])
-        over = s.ended if s.mask is None else s.ended | s.terminated  # who leaves is done, while its env goes on
+        s, over = self.storage, self.rows.over
+        unknown = slice(-1, None) if self.at_once else slice(None)
+        s.value[unknown] = self.network.value(s.obs[unknown])
+        self.value_truncated()
         reward = s.reward * self.args.reward_scale
         if self.return_scale is not None:
             reward = self.return_scale(reward, over, s.mask)
-        self.advantage(reward, value, last_value, s.terminated, s.ended, (s.advantage, s.target))
+        self.advantage(reward, s.value, self.last_value, s.terminated, s.ended, (s.advantage, s.target))
         self.guard.look_at_rows("estimate", s.value, s.advantage)
         last = over if s.mask is None else over & s.mask
         episodes, returns, lengths = self.episodes.add(s.reward, last, s.mask)
         unexplained = var_mean(s.advantage, s.mask)[0] / var_mean(s.target, s.mask)[0]  # target - value is the advantage
         means = [episodes, returns / episodes, lengths / episodes, self.episodes.last_return.mean(), 1.0 - unexplained]
         self.metrics[: len(PLAYED)] = torch.stack(means)
+
+    def value_truncated(self) -> None:
+        """V of the final observations of truncated episodes, in `last_value`; what stands elsewhere there means nothing.
+
+        An episode takes as many steps as its limit before it is truncated, so a row has but few of them, whose number is known:
+        they are taken one of each row at a time, and V is asked for R rows each time instead of T * R.
+        """
+        s = self.storage
+        late = s.ended & ~s.terminated
+        for _ in range(self.truncations):
+            at = late.byte().argmax(0, keepdim=True)  # (1, R): each row's first
+            last = s.final_obs.gather(0, at.unsqueeze(-1).expand(-1, -1, s.final_obs.shape[-1])).squeeze(0)
+            self.last_value.scatter_(0, at, self.network.value(last).unsqueeze(0))
+            late = late.scatter(0, at, False)
 
     def improve(self) -> None:
         """Learns from the rollout, and writes the metrics in `learned`."""
@@ -176,22 +177,22 @@ class OnPolicy(Learner):
         self.optimizer.step()
         return norm
 
-    def iterate(self) -> None:
-        """One iteration; waits for nothing."""
-        a, steps = self.args, self.iteration * self.args.batch_size
+    def prepare(self, iteration: int) -> tuple[Callable[[], None], ...]:
+        """Learning rate and entropy weight of this iteration."""
+        a, steps = self.args, iteration * self.args.batch_size
         if a.learning_rate_table:
             self.learning_rate.fill_(interpolated(a.learning_rate_table, steps))
         elif a.anneal:
-            self.learning_rate.fill_(a.learning_rate * (1.0 - self.iteration / a.iterations))
+            self.learning_rate.fill_(a.learning_rate * (1.0 - iteration / a.iterations))
         if a.entropy_table:
             self.entropy_weight.fill_(interpolated(a.entropy_table, steps))
-        super().iterate()
+        return self.parts
 
     def tensors(self) -> dict[str, Any]:
         """All tensors that the next iteration depends on, as nested dicts."""
+        scale = {} if self.return_scale is None else self.return_scale.tensors()
         optimizer = states_of(self.optimizer, self.parameters)
-        episodes = self.episodes._asdict()
         return {
-            "network": self.network.state_dict(), "optimizer": optimizer, "episodes": episodes, "obs": self.storage.obs[-1],
-            "rounds": self.rounds, "return_scale": {} if self.return_scale is None else self.return_scale.tensors(),
+            "network": self.network.state_dict(), "optimizer": optimizer, "episodes": self.episodes._asdict(),
+            "return_scale": scale, **super().tensors(),
         }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.sampling import Sampler
 
 
@@ -26,11 +27,11 @@ Player = Callable[[Any], Callable[[Tensor], Tensor]]
 """Given the vector environment that it is to play, a function of observations that gives actions."""
 
 
-def policy(network: Acting, *, greedy: bool = True, seed: int = 0) -> Player:
+def policy(network: Acting, *, greedy: bool = True, seed: int = 0, stream: int = 0) -> Player:
     """Who takes the network's likeliest action, or draws one if not `greedy`."""
 
     def player(envs: Any) -> Callable[[Tensor], Tensor]:
-        sampler, steps = Sampler(str(envs.device), seed), count()
+        sampler, steps = Sampler(str(envs.device), seed, stream), count()
         none = torch.zeros((), dtype=torch.int64, device=envs.device)
 
         def act(obs: Tensor) -> Tensor:
@@ -40,6 +41,13 @@ def policy(network: Acting, *, greedy: bool = True, seed: int = 0) -> Player:
         return act
 
     return player
+
+
+def of_roles(networks: Mapping[str, Acting], *, greedy: bool = True, seed: int = 0) -> Player:
+    """Each network for its role, or for all agents if it is that of "all"; those that draw do so apart from each other."""
+    if ALL in networks:
+        return policy(networks[ALL], greedy=greedy, seed=seed)
+    return by_role({role: policy(each, greedy=greedy, seed=seed, stream=k) for k, (role, each) in enumerate(networks.items())})
 
 
 def at_random(seed: int = 0) -> Player:

@@ -6,14 +6,12 @@ clipped surrogate, the value loss and the entropy. The settings, `Args`, are in 
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium as gym
 import torch
 
 from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.policy import Seat
 from gpuvec.learners.ppo_loss import Batch, loss
 from gpuvec.learners.training import Result, train
 
@@ -23,18 +21,18 @@ KL = 3  # where the approximate KL divergence is among the metrics of the loss
 
 
 class PPO(OnPolicy):
-    """The learner of `args` (resolved) on `env`, a SAME_STEP vector environment of one agent a row with torch output."""
+    """The policy of `seat` with the settings `args` (resolved)."""
 
     args: Args
     learned = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 
-    def __init__(self, args: Args, env: gym.vector.VectorEnv[Any, Any, Any], body: Body | None = None) -> None:
-        super().__init__(args, env, loss, body)
+    def __init__(self, args: Args, seat: Seat, body: Body | None = None) -> None:
+        super().__init__(args, seat, loss, body)
 
     def improve(self) -> None:
         """Epochs of minibatches, in an order drawn anew for each epoch."""
         s, a = self.storage, self.args
-        rollout = Batch(s.obs[:-1], s.action, s.log_prob, s.value, s.advantage, s.target, s.mask)
+        rollout = Batch(s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
         samples = s.reward.numel()
         learned = self.metrics[-len(self.learned) :]
         learned.zero_()

@@ -5,60 +5,80 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
 
 from gpuvec.engine.device import device as named_device
-from gpuvec.learners.algorithms import learner_of, name_of
+from gpuvec.learners.algorithms import ALL, kind_of, name_of
 from gpuvec.learners.args.training import TrainingArgs
-from gpuvec.learners.evaluate import evaluate, one_agent_a_row
-from gpuvec.learners.learner import Learner
+from gpuvec.learners.captured.settings import settings
+from gpuvec.learners.evaluate import evaluate, of_many_agents
+from gpuvec.learners.learner import Learner, Made
 from gpuvec.learners.networks.actor_critic import Body
-from gpuvec.learners.settings import settings
+from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
 
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
+COURSE = ("env", "params", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads")
+"""Settings in which all policies of a training agree."""
+
+Plan = Mapping[str, TrainingArgs | Frozen | Scripted]
+"""{role: its settings, which tell the algorithm, or an opponent that does not learn}."""
 
 
 class Result(NamedTuple):
     """What `train` returns."""
 
-    args: TrainingArgs  # with nothing left open
-    network: Any  # as `players.Acting`
+    policies: dict[str, TrainingArgs | Frozen | Scripted]  # with nothing left open; {"all": ...} for one that all share
+    networks: dict[str, Any]  # of those that have one, as `players.Acting`
     history: list[dict[str, float]]  # the metrics of each iteration
     checkpoint: dict[str, Any]
 
+    @property
+    def args(self) -> TrainingArgs:
+        """The settings of the one policy."""
+        (only,) = self.policies.values()
+        assert isinstance(only, TrainingArgs)
+        return only
+
+    @property
+    def network(self) -> Any:
+        """The network of the one policy."""
+        (only,) = self.networks.values()
+        return only
+
 
 def train(
-    args: TrainingArgs,
+    args: TrainingArgs | Plan,
     on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
-    body: Body | None = None,
+    body: Body | Mapping[str, Body] | None = None,
 ) -> Result:
     """Trains until `args.total_steps`, or until `args.target_return` is reached.
 
     Args:
-        args: the settings, which tell the algorithm.
+        args: the settings, which tell the algorithm; for several policies those of each role, or an opponent.
         on_iteration: called after each iteration with the learner and the metrics.
-        checkpoint: where to go on: of the same environment, algorithm and network; other settings may differ.
-        body: for PPO and A2C, makes a network of one's own: see `networks.actor_critic`.
+        checkpoint: where to go on: of the same environment, algorithms and networks; other settings may differ.
+        body: for PPO and A2C, makes a network of one's own: see `networks.actor_critic`; with several policies {role: body}.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
         NonFiniteError: an iteration met a number that is not finite; `on_iteration` does not see it.
     """
-    if body is not None and name_of(args) == "ddpg":
-        raise ValueError("a body of one's own goes with ppo and a2c; ddpg makes its networks as `hidden` says.")
-    device = named_device(args.device)
-    args = args.resolved(str(device))
-    env_args: dict[str, Any] = {"device": args.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
-    env_args |= args.params
-    with settings(args.device, args.threads), closing(gym.make_vec(args.env, args.num_envs or 1, **env_args)) as env:
-        learner: Learner = learner_of(args)(args, one_agent_a_row(env), *([] if body is None else [body]))
+    plan = args if isinstance(args, Mapping) else {ALL: args}
+    device = named_device(agreed(plan).device)
+    plan = {role: one.resolved(str(device)) if isinstance(one, TrainingArgs) else one for role, one in plan.items()}
+    course = agreed(plan)
+    env_args: dict[str, Any] = {"device": course.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
+    env_args |= course.params
+    with settings(course.device, course.threads), closing(gym.make_vec(course.env, course.num_envs or 1, **env_args)) as env:
+        learner = learner_of(plan, env, body)
         if checkpoint is not None:
             learner.load_state_dict(checkpoint)
-        if args.device != "cpu":
+        if course.device != "cpu":
             learner.capture()
 
         def memory() -> int:
@@ -67,23 +87,89 @@ def train(
 
         history: list[dict[str, float]] = []
         before = time.perf_counter()
-        while learner.iteration < args.iterations:
+        while learner.iteration < course.iterations:
             learner.iterate()
             metrics = learner.read()
             now, done = time.perf_counter(), learner.iteration
             took, before = now - before, now
             learner.seconds += took
-            progress = {"iteration": done, "steps": done * args.batch_size, "seconds": learner.seconds}
-            progress |= {"steps_per_second": args.batch_size / took, "gpu_memory": float(memory())}
+            progress = {"iteration": done, "steps": done * course.batch_size, "seconds": learner.seconds}
+            progress |= {"steps_per_second": course.batch_size / took, "gpu_memory": float(memory())}
             history.append({**progress, **metrics})
             reached = False
-            if args.target_return is not None and metrics["last_return"] >= args.target_return and done >= learner.confirm:
+            if course.target_return is not None and metrics["last_return"] >= course.target_return and done >= learner.confirm:
                 # Those episodes began under older policies, and a policy that has nothing left to learn drifts.
-                returns = evaluate(learner.network, args.env, seed=args.seed + 1, device=args.device, params=args.params)
-                reached = float(returns.mean()) >= args.target_return
+                returns = evaluate(
+                    learner.policy.network, course.env, seed=course.seed + 1, device=course.device, params=course.params
+                )
+                reached = float(returns.mean()) >= course.target_return
                 learner.confirm = done + ITERATIONS_TO_CONFIRM
             if on_iteration is not None:
                 on_iteration(learner, history[-1])
             if reached:
                 break
-        return Result(args, learner.network, history, learner.state_dict())
+        networks = {role: p.network for role, p in learner.policies.items() if hasattr(p, "network")}
+        return Result(plan, networks, history, learner.state_dict())
+
+
+def learner_of(args: TrainingArgs | Plan, env: Any, body: Body | Mapping[str, Body] | None = None) -> Learner:
+    """The learner that `train` lets go on; its settings are resolved, and `env` is as `Learner` takes it.
+
+    Raises:
+        ValueError: policies, or bodies, that do not fit the environment or each other.
+    """
+    plan = args if isinstance(args, Mapping) else {ALL: args}
+    bodies = body if isinstance(body, Mapping) else {} if body is None else dict.fromkeys(plan, body)
+    for role in bodies:
+        one = plan.get(role)
+        if not isinstance(one, TrainingArgs) or name_of(one) == "ddpg":
+            raise ValueError(
+                f"a body of one's own goes with ppo and a2c, which {role} has not; ddpg makes its networks as `hidden` says."
+            )
+    require_roles(plan, env)
+    course = agreed(plan)
+    return Learner(course, env, {role: seated(one, course, bodies.get(role)) for role, one in plan.items()})
+
+
+def agreed(plan: Plan) -> TrainingArgs:
+    """The settings of the course, which are those of each policy that learns.
+
+    Raises:
+        ValueError: there is none, or they differ.
+    """
+    learning = {role: one for role, one in plan.items() if isinstance(one, TrainingArgs)}
+    if not learning:
+        raise ValueError(
+            f"nobody learns: of {', '.join(plan) or 'no roles'} at least one must have the settings of an algorithm."
+        )
+    (first, course), *others = learning.items()
+    for role, other in others:
+        for name in COURSE:
+            if getattr(other, name) != getattr(course, name):
+                values = f"{getattr(course, name)!r} for {first} and {getattr(other, name)!r} for {role}"
+                raise ValueError(f"policies that play together agree on {name}: it is {values}.")
+    if len(plan) > 1 and course.target_return is not None:
+        raise ValueError("target_return is for one policy; with several give total_steps.")
+    return course
+
+
+def require_roles(plan: Plan, env: Any) -> None:
+    """Raises ValueError unless each agent has one policy."""
+    if set(plan) == {ALL}:
+        return
+    roles = env.roles if of_many_agents(env) else {}
+    if set(plan) != set(roles):
+        given, known = ", ".join(plan), ", ".join(roles) or "no roles"
+        raise ValueError(
+            f"there are policies for {given}; the environment has {known}: give one for each, or one alone for all."
+        )
+
+
+def seated(one: TrainingArgs | Frozen | Scripted, course: TrainingArgs, body: Body | None) -> Made:
+    """What makes its policy for a seat."""
+    if isinstance(one, Frozen):
+        return partial(FrozenPolicy, one, course)
+    if isinstance(one, Scripted):
+        return partial(ScriptedPolicy, one, course)
+    made: Made = partial(kind_of(one), one, **({} if body is None else {"body": body}))
+    return made

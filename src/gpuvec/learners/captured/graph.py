@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -27,7 +27,7 @@ def _nothing_collected() -> Iterator[None]:
 
 
 def capture(
-    fn: Callable[[], object], device: str, generator: torch.Generator, version: Callable[[], int]
+    fn: Callable[[], object], device: str, generators: Iterable[torch.Generator], version: Callable[[], int]
 ) -> Callable[[], None]:
     """`fn` recorded once, and replayed as one launch at each call of what is returned.
 
@@ -37,7 +37,7 @@ def capture(
     Args:
         fn: what to record.
         device: "cuda:0", ...
-        generator: the random numbers that `fn` draws; each replay goes on in its stream as a call of `fn` would.
+        generators: of the random numbers that `fn` draws; each replay goes on in their streams as a call of `fn` would.
         version: a number that changes when a kernel that `fn` launches is rebuilt; asked at each replay, on the host.
 
     Raises:
@@ -51,7 +51,8 @@ def capture(
                 fn()
         torch.cuda.current_stream().wait_stream(ahead)
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(generator)
+        for generator in generators:
+            graph.register_generator_state(generator)
         with torch.cuda.graph(graph, stream=ahead):  # torch's own lies on the device on which it first captured anything
             fn()
     captured = version()

@@ -48,7 +48,7 @@ class Guard:
         first = next(k for k, look in enumerate(self.looks) if look[0] == part)
         self.found[first : first + len(found)] = found
 
-    def check(self, found: Sequence[float], iteration: int, env: str, agents: int) -> None:
+    def check(self, found: Sequence[float], iteration: int, env: str, agents: int, role: str = "") -> None:
         """Raises if `found`, the tensor as numbers, tells of a fault.
 
         Args:
@@ -56,6 +56,7 @@ class Guard:
             iteration: which one this was, from 1.
             env: id of the environment.
             agents: rows of an env.
+            role: of the agents, if they are some of an environment's.
 
         Raises:
             NonFiniteError: of what came first.
@@ -64,6 +65,7 @@ class Guard:
             if row != CLEAN:
                 e, i = divmod(int(row), agents)
                 where = f"row {e}{f', agent {i},' if agents > 1 else ''} of " if by_row else ""
+                where += f"{role} in " if role else ""
                 raise NonFiniteError(
                     f"{what} is not finite: seen by {part} in iteration {iteration}, {where}{env}. Lower the learning rate, "
                     "or see whether all rewards and observations of the environment are finite."

@@ -56,11 +56,13 @@ def load(place: Path | str) -> dict[str, Any]:
     except Exception as error:
         other = f" The one before it is {before[-1]}." if before else ""
         raise StateError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}{other}") from error
-    if not isinstance(checkpoint, dict) or not {"algorithm", "args", "network"} <= checkpoint.keys():
+    if not isinstance(checkpoint, dict) or not {"format", "args", "env"} <= checkpoint.keys():
         raise StateError(f"{path} is no checkpoint of a gpuvec learner.")
-    if checkpoint["algorithm"] not in ARGS:
-        raise StateError(f"{path} is a checkpoint of {checkpoint['algorithm']!r}; this version has {', '.join(ARGS)}.")
-    if checkpoint.get("format") != FORMAT:
-        found = checkpoint.get("format", "without a number")
-        raise StateError(f"{path} has the format {found}; this gpuvec reads {FORMAT}: use the version that wrote it.")
+    if checkpoint["format"] != FORMAT:
+        raise StateError(
+            f"{path} has the format {checkpoint['format']}; this gpuvec reads {FORMAT}: use the version that wrote it."
+        )
+    for settings in checkpoint["args"].values():
+        if settings["algorithm"] not in ARGS:
+            raise StateError(f"{path} is a checkpoint of {settings['algorithm']!r}; this version has {', '.join(ARGS)}.")
     return checkpoint

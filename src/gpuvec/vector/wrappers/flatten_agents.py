@@ -15,6 +15,14 @@ from gpuvec.vector.wrappers.namespace import Namespace, WrapperError, framework_
 WRITTEN_HERE = ("terminated", "truncated", "_final_obs")  # the environment's own have one element per env
 
 
+def of_each(xp: Any, reward: Any, terminated: Any, truncated: Any, mask: Any, left: Any) -> tuple[Any, Any, Any]:
+    """(reward, terminated, truncated) of each agent, (..., E, A): `terminated` and `truncated` are given for envs, (..., E),
+    the others for agents; arrays of `xp`.
+    """
+    over = terminated[..., None] | left
+    return xp.where(mask, reward, 0), over, truncated[..., None] & ~over
+
+
 class FlattenAgents(Wrapper):
     """E envs of A agents as E * A rows, agent i of env e in row e * A + i, for whatever knows only single-agent environments.
 
@@ -94,7 +102,7 @@ class FlattenAgents(Wrapper):
         obs, reward, terminated, truncated, info = super().step(self._of_envs(actions), given)
         self._ns = self._ns or Namespace(reward)
         xp, mask, left = self._ns.xp, info["agent_mask"], info["agent_terminated"]
-        over = terminated[:, None] | left
+        reward, over, late = of_each(xp, reward, terminated, truncated, mask, left)
         info = {**info, "agent_mask": self._flat(mask), "agent_terminated": self._flat(left)}
         if "_final_obs" in info:
             ended = self._flat(xp.broadcast_to(info["_final_obs"][:, None], left.shape))
@@ -102,9 +110,9 @@ class FlattenAgents(Wrapper):
             info |= {"final_obs": self._flat(info["final_obs"]), "_final_obs": ended, "_final_info": ended}
         return (
             self._flat(obs),
-            placed(self._flat(xp.where(mask, reward, 0)), "reward", out),
+            placed(self._flat(reward), "reward", out),
             placed(self._flat(over), "terminated", out),
-            placed(self._flat(truncated[:, None] & ~over), "truncated", out),
+            placed(self._flat(late), "truncated", out),
             info,
         )
 

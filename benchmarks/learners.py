@@ -1,0 +1,136 @@
+"""Env steps per second of whole iterations: policies, environment and learning, each part a CUDA graph.
+
+PPO on CartPole: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64. A2C and DDPG as WarpDrive's own examples have them,
+whose networks share their hidden layers: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns once from
+as many transitions as an iteration has. All in TF32, truncated episodes bootstrapped. Capture and compilation are not
+counted. Parts are timed apart as well, which tells what to tune. A step of a game of many agents is one of them all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from measure import Figures, Timing, parser, timing
+
+
+class Case(NamedTuple):
+    """What is measured."""
+
+    name: str
+    env: str
+    plan: Any  # settings, or those of each role
+    parts: tuple[str, ...]
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    from gpuvec.learners import a2c, ddpg, ppo
+
+    learned = ("collect", "estimate", "improve")
+    for num_envs, compiled in ((65_536, False), (16_384, False), (4096, False), (65_536, True)):
+        args: Any = ppo.Args(num_envs=num_envs, num_steps=32, compile=compiled)
+        yield Case(f"ppo.{num_envs}{'.compiled' if compiled else ''}", "CartPole-v1", args, learned)
+
+    for compiled in (False, True):
+        end = ".compiled" if compiled else ""
+        small: dict[str, Any] = {"hidden": (32, 32), "shared": True, "compile": compiled}
+        args = a2c.Args(num_envs=10_000, num_steps=50, **small)
+        yield Case(f"a2c.cartpole.10000{end}", "CartPole-v1", args, learned)
+        grid = {"num_taggers": 4, "grid_length": 100, "max_episode_steps": 100}
+        args = a2c.Args(num_envs=2000, num_steps=100, params=grid, **small)
+        yield Case(f"a2c.grid.2000x5{end}", "TagGridWorld-v0", args, learned)
+        large: dict[str, Any] = {"hidden": (256, 256), "shared": True, "compile": compiled, "num_envs": 2000, "num_steps": 20}
+        of_roles = ("collect", *(f"{role}.{part}" for role in ("tagger", "runner") for part in learned[1:]))
+        for agents, params in (
+            ("5", {"num_taggers": 2, "num_runners": 3}),
+            ("110", {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10}),
+        ):
+            args = a2c.Args(**large, params={**params, "num_acceleration_levels": 20, "num_turn_levels": 20})
+            yield Case(f"a2c.open.2000x{agents}{end}", "TagContinuous-v0", {"tagger": args, "runner": args}, of_roles)
+
+    args = ddpg.Args(
+        num_envs=10_000, num_steps=5, n_step=5, updates=1, minibatch=50_000, hidden=(32, 32), theta=0.15, learning_starts=0
+    )
+    yield Case("ddpg.pendulum.10000", "Pendulum-v1", args, ("collect", "remember", "improve"))
+
+
+def clock(call: Callable[[], object], iterations: int, repeats: int = 5) -> Timing:
+    """Microseconds per call, host and device, the device idle before and after."""
+    import torch
+
+    found = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(iterations):
+            call()
+        torch.cuda.synchronize()
+        found.append((time.perf_counter() - start) / iterations * 1e6)
+    return timing(found)
+
+
+def measure(figures: Figures, case: Case) -> None:
+    """One row, and one for each part."""
+    from dataclasses import replace
+
+    import gymnasium
+    import torch
+
+    import gpuvec  # noqa: F401  # registers the environments
+    from gpuvec.learners.training import learner_of
+
+    torch.set_float32_matmul_precision("high")  # TF32, as `train` sets it
+    plan = case.plan if isinstance(case.plan, dict) else {"all": case.plan}
+    plan = {
+        role: replace(args, env=f"gpuvec/{case.env}", total_steps=10_000 * args.batch_size).resolved("cuda:0")
+        for role, args in plan.items()
+    }
+    args = next(iter(plan.values()))
+    options: dict[str, Any] = {"output": "torch", "autoreset_mode": "SameStep", "buffers": 1, **args.params}
+    env: Any = gymnasium.make_vec(args.env, args.num_envs, device="cuda:0", **options)
+    learner = learner_of(plan, env)
+    start = time.perf_counter()
+    learner.capture()
+    torch.cuda.synchronize()
+    ready = time.perf_counter() - start
+    for _ in range(5):
+        learner.iterate()
+    of = (case.env, "vector", "learners")
+    once = clock(learner.iterate, 2, repeats=1).median
+    iterations = max(3, min(50, int(400_000 / once)))
+    took = clock(learner.iterate, iterations)
+    learner.read()  # which finds numbers that are not finite
+    details = {"us": took.median, "spread": took.spread, "capture_s": ready, "GB": torch.cuda.max_memory_allocated() / 1e9}
+    figures.add(case.name, args.batch_size / took.median, "M steps/s", of, T=args.num_steps, **details)
+    for part, call in zip(case.parts, learner.parts, strict=True):
+        figures.add(f"{case.name}.{part}", clock(call, iterations, repeats=3).median, "us", of)
+    env.close()
+
+
+def main() -> None:
+    """Measures all cases."""
+    import gc
+
+    p = parser(__doc__)
+    p.add_argument("--only", default="", metavar="TEXT", help="cases whose names contain it")
+    p.add_argument("--no-compile", action="store_true", help="leave torch.compile of the losses out")
+    given = p.parse_args()
+    figures = Figures("learners", given.json)
+    import torch
+
+    for case in cases():
+        if given.only not in case.name or (given.no_compile and case.name.endswith("compiled")):
+            continue
+        try:
+            measure(figures, case)
+        except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
+            figures.failed(case.name, error)
+        gc.collect()  # a learner of graphs, each with memory of its own
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == "__main__":
+    main()

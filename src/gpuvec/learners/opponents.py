@@ -1,0 +1,91 @@
+"""Policies that play and do not learn: one that was trained before, or a function of what is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpuvec.errors import StateError
+from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.evaluate import policy_of, spaces_of
+from gpuvec.learners.networks.actor_critic import Body
+from gpuvec.learners.policy import Policy, Seat
+from gpuvec.learners.runs.checkpoint import load
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The policy of a checkpoint, or of a role in one, as it is."""
+
+    checkpoint: Path | str | Mapping[str, Any]
+    """A run folder, a file in one, or what `Learner.state_dict` gave."""
+    role: str | None = None
+    """Whose, if the checkpoint has several."""
+    greedy: bool = False
+    """Take the likeliest action instead of drawing one."""
+    body: Body | None = None
+    """What made its network, if it was one's own."""
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """What a function says."""
+
+    act: Callable[[Tensor], Tensor]
+    """Actions (R, ...) as the environment takes them, for observations (R, D): by operations of torch that a graph can hold."""
+
+
+class FrozenPolicy(Policy):
+    """`given` in the seat of a training with settings `args`.
+
+    Raises:
+        StateError: its networks were trained for other observations or actions.
+    """
+
+    def __init__(self, given: Frozen, args: TrainingArgs, seat: Seat) -> None:
+        super().__init__(args, seat)
+        self.guard, self._greedy = Guard({}, {}, args.device), given.greedy
+        checkpoint = given.checkpoint if isinstance(given.checkpoint, Mapping) else load(given.checkpoint)
+        settings, self.network = policy_of(checkpoint, args.device, given.body, given.role)
+        observation, action = spaces_of(settings, args.device)
+        if observation.shape != seat.observation_space.shape or action != seat.action_space:
+            raise StateError(
+                f"the frozen policy, of {settings.env}, is for {observation} and {action}; here an agent has "
+                f"{seat.observation_space} and {seat.action_space}."
+            )
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
+        """As it was trained to."""
+        found = self.network.policy(obs)
+        action: Tensor = self.network.control(found.mode() if self._greedy else found.draw(self.sampler, self.rounds, t).action)
+        return action
+
+    def tensors(self) -> dict[str, Any]:
+        """How often it played, and what by."""
+        return {"network": self.network.state_dict(), **super().tensors()}
+
+
+class ScriptedPolicy(Policy):
+    """`given` in the seat of a training with settings `args`.
+
+    Raises:
+        ValueError: it gives actions of another shape.
+    """
+
+    def __init__(self, given: Scripted, args: TrainingArgs, seat: Seat) -> None:
+        super().__init__(args, seat)
+        self.guard, self._act = Guard({}, {}, args.device), given.act
+        found, wanted = tuple(given.act(seat.rows.obs[0]).shape), (len(seat.rows.obs[0]), *(seat.action_space.shape or ()))
+        if found != wanted:
+            raise ValueError(f"the script gives actions of shape {found}; for {seat.action_space} it must give {wanted}.")
+
+    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
+        """As the function says."""
+        return self._act(obs)

@@ -1,0 +1,72 @@
+"""A policy that plays in an environment with others or alone, and learns from the rows of a rollout.
+
+The learner has the environment and lets its policies act; what they make of it is their own. A policy's parts read and write
+only tensors that were there before, so that each becomes a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.rollouts.rollout import Rows
+from gpuvec.learners.sampling import Sampler
+
+
+class Seat(NamedTuple):
+    """A policy's place in a game."""
+
+    observation_space: gym.Space[Any]  # of one agent
+    action_space: gym.Space[Any]
+    rows: Rows  # what happens to its agents
+    each: int = 1  # of them in an environment
+    truncations: int = 0  # of an environment's episodes within a rollout, at most
+    stream: int = 0  # of its random numbers: another for each policy of a learner
+
+
+class Policy:
+    """The policy of `seat` with the settings `args`."""
+
+    names: tuple[str, ...] = ()  # of the metrics
+    network: Any  # a module, and `players.Acting`
+    guard: Guard
+    parts: tuple[Callable[[], None], ...] = ()  # what may follow a rollout
+
+    def __init__(self, args: TrainingArgs, seat: Seat) -> None:
+        self.args, self.rows, self.each = args, seat.rows, seat.each
+        self.generator = torch.Generator(args.device).manual_seed(args.seed + seat.stream)
+        self.sampler = Sampler(args.device, args.seed, seat.stream)
+        self.rounds = torch.zeros((), dtype=torch.int64, device=args.device)  # rollouts, as the sampler reads them
+        self.metrics = torch.zeros(len(self.names), dtype=torch.float64, device=args.device)
+
+    def begin(self) -> None:
+        """After the environment's first reset, when the last row of obs holds what is seen."""
+
+    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
+        """(R, ...) what the environment takes from the policy at `obs`, (R, D), in step t; `began`, (E,) bool, are the
+        environments in which an episode begins with it.
+        """
+        raise NotImplementedError
+
+    def look_at_rollout(self) -> None:
+        """After the last step of a rollout, within the part that played it."""
+        self.rounds.add_(1)
+
+    def prepare(self, iteration: int) -> tuple[Callable[[], None], ...]:
+        """Sets what hangs on time, on the host, and gives the parts of this iteration."""
+        return self.parts
+
+    def tensors(self) -> dict[str, Any]:
+        """All tensors that the next iteration depends on, as nested dicts."""
+        return {"rounds": self.rounds}
+
+
+def states_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+    """{parameter: what the optimiser remembers of it}."""
+    return {name: dict(optimizer.state[p]) for name, p in parameters.items()}
