@@ -1,15 +1,16 @@
-"""Share of the runners that taggers catch after training with one policy for all, against runners that move at random.
+"""Share of the runners that taggers catch after training, with one policy for all and with one for each role.
 
 Five taggers and twenty runners on a square of side 20, episodes of 200 steps, skills alike, each sees the ten nearest. Both
-roles learn, with `observe_self`; then the taggers play 1,000 episodes against random runners. Beside them stand taggers
-that move at random, and taggers that know the whole state and head for the nearest runner. Capture and compilation are not
-counted in the times.
+roles learn, with `observe_self`; then the taggers play 1,000 episodes against random runners, and against those that learned
+beside them. Beside them stand taggers that move at random, and taggers that know the whole state and head for the nearest
+runner. Actions are drawn; intervals are of 95 %, over episodes. Capture and compilation are not counted in the times.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from measure import Figures, parser
@@ -57,14 +58,17 @@ def chase(envs: Any) -> Callable[[Any], Any]:
     return act
 
 
-def caught(taggers: Any, episodes: int, seed: int, device: str) -> float:
-    """The share of runners that `taggers` get, a player, while the runners move at random. Who is tagged leaves the game."""
+def caught(taggers: Any, runners: Any, episodes: int, seed: int, device: str) -> tuple[float, float]:
+    """The share of runners that taggers get, in per cent, and how far it may be off; both are players, and who is tagged
+    leaves the game.
+    """
     from gpuvec.learners.evaluate import play
-    from gpuvec.learners.players import at_random, by_role
+    from gpuvec.learners.players import by_role
 
-    both = by_role({"tagger": taggers, "runner": at_random(seed)})
+    both = by_role({"tagger": taggers, "runner": runners})
     found = play(ENV, both, episodes=episodes, seed=seed, device=device, params=GAME)
-    return float(found.left[:, found.roles["runner"]].double().mean())
+    shares = 100.0 * found.left[:, found.roles["runner"]].double().mean(1)
+    return float(shares.mean()), 1.96 * float(shares.std()) / episodes**0.5
 
 
 def main() -> None:
@@ -80,23 +84,34 @@ def main() -> None:
     from gpuvec.engine.device import device
     from gpuvec.learners.args.tuned import tuned
     from gpuvec.learners.players import at_random, policy
-    from gpuvec.learners.ppo import train
+    from gpuvec.learners.training import train
 
-    where = str(device(given.device))
-    episodes = given.episodes
+    where, episodes = str(device(given.device)), given.episodes
+
+    def add(name: str, taggers: Any, runners: Any, seed: int, **details: Any) -> None:
+        share, interval = caught(taggers, runners, episodes, seed, where)
+        figures.add(name, share, "% caught", OF, interval=interval, episodes=episodes, **details)
+
     for name, player in (("random", at_random(7)), ("chase", chase)):
-        figures.add(name, 100.0 * caught(player, episodes, 1000, where), "% caught", OF, episodes=episodes)
+        add(name, player, at_random(1000), 1000)
     for seed in given.seeds:
-        try:
-            args = tuned(ENV, where, params=GAME, seed=seed, total_steps=given.steps)
-            result = train(args)
-        except Exception as error:  # noqa: BLE001  # one seed that fails must not cost the others
-            figures.failed(f"trained.seed{seed}", error)
-            continue
-        last = result.history[-1]
-        share = caught(policy(result.network, greedy=False, seed=seed), episodes, 1000 + seed, where)
-        details = {"episodes": episodes, "steps": int(last["steps"]), "seconds": last["seconds"], "envs": result.args.num_envs}
-        figures.add(f"trained.seed{seed}", 100.0 * share, "% caught", OF, **details)
+        for policies in ("trained", "two"):
+            try:
+                args = tuned(ENV, where, params=GAME, seed=seed, total_steps=given.steps)
+                if policies == "two":  # to run away takes longer to learn than to catch
+                    args = replace(args, total_steps=3 * args.total_steps)
+                result = train(args if policies == "trained" else {"tagger": args, "runner": args})
+            except Exception as error:  # noqa: BLE001  # one seed that fails must not cost the others
+                figures.failed(f"{policies}.seed{seed}", error)
+                continue
+            last = result.history[-1]
+            details = {"steps": int(last["steps"]), "seconds": last["seconds"], "envs": args.num_envs}
+            pairs = enumerate(result.networks.items())
+            players = {role: policy(net, greedy=False, seed=seed, stream=k) for k, (role, net) in pairs}
+            taggers = players["all" if policies == "trained" else "tagger"]
+            add(f"{policies}.seed{seed}", taggers, at_random(1000 + seed), 1000 + seed, **details)
+            if policies == "two":  # the same taggers, against those who learned to run
+                add(f"{policies}.seed{seed}.runners", taggers, players["runner"], 1000 + seed)
 
 
 if __name__ == "__main__":

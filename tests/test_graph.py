@@ -99,7 +99,7 @@ def test_a_new_learning_rate_is_heeded() -> None:
 class TestOnGpu:
     def test_each_call_runs_it_once_more(self, gpu: str) -> None:
         count = torch.zeros((), device=gpu)
-        add = capture(lambda: count.add_(1.0), gpu, torch.Generator(gpu), lambda: 0)
+        add = capture(lambda: count.add_(1.0), gpu, [], lambda: 0)
         assert count.item() == WARM_UPS
         for _ in range(3):
             add()
@@ -116,7 +116,7 @@ class TestOnGpu:
         for _ in range(4):
             draw()
             expected.append(drawn.clone())
-        replay = capture(draw, gpu, generator, lambda: 0)
+        replay = capture(draw, gpu, [generator], lambda: 0)
         generator.manual_seed(5)
         for numbers in expected:
             replay()
@@ -125,7 +125,7 @@ class TestOnGpu:
 
     def test_a_stale_graph_refuses(self, gpu: str) -> None:
         version, x = [3], torch.zeros(1, device=gpu)
-        replay = capture(x.zero_, gpu, torch.Generator(gpu), lambda: version[0])
+        replay = capture(x.zero_, gpu, [], lambda: version[0])
         replay()
         version[0] = 4
         with pytest.raises(StaleGraphError, match=r"version 4, captured 3.*per_env"):

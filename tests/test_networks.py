@@ -135,8 +135,7 @@ class TestShared:
     def test_the_two_at_once_are_the_two(self) -> None:
         network, obs = self.network(), torch.randn(7, 5)
         policy, value = network.both(obs)
-        action = torch.tensor([[1, 2]]).expand(7, 2)
-        assert torch.equal(policy.log_prob(action), network.policy(obs).log_prob(action))
+        assert torch.equal(policy.logits, network.policy(obs).logits)
         assert torch.equal(value, network.value(obs))
 
     def test_the_hidden_layers_are_computed_once_and_pulled_by_both(self) -> None:
@@ -145,7 +144,7 @@ class TestShared:
         policy, value = network.both(torch.randn(7, 5))
         assert calls == [1]
         weight = network.body.trunk[0][0].weight
-        for loss in (policy.entropy().sum(), value.sum()):
+        for loss in (policy.logits.sum(), value.sum()):
             (gradient,) = torch.autograd.grad(loss, weight, retain_graph=True)
             assert gradient.abs().max() > 0.0
 
@@ -178,3 +177,66 @@ class TestFirstWeights:
         assert not torch.equal(*weights)
         with pytest.raises(ValueError, match="init must be orthogonal or xavier, got 'zeros'"):
             args_of("ppo")(init="zeros")
+
+
+class Chooser(nn.Module):
+    """A policy that would like the left best, where it is allowed to go."""
+
+    def __init__(self, observations: Any, actions: Any) -> None:
+        super().__init__()
+        self.policy_of, self.value_of = nn.Linear(4, 2), nn.Linear(4, 1)
+        nn.init.constant_(self.policy_of.bias[0], 5.0)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        return self.policy_of(obs)
+
+    def value(self, obs: Tensor) -> Tensor:
+        return self.value_of(obs).squeeze(-1)
+
+    def allowed(self, obs: Tensor) -> Tensor:
+        """To push a pole that falls to the right to the left is forbidden."""
+        return torch.stack([obs[..., 2] <= 0.0, torch.ones_like(obs[..., 2], dtype=torch.bool)], -1)
+
+
+class TestAllowedActions:
+    @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+    def test_no_other_is_drawn_and_the_update_knows_it(self, device: str, algorithm: str) -> None:
+        place = "cuda:0" if device == "cuda" else "cpu"
+        args = args_of(algorithm)(**ARGS, device=place, normalize=True).resolved(place)
+        env = gym.make_vec(args.env, args.num_envs, device=place, output="torch", autoreset_mode="SameStep")
+        learner = learner_of(args, env, Chooser)
+        for _ in range(3):
+            learner.collect()
+            s = learner.policy.storage
+            right = s.obs[:-1, :, 2] > 0.0
+            assert (s.action[right] == 1).all()
+            assert (s.log_prob[right] == 0.0).all()
+            assert (s.action[~right] == 0).any()
+            with torch.no_grad():
+                again, entropy = learner.policy.network.policy(s.obs[:-1]).log_prob_and_entropy(s.action)
+            torch.testing.assert_close(again, s.log_prob)
+            assert (entropy[right] == 0.0).all()
+            learner.policy.estimate()
+            learner.policy.improve()
+            learner.read()
+        env.close()
+
+    def test_what_is_forbidden_everywhere_is_never_pulled_at(self) -> None:
+        class Never(Chooser):
+            def allowed(self, obs: Tensor) -> Tensor:
+                return torch.tensor([False, True]).expand(*obs.shape[:-1], 2)
+
+        network = ActorCritic(Box(-1, 1, (4,)), gym.spaces.Discrete(2), Never(None, None))
+        obs = torch.randn(9, 4)
+        log_prob, entropy = network.policy(obs).log_prob_and_entropy(torch.ones(9, dtype=torch.int64))
+        (gradient,) = torch.autograd.grad((log_prob + entropy).sum(), network.body.policy_of.weight)
+        assert (gradient == 0.0).all()
+        assert network.policy(obs).mode().eq(1).all()
+
+    def test_one_of_another_kind_is_refused(self) -> None:
+        class Numbers(Chooser):
+            def allowed(self, obs: Tensor) -> Tensor:
+                return torch.ones(*obs.shape[:-1], 2)
+
+        with pytest.raises(TypeError, match=r"Numbers\.allowed must give bool"):
+            train(args_of("ppo")(**ARGS, device="cpu"), body=Numbers)

@@ -53,7 +53,8 @@ def test_moments_change_between_rollouts_alone() -> None:
         ppo.collect()
         ppo.policy.estimate()
         before = ppo.policy.network.normalizer.count.item()
-        log_prob = ppo.policy.network.policy(ppo.policy.storage.obs[:-1]).log_prob(ppo.policy.storage.action)
+        s = ppo.policy.storage
+        log_prob, _ = ppo.policy.network.policy(s.obs[:-1]).log_prob_and_entropy(s.action)
         np.testing.assert_allclose(log_prob.detach().numpy(), ppo.policy.storage.log_prob.numpy(), atol=1e-6)
         ppo.policy.improve()
         assert ppo.policy.network.normalizer.count.item() == before + 8 * 16

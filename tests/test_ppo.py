@@ -135,7 +135,7 @@ class TestFormulas:
         batch = Batch(*(x.flatten(0, 1) for x in (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target)))
         total, metrics = loss(ppo.policy.network, batch, ppo.args, 0.0)
         a = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
-        plain = -(ppo.policy.network.policy(batch.obs).log_prob(batch.action) * a).mean()
+        plain = -(ppo.policy.network.policy(batch.obs).log_prob_and_entropy(batch.action)[0] * a).mean()
         parameters = list(ppo.policy.network.body.actor.parameters())
         for x, y in zip(torch.autograd.grad(total, parameters), torch.autograd.grad(plain, parameters), strict=True):
             torch.testing.assert_close(x, y)
@@ -167,10 +167,10 @@ class TestFormulas:
 class TestDistributions:
     def test_categorical_agrees_with_torch(self) -> None:
         logits = 3.0 * torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
-        ours, oracle = Categorical.of(logits), torch.distributions.Categorical(logits=logits)
+        ours, oracle = Categorical(logits), torch.distributions.Categorical(logits=logits)
         action = oracle.sample()
-        torch.testing.assert_close(ours.log_prob(action), oracle.log_prob(action))
-        torch.testing.assert_close(ours.entropy(), oracle.entropy())
+        torch.testing.assert_close(ours.log_prob_and_entropy(action)[0], oracle.log_prob(action))
+        torch.testing.assert_close(ours.log_prob_and_entropy(action)[1], oracle.entropy())
         assert torch.equal(ours.mode(), logits.argmax(-1))
 
     def test_gaussian_agrees_with_torch(self) -> None:
@@ -179,19 +179,19 @@ class TestDistributions:
         ours = Gaussian(mean, log_std)
         oracle = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
         action = oracle.sample()
-        torch.testing.assert_close(ours.log_prob(action), oracle.log_prob(action))
-        torch.testing.assert_close(ours.entropy(), oracle.entropy())
+        torch.testing.assert_close(ours.log_prob_and_entropy(action)[0], oracle.log_prob(action))
+        torch.testing.assert_close(ours.log_prob_and_entropy(action)[1], oracle.entropy())
 
     def test_several_choices_are_independent(self) -> None:
         logits = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
-        ours = MultiCategorical.of(logits, (3, 4))
+        ours = MultiCategorical(logits, (3, 4))
         oracles = [torch.distributions.Categorical(logits=x) for x in logits.split((3, 4), -1)]
         drawn = ours.draw(Sampler("cpu", 0), torch.zeros((), dtype=torch.int64), 0)
-        action = drawn.action
-        assert action.shape == (50, 2)
-        torch.testing.assert_close(drawn.log_prob, ours.log_prob(action))
-        torch.testing.assert_close(ours.log_prob(action), sum(o.log_prob(a) for o, a in zip(oracles, action.T, strict=True)))
-        torch.testing.assert_close(ours.entropy(), sum(o.entropy() for o in oracles))
+        assert drawn.action.shape == (50, 2)
+        log_prob, entropy = ours.log_prob_and_entropy(drawn.action)
+        torch.testing.assert_close(drawn.log_prob, log_prob)
+        torch.testing.assert_close(log_prob, sum(o.log_prob(a) for o, a in zip(oracles, drawn.action.T, strict=True)))
+        torch.testing.assert_close(entropy, sum(o.entropy() for o in oracles))
         assert torch.equal(ours.mode(), torch.stack([x.argmax(-1) for x in logits.split((3, 4), -1)], -1))
 
 
@@ -201,7 +201,8 @@ class TestNetworks:
         action = torch.tensor([[3.0, -3.0], [0.5, 1.5]])
         assert network.control(action).tolist() == [[1.0, -2.0], [0.5, 1.5]]
         policy = network.policy(torch.zeros(2, 1))
-        assert policy.log_prob(action)[0] < policy.log_prob(network.control(action))[0]  # of the action as it was drawn
+        drawn, clipped = (policy.log_prob_and_entropy(each)[0][0] for each in (action, network.control(action)))
+        assert drawn < clipped
 
     def test_discrete_actions_count_from_the_start_of_their_space(self) -> None:
         network = network_for(Box(-1, 1, (1,)), Discrete(3, start=-1))
@@ -239,7 +240,7 @@ class TestRollout:
             for t in range(16):
                 assert torch.equal(s.obs[t], obs)
                 policy = ppo.policy.network.policy(obs)
-                torch.testing.assert_close(s.log_prob[t], policy.log_prob(s.action[t]))
+                torch.testing.assert_close(s.log_prob[t], policy.log_prob_and_entropy(s.action[t])[0])
                 obs, reward, terminated, truncated, info = twin.step(ppo.policy.network.control(s.action[t]))
                 assert torch.equal(s.reward[t], reward)
                 assert torch.equal(s.terminated[t], terminated)
@@ -256,7 +257,7 @@ class TestRollout:
             ppo.policy.estimate()
             s, a = ppo.policy.storage, ppo.args
             with torch.no_grad():
-                value, last = ppo.policy.network.value(s.obs), ppo.policy.network.value(s.final_obs)
+                value, last = (ppo.policy.network.value(obs).contiguous() for obs in (s.obs, s.final_obs))
             expected, _ = Advantage("cpu", a.gamma, a.gae_lambda)(s.reward, value, last, s.terminated, s.ended)
             torch.testing.assert_close(s.value, value)
             torch.testing.assert_close(s.advantage, expected)

@@ -78,6 +78,7 @@ def test_rows_are_those_of_the_flat_game() -> None:
     rollout.begin(5)
     rollout.turn()
     for t in range(T):
+        rollout.show(t)
         rollout.step(t, actions[t])
     rollout.share()
     flat = FlattenAgents(street())

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# All that is to be shown on a GPU, in about twelve minutes: tests, compute-sanitizer, benchmarks, training, and the record of it.
+# All that is to be shown on a GPU, in about twenty minutes: tests, compute-sanitizer, benchmarks, training, and the record of it.
 #
 #     bash tools/gpu_session.sh OUT [PART ...]
 #
-# Parts: tests env_step tag_step eager_latency sanitizer learner_kernels learners cold_start memory training record; all of them without a choice. Each
+# Parts: tests env_step tag_step eager_latency sanitizer learner_kernels learners cold_start memory training solve record;
+# all of them without a choice. Each
 # has a time limit of its own, and a part that fails does not stop the next; the exit status is the number of parts that failed.
 # Several calls with the same OUT add up, so that they can be short; record comes last. OUT gets
-# session.log, summary.txt, figures.jsonl, tests.xml, memory.xml, sanitizer.log and record.json, which belongs into
-# gpu-results/. PYTHON names the interpreter, LIMIT the seconds that all parts together may take.
+# session.log, summary.txt, figures.jsonl, tests.xml, memory.xml, sanitizer.log, results/ (curves, which belong into
+# benchmarks/results/) and record.json, which belongs into gpu-results/. PYTHON names the interpreter, LIMIT the seconds that all parts together may take.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,6 +60,7 @@ run() {
     learner_kernels) part learner_kernels 60 "$python" benchmarks/learner_kernels.py --json "$figures" ;;
     learners) part learners 200 "$python" benchmarks/learners.py --json "$figures" ;;
     training) part training 300 "$python" benchmarks/tag_training.py --json "$figures" ;;
+    solve) part solve 300 "$python" benchmarks/solve.py --parallel 6 --to "$out/results" --json "$figures" ;;
     record)
         part record 60 "$python" benchmarks/record.py --figures "$figures" --tests "$out/tests.xml" "$out/memory.xml" \
             --to "$out/record.json"
@@ -71,7 +73,7 @@ run() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2>&1 | tee -a "$log"
-for name in "${@:-tests env_step tag_step eager_latency sanitizer learner_kernels learners cold_start memory training record}"; do
+for name in "${@:-tests env_step tag_step eager_latency sanitizer learner_kernels learners cold_start memory training solve record}"; do
     for one in $name; do
         run "$one"
     done

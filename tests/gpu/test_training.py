@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpuvec.learners.args.tuned import tuned
 from gpuvec.learners.ppo import Args, train  # after the package that it cannot do without
 from gpuvec.learners.training import learner_of
 
@@ -104,7 +105,7 @@ def test_a_graph_of_rebuilt_kernels_refuses_to_run(learner: Callable[..., Any]) 
 def test_ppo_solves_cartpole(seed: int) -> None:
     from gpuvec.learners.evaluate import evaluate
 
-    result = train(Args(seed=seed, device="cuda", target_return=475.0))
+    result = train(tuned(device="cuda", seed=seed, target_return=475.0))
     returns = evaluate(result.network, "gpuvec/CartPole-v1", device="cuda", episodes=500, seed=1000 + seed)
     assert result.history[-1]["last_return"] >= 475.0, f"{result.history[-1]['last_return']:.0f} after all steps"
     assert float(returns.mean()) >= 475.0

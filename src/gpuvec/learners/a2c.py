@@ -35,9 +35,10 @@ class Batch(NamedTuple):
 def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor | float) -> tuple[Tensor, Tensor]:
     """The loss of a rollout, and (3,) metrics: policy loss, value loss, entropy."""
     policy, value = network.both(batch.obs)
-    policy_loss = -mean(policy.log_prob(batch.action) * batch.advantage, batch.mask)
+    log_prob, surprise = policy.log_prob_and_entropy(batch.action)
+    policy_loss = -mean(log_prob * batch.advantage, batch.mask)
     value_loss = mean(0.5 * (value - batch.target).square(), batch.mask)
-    entropy = mean(policy.entropy(), batch.mask)
+    entropy = mean(surprise, batch.mask)
     metrics = torch.stack([policy_loss, value_loss, entropy]).detach()
     return policy_loss + args.value_weight * value_loss - entropy_weight * entropy, metrics
 

@@ -77,11 +77,11 @@ class DDPG(Policy):
         if self.network.normalizer is not None:
             self.network.normalizer.update(self.rows.obs[-1])
 
-    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
+    def act(self, t: int, began: Tensor) -> Tensor:
         """What the policy does, and noise; where an episode begins, the noise does too."""
         net, a = self.network, self.args
         one = torch.ones_like(net.reach)
-        chosen = (net.policy(obs).action - net.centre) / net.reach
+        chosen = (net.policy(self.rows.obs[t]).action - net.centre) / net.reach
         fresh = began.unsqueeze(1).expand(-1, self.each).reshape(-1)
         drawn = self.sampler.noisy(chosen, self.noise, fresh, -one, one, self.rounds, t, sigma=a.sigma, theta=a.theta)
         self.action[t].copy_(net.centre + net.reach * drawn)

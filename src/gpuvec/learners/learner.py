@@ -77,11 +77,12 @@ class Learner:
 
     def act(self, t: int) -> Tensor:
         """What all agents do in step t."""
-        obs, began = self.rollout.obs[t], self.rollout.began[t]
+        self.rollout.show(t)
+        began = self.rollout.began[t]
         if ALL in self.policies:
-            return self.policies[ALL].act(self.agents[ALL].of(obs, 0), began, t).view_as(self.action)
+            return self.policies[ALL].act(t, began).view_as(self.action)
         for role, policy in self.policies.items():
-            self.agents[role].put(self.action, policy.act(self.agents[role].of(obs, 0), began, t))
+            self.agents[role].put(self.action, policy.act(t, began))
         return self.action
 
     def capture(self) -> None:

@@ -111,14 +111,14 @@ class OnPolicy(Policy):
         if self.network.normalizer is not None:
             self.network.normalizer.update(self.storage.obs[-1])
 
-    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
+    def act(self, t: int, began: Tensor) -> Tensor:
         """Draws."""
         s, net = self.storage, self.network
         if self.at_once:
-            policy, value = net.both(obs)
+            policy, value = net.both(s.obs[t])
             s.value[t].copy_(value)
         else:
-            policy = net.policy(obs)
+            policy = net.policy(s.obs[t])
         policy.draw(self.sampler, self.rounds, t, Drawn(s.action[t], s.log_prob[t], self.entropy))
         return net.control(s.action[t])
 

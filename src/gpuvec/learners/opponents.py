@@ -61,9 +61,9 @@ class FrozenPolicy(Policy):
             )
 
     @torch.no_grad()
-    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
+    def act(self, t: int, began: Tensor) -> Tensor:
         """As it was trained to."""
-        found = self.network.policy(obs)
+        found = self.network.policy(self.rows.obs[t])
         action: Tensor = self.network.control(found.mode() if self._greedy else found.draw(self.sampler, self.rounds, t).action)
         return action
 
@@ -86,6 +86,6 @@ class ScriptedPolicy(Policy):
         if found != wanted:
             raise ValueError(f"the script gives actions of shape {found}; for {seat.action_space} it must give {wanted}.")
 
-    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
+    def act(self, t: int, began: Tensor) -> Tensor:
         """As the function says."""
-        return self._act(obs)
+        return self._act(self.rows.obs[t])

@@ -48,9 +48,9 @@ class Policy:
     def begin(self) -> None:
         """After the environment's first reset, when the last row of obs holds what is seen."""
 
-    def act(self, obs: Tensor, began: Tensor, t: int) -> Tensor:
-        """(R, ...) what the environment takes from the policy at `obs`, (R, D), in step t; `began`, (E,) bool, are the
-        environments in which an episode begins with it.
+    def act(self, t: int, began: Tensor) -> Tensor:
+        """(R, ...) what the environment takes from the policy at rows.obs[t]; `began`, (E,) bool, are the environments in which
+        an episode begins with this step.
         """
         raise NotImplementedError
 

@@ -43,7 +43,8 @@ def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) 
 def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor | float) -> tuple[Tensor, Tensor]:
     """The loss of a minibatch, and (5,) metrics: policy loss, value loss, entropy, approximate KL, clip fraction."""
     policy, value = network.both(batch.obs)
-    log_ratio = policy.log_prob(batch.action) - batch.log_prob
+    log_prob, surprise = policy.log_prob_and_entropy(batch.action)
+    log_ratio = log_prob - batch.log_prob
     if batch.mask is not None:  # before the exponential: the gradient of one that overflows would be nan, counted or not
         log_ratio = log_ratio.where(batch.mask, 0.0)
     ratio = log_ratio.exp()
@@ -52,7 +53,7 @@ def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor 
     policy_loss = -mean(surrogate(ratio, advantage, args.clip), batch.mask)
     error = value_error(value, batch.value, batch.target, args.clip if args.clip_value else None)
     value_loss = mean(error, batch.mask)
-    entropy = mean(policy.entropy(), batch.mask)
+    entropy = mean(surprise, batch.mask)
     with torch.no_grad():
         approx_kl = mean(ratio - 1.0 - log_ratio, batch.mask)  # Schulman (2020), "Approximating KL divergence", k3
         clip_fraction = mean(((ratio - 1.0).abs() > args.clip).float(), batch.mask)

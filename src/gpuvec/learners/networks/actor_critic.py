@@ -6,8 +6,10 @@ The two methods of such a body, for observations (..., D):
                    for a Box of shape (N,) the means
     value(obs)     (...,): what the policy will gain
 
-A body that computes something for both has a third one, `both(obs)`, which gives the two at once. `mlp` has the bodies that
-learners take if they are given none.
+It may have two more. With `both(obs)` a body that computes something for the two gives them at once. With `allowed(obs)`,
+(..., N) bool for observations as the environment gives them, it says which actions are allowed where, at least one of each
+component: no others are drawn, and as the update asks it about the same observations, none of them enters a probability there.
+`mlp` has the bodies that learners take if they are given none.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.networks.normalizer import Normalizer
 
+FORBIDDEN = -1e8  # a logit: its exponential is 0, and 0 times it is 0, which infinity would spoil
 Body = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
 """Makes a body for the observation and action space of one agent."""
 Policy = Categorical | MultiCategorical | Gaussian
@@ -90,7 +93,7 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tensor) -> Policy:
         """The distribution of actions at `obs`, (..., D)."""
-        return self._distribution(self.body.policy(self._seen(obs)))
+        return self._distribution(self.body.policy(self._seen(obs)), obs)
 
     def value(self, obs: Tensor) -> Tensor:
         """V(obs): (...,) for `obs`, (..., D)."""
@@ -104,12 +107,14 @@ class ActorCritic(nn.Module):
             out, value = self.body.both(seen)
         else:
             out, value = self.body.policy(seen), self.body.value(seen)
-        return self._distribution(out), value
+        return self._distribution(out, obs), value
 
-    def _distribution(self, out: Tensor) -> Policy:
+    def _distribution(self, out: Tensor, obs: Tensor) -> Policy:
+        if hasattr(self.body, "allowed"):
+            out = out.masked_fill(~self.body.allowed(obs), FORBIDDEN)
         if self.sizes:
-            return MultiCategorical.of(out, self.sizes)
-        return Categorical.of(out) if self.discrete else Gaussian(out, self.log_std)
+            return MultiCategorical(out, self.sizes)
+        return Categorical(out) if self.discrete else Gaussian(out, self.log_std)
 
     def _seen(self, obs: Tensor) -> Tensor:
         return obs if self.normalizer is None else self.normalizer(obs)
@@ -126,13 +131,20 @@ class ActorCritic(nn.Module):
 @torch.no_grad()
 def _require_fit(body: Any, features: int, outputs: int, action_space: gym.Space[Any]) -> None:
     where = next(iter(body.parameters()), torch.zeros(())).device
-    for name, shape in (("policy", (2, outputs)), ("value", (2,))):
+    for name, shape in (("policy", (2, outputs)), ("value", (2,)), ("allowed", (2, outputs))):
         method = getattr(body, name, None)
+        if method is None and name == "allowed":
+            continue
         if not callable(method):
             raise TypeError(f"{type(body).__name__} has no method {name!r}: a network has policy(obs) and value(obs).")
-        found = tuple(method(torch.zeros(2, features, device=where)).shape)
-        if found != shape:
+        found = method(torch.zeros(2, features, device=where))
+        if tuple(found.shape) != shape:
             raise ValueError(
-                f"{type(body).__name__}.{name} gives shape {found} for observations of shape {(2, features)}; "
+                f"{type(body).__name__}.{name} gives shape {tuple(found.shape)} for observations of shape {(2, features)}; "
                 f"for {action_space} it must give {shape}."
+            )
+        if name == "allowed" and (found.dtype != torch.bool or isinstance(action_space, gym.spaces.Box)):
+            raise TypeError(
+                f"{type(body).__name__}.allowed must give bool for Discrete or MultiDiscrete actions, got {found.dtype} for "
+                f"{action_space}."
             )

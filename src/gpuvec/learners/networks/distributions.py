@@ -7,7 +7,6 @@ the tests compare with it. Nothing waits for the device, so all of it can be cap
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -22,60 +21,56 @@ LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 class Categorical(NamedTuple):
     """One of N actions; actions are (...,) int64."""
 
-    log_probs: Tensor
-    """(..., N), normalised."""
+    logits: Tensor
+    """(..., N), not normalised."""
 
-    @classmethod
-    def of(cls, logits: Tensor) -> Categorical:
-        """From unnormalised log-probabilities, (..., N)."""
-        return cls(logits.log_softmax(-1))
+    @property
+    def log_probs(self) -> Tensor:
+        """(..., N)."""
+        return self.logits.log_softmax(-1)
 
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
         """An action of each row, with its log-probability; `iteration`, `step` and `out` as in `Sampler`."""
-        drawn = sampler.categorical(rows(self.log_probs), iteration, step, out=out)
-        return of_shape(drawn, self.log_probs.shape[:-1])
+        drawn = sampler.categorical(rows(self.logits), iteration, step, out=out)
+        return of_shape(drawn, self.logits.shape[:-1])
 
     def mode(self) -> Tensor:
         """(...,): the likeliest action."""
-        return self.log_probs.argmax(-1)
+        return self.logits.argmax(-1)
 
-    def log_prob(self, action: Tensor) -> Tensor:
-        """(...,) of `action`, (...,)."""
-        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-
-    def entropy(self) -> Tensor:
-        """(...,) in nats."""
-        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+    def log_prob_and_entropy(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """(...,) the log-probability of `action`, (...,), and (...,) the entropy in nats."""
+        log_probs = self.log_probs
+        log_prob = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return log_prob, -(log_probs.exp() * log_probs).sum(-1)
 
 
 class MultiCategorical(NamedTuple):
     """K independent choices, the k-th one of N_k; actions are (..., K) int64."""
 
     logits: Tensor
-    """(..., N_1 + ... + N_K), not normalised."""
-    choices: tuple[Categorical, ...]
+    """(..., N_1 + ... + N_K), not normalised, choice after choice."""
+    sizes: tuple[int, ...]
+    """N_1, ..., N_K."""
 
-    @classmethod
-    def of(cls, logits: Tensor, sizes: Sequence[int]) -> MultiCategorical:
-        """From the unnormalised log-probabilities of all choices, (..., N_1 + ... + N_K)."""
-        return cls(logits, tuple(map(Categorical.of, logits.split(list(sizes), -1))))
+    @property
+    def choices(self) -> tuple[Categorical, ...]:
+        """Each of them."""
+        return tuple(map(Categorical, self.logits.split(self.sizes, -1)))
 
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
         """As `Categorical.draw`."""
-        sizes = [choice.log_probs.shape[-1] for choice in self.choices]
-        return of_shape(sampler.categorical(rows(self.logits), iteration, step, sizes, out=out), self.logits.shape[:-1])
+        return of_shape(sampler.categorical(rows(self.logits), iteration, step, self.sizes, out=out), self.logits.shape[:-1])
 
     def mode(self) -> Tensor:
         """(..., K): the likeliest of each choice."""
         return torch.stack([choice.mode() for choice in self.choices], -1)
 
-    def log_prob(self, action: Tensor) -> Tensor:
-        """(...,) of `action`, (..., K)."""
-        return sum_of(choice.log_prob(a) for choice, a in zip(self.choices, action.unbind(-1), strict=True))
-
-    def entropy(self) -> Tensor:
-        """(...,) in nats."""
-        return sum_of(choice.entropy() for choice in self.choices)
+    def log_prob_and_entropy(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """(...,) the log-probability of `action`, (..., K), and (...,) the entropy in nats."""
+        pairs = zip(self.choices, action.unbind(-1), strict=True)
+        log_probs, entropies = zip(*(choice.log_prob_and_entropy(each) for choice, each in pairs), strict=True)
+        return reduce(torch.add, log_probs), reduce(torch.add, entropies)
 
 
 def rows(x: Tensor) -> Tensor:
@@ -86,11 +81,6 @@ def rows(x: Tensor) -> Tensor:
 def of_shape(drawn: Drawn, shape: tuple[int, ...]) -> Drawn:
     """(..., K) of what was drawn for R rows."""
     return Drawn(*(x.view(*shape, *x.shape[1:]) for x in drawn))
-
-
-def sum_of(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum of at least one tensor."""
-    return reduce(torch.add, tensors)
 
 
 class Gaussian(NamedTuple):
@@ -110,11 +100,8 @@ class Gaussian(NamedTuple):
         """(..., K): the mean."""
         return self.mean
 
-    def log_prob(self, action: Tensor) -> Tensor:
-        """(...,): the log-density of `action`, (..., K)."""
+    def log_prob_and_entropy(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """(...,) the log-density of `action`, (..., K), and (...,) the entropy in nats."""
         z = (action - self.mean) * (-self.log_std).exp()
-        return (-0.5 * z.square() - self.log_std - LOG_SQRT_TWO_PI).sum(-1)
-
-    def entropy(self) -> Tensor:
-        """(...,) in nats."""
-        return (self.log_std + (0.5 + LOG_SQRT_TWO_PI)).expand_as(self.mean).sum(-1)
+        log_prob = (-0.5 * z.square() - self.log_std - LOG_SQRT_TWO_PI).sum(-1)
+        return log_prob, (self.log_std + (0.5 + LOG_SQRT_TWO_PI)).expand_as(self.mean).sum(-1)

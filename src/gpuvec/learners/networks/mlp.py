@@ -68,19 +68,19 @@ class Shared(nn.Module):
     def __init__(self, features: int, outputs: int, hidden: Sequence[int], init: str = "orthogonal") -> None:
         super().__init__()
         self.trunk = nn.Sequential(mlp((features, *hidden), HIDDEN_GAIN, init=init), nn.Tanh())
-        self.actor, self.critic = linear(hidden[-1], outputs, 0.01, init), linear(hidden[-1], 1, 1.0, init)
+        self.head = linear(hidden[-1], outputs + 1, 1.0, init)  # one layer: what is before it is read, and pulled at, once
+        with torch.no_grad():
+            self.head.weight[:-1].mul_(0.01)
 
     def policy(self, obs: Tensor) -> Tensor:
         """(..., outputs)."""
-        out: Tensor = self.actor(self.trunk(obs))
-        return out
+        return self.both(obs)[0]
 
     def value(self, obs: Tensor) -> Tensor:
         """(...,)."""
-        value: Tensor = self.critic(self.trunk(obs))
-        return value.squeeze(-1)
+        return self.both(obs)[1]
 
     def both(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """What the two give, with the hidden layers computed once."""
-        seen = self.trunk(obs)
-        return self.actor(seen), self.critic(seen).squeeze(-1)
+        out = self.head(self.trunk(obs))
+        return out[..., :-1], out[..., -1]

@@ -30,6 +30,9 @@ class Rows(NamedTuple):
         return self.ended if self.mask is None else self.ended | self.terminated
 
 
+VIEWS = ("obs", "final_obs", "mask")  # what rows of all agents are views of
+
+
 class Part:
     """The agents of a policy: some of each environment, as `VectorEnv.roles` tells, or all if `where` is None.
 
@@ -54,6 +57,14 @@ class Part:
         else:
             found = x.gather(axis + 1, self._places(x, axis))
         return found.flatten(axis, axis + 1)
+
+    def copy(self, x: Tensor, rows: Tensor, axis: int = 1) -> None:
+        """Writes into `rows` what `of` gives, without a tensor between."""
+        if self._solo or not (self._sliced or self._where.dim() == 1):
+            rows.copy_(self.of(x, axis))
+        else:
+            found = x[(*[slice(None)] * (axis + 1), self._where)]
+            rows.view(found.shape).copy_(found)
 
     def put(self, x: Tensor, rows: Tensor) -> None:
         """Writes what is given for each of them to its place in x, (E, A, ...)."""
@@ -102,7 +113,7 @@ class Rollout:
         if self.agents is None:
             return Rows(self.obs, self.reward, self.terminated, self.ended, self.final_obs)
         every = self._of_agents()
-        views = {name: part.of(getattr(self, name)) for name in ("obs", "final_obs", "mask")}
+        views = {name: part.of(getattr(self, name)) for name in VIEWS}
         own = {name: part.of(x).clone() for name, x in every._asdict().items() if name not in views}
         whole = part.each == self.agents
         rows = Rows(**own, **{name: x if whole else x.clone() for name, x in views.items()})
@@ -113,7 +124,7 @@ class Rollout:
         """Resets the environment."""
         obs, _ = self.env.reset(seed=seed)
         self.obs[-1].copy_(obs)
-        self.share()
+        self.show(self.steps)
 
     def turn(self) -> None:
         """What came last comes first."""
@@ -124,17 +135,22 @@ class Rollout:
         """Step t with the actions of all agents, (E, ...) or (E, A, ...)."""
         self.env.step(action, out=self._out[t])
 
+    def show(self, t: int) -> None:
+        """Brings what the rows that were handed out see before step t up to date; views are so by themselves."""
+        for part, rows in self._shared:
+            if part.each != self.agents:
+                part.copy(self.obs[t], rows.obs[t], 0)
+
     def share(self) -> None:
-        """Brings the rows that were handed out up to date; those of an environment of one agent are so by themselves."""
+        """Likewise what happened to them, and what they see in the end."""
         if not self._shared:
             return
+        self.show(self.steps)
         every = self._of_agents()
         for part, rows in self._shared:
-            for own, x in zip(rows, every, strict=True):
-                if own is not None and x is not None:
-                    found = part.of(x)
-                    if own.data_ptr() != found.data_ptr():  # else a view of it
-                        own.copy_(found)
+            for name in Rows._fields:
+                if name != "obs" and (part.each != self.agents or name not in VIEWS):
+                    part.copy(getattr(every, name), getattr(rows, name))
 
     def _of_agents(self) -> Rows:
         """What happened to each agent, (T, E, A, ...)."""

@@ -1,0 +1,110 @@
+"""Ten trainings of each classic environment with its tuned settings, and what their last policies are worth.
+
+Each seed has a process. The figure is the mean return of the policy's likeliest actions over 1,000 episodes of the
+environment as it is, whatever it was trained in; the curve is the mean return of the episodes that ended in an iteration,
+as a CSV file with columns seed, steps, seconds and return, from which `curves.py` draws.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from measure import Figures, parser
+
+
+class Goal(NamedTuple):
+    """What a policy is to reach."""
+
+    env: str
+    algorithm: str
+    bar: float  # mean return
+
+
+GOALS = (
+    Goal("CartPole-v1", "ppo", 475.0),
+    Goal("CartPole-v1", "a2c", 475.0),
+    Goal("Acrobot-v1", "ppo", -100.0),
+    Goal("MountainCar-v0", "ppo", -110.0),
+    Goal("Pendulum-v1", "ddpg", -200.0),
+    Goal("MountainCarContinuous-v0", "ddpg", 90.0),
+)
+POINTS = 200  # of a curve
+
+
+class Solved(NamedTuple):
+    """What came of a training."""
+
+    goal: Goal
+    seed: int
+    value: float  # mean return
+    curve: list[Mapping[str, float]]
+    to_bar: float  # env steps until the mean over all environments of the last episode's return was at the bar; nan if it was
+    # never, or if training had an environment of its own
+
+
+def solve(task: tuple[Goal, int, str]) -> Solved:
+    """Trains and plays."""
+    from gpuvec.learners.args.tuned import tuned
+    from gpuvec.learners.evaluate import evaluate
+    from gpuvec.learners.training import train
+
+    goal, seed, device = task
+    env = f"gpuvec/{goal.env}"
+    args = tuned(env, device, goal.algorithm, seed=seed)
+    result = train(args)
+    value = float(evaluate(result.network, env, episodes=1000, seed=1000 + seed, device=device).mean())
+    reached = (m["steps"] for m in result.history if m["last_return"] >= goal.bar and not args.params)
+    kept = [m for m in result.history if not math.isnan(m["return"])]
+    curve = [{name: m[name] for name in ("steps", "seconds", "return")} for m in kept[:: max(1, len(kept) // POINTS)]]
+    return Solved(goal, seed, value, curve, next(reached, math.nan))
+
+
+def main() -> None:
+    """Trains all."""
+    p = parser(__doc__)
+    p.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
+    p.add_argument("--device", default="auto")
+    p.add_argument("--only", default="", metavar="TEXT", help="what <environment>.<algorithm> contains")
+    p.add_argument("--to", type=Path, default=Path(__file__).with_name("results"), metavar="FOLDER", help="of the CSV files")
+    p.add_argument("--parallel", type=int, default=1, metavar="N", help="trainings at a time")
+    given = p.parse_args()
+    figures = Figures("solve", given.json)
+    given.to.mkdir(parents=True, exist_ok=True)
+
+    goals = [goal for goal in GOALS if given.only in f"{goal.env}.{goal.algorithm}"]
+    found: dict[Goal, list[Solved]] = {goal: [] for goal in goals}
+    with get_context("spawn").Pool(given.parallel) as pool:
+        tasks = [(goal, seed, given.device) for goal in goals for seed in given.seeds]
+        for one in pool.imap(solve, tasks):
+            found[one.goal].append(one)
+            if len(found[one.goal]) == len(given.seeds):
+                report(figures, one.goal, found[one.goal], given.to)
+
+
+def report(figures: Figures, goal: Goal, solved: list[Solved], folder: Path) -> None:
+    """Figures of all seeds, and the file of their curves."""
+    name, of = f"{goal.env}.{goal.algorithm}", (goal.env, "vector", "learners")
+    values, steps = [one.value for one in solved], [one.to_bar for one in solved]
+    passed = sum(value >= goal.bar for value in values)
+    details: dict[str, Any] = {"bar": goal.bar, "seeds": len(solved), "returns": [round(value, 1) for value in values]}
+    figures.add(f"{name}.passed", passed, "seeds", of, **details)
+    figures.add(f"{name}.lowest", min(values), "return", of)
+    figures.add(f"{name}.mean", sum(values) / len(values), "return", of)
+    if not any(map(math.isnan, steps)):
+        figures.add(f"{name}.steps.median", sorted(steps)[len(steps) // 2] / 1e6, "M steps", of, bar=goal.bar)
+        figures.add(f"{name}.steps.worst", max(steps) / 1e6, "M steps", of, bar=goal.bar)
+    with (folder / f"{name}.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("seed", "steps", "seconds", "return"))
+        rows.writerows(
+            (one.seed, int(m["steps"]), f"{m['seconds']:.3f}", f"{m['return']:.6g}") for one in solved for m in one.curve
+        )
+
+
+if __name__ == "__main__":
+    main()
