@@ -1,8 +1,8 @@
 """Ten trainings of each classic environment with its tuned settings, and what their last policies are worth.
 
 Each seed has a process. The figure is the mean return of the policy's likeliest actions over 1,000 episodes of the
-environment as it is, whatever it was trained in; the curve is the mean return of the episodes that ended in an iteration,
-as a CSV file with columns seed, steps, seconds and return, from which `curves.py` draws.
+environment as it is, whatever it was trained in. The curves, the mean returns of the episodes that ended in an iteration,
+go into one CSV file, from which `curves.py` draws.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,12 +35,12 @@ GOALS = (
     Goal("MountainCarContinuous-v0", "ddpg", 90.0),
 )
 POINTS = 200  # of a curve
+CURVES = Path(__file__).with_name("results") / "solve.csv"
 
 
 class Solved(NamedTuple):
     """What came of a training."""
 
-    goal: Goal
     seed: int
     value: float  # mean return
     curve: list[Mapping[str, float]]
@@ -61,7 +62,7 @@ def solve(task: tuple[Goal, int, str]) -> Solved:
     reached = (m["steps"] for m in result.history if m["last_return"] >= goal.bar and not args.params)
     kept = [m for m in result.history if not math.isnan(m["return"])]
     curve = [{name: m[name] for name in ("steps", "seconds", "return")} for m in kept[:: max(1, len(kept) // POINTS)]]
-    return Solved(goal, seed, value, curve, next(reached, math.nan))
+    return Solved(seed, value, curve, next(reached, math.nan))
 
 
 def main() -> None:
@@ -70,24 +71,27 @@ def main() -> None:
     p.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
     p.add_argument("--device", default="auto")
     p.add_argument("--only", default="", metavar="TEXT", help="what <environment>.<algorithm> contains")
-    p.add_argument("--to", type=Path, default=Path(__file__).with_name("results"), metavar="FOLDER", help="of the CSV files")
+    p.add_argument("--to", type=Path, default=CURVES, metavar="FILE", help="the CSV file of the curves")
     p.add_argument("--parallel", type=int, default=1, metavar="N", help="trainings at a time")
     given = p.parse_args()
     figures = Figures("solve", given.json)
-    given.to.mkdir(parents=True, exist_ok=True)
-
+    given.to.parent.mkdir(parents=True, exist_ok=True)
     goals = [goal for goal in GOALS if given.only in f"{goal.env}.{goal.algorithm}"]
-    found: dict[Goal, list[Solved]] = {goal: [] for goal in goals}
-    with get_context("spawn").Pool(given.parallel) as pool:
-        tasks = [(goal, seed, given.device) for goal in goals for seed in given.seeds]
-        for one in pool.imap(solve, tasks):
-            found[one.goal].append(one)
-            if len(found[one.goal]) == len(given.seeds):
-                report(figures, one.goal, found[one.goal], given.to)
+    tasks = [(goal, seed, given.device) for goal in goals for seed in given.seeds]
+    with given.to.open("w", newline="") as file, get_context("spawn").Pool(given.parallel) as pool:
+        curves = csv.writer(file)
+        curves.writerow(("env", "algorithm", "seed", "steps", "seconds", "return"))
+        ready = pool.imap(solve, tasks)
+        for goal in goals:
+            solved = list(islice(ready, len(given.seeds)))
+            for one in solved:
+                numbers = ((int(m["steps"]), f"{m['seconds']:.3f}", f"{m['return']:.6g}") for m in one.curve)
+                curves.writerows((goal.env, goal.algorithm, one.seed, *row) for row in numbers)
+            report(figures, goal, solved)
 
 
-def report(figures: Figures, goal: Goal, solved: list[Solved], folder: Path) -> None:
-    """Figures of all seeds, and the file of their curves."""
+def report(figures: Figures, goal: Goal, solved: list[Solved]) -> None:
+    """Figures of all seeds."""
     name, of = f"{goal.env}.{goal.algorithm}", (goal.env, "vector", "learners")
     values, steps = [one.value for one in solved], [one.to_bar for one in solved]
     passed = sum(value >= goal.bar for value in values)
@@ -98,12 +102,6 @@ def report(figures: Figures, goal: Goal, solved: list[Solved], folder: Path) -> 
     if not any(map(math.isnan, steps)):
         figures.add(f"{name}.steps.median", sorted(steps)[len(steps) // 2] / 1e6, "M steps", of, bar=goal.bar)
         figures.add(f"{name}.steps.worst", max(steps) / 1e6, "M steps", of, bar=goal.bar)
-    with (folder / f"{name}.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(("seed", "steps", "seconds", "return"))
-        rows.writerows(
-            (one.seed, int(m["steps"]), f"{m['seconds']:.3f}", f"{m['return']:.6g}") for one in solved for m in one.curve
-        )
 
 
 if __name__ == "__main__":

@@ -20,9 +20,11 @@ def test_an_environment_without_any_has_the_defaults() -> None:
 
 def test_what_is_given_comes_first_and_parameters_are_added() -> None:
     args = tuned(TAG, "cpu", gamma=0.5, params={"num_runners": 3})
-    assert (args.num_envs, args.num_steps, args.gamma) == (32, TUNED[TAG, "ppo"].settings["num_steps"], 0.5)
+    known = TUNED[TAG, "ppo"]
+    assert (args.num_envs, args.num_steps, args.gamma) == (32, known.settings["num_steps"], 0.5)
     assert args.params == {"observe_self": True, "num_runners": 3}
-    assert args.iterations == tuned(TAG, "cpu", num_envs=4, total_steps=None).iterations == TUNED[TAG, "ppo"].iterations[0]
+    assert args.resolved("cpu").iterations == known.cpu["num_iterations"]
+    assert tuned(TAG, "cpu", num_envs=4).resolved("cpu").iterations == known.cpu["num_iterations"]
     assert tuned(TAG, "cpu", total_steps=1).iterations == 1
     assert tuned(f"gpuvec:{TAG}", "cpu", params={"observe_self": False}).params == {"observe_self": False}
 

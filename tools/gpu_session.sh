@@ -7,7 +7,7 @@
 # all of them without a choice. Each
 # has a time limit of its own, and a part that fails does not stop the next; the exit status is the number of parts that failed.
 # Several calls with the same OUT add up, so that they can be short; record comes last. OUT gets
-# session.log, summary.txt, figures.jsonl, tests.xml, memory.xml, sanitizer.log, results/ (curves, which belong into
+# session.log, summary.txt, figures.jsonl, tests.xml, memory.xml, sanitizer.log, solve.csv (curves, which belong into
 # benchmarks/results/) and record.json, which belongs into gpu-results/. PYTHON names the interpreter, LIMIT the seconds that all parts together may take.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -60,7 +60,7 @@ run() {
     learner_kernels) part learner_kernels 60 "$python" benchmarks/learner_kernels.py --json "$figures" ;;
     learners) part learners 200 "$python" benchmarks/learners.py --json "$figures" ;;
     training) part training 300 "$python" benchmarks/tag_training.py --json "$figures" ;;
-    solve) part solve 300 "$python" benchmarks/solve.py --parallel 6 --to "$out/results" --json "$figures" ;;
+    solve) part solve 300 "$python" benchmarks/solve.py --parallel 6 --to "$out/solve.csv" --json "$figures" ;;
     record)
         part record 60 "$python" benchmarks/record.py --figures "$figures" --tests "$out/tests.xml" "$out/memory.xml" \
             --to "$out/record.json"

@@ -33,7 +33,9 @@ class TrainingArgs:
     num_steps: int = 32
     """Steps of each environment per iteration, T."""
     total_steps: int | None = None
-    """Environment steps in all, rounded up to whole iterations; by default those of 128 iterations."""
+    """Environment steps in all, rounded up to whole iterations; by default those of `num_iterations`."""
+    num_iterations: int = 128
+    """Rollouts in all, if total_steps is not given."""
     target_return: float | None = None
     """Stop once the mean over all environments of the last episode's return reaches this, and an evaluation confirms it."""
     hidden: tuple[int, ...] = (64, 64)
@@ -47,7 +49,7 @@ class TrainingArgs:
 
     def __post_init__(self) -> None:
         require = self._require
-        for name in ("num_envs", "num_steps", "total_steps", "threads"):
+        for name in ("num_envs", "num_steps", "total_steps", "num_iterations", "threads"):
             optional = name in ("num_envs", "total_steps")
             holds = self._counts(name) or (optional and getattr(self, name) is None)
             require(name, "an integer of at least 1" + (" or None" if optional else ""), holds)
@@ -67,7 +69,7 @@ class TrainingArgs:
     def resolved(self: A, device: str) -> A:
         """With nothing left open, for "cpu" or "cuda:<index>"."""
         num_envs = self.num_envs or (128 if device == "cpu" else 4096)
-        total_steps = self.total_steps or 128 * num_envs * self.num_steps
+        total_steps = self.total_steps or self.num_iterations * num_envs * self.num_steps
         return dataclasses.replace(self, device=device, num_envs=num_envs, total_steps=total_steps)
 
     @property
