@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -17,10 +18,13 @@ from tests import crowd  # noqa: F401  # registers the street
 from gpuvec.errors import StateError
 from gpuvec.learners import a2c, ddpg, ppo
 from gpuvec.learners.evaluate import play, policy_of
+from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.mlp import Separate
 from gpuvec.learners.opponents import Frozen, Scripted
 from gpuvec.learners.players import of_roles
 from gpuvec.learners.rollouts.rollout import Part, Rollout
+from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.run import Run
 from gpuvec.learners.training import learner_of, train
 from gpuvec.vector.wrappers import FlattenAgents
 
@@ -61,7 +65,7 @@ def test_a_part_takes_its_rows_and_puts_them_back(kind: str) -> None:
     expected = np.stack([x[:, e, i].numpy() for e in range(E) for i in chosen[e]], 1)
     np.testing.assert_array_equal(part.of(x), expected)
     np.testing.assert_array_equal(part.of(x[2], 0), expected[2])
-    assert part.each == chosen.shape[1]
+    assert (part.each, part.whole) == (chosen.shape[1], kind == "all")
     into = torch.zeros(E, 5, 2)
     part.put(into, part.of(x[2], 0))
     for e in range(E):
@@ -175,6 +179,47 @@ class TestLearning:
         assert args == result.policies["runner"]
         obs = torch.randn(5, network.normalizer.mean.shape[0])
         assert torch.equal(network.policy(obs).mode(), result.networks["runner"].policy(obs).mode())
+
+
+class TestCommandLine:
+    def run(self, given: dict[str, Any], folder: Path) -> Path:
+        run = Run.new(folder, "ppo", asdict(given["walker"]))
+
+        def on_iteration(learner: Learner, metrics: dict[str, float]) -> None:
+            run.log(metrics)
+            run.save(learner.state_dict())
+
+        train(given, on_iteration)
+        run.close()
+        return run.path
+
+    def test_a_run_is_played_and_goes_on(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        pytest.importorskip("tyro")
+        from gpuvec.cli import main
+
+        path = self.run(plan(total_steps=2 * E * T), tmp_path)
+        assert main(["eval", str(path), "--episodes", "3", "--device", "cpu"]) == 0
+        played = capsys.readouterr().out
+        assert "guard      mean return" in played
+        assert "walker     mean return" in played
+        assert main(["resume", str(path), "--total-steps", str(4 * E * T), "--episodes", "3"]) == 0
+        assert "PPO and A2C on tests/Street-v0" in capsys.readouterr().out
+        whole = train(plan(total_steps=4 * E * T))
+        resumed = load(path)
+        assert resumed["iteration"] == 4
+        for role in ("guard", "walker"):  # whose learning rates were those of a shorter training at first
+            assert resumed["policies"][role].keys() == whole.checkpoint["policies"][role].keys()
+
+    def test_a_run_against_a_script_goes_on_in_python_only(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        pytest.importorskip("tyro")
+        from gpuvec.cli import main
+
+        stand = Scripted(lambda obs: torch.ones(len(obs), dtype=torch.int64))
+        path = self.run({**plan(total_steps=2 * E * T), "guard": stand}, tmp_path)
+        assert main(["resume", str(path), "--total-steps", str(4 * E * T)]) == 1
+        assert f"guard did not learn in {path}: train and play on in Python" in capsys.readouterr().err
+        assert main(["eval", str(path), "--device", "cpu"]) == 1
+        assert "guard did not learn" in capsys.readouterr().err
 
 
 class TestOpponents:

@@ -3,12 +3,12 @@
 #
 #     bash tools/gpu_session.sh OUT [PART ...]
 #
-# Parts: tests env_step tag_step eager_latency sanitizer learner_kernels learners cold_start memory training solve record;
-# all of them without a choice. Each
-# has a time limit of its own, and a part that fails does not stop the next; the exit status is the number of parts that failed.
-# Several calls with the same OUT add up, so that they can be short; record comes last. OUT gets
+# Parts: tests env_step tag_step eager_latency sanitizer learner_kernels learners cold_start memory training solve record; all of
+# them without a choice. Each has a time limit of its own, and a part that fails does not stop the next; the exit status is the
+# number of parts that failed. Several calls with the same OUT add up, so that they can be short; record comes last. OUT gets
 # session.log, summary.txt, figures.jsonl, tests.xml, memory.xml, sanitizer.log, solve.csv (curves, which belong into
-# benchmarks/results/) and record.json, which belongs into gpu-results/. PYTHON names the interpreter, LIMIT the seconds that all parts together may take.
+# benchmarks/results/) and record.json, which belongs into gpu-results/. PYTHON names the interpreter, LIMIT the seconds that
+# all parts together may take.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 

@@ -33,9 +33,10 @@ def evaluate(
     from gpuvec.engine.device import device as named_device
     from gpuvec.learners import evaluate as playing
     from gpuvec.learners.players import of_roles
-    from gpuvec.learners.runs.checkpoint import load
+    from gpuvec.learners.runs.checkpoint import load, require_learned
 
     saved = load(checkpoint)
+    require_learned(saved, checkpoint)
     where = str(named_device(device))
     policies = {role: playing.policy_of(saved, where, role=role) for role in saved["args"]}
     args = next(args for args, _ in policies.values())

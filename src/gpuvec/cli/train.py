@@ -80,14 +80,13 @@ def resume(
     positive(checkpoint_every, episodes)
     require(log)
 
-    from gpuvec.learners.runs.checkpoint import load
+    from gpuvec.learners.runs.checkpoint import load, require_learned
     from gpuvec.learners.runs.run import Run, changed
 
     if not (run / "args.json").is_file():
         raise FileNotFoundError(f"{run} is no run folder: it has no args.json. Give one that `gpuvec train` made.")
     checkpoint = load(run)
-    if still := checkpoint["policies"].keys() - checkpoint["args"].keys():
-        raise StateError(f"{', '.join(sorted(still))} did not learn in {run}: go on in Python, where opponents are given.")
+    require_learned(checkpoint, run)
     policies = {role: args_from(settings) for role, settings in checkpoint["args"].items()}
     if total_steps is not None:
         policies = {role: replace(args, total_steps=total_steps) for role, args in policies.items()}

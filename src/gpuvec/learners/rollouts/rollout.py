@@ -47,6 +47,8 @@ class Part:
         self._sliced = where is None or isinstance(where, slice)
         self.each = len(range(agents or 1)[self._where]) if self._sliced else int(where.shape[-1])
         """How many of each environment."""
+        self.whole = self._sliced and self.each == agents
+        """Whether they are all of a game of many, so that their rows are views."""
 
     def of(self, x: Tensor, axis: int = 1) -> Tensor:
         """Their rows of (..., E, A, ...), whose axis E is `axis`; a view where they lie side by side and are all."""
@@ -115,8 +117,7 @@ class Rollout:
         every = self._of_agents()
         views = {name: part.of(getattr(self, name)) for name in VIEWS}
         own = {name: part.of(x).clone() for name, x in every._asdict().items() if name not in views}
-        whole = part.each == self.agents
-        rows = Rows(**own, **{name: x if whole else x.clone() for name, x in views.items()})
+        rows = Rows(**own, **{name: x if part.whole else x.clone() for name, x in views.items()})
         self._shared.append((part, rows))
         return rows
 
@@ -138,7 +139,7 @@ class Rollout:
     def show(self, t: int) -> None:
         """Brings what the rows that were handed out see before step t up to date; views are so by themselves."""
         for part, rows in self._shared:
-            if part.each != self.agents:
+            if not part.whole:
                 part.copy(self.obs[t], rows.obs[t], 0)
 
     def share(self) -> None:
@@ -149,7 +150,7 @@ class Rollout:
         every = self._of_agents()
         for part, rows in self._shared:
             for name in Rows._fields:
-                if name != "obs" and (part.each != self.agents or name not in VIEWS):
+                if name != "obs" and not (part.whole and name in VIEWS):
                     part.copy(getattr(every, name), getattr(rows, name))
 
     def _of_agents(self) -> Rows:

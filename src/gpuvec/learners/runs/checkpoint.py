@@ -38,6 +38,14 @@ def saved(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
+def require_learned(checkpoint: Mapping[str, Any], place: Path) -> None:
+    """Raises StateError unless all policies of the checkpoint, which was found there, learned: it does not hold the others."""
+    if still := checkpoint["policies"].keys() - checkpoint["args"].keys():
+        raise StateError(
+            f"{', '.join(sorted(still))} did not learn in {place}: train and play on in Python, where opponents are given."
+        )
+
+
 def load(place: Path | str) -> dict[str, Any]:
     """The checkpoint in that file, or the newest in that run folder, on the CPU. It is data only: nothing of it is executed.
 
