@@ -52,21 +52,12 @@ class Part:
 
     def of(self, x: Tensor, axis: int = 1) -> Tensor:
         """Their rows of (..., E, A, ...), whose axis E is `axis`; a view where they lie side by side and are all."""
-        if self._solo:
-            return x
-        if self._sliced or self._where.dim() == 1:
-            found = x[(*[slice(None)] * (axis + 1), self._where)]
-        else:
-            found = x.gather(axis + 1, self._places(x, axis))
-        return found.flatten(axis, axis + 1)
+        return x if self._solo else self._among(x, axis).flatten(axis, axis + 1)
 
     def copy(self, x: Tensor, rows: Tensor, axis: int = 1) -> None:
-        """Writes into `rows` what `of` gives, without a tensor between."""
-        if self._solo or not (self._sliced or self._where.dim() == 1):
-            rows.copy_(self.of(x, axis))
-        else:
-            found = x[(*[slice(None)] * (axis + 1), self._where)]
-            rows.view(found.shape).copy_(found)
+        """Writes into `rows` what `of` gives of a game of many, without a tensor between."""
+        found = self._among(x, axis)
+        rows.view(found.shape).copy_(found)
 
     def put(self, x: Tensor, rows: Tensor) -> None:
         """Writes what is given for each of them to its place in x, (E, A, ...)."""
@@ -75,6 +66,12 @@ class Part:
             x[:, self._where] = values
         else:
             x.scatter_(1, self._places(x, 0), values)
+
+    def _among(self, x: Tensor, axis: int) -> Tensor:
+        """(..., E, n, ...)."""
+        if self._sliced or self._where.dim() == 1:
+            return x[(*[slice(None)] * (axis + 1), self._where)]
+        return x.gather(axis + 1, self._places(x, axis))
 
     def _places(self, x: Tensor, axis: int) -> Tensor:
         """The (E, n) indices in the shape of what they choose from x."""
