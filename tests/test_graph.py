@@ -138,3 +138,34 @@ class TestOnGpu:
 
         result = train(Args(device=gpu, compile=compile))
         assert float(evaluate(result.network, "gpuvec/CartPole-v1", device=gpu).mean()) >= 475.0
+
+    def test_other_threads_may_ask_the_driver_meanwhile(self, gpu: str) -> None:
+        """Memory that a thread takes and gives back would end a capture that looks at all threads."""
+        import threading
+
+        x, over, calls = torch.zeros(8, device=gpu), threading.Event(), []
+
+        def restless() -> None:
+            import cupy
+
+            with cupy.cuda.Device(0):
+                while not over.is_set():
+                    cupy.cuda.runtime.free(cupy.cuda.runtime.malloc(1024))
+                    calls.append(1)
+
+        def work() -> None:
+            before = len(calls)
+            while len(calls) == before:  # at least one call within
+                pass
+            x.add_(1.0)
+
+        thread = threading.Thread(target=restless)
+        thread.start()
+        try:
+            replay = capture(work, gpu, [], lambda: 0)
+        finally:
+            over.set()
+            thread.join()
+        before = float(x[0])
+        replay()
+        assert float(x[0]) == before + 1.0

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 from gymnasium.vector import AutoresetMode
+from numba.core.dispatcher import Dispatcher
 from tests.test_kernels_compile import check, compile_variant, environment, stray
 
 from gpuvec.engine import cuda
@@ -82,6 +83,22 @@ def test_every_kernel(game, which):
     given = shape(env, num_envs)
     assert (given.split, given.tile > 0) == (split, tile)
     compiled(env, num_envs, which, mode)
+
+
+def test_a_reset_and_a_step_are_made_of_the_same_functions():
+    """Which are compiled once, as they are called with the same types."""
+    name, num_envs, _, _, mode, params = GAMES["nearest"]
+    env, _ = apply(environment(name), params, (), 1)
+    with cuda.offline((9, 0)):
+        reset, step = (kernels(env, Variant(mode, 50), shape(env, num_envs), played) for played in (False, True))
+
+    def called(kernel):
+        return {value for value in kernel.body.__globals__.values() if isinstance(value, Dispatcher)}
+
+    for one, other in zip(reset, step, strict=True):
+        assert one.signature.args[0] == other.signature.args[0]
+        assert called(one) & called(other)
+    assert all(called(one) == called(other) for one, other in zip(reset[1:], step[1:], strict=True))
 
 
 class TestVariants:

@@ -14,6 +14,7 @@ all rows while none has been seeded or reset alone; then no env reads its own.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -75,8 +76,15 @@ class Layout(NamedTuple):
     @property
     def batch(self) -> Any:
         """The NamedTuple class of a kernel's argument."""
-        names = (*self.own, *self.pool, *self.given, *self.returned, "n")
-        return NamedTuple("Batch", [(name, Any) for name in names])
+        return batch_of((*self.own, *self.pool, *self.given, *self.returned))
+
+
+@cache
+def batch_of(names: tuple[str, ...]) -> Any:
+    """The NamedTuple class of those addresses and the number of envs: one for the same names, as kernels share what is
+    compiled for the same types.
+    """
+    return NamedTuple("Batch", [(name, Any) for name in (*names, "n")])
 
 
 def members(

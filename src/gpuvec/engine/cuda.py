@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -71,6 +72,7 @@ class Binary(NamedTuple):
         return re.search(r"\b[1-9]\d* bytes spill", self.log) is not None
 
 
+@cache
 def device_memory() -> Access:
     """The operations on a GPU's global memory; in the simulator, where a thread is a call of CPU code, on the CPU's."""
     if SIMULATED:
@@ -85,6 +87,7 @@ def device_memory() -> Access:
     return memory(extending, types, cgutils, 1, near)
 
 
+@cache
 def device_arrays() -> Arrays:
     """Likewise the further operations of environments with many agents."""
     if SIMULATED:
@@ -94,6 +97,7 @@ def device_arrays() -> Arrays:
     return arrays(extending, types, cgutils, 1)
 
 
+@cache
 def device_tally() -> Tally:
     """Atomic operations on counters in shared memory."""
     if SIMULATED:

@@ -30,6 +30,7 @@ from gpuvec.spec import Environment, Single
 AGENTS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
 
 
+@lru_cache(maxsize=8)  # what a reset and a step have in common is compiled once
 def _composed(env: Environment, variant: Variant) -> tuple[int, Any, Any, Any]:
     """(size, work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env.
 

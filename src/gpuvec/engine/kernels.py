@@ -7,6 +7,7 @@ between two segments stands a barrier; large games leave the search for neighbou
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,6 +104,7 @@ def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
     return _compiled(read_clock, b, 0), _compiled(write_clock, b, 0, u32(0))
 
 
+@lru_cache(maxsize=8)  # what a reset and a step have in common is compiled once
 def _one(env: Single, variant: Variant) -> tuple[Any, Any]:
     """The bodies of (reset, step)."""
     access = target.device_memory()
@@ -128,11 +130,16 @@ def _one(env: Single, variant: Variant) -> tuple[Any, Any]:
     return reset, step
 
 
+@lru_cache(maxsize=8)  # likewise
+def _program(env: Cooperative, variant: Variant, given: Mapping) -> Program:
+    return compose_many(env, variant, target.device_memory(), target.device_arrays(), target.device_tally(), given)
+
+
 def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> list[Kernel]:
     crowd = signature(env)
     assert isinstance(crowd, Crowd), "of a Cooperative"
-    access, arrays, tally = target.device_memory(), target.device_arrays(), target.device_tally()
-    program = compose_many(env, variant, access, arrays, tally, given)
+    access, arrays = target.device_memory(), target.device_arrays()
+    program = _program(env, variant, given)
     envs, writers = given.envs, given.writers
     b, r = _examples(env, variant, given.split)
     (agents,), rows = crowd.agents, program.rows

@@ -68,7 +68,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     action, fault = actions(env.spaces(env.params)[1], crowd.actions, variant, access)
     fetch, fetched = early(crowd.actions, variant, access)
     key, own_key, asked, renew, share = streams(access)
-    written = rows(env, crowd, variant, access, arrays, state, given)
+    written = rows(env, crowd, variant, access, arrays, params, state, given)
     time = written.time
     reset, reward, vote = device(env.reset), device(env.reward), device(env.terminated)
     present = _present(env)

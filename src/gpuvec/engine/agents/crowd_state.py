@@ -96,18 +96,25 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
     places = {k: f"part(w.{SHARED[own[k].dtype]}, {begin[k]} + k * {widths[k]}, {own[k].shape})" for k in begin}
 
     def each(fields: dict[str, Buffer], text: str, pool: bool = False) -> list[str]:
-        """One line for each element of agent i: `text` with its place in a buffer, in the work and in the state."""
+        """One line for each element of agent i: `text` with its place in a buffer, in the work and in the state.
+
+        What places have in common is reckoned first, as the compiler takes its time over every sum.
+        """
+        common: dict[str, str] = {}
         lines = []
         for k, b in fields.items():
-            name, count, number = homes.get(k, (k, 0, 0))
+            name, count, number = homes[k] if k in homes and not pool else (f"state_{k}", 1, 0)
+            final = f"final_{name}" if k in homes else f"final_{k}"
             extra = b.shape[1] if len(b.shape) > 1 else 1
+            common |= {f"v{count}": f"e * {count * A} + i", "u": f"k * {A} + i" if "{work}" in text else "0"}
             for j in range(extra):
-                at = f"(e * {count} + {number}) * A + i" if count and not pool else f"(e * A + i) * {extra} + {j}"
-                work = f"w.{SHARED[b.dtype]}[{begin.get(k)} + k * {widths[k]} + i * {extra} + {j}]"
+                at, place = (f"{x} * {extra}" if extra > 1 else x for x in (f"v{count}", "u"))
+                work = f"w.{SHARED[b.dtype]}[{place} + {begin.get(k, 0) + j}]"
                 element = f"s.{k}[i, {j}]" if len(b.shape) > 1 else f"s.{k}[i]"
-                kept, final = (name, f"final_{name}") if count else (f"state_{k}", f"final_{k}")
-                lines.append(text.format(field=k, at=at, work=work, element=element, kept=kept, final=final))
-        return lines
+                lines.append(
+                    text.format(field=k, at=f"{at} + {number * A + j}", work=work, element=element, kept=name, final=final)
+                )
+        return [*(f"{name} = {value}" for name, value in common.items()), *lines]
 
     source = "{work}" if staged else "load(b.{kept}, {at}, t_{field})"
     pool = {k: b for k, b in crowd.arrays.items() if k in variant.pool}

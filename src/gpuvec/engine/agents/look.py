@@ -23,13 +23,22 @@ def search(look: Nearest, agents: int, places: int) -> Any:
     source += f"        for j in range({agents}):\n            d, w = f32(distance(i, j, s, p)), i32(j)\n"
     source += f"            if d < d{places - 1}:\n"
     source += "".join(f"                c{k} = d < d{k}\n" for k in kept)
-    for k in reversed(kept):
-        before = (f"(d if not c{k - 1} else d{k - 1})", f"(w if not c{k - 1} else j{k - 1})") if k else ("d", "w")
-        source += f"                d{k}, j{k} = {before[0]} if c{k} else d{k}, {before[1]} if c{k} else j{k}\n"
+    for k in reversed(kept[1:]):
+        source += f"                d{k} = placed(c{k}, c{k - 1}, d{k}, d{k - 1}, d)\n"
+        source += f"                j{k} = placed(c{k}, c{k - 1}, j{k}, j{k - 1}, w)\n"
+    source += "                d0, j0 = d if c0 else d0, w if c0 else j0\n"
     source += "".join(f"        s.{look.field}[i, {k}] = j{k}\n" for k in kept)
     source += "    else:\n" + "".join(f"        s.{look.field}[i, {k}] = none\n" for k in kept)
-    scope = {"distance": device(look.distance), "far": np.float32(np.inf), "none": np.int32(-1), "f32": np.float32}
-    return inline(generated("search", source, seeks=_seeks(look), i32=np.int32, **scope))
+    scope = {"distance": device(look.distance), "far": np.float32(np.inf), "none": np.int32(-1), "placed": placed}
+    return inline(generated("search", source, seeks=_seeks(look), f32=np.float32, i32=np.int32, **scope))
+
+
+@inline
+def placed(nearer: bool, before: bool, mine: Any, theirs: Any, new: Any) -> Any:
+    """What is in a place now: what was there, the new one if it is `nearer`, or what was in the place before if it is nearer
+    than that too. (A function, as the compiler takes long over many branches in one.)
+    """
+    return (theirs if before else new) if nearer else mine
 
 
 def _seeks(look: Nearest) -> Any:

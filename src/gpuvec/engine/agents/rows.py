@@ -18,7 +18,6 @@ from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
 from gpuvec.engine.jit import device, floats, generated, inline
 from gpuvec.engine.memory import Access
-from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Crowd, widths
 from gpuvec.spec import Cooperative, Time
 
@@ -46,7 +45,14 @@ class Rows(NamedTuple):
 
 
 def rows(
-    env: Cooperative, crowd: Crowd, variant: Variant, access: Access, arrays: Arrays, state: CrowdState, given: Mapping
+    env: Cooperative,
+    crowd: Crowd,
+    variant: Variant,
+    access: Access,
+    arrays: Arrays,
+    params: Any,
+    state: CrowdState,
+    given: Mapping,
 ) -> Rows:
     """Their versions for `env`, laid over a GPU as `given`."""
     (A,), D, M = crowd.agents, crowd.features, crowd.perception.slots
@@ -57,7 +63,6 @@ def rows(
     threads, writers = given.threads, given.writers
     load, store, emit_row = access.load, access.store, access.emit_row
     natural, divide, spread, put, move = arrays.natural, arrays.divide, arrays.spread, arrays.put, arrays.move
-    params, _ = parameters(env, variant, access)
     observe, see = device(crowd.perception.observe), _see(crowd)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP

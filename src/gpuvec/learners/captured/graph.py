@@ -53,7 +53,9 @@ def capture(
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
-        with torch.cuda.graph(graph, stream=ahead):  # torch's own lies on the device on which it first captured anything
+        # On our stream: torch's lies on the device on which it first captured anything. What other threads ask of the driver is
+        # their own affair: JAX gives memory back on threads of its own, at any time.
+        with torch.cuda.graph(graph, stream=ahead, capture_error_mode="thread_local"):
             fn()
     captured = version()
 
