@@ -29,7 +29,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-JOBS = {"train": ("train", "render"), "test": ("train", "render", "test"), "lint": ("train", "render", "test", "dev")}
+JOBS = {
+    "train": ("train", "render"),
+    "test": ("train", "render", "test", "reference"),
+    "lint": ("train", "render", "test", "dev"),
+}
 
 
 class Plan(NamedTuple):

@@ -1,8 +1,8 @@
 """Env steps per second of whole iterations: policies, environment and learning, each part a CUDA graph.
 
 PPO on CartPole: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64. A2C and DDPG as WarpDrive's own examples have them,
-whose networks share their hidden layers: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns once from
-as many transitions as an iteration has. All in TF32, truncated episodes bootstrapped. Capture and compilation are not
+whose networks share their hidden layers and rectify: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns
+once from as many transitions as an iteration has. All in TF32, truncated episodes bootstrapped. Capture and compilation are not
 counted. Parts are timed apart as well, which tells what to tune. A step of a game of many agents is one of them all.
 """
 
@@ -35,18 +35,21 @@ def cases() -> Iterator[Case]:
 
     for compiled in (False, True):
         end = ".compiled" if compiled else ""
-        small: dict[str, Any] = {"hidden": (32, 32), "shared": True, "compile": compiled}
+        theirs: dict[str, Any] = {"shared": True, "unit": "relu", "compile": compiled}
+        small = {**theirs, "hidden": (32, 32)}
         args = a2c.Args(num_envs=10_000, num_steps=50, **small)
         yield Case(f"a2c.cartpole.10000{end}", "CartPole-v1", args, learned)
         grid = {"num_taggers": 4, "grid_length": 100, "max_episode_steps": 100}
         args = a2c.Args(num_envs=2000, num_steps=100, params=grid, **small)
         yield Case(f"a2c.grid.2000x5{end}", "TagGridWorld-v0", args, learned)
-        large: dict[str, Any] = {"hidden": (256, 256), "shared": True, "compile": compiled, "num_envs": 2000, "num_steps": 20}
+        large = {**theirs, "hidden": (256, 256), "num_envs": 2000, "num_steps": 20}
         of_roles = ("collect", *(f"{role}.{part}" for role in ("tagger", "runner") for part in learned[1:]))
         for agents, params in (
             ("5", {"num_taggers": 2, "num_runners": 3}),
             ("110", {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10}),
         ):
+            if compiled and agents == "110":  # Triton fails to compile one of Inductor's reductions over rows so many
+                continue
             args = a2c.Args(**large, params={**params, "num_acceleration_levels": 20, "num_turn_levels": 20})
             yield Case(f"a2c.open.2000x{agents}{end}", "TagContinuous-v0", {"tagger": args, "runner": args}, of_roles)
 

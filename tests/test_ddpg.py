@@ -128,7 +128,7 @@ class TestTargets:
     def test_the_loss_is_to_the_targets_lower_value(self) -> None:
         ddpg, seen = learner(critics=2), batch()
         net = ddpg.policy.network
-        torch.nn.init.normal_(ddpg.policy.target_critics[1][-1].weight)
+        torch.nn.init.normal_(ddpg.policy.target_critics[1].layers[-1].weight)
         with torch.no_grad():
             action = net.act(ddpg.policy.target_actor, seen.next_obs)
             both = net.values(ddpg.policy.target_critics, seen.next_obs, action)

@@ -18,7 +18,9 @@ from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_of
 from gpuvec.learners.evaluate import evaluate, policy_of
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
+from gpuvec.learners.networks.distributions import Categorical, MultiCategorical
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights, linear
+from gpuvec.learners.networks.rectified import Rectified
 from gpuvec.learners.training import learner_of, train
 
 ARGS: dict[str, Any] = {"env": "gpuvec/CartPole-v1", "num_envs": 16, "num_steps": 32, "hidden": (16,)}
@@ -122,9 +124,68 @@ def test_one_that_does_not_fit(body: Any, error: type[Exception], words: str) ->
         train(args_of("ppo")(**ARGS, device="cpu"), body=body)
 
 
-def test_ddpg_takes_none() -> None:
-    with pytest.raises(ValueError, match="a body of one's own goes with ppo and a2c"):
-        train(args_of("ddpg")(env="gpuvec/Pendulum-v1", device="cpu"), body=Own)
+class Looking(nn.Module):
+    """A critic of one's own: it looks at the observation before it learns of the action."""
+
+    def __init__(self, features: int, components: int) -> None:
+        super().__init__()
+        self.look, self.judge = nn.Linear(features, 16), nn.Linear(16 + components, 1)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        value: Tensor = self.judge(torch.cat([self.look(obs).relu(), action], -1))
+        return value.squeeze(-1)
+
+
+class Two(nn.Module):
+    def __init__(self, observations: gym.Space[Any], actions: gym.Space[Any]) -> None:
+        super().__init__()
+        features, components = observations.shape[0], actions.shape[0]  # type: ignore[index]
+        self.actor = nn.Sequential(nn.LayerNorm(features), nn.Linear(features, components))
+        self.critic = Looking(features, components)
+
+
+class TestDeterministic:
+    """Networks of one's own for DDPG."""
+
+    @pytest.mark.parametrize("critics", [1, 2])
+    def test_they_train_and_are_found_again(self, device: str, critics: int) -> None:
+        args = args_of("ddpg")(
+            env="gpuvec/Pendulum-v1", num_envs=16, minibatch=32, learning_starts=0, total_steps=16 * 4 * 5, critics=critics,
+            normalize=True, device=device,
+        )  # fmt: skip
+        result = train(args, body=Two)
+        network = result.network
+        assert isinstance(network.actor[0], nn.LayerNorm)
+        assert [type(critic) for critic in network.critics] == [Looking] * critics
+        assert len({id(critic) for critic in network.critics}) == critics
+        assert result.history[-1]["critic_loss"] > 0.0
+        assert all(p.isfinite().all() for p in network.parameters())
+        again, found = policy_of(result.checkpoint, result.args.device, Two)
+        assert again == result.args
+        parameters = dict(network.named_parameters())
+        assert all(torch.equal(p, parameters[name]) for name, p in found.named_parameters())
+
+    @pytest.mark.parametrize(
+        ("name", "module", "error", "words"),
+        [
+            ("actor", None, TypeError, r"Two has no module 'actor': ddpg asks actor\(obs\) and critic\(obs, action\)"),
+            ("actor", nn.Linear(3, 2), ValueError, r"actor\(obs\) gives shape \(2, 2\) .* it must give \(2, 1\)"),
+            ("critic", nn.Bilinear(3, 1, 4), ValueError, r"critic\(obs, action\) gives shape \(2, 4\) .* must give \(2,\)"),
+            ("critic.look", None, ValueError, "actor and critics share parameters; each is trained by its own loss"),
+        ],
+    )
+    def test_what_does_not_fit(self, name: str, module: Any, error: type[Exception], words: str) -> None:
+        def body(observations: Any, actions: Any) -> nn.Module:
+            made = Two(observations, actions)
+            if name == "critic.look":
+                made.critic.look = made.actor[1]
+                made.critic.judge = nn.Linear(2, 1)
+            else:
+                setattr(made, name, module)
+            return made
+
+        with pytest.raises(error, match=words):
+            train(args_of("ddpg")(env="gpuvec/Pendulum-v1", device="cpu"), body=body)
 
 
 class TestShared:
@@ -143,7 +204,7 @@ class TestShared:
         network.body.trunk.register_forward_hook(lambda *_: calls.append(1))
         policy, value = network.both(torch.randn(7, 5))
         assert calls == [1]
-        weight = network.body.trunk[0][0].weight
+        weight = network.body.trunk[0].weight
         for loss in (policy.logits.sum(), value.sum()):
             (gradient,) = torch.autograd.grad(loss, weight, retain_graph=True)
             assert gradient.abs().max() > 0.0
@@ -240,3 +301,62 @@ class TestAllowedActions:
 
         with pytest.raises(TypeError, match=r"Numbers\.allowed must give bool"):
             train(args_of("ppo")(**ARGS, device="cpu"), body=Numbers)
+
+
+class TestRectified:
+    """A layer and its rectifier in one, against the two."""
+
+    @pytest.mark.parametrize("inputs", [5, 32, 40, 71])  # narrow ones, and wide ones whose rows are padded or need not be
+    def test_it_is_the_two(self, device: str, inputs: int) -> None:
+        layer = linear(inputs, 24, 1.0, kind=Rectified).to(device)
+        with torch.no_grad():
+            layer.bias.normal_()
+        obs = torch.randn(3, 7, inputs, device=device, requires_grad=True)
+        plain = nn.functional.linear(obs, layer.weight, layer.bias).relu()
+        weights = torch.randn_like(plain)
+        torch.testing.assert_close(layer(obs), plain, rtol=1e-4, atol=1e-4)
+        for found, expected in zip(
+            *(torch.autograd.grad((x * weights).sum(), [obs, *layer.parameters()]) for x in (layer(obs), plain)), strict=True
+        ):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    def test_it_trains(self, device: str) -> None:
+        result = train(args_of("a2c")(**ARGS, device=device, shared=True, unit="relu", total_steps=16 * 32 * 4))
+        assert any(isinstance(layer, Rectified) for layer in result.network.modules())
+        assert all(p.isfinite().all() for p in result.network.parameters())
+
+    def test_a_setting_chooses_it(self) -> None:
+        with pytest.raises(ValueError, match="unit must be tanh or relu, got 'gelu'"):
+            args_of("ppo")(unit="gelu")
+
+
+class TestGradients:
+    """Of functions that have their own."""
+
+    @pytest.mark.parametrize("sizes", [(6,), (3, 3), (2, 4)])
+    def test_log_probability_and_entropy(self, device: str, sizes: tuple[int, ...]) -> None:
+        logits = 3.0 * torch.randn(9, 6, dtype=torch.float64, device=device)
+        logits.requires_grad_()
+        oracles = [torch.distributions.Categorical(logits=x) for x in logits.split(sizes, -1)]
+        action = torch.stack([o.sample() for o in oracles], -1)
+        ours = Categorical(logits) if len(sizes) == 1 else MultiCategorical(logits, sizes)
+        log_prob, entropy = ours.log_prob_and_entropy(action[:, 0] if len(sizes) == 1 else action)
+        theirs = sum(o.log_prob(a) for o, a in zip(oracles, action.T, strict=True)), sum(o.entropy() for o in oracles)
+        g, h = torch.randn(2, 9, dtype=torch.float64, device=device)
+        torch.testing.assert_close((log_prob, entropy), theirs)
+        (found,), (expected,) = (torch.autograd.grad((g * x + h * y).sum(), logits) for x, y in ((log_prob, entropy), theirs))
+        torch.testing.assert_close(found, expected)
+
+    @pytest.mark.parametrize("outputs", [2, 3, 6])
+    def test_the_head_of_shared_layers(self, device: str, outputs: int) -> None:
+        body, obs = Shared(5, outputs, (8,)).to(device), torch.randn(3, 7, 5, device=device)
+        assert body.head.out_features % 4 == 0
+        out = body.head(body.trunk(obs))
+        assert (out[..., outputs + 1 :] == 0.0).all()
+        plain = out[..., :outputs], out[..., outputs]
+        g, h = torch.randn_like(plain[0]), torch.randn_like(plain[1])
+        torch.testing.assert_close(body.both(obs), plain, rtol=1e-4, atol=1e-4)
+        gradients = [
+            torch.autograd.grad((g * p).sum() + (h * v).sum(), list(body.parameters())) for p, v in (body.both(obs), plain)
+        ]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)

@@ -211,7 +211,7 @@ class TestNetworks:
     def test_each_of_several_discrete_actions_counts_from_its_start(self) -> None:
         network = network_for(Box(-1, 1, (1,)), MultiDiscrete([2, 3], start=[0, -1]))
         assert network.control(torch.tensor([[1, 2], [0, 0]])).tolist() == [[1, 1], [0, -1]]
-        assert [choice.log_probs.shape for choice in network.policy(torch.zeros(7, 1)).choices] == [(7, 2), (7, 3)]
+        assert [choice.logits.shape for choice in network.policy(torch.zeros(7, 1)).choices] == [(7, 2), (7, 3)]
 
     def test_an_action_space_without_a_policy_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"MultiBinary.*takes Discrete\(N\), MultiDiscrete or Box of shape \(K,\)"):
@@ -221,7 +221,7 @@ class TestNetworks:
         network = network_for(Box(-1, 1, (64,)), Discrete(5), hidden=(64, 64))
         weight = network.body.actor[2].weight
         torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(64), atol=1e-5, rtol=0)
-        probabilities = network.policy(torch.randn(100, 64)).log_probs.exp()
+        probabilities = network.policy(torch.randn(100, 64)).logits.softmax(-1)
         torch.testing.assert_close(probabilities, torch.full((100, 5), 0.2), atol=0.02, rtol=0)
 
 

@@ -228,7 +228,9 @@ class TestNumbersThatAreNotFinite:
         def spoil(learner: Any, metrics: dict[str, float]) -> None:
             if metrics["iteration"] == 4:
                 with torch.no_grad():
-                    part = learner.policy.network.critics[0] if algorithm == "ddpg" else learner.policy.network.body.critic
+                    part = (
+                        learner.policy.network.critics[0].layers if algorithm == "ddpg" else learner.policy.network.body.critic
+                    )
                     part[0].weight[0, 0] = torch.inf
 
         words = "seen by improve" if algorithm == "ddpg" else "seen by (estimate|improve)"

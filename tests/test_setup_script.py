@@ -52,9 +52,9 @@ def place(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         ("train", (12, 4), ".[train,render,cuda12]", "constraints-cuda12.txt"),
         ("train", (13, 0), ".[train,render,cuda13]", "constraints-cuda13.txt"),
         ("train", (11, 8), ".[train,render]", "constraints-cuda13.txt"),
-        ("test", None, ".[train,render,test,compile]", "constraints-cuda13.txt"),
-        ("test", (12, 4), ".[train,render,test,cuda12]", "constraints-cuda12.txt"),
-        ("test", (13, 0), ".[train,render,test,cuda13]", "constraints-cuda13.txt"),
+        ("test", None, ".[train,render,test,reference,compile]", "constraints-cuda13.txt"),
+        ("test", (12, 4), ".[train,render,test,reference,cuda12]", "constraints-cuda12.txt"),
+        ("test", (13, 0), ".[train,render,test,reference,cuda13]", "constraints-cuda13.txt"),
         ("lint", None, ".[train,render,test,dev,compile]", "constraints-cuda13.txt"),
     ],
 )

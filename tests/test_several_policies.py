@@ -302,7 +302,7 @@ class TestPlansThatDoNotFit:
         assert result.networks["walker"].body.actor[0].out_features == 4
         assert result.networks["guard"].body.actor[0].out_features == 8
         assert made
-        with pytest.raises(ValueError, match="a body of one's own goes with ppo and a2c, which thief has not"):
+        with pytest.raises(ValueError, match="a body of one's own goes with the settings of an algorithm, which thief has not"):
             train(plan(total_steps=E * T), body={"thief": body})
 
     @pytest.mark.parametrize(

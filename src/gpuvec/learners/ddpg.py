@@ -25,7 +25,8 @@ from torch import Tensor
 from gpuvec.learners.args.ddpg import Args
 from gpuvec.learners.captured.guard import LEARNED, Guard
 from gpuvec.learners.captured.optimizer import adam
-from gpuvec.learners.networks.deterministic import DeterministicActorCritic
+from gpuvec.learners.networks.actor_critic import Body, features_of
+from gpuvec.learners.networks.deterministic import DeterministicActorCritic, bounded, of_bodies, perceptrons
 from gpuvec.learners.networks.mlp import first_weights
 from gpuvec.learners.policy import Policy, Seat, states_of
 from gpuvec.learners.rollouts.episodes import Episodes
@@ -37,17 +38,20 @@ __all__ = ["DDPG", "Args", "Result", "train"]
 
 
 class DDPG(Policy):
-    """The policy of `seat` with the settings `args` (resolved)."""
+    """The policy of `seat` with the settings `args` (resolved).
+
+    `body` makes the networks, see `networks.deterministic`; by default they are perceptrons as `args` have it.
+    """
 
     args: Args
     network: DeterministicActorCritic
     names = ("episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm")
 
-    def __init__(self, args: Args, seat: Seat) -> None:
+    def __init__(self, args: Args, seat: Seat, body: Body | None = None) -> None:
         super().__init__(args, seat)
         device, rows = args.device, seat.rows
         T, R = rows.reward.shape
-        self.network = self.networks(args, seat.observation_space, seat.action_space).to(device)
+        self.network = self.networks(args, seat.observation_space, seat.action_space, body).to(device)
         self.actor, self.critics = (dict(part.named_parameters()) for part in (self.network.actor, self.network.critics))
         self.target_actor, self.target_critics = copy.deepcopy((self.network.actor, self.network.critics))
         rates = (torch.tensor(rate, device=device) for rate in (args.actor_learning_rate, args.critic_learning_rate))
@@ -67,10 +71,16 @@ class DDPG(Policy):
         self.parts = (self.remember, *self.improves)
 
     @staticmethod
-    def networks(args: Args, observation_space: Any, action_space: Any) -> DeterministicActorCritic:
+    def networks(args: Args, observation_space: Any, action_space: Any, body: Body | None = None) -> DeterministicActorCritic:
         """Those of a policy for these spaces of an agent, with their first weights."""
+        spaces = observation_space, action_space
+        features, components = features_of(observation_space), bounded(action_space).shape[0]
         with first_weights(args.seed):
-            return DeterministicActorCritic(observation_space, action_space, args.hidden, args.critics, args.normalize)
+            if body is None:
+                actor, critics = perceptrons(features, components, args.hidden, args.critics)
+            else:
+                actor, critics = of_bodies([body(*spaces) for _ in range(args.critics)])
+        return DeterministicActorCritic(*spaces, actor, critics, args.normalize)
 
     def begin(self) -> None:
         """The first observations are the first that are known of any."""

@@ -101,7 +101,7 @@ class OnPolicy(Policy):
 
         def perceptron(observations: Any, actions: Any) -> nn.Module:
             kind = Shared if args.shared else Separate
-            return kind(features_of(observations), outputs_of(actions), args.hidden, args.init)
+            return kind(features_of(observations), outputs_of(actions), args.hidden, args.init, args.unit)
 
         with first_weights(args.seed):
             return ActorCritic(*spaces, (body or perceptron)(*spaces), args.normalize)

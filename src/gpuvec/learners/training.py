@@ -12,7 +12,7 @@ import gymnasium as gym
 import torch
 
 from gpuvec.engine.device import device as named_device
-from gpuvec.learners.algorithms import ALL, kind_of, name_of
+from gpuvec.learners.algorithms import ALL, kind_of
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.settings import settings
 from gpuvec.learners.evaluate import evaluate, of_many_agents
@@ -62,7 +62,8 @@ def train(
         args: the settings, which tell the algorithm; for several policies those of each role, or an opponent.
         on_iteration: called after each iteration with the learner and the metrics.
         checkpoint: where to go on: of the same environment, algorithms and networks; other settings may differ.
-        body: for PPO and A2C, makes a network of one's own: see `networks.actor_critic`; with several policies {role: body}.
+        body: makes a network of one's own, see `networks.actor_critic`, and for DDPG `networks.deterministic`; with several
+            policies {role: body}.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
@@ -122,10 +123,8 @@ def learner_of(args: TrainingArgs | Plan, env: Any, body: Body | Mapping[str, Bo
     bodies = body if isinstance(body, Mapping) else {} if body is None else dict.fromkeys(plan, body)
     for role in bodies:
         one = plan.get(role)
-        if not isinstance(one, TrainingArgs) or name_of(one) == "ddpg":
-            raise ValueError(
-                f"a body of one's own goes with ppo and a2c, which {role} has not; ddpg makes its networks as `hidden` says."
-            )
+        if not isinstance(one, TrainingArgs):
+            raise ValueError(f"a body of one's own goes with the settings of an algorithm, which {role} has not.")
     require_roles(plan, env)
     course = agreed(plan)
     return Learner(course, env, {role: seated(one, course, bodies.get(role)) for role, one in plan.items()})

@@ -121,6 +121,8 @@ class OnPolicyArgs(TrainingArgs):
     """Let policy and value function have their hidden layers in common."""
     init: Literal["orthogonal", "xavier"] = "orthogonal"
     """How the first weights are drawn."""
+    unit: Literal["tanh", "relu"] = "tanh"
+    """What is between the layers."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 
@@ -137,4 +139,5 @@ class OnPolicyArgs(TrainingArgs):
             require(name, rising, ascending(getattr(self, name)))
         require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)
         require("init", "orthogonal or xavier", self.init in ("orthogonal", "xavier"))
+        require("unit", "tanh or relu", self.unit in ("tanh", "relu"))
         require("hidden", "sizes of at least one layer, which is shared", bool(self.hidden) or not self.shared)

@@ -60,7 +60,8 @@ def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str 
     """The settings for `env` on that device, with those that are `given`; the parameters given go over the others.
 
     Raises:
-        ValueError, DeviceError: a value out of its range, or a device that is not there.
+        ValueError: a value out of its range.
+        DeviceError: a device that is not there, if settings hang on which it is; else training says so.
     """
     found = TUNED.get((env.rpartition(":")[2], algorithm), Tuned({}))
     settings = {**found.settings, "params": {**found.settings.get("params", {}), **given.pop("params", {})}}

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from gpuvec.learners.sampling import Drawn, Sampler
 
@@ -24,11 +25,6 @@ class Categorical(NamedTuple):
     logits: Tensor
     """(..., N), not normalised."""
 
-    @property
-    def log_probs(self) -> Tensor:
-        """(..., N)."""
-        return self.logits.log_softmax(-1)
-
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
         """An action of each row, with its log-probability; `iteration`, `step` and `out` as in `Sampler`."""
         drawn = sampler.categorical(rows(self.logits), iteration, step, out=out)
@@ -40,9 +36,29 @@ class Categorical(NamedTuple):
 
     def log_prob_and_entropy(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """(...,) the log-probability of `action`, (...,), and (...,) the entropy in nats."""
-        log_probs = self.log_probs
-        log_prob = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-        return log_prob, -(log_probs.exp() * log_probs).sum(-1)
+        log_prob, entropy = _Judged.apply(self.logits, action)  # type: ignore[no-untyped-call]  # of torch's
+        return log_prob, entropy
+
+
+class _Judged(torch.autograd.Function):
+    """The log-probability of an action and the entropy, with the gradient of both at once, which takes a third of the time."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = logits.log_softmax(-1)
+        probs = log_probs.exp()
+        entropy = -(probs * log_probs).sum(-1)
+        ctx.save_for_backward(log_probs, probs, entropy, action)
+        return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1), entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, None]:
+        """By a logit with probability p: 1 for the action's, minus p, and -p (log p + entropy)."""
+        log_probs, probs, entropy, action = ctx.saved_tensors
+        common = -(of_log_prob + of_entropy * entropy)
+        gradient = torch.addcmul(common.unsqueeze(-1), log_probs, of_entropy.unsqueeze(-1), value=-1).mul_(probs)
+        return gradient.scatter_add_(-1, action.unsqueeze(-1), of_log_prob.unsqueeze(-1)), None
 
 
 class MultiCategorical(NamedTuple):
@@ -68,6 +84,10 @@ class MultiCategorical(NamedTuple):
 
     def log_prob_and_entropy(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """(...,) the log-probability of `action`, (..., K), and (...,) the entropy in nats."""
+        if len(set(self.sizes)) == 1:
+            even = Categorical(self.logits.unflatten(-1, (len(self.sizes), -1)))
+            log_prob, entropy = even.log_prob_and_entropy(action)
+            return log_prob.sum(-1), entropy.sum(-1)
         pairs = zip(self.choices, action.unbind(-1), strict=True)
         log_probs, entropies = zip(*(choice.log_prob_and_entropy(each) for choice, each in pairs), strict=True)
         return reduce(torch.add, log_probs), reduce(torch.add, entropies)

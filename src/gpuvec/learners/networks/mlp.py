@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gpuvec.learners.networks.rectified import Rectified
 
 HIDDEN_GAIN = math.sqrt(2.0)
+UNITS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": Rectified}
 
 
 @contextmanager
@@ -21,23 +26,27 @@ def first_weights(seed: int) -> Iterator[None]:
         yield
 
 
-def linear(inputs: int, outputs: int, gain: float, init: str = "orthogonal") -> nn.Linear:
+def linear(inputs: int, outputs: int, gain: float, init: str = "orthogonal", kind: type[nn.Linear] = nn.Linear) -> nn.Linear:
     """A layer with biases of 0 and weights that are orthogonal (Saxe, McClelland and Ganguli, 2014) or uniform with a spread by
     Glorot and Bengio (2010), "xavier"; either scaled by `gain`.
     """
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    layer: nn.Linear = nn.utils.skip_init(kind, inputs, outputs)
     (nn.init.orthogonal_ if init == "orthogonal" else nn.init.xavier_uniform_)(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
 
 
-def mlp(sizes: Sequence[int], gain: float, unit: Callable[[], nn.Module] = nn.Tanh, init: str = "orthogonal") -> nn.Sequential:
-    """Layers of these sizes with units between them; `gain` is that of the last, of the others it is sqrt(2)."""
-    layers: list[nn.Module] = []
-    for k, (inputs, outputs) in enumerate(pairwise(sizes)):
-        last = k == len(sizes) - 2
-        layers += [linear(inputs, outputs, gain if last else HIDDEN_GAIN, init), *([] if last else [unit()])]
-    return nn.Sequential(*layers)
+def hidden_layers(sizes: Sequence[int], unit: type[nn.Module], init: str = "orthogonal") -> list[nn.Module]:
+    """Layers of these sizes, with a gain of sqrt(2) and a unit after each; `Rectified` are layers with their units."""
+    if unit is Rectified:
+        return [linear(*pair, HIDDEN_GAIN, init, Rectified) for pair in pairwise(sizes)]
+    return [layer for pair in pairwise(sizes) for layer in (linear(*pair, HIDDEN_GAIN, init), unit())]
+
+
+def mlp(sizes: Sequence[int], gain: float, unit: type[nn.Module] = nn.Tanh, init: str = "orthogonal") -> nn.Sequential:
+    """Layers of these sizes with units between them; `gain` is that of the last."""
+    *before, last = sizes
+    return nn.Sequential(*hidden_layers(before, unit, init), linear(before[-1], last, gain, init))
 
 
 class Separate(nn.Module):
@@ -46,10 +55,12 @@ class Separate(nn.Module):
     The policy's last layer is small: the first policy prefers no action.
     """
 
-    def __init__(self, features: int, outputs: int, hidden: Sequence[int], init: str = "orthogonal") -> None:
+    def __init__(
+        self, features: int, outputs: int, hidden: Sequence[int], init: str = "orthogonal", unit: str = "tanh"
+    ) -> None:
         super().__init__()
-        self.actor = mlp((features, *hidden, outputs), 0.01, init=init)
-        self.critic = mlp((features, *hidden, 1), 1.0, init=init)
+        self.actor = mlp((features, *hidden, outputs), 0.01, UNITS[unit], init)
+        self.critic = mlp((features, *hidden, 1), 1.0, UNITS[unit], init)
 
     def policy(self, obs: Tensor) -> Tensor:
         """(..., outputs)."""
@@ -63,14 +74,25 @@ class Separate(nn.Module):
 
 
 class Shared(nn.Module):
-    """Hidden layers that both have in common, at least one, and a last layer for each."""
+    """Hidden layers that both have in common, at least one, and a last layer for each.
 
-    def __init__(self, features: int, outputs: int, hidden: Sequence[int], init: str = "orthogonal") -> None:
+    The two last ones are one, `head`, so that what is before it is read, and pulled at, once. It gives the policy's numbers, V,
+    and zeros up to a multiple of four: matrix units are fast on rows of 16 bytes.
+    """
+
+    def __init__(
+        self, features: int, outputs: int, hidden: Sequence[int], init: str = "orthogonal", unit: str = "tanh"
+    ) -> None:
         super().__init__()
-        self.trunk = nn.Sequential(mlp((features, *hidden), HIDDEN_GAIN, init=init), nn.Tanh())
-        self.head = linear(hidden[-1], outputs + 1, 1.0, init)  # one layer: what is before it is read, and pulled at, once
+        self.outputs = outputs
+        self.trunk = nn.Sequential(*hidden_layers((features, *hidden), UNITS[unit], init))
+        last = linear(hidden[-1], outputs + 1, 1.0, init)
+        self.head: nn.Linear = nn.utils.skip_init(nn.Linear, hidden[-1], -(-(outputs + 1) // 4) * 4)
         with torch.no_grad():
-            self.head.weight[:-1].mul_(0.01)
+            for p in self.head.parameters():
+                p.zero_()
+            self.head.weight[: outputs + 1] = last.weight
+            self.head.weight[:outputs].mul_(0.01)
 
     def policy(self, obs: Tensor) -> Tensor:
         """(..., outputs)."""
@@ -82,5 +104,21 @@ class Shared(nn.Module):
 
     def both(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """What the two give, with the hidden layers computed once."""
-        out = self.head(self.trunk(obs))
-        return out[..., :-1], out[..., -1]
+        policy, value = _Apart.apply(self.head(self.trunk(obs)), self.outputs)  # type: ignore[no-untyped-call]  # of torch's
+        return policy, value
+
+
+class _Apart(torch.autograd.Function):
+    """out[..., :n] and out[..., n]. torch's gradient of two slices is two of the whole, which it fills and adds up."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        ctx.shape, ctx.n = out.shape, n
+        return out[..., :n], out[..., n]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_policy: Tensor, of_value: Tensor) -> tuple[Tensor, None]:
+        gradient, n = of_policy.new_empty(ctx.shape), ctx.n
+        gradient[..., :n], gradient[..., n], gradient[..., n + 1 :] = of_policy, of_value, 0.0
+        return gradient, None
