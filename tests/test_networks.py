@@ -320,8 +320,14 @@ class TestRectified:
         ):
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
-    def test_it_trains(self, device: str) -> None:
-        result = train(args_of("a2c")(**ARGS, device=device, shared=True, unit="relu", total_steps=16 * 32 * 4))
+    @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/TagContinuous-v0"])
+    def test_it_trains(self, device: str, env: str) -> None:
+        """On observations of 4 and of 71 features."""
+        params = {"num_runners": 11, "use_full_observation": False, "num_other_agents_observed": 10} if "Tag" in env else {}
+        args = args_of("a2c")(
+            **{**ARGS, "env": env, "params": params}, shared=True, unit="relu", total_steps=16 * 32 * 4, device=device
+        )
+        result = train(args)
         assert any(isinstance(layer, Rectified) for layer in result.network.modules())
         assert all(p.isfinite().all() for p in result.network.parameters())
 

@@ -29,9 +29,8 @@ class _Rectified(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        rows, padding = x.reshape(-1, x.shape[-1]), (0, -x.shape[-1] % 4 if x.shape[-1] > NARROW else 0)
-        rows, padded = pad(rows, padding), pad(weight, padding)
-        out = torch._addmm_activation(bias, rows, padded.t())
+        rows = aligned(x.reshape(-1, x.shape[-1]))
+        out = torch._addmm_activation(bias, rows, aligned(weight).t())
         ctx.save_for_backward(rows, weight, out)
         ctx.shape = x.shape
         return out.view(*x.shape[:-1], len(weight))
@@ -42,4 +41,10 @@ class _Rectified(torch.autograd.Function):
         rows, weight, out = ctx.saved_tensors
         passed = torch.ops.aten.threshold_backward(gradient.reshape(out.shape), out, 0)
         of_x = (passed @ weight).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        return of_x, (passed.t() @ rows)[:, : weight.shape[1]], passed.sum(0)
+        return of_x, (passed.t() @ rows)[:, : weight.shape[1]].contiguous(), passed.sum(0)
+
+
+def aligned(rows: Tensor) -> Tensor:
+    """Wide rows with zeros up to a multiple of 16 bytes."""
+    missing = -rows.shape[-1] % 4
+    return pad(rows, (0, missing)) if missing and rows.shape[-1] > NARROW else rows
