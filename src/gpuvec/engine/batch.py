@@ -81,7 +81,7 @@ class Layout(NamedTuple):
 
 @cache
 def batch_of(names: tuple[str, ...]) -> Any:
-    """The NamedTuple class of those addresses and the number of envs: one for the same names, as kernels share what is
+    """The NamedTuple class of those addresses and the number of envs, or rows: one for the same names, as kernels share what is
     compiled for the same types.
     """
     return NamedTuple("Batch", [(name, Any) for name in (*names, "n")])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, types
 
+from gpuvec.engine.batch import batch_of
 from gpuvec.engine.device import Device
 from gpuvec.engine.jit import generated
 from gpuvec.engine.memory import host_memory
@@ -31,7 +32,7 @@ class Rowwise(NamedTuple):
     @property
     def batch(self) -> Any:
         """The class of `b`, whose last member `n` is the number of rows."""
-        return NamedTuple("Batch", [(name, Any) for name in (*self.members, "n")])
+        return batch_of(self.members)
 
 
 def launcher(work: Rowwise, device: Device) -> Callable[..., None]:

@@ -106,7 +106,7 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
             name, count, number = homes[k] if k in homes and not pool else (f"state_{k}", 1, 0)
             final = f"final_{name}" if k in homes else f"final_{k}"
             extra = b.shape[1] if len(b.shape) > 1 else 1
-            common |= {f"v{count}": f"e * {count * A} + i", "u": f"k * {A} + i" if "{work}" in text else "0"}
+            common |= {f"v{count}": f"e * {count * A} + i"} | ({"u": f"k * {A} + i"} if "{work}" in text else {})
             for j in range(extra):
                 at, place = (f"{x} * {extra}" if extra > 1 else x for x in (f"v{count}", "u"))
                 work = f"w.{SHARED[b.dtype]}[{place} + {begin.get(k, 0) + j}]"
