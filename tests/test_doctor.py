@@ -144,7 +144,7 @@ def test_outputs_say_why_they_do_not_go_with_a_device(monkeypatch: pytest.Monkey
 
 
 def test_cpu_works_here_and_the_exit_status_says_so() -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "envs")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "envs"), *sys.path])}
     run = subprocess.run([sys.executable, "-m", "gpuvec.doctor"], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "compiled, reset and stepped an environment" in run.stdout
