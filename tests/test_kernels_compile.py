@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-import gpuvec  # noqa: F401  # registers the environments
+from gpuvec import uniform
 from gpuvec.engine import cuda, rowwise
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.kernels import kernels
+from gpuvec.engine.kernels import Rows, kernels, rollout
+from gpuvec.engine.policies import GIVEN, RANDOM
+from gpuvec.engine.rollouts import variant_of
 from gpuvec.engine.rowwise import Rowwise
 from gpuvec.engine.signature import signature
 from gpuvec.learners.captured import draws
@@ -87,7 +89,7 @@ def compiled(name, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
     options.setdefault("action_dtype", np.int32 if signature(env).actions.discrete else np.float32)
-    (kernel,) = compile_variant(env, Variant(mode, env.max_episode_steps, **options), which, None, cc)
+    (kernel,) = compile_variant(env, Variant(mode, env.max_episode_steps, **options), which, Rows(), cc)
     return kernel
 
 
@@ -215,6 +217,63 @@ class TestFloat64IsFound:
     @pytest.mark.parametrize("step", [with_module_constant, with_integer_literal])
     def test_a_leak_in_environment_code(self, step):
         assert compile_env(dataclasses.replace(PENDULUM, step=step), "step").float64 != []
+
+
+def leaning(obs, key, p):
+    return 1 if obs[2] + p.dt * obs[3] > uniform(key, 0, -0.01, 0.01) else 0
+
+
+def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **options):
+    env = environment(name)
+    variant = variant_of(env, Variant(mode, env.max_episode_steps, **options), policy, action_dtype)
+    with cuda.offline((9, 0)):
+        kernel = rollout(env, variant, policy, Rows(threads))
+        return compile_kernel(kernel.body, kernel.signature, kernel.threads, resident=kernel.resident)
+
+
+def in_the_loop(kernel, pattern):
+    """The instructions of the longest loop that match."""
+    lines = [line.strip() for line in kernel.ptx.splitlines()]
+    labels = {line[:-1]: n for n, line in enumerate(lines) if re.fullmatch(r"\$\w+:", line)}
+    jumps = [(labels[m[1]], n) for n, line in enumerate(lines) if (m := re.search(r"\bbra(?:\.uni)?\s+(\$\w+);", line))]
+    first, last = max(((a, b) for a, b in jumps if a < b), key=lambda jump: jump[1] - jump[0])
+    return [line for line in lines[first:last] if re.search(pattern, line)]
+
+
+class TestRollouts:
+    @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
+    @pytest.mark.parametrize("name", IDS)
+    def test_of_random_actions(self, name, mode):
+        """Steps only write, and only what is stored: obs, action, reward, flags, in SAME_STEP the last obs and their mask."""
+        kernel = compile_rollout(name, mode, RANDOM)
+        check(kernel, barriers=1)
+        assert kernel.float64 == []
+        assert in_the_loop(kernel, r"\b(ld|atom|red)\.global") == []
+        assert in_the_loop(kernel, r"\bst\.global\.(?!cs)") == []
+        features = signature(environment(name)).features
+        rows = (2 if mode is AutoresetMode.SAME_STEP else 1) * features // next(k for k in (4, 2, 1) if features % k == 0)
+        assert len(in_the_loop(kernel, r"\bst\.global\.cs")) == rows + (5 if mode is AutoresetMode.SAME_STEP else 4)
+
+    @pytest.mark.parametrize(
+        ("name", "dtype"), [("CartPole-v1", np.uint8), ("CartPole-v1", np.int64), ("Pendulum-v1", np.float32)]
+    )
+    def test_of_given_actions(self, name, dtype):
+        kernel = compile_rollout(name, AutoresetMode.SAME_STEP, GIVEN, dtype)
+        check(kernel, barriers=1)
+        assert kernel.float64 == []
+        assert len(in_the_loop(kernel, r"\b(ld|atom|red)\.global")) == 1
+
+    @pytest.mark.parametrize("options", [{}, {"validate": True}, {"per_env": ("gravity", "dt")}], ids=str)
+    def test_of_a_function(self, options):
+        kernel = compile_rollout("CartPole-v1", AutoresetMode.NEXT_STEP, leaning, **options)
+        check(kernel, barriers=1)
+        assert kernel.float64 == []
+        assert len(in_the_loop(kernel, r"\b(ld|atom|red)\.global")) == (2 if "validate" in options else 0)
+
+    def test_in_small_blocks(self):
+        kernel = compile_rollout("Acrobot-v1", AutoresetMode.SAME_STEP, RANDOM, threads=32)
+        check(kernel, barriers=1, registers=128)
+        assert kernel.float64 == []
 
 
 class TestRowwise:

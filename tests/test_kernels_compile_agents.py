@@ -14,7 +14,6 @@ from gpuvec.engine.agents.cooperative import compose
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.jit import generated
 from gpuvec.engine.kernels import kernels, shape
-from gpuvec.engine.signature import signature
 from gpuvec.vector.parameters import apply
 
 pytestmark = [
@@ -46,10 +45,14 @@ GAMES = {
         "TagContinuous-v0", 2000, True, True, SAME_STEP,
         {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10},
     ),
+    "crowd": Game(
+        "TagContinuous-v0", 50, True, True, SAME_STEP,
+        {"num_taggers": 24, "num_runners": 9976, "use_full_observation": False, "num_other_agents_observed": 10},
+    ),
     "eight rows": Game("TagContinuous-v0", 2000, True, True, SAME_STEP, {"num_taggers": 5, "num_runners": 100}),
     "one row": Game("TagContinuous-v0", 500, True, True, SAME_STEP, {"num_taggers": 24, "num_runners": 1000}),
 }  # fmt: skip
-RESET = ("straight", "many agents", "nearest")  # resets of the others are made of the same segments
+RESET = ("straight", "many agents", "nearest", "crowd")  # resets of the others are made of the same segments
 
 
 def barriers(env, variant, which, given):
@@ -58,7 +61,7 @@ def barriers(env, variant, which, given):
     program = compose(env, variant, *operations, given)
     parts = (program.step, program.over, program.end) if which == "step" else (program.reset,)
     played = sum(segment.wait for part in parts for segment in part) + (which == "step")
-    search, rows = [0] if signature(env).search else [], [int(given.tile > 0)]
+    search, rows = [len(program.seeking.functions)] if program.seeking else [], [int(given.tile > 0)]
     return [played, *search, *rows] if given.split else [played]
 
 

@@ -25,7 +25,8 @@ SHARED = 48 << 10  # bytes that a block may have without asking for more
 
 def shared_bytes(env, shape):
     program = compose(env, Variant(AutoresetMode.SAME_STEP, 100), host_memory(), host_arrays(), host_tally(), shape)
-    return sum(math.prod(dims) * np.dtype(dtype).itemsize for dtype, dims in program.arrays.values())
+    held = [program.arrays] + ([program.seeking.arrays] if program.seeking else [])
+    return max(sum(math.prod(dims) * np.dtype(dtype).itemsize for dtype, dims in arrays.values()) for arrays in held)
 
 
 @settings(max_examples=60, deadline=None)
@@ -36,6 +37,9 @@ def shared_bytes(env, shape):
     grid=st.booleans(),
 )
 @example(num_envs=2000, runners=1023, seen=10, grid=False)  # the places of its search have 40 KB
+@example(num_envs=50, runners=9999, seen=10, grid=False)
+@example(num_envs=2, runners=19_999, seen=1, grid=False)
+@example(num_envs=2, runners=59_999, seen=5, grid=False)
 def test_a_block_fits(num_envs, runners, seen, grid):
     if grid:
         env = apply(tag_grid_world.ENV, {"num_taggers": runners, "use_full_observation": seen is None}, (), 1)[0]
@@ -47,7 +51,7 @@ def test_a_block_fits(num_envs, runners, seen, grid):
     crowd = signature(env)
     shape = mapping(crowd, num_envs)
     assert 1 <= shape.envs <= shape.threads <= 1024
-    assert shape.threads % 32 == shape.writers % 32 == 0
+    assert shape.threads % 32 == shape.writers % 32 == shape.seekers % 32 == 0
     assert shared_bytes(env, shape) <= SHARED
     if shape.split:
         assert 4 * (shape.tile * crowd.features + 8) <= SHARED
@@ -68,3 +72,13 @@ def test_a_block_fits(num_envs, runners, seen, grid):
 def test_sizes_choose_the_kernels(params, num_envs, split, boxed):
     shape = mapping(signature(apply(tag_continuous.ENV, params, (), 1)[0]), num_envs)
     assert (shape.split, shape.tile > 0) == (split, boxed)
+
+
+@pytest.mark.parametrize(
+    ("agents", "num_envs", "parts"),
+    [(110, 2000, 0), (511, 500, 0), (512, 500, 1), (10_000, 50, 6), (20_000, 1, 330), (40_000, 50, 0)],
+)
+def test_crowds_are_searched_by_cells(agents, num_envs, parts):
+    """Up to what shared memory holds."""
+    few = {"num_runners": agents - 1, "use_full_observation": False, "num_other_agents_observed": 10}
+    assert mapping(signature(apply(tag_continuous.ENV, few, (), 1)[0]), num_envs).parts == parts

@@ -23,6 +23,38 @@ class Arrays(NamedTuple):
     put: Any  # put(array, start, stride, values): likewise in a one-dimensional array
     move: Any  # move(buffer, index, array, start): emits four float32 of a 16-byte aligned array, both places aligned so too
     bits: Any  # bits(float32) -> uint32 of the same order: a < b, or equal, as floats or as bits
+    label: Any  # label(float32, low, n) -> int32 of the same order if not negative, but for bits `low`, which become those of n
+    swap: Any  # swap(array, index, value) -> what was there, of a one-dimensional array of int32, atomically
+    take: Any  # take(array, index) -> likewise, and it becomes one more
+    sift: Any  # sift(kept, new) -> as many of the int32 of both tuples as `kept` has, the smallest in order, as `kept` is
+
+
+def exchanges(count: int) -> list[tuple[int, int]]:
+    """Pairs of places whose values, put in order one pair after the other, are all in order: Batcher's merge exchange.
+
+    Source: Knuth, "The Art of Computer Programming", volume 3, algorithm 5.2.2 M.
+    """
+    found, p = [], 1
+    while p < count:
+        k = p
+        while k >= 1:
+            for j in range(k % p, count - k, 2 * k):
+                ends = ((i + j, i + j + k) for i in range(min(k, count - j - k)))
+                found += [(a, b) for a, b in ends if a // (2 * p) == b // (2 * p)]
+            k //= 2
+        p *= 2
+    return found
+
+
+def of_bitonic(first: int, count: int) -> list[tuple[int, int]]:
+    """Likewise for `count` values from place `first` on that rise and then fall: halves of a power of two, of which the first
+    are missing.
+    """
+    if count < 2:
+        return []
+    half = 1 << (count - 1).bit_length() - 1
+    pairs = [(k, k + half) for k in range(first, first + count - half)]
+    return pairs + of_bitonic(first, count - half) + of_bitonic(first + count - half, half)
 
 
 def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
@@ -141,7 +173,54 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
 
         return types.uint32(value), codegen
 
-    return Arrays(view, part, natural, divide, spread, put, move, bits)
+    def exchanged(how: str, context: Any, builder: Any, sig: Any, args: Any, value: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        return builder.atomic_rmw(how, builder.gep(data, [wide(builder, args[1])]), value, "monotonic")
+
+    @extending.intrinsic
+    def swap(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return exchanged("xchg", context, builder, sig, args, context.cast(builder, args[2], sig.args[2], types.int32))
+
+        return types.int32(array, index, value), codegen
+
+    @extending.intrinsic
+    def take(typingctx: Any, array: Any, index: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return exchanged("add", context, builder, sig, args, half(1))
+
+        return types.int32(array, index), codegen
+
+    @extending.intrinsic
+    def label(typingctx: Any, value: Any, low: Any, number: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            raw = builder.bitcast(context.cast(builder, args[0], sig.args[0], types.float32), half)
+            low, n = (builder.trunc(x, half) if x.type.width > 32 else x for x in args[1:])
+            return builder.or_(builder.and_(raw, builder.not_(low)), n)
+
+        return types.int32(value, low, number), codegen
+
+    @extending.intrinsic
+    def sift(typingctx: Any, kept: Any, new: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            best, others = (cgutils.unpack_tuple(builder, x) for x in args)
+
+            def order(values: list[Any], pairs: list[tuple[int, int]]) -> None:
+                for a, b in pairs:
+                    less = builder.icmp_signed("<", values[a], values[b])
+                    one, other = values[a], values[b]
+                    values[a], values[b] = builder.select(less, one, other), builder.select(less, other, one)
+
+            order(others, exchanges(len(others)))
+            for k, value in enumerate(others[: len(best)]):
+                last = best[-1 - k]
+                best[-1 - k] = builder.select(builder.icmp_signed("<", value, last), value, last)
+            order(best, of_bitonic(0, len(best)))
+            return context.make_tuple(builder, sig.return_type, best)
+
+        return kept(kept, new), codegen
+
+    return Arrays(view, part, natural, divide, spread, put, move, bits, label, swap, take, sift)
 
 
 def host_arrays() -> Arrays:

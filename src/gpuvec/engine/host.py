@@ -23,6 +23,9 @@ from gpuvec.engine.dialect import explaining
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import host_memory
 from gpuvec.engine.parameters import request, request_dtypes
+from gpuvec.engine.policies import explaining_policy
+from gpuvec.engine.rollouts import Length
+from gpuvec.engine.rollouts import compose as compose_rollout
 from gpuvec.engine.signature import layout, signature
 from gpuvec.engine.single import compose as compose_one
 from gpuvec.spec import Environment, Single
@@ -116,6 +119,26 @@ def _step_loop(env: Environment, variant: Variant) -> Any:
     return loop
 
 
+@lru_cache(maxsize=64)
+def _rollout_loop(env: Single, variant: Variant, policy: Any) -> Any:
+    access, batch = host_memory(), layout(env, variant).batch
+    load, store, play = access.load, access.store, compose_rollout(env, variant, access, policy)
+
+    @njit(nogil=True, error_model="numpy")
+    def loop(addresses: Any, steps: int, first: int, last: int, tick: bool) -> None:
+        b, r = batch(*addresses), Length(steps)
+        clock = load(b.clock, 0, np.uint32)
+        for e in range(first, last):
+            play(b, e, clock, r)
+        if tick:
+            store(b.clock, 0, np.uint32(clock + np.uint32(steps)), np.uint32)
+
+    count = len(batch._fields)
+    with explaining_policy(env, policy):
+        loop.compile((types.UniTuple(types.int64, count), types.int64, types.int64, types.int64, types.boolean))
+    return loop
+
+
 class HostKernels:
     """The kernels of an env on the CPU; the same calls as `launch.CudaKernels`, whose stream they ignore."""
 
@@ -146,21 +169,33 @@ class HostKernels:
     def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
         loop, num_envs = _step_loop(self._env, variant), self._num_envs
-        first, others = self._first, self._others
 
         def call(stream: int, action: int, outputs: bytes) -> None:
-            arguments = members(kept, outputs, num_envs, action=action)
-            if not others:
-                loop(arguments, *first, True)
-                return
-            pool = self._threads()
-            parts = [pool.submit(loop, arguments, begin, end, False) for begin, end in others]
-            loop(arguments, *first, False)
-            for part in parts:
-                part.result()
-            loop(arguments, 0, 0, True)  # when all rows have read the clock
+            self._play(loop, members(kept, outputs, num_envs, action=action))
 
         return call
+
+    def rollout(self, variant: Variant, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
+        """`launch(stream, action, outputs, steps)`, likewise."""
+        assert isinstance(self._env, Single), "games have no rollouts"
+        loop, num_envs = _rollout_loop(self._env, variant, policy), self._num_envs
+
+        def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
+            self._play(loop, members(kept, outputs, num_envs, action=action), steps)
+
+        return call
+
+    def _play(self, loop: Any, *arguments: Any) -> None:
+        """Calls `loop(*arguments, first, last, tick)` for all rows, of which each thread has some."""
+        if not self._others:
+            loop(*arguments, *self._first, True)
+            return
+        pool = self._threads()
+        parts = [pool.submit(loop, *(*arguments, begin, end, False)) for begin, end in self._others]
+        loop(*arguments, *self._first, False)
+        for part in parts:
+            part.result()
+        loop(*arguments, 0, 0, True)  # when all rows have read the clock
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or os.getpid() != self._pid:  # threads do not survive a fork

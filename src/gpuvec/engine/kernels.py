@@ -17,12 +17,15 @@ from gpuvec.engine import cuda as target
 from gpuvec.engine.agents.cooperative import Program
 from gpuvec.engine.agents.cooperative import compose as compose_many
 from gpuvec.engine.agents.mapping import Mapping, mapping
+from gpuvec.engine.agents.seek import Seeking
 from gpuvec.engine.agents.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import request, request_dtypes
+from gpuvec.engine.rollouts import LENGTH_DTYPES, Length
+from gpuvec.engine.rollouts import compose as compose_rollout
 from gpuvec.engine.signature import Crowd, layout, signature
 from gpuvec.engine.single import compose as compose_one
 from gpuvec.spec import Cooperative, Environment, Single
@@ -30,7 +33,17 @@ from gpuvec.spec import Cooperative, Environment, Single
 u32 = np.uint32
 cuda = target.cuda  # a global of kernels: there the simulator puts its own
 ALIGNED = "" if target.SIMULATED else ", 16"  # bytes, of shared memory that is read by four floats
-THREADS = 32 if target.SIMULATED else 256  # per block of a `Single`; 64 to 512 differ by less than 2 %
+WARP, MULTIPROCESSORS = 32, 132  # threads, and of an H200
+BLOCK_AND_THREAD = "    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
+THREADS = WARP if target.SIMULATED else 256  # per block of many a `Single`; 64 to 512 differ by less than 2 %
+RESIDENT = 4  # blocks of a rollout on a multiprocessor
+
+
+class Rows(NamedTuple):
+    """A thread for each env."""
+
+    envs: int = THREADS  # per block
+    split: bool = False
 
 
 class Kernel(NamedTuple):
@@ -52,24 +65,44 @@ class Kernel(NamedTuple):
         return linked
 
 
-def shape(env: Environment, num_envs: int) -> Mapping | None:
-    """How `num_envs` of `env` are laid over a GPU; None for a thread each."""
+def shape(env: Environment, num_envs: int) -> Mapping | Rows:
+    """How `num_envs` of `env` are laid over a GPU. Blocks share no clock, so all kernels of an env are laid out alike."""
     crowd = signature(env)
-    return mapping(crowd, num_envs) if isinstance(crowd, Crowd) else None
+    if isinstance(crowd, Crowd):
+        return mapping(crowd, num_envs)
+    threads = THREADS
+    while threads > WARP and num_envs < threads * MULTIPROCESSORS:  # some would have nothing to do
+        threads //= 2
+    return Rows(threads)
 
 
-def kernels(env: Environment, variant: Variant, given: Mapping | None, played: bool) -> tuple[Kernel, ...]:
-    """The kernels of a step, or of a reset (`played` false), to be launched in this order."""
+def kernels(env: Environment, variant: Variant, given: Mapping | Rows | None, played: bool) -> tuple[Kernel, ...]:
+    """The kernels of a step, or of a reset (`played` false), to be launched in this order; None is `Rows` of full blocks."""
+    given = Rows() if given is None else given
     if target.SIMULATED:
         signed = None
     else:
         asked = (None, ()) if played else (request(env), request_dtypes(env))
-        signed = target.kernel_signature(layout(env, variant, given is not None and given.split).batch, *asked)
+        signed = target.kernel_signature(layout(env, variant, given.split).batch, *asked)
     if isinstance(env, Single):
-        body = _one(env, variant)[1 if played else 0]
-        return (Kernel(body, signed, THREADS, lambda n: -(-n // THREADS)),)
-    assert given is not None, "a Cooperative has one"
+        assert isinstance(given, Rows), "of a Single"
+        return (_rowwise(_one(env, variant, given.envs)[1 if played else 0], signed, given.envs),)
+    assert isinstance(given, Mapping), "of a Cooperative"
     return tuple(kernel._replace(signature=signed) for kernel in _many(env, variant, given, played))
+
+
+def rollout(env: Environment, variant: Variant, policy: Any, given: Mapping | Rows) -> Kernel:
+    """The kernel of a rollout, which takes (batch, `rollouts.Length`)."""
+    assert isinstance(env, Single), "games have no rollouts"
+    batch = layout(env, variant).batch
+    signed = None if target.SIMULATED else target.kernel_signature(batch, Length, LENGTH_DTYPES)
+    # In many envs what waits for a result lets others have their turn, of which there are more with fewer registers.
+    resident = RESIDENT if given.envs == THREADS else 1
+    return _rowwise(_rollout(env, variant, policy, given.envs), signed, given.envs)._replace(resident=resident)
+
+
+def _rowwise(body: Any, signed: Any, threads: int) -> Kernel:
+    return Kernel(body, signed, threads, lambda n: -(-n // threads))
 
 
 def _compiled(function: Any, *examples: Any) -> Any:
@@ -105,7 +138,7 @@ def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=8)  # what a reset and a step have in common is compiled once
-def _one(env: Single, variant: Variant) -> tuple[Any, Any]:
+def _one(env: Single, variant: Variant, threads: int) -> tuple[Any, Any]:
     """The bodies of (reset, step)."""
     access = target.device_memory()
     b, r = _examples(env, variant, False)
@@ -114,7 +147,7 @@ def _one(env: Single, variant: Variant) -> tuple[Any, Any]:
     read_clock, write_clock = _clocks(access, b)
 
     def reset(b: Any, r: Any) -> None:
-        e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        e = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if e < b.n:
             begin(b, e, read_clock(b, cuda.blockIdx.x), r)
 
@@ -123,11 +156,31 @@ def _one(env: Single, variant: Variant) -> tuple[Any, Any]:
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
             write_clock(b, cuda.blockIdx.x, clock)
-        e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        e = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if e < b.n:
             advance(b, e, clock)
 
     return reset, step
+
+
+@lru_cache(maxsize=8)
+def _rollout(env: Single, variant: Variant, policy: Any, threads: int) -> Any:
+    """The body of a rollout."""
+    access = target.device_memory()
+    b, r = _examples(env, variant, False)[0], Length(0)
+    play = _compiled(compose_rollout(env, variant, access, policy), b, 0, u32(0), r)
+    read_clock, write_clock = _clocks(access, b)
+
+    def rollout(b: Any, r: Any) -> None:
+        clock = read_clock(b, cuda.blockIdx.x)
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            write_clock(b, cuda.blockIdx.x, u32(clock + u32(r.steps)))
+        e = cuda.blockIdx.x * threads + cuda.threadIdx.x
+        if e < b.n:
+            play(b, e, clock, r)
+
+    return rollout
 
 
 @lru_cache(maxsize=8)  # likewise
@@ -149,16 +202,14 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
         return found
     scope = {"cuda": target.cuda, "natural": _natural(arrays), "played": played, "tile": given.tile, "f32": np.float32}
     scope["room"] = given.tile * crowd.features + 8
-    start = f"def kernel({'b' if played else 'b, r'}):\n"
-    start += "    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
+    start = f"def kernel({'b' if played else 'b, r'}):\n" + BLOCK_AND_THREAD
 
     def each(count: int, what: str) -> Kernel:
         source = start + f"    x = block * {writers} + thread\n    if x < b.n * {count}:\n        {what}(b, x, played)\n"
         return Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * count // writers))
 
-    if crowd.search:
-        scope["search"] = _compiled(rows.search, b, 0, True)
-        found.append(each(agents, "search"))
+    if program.seeking:
+        found.append(_seeking(program.seeking, arrays, given, agents, played, b))
     if not given.tile:
         scope["single"] = _compiled(rows.single, b, 0, True)
         return [*found, each(agents * rows.tuples, "single")]
@@ -170,6 +221,39 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     return [*found, Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * agents // given.tile))]
 
 
+def _seeking(seeking: Seeking, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any) -> Kernel:
+    """The kernel that searches for neighbours."""
+    w = _example(seeking)
+    scope = {"cuda": target.cuda, "Work": seeking.work, "natural": _natural(arrays), "played": played}
+    scope["rounds"] = _compiled(seeking.rounds, b, 0, True)
+    source = f"def kernel({'b' if played else 'b, r'}):\n" + BLOCK_AND_THREAD + _shared(seeking.arrays, scope)
+    source += "    number = natural(0)\n    while number < rounds(b, block, played):\n"
+    for n, function in enumerate(seeking.functions):
+        scope[f"f{n}"] = _compiled(function, b, w, 0, 0, True, 0)
+        source += f"        f{n}(b, w, block, thread, played, number)\n        cuda.syncthreads()\n"
+    kernel = generated("kernel", source + "        number = natural(number + 1)\n", **scope)
+
+    def blocks(n: int) -> int:
+        return n * given.parts if given.parts else -(-n * agents // given.seekers)
+
+    return Kernel(kernel, None, given.seekers, blocks)
+
+
+def _example(made: Program | Seeking) -> Any:
+    """A `w` whose arrays have the types of those that threads share."""
+    return made.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in made.arrays.values()))
+
+
+def _shared(arrays: dict[str, Any], scope: dict[str, Any]) -> str:
+    """Lines that make `w`, arrays in shared memory; a line for each, as by that the simulator knows which array is meant."""
+    scope |= {f"t_{name}": dtype for name, (dtype, _) in arrays.items()}
+    lines = (
+        f"    {name} = cuda.shared.array({dims}, t_{name}{ALIGNED if name == 'box' else ''})\n"
+        for name, (_, dims) in arrays.items()
+    )
+    return "".join(lines) + f"    w = Work({', '.join(arrays)})\n"
+
+
 def _natural(arrays: Arrays) -> Any:
     return int if target.SIMULATED else arrays.natural
 
@@ -177,7 +261,7 @@ def _natural(arrays: Arrays) -> Any:
 def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any, r: Any) -> Any:
     """The kernel of the segments of a step or a reset."""
     envs, (read_clock, write_clock) = given.envs, _clocks(access, b)
-    w = program.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in program.arrays.values()))
+    w = _example(program)
     arguments = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
     r = 0 if played else r
 
@@ -186,26 +270,24 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
 
     scope = {"cuda": target.cuda, "Work": program.work, "read_clock": read_clock, "write_clock": write_clock, "u32": u32}
     scope |= {"natural": _natural(arrays), "divide": divmod if target.SIMULATED else arrays.divide, "i32": np.int32}
-    scope |= {f"t_{name}": dtype for name, (dtype, _) in program.arrays.items()}
-    source = f"def kernel({'b' if played else 'b, r'}):\n"
-    source += "    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
-    for name, (_, dims) in program.arrays.items():  # a line for each: by the line the simulator knows which array is meant
-        source += f"    {name} = cuda.shared.array({dims}, t_{name}{ALIGNED if name == 'box' else ''})\n"
-    source += f"    w = Work({', '.join(program.arrays)})\n"
+    source = f"def kernel({'b' if played else 'b, r'}):\n" + BLOCK_AND_THREAD + _shared(program.arrays, scope)
     source += f"    e0 = natural(block * {envs})\n    m = {'1' if envs == 1 else f'min({envs}, natural(b.n - e0))'}\n"
     source += "    clock = read_clock(b, block)\n"
     source += "    clock, r = u32(clock + u32(1)), 0\n" if played else ""
 
+    block = Block(envs, agents, given.threads)
+
     def called(part: str, margin: str = "    ") -> str:
         segments: tuple[Segment, ...] = getattr(program, part)
         scope.update({f"{part}_{n}": compiled(segment) for n, segment in enumerate(segments)})
-        lines = (loop(s, f"{part}_{n}", Block(envs, agents, given.threads), margin) for n, s in enumerate(segments))
+        lines = (loop(s, f"{part}_{n}", block, margin) for n, s in enumerate(segments))
         return "".join(lines).replace("barrier()", "cuda.syncthreads()")
 
     if not played:
         return generated("kernel", source + called("reset"), **scope)
     scope["close"] = compiled(program.closing)
     source += called("step") + "    if thread == 0:\n        write_clock(b, block, clock)\n"  # all have read it
-    source += "    some = cuda.syncthreads_or(i32(thread < m and close(b, w, natural(e0 + thread), thread, clock, r)))\n"
+    closed = f"{block.of_env} and close(b, w, e0 + {block.env}, {block.env}, clock, r)"
+    source += f"    some = cuda.syncthreads_or(i32({closed}))\n"
     source += f"    if some != 0:\n{called('over', '        ')}" if program.over else ""
     return generated("kernel", source + called("end"), **scope)

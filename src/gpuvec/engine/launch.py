@@ -13,21 +13,31 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.device import Device
 from gpuvec.engine.parameters import request_dtypes
+from gpuvec.engine.policies import explaining_policy
+from gpuvec.engine.rollouts import Length
 from gpuvec.engine.signature import layout
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 
 
 @lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping, so those of the same environment are compiled once
-def _binaries(env: Environment, variant: Variant, given: Mapping | None, played: bool, cc: tuple[int, int]) -> Any:
+def _binaries(env: Environment, variant: Variant, given: Any, played: bool, cc: tuple[int, int]) -> Any:
     """[(kernel, machine code)] of a step or a reset."""
     from gpuvec.engine import kernels
 
     return [(kernel, kernel.binary(cc)) for kernel in kernels.kernels(env, variant, given, played)]
+
+
+@lru_cache(maxsize=64)
+def _rollout_binaries(env: Environment, variant: Variant, policy: Any, given: Any, cc: tuple[int, int]) -> Any:
+    """Likewise of a rollout."""
+    from gpuvec.engine import kernels
+
+    kernel = kernels.rollout(env, variant, policy, given)
+    return [(kernel, kernel.binary(cc))]
 
 
 def function_on(device: Device, binary: Any) -> tuple[Any, Any]:
@@ -63,14 +73,14 @@ class CudaKernels:
         self._env, self._num_envs, self._device = env, num_envs, device
         self._cc = tuple(core.Device(device.ordinal).compute_capability)
         self._mapping = kernels.shape(env, num_envs)
-        self.split = self._mapping is not None and self._mapping.split
-        self.blocks = -(-num_envs // (self._mapping.envs if self._mapping else kernels.THREADS))
+        self.split = self._mapping.split
+        self.blocks = -(-num_envs // self._mapping.envs)
 
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
         kinds = [np.dtype(dtype).char for dtype in request_dtypes(self._env)]
         pack = struct.Struct("".join(f"{kind}{8 - struct.calcsize(kind)}x" for kind in kinds)).pack_into
-        block, launch = self._loaded(variant, False, len(kinds))
+        block, launch = self._loaded(variant, partial(_binaries, self._env, variant, self._mapping, False), len(kinds))
         count = len(block) - len(kinds)
 
         def call(stream: int, *arguments: Any) -> None:
@@ -82,11 +92,8 @@ class CudaKernels:
 
     def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
-        block, launch = self._loaded(variant, True)
-        returned = len(block) - len(members(kept, b"", 0))
-        block[:] = members(kept, bytes(8 * returned), self._num_envs)
-        words, octets = memoryview(block), memoryview(block).cast("B")
-        at, places = len(kept), slice(-8 * (returned + 1), -8)
+        block, launch = self._loaded(variant, partial(_binaries, self._env, variant, self._mapping, True))
+        words, octets, at, places = self._filled(block, kept)
 
         def call(stream: int, action: int, outputs: bytes) -> None:
             words[at] = action
@@ -95,15 +102,39 @@ class CudaKernels:
 
         return call
 
-    def _loaded(self, variant: Variant, played: bool, asked: int = 0) -> tuple[Any, Callable[[int], None]]:
-        """(block, launch): `launch(stream)` takes the arguments from the block, 8 bytes each, the last `asked` a request's."""
+    def rollout(self, variant: Variant, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
+        """`launch(stream, action, outputs, steps)`, likewise."""
+        compile = partial(_rollout_binaries, self._env, variant, policy, self._mapping)
+        with explaining_policy(self._env, policy):
+            block, launch = self._loaded(variant, compile, len(Length._fields))
+        words, octets, at, places = self._filled(block, kept, len(Length._fields))
+
+        def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
+            words[at], words[-1] = action, steps
+            octets[places] = outputs
+            launch(stream)
+
+        return call
+
+    def _filled(self, block: Any, kept: tuple[int, ...], asked: int = 0) -> tuple[Any, Any, int, slice]:
+        """(words of the block, its bytes, the word that is the action's address, the bytes that are the outputs' addresses)."""
+        count = len(block) - asked
+        returned = count - len(members(kept, b"", 0))
+        block[:count] = members(kept, bytes(8 * returned), self._num_envs)
+        return memoryview(block), memoryview(block).cast("B"), len(kept), slice(8 * (count - 1 - returned), 8 * (count - 1))
+
+    def _loaded(self, variant: Variant, compile: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
+        """(block, launch): `launch(stream)` takes the arguments from the block, 8 bytes each, the last `asked` a request's.
+
+        `compile(cc)` gives the kernels for compute capability `cc`.
+        """
         from cuda.bindings import driver
 
         block = np.zeros(len(layout(self._env, variant, self.split).batch._fields) + asked, np.uint64)
         pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
         launches, kept = [], [block, pointers]  # the driver knows but addresses
         with self._device.current():  # of which the compiler asks the compute capability
-            for kernel, binary in _binaries(self._env, variant, self._mapping, played, self._cc):
+            for kernel, binary in compile(self._cc):
                 function, loaded = function_on(self._device, binary)
                 kept.append(loaded)
                 grid = (kernel.blocks(self._num_envs), 1, 1, kernel.threads, 1, 1, 0)

@@ -12,9 +12,10 @@ from gpuvec.engine.device import Device
 from gpuvec.engine.host import HostKernels
 from gpuvec.engine.launch import CudaKernels
 from gpuvec.engine.parameters import request_dtypes
+from gpuvec.engine.rollouts import variant_of
 from gpuvec.engine.signature import Crowd, Signature, layout, signature
 from gpuvec.engine.simulator import SimulatorKernels
-from gpuvec.spec import Environment
+from gpuvec.spec import Environment, Single
 
 
 class Simulation:
@@ -74,6 +75,7 @@ class Simulation:
         self._kept = tuple(address(self.buffers[name]) for name in self.layout.own)
         self._kept += tuple(address(self._pool[name]) for name in self.layout.pool)
         self._steps: dict[Any, Callable[..., None]] = {}
+        self._rollouts: dict[Any, Callable[..., None]] = {}
         self._reset: Callable[..., None] | None = None
 
     def reset(self, stream: int, mask: int, seeds: int, request: Sequence[Any], outputs: bytes) -> None:
@@ -100,6 +102,22 @@ class Simulation:
         if action_dtype not in self._steps:
             self._steps[action_dtype] = self._kernels.step(self.variant._replace(action_dtype=action_dtype), self._kept)
         return self._steps[action_dtype]
+
+    def rollout(self, policy: Any, action_dtype: Any = None) -> Callable[..., None]:
+        """`launch(stream, action, outputs, steps)`: plays that many steps of all rows of an environment of one agent.
+
+        Args:
+            policy: one of `engine.policies`.
+            action_dtype: of the actions, where they are given.
+
+        `action` is the address of (T, E, ...) actions, to be read if they are given, else to be written; `outputs` those of as
+        many of what a step returns, packed as for a step: (T, E, ...) arrays, of the observations a (T + 1, E, D) one.
+        """
+        if (policy, action_dtype) not in self._rollouts:
+            assert isinstance(self.env, Single), "games have no rollouts"
+            variant = variant_of(self.env, self.variant, policy, action_dtype)
+            self._rollouts[policy, action_dtype] = self._kernels.rollout(variant, policy, self._kept)
+        return self._rollouts[policy, action_dtype]
 
     def rebuild(self, env: Environment) -> None:
         """Other parameters: kernels are compiled anew when next used, buffers stay."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.parameters import request
+from gpuvec.engine.policies import explaining_policy
+from gpuvec.engine.rollouts import Length
 from gpuvec.engine.signature import layout
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
@@ -37,35 +39,49 @@ class SimulatorKernels:
             raise DeviceError('device="simulator" needs NUMBA_ENABLE_CUDASIM=1 in the environment before Python starts.')
         self._env, self._num_envs, self._cuda = env, num_envs, cuda.cuda
         self._mapping = kernels.shape(env, num_envs)
-        self.split = self._mapping is not None and self._mapping.split
-        self.blocks = -(-num_envs // (self._mapping.envs if self._mapping else kernels.THREADS))
+        self.split = self._mapping.split
+        self.blocks = -(-num_envs // self._mapping.envs)
 
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
-        return self._launcher(variant, False)
+        return self._launcher(variant, self._kernels(variant, False), request(self._env))
 
     def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
-        launch, num_envs = self._launcher(variant, True), self._num_envs
+        launch, num_envs = self._launcher(variant, self._kernels(variant, True)), self._num_envs
 
         def call(stream: int, action: int, outputs: bytes) -> None:
             launch(stream, *members(kept, outputs, num_envs, action=action))
 
         return call
 
-    def _launcher(self, variant: Variant, played: bool) -> Callable[..., None]:
+    def rollout(self, variant: Variant, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
+        """`launch(stream, action, outputs, steps)`, likewise."""
+        from gpuvec.engine.kernels import rollout
+
+        with explaining_policy(self._env, policy):
+            kernel = rollout(self._env, variant, policy, self._mapping)
+        launch, num_envs = self._launcher(variant, (kernel,), Length), self._num_envs
+
+        def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
+            launch(stream, *members(kept, outputs, num_envs, action=action), steps)
+
+        return call
+
+    def _kernels(self, variant: Variant, played: bool) -> Any:
         from gpuvec.engine.kernels import kernels
 
-        batch, asked = layout(self._env, variant, self.split).batch, request(self._env)
+        return kernels(self._env, variant, self._mapping, played)
+
+    def _launcher(self, variant: Variant, kernels: Any, asked: Any = None) -> Callable[..., None]:
+        """`asked` is the class of their second argument, if they have one."""
+        batch = layout(self._env, variant, self.split).batch
         count = len(batch._fields)
-        launches = [
-            self._cuda.jit(kernel.body)[kernel.blocks(self._num_envs), kernel.threads]
-            for kernel in kernels(self._env, variant, self._mapping, played)
-        ]
+        launches = [self._cuda.jit(kernel.body)[kernel.blocks(self._num_envs), kernel.threads] for kernel in kernels]
 
         def call(stream: int, *arguments: Any) -> None:
             b = batch(*arguments[:count])
-            given = () if played else (asked(*arguments[count:]),)
+            given = () if asked is None else (asked(*arguments[count:]),)
             with quick_turns():
                 for launch in launches:
                     launch(b, *given)

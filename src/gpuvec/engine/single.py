@@ -1,11 +1,12 @@
 """One-agent environments: composes the author's functions into what happens to one env in a reset and in a step.
 
-The result is target-independent: `access` holds the operations through which it reads its buffers.
+The result is target-independent: `access` holds the operations through which it reads its buffers. A step is `open`, `turn` and
+`close`; a rollout takes many turns in between.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -17,17 +18,47 @@ from gpuvec.engine.memory import Access, like
 from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Signature, signature
 from gpuvec.engine.streams import POOL_DRAW, streams
-from gpuvec.random import randint
+from gpuvec.random import Key, randint
 from gpuvec.spec import Single
 
 f32, i32, u32, u64, b1 = np.float32, np.int32, np.uint32, np.uint64, np.bool_
 
 
-def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
-    """(begin, advance) for one env.
+class Game(NamedTuple):
+    """What happens to one env, in parts. Between `open` and `close` all that is its own is in registers."""
 
-    `begin(b, e, clock, r)` resets env `e` of batch `b` if request `r` asks for it, and observes it.
-    `advance(b, e, clock)` steps it, `clock` being the number of this step.
+    begin: Any  # begin(b, e, clock, r): resets env e if request r asks for it, and observes it
+    open: Any  # open(b, e) -> (start, s, stream, p): the env as it lies in its buffers
+    observe: Any  # observe(s, p) -> row of D floats
+    turn: Any  # turn(b, e, at, clock, start, s, stream, p, a) -> (start, s, row, reward, terminated, truncated): a step
+    show: Any  # show(b, at, row, reward, terminated, truncated): writes what a turn returned, as row `at` of the outputs
+    close: Any  # close(b, e, start, s): puts the env back
+
+
+def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
+    """(begin, advance) for one env: `begin` as in `Game`, `advance(b, e, clock)` is step number `clock`."""
+    begin, open, _, turn, show, close = game(env, variant, access)
+
+    @inline
+    def advance(b: Any, e: int, clock: int) -> None:
+        start, s, stream, p = open(b, e)
+        start, s, seen, reward, terminated, truncated = turn(b, e, e, clock, start, s, stream, p, 0)
+        close(b, e, start, s)
+        show(b, e, seen, reward, terminated, truncated)
+
+    return begin, advance
+
+
+def game(env: Single, variant: Variant, access: Access, held: bool = False, chosen: bool = False) -> Game:
+    """The parts for one env.
+
+    Args:
+        env: the environment.
+        variant: what they are made for.
+        access: how they read their buffers.
+        held: whether they play many steps, and so read the stream of random numbers once and write `start` once. In a single
+            step most envs draw nothing and go on with their episode: then both happen where they are needed.
+        chosen: whether the action is `a`; else it is read from `b.action`.
     """
     s = signature(env)
     assert isinstance(s, Signature), "of a Single"
@@ -35,9 +66,11 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
     load_state, store_state = _state_access(env, s, access)
     declared, pooled = _declared(env, s), _pooled(env, s, variant, access)
     params, reset_params = parameters(env, variant, access)
-    action, fault = actions(env.spaces(env.params)[1], s.actions, variant, access)
-    key, own_key, asked, renew, share = streams(access)
-    reset, step, observe = device(env.reset), device(env.step), device(env.observe)
+    read_action, fault = actions(env.spaces(env.params)[1], s.actions, variant, access)
+    any_key, own_key, asked, renew, share = streams(access)
+    stream_of, key = _held_streams(any_key) if held else _read_streams(any_key)
+    action = _chosen if chosen else _given(read_action)
+    reset, step, look = device(env.reset), device(env.step), device(env.observe)
     row = floats(s.features)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
@@ -50,54 +83,116 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
         return pooled(b, declared(reset(k, p)), k)
 
     @inline
+    def observe(s: Any, p: Any) -> Any:
+        return row(look(s, p))
+
+    @inline
     def begin(b: Any, e: int, clock: int, r: Any) -> None:
         if e == 0:  # no row reads the shared stream in a reset, so its first may rewrite it
             share(b, clock, r)
         if asked(b, e, r):
             renew(b, e, clock, r)
             store_state(b, e, first(b, own_key(b, e, u32(clock), i32(0)), reset_params(b, e, r)))
-        store_row(b.obs, e, row(observe(load_state(b, e), params(b, e))))
+        store_row(b.obs, e, observe(load_state(b, e), params(b, e)))
 
     @inline
-    def advance(b: Any, e: int, clock: int) -> None:
-        start = load(b.start, e, u32)
+    def open(b: Any, e: int) -> Any:
+        return load(b.start, e, u32), load_state(b, e), stream_of(b, e), params(b, e)
+
+    @inline
+    def moved(b: Any, e: int, start: int) -> int:
+        """The new start of an env; in a single step few have one, so it is stored where that is found out."""
+        if not held:
+            store(b.start, e, u32(start), u32)
+        return u32(start)
+
+    @inline
+    def turn(b: Any, e: int, at: int, clock: int, start: int, s: Any, stream: Any, p: Any, a: Any) -> Any:
         t = i32(clock - start)
-        p = params(b, e)
-        s = load_state(b, e)
         reward, terminated, truncated = f32(0.0), False, False
         if not same_step and t == i32(0):  # its episode ended in the last step
             if next_step:
-                s = first(b, key(b, e, start, 0), p)
+                s = first(b, key(b, e, stream, start, 0), p)
             else:
-                store(b.start, e, u32(clock + u32(1)), u32)
+                start = moved(b, e, clock + u32(1))
                 if validate:
                     lowest(b.faults, 1, u64(e) << u64(32))
-            seen = row(observe(s, p))
+            seen = observe(s, p)
         else:
             if validate:
                 fault(b, e)
-            s, gained, dead = step(s, action(b, e), key(b, e, start, t), p)
+            s, gained, dead = step(s, action(b, e, a), key(b, e, stream, start, t), p)
             s, reward, terminated = declared(s), f32(gained), bool(dead)
-            seen = row(observe(s, p))
+            seen = observe(s, p)
             truncated = t >= limit
             over = terminated or truncated
             if same_step:
-                emit(b.final_mask, e, over, b1)
+                emit(b.final_mask, at, over, b1)
                 if near(over):  # by pairs: a 32-byte sector of two 16-byte rows is written whole and never read
-                    emit_row(b.final_obs, e, seen)
+                    emit_row(b.final_obs, at, seen)
                 if over:
-                    store(b.start, e, u32(clock), u32)
-                    s = first(b, key(b, e, clock, 0), p)
-                    seen = row(observe(s, p))
+                    start = moved(b, e, clock)
+                    s = first(b, key(b, e, stream, start, 0), p)
+                    seen = observe(s, p)
             elif over:
-                store(b.start, e, u32(clock + u32(1)), u32)
-        store_state(b, e, s)
-        emit_row(b.obs, e, seen)
-        emit(b.reward, e, reward, f32)
-        emit(b.terminated, e, terminated, b1)
-        emit(b.truncated, e, truncated, b1)
+                start = moved(b, e, clock + u32(1))
+        return start, s, seen, reward, terminated, truncated
 
-    return begin, advance
+    @inline
+    def show(b: Any, at: int, seen: Any, reward: float, terminated: bool, truncated: bool) -> None:
+        emit_row(b.obs, at, seen)
+        emit(b.reward, at, reward, f32)
+        emit(b.terminated, at, terminated, b1)
+        emit(b.truncated, at, truncated, b1)
+
+    @inline
+    def close(b: Any, e: int, start: int, s: Any) -> None:
+        if held:
+            store(b.start, e, start, u32)
+        store_state(b, e, s)
+
+    return Game(begin, open, observe, turn, show, close)
+
+
+def _read_streams(any_key: Any) -> tuple[Any, Any]:
+    """(`stream_of(b, e)`, `key(b, e, stream, start, t)`) that read it when a number is drawn."""
+
+    @inline
+    def stream_of(b: Any, e: int) -> int:
+        return 0
+
+    @inline
+    def key(b: Any, e: int, stream: int, start: int, t: int) -> Any:
+        return any_key(b, e, start, t)
+
+    return stream_of, key
+
+
+def _held_streams(any_key: Any) -> tuple[Any, Any]:
+    """Likewise with a stream that is read once: the key of clock 0, whose episode is minus the stream's origin."""
+
+    @inline
+    def stream_of(b: Any, e: int) -> Any:
+        return any_key(b, e, u32(0), i32(0))
+
+    @inline
+    def key(b: Any, e: int, stream: Any, start: int, t: int) -> Any:
+        return Key(stream.seed, stream.seed_high, stream.row, u32(start + stream.episode), i32(t))
+
+    return stream_of, key
+
+
+@inline
+def _chosen(b: Any, e: int, a: Any) -> Any:
+    return a
+
+
+def _given(read_action: Any) -> Any:
+    @inline
+    def action(b: Any, e: int, a: Any) -> Any:
+        return read_action(b, e)
+
+    return action
 
 
 def _state_access(env: Single, s: Signature, access: Access) -> tuple[Any, Any]:

@@ -25,12 +25,12 @@ from gpuvec.vector.framework import framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.picture import Frames
 from gpuvec.vector.roles import groups
+from gpuvec.vector.rollouts import Rollouts
 from gpuvec.vector.seeding import reset_mask, reset_options, seeding
 from gpuvec.vector.spaces import batched, of_agents
-from gpuvec.vector.stateful import Stateful
 
 
-class VectorEnv(Stateful):
+class VectorEnv(Rollouts):
     """`num_envs` copies of an environment, stepped by one kernel; built by `gymnasium.make_vec("gpuvec/...", num_envs=E)`.
 
     `step` never waits for the device and copies nothing: outputs are arrays of `output`'s framework over memory that the
@@ -106,6 +106,7 @@ class VectorEnv(Stateful):
                 self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
             returned = self._sim.layout.returned
             self._outputs = OutputBuffers(returned, self.num_envs, self._device, self._framework, buffers)
+        self._ring, self._storage = buffers, {}
         self._find_spaces()
         s = self._sim.signature
         shape = (self.num_envs, *s.agents, *s.actions.shape)
@@ -297,6 +298,7 @@ class VectorEnv(Stateful):
             self._raise_faults()
         finally:
             self._outputs.clear()
+            self._clear_storage()
             self._sim.close()
 
     def _usable(self, begun: bool = True) -> None:

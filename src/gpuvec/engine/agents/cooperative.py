@@ -18,6 +18,7 @@ from gpuvec.engine.agents.crowd_state import AGAINST, COUNTERS, IDLE, OVER, STAR
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.reduction import Tally, reduction
 from gpuvec.engine.agents.rows import Rows, rows
+from gpuvec.engine.agents.seek import Seeking, listed, seeking, seeking_apart
 from gpuvec.engine.agents.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
@@ -42,6 +43,7 @@ class Program(NamedTuple):
     over: tuple[Segment, ...]  # if one is
     end: tuple[Segment, ...]
     rows: Rows  # what writes the observations, if that is left to kernels of their own
+    seeking: Seeking | None  # likewise what searches for neighbours
 
 
 def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, tally: Tally, given: Mapping) -> Program:
@@ -61,7 +63,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile > 0 and not given.split
     load, store, *_, emit, _, lowest, _ = access
     state = crowd_state(env, crowd, variant, access, arrays, given)
-    row, look, clear, pooled, role_of = state.row, state.look, state.clear, state.pooled, state.role
+    row, clear, pooled, role_of = state.row, state.clear, state.pooled, state.role
     pull, push, pull_scalars, push_scalars = state.pull, state.push, state.pull_scalars, state.push_scalars
     put_by, put_scalars_by = state.put_by, state.put_scalars_by
     params, reset_params = parameters(env, variant, access)
@@ -71,7 +73,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     written = rows(env, crowd, variant, access, arrays, params, state, given)
     time = written.time
     reset, reward, vote = device(env.reset), device(env.reward), device(env.terminated)
-    present = _present(env)
+    present, by = _present(env), listed(crowd, given, arrays, tally)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
     next_step = variant.autoreset is AutoresetMode.NEXT_STEP
@@ -195,15 +197,6 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         return ended
 
     @inline
-    def seek(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
-        look(i, row(b, w, e, k), params(b, e))
-
-    @inline
-    def seek_if_over(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
-        if over(w, k):
-            look(i, row(b, w, e, k), params(b, e))
-
-    @inline
     def end_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
         """Where observations are written by another kernel, it finds the last state put by."""
         if over(w, k):
@@ -264,7 +257,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     if isinstance(crowd.perception.look, Reduction):
         before, always = (reduced(crowd.perception.look, len(reductions) + n, w) for n, w in enumerate((over, any_env)))
     elif crowd.search and not split:
-        before, always = [Segment(AGENTS, seek_if_over)], [Segment(AGENTS, seek)]
+        before, always = (list(seeking(state, by, params, where)) for where in (over, any_env))
     if not split:
         before += written.last
         always += written.fill if boxed else written.straight
@@ -278,9 +271,11 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     held |= {name: (dtype, (size,)) for name, (dtype, size) in state.flat.items()}
     if stage:
         held["actions"] = (crowd.actions.dtype, (envs * A * max(1, crowd.actions.components),))
+    held |= by.arrays if by and not split else {}
     if boxed:
         held["box"] = (f32, (envs * A * crowd.features + 8,))
     held["least"] = (i64, (envs, max(1, counted)))
+    apart = (state, by, A, same_step, given, access, arrays, params)
     opening = (Segment(ENVS, open_env, wait=False), Segment(AGENTS, open_agent))
     return Program(
         work=NamedTuple("Work", [(name, Any) for name in held]),
@@ -296,6 +291,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         over=(*before, Segment(ENVS, end_env, wait=False), Segment(AGENTS, end_agent)) if same_step else (),
         end=tuple(always),
         rows=written,
+        seeking=seeking_apart(*apart) if crowd.search and split else None,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.agents.look import search
+from gpuvec.engine.agents.look import Look, search
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Buffer, Variant
@@ -27,6 +28,7 @@ class CrowdState(NamedTuple):
     row: Any  # row(b, w, e, k) -> the State of env e, as the author's functions get it
     outside: Any  # outside(b, e) -> likewise from its buffers, in a kernel that only observes
     put_away: Any  # put_away(b, e) -> likewise the last state of an episode that ended in this step
+    either: Any  # either(b, e, last) -> `put_away` if it is the last, else `outside`
     pull: Any  # pull(b, w, e, k, i): agent i's elements, from their buffers
     push: Any  # push(b, w, e, k, i): and back
     pull_scalars: Any  # pull_scalars(b, w, e, k)
@@ -35,7 +37,7 @@ class CrowdState(NamedTuple):
     put_scalars_by: Any  # put_scalars_by(b, w, e, k)
     clear: Any  # clear(w, k): zeroes the scalars
     pooled: Any  # pooled(b, s, i, key): agent i's elements of the state from the pool that the key draws
-    look: Any  # look(i, s, p): the search, or nothing
+    look: Look | None  # the search
     role: Any  # role(s, i) -> the number of agent i's role
     slots: dict[str, str]  # {scalar: where it is in the work}
     rows: dict[str, tuple[Any, tuple[int]]]  # {name in the work: (dtype, shape for each env)}
@@ -77,14 +79,26 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
 
     homes = {k: (name, len(names), names.index(k)) for name, names in crowd.shared.items() for k in names}
 
-    def viewed(prefix: str) -> dict[str, str]:
-        found = {k: f"view(b.{prefix or 'state_'}{k}, e, {b.shape}, t_{k})" for k, b in crowd.arrays.items()}
+    # Addresses of what is `now` and of what was `last` put away. Of a choice between what lies at either the compiler would not
+    # know in which memory that is.
+    def of_now(now: str, last: str) -> str:
+        return f"b.{now}"
+
+    def of_last(now: str, last: str) -> str:
+        return f"b.{last}"
+
+    def of_either(now: str, last: str) -> str:
+        return f"(b.{last} if last else b.{now})"
+
+    def viewed(at: Callable[[str, str], str]) -> dict[str, str]:
+        found = {k: f"view({at(f'state_{k}', f'final_{k}')}, e, {b.shape}, t_{k})" for k, b in crowd.arrays.items()}
         for k, (name, count, number) in homes.items():  # what the engine owns never changes
-            found[k] = f"view(b.{'' if k in OWNED else prefix}{name}, e * {count} + {number}, (A,), t_{k})"
+            place = at(name, name if k in OWNED else f"final_{name}")
+            found[k] = f"view({place}, e * {count} + {number}, (A,), t_{k})"
         return found
 
-    def loaded(prefix: str) -> dict[str, str]:
-        return {k: f"load(b.{prefix}{k}, e, t_{k})" for k in crowd.scalars}
+    def loaded(at: Callable[[str, str], str]) -> dict[str, str]:
+        return {k: f"load({at(f'state_{k}', f'final_{k}')}, e, t_{k})" for k in crowd.scalars}
 
     sizes, begin = dict.fromkeys(SHARED, 0), {}
     for k, b in held.items():
@@ -126,9 +140,10 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
     rows = {f"scalar_{name}": (dtype, (dtypes.count(dtype),)) for dtype, name in SHARED.items() if dtype in dtypes}
     flat = {SHARED[dtype]: (dtype, size) for dtype, size in sizes.items() if size}
     return CrowdState(
-        row=state("row", "b, w, e, k", viewed("") | places, slots),
-        outside=state("outside", "b, e", viewed(""), loaded("state_")),
-        put_away=state("put_away", "b, e", viewed("final_"), loaded("final_")),
+        row=state("row", "b, w, e, k", viewed(of_now) | places, slots),
+        outside=state("outside", "b, e", viewed(of_now), loaded(of_now)),
+        put_away=state("put_away", "b, e", viewed(of_last), loaded(of_last)),
+        either=state("either", "b, e, last", viewed(of_either), loaded(of_either)),
         pull=made("pull", "b, w, e, k, i", each(pulled, "{work} = load(b.{kept}, {at}, t_{field})")),
         push=made("push", "b, w, e, k, i", each(changing, "store(b.{kept}, {at}, {work}, t_{field})")),
         pull_scalars=made("pull_scalars", "b, w, e, k", [f"{slots[k]} = load(b.state_{k}, e, t_{k})" for k in zeros]),
@@ -137,7 +152,7 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
         put_scalars_by=made("put_scalars_by", "b, w, e, k", [f"store(b.final_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
         clear=made("clear", "w, k", [f"{slots[k]} = {value!r}" for k, value in zeros.items()]),
         pooled=made("pooled", "b, s, i, key", pooled),
-        look=search(look, A, crowd.arrays[look.field].shape[1]) if look is not None else made("look", "i, s, p", []),
+        look=search(look, A, crowd.arrays[look.field].shape[1], arrays) if look is not None else None,
         role=made("role", "s, i", ["return s.role[i]" if "role" in crowd.arrays else "return 0"]),
         slots=slots,
         rows=rows,

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpuvec.engine.agents.metric import Metric, metric
+from gpuvec.engine.batch import Buffer
 from gpuvec.engine.signature import Crowd
 
 SMALL, FEW = 16, 40_000  # agents of an env, and of all envs, up to which features go straight to their places
@@ -14,6 +16,10 @@ STAGED_BYTES = 44 << 10  # of shared memory, of which a block may have 48 KB, fo
 BLOCKS = 330  # that keep all multiprocessors of a large GPU busy
 RESIDENT = 6  # blocks of a large game that a multiprocessor has at a time
 SECTOR_ROWS = 8  # rows of floats that together end where a sector of memory, 32 bytes, ends
+CROWDED = 512  # agents of an env, from which on a list of cells finds neighbours sooner than a walk over all
+CELLS = 8192  # at most; more would take more than `cells.MARGIN` for the rounding of places
+CROWDED_CELL = 32  # agents in a cell on average, beyond which the list is of no use
+SEEKERS = 256  # threads per block that searches by cells
 TILE_BYTES = 28 << 10  # of shared memory for rows of a kernel that does nothing else
 
 
@@ -27,9 +33,24 @@ class Mapping(NamedTuple):
     tile: int = 0  # rows that a block puts together in shared memory, if not split all; 0: they go straight
     writers: int = 128  # threads per block of the second and third, at least 4
     resident: int = 1  # blocks of the first that a multiprocessor should have registers for
+    seekers: int = 128  # threads per block of the second, at least 32
+    parts: int = 0  # blocks per env of the second, which search by cells; 0: they walk over all agents
 
 
 ONE_BY_ONE = Mapping(envs=1, threads=1, split=False, stage=False)  # of a CPU
+
+
+def cells(crowd: Crowd, room: int | None = None) -> tuple[Metric, int] | None:
+    """By what and in how many cells neighbours are searched for; None if by a walk over all. `room`: bytes for the list."""
+    (agents,), look = crowd.agents, crowd.search
+    if look is None or agents < CROWDED:
+        return None
+    known = metric(look.distance, (*crowd.arrays, *crowd.scalars))
+    if known is None or any(crowd.arrays.get(field) != Buffer(np.float32, crowd.agents) for field in known.fields):
+        return None
+    places = crowd.arrays[look.field].shape[1]
+    count = min(CELLS, max(1, 2 * agents // places), CELLS if room is None else (room - 2 * agents) // 8)
+    return (known, count) if count * CROWDED_CELL >= agents else None
 
 
 def mapping(crowd: Crowd, num_envs: int) -> Mapping:
@@ -50,4 +71,6 @@ def mapping(crowd: Crowd, num_envs: int) -> Mapping:
         return Mapping(envs, threads, split=False, stage=True, tile=envs * agents)
     rows = min(TILE_BYTES // (4 * crowd.features), 64)
     tile = rows - rows % SECTOR_ROWS if rows > SECTOR_ROWS else rows
-    return Mapping(envs, threads, split=True, stage=state <= STAGED_BYTES, tile=tile)
+    parts = max(1, BLOCKS // num_envs) if cells(crowd, STAGED_BYTES) else 0
+    seekers = SEEKERS if parts else 128
+    return Mapping(envs, threads, True, state <= STAGED_BYTES, tile, seekers=seekers, parts=parts)

@@ -37,7 +37,6 @@ class Rows(NamedTuple):
     fill: tuple[Segment, ...]  # rows into `w.box`
     drain: tuple[Segment, ...]  # and out of it
     # In kernels of their own; `played` says whether this is a step, in which episodes may have ended.
-    search: Any  # search(b, v, played): agent v of all envs looks
     single: Any  # single(b, x, played): feature tuple x of all, straight
     fill_apart: Any  # fill_apart(b, box, r0, m, thread): rows r0 to r0 + m of all into shared memory
     drain_apart: Any  # drain_apart(b, box, r0, m, thread, played): and out of it; last rows of episodes go straight
@@ -66,7 +65,7 @@ def rows(
     observe, see = device(crowd.perception.observe), _see(crowd)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
-    row, outside, put_away, look = state.row, state.outside, state.put_away, state.look
+    row, outside, put_away = state.row, state.outside, state.put_away
 
     @inline
     def time(t: int) -> Any:
@@ -200,13 +199,6 @@ def rows(
         return time(load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start))
 
     @inline
-    def search(b: Any, v: int, played: bool) -> None:
-        e, i = divide(v, A)
-        look(i, outside(b, e), params(b, e))
-        if same_step and played and load(b.final_mask, e, b1):
-            look(i, put_away(b, e), params(b, e))
-
-    @inline
     def last_tuple(b: Any, e: int, i: int, j: int) -> None:
         """Tuple j of agent i, and with the last its own features, as they were at the end of the episode."""
         r, t = e * A + i, time(load(b.last_time, e, i32))
@@ -267,7 +259,6 @@ def rows(
         last=segments(last_slots, last_itself, True),
         fill=segments(fill_slots, fill_itself, True),
         drain=(Segment(BLOCK, drain, wait=False),),
-        search=search,
         single=single,
         fill_apart=fill_apart,
         drain_apart=drain_apart,

@@ -26,6 +26,23 @@ class Block(NamedTuple):
     agents: int  # of an env
     threads: int  # at least as many as envs
 
+    @property
+    def env_thread(self) -> int:
+        """The thread of the first env, those of the others follow. They are in the last warps: where a few agents leave these
+        idle, what is loaded for envs and for agents is under way at the same time.
+        """
+        return (self.threads - self.envs) // 32 * 32
+
+    @property
+    def of_env(self) -> str:
+        """What holds in the threads of envs."""
+        return f"{self.env_thread} <= thread < {self.env_thread} + m"
+
+    @property
+    def env(self) -> str:
+        """There, the env within the block."""
+        return f"natural(thread - {self.env_thread})"
+
 
 def loop(segment: Segment, name: str, block: Block, margin: str) -> str:
     """Lines that call the segment's function, known as `name`, for the share of `thread`, and wait with `barrier`."""
@@ -33,7 +50,7 @@ def loop(segment: Segment, name: str, block: Block, margin: str) -> str:
     if segment.over == BLOCK:
         lines = [called.format("e0, m, thread")]
     elif segment.over == ENVS:
-        lines = ["if thread < m:\n", "    " + called.format("natural(e0 + thread), thread")]
+        lines = [f"if {block.of_env}:\n", "    " + called.format(f"e0 + {block.env}, {block.env}")]
     elif block.threads == 1:
         lines = [f"for i in range({block.agents}):\n", "    " + called.format("e0, 0, i")]
     elif block.envs == 1 and block.agents <= block.threads:

@@ -16,7 +16,7 @@ Step = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
 class Wrapper(VectorWrapper):
-    """Passes everything on: `out=`, `render(rows)`, and whatever else the environment has (`get_state`, `call`, ...)."""
+    """Passes on `out=`, `render(rows)`, and whatever else the environment has (`get_state`, `call`, ...), but for `rollout`."""
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets all rows, or those of `options["reset_mask"]`. `options` itself is left as it is."""
@@ -28,6 +28,17 @@ class Wrapper(VectorWrapper):
         if out is None:
             return self.env.step(actions)
         return self.env.step(actions, out=out)  # type: ignore[call-arg]  # Gymnasium's own environments have no `out`
+
+    def rollout(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses: a rollout's steps are made by one kernel, in which no wrapper has its turn.
+
+        Raises:
+            WrapperError: always.
+        """
+        raise WrapperError(
+            f"{type(self).__name__} works on single steps, and a rollout makes them in one kernel: step() this environment, or "
+            "play env.unwrapped.rollout(...), which no wrapper sees."
+        )
 
     def render(self, rows: Any = None) -> Any:
         """Frames of all rows, or of `rows` where the environment can choose."""

@@ -1,0 +1,182 @@
+"""Who chooses the actions of a rollout: chance, whoever gave them, or a function that is compiled as environments are.
+
+What a policy draws depends on its row's stream and the row's own clock alone, which counts its steps and the user's resets:
+not on the state, so that it can be drawn ahead, nor on the launch, nor on where rollouts begin. The key of an environment's
+draws names a step of an episode, which is never negative; a policy's has another number there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from gpuvec.engine.dialect import explaining, fault
+from gpuvec.engine.jit import device, generated, inline
+from gpuvec.engine.memory import Access
+from gpuvec.engine.signature import signature
+from gpuvec.errors import AuthoringError
+from gpuvec.random import Key, philox, unit, word
+from gpuvec.spec import Environment, Single
+
+RANDOM, GIVEN = "random", "given"  # a policy is one of these, or a function `policy(obs, key, p) -> action`
+OWN, CHANCE = -1, -2  # in place of a step in the key of what a function draws, and of random actions
+BYTE = 255  # what does not fit into a byte is kept as this, which no space allows whose actions are kept in bytes
+
+Words: Any = Key  # of uint32, which are no ints to mypy
+f32, i32, i64, u8, u32, u64 = np.float32, np.int32, np.int64, np.uint8, np.uint32, np.uint64
+
+
+def bounds(space: gym.Space[Any]) -> tuple[list[Any], list[Any]]:
+    """(least, greatest) of each component of an action, both included."""
+    if isinstance(space, gym.spaces.Discrete):
+        return [int(space.start)], [int(space.start + space.n) - 1]
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return list(map(int, space.start)), list(map(int, space.start + space.nvec - 1))
+    assert isinstance(space, gym.spaces.Box), "there are no others"
+    return list(map(float, space.low)), list(map(float, space.high))
+
+
+def stored_as(space: gym.Space[Any]) -> Any:
+    """The dtype in which the actions of a policy are kept."""
+    if isinstance(space, gym.spaces.Box):
+        return f32
+    lows, highs = bounds(space)
+    return u8 if min(lows) >= 0 and max(highs) < BYTE else i32
+
+
+@contextmanager
+def explaining_policy(env: Environment, policy: Any) -> Iterator[None]:
+    """As `dialect.explaining`, for a rollout of `env` with that policy.
+
+    Raises:
+        AuthoringError: code that cannot be compiled, or that gives something else than an action.
+    """
+    assert isinstance(env, Single), "games have no rollouts"
+    given = policy in (RANDOM, GIVEN)
+    try:
+        with explaining(env.step if given else policy):
+            yield
+    except AuthoringError as error:
+        if given or not re.search(r"or_\(.*, Literal\[int\]\(0\)\)|unpack|wrong tuple length for a:", str(error)):
+            raise
+        space = env.spaces(env.params)[1]
+        needed = "an int" if isinstance(space, gym.spaces.Discrete) else "a tuple with a number for each component"
+        raise fault(policy, f"what it returns is no action of {space}, which is {needed}") from error
+
+
+def chooser(env: Single, access: Access, policy: Any) -> tuple[Any, Any]:
+    """(prepare, choose).
+
+    `prepare(clock, stream)` is what the policy remembers before step number `clock + 1`.
+    `choose(b, at, clock, stream, memory, row, p)` gives the action of step number `clock`, which it writes as number `at` of
+    `b.action`, and what is remembered then.
+    """
+    if policy == GIVEN:
+        return _nothing, _read_later
+    keep = _keep(env, access)
+    if policy == RANDOM:
+        single, draw = _random(env)
+        return _by_blocks(draw, keep) if single else (_nothing, _by_steps(draw, keep))
+    act = device(policy)
+
+    @inline
+    def choose(b: Any, at: int, clock: int, stream: Any, memory: Any, row: Any, p: Any) -> Any:
+        return keep(b, at, act(row, _key(stream, clock, OWN), p)), memory
+
+    return _nothing, choose
+
+
+@inline
+def _nothing(clock: int, stream: Any) -> int:
+    return 0
+
+
+@inline
+def _read_later(b: Any, at: int, clock: int, stream: Any, memory: Any, row: Any, p: Any) -> Any:
+    return 0, memory
+
+
+@inline
+def _key(stream: Any, clock: int, purpose: int) -> Any:
+    return Words(stream.seed, stream.seed_high, stream.row, u32(clock + stream.episode), i32(purpose))
+
+
+def _by_blocks(draw: Any, keep: Any) -> tuple[Any, Any]:
+    """Of a single number: a block of Philox, four words, lasts for four steps."""
+    mixed = device(philox)
+
+    @inline
+    def block(own: int, stream: Any) -> Any:
+        one, two, three, four = mixed(own >> u32(2), u32(i32(CHANCE)), u32(0), stream.seed_high, stream.seed, stream.row)
+        return u32(one), u32(two), u32(three), u32(four)
+
+    @inline
+    def prepare(clock: int, stream: Any) -> Any:
+        return block(u32(clock + u32(1) + stream.episode), stream)
+
+    @inline
+    def choose(b: Any, at: int, clock: int, stream: Any, words: Any, row: Any, p: Any) -> Any:
+        own = u32(clock + stream.episode)
+        k = own & u32(3)
+        if k == u32(0):
+            words = block(own, stream)
+        one, two = words[1] if k == u32(1) else words[0], words[3] if k == u32(3) else words[2]
+        return keep(b, at, draw(two if k >= u32(2) else one)), words
+
+    return prepare, choose
+
+
+def _by_steps(draw: Any, keep: Any) -> Any:
+    """Of several numbers: blocks of the step's own."""
+
+    @inline
+    def choose(b: Any, at: int, clock: int, stream: Any, memory: Any, row: Any, p: Any) -> Any:
+        return keep(b, at, draw(_key(stream, clock, CHANCE))), memory
+
+    return choose
+
+
+def _random(env: Single) -> tuple[bool, Any]:
+    """(whether an action is a single number, draw): `draw(word)` of it, else `draw(key)`, uniform over the action space."""
+    space = env.spaces(env.params)[1]
+    lows, highs = bounds(space)
+    count, scalar = len(lows), isinstance(space, gym.spaces.Discrete)
+    scope: dict[str, Any] = {"word": device(word), "unit": device(unit), "i32": i32, "i64": i64, "u64": u64}
+    values = []
+    for k, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        drawn = "x" if count == 1 else f"word(x, {k})"
+        scope |= {f"low_{k}": f32(low), f"span_{k}": f32(high) - f32(low)}
+        if isinstance(space, gym.spaces.Box):
+            values.append(f"low_{k} + span_{k} * unit({drawn})")
+        else:  # scaled, as by `randint`
+            values.append(f"i32(i64({low}) + i64((u64({drawn}) * u64({high - low + 1})) >> u64(32)))")
+    source = f"def draw(x):\n    return {values[0] if scalar else f'({chr(44).join(values)},)'}\n"
+    return count == 1, inline(generated("draw", source, **scope))
+
+
+def _keep(env: Single, access: Access) -> Any:
+    """`keep(b, at, a)`: writes action `a` to `b.action`, and gives it as the environment gets it when it is played back."""
+    s, dtype = signature(env), stored_as(env.spaces(env.params)[1])
+    names = [f"x{k}" for k in range(max(1, s.actions.components))]
+    source = f"def keep(b, at, a):\n    {f'{chr(44).join(names)}, = a' if s.actions.components else 'x0 = a'}\n"
+    for x in names:
+        if not s.actions.discrete:
+            source += f"    {x} = f32({x})\n"
+            continue
+        source += f"    {x} = i32({x} | 0)\n"  # for a float there is no such thing; it would be cut to an integer
+        if dtype is u8:
+            source += f"    {x} = {x} if {x} >= i32(0) and {x} <= i32({BYTE}) else i32({BYTE})\n"
+    source += f"    emit_row(b.action, at, ({''.join(f'dtype({x}),' for x in names)}))\n"
+    source += f"    return {f'({chr(44).join(names)},)' if s.actions.components else 'x0'}\n"
+    return inline(generated("keep", source, emit_row=access.emit_row, dtype=dtype, f32=f32, i32=i32))
+
+
+def unbounded(space: gym.Space[Any]) -> bool:
+    """Whether no distribution is uniform over it."""
+    return not all(math.isfinite(x) for part in bounds(space) for x in part)

@@ -1,0 +1,81 @@
+"""Rollouts: T steps of an env at one go, its state in registers, straight into storage of T times what a step returns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuvec.engine.batch import Buffer, Variant
+from gpuvec.engine.jit import generated, inline
+from gpuvec.engine.memory import Access
+from gpuvec.engine.policies import GIVEN, chooser, stored_as
+from gpuvec.engine.signature import layout
+from gpuvec.engine.single import game
+from gpuvec.spec import Single
+
+i32, i64, u32, u64 = np.int32, np.int64, np.uint32, np.uint64
+
+
+class Length(NamedTuple):
+    """What a rollout is asked for."""
+
+    steps: int  # T
+
+
+LENGTH_DTYPES = (np.int64,)
+
+
+def variant_of(env: Single, variant: Variant, policy: Any, given_dtype: Any = None) -> Variant:
+    """`variant` for a rollout: with the dtype of the actions that are given, or else stored."""
+    return variant._replace(action_dtype=given_dtype if policy == GIVEN else stored_as(env.spaces(env.params)[1]))
+
+
+def compose(env: Single, variant: Variant, access: Access, policy: Any) -> Any:
+    """`play(b, e, clock, r)`: the next `r.steps` steps of env `e`, `clock` being the number of steps before.
+
+    The addresses of what is returned, and of the actions, are those of (T, E, ...) arrays, that of the observations of a
+    (T + 1, E, D) one, whose first rows are the observations before.
+    """
+    _, open, observe, turn, show, close = game(env, variant, access, held=True, chosen=policy != GIVEN)
+    prepare, choose = chooser(env, access, policy)
+    after, acting, emit_row = _after(env, variant), _acting(env, variant), access.emit_row
+
+    @inline
+    def play(b: Any, e: int, clock: int, r: Any) -> None:
+        start, s, stream, p = open(b, e)
+        row = observe(s, p)
+        emit_row(b.obs, e, row)
+        c, at, now, memory = after(b), i64(e), u32(clock), prepare(clock, stream)
+        for t in range(i32(r.steps)):
+            now = u32(now + u32(1))
+            action, memory = choose(c, at, now, stream, memory, row, p)
+            start, s, row, reward, terminated, truncated = turn(acting(c, t), e, at, now, start, s, stream, p, action)
+            show(c, at, row, reward, terminated, truncated)
+            at += i64(b.n)
+        close(b, e, start, s)
+
+    return play
+
+
+def _after(env: Single, variant: Variant) -> Any:
+    """`after(b)`: the batch with the observations after each step, which begin behind those before the first."""
+    found = layout(env, variant)
+    return _changed(found.batch, "after(b)", obs=f"u64(b.obs) + u64(b.n) * u64({_bytes(found.returned['obs'])})")
+
+
+def _acting(env: Single, variant: Variant) -> Any:
+    """`acting(b, t)`: the batch with the actions of step t, from 0."""
+    found = layout(env, variant)
+    size = _bytes(found.given["action"]._replace(dtype=variant.action_dtype))
+    return _changed(found.batch, "acting(b, t)", action=f"u64(b.action) + u64(t) * (u64(b.n) * u64({size}))")
+
+
+def _changed(batch: Any, head: str, **values: str) -> Any:
+    found = ", ".join(values.get(name, f"b.{name}") for name in batch._fields)
+    return inline(generated(head.partition("(")[0], f"def {head}:\n    return Batch({found})\n", Batch=batch, u64=u64))
+
+
+def _bytes(buffer: Buffer) -> int:
+    """Of one env."""
+    return int(np.prod(buffer.shape, dtype=np.int64)) * int(np.dtype(buffer.dtype).itemsize)
