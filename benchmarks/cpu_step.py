@@ -1,7 +1,8 @@
-"""CartPole on the CPU through `make_vec(...).step` with NumPy output, beside Gymnasium's own CartPoleVectorEnv.
+"""CartPole on the CPU through `make_vec(...).step` with NumPy output, beside other libraries' vector environments.
 
-The two take turns in one run: same number of envs, same int64 actions from a ring, NEXT_STEP autoreset, steps that only
-reset an env not counted (they are counted in steps of their own, which are not timed).
+These are Gymnasium's CartPoleVectorEnv (`gymnasium`), its SyncVectorEnv of scalar environments (`sync`, at the smaller size)
+and EnvPool, where it is installed. All take turns in one run: same number of envs, same actions from a ring, NEXT_STEP
+autoreset, steps that only reset an env not counted (they are counted in steps of their own, which are not timed).
 """
 
 from __future__ import annotations
@@ -10,17 +11,24 @@ import time
 from typing import Any
 
 import numpy as np
-from measure import Figures, parser, timing
+from measure import Figures, missing, parser, timing
 
-OURS, THEIRS = "gpuvec", "gymnasium"
+OURS = "gpuvec"
+LIBRARIES = (OURS, "gymnasium", "sync", "envpool")
+MOST = {"sync": 4096}  # environments, where more would take minutes
 
 
 def make(which: str, num_envs: int) -> Any:
     """The vector environment of that library."""
     import gymnasium
 
-    if which == THEIRS:
-        return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
+    if which == "envpool":
+        import envpool
+
+        return envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, seed=0)
+    if which != OURS:
+        mode = "sync" if which == "sync" else "vector_entry_point"
+        return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode=mode)
     import gpuvec  # noqa: F401  # registers the environments
 
     return gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=num_envs, device="cpu", output="numpy")
@@ -38,12 +46,13 @@ def turn(env: Any, ring: list[Any], seconds: float) -> tuple[float, float, float
     for actions in ring * 4:
         _, _, terminated, truncated, _ = env.step(actions)
         ends += np.count_nonzero(terminated | truncated)
-    return took, used, 1.0 - ends / (4 * len(ring) * env.num_envs)
+    return took, used, 1.0 - ends / (4 * len(ring) * len(ring[0]))
 
 
 def main() -> None:
-    """Measures both libraries at each size."""
+    """Measures all libraries at each size."""
     p = parser(__doc__)
+    p.add_argument("--libraries", nargs="*", default=list(LIBRARIES[1:]), choices=LIBRARIES[1:], metavar="NAME")
     p.add_argument("--sizes", nargs="*", type=int, default=[4096, 65_536], metavar="E")
     p.add_argument("--turns", type=int, default=7)
     p.add_argument("--seconds", type=float, default=0.5, help="of one turn")
@@ -52,32 +61,35 @@ def main() -> None:
     for num_envs in given.sizes:
         random = np.random.default_rng(0)
         ring = [random.integers(0, 2, num_envs) for _ in range(8)]
-        envs = {which: make(which, num_envs) for which in (OURS, THEIRS)}
+        present = [which for which in given.libraries if num_envs <= MOST.get(which, num_envs)]
+        if "envpool" in present and (problem := missing("envpool")):
+            present.remove("envpool")
+            figures.failed(f"envpool.{num_envs}", problem)
+        envs = {which: make(which, num_envs) for which in (OURS, *present)}
+        rings = {which: [a.astype(np.int32) for a in ring] if which == "envpool" else ring for which in envs}
         took: dict[str, list[float]] = {which: [] for which in envs}
         used: dict[str, list[float]] = {which: [] for which in envs}
         stepped = dict.fromkeys(envs, 0.0)
-        for env in envs.values():
-            env.reset(seed=0)
+        for which, env in envs.items():
+            env.reset(**({} if which == "envpool" else {"seed": 0}))
             for k in range(200):  # compiles, and spreads the episodes' ends
-                env.step(ring[k % 8])
+                env.step(rings[which][k % 8])
         for _ in range(given.turns):
             for which, env in envs.items():
-                wall, processor, stepped[which] = turn(env, ring, given.seconds)
+                wall, processor, stepped[which] = turn(env, rings[which], given.seconds)
                 took[which].append(wall)
                 used[which].append(processor)
-        rates = {}
         for which, env in envs.items():
             found = timing(took[which])
-            rates[which] = num_envs * stepped[which] / found.median
             of = ("CartPole-v1", "vector") if which == OURS else ()
             details = {"us": found.median, "fastest": found.fastest, "slowest": found.slowest}
             details |= {"processor_us": timing(used[which]).median, "stepped": stepped[which]}
-            figures.add(f"{which}.{num_envs}", rates[which], "M steps/s", of, **details)
+            figures.add(f"{which}.{num_envs}", num_envs * stepped[which] / found.median, "M steps/s", of, **details)
             env.close()
-        # From neighbouring turns, which other work on the machine slows alike.
-        pairs = timing([b / a for a, b in zip(took[OURS], took[THEIRS], strict=True)])
-        ratio, details = pairs.median * stepped[OURS] / stepped[THEIRS], {"lowest": pairs.fastest, "highest": pairs.slowest}
-        figures.add(f"ratio.{num_envs}", ratio, "x", ("CartPole-v1", "vector"), **details)
+        for which in present:  # from neighbouring turns, which other work on the machine slows alike
+            pairs = timing([b / a for a, b in zip(took[OURS], took[which], strict=True)])
+            ratio, details = pairs.median * stepped[OURS] / stepped[which], {"lowest": pairs.fastest, "highest": pairs.slowest}
+            figures.add(f"ratio.{which}.{num_envs}", ratio, "x", ("CartPole-v1", "vector"), **details)
 
 
 if __name__ == "__main__":

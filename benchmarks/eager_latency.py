@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from measure import Figures, host_times, parser, timing
+from measure import Figures, host_times, parser, require_gpu, timing
 
 OF = ("CartPole-v1", "vector")
 CASES: dict[str, dict[str, Any]] = {
@@ -109,6 +109,7 @@ def main() -> None:
     p = parser(__doc__)
     p.add_argument("--num-envs", type=int, default=4096)
     given = p.parse_args()
+    require_gpu()
 
     import gymnasium
     import torch

@@ -1,8 +1,8 @@
-"""Steps per second of each environment on a GPU, and the share of the memory's bandwidth that they use.
+"""Steps per second of each environment, and the share of the memory's bandwidth that they use.
 
-Steps are captured into a CUDA graph; outputs are written in place, actions come from a ring of random buffers. Before,
-episodes are spread out: each env gets a random age, then all play several hundred random steps. So ends come at a
-steady rate, which is measured and printed. In NEXT_STEP the steps that only reset an env are not counted.
+Steps are captured into a CUDA graph (on a CPU the wall clock tells); outputs are written in place, actions come from a ring of
+random buffers. Before, episodes are spread out: each env gets a random age, then all play several hundred random steps. So ends
+come at a steady rate, which is measured and printed. In NEXT_STEP the steps that only reset an env are not counted.
 
 Bytes per step follow from the buffers that a step reads and writes. Rows of `final_obs` and `start` are written for envs
 that ended; memory moves whole sectors, so the sectors count that the ends at the measured rate touch.
@@ -11,15 +11,11 @@ that ended; memory moves whole sectors, so the sectors count that the ends at th
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import Figures, bandwidth, graph_time, parser
+from measure import Figures, Rate, bandwidth, device_time, parser
 
 ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 FULL = 1_048_576
@@ -104,15 +100,16 @@ def bytes_per_step(env: Any, rate: float, action: int) -> tuple[float, int]:
     return moved, held
 
 
-def measure(figures: Figures, name: str, num_envs: int, variant: str, ceiling: float, ring_size: int) -> None:
-    """One row."""
+def measure(name: str, num_envs: int, variant: str, ceiling: float, device: str = "cuda", ring_size: int = 8) -> Rate:
+    """Env steps per second, `ceiling` being the memory's bytes per second."""
     import gymnasium
     import torch
 
     import gpuvec  # noqa: F401  # registers the environments
 
     torch.manual_seed(0)
-    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, device="cuda", output="torch", buffers=1, **VARIANTS[variant])
+    options: dict[str, Any] = {"device": device, "output": "torch", "buffers": 1, **VARIANTS[variant]}
+    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, **options)
     env.reset(seed=0)
     ring = actions(env, ring_size)
     stagger(env, ring, steps=400)
@@ -122,27 +119,20 @@ def measure(figures: Figures, name: str, num_envs: int, variant: str, ceiling: f
         for buffer in ring * 2:
             env.step(buffer)
 
-    took = graph_time(enqueue, calls=2 * ring_size, replays=10 if num_envs == FULL else 50)
+    took = device_time(enqueue, calls=2 * ring_size, device=device, replays=10 if num_envs >= FULL else 50)
     rate = 0.5 * (before + end_rate(env, ring))
     env.check()
     counted = 1.0 - rate if variant == "next_step" else 1.0
     moved, held = bytes_per_step(env, rate, ring[0].nbytes // num_envs)
     held += ring[0].nbytes // num_envs * ring_size
+    env.close()
     details: dict[str, Any] = {"us": took.median, "spread": took.spread, "ends": rate, "bytes": moved}
-    if held * num_envs > torch.cuda.get_device_properties(0).L2_cache_size:  # else the cache is measured, not the memory
+    details["roofline"] = counted * ceiling / moved / 1e9
+    cache = torch.cuda.get_device_properties(0).L2_cache_size if device == "cuda" else 0
+    if held * num_envs > cache:  # else the cache is measured, not the memory
         speed = moved * num_envs / took.median * 1e6
         details |= {"TB_per_s": speed / 1e12, "percent_of_add": 100 * speed / ceiling}
-    figures.add(f"{name}.{variant}.{num_envs}", counted * num_envs / took.median / 1e3, "G steps/s", (name,), **details)
-    if "percent_of_add" in details:
-        figures.add(f"{name}.{variant}.{num_envs}.share", details["percent_of_add"], "% of add", (name,))
-    env.close()
-
-
-def peers(path: Path | None) -> None:
-    """CartPole in JAX, in a process of its own on the same card."""
-    command = [sys.executable, str(Path(__file__).parent / "peers" / "jax_cartpole.py")]
-    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    subprocess.run([*command, *(["--json", str(path)] if path else [])], env=environment, timeout=120, check=True)
+    return Rate(counted * num_envs / took.median * 1e6, details)
 
 
 def main() -> None:
@@ -151,23 +141,24 @@ def main() -> None:
     p.add_argument("--envs", nargs="*", default=list(ENVS), metavar="NAME")
     p.add_argument("--sizes", nargs="*", type=int, default=[FULL, 65_536, 4096], metavar="E")
     p.add_argument("--ring", type=int, default=8, help="number of action buffers")
-    p.add_argument("--no-peers", action="store_true", help="leave the JAX versions out")
+    p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     given = p.parse_args()
     figures = Figures("env_step", given.json)
-    ceiling = bandwidth()
+    ceiling = bandwidth(given.device)
     figures.add("add", ceiling / 1e12, "TB/s", ())
     for name in given.envs:
         for num_envs, variant in CASES:
-            if num_envs in given.sizes:
-                try:
-                    measure(figures, name, num_envs, variant, ceiling, given.ring)
-                except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
-                    figures.failed(f"{name}.{variant}.{num_envs}", error)
-    if not given.no_peers:
-        try:
-            peers(given.json)
-        except (subprocess.SubprocessError, OSError) as error:
-            figures.failed("peers", error)
+            if num_envs not in given.sizes:
+                continue
+            case = f"{name}.{variant}.{num_envs}"
+            try:
+                found = measure(name, num_envs, variant, ceiling, given.device, given.ring)
+            except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
+                figures.failed(case, error)
+                continue
+            figures.add(case, found.per_second / 1e9, "G steps/s", (name,), **found.details)
+            if "percent_of_add" in found.details:
+                figures.add(f"{case}.share", found.details["percent_of_add"], "% of add", (name,))
 
 
 if __name__ == "__main__":

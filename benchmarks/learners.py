@@ -1,18 +1,19 @@
 """Env steps per second of whole iterations: policies, environment and learning, each part a CUDA graph.
 
-PPO on CartPole: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64. A2C and DDPG as WarpDrive's own examples have them,
-whose networks share their hidden layers and rectify: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns
-once from as many transitions as an iteration has. All in TF32, truncated episodes bootstrapped. Capture and compilation are not
-counted. Parts are timed apart as well, which tells what to tune. A step of a game of many agents is one of them all.
+PPO on CartPole: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64; as it is by default, by PyTorch's operations (`torch`),
+and with the loss compiled (`compiled`). A2C and DDPG as WarpDrive's own examples have them, whose networks share their hidden
+layers and rectify: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns once from as many transitions as an
+iteration has. All in TF32, truncated episodes bootstrapped. Capture and compilation are not counted. Parts are timed apart as
+well, which tells what to tune. A step of a game of many agents is one of them all.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from measure import Figures, Timing, parser, timing
+from measure import Figures, parser, require_gpu, synchronize, wall_time
 
 
 class Case(NamedTuple):
@@ -29,9 +30,13 @@ def cases() -> Iterator[Case]:
     from gpuvec.learners import a2c, ddpg, ppo
 
     learned = ("collect", "estimate", "improve")
-    for num_envs, compiled in ((65_536, False), (16_384, False), (4096, False), (65_536, True)):
-        args: Any = ppo.Args(num_envs=num_envs, num_steps=32, compile=compiled)
-        yield Case(f"ppo.{num_envs}{'.compiled' if compiled else ''}", "CartPole-v1", args, learned)
+    ways: dict[str, dict[str, Any]] = {"": {}, ".torch": {"fused": False}, ".compiled": {"fused": False, "compile": True}}
+    for num_envs in (65_536, 16_384, 4096):
+        for way, given in ways.items():
+            if way == ".compiled" and num_envs < 65_536:  # to compile takes long
+                continue
+            args: Any = ppo.Args(num_envs=num_envs, num_steps=32, **given)
+            yield Case(f"ppo.{num_envs}{way}", "CartPole-v1", args, learned)
 
     for compiled in (False, True):
         end = ".compiled" if compiled else ""
@@ -57,21 +62,6 @@ def cases() -> Iterator[Case]:
         num_envs=10_000, num_steps=5, n_step=5, updates=1, minibatch=50_000, hidden=(32, 32), theta=0.15, learning_starts=0
     )
     yield Case("ddpg.pendulum.10000", "Pendulum-v1", args, ("collect", "remember", "improve"))
-
-
-def clock(call: Callable[[], object], iterations: int, repeats: int = 5) -> Timing:
-    """Microseconds per call, host and device, the device idle before and after."""
-    import torch
-
-    found = []
-    for _ in range(repeats):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(iterations):
-            call()
-        torch.cuda.synchronize()
-        found.append((time.perf_counter() - start) / iterations * 1e6)
-    return timing(found)
 
 
 def measure(figures: Figures, case: Case) -> None:
@@ -101,14 +91,14 @@ def measure(figures: Figures, case: Case) -> None:
     for _ in range(5):
         learner.iterate()
     of = (case.env, "vector", "learners")
-    once = clock(learner.iterate, 2, repeats=1).median
+    once = wall_time(learner.iterate, synchronize, 2, repeats=1).median
     iterations = max(3, min(50, int(400_000 / once)))
-    took = clock(learner.iterate, iterations)
+    took = wall_time(learner.iterate, synchronize, iterations)
     learner.read()  # which finds numbers that are not finite
     details = {"us": took.median, "spread": took.spread, "capture_s": ready, "GB": torch.cuda.max_memory_allocated() / 1e9}
     figures.add(case.name, args.batch_size / took.median, "M steps/s", of, T=args.num_steps, **details)
     for part, call in zip(case.parts, learner.parts, strict=True):
-        figures.add(f"{case.name}.{part}", clock(call, iterations, repeats=3).median, "us", of)
+        figures.add(f"{case.name}.{part}", wall_time(call, synchronize, iterations, repeats=3).median, "us", of)
     env.close()
 
 
@@ -120,6 +110,7 @@ def main() -> None:
     p.add_argument("--only", default="", metavar="TEXT", help="cases whose names contain it")
     p.add_argument("--no-compile", action="store_true", help="leave torch.compile of the losses out")
     given = p.parse_args()
+    require_gpu()
     figures = Figures("learners", given.json)
     import torch
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +34,13 @@ class Timing(NamedTuple):
 def timing(microseconds: Sequence[float]) -> Timing:
     """What several repetitions of one measurement say."""
     return Timing(statistics.median(microseconds), min(microseconds), max(microseconds))
+
+
+class Rate(NamedTuple):
+    """What a benchmark of steps found."""
+
+    per_second: float  # env steps, all agents of an env acting
+    details: dict[str, Any]
 
 
 class Figures:
@@ -57,6 +66,14 @@ class Figures:
             with self.path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
 
+    def peer(self, name: str, rate: float, unit: str, h200: float | None = None, **details: Any) -> None:
+        """A rate of another library; `h200` is the best that is known of it on one H200, in the same unit.
+
+        A rate far below that says more of the way it was asked for than of the library: it counts from about 0.9 on.
+        """
+        known = {} if h200 is None else {"h200": h200, "of_h200": rate / h200}
+        self.add(name, rate, unit, (), **known, **details)
+
     def failed(self, name: str, error: BaseException | str) -> None:
         """A measurement that did not come about; the others go on."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
@@ -71,6 +88,50 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=Path, metavar="PATH", help="append the figures there, one JSON object a line")
     return p
+
+
+def missing(*modules: str) -> str | None:
+    """What to say of those that are not installed; None if all are."""
+    names = [name for name in modules if name not in sys.modules and importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(names)}" if names else None
+
+
+def wall_time(call: Callable[[], Any], wait: Callable[[Any], object], calls: int = 10, repeats: int = 5) -> Timing:
+    """Time per call by the wall clock; `wait` gets what the last call returned, and comes back when it is done.
+
+    One round goes before those that count: it compiles, and spreads what is spread by use.
+    """
+    found = []
+    for _ in range(1 + repeats):
+        start = time.perf_counter()
+        for _ in range(calls):
+            last = call()
+        wait(last)
+        found.append((time.perf_counter() - start) / calls * 1e6)
+    return timing(found[1:])
+
+
+def require_gpu() -> None:
+    """Ends the program if there is no GPU that PyTorch can use."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("PyTorch finds no GPU: `gpuvec doctor` tells why. Where a benchmark has --device, it may be cpu.")
+
+
+def synchronize(_: object = None) -> None:
+    """Waits for the GPU, if there is one."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def device_time(enqueue: Callable[[], object], calls: int, device: str, replays: int = 10, repeats: int = 5) -> Timing:
+    """Time per call: of a GPU in a replayed graph, see `graph_time`; of a CPU by the wall clock."""
+    if device == "cuda":
+        return graph_time(enqueue, calls, replays, repeats)
+    return timing([us / calls for us in wall_time(enqueue, lambda _: None, replays, repeats)])
 
 
 def graph_time(enqueue: Callable[[], object], calls: int, replays: int = 10, repeats: int = 5) -> Timing:
@@ -125,14 +186,16 @@ def host_times(named: Mapping[str, Callable[[], object]], calls: int = 400, repe
     return found
 
 
-def bandwidth() -> float:
+def bandwidth(device: str = "cuda") -> float:
     """Bytes per second, read plus written, of `out = x + 1` from 1 GB to 1 GB: the ceiling for kernels that wait for memory.
 
-    A copy in a captured graph would be done by the copy engine, which is slower.
+    A copy in a captured graph would be done by the copy engine, which is slower. On a CPU a sixteenth as much.
     """
     import torch
 
-    x = torch.rand(250_000_000, device="cuda")
+    if device == "cuda":
+        require_gpu()
+    x = torch.rand(250_000_000 if device == "cuda" else 15_625_000, device=device)
     out = torch.empty_like(x)
-    microseconds = graph_time(lambda: torch.add(x, 1.0, out=out), calls=1, replays=20).median
+    microseconds = device_time(lambda: torch.add(x, 1.0, out=out), calls=1, device=device, replays=20).median
     return 2 * x.nbytes / microseconds * 1e6

@@ -2,7 +2,7 @@
 
 Solved is a mean over all environments of the last episode's return of 475, as for the peers; with T = 32 that takes 15
 iterations at least. Capture and compilation are not counted. What the schedule ends with is evaluated beside it, over 100
-episodes of the likeliest actions. `ppo.py` measures the throughput.
+episodes of the likeliest actions. `learners.py` measures the throughput.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Makes the record of a GPU run: what was measured, on what, and from which sources.
 
-    python benchmarks/record.py --figures figures.jsonl --tests tests.xml --to gpu-results/h200.json
+    python benchmarks/record.py --figures figures.jsonl --tests tests.xml --to gpu-results/h200.json --csv benchmarks/results
 
+With `--csv` each benchmark's figures are also written as a table, from which `figures.py` draws.
 A document quotes a figure by naming record and figure in a comment right behind it, on the same line:
 
     | CartPole-v1, 1 M envs | 49.8 G steps/s <!-- h200.json env_step.CartPole-v1.same_step.1048576 --> |
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import csv
 import datetime
 import hashlib
 import importlib.metadata
@@ -29,10 +31,11 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x",
-    "torch", "jax", "gymnasium", "gymnax",
+    "torch", "jax", "gymnasium", "gymnax", "jaxmarl", "vmas", "rl-warp-drive", "envpool",
 )  # fmt: skip
 AUTHORING = ("angles.py", "random.py")  # what environments call and kernels contain
 NOT_COMPILED = ("checks", "pictures")  # modules of gpuvec_envs that run on the host
+CURVES = ("solve", "time_to_return")  # benchmarks that write their curves into a CSV file of this name themselves
 IGNORED = ("ctx", "kind", "type_comment", "type_ignores")  # of a syntax tree: follows from the rest, or says nothing
 
 
@@ -148,12 +151,30 @@ def figures(file: Path) -> tuple[dict[str, Any], list[str]]:
     return found, failed
 
 
+def tables(record: dict[str, Any], folder: Path) -> None:
+    """A CSV file for each benchmark of a record: a row for each figure, with its details, device and commit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    of: dict[str, list[dict[str, Any]]] = {}
+    for full, figure in record["figures"].items():
+        benchmark, _, name = full.partition(".")
+        row = {"name": name, "value": figure["value"], "unit": figure["unit"], **figure["details"]}
+        of.setdefault(benchmark, []).append({**row, "device": record["device"], "commit": record["commit"]})
+    for benchmark, rows in of.items():
+        if benchmark not in CURVES:
+            columns = list(dict.fromkeys(name for row in rows for name in row))
+            with (folder / f"{benchmark}.csv").open("w", newline="") as file:
+                table = csv.DictWriter(file, columns)
+                table.writeheader()
+                table.writerows(rows)
+
+
 def main() -> None:
     """Writes the record."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--figures", type=Path, required=True)
     p.add_argument("--tests", type=Path, nargs="*", default=[])
     p.add_argument("--to", type=Path, required=True)
+    p.add_argument("--csv", type=Path, metavar="FOLDER", help="write the figures there as tables too")
     given = p.parse_args()
     measured, failed = figures(given.figures) if given.figures.exists() else ({}, ["nothing was measured"])
     record = {
@@ -168,6 +189,8 @@ def main() -> None:
     }
     given.to.parent.mkdir(parents=True, exist_ok=True)
     given.to.write_text(json.dumps(record, indent=1) + "\n")
+    if given.csv is not None:
+        tables(record, given.csv)
     print(f"{given.to}: {len(measured)} figures, {len(failed)} failed, tests {record['tests']}")
 
 

@@ -2,14 +2,14 @@
 
 Each seed has a process. The figure is the mean return of the policy's likeliest actions over 1,000 episodes of the
 environment as it is, whatever it was trained in. The curves, the mean returns of the episodes that ended in an iteration,
-go into one CSV file, from which `curves.py` draws.
+go into one CSV file, from which `figures.py` draws.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,14 +38,24 @@ POINTS = 200  # of a curve
 CURVES = Path(__file__).with_name("results") / "solve.csv"
 
 
+Point = tuple[int, str, str]
+"""Of a curve: env steps, seconds, the mean return of the episodes that ended in the iteration."""
+
+
 class Solved(NamedTuple):
     """What came of a training."""
 
     seed: int
     value: float  # mean return
-    curve: list[Mapping[str, float]]
+    curve: list[Point]
     to_bar: float  # env steps until the mean over all environments of the last episode's return was at the bar; nan if it was
     # never, or if training had an environment of its own
+
+
+def curve(history: Sequence[Mapping[str, float]]) -> list[Point]:
+    """About `POINTS` of the iterations in which episodes ended."""
+    ended = [m for m in history if not math.isnan(m["return"])]
+    return [(int(m["steps"]), f"{m['seconds']:.3f}", f"{m['return']:.6g}") for m in ended[:: max(1, len(ended) // POINTS)]]
 
 
 def solve(task: tuple[Goal, int, str]) -> Solved:
@@ -60,9 +70,7 @@ def solve(task: tuple[Goal, int, str]) -> Solved:
     result = train(args)
     value = float(evaluate(result.network, env, episodes=1000, seed=1000 + seed, device=device).mean())
     reached = (m["steps"] for m in result.history if m["last_return"] >= goal.bar and not args.params)
-    kept = [m for m in result.history if not math.isnan(m["return"])]
-    curve = [{name: m[name] for name in ("steps", "seconds", "return")} for m in kept[:: max(1, len(kept) // POINTS)]]
-    return Solved(seed, value, curve, next(reached, math.nan))
+    return Solved(seed, value, curve(result.history), next(reached, math.nan))
 
 
 def main() -> None:
@@ -85,8 +93,7 @@ def main() -> None:
         for goal in goals:
             solved = list(islice(ready, len(given.seeds)))
             for one in solved:
-                numbers = ((int(m["steps"]), f"{m['seconds']:.3f}", f"{m['return']:.6g}") for m in one.curve)
-                curves.writerows((goal.env, goal.algorithm, one.seed, *row) for row in numbers)
+                curves.writerows((goal.env, goal.algorithm, one.seed, *point) for point in one.curve)
             report(figures, goal, solved)
 
 

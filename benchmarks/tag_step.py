@@ -1,4 +1,4 @@
-"""Steps per second of the Tag games on a GPU, all agents acting, and the share of the memory's bandwidth that they use.
+"""Steps per second of the Tag games, all agents acting, and the share of the memory's bandwidth that they use.
 
 As `env_step.py` measures: steps in a CUDA graph, outputs in place, a ring of random actions, staggered ends, SAME_STEP with
 `final_obs`, full rules. A step counts once for all agents of an env. Bytes per step follow from the buffers; what one kernel
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from env_step import end_rate, stagger
-from measure import Figures, bandwidth, graph_time, parser
+from measure import Figures, Rate, bandwidth, device_time, parser, synchronize
 
 GRID, OPEN = "TagGridWorld-v0", "TagContinuous-v0"
 WIDE: dict[str, Any] = {"grid_length": 20.0, "max_acceleration": 0.1, "min_acceleration": -0.1, "max_turn": 2.356,
@@ -21,6 +21,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {  # {name: (environment, E,
     "grid.2000x5": (GRID, 2000, {"num_taggers": 4, "grid_length": 100}),
     "grid.2000x1000.partial": (GRID, 2000, {"num_taggers": 999, "grid_length": 100, "use_full_observation": False}),
     "open.2000x5": (OPEN, 2000, {"num_taggers": 2, "num_runners": 3, **WIDE}),
+    "open.4096x5": (OPEN, 4096, {"num_taggers": 2, "num_runners": 3, **WIDE}),
     "open.65536x5": (OPEN, 65_536, {"num_taggers": 2, "num_runners": 3, **WIDE}),
     "open.200000x5": (OPEN, 200_000, {"num_taggers": 2, "num_runners": 3, **WIDE}),
     "open.2000x105": (OPEN, 2000, {"num_taggers": 5, "num_runners": 100, **WIDE}),
@@ -28,6 +29,11 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {  # {name: (environment, E,
     "open.2000x110.nearest10": (
         OPEN, 2000,
         {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10, **WIDE},
+    ),
+    "open.50x10000.nearest10": (
+        OPEN, 50,
+        {"num_taggers": 100, "num_runners": 9900, "use_full_observation": False, "num_other_agents_observed": 10, **WIDE}
+        | {"grid_length": 200.0, "tagging_distance": 0.002},  # as many to the square as in the others
     ),
 }  # fmt: skip
 LIMIT = 500  # steps of an episode
@@ -57,24 +63,24 @@ def bytes_per_step(env: Any, rate: float, action: int) -> float:
     return moved + sum(size(b) * (rate if name == "final_obs" else 1) for name, b in layout.returned.items())
 
 
-def measure(figures: Figures, case: str, ceiling: float) -> None:
-    """One row."""
+def measure(name: str, num_envs: int, params: dict[str, Any], ceiling: float, device: str = "cuda") -> Rate:
+    """Env steps per second, `ceiling` being the memory's bytes per second."""
     import gymnasium
     import torch
 
     import gpuvec  # noqa: F401  # registers the environments
 
-    name, num_envs, params = CASES[case]
     torch.manual_seed(0)
-    options = {"device": "cuda", "output": "torch", "buffers": 1, "autoreset_mode": "SameStep", "max_episode_steps": LIMIT}
-    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, **options, **params)
+    options: dict[str, Any] = {"device": device, "output": "torch", "buffers": 1, "autoreset_mode": "SameStep"}
+    options |= {"max_episode_steps": LIMIT, **params}
+    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, **options)
     ring = actions(env, 8)
 
     def compiled(call: Any) -> float:
         """Seconds of the first call, which compiles the kernels."""
         start = time.perf_counter()
         call()
-        torch.cuda.synchronize()
+        synchronize()
         return time.perf_counter() - start
 
     compiling = {"reset_compile_s": compiled(lambda: env.reset(seed=0)), "compile_s": compiled(lambda: env.step(ring[0]))}
@@ -85,29 +91,34 @@ def measure(figures: Figures, case: str, ceiling: float) -> None:
         for buffer in ring:
             env.step(buffer)
 
-    took = graph_time(enqueue, calls=8, replays=3 if num_envs * env.num_agents > 300_000 else 25)
+    took = device_time(enqueue, calls=8, device=device, replays=3 if num_envs * env.num_agents > 300_000 else 25)
     rate = 0.5 * (before + end_rate(env, ring))
     moved = bytes_per_step(env, rate, ring[0].nbytes // num_envs)
-    speed = moved * num_envs / took.median * 1e6
-    details = {"us": took.median, "spread": took.spread, "ends": rate, "GB": moved * num_envs / 1e9, "TB_per_s": speed / 1e12}
-    details |= {"percent_of_add": 100 * speed / ceiling, **compiling}
-    figures.add(case, num_envs / took.median, "M steps/s", (name,), **details)
+    per_second = num_envs / took.median * 1e6
+    details = {"us": took.median, "spread": took.spread, "ends": rate, "GB": moved * num_envs / 1e9}
+    details |= {"agent_steps": per_second * env.num_agents / 1e6, "roofline": ceiling / moved / 1e6}
+    details |= {"TB_per_s": moved * per_second / 1e12, "percent_of_add": 100 * moved * per_second / ceiling, **compiling}
     env.close()
-    torch.cuda.empty_cache()
-    env._device.arrays.get_default_memory_pool().free_all_blocks()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        env._device.arrays.get_default_memory_pool().free_all_blocks()
+    return Rate(per_second, details)
 
 
 def main() -> None:
     """Measures all cases."""
     p = parser(__doc__)
     p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
+    p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     given = p.parse_args()
     figures = Figures("tag_step", given.json)
-    ceiling = bandwidth()
+    ceiling = bandwidth(given.device)
     figures.add("add", ceiling / 1e12, "TB/s", ())
     for case in given.cases:
+        name, num_envs, params = CASES[case]
         try:
-            measure(figures, case, ceiling)
+            found = measure(name, num_envs, params, ceiling, given.device)
+            figures.add(case, found.per_second / 1e6, "M steps/s", (name,), **found.details)
         except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
             figures.failed(case, error)
 

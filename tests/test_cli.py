@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
-from gpuvec.cli import main
+from gpuvec.cli import bench, main
 from gpuvec.cli.eval import interval
 from gpuvec.cli.progress import Progress
 from gpuvec.errors import StateError
@@ -194,6 +194,28 @@ class TestEnvs:
         assert "gravity=3.7" in row.split()
 
 
+class TestBench:
+    def test_lists_every_benchmark(self, capfd: pytest.CaptureFixture[str]) -> None:
+        assert main(["bench", "--list"]) == 0
+        listed = {line.split()[0] for line in capfd.readouterr().out.splitlines()}
+        folder = Path(__file__).resolve().parents[1] / "benchmarks"
+        written = {file.stem for file in folder.glob("*.py") if 'Figures("' in file.read_text()}
+        assert written
+        assert written <= listed
+
+    def test_an_unknown_one_is_explained(self, capfd: pytest.CaptureFixture[str]) -> None:
+        assert main(["bench", "env_stop"]) == 2
+        assert "there is no benchmark called env_stop; there are env_step, " in capfd.readouterr().err
+
+    def test_without_a_checkout_it_says_where_they_are(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(bench, "__file__", str(tmp_path / "lib/site-packages/gpuvec/cli/bench.py"))
+        monkeypatch.chdir(tmp_path)
+        assert main(["bench"]) == 1
+        assert "Run `gpuvec bench` in a checkout of gpuvec" in capsys.readouterr().err
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys\nfrom gpuvec.cli import main\n"
@@ -211,7 +233,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert not stop.value.code
     printed = capsys.readouterr().out
-    assert all(command in printed for command in ("train", "eval", "envs", "doctor"))
+    assert all(command in printed for command in ("train", "eval", "envs", "doctor", "bench"))
 
 
 def test_a_number_that_an_iteration_lacks_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:

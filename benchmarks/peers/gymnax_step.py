@@ -1,0 +1,73 @@
+"""gymnax: CartPole, Acrobot and Pendulum, mapped over the environments, in the modes of `jax_modes.py`.
+
+It resets an environment in the step in which it ends, draws a start for every environment in every step, and returns the last
+observation of all, as SAME_STEP does. Actions are drawn with one key for all, which favours it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from measure import Figures, missing, parser
+
+SIZES = (4096, 65_536, 1_048_576)
+H200 = {  # {mode: {E: M steps/s}} on one H200, gymnax 1.0.1 and jax 0.11.2
+    "CartPole-v1": {
+        "step": {4096: 60.5, 65_536: 930.0, 1_048_576: 12_600.0},
+        "random": {4096: 58.6, 65_536: 860.0, 1_048_576: 12_800.0},
+        "scan": {4096: 460.0, 65_536: 4600.0, 1_048_576: 28_000.0},
+    },
+    "Pendulum-v1": {
+        "step": {4096: 61.7, 65_536: 960.0, 1_048_576: 7000.0},
+        "random": {4096: 58.5, 65_536: 970.0, 1_048_576: 14_300.0},
+        "scan": {4096: 530.0, 65_536: 6900.0, 1_048_576: 28_500.0},
+    },
+    "Acrobot-v1": {},
+}
+
+
+def envs_of(name: str, num_envs: int) -> Any:
+    """So many environments of that name."""
+    import gymnax
+    import jax
+    from jax_modes import Envs
+
+    env, params = gymnax.make(name)
+    space = env.action_space(params)
+    _, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(jax.random.key(0), num_envs), params)
+
+    def draw(key: Any) -> Any:
+        if hasattr(space, "n"):
+            return jax.random.randint(key, (num_envs,), 0, space.n)
+        return jax.random.uniform(key, (num_envs, *space.shape), minval=space.low, maxval=space.high)
+
+    def step(state: Any, key: Any, actions: Any) -> Any:
+        keys = jax.random.split(key, num_envs)
+        obs, state, reward, *others = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, actions, params)
+        return state, reward, (obs, reward, *others)
+
+    return Envs(state, step, draw, jax.random.key(1))
+
+
+def main() -> None:
+    """Measures all environments and sizes."""
+    p = parser(__doc__)
+    p.add_argument("--envs", nargs="*", default=list(H200), choices=list(H200), metavar="NAME")
+    p.add_argument("--sizes", nargs="*", type=int, default=list(SIZES), metavar="E")
+    given = p.parse_args()
+    figures = Figures("peers", given.json)
+    if problem := missing("jax", "gymnax"):
+        figures.failed("gymnax", problem)
+        return
+    from jax_modes import report
+
+    for name in given.envs:
+        for num_envs in given.sizes:
+            report(figures, f"gymnax.{name}", num_envs, envs_of(name, num_envs), H200[name])
+
+
+if __name__ == "__main__":
+    main()
