@@ -142,6 +142,19 @@ def intermediate(
     return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=form, launch_bounds=bounds)[0]
 
 
+def external(function: Any, arguments: str, name: str, cc: tuple[int, int]) -> bytes:
+    """A device function as LTO-IR, with C's calling convention, for kernels in CUDA C++ to be linked with.
+
+    It takes `arguments` such as "int64 uint32*", addresses with a star, and gives an int32.
+    """
+    from numba.cuda import types
+
+    kinds = ((getattr(types, kind.rstrip("*")), kind.endswith("*")) for kind in arguments.split())
+    signature = types.int32(*(types.CPointer(kind) if pointer else kind for kind, pointer in kinds))
+    code, _ = cuda.compile(function, signature, cc=cc, device=True, abi="c", abi_info={"abi_name": name}, output="ltoir")
+    return bytes(code)
+
+
 def link(ltoir: Any, cc: tuple[int, int], logged: bool = False) -> Binary:
     """LTO-IR of one kernel as machine code for compute capability `cc`; if `logged`, anew, as one from the cache has no log."""
     from cuda.core import Linker, LinkerOptions, ObjectCode

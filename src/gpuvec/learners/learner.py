@@ -53,6 +53,7 @@ class Learner:
         self.rollout.begin(args.seed)
         for policy in self.policies.values():
             policy.begin()
+        self._play = self.policies[ALL].player(self.rollout) if ALL in self.policies else None
         self._run: Callable[[Callable[[], None]], Callable[[], None]] = lambda part: part
 
     @property
@@ -68,10 +69,13 @@ class Learner:
     @torch.no_grad()
     def collect(self) -> None:
         """T steps of each environment."""
-        self.rollout.turn()
-        for t in range(self.args.num_steps):
-            self.rollout.step(t, self.act(t))
-        self.rollout.share()
+        if self._play is not None:
+            self._play()
+        else:
+            self.rollout.turn()
+            for t in range(self.args.num_steps):
+                self.rollout.step(t, self.act(t))
+            self.rollout.share()
         for policy in self.policies.values():
             policy.look_at_rollout()
 
@@ -95,7 +99,8 @@ class Learner:
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # how Inductor tells of a choice it made
-            recorded = {part: capture(part, self.args.device, generators, version) for part in self._functions()}
+            functions = [*self._functions(), *([self._whole] if self._at_once else [])]
+            recorded = {part: capture(part, self.args.device, generators, version) for part in functions}
         self._run = recorded.__getitem__
         self.load_state_dict(saved)
 
@@ -107,8 +112,22 @@ class Learner:
     def _functions(self) -> list[Callable[[], None]]:
         return [self.collect, *(part for policy in self.policies.values() for part in policy.parts)]
 
+    @property
+    def _at_once(self) -> bool:
+        """Whether all parts of an iteration follow each other, whatever the iteration, so that one graph holds them."""
+        return len(self.policies) == 1 and all(policy.at_once for policy in self.policies.values())
+
+    def _whole(self) -> None:
+        for part in self._functions():
+            part()
+
     def iterate(self) -> None:
         """One iteration; waits for nothing."""
+        if self._at_once:
+            self.policy.prepare(self.iteration)
+            self._run(self._whole)()
+            self.iteration += 1
+            return
         self._run(self.collect)()
         for policy in self.policies.values():
             for part in policy.prepare(self.iteration):

@@ -84,7 +84,8 @@ class OnPolicy(Policy):
             **rows._asdict(), action=action.new_zeros((T, *action.shape)), log_prob=log_prob,
             value=torch.zeros(T + 1, R, device=device), advantage=advantage, target=target,
         )  # fmt: skip
-        self.at_once = hasattr(self.network.body, "both")  # whether V comes with the policy
+        self.value_with_policy = hasattr(self.network.body, "both")  # whether V comes with the policy
+        self.valued = False  # whether V of all that was seen is there when `estimate` begins
         self.truncations = seat.truncations
         self.episodes = Episodes.of(R, device)
         self.advantage = Advantage(device, args.gamma, args.gae_lambda)
@@ -114,7 +115,7 @@ class OnPolicy(Policy):
     def act(self, t: int, began: Tensor) -> Tensor:
         """Draws."""
         s, net = self.storage, self.network
-        if self.at_once:
+        if self.value_with_policy:
             policy, value = net.both(s.obs[t])
             s.value[t].copy_(value)
         else:
@@ -131,9 +132,10 @@ class OnPolicy(Policy):
     def estimate(self) -> None:
         """Advantages and targets, from V of each step's true successor: a truncated episode's final observation counts."""
         s, over = self.storage, self.rows.over
-        unknown = slice(-1, None) if self.at_once else slice(None)
-        s.value[unknown] = self.network.value(s.obs[unknown])
-        self.value_truncated()
+        if not self.valued:
+            unknown = slice(-1, None) if self.value_with_policy else slice(None)
+            s.value[unknown] = self.network.value(s.obs[unknown])
+            self.value_truncated()
         reward = s.reward * self.args.reward_scale
         if self.return_scale is not None:
             reward = self.return_scale(reward, over, s.mask)

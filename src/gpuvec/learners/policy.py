@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.guard import Guard
-from gpuvec.learners.rollouts.rollout import Rows
+from gpuvec.learners.rollouts.rollout import Rollout, Rows
 from gpuvec.learners.sampling import Sampler
 
 
@@ -37,6 +37,7 @@ class Policy:
     network: Any  # a module, and `players.Acting`
     guard: Guard
     parts: tuple[Callable[[], None], ...] = ()  # what may follow a rollout
+    at_once = False  # whether these are what follows each, so that rollout and parts are worth being one graph
 
     def __init__(self, args: TrainingArgs, seat: Seat) -> None:
         self.args, self.rows, self.each = args, seat.rows, seat.each
@@ -53,6 +54,10 @@ class Policy:
         an episode begins with this step.
         """
         raise NotImplementedError
+
+    def player(self, rollout: Rollout) -> Callable[[], None] | None:
+        """What plays whole rollouts in place of `act`, by one for all agents; None if there is nothing like it."""
+        return None
 
     def look_at_rollout(self) -> None:
         """After the last step of a rollout, within the part that played it."""

@@ -2,17 +2,24 @@
 
 Rollouts and estimates are those of `on_policy`; what is learned from each is here: epochs x minibatches of Adam on the
 clipped surrogate, the value loss and the entropy. The settings, `Args`, are in `args.ppo`, the objective is in `ppo_loss`.
+Where a GPU and a small perceptron allow it, kernels of `fused` do the same in place of torch's operations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 
 from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.fused.choice import fused_update
 from gpuvec.learners.networks.actor_critic import Body
-from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.on_policy import PLAYED, OnPolicy
 from gpuvec.learners.policy import Seat
 from gpuvec.learners.ppo_loss import Batch, loss
+from gpuvec.learners.rollouts.rollout import Rollout
 from gpuvec.learners.training import Result, train
 
 __all__ = ["PPO", "Args", "Result", "train"]
@@ -28,14 +35,59 @@ class PPO(OnPolicy):
 
     def __init__(self, args: Args, seat: Seat, body: Body | None = None) -> None:
         super().__init__(args, seat, loss, body)
+        self.stream = seat.stream
+        storage, scalars = self.storage, (self.learning_rate, self.entropy_weight, self.rounds)
+        self._fused = fused_update(args, self.network, self.optimizer, storage.reward, storage.mask is not None, *scalars)
+        self._estimate: Any = None  # the fused one, where rollouts are fused
+
+    def player(self, rollout: Rollout) -> Callable[[], None] | None:
+        """The fused rollout, of environments with one agent that no wrapper stands before."""
+        env = rollout.env
+        if self._fused is None or env.unwrapped is not env or rollout.agents is not None:
+            return None
+        from gpuvec.learners.fused.estimate import Estimate
+        from gpuvec.learners.fused.rollout import Play
+
+        update, s = self._fused, self.storage
+        play = Play(update.shape, update.parameters, rollout, self.rounds, self.args.seed, self.stream)
+        if self.return_scale is None:
+            self._estimate = Estimate(update.shape, self.args, self.storage.reward.shape[1], update.records, self.rounds)
+        self.valued = self.at_once = True
+        return partial(play, s.action, s.log_prob, s.value, self.last_value)
+
+    @torch.no_grad()
+    def look_at_rollout(self) -> None:
+        """Whether it is finite; the fused estimate tells that."""
+        if self._estimate is None:
+            super().look_at_rollout()
+
+    @torch.no_grad()
+    def estimate(self) -> None:
+        """As by torch's operations, or fused."""
+        if self._estimate is None:
+            super().estimate()
+        else:
+            self._estimate(self.storage, self.last_value, self.episodes, self.metrics[: len(PLAYED)], self.guard.found)
 
     def improve(self) -> None:
         """Epochs of minibatches, in an order drawn anew for each epoch."""
+        s, learned = self.storage, self.metrics[-len(self.learned) :]
+        if self._fused is not None:
+            if self._estimate is None:
+                self._fused.pack(s)
+            self._fused(s, learned, self.guard.found[-2:])
+            return
+        learned.zero_()
+        self._improve()
+        if self.network.normalizer is not None:  # not before: ratios are to policies of the same observations
+            self.network.normalizer.update(s.obs[:-1], s.mask)
+        self.look_back()
+
+    def _improve(self) -> None:
         s, a = self.storage, self.args
         rollout = Batch(s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
         samples = s.reward.numel()
         learned = self.metrics[-len(self.learned) :]
-        learned.zero_()
         far = torch.zeros((), device=a.device)
         for _ in range(a.epochs):
             # Sorting random keys: a permutation without a host synchronisation.
@@ -49,6 +101,3 @@ class PPO(OnPolicy):
                 norm = self.update(value)
                 learned += torch.cat([metrics, norm.view(1)])
         learned /= a.epochs * a.minibatches
-        if self.network.normalizer is not None:  # not before: ratios are to policies of the same observations
-            self.network.normalizer.update(s.obs[:-1], s.mask)
-        self.look_back()

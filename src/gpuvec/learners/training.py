@@ -110,6 +110,9 @@ def train(
             if reached:
                 break
         networks = {role: p.network for role, p in learner.policies.items() if hasattr(p, "network")}
+        for network in networks.values():
+            for p in network.parameters():  # of which fused kernels have views with gaps
+                p.data = p.data.contiguous()
         return Result(plan, networks, history, learner.state_dict())
 
 

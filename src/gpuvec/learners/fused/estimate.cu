@@ -1,0 +1,166 @@
+// How good the steps of a rollout were, and what is told of it: a thread goes back over a row's steps.
+//
+// Generalised advantages and targets, as in rollouts/advantage.py; the samples' records, see gradient.cu; returns and lengths of episodes,
+// as in rollouts/episodes.py; rows with numbers that are not finite. Blocks leave what they summed up, and the last one adds that up in
+// its order, so no sum hangs on chance.
+//
+// Given before: FEATURES, ACTIONS, GAUSSIAN, RECORD, THREADS, Batch.
+#include "tensor_core.cuh"
+
+constexpr int AHEAD = 16;  // steps that are read before any is added up
+constexpr int LOG_PROB = FEATURES + ACTIONS, LOOKS = 4;
+constexpr int BLANK = 0x7FFFFFFF;
+
+struct Found {
+    float rows, episodes, returns, lengths, last, mean_advantage, spread_advantage, mean_target, spread_target;
+    int odd[LOOKS];  // the lowest row with a reward, log-probability, value or advantage that is not finite
+};
+
+struct Step {
+    float reward, value, last, log_prob;
+    bool terminated, ended;
+};
+
+// Sums over the threads of a block, for all of them.
+template <typename T, typename F> __device__ __forceinline__ T over_block(T x, F both) {
+    __shared__ T parts[THREADS / 32];
+#pragma unroll
+    for (int other = 1; other < 32; other *= 2) x = both(x, __shfl_xor_sync(~0u, x, other));
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5] = x;
+    __syncthreads();
+    x = parts[0];
+#pragma unroll
+    for (int w = 1; w < THREADS / 32; w++) x = both(x, parts[w]);
+    return x;
+}
+template <typename T> __device__ __forceinline__ T sum(T x) {
+    return over_block(x, [](T a, T b) { return a + b; });
+}
+__device__ __forceinline__ int lowest(int x) {
+    return over_block(x, [](int a, int b) { return min(a, b); });
+}
+
+__device__ __forceinline__ void finish(const Batch& b) {
+    double rows = 0, episodes = 0, returns = 0, lengths = 0, last = 0, advantage = 0, target = 0;
+    int odd[LOOKS] = {BLANK, BLANK, BLANK, BLANK};
+    const Found* found = (const Found*)b.found;
+    for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
+        const Found f = found[k];
+        rows += f.rows, episodes += f.episodes, returns += f.returns, lengths += f.lengths, last += f.last;
+        advantage += f.rows * f.mean_advantage, target += f.rows * f.mean_target;
+#pragma unroll
+        for (int j = 0; j < LOOKS; j++) odd[j] = min(odd[j], f.odd[j]);
+    }
+    rows = sum(rows), episodes = sum(episodes), returns = sum(returns), lengths = sum(lengths), last = sum(last);
+    const double mean_advantage = sum(advantage) / rows, mean_target = sum(target) / rows;
+    double of_advantage = 0, of_target = 0;
+    for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
+        const Found f = found[k];
+        const double a = f.mean_advantage - mean_advantage, t = f.mean_target - mean_target, count = f.rows * b.steps;
+        of_advantage += f.spread_advantage + count * a * a, of_target += f.spread_target + count * t * t;
+    }
+    of_advantage = sum(of_advantage), of_target = sum(of_target);
+#pragma unroll
+    for (int j = 0; j < LOOKS; j++) {
+        const int row = lowest(odd[j]);
+        if (threadIdx.x == 0) b.odd[j] = row == BLANK ? -1 : row;
+    }
+    if (threadIdx.x == 0) {
+        b.metrics[0] = episodes, b.metrics[1] = returns / episodes, b.metrics[2] = lengths / episodes, b.metrics[3] = last / rows;
+        b.metrics[4] = 1.0 - of_advantage / of_target;  // target - value is the advantage
+        *b.iteration += 1, *b.arrived = 0;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_constant__ Batch b) {
+    __shared__ bool closes;
+    launch_next();
+    wait_for_earlier();
+    const i64 e = (i64)blockIdx.x * THREADS + threadIdx.x;
+    const bool mine = e < b.rows;
+    const float gamma = (float)b.gamma, decay = (float)(b.gamma * b.lambda), factor = (float)b.reward_scale;
+    Found f = {};
+#pragma unroll
+    for (int j = 0; j < LOOKS; j++) f.odd[j] = BLANK;
+    float mean[2] = {}, spread[2] = {};
+    if (mine) {
+        float total = 0.0f, after = b.value[b.steps * b.rows + e], done = 0.0f, rest = 0.0f, pivot[2], sums[2] = {}, squares[2] = {};
+        int episodes = 0, length = 0;
+        bool odd[LOOKS] = {false, false, !isfinite(after), false};
+        for (int t = (int)b.steps; t > 0;) {
+            const int count = t >= AHEAD ? AHEAD : 1;
+            Step steps[AHEAD];
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++)
+                if (k < count) {
+                    const i64 at = (t - 1 - k) * b.rows + e;
+                    steps[k] = {b.reward[at], b.value[at], b.last_value[at], b.log_prob[at], b.terminated[at], b.ended[at]};
+                }
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++)
+                if (k < count) {
+                    const Step s = steps[k];
+                    const i64 at = (t - 1 - k) * b.rows + e;
+                    const float following = s.terminated ? 0.0f : s.ended ? s.last : after;  // chosen, not multiplied: it may be nan
+                    const float delta = factor * s.reward + gamma * following - s.value;
+                    total = s.ended ? delta : delta + decay * total, after = s.value;
+                    const float both[2] = {total, total + s.value};
+                    b.advantage[at] = both[0], b.target[at] = both[1];
+                    float r[RECORD] = {};
+#pragma unroll
+                    for (int j = 0; j < FEATURES; j++) r[j] = b.obs[at * FEATURES + j];
+#pragma unroll
+                    for (int j = 0; j < ACTIONS; j++)
+                        r[FEATURES + j] = GAUSSIAN ? ((const float*)b.action)[at * ACTIONS + j] : (float)((const i64*)b.action)[at * ACTIONS + j];
+                    r[LOG_PROB] = s.log_prob, r[LOG_PROB + 1] = both[0], r[LOG_PROB + 2] = both[1];
+#pragma unroll
+                    for (int j = 0; j < RECORD / 4; j++) ((float4*)b.records)[at * (RECORD / 4) + j] = make_float4(r[4 * j], r[4 * j + 1], r[4 * j + 2], r[4 * j + 3]);
+#pragma unroll
+                    for (int j = 0; j < 2; j++) {
+                        if (t == b.steps && k == 0) pivot[j] = both[j];
+                        const float x = both[j] - pivot[j];
+                        sums[j] += x, squares[j] += x * x;
+                    }
+                    if (s.ended) length = episodes == 0 ? t - k : length, episodes++;
+                    if (episodes) done += s.reward;
+                    else rest += s.reward;
+                    odd[0] |= !isfinite(s.reward), odd[1] |= !isfinite(s.log_prob), odd[2] |= !isfinite(s.value), odd[3] |= !isfinite(total);
+                }
+            t -= count;
+        }
+        const bool any = episodes > 0;
+        const float returns = any ? b.running_return[e] + done : 0.0f, lengths = any ? b.running_length[e] + length : 0.0f;
+        const float last = any ? returns / episodes : b.last_return[e];
+        b.last_return[e] = last;
+        b.running_return[e] = (any ? 0.0f : b.running_return[e]) + rest;
+        b.running_length[e] = (any ? 0.0f : b.running_length[e]) + (float)(b.steps - length);
+        f.rows = 1.0f, f.episodes = (float)episodes, f.returns = returns, f.lengths = lengths, f.last = last;
+#pragma unroll
+        for (int j = 0; j < 2; j++) mean[j] = pivot[j] + sums[j] / b.steps, spread[j] = fmaxf(squares[j] - sums[j] * sums[j] / b.steps, 0.0f);
+#pragma unroll
+        for (int j = 0; j < LOOKS; j++) f.odd[j] = odd[j] ? (int)e : BLANK;
+    }
+    f.rows = sum(f.rows), f.episodes = sum(f.episodes), f.returns = sum(f.returns), f.lengths = sum(f.lengths), f.last = sum(f.last);
+    float off[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const float whole = sum(mean[j]) / f.rows;
+        off[j] = mean[j] - whole;
+        spread[j] = sum(mine ? spread[j] + (float)b.steps * off[j] * off[j] : 0.0f);
+        mean[j] = whole;
+    }
+    f.mean_advantage = mean[0], f.spread_advantage = spread[0], f.mean_target = mean[1], f.spread_target = spread[1];
+#pragma unroll
+    for (int j = 0; j < LOOKS; j++) f.odd[j] = lowest(f.odd[j]);
+    if (threadIdx.x == 0) {
+        ((Found*)b.found)[blockIdx.x] = f;
+        __threadfence();
+        closes = atomicAdd((u32*)b.arrived, 1u) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (closes) {
+        __threadfence();
+        finish(b);
+    }
+}

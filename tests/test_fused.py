@@ -1,0 +1,371 @@
+"""The fused update of PPO against plain ones: the objective's gradient in float64, Adam in float64, orders that are orders."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from contextlib import closing
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.vector import AutoresetMode
+
+torch = pytest.importorskip("torch")
+
+from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.captured.optimizer import adam
+from gpuvec.learners.captured.settings import settings
+from gpuvec.learners.fused.shape import Shape, shape_of, views
+from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
+from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
+from gpuvec.learners.on_policy import OnPolicy, Storage
+from gpuvec.learners.ppo_loss import Batch, loss
+from gpuvec.learners.rollouts.episodes import Episodes
+from gpuvec.learners.training import learner_of, train
+
+BOX = Box(-1.0, 1.0, (3,))
+CASES = {  # name: (features, action space, settings, whether agents leave)
+    "cartpole": (4, Discrete(2), {"hidden": (64, 64)}, False),
+    "gaussian": (3, BOX, {"hidden": (64, 64)}, False),
+    "clipped value": (4, Discrete(2), {"hidden": (64, 64), "clip_value": True}, False),
+    "agents that leave": (8, Discrete(5), {"hidden": (32, 32)}, True),
+    "heads, one layer": (21, MultiDiscrete([3, 4, 5]), {"hidden": (48,)}, False),
+    "rectified": (15, Discrete(32), {"hidden": (64, 32), "unit": "relu"}, False),
+    "wide": (17, BOX, {"hidden": (128, 128)}, True),
+    "widest": (64, Discrete(32), {"hidden": (128, 100)}, False),
+}
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def network_of(features, space, args):
+    """With weights that no layer is small or symmetric by."""
+    with first_weights(args.seed):
+        body = Separate(features, outputs_of(space), args.hidden, args.init, args.unit)
+        network = ActorCritic(Box(-np.inf, np.inf, (features,)), space, body)
+        with torch.no_grad():
+            for p in network.parameters():
+                p.add_(0.1 * torch.randn(p.shape))
+            for last in (body.actor[-1], body.critic[-1]):
+                last.weight.mul_(3.0)
+    return network
+
+
+def rollout_of(network, features, steps, rows, leave, generator, ratios=(0.5, 0.75, 0.85, 1.15, 1.25, 2.0)):
+    """A rollout of which the network has moved away by ratios between each pair of `ratios`."""
+    device = generator.device
+
+    def normal(*shape):
+        return torch.randn(shape, device=device, generator=generator)
+
+    obs = normal(steps + 1, rows, features)
+    with torch.no_grad():
+        policy = network.policy(obs[:-1])
+        mode = policy.mode()
+        action = mode
+        if mode.dtype == torch.int64:
+            sizes = network.sizes or (policy.logits.shape[-1],)
+            drawn = [torch.randint(n, (steps, rows), device=device, generator=generator) for n in sizes]
+            action = torch.stack(drawn, -1) if network.sizes else drawn[0]
+        else:
+            action = mode + normal(*mode.shape)
+        log_prob, _ = policy.log_prob_and_entropy(action)
+        low, high = torch.tensor(ratios, device=device).view(-1, 2).T
+        band = torch.randint(len(low), (steps, rows), device=device, generator=generator)
+        at = torch.rand(steps, rows, device=device, generator=generator)
+        ratio = low[band] + (high - low)[band] * at
+        value = network.value(obs)
+    # Gradients that hang together, as those of a game do: of noise alone the mean would vanish, and roundings would not.
+    discrete = action.dtype == torch.int64
+    worth = torch.linspace(-1.0, 1.0, 32, device=device).roll(7)[action] if discrete else action - mode
+    worth = worth.sum(-1) if worth.dim() > 2 else worth
+    advantage = 2.0 * worth * (1.0 + 0.5 * obs[:-1, :, 0]) + 0.3 * normal(steps, rows) + 0.7
+    far = torch.rand(value.shape, device=device, generator=generator)
+    far = torch.where(far < 0.5, 0.05 + 0.2 * far, 0.2 + 0.2 * far)  # to both sides of the clip, and not at it
+    value = value + far * torch.sign(normal(*value.shape) + obs[:, :, 0])
+    mask = torch.rand(steps, rows, device=device, generator=generator) < 0.7 if leave else None
+    flags = torch.zeros(steps, rows, dtype=torch.bool, device=device)
+    target = advantage + value[:-1]
+    before = log_prob - ratio.log()
+    return Storage(obs, action, before, normal(steps, rows), flags, flags, obs[1:], value, advantage, target, mask)
+
+
+def vector(network):
+    return torch.cat([p.detach().flatten() for p in network.parameters()])
+
+
+def told_by(gpu):
+    return torch.zeros(6, dtype=torch.float64, device=gpu), torch.zeros(2, dtype=torch.int64, device=gpu)
+
+
+def apart(found, wanted):
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm().clamp(min=1e-12))
+
+
+def updater(case, gpu, samples, **given):
+    from gpuvec.learners.fused.update import Update
+
+    features, space, more, leave = case
+    args = Args(device=f"{gpu}:0", num_envs=samples, num_steps=1, **(more | given)).resolved(f"{gpu}:0")
+    network = network_of(features, space, args).to(gpu)
+    rate, weight = torch.tensor(args.learning_rate, device=gpu), torch.tensor(args.entropy_weight, device=gpu)
+    optimizer = adam(network.parameters(), rate, eps=1e-5)
+    shape = shape_of(network, args, leave)
+    assert isinstance(shape, Shape), shape
+    iteration = torch.zeros((), dtype=torch.int64, device=gpu)
+    return args, network, Update(shape, args, network, optimizer, samples, rate, weight, iteration)
+
+
+@pytest.mark.gpu
+@every_case
+def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
+    steps, rows = 7, 563  # no multiple of a tile
+    args, network, update = updater(case, gpu, steps * rows, epochs=1, minibatches=1, max_grad_norm=0.3)
+    generator = torch.Generator(gpu).manual_seed(3)
+    storage = rollout_of(network, case[0], steps, rows, case[3], generator)
+    s = storage
+    fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
+
+    def by_torch(network, kind):
+        batch = Batch(*(x if x is None else (x.to(kind) if x.is_floating_point() else x).flatten(0, 1) for x in fields))
+        value, metrics = loss(network, batch, args, args.entropy_weight)
+        names = [name for name, _ in network.named_parameters()]
+        return dict(zip(names, torch.autograd.grad(value, list(network.parameters())), strict=True)), metrics
+
+    exact = copy.deepcopy(network).double()
+    gradient, metrics = by_torch(exact, torch.float64)
+    with settings(args.device, 1):
+        tf32, _ = by_torch(network, torch.float32)  # whose operands are rounded alike
+
+    learned, odd = told_by(gpu)
+    update.pack(storage)
+    update(storage, learned, odd)
+
+    found = views(update.shape, network, update.gradient)
+    whole, rough, fused = (torch.cat([g[name].flatten() for name in gradient]) for g in (gradient, tf32, found))
+    assert apart(fused, whole) < max(1e-3, 1.5 * apart(rough, whole))
+    for name, wanted in gradient.items():
+        assert apart(found[name], wanted) < max(2e-3, 2.0 * apart(tf32[name], wanted)), name
+    norm = whole.norm()
+    torch.testing.assert_close(learned[:5], metrics, rtol=3e-3, atol=1e-3)
+    torch.testing.assert_close(learned[5], norm, rtol=1e-3, atol=0.0)
+    assert norm > args.max_grad_norm  # so that it was clipped
+
+    for name, p in exact.named_parameters():  # Adam by the gradient that was found
+        p.grad = found[name].double() * min(1.0, args.max_grad_norm / (float(learned[5]) + 1e-6))
+    torch.optim.Adam(exact.parameters(), args.learning_rate, eps=1e-5).step()
+    for (name, p), wanted in zip(network.named_parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(p.double(), wanted, rtol=1e-5, atol=1e-6, msg=name)
+    assert update.steps == 1
+    assert odd.tolist() == [-1, -1]
+    filled = torch.zeros_like(update.parameters)
+    for x in views(update.shape, network, filled).values():
+        x.fill_(1.0)
+    assert not update.parameters[filled == 0].any()  # what fills up the rows stays zero
+
+
+@pytest.mark.gpu
+def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
+    from gpuvec.learners.fused.update import Update
+
+    case, samples = CASES["cartpole"], 4096
+    args, network, update = updater(case, gpu, samples, epochs=4, minibatches=4)
+    assert isinstance(update, Update)
+    storage = rollout_of(network, case[0], 8, 512, False, torch.Generator(gpu).manual_seed(5), ratios=(0.95, 1.05))
+    plain = copy.deepcopy(network)
+    optimizer = torch.optim.Adam(plain.parameters(), args.learning_rate, eps=1e-5)
+    before = vector(network)
+    for _ in range(args.epochs):
+        order = torch.randperm(samples, device=gpu)
+        fields = (storage.obs[:-1], storage.action, storage.log_prob, storage.value[:-1], storage.advantage, storage.target)
+        for rows in order.chunk(args.minibatches):
+            value, _ = loss(plain, Batch(*(x.flatten(0, 1)[rows] for x in fields)), args, args.entropy_weight)
+            optimizer.zero_grad()
+            value.backward()
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), args.max_grad_norm)
+            optimizer.step()
+    learned, odd = told_by(gpu)
+    update.pack(storage)
+    update(storage, learned, odd)
+    after, other = (vector(n) - before for n in (network, plain))
+    assert update.steps == 16
+    assert float(torch.nn.functional.cosine_similarity(after, other, dim=0)) > 0.9  # other minibatches, the same way
+    assert apart(after.norm(), other.norm()) < 0.1
+
+
+@pytest.mark.gpu
+def test_a_repeated_update_gives_the_same_bits(gpu) -> None:
+    found = []
+    for _ in range(2):
+        _, network, update = updater(CASES["clipped value"], gpu, 6000, epochs=2, minibatches=3)
+        storage = rollout_of(network, 4, 10, 600, False, torch.Generator(gpu).manual_seed(1))
+        update.pack(storage)
+        update(storage, *told_by(gpu))
+        found.append(update.parameters.clone())
+    assert torch.equal(*found)
+
+
+@pytest.mark.gpu
+def test_no_more_is_learned_once_the_policy_is_too_far(gpu) -> None:
+    _, network, update = updater(CASES["cartpole"], gpu, 4096, epochs=2, minibatches=2, target_kl=1e-9)
+    before = vector(network)
+    storage = rollout_of(network, 4, 8, 512, False, torch.Generator(gpu).manual_seed(2))
+    update.pack(storage)
+    update(storage, *told_by(gpu))
+    assert torch.equal(before, vector(network))
+    assert update.steps == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("samples", [96, 4096, 6000])
+def test_an_epoch_takes_each_sample_once(samples, gpu) -> None:
+    _, network, update = updater(CASES["cartpole"], gpu, samples, epochs=3, minibatches=4)
+    storage = rollout_of(network, 4, 8, samples // 8, False, torch.Generator(gpu).manual_seed(4))
+    update.pack(storage)
+    update(storage, *told_by(gpu))
+    count, sums, squares = update.statistics.double().sum(-1).view(3, 4, 3).permute(2, 0, 1)
+    moved = storage.advantage.double() - storage.advantage[0, 0]
+    assert (count == samples // 4).all()
+    torch.testing.assert_close(sums.sum(1), moved.sum().expand(3), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(squares.sum(1), moved.square().sum().expand(3), rtol=1e-4, atol=1e-3)
+    assert len(set(sums.flatten().tolist())) == 12  # others each time
+    spread = moved.std() * (samples // 4) ** 0.5
+    assert ((sums - moved.mean() * (samples // 4)).abs() < 5 * spread).all()  # and of all sorts
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("cc", [(8, 0), (9, 0), (10, 0)])
+@pytest.mark.parametrize("case", ["cartpole", "gaussian", "heads, one layer", "widest"])
+def test_kernels_compile(case, cc) -> None:
+    from gpuvec.engine import cuda_c
+    from gpuvec.learners.fused.estimate import kernel as estimate
+    from gpuvec.learners.fused.rollout import value_kernel
+    from gpuvec.learners.fused.update import kernels, planned
+
+    features, space, more, leave = CASES[case]
+    args = Args(device="cpu", **more)
+    shape = shape_of(network_of(features, space, args), args, leave)
+    assert isinstance(shape, Shape), shape
+    for kernel in (*kernels(shape, planned(shape, 4096, 132)).values(), estimate(shape), value_kernel(shape, 2)):
+        assert cuda_c.binary(kernel, cc).cubin
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("name", ["cartpole", "acrobot", "mountain_car", "pendulum", "continuous_mountain_car"])
+def test_games_are_linked_into_the_rollout(name) -> None:
+    from gpuvec.engine import cuda as target
+    from gpuvec.engine import cuda_c
+    from gpuvec.engine.batch import Variant
+    from gpuvec.engine.linked import linked
+    from gpuvec.learners.fused.rollout import kernel
+
+    env = importlib.import_module(f"gpuvec_envs.{name}").ENV
+    observation, action = env.spaces(env.params)
+    args = Args(device="cpu")
+    network = network_of(observation.shape[0], action, args)
+    shape = shape_of(network, args, False)
+    with target.offline((9, 0)):
+        game = linked(env, Variant(AutoresetMode.SAME_STEP, 100), (9, 0))
+    for tiles in (1, 2):
+        made = cuda_c.binary(kernel(shape, game, tiles, (0,)), (9, 0))
+        assert not made.spills
+        assert "0 bytes stack frame" in made.log  # the state, which the functions share by address, is in registers
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"shared": True}, "not a perceptron each"),
+        ({"normalize": True}, "observations are normalised"),
+        ({"hidden": (256, 64)}, "hidden layers are"),
+        ({"hidden": (64, 64, 64)}, "hidden layers are"),
+    ],
+)
+def test_what_does_not_fit_says_why(given, reason) -> None:
+    args = Args(device="cpu", **given)
+    body = Shared(4, 2, args.hidden) if args.shared else Separate(4, 2, args.hidden)
+    network = ActorCritic(Box(-1.0, 1.0, (4,)), Discrete(2), body, args.normalize)
+    assert reason in shape_of(network, args, False)
+
+
+def test_fused_on_a_cpu_is_refused() -> None:
+    args = Args(device="cpu", num_envs=4, total_steps=128, fused=True)
+    with pytest.raises(ValueError, match="fused=True asks for what is not there: the device is cpu"):
+        train(args)
+
+
+GAMES = {
+    "CartPole-v1": {"max_episode_steps": 30}, "Acrobot-v1": {"max_episode_steps": 20}, "Pendulum-v1": {"max_episode_steps": 17},
+    "MountainCarContinuous-v0": {"max_episode_steps": 25}, "MountainCar-v0": {"max_episode_steps": 9},
+}  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("game", GAMES)
+@torch.no_grad()
+def test_a_fused_rollout_is_one_of_steps(game, gpu) -> None:
+    args = Args(env=f"gpuvec/{game}", device=f"{gpu}:0", num_envs=1000, num_steps=16, fused=True).resolved(f"{gpu}:0")
+    made = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1, **GAMES[game]}
+    with closing(gym.make_vec(args.env, **made)) as env, closing(gym.make_vec(args.env, **made)) as plain:
+        learner = learner_of(args, env)
+        obs, _ = plain.reset(seed=args.seed)
+        truncated_ones = 0
+        for _ in range(3):
+            r, s, network = learner.rollout, learner.policy.storage, learner.policy.network
+            learner.collect()
+            torch.testing.assert_close(r.obs[0], obs, rtol=1e-4, atol=1e-4)
+            policy, value = network.policy(s.obs[:-1]), network.value(s.obs)
+            sampler = learner.policy.sampler
+            for t in range(args.num_steps):
+                obs, reward, terminated, truncated, infos = plain.step(network.control(s.action[t]))
+                torch.testing.assert_close(r.obs[t + 1], obs, rtol=1e-4, atol=1e-4)  # rounded elsewhere in sums of products
+                torch.testing.assert_close(r.reward[t], reward, rtol=1e-4, atol=1e-4)
+                assert torch.equal(r.terminated[t], terminated)
+                assert torch.equal(r.truncated[t], truncated)
+                assert torch.equal(r.ended[t], terminated | truncated)
+                seen_last = (x[r.ended[t]] for x in (r.final_obs[t], infos["final_obs"]))
+                torch.testing.assert_close(*seen_last, rtol=1e-4, atol=1e-4)
+                drawn = network.policy(s.obs[t]).draw(sampler, learner.policy.rounds, t).action
+                near = drawn.isclose(s.action[t], rtol=1e-2, atol=1e-2)  # by the same numbers; FP16 moves some over an edge
+                assert near.float().mean() > 0.99
+            torch.testing.assert_close(s.log_prob, policy.log_prob_and_entropy(s.action)[0], rtol=1e-2, atol=1e-2)
+            torch.testing.assert_close(s.value, value, rtol=1e-2, atol=1e-2)
+            late = r.ended & ~r.terminated
+            truncated_ones += int(late.sum())
+            torch.testing.assert_close(learner.policy.last_value[late], network.value(r.final_obs)[late], rtol=1e-2, atol=1e-2)
+            learner.policy.estimate()
+            learner.policy.improve()
+        assert truncated_ones
+        last = network.control(s.action[0])
+        for found, wanted in zip(env.step(last)[:4], plain.step(last)[:4], strict=True):  # who steps next goes on from there
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_fused_estimates_are_those_of_torch(gpu) -> None:
+    given = {"env": "gpuvec/CartPole-v1", "params": {"max_episode_steps": 40}, "device": f"{gpu}:0", "num_envs": 500, "seed": 3}
+    args = Args(**given, num_steps=27, reward_scale=0.5).resolved(f"{gpu}:0")
+    made = {"device": args.device, "autoreset_mode": "SameStep", "buffers": 1, "max_episode_steps": 40}
+    with closing(gym.make_vec(args.env, 500, **made)) as env:
+        learner = learner_of(args, env)
+        policy = learner.policy
+        for _ in range(4):
+            learner.collect()
+            before = Episodes(*(x.clone() for x in policy.episodes))
+            policy.estimate()
+            s, found = policy.storage, [x.clone() for x in (policy.storage.advantage, policy.storage.target, *policy.episodes)]
+            told, records = policy.metrics[:5].clone(), policy._fused.records.clone()
+            assert (policy.guard.found[:4] == -1).all()
+            for x, y in zip(policy.episodes, before, strict=True):
+                x.copy_(y)
+            OnPolicy.estimate(policy)
+            for x, y in zip(found, (s.advantage, s.target, *policy.episodes), strict=True):
+                torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
+            torch.testing.assert_close(told, policy.metrics[:5], rtol=1e-3, atol=1e-3, equal_nan=True)
+            policy._fused.pack(s)
+            torch.testing.assert_close(records, policy._fused.records, rtol=1e-4, atol=1e-4)
+        s.log_prob[3, 77] = torch.nan
+        s.log_prob[3, 99] = torch.inf
+        policy.estimate()
+        assert policy.guard.found[:4].tolist() == [-1, 77, -1, -1]
