@@ -1,6 +1,6 @@
 """Env steps per second of whole iterations: policies, environment and learning, each part a CUDA graph.
 
-PPO on CartPole: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64; as it is by default, by PyTorch's operations (`torch`),
+PPO on CartPole: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64; by the fused kernels, by PyTorch's operations (`torch`),
 and with the loss compiled (`compiled`). A2C and DDPG as WarpDrive's own examples have them, whose networks share their hidden
 layers and rectify: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns once from as many transitions as an
 iteration has. All in TF32, truncated episodes bootstrapped. Capture and compilation are not counted. Parts are timed apart as
@@ -30,7 +30,7 @@ def cases() -> Iterator[Case]:
     from gpuvec.learners import a2c, ddpg, ppo
 
     learned = ("collect", "estimate", "improve")
-    ways: dict[str, dict[str, Any]] = {"": {}, ".torch": {"fused": False}, ".compiled": {"fused": False, "compile": True}}
+    ways: dict[str, dict[str, Any]] = {"": {"fused": "auto"}, ".torch": {}, ".compiled": {"compile": True}}
     for num_envs in (65_536, 16_384, 4096):
         for way, given in ways.items():
             if way == ".compiled" and num_envs < 65_536:  # to compile takes long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
 from contextlib import closing
 
@@ -289,10 +290,13 @@ def test_what_does_not_fit_says_why(given, reason) -> None:
     assert reason in shape_of(network, args, False)
 
 
-def test_fused_on_a_cpu_is_refused() -> None:
+def test_fused_on_a_cpu_is_refused_and_auto_says_why_not(caplog) -> None:
     args = Args(device="cpu", num_envs=4, total_steps=128, fused=True)
     with pytest.raises(ValueError, match="fused=True asks for what is not there: the device is cpu"):
         train(args)
+    with caplog.at_level("INFO"):
+        train(dataclasses.replace(args, fused="auto"))
+    assert "PPO learns by torch's operations: the device is cpu, and the kernels are for GPUs." in caplog.text
 
 
 GAMES = {
@@ -345,7 +349,7 @@ def test_a_fused_rollout_is_one_of_steps(game, gpu) -> None:
 @pytest.mark.gpu
 def test_fused_estimates_are_those_of_torch(gpu) -> None:
     given = {"env": "gpuvec/CartPole-v1", "params": {"max_episode_steps": 40}, "device": f"{gpu}:0", "num_envs": 500, "seed": 3}
-    args = Args(**given, num_steps=27, reward_scale=0.5).resolved(f"{gpu}:0")
+    args = Args(**given, num_steps=27, reward_scale=0.5, fused=True).resolved(f"{gpu}:0")
     made = {"device": args.device, "autoreset_mode": "SameStep", "buffers": 1, "max_episode_steps": 40}
     with closing(gym.make_vec(args.env, 500, **made)) as env:
         learner = learner_of(args, env)
