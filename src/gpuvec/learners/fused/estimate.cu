@@ -1,14 +1,15 @@
 // How good the steps of a rollout were, and what is told of it: a thread goes back over a row's steps.
 //
-// Generalised advantages and targets, as in rollouts/advantage.py; the samples' records, see gradient.cu; returns and lengths of episodes,
+// Generalised advantages and targets, as in rollouts/advantage.py; the samples' records; returns and lengths of episodes,
 // as in rollouts/episodes.py; rows with numbers that are not finite. Blocks leave what they summed up, and the last one adds that up in
 // its order, so no sum hangs on chance.
 //
-// Given before: FEATURES, ACTIONS, GAUSSIAN, RECORD, THREADS, Batch.
+// Given before, beside record.cuh's: THREADS, Batch.
+#include "record.cuh"
 #include "tensor_core.cuh"
 
 constexpr int AHEAD = 16;  // steps that are read before any is added up
-constexpr int LOG_PROB = FEATURES + ACTIONS, LOOKS = 4;
+constexpr int LOOKS = 4;
 constexpr int BLANK = 0x7FFFFFFF;
 
 struct Found {
@@ -107,15 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
                     total = s.ended ? delta : delta + decay * total, after = s.value;
                     const float both[2] = {total, total + s.value};
                     b.advantage[at] = both[0], b.target[at] = both[1];
-                    float r[RECORD] = {};
-#pragma unroll
-                    for (int j = 0; j < FEATURES; j++) r[j] = b.obs[at * FEATURES + j];
-#pragma unroll
-                    for (int j = 0; j < ACTIONS; j++)
-                        r[FEATURES + j] = GAUSSIAN ? ((const float*)b.action)[at * ACTIONS + j] : (float)((const i64*)b.action)[at * ACTIONS + j];
-                    r[LOG_PROB] = s.log_prob, r[LOG_PROB + 1] = both[0], r[LOG_PROB + 2] = both[1];
-#pragma unroll
-                    for (int j = 0; j < RECORD / 4; j++) ((float4*)b.records)[at * (RECORD / 4) + j] = make_float4(r[4 * j], r[4 * j + 1], r[4 * j + 2], r[4 * j + 3]);
+                    record(b.records, at, b.obs, b.action, s.log_prob, both[0], both[1], true);
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
                         if (t == b.steps && k == 0) pivot[j] = both[j];

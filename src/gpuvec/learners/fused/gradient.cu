@@ -5,17 +5,15 @@
 // samples. Gradients are of single samples, not divided by their number, which FP16 would lose. No sum hangs on the order in which
 // blocks come, so a run can be repeated bit by bit.
 //
-// Given before, beside network.cuh's: ACTIONS (numbers of an action), GAUSSIAN, HEADS (sizes of the components, if not), CLIP_VALUE,
-// MASKED, WARPS, TILES (16 rows each, of a warp), RECORD (floats of a sample), BLOCKS (of a multiprocessor), SPACE (bytes of a block),
-// FRUGAL (whether derivatives take the place of what they are derived from, at the price of barriers), Batch.
+// Given before, beside what network.cuh and objective.cuh ask for: WARPS, TILES (16 rows each, of a warp), BLOCKS (of a
+// multiprocessor), SPACE (bytes of a block), FRUGAL (whether derivatives take the place of what they are derived from, at the price of
+// barriers), Batch.
 #include "network.cuh"
+#include "objective.cuh"
 #include "shuffle.cuh"
 
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * TILES, TILE = ROWS * WARPS;
-constexpr int ACTION = D, LOG_PROB = D + ACTIONS, ADVANTAGE = LOG_PROB + 1, TARGET = LOG_PROB + 2, COUNTS = LOG_PROB + 3;
 constexpr int ACROSS = WARPS / 2, UP = H / 2 / 16, SIDE = H / ACROSS / 8;  // the second layer's weights: a block of 16 UP x 8 SIDE for a warp
-constexpr int MEASURED = 5;                                     // sums: policy loss, value loss, entropy, KL, clipped samples
-constexpr float FAR = 1e4f;                                     // FP16 goes up to 6.5e4
 
 template <int OUT> struct Room {
     static constexpr int O = Net<OUT>::O, PO = pitch(O);
@@ -26,123 +24,6 @@ template <int OUT> struct Room {
     float sums[WARPS][2 * O + MEASURED];
 };
 static_assert(sizeof(Room<OUTPUTS>) == SPACE, "what is launched has another size");
-
-// Sums over the samples of a lane.
-struct Measured {
-    float policy_loss, entropy, kl, clipped;
-};
-
-// How the objective pulls at a log-probability: minus the derivative of the clipped surrogate. `weight` is 1 in the one lane of a row
-// that measures, and 0 in the others.
-__device__ __forceinline__ float pull(float log_prob, const float* r, float advantage, float clip, float weight, Measured& sum) {
-    const float log_ratio = fminf(log_prob - r[LOG_PROB], 80.0f), ratio = __expf(log_ratio);
-    const bool up = advantage >= 0.0f;
-    const float edge = up ? 1.0f + clip : 1.0f - clip;
-    const bool moves = up ? ratio <= edge : ratio >= edge;
-    sum.policy_loss -= weight * advantage * (moves ? ratio : edge);
-    sum.kl += weight * (ratio - 1.0f - log_ratio);
-    sum.clipped += fabsf(ratio - 1.0f) > clip ? weight : 0.0f;
-    return moves ? fmaxf(fminf(-advantage * ratio, FAR), -FAR) : 0.0f;
-}
-
-// The derivatives of a sample's objective by the policy's numbers, of which a lane has two of each eight; `z` are those of the row.
-template <int O> __device__ __forceinline__ void categorical(
-    const float (*z)[4], int side, const float* r, float advantage, float clip, float bonus, bool counts, Measured& sum, float (*d)[2]) {
-    constexpr int HEAD[] = HEADS;
-    constexpr bool ALONE = OUTPUTS <= 2;  // one lane of four has all numbers; what the others make of theirs is left out
-    const int t = threadIdx.x & 3;
-    float log_prob = 0.0f, entropy = 0.0f, p[O / 8][2] = {}, lp[O / 8][2] = {}, of[O / 8][2] = {}, taken[O / 8][2] = {};
-    int first = 0;
-#pragma unroll
-    for (int head = 0; head < ACTIONS; head++) {
-        const int chosen = first + (int)r[ACTION + head];
-        float most = -1e30f, total = 0.0f, weighed = 0.0f, mine = 0.0f;
-        bool in[O / 8][2];
-#pragma unroll
-        for (int n = 0; n < O / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int c = ALONE ? 8 * n + i : 8 * n + 2 * t + i;
-                in[n][i] = c >= first && c < first + HEAD[head];
-                most = in[n][i] ? fmaxf(most, z[n][2 * side + i]) : most;
-            }
-        if (!ALONE) most = most_of_row(most);
-#pragma unroll
-        for (int n = 0; n < O / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int c = ALONE ? 8 * n + i : 8 * n + 2 * t + i;
-                const float below = z[n][2 * side + i] - most, weight = in[n][i] ? __expf(below) : 0.0f;
-                total += weight, weighed += weight * below;
-                p[n][i] = in[n][i] ? weight : p[n][i], lp[n][i] = in[n][i] ? below : lp[n][i];
-                taken[n][i] = c == chosen ? 1.0f : taken[n][i], mine = c == chosen ? below : mine;
-            }
-        if (!ALONE) total = over_row(total), weighed = over_row(weighed), mine = over_row(mine);
-        const float scale = __fdividef(1.0f, total), log_total = __logf(total), here = log_total - weighed * scale;
-        log_prob += mine - log_total, entropy += here;
-#pragma unroll
-        for (int n = 0; n < O / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                p[n][i] *= in[n][i] ? scale : 1.0f, lp[n][i] -= in[n][i] ? log_total : 0.0f;
-                of[n][i] = in[n][i] ? here : of[n][i];
-            }
-        first += HEAD[head];
-    }
-    const float weight = counts && t == 0 ? 1.0f : 0.0f;
-    sum.entropy += weight * entropy;
-    const float found = pull(log_prob, r, advantage, clip, weight, sum);
-    const bool here = ALONE ? counts && t == 0 : counts;
-    const float by = here ? found : 0.0f, with = here ? bonus : 0.0f;
-#pragma unroll
-    for (int n = 0; n < O / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) d[n][i] = by * (taken[n][i] - p[n][i]) + with * p[n][i] * (lp[n][i] + of[n][i]);
-}
-
-// Likewise for normal components; `spread` sums up the derivatives by the logarithms of their standard deviations.
-template <int O> __device__ __forceinline__ void gaussian(
-    const float (*z)[4], int side, const float* r, float advantage, float clip, float bonus, bool counts, Measured& sum, float (*d)[2],
-    const float (*log_std)[2], float (*spread)[2]) {
-    constexpr float LOG_SQRT_TWO_PI = 0.918938533f;
-    const int t = threadIdx.x & 3;
-    float log_prob = 0.0f, entropy = 0.0f, off[O / 8][2], inverse[O / 8][2];
-#pragma unroll
-    for (int n = 0; n < O / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int c = 8 * n + 2 * t + i;
-            const bool in = c < OUTPUTS;
-            inverse[n][i] = in ? __expf(-log_std[n][i]) : 0.0f;
-            off[n][i] = in ? (r[ACTION + c] - z[n][2 * side + i]) * inverse[n][i] : 0.0f;
-            log_prob -= in ? 0.5f * off[n][i] * off[n][i] + log_std[n][i] + LOG_SQRT_TWO_PI : 0.0f;
-            entropy += in ? log_std[n][i] + (0.5f + LOG_SQRT_TWO_PI) : 0.0f;
-        }
-    sum.entropy += counts ? entropy : 0.0f;
-    const float found = pull(over_row(log_prob), r, advantage, clip, counts && t == 0 ? 1.0f : 0.0f, sum);
-    const float by = counts ? found : 0.0f, with = counts ? bonus : 0.0f;
-#pragma unroll
-    for (int n = 0; n < O / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            d[n][i] = fmaxf(fminf(by * off[n][i] * inverse[n][i], FAR), -FAR);
-            spread[n][i] += 8 * n + 2 * t + i < OUTPUTS ? by * (off[n][i] * off[n][i] - 1.0f) - with : 0.0f;
-        }
-}
-
-// The derivative of a sample's value loss by the value.
-__device__ __forceinline__ float regression(float value, const float* r, float clip, float factor, float weight, float& loss) {
-    const float error = value - r[TARGET];
-    float e = error;
-    bool moves = true;
-    if (CLIP_VALUE) {
-        const float old = r[TARGET] - r[ADVANTAGE], kept = old + fminf(fmaxf(value - old, -clip), clip) - r[TARGET];
-        const bool farther = kept * kept > error * error;
-        e = farther ? kept : error, moves = !farther || fabsf(value - old) <= clip;
-    }
-    loss += weight * 0.5f * e * e;
-    return moves ? weight * fmaxf(fminf(factor * e, FAR), -FAR) : 0.0f;
-}
 
 template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char* given) {
     constexpr int OUT = ACTOR ? OUTPUTS : 1;
@@ -445,38 +326,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gradient(const __g
     extern __shared__ __align__(16) char room[];
     if (blockIdx.x & 1) work<false>(b, room);
     else work<true>(b, room);
-}
-
-// Sums over the minibatch blockIdx.x: samples that count, their advantages and squares, in 32 parts; less the first advantage, so that
-// the squares do not drown the variance.
-extern "C" __global__ void __launch_bounds__(256) statistics(const __grid_constant__ Batch b) {
-    __shared__ float sums[3][8];
-    wait_for_earlier();
-    launch_next();  // after that: the first gradient fetches samples before it waits
-    if (blockIdx.x == 0 && blockIdx.y == 0) {  // nothing is learned yet, and nothing amiss
-        if (threadIdx.x <= MEASURED) b.learned[threadIdx.x] = 0.0;
-        if (threadIdx.x < 2) b.odd[threadIdx.x] = -1;
-    }
-    const int minibatch = blockIdx.x, size = (int)b.size, each = (size + 31) / 32, first = blockIdx.y * each;
-    const Order order(b.seed, *b.iteration, minibatch / (int)b.minibatches, (u32)b.samples, (int)b.bits);
-    const float pivot = b.advantage[0];
-    const bool* mask = MASKED ? b.mask : nullptr;
-    float count = 0.0f, sum = 0.0f, squares = 0.0f;
-    for (int i = first + threadIdx.x; i < min(first + each, size); i += 256) {
-        const u32 at = order((u32)(minibatch % (int)b.minibatches * size + i));
-        if (!MASKED || mask[at]) {
-            const float x = b.advantage[at] - pivot;
-            count += 1.0f, sum += x, squares += x * x;
-        }
-    }
-    const float found[3] = {over_warp(count), over_warp(sum), over_warp(squares)};
-#pragma unroll
-    for (int k = 0; k < 3; k++)
-        if ((threadIdx.x & 31) == 0) sums[k][threadIdx.x >> 5] = found[k];
-    __syncthreads();
-    if (threadIdx.x < 3) {
-        float whole = 0.0f;
-        for (int w = 0; w < 8; w++) whole += sums[threadIdx.x][w];
-        b.statistics[(minibatch * 3 + threadIdx.x) * 32 + blockIdx.y] = whole;
-    }
 }

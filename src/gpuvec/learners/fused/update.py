@@ -65,17 +65,17 @@ def planned(shape: Shape, size: int, multiprocessors: int) -> Plan:
 def kernels(shape: Shape, plan: Plan) -> dict[str, Kernel]:
     """Those of an update."""
     source = shape.constants | {"BLOCKS": plan.blocks}
+    summed = shape.constants | {"MEASURED": MEASURED}
     lines = COLUMNS * LINES // plan.columns
     sizes: dict[str, int | str] = {"PARAMETERS": shape.parameters(), "PARTS": plan.parts, "MEASURED": MEASURED}
     sizes |= {"COLUMNS": plan.columns, "LINES": lines}
 
     def made(name: str, members: dict[str, str], given: Mapping[str, int | str], threads: int, room: int = 0) -> Kernel:
-        file = FOLDER / ("gradient.cu" if name == "statistics" else f"{name}.cu")
-        return Kernel(file, name, tuple(members.items()), tuple(given.items()), threads, room)
+        return Kernel(FOLDER / f"{name}.cu", name, tuple(members.items()), tuple(given.items()), threads, room)
 
     return {
         "pack": made("pack", PACK, source, 256),
-        "statistics": made("statistics", GRADIENT, source, 256),
+        "statistics": made("statistics", GRADIENT, summed, 256),
         "gradient": made("gradient", GRADIENT, source, 32 * shape.warps, shape.room),
         "optimizer": made("optimizer", OPTIMIZER, sizes, COLUMNS * LINES),
     }
