@@ -19,6 +19,8 @@ from gpuvec.engine.agents.reduction import host_tally
 from gpuvec.engine.agents.segments import Block, Segment, loop
 from gpuvec.engine.arrays import host_arrays
 from gpuvec.engine.batch import Variant, members
+from gpuvec.engine.blocks import ENVS
+from gpuvec.engine.blocks import compose as compose_blocks
 from gpuvec.engine.dialect import explaining
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import host_memory
@@ -101,6 +103,8 @@ def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
 def _step_loop(env: Environment, variant: Variant) -> Any:
     access = host_memory()
     load, store, batch = access.load, access.store, layout(env, variant).batch
+    if isinstance(env, Single):
+        return _block_loop(env, variant)
     size, work, _, advance = _composed(env, variant)
 
     @njit(nogil=True, error_model="numpy")
@@ -114,7 +118,33 @@ def _step_loop(env: Environment, variant: Variant) -> Any:
         if tick:
             store(b.clock, 0, clock, np.uint32)
 
-    with explaining(env.step if isinstance(env, Single) else env.reward):
+    with explaining(env.reward):
+        loop.compile((types.UniTuple(types.int64, len(batch._fields)), types.int64, types.int64, types.boolean))
+    return loop
+
+
+def _block_loop(env: Single, variant: Variant) -> Any:
+    access = host_memory()
+    load, store, batch = access.load, access.store, layout(env, variant).batch
+    size, ahead, settle = compose_blocks(env, variant, access)
+
+    @njit(nogil=True, error_model="numpy")
+    def loop(addresses: Any, first: int, last: int, tick: bool) -> None:
+        room = np.empty(size, np.uint8)
+        b, w = batch(*addresses), room.ctypes.data
+        clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
+        while first < last:
+            count = min(ENVS, last - first)
+            for k in range(count):
+                ahead(b, w, first + k, k, clock)
+            for k in range(count):
+                settle(b, w, first + k, k, clock)
+            first += count
+        room[0] = 0  # so that it lives until here
+        if tick:
+            store(b.clock, 0, clock, np.uint32)
+
+    with explaining(env.step):
         loop.compile((types.UniTuple(types.int64, len(batch._fields)), types.int64, types.int64, types.boolean))
     return loop
 

@@ -37,7 +37,7 @@ def compose(env: Single, variant: Variant, access: Access, policy: Any) -> Any:
     The addresses of what is returned, and of the actions, are those of (T, E, ...) arrays, that of the observations of a
     (T + 1, E, D) one, whose first rows are the observations before.
     """
-    _, open, observe, turn, show, close = game(env, variant, access, held=True, chosen=policy != GIVEN)
+    _, open, observe, _, turn, show, close = game(env, variant, access, held=True, chosen=policy != GIVEN)
     prepare, choose = chooser(env, access, policy)
     after, acting, emit_row = _after(env, variant), _acting(env, variant), access.emit_row
 

@@ -30,6 +30,9 @@ class Game(NamedTuple):
     begin: Any  # begin(b, e, clock, r): resets env e if request r asks for it, and observes it
     open: Any  # open(b, e) -> (start, s, stream, p): the env as it lies in its buffers
     observe: Any  # observe(s, p) -> row of D floats
+    play: (
+        Any  # play(b, e, start, t, s, stream, p, a) -> (s, row, reward, terminated): what the author's functions make of a step
+    )
     turn: Any  # turn(b, e, at, clock, start, s, stream, p, a) -> (start, s, row, reward, terminated, truncated): a step
     show: Any  # show(b, at, row, reward, terminated, truncated): writes what a turn returned, as row `at` of the outputs
     close: Any  # close(b, e, start, s): puts the env back
@@ -37,7 +40,7 @@ class Game(NamedTuple):
 
 def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
     """(begin, advance) for one env: `begin` as in `Game`, `advance(b, e, clock)` is step number `clock`."""
-    begin, open, _, turn, show, close = game(env, variant, access)
+    begin, open, _, _, turn, show, close = game(env, variant, access)
 
     @inline
     def advance(b: Any, e: int, clock: int) -> None:
@@ -49,7 +52,7 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
     return begin, advance
 
 
-def game(env: Single, variant: Variant, access: Access, held: bool = False, chosen: bool = False) -> Game:
+def game(env: Single, variant: Variant, access: Access, held: bool = False, chosen: bool = False, played: Any = None) -> Game:
     """The parts for one env.
 
     Args:
@@ -59,6 +62,7 @@ def game(env: Single, variant: Variant, access: Access, held: bool = False, chos
         held: whether they play many steps, and so read the stream of random numbers once and write `start` once. In a single
             step most envs draw nothing and go on with their episode: then both happen where they are needed.
         chosen: whether the action is `a`; else it is read from `b.action`.
+        played: a function as `play`, for a `turn` that finds what was worked out before.
     """
     s = signature(env)
     assert isinstance(s, Signature), "of a Single"
@@ -85,6 +89,14 @@ def game(env: Single, variant: Variant, access: Access, held: bool = False, chos
     @inline
     def observe(s: Any, p: Any) -> Any:
         return row(look(s, p))
+
+    @inline
+    def play(b: Any, e: int, start: int, t: int, s: Any, stream: Any, p: Any, a: Any) -> Any:
+        s, gained, dead = step(s, action(b, e, a), key(b, e, stream, start, t), p)
+        s = declared(s)
+        return s, observe(s, p), f32(gained), bool(dead)
+
+    made = played or play
 
     @inline
     def begin(b: Any, e: int, clock: int, r: Any) -> None:
@@ -121,9 +133,7 @@ def game(env: Single, variant: Variant, access: Access, held: bool = False, chos
         else:
             if validate:
                 fault(b, e)
-            s, gained, dead = step(s, action(b, e, a), key(b, e, stream, start, t), p)
-            s, reward, terminated = declared(s), f32(gained), bool(dead)
-            seen = observe(s, p)
+            s, seen, reward, terminated = made(b, e, start, t, s, stream, p, a)
             truncated = t >= limit
             over = terminated or truncated
             if same_step:
@@ -151,7 +161,7 @@ def game(env: Single, variant: Variant, access: Access, held: bool = False, chos
             store(b.start, e, start, u32)
         store_state(b, e, s)
 
-    return Game(begin, open, observe, turn, show, close)
+    return Game(begin, open, observe, play, turn, show, close)
 
 
 def _read_streams(any_key: Any) -> tuple[Any, Any]:
