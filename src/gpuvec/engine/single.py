@@ -30,9 +30,7 @@ class Game(NamedTuple):
     begin: Any  # begin(b, e, clock, r): resets env e if request r asks for it, and observes it
     open: Any  # open(b, e) -> (start, s, stream, p): the env as it lies in its buffers
     observe: Any  # observe(s, p) -> row of D floats
-    play: (
-        Any  # play(b, e, start, t, s, stream, p, a) -> (s, row, reward, terminated): what the author's functions make of a step
-    )
+    play: Any  # play(b, e, start, t, s, stream, p, a) -> (s, row, reward, terminated): the author's own part of a step
     turn: Any  # turn(b, e, at, clock, start, s, stream, p, a) -> (start, s, row, reward, terminated, truncated): a step
     show: Any  # show(b, at, row, reward, terminated, truncated): writes what a turn returned, as row `at` of the outputs
     close: Any  # close(b, e, start, s): puts the env back
