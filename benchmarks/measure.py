@@ -74,6 +74,12 @@ class Figures:
         known = {} if h200 is None else {"h200": h200, "of_h200": rate / h200}
         self.add(name, rate, unit, (), **known, **details)
 
+    def steps(self, name: str, found: Rate, of: str) -> None:
+        """A rate in G steps/s of environment `of`, and its share of the bandwidth where it has one."""
+        self.add(name, found.per_second / 1e9, "G steps/s", (of,), **found.details)
+        if "percent_of_add" in found.details:
+            self.add(f"{name}.share", found.details["percent_of_add"], "% of add", (of,))
+
     def failed(self, name: str, error: BaseException | str) -> None:
         """A measurement that did not come about; the others go on."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"

@@ -77,9 +77,7 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
             figures.failed(case, error)
             continue
-        figures.add(case, found.per_second / 1e9, "G steps/s", (name,), **found.details)
-        if "percent_of_add" in found.details:
-            figures.add(f"{case}.share", found.details["percent_of_add"], "% of add", (name,))
+        figures.steps(case, found, name)
 
 
 if __name__ == "__main__":

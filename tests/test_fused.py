@@ -140,6 +140,7 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
         tf32, _ = by_torch(network, torch.float32)  # whose operands are rounded alike
 
     learned, odd = told_by(gpu)
+    update.gradient = torch.zeros_like(update.parameters)
     update.pack(storage)
     update(storage, learned, odd)
 

@@ -25,6 +25,16 @@ def early(a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
     return inline(generated("fetch", fetch, **scope)), inline(generated("fetched", fetched))
 
 
+def bounds(space: gym.Space[Any]) -> tuple[list[Any], list[Any]]:
+    """(least, greatest) of each component of an action, both included."""
+    if isinstance(space, gym.spaces.Discrete):
+        return [int(space.start)], [int(space.start + space.n) - 1]
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return list(map(int, space.start)), list(map(int, space.start + space.nvec - 1))
+    assert isinstance(space, gym.spaces.Box), "there are no others"
+    return list(map(float, space.low)), list(map(float, space.high))
+
+
 def actions(space: gym.Space[Any], a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
     """`action(b, u)`: a scalar or a tuple, and `fault(b, u)`, which reports one that the space does not allow.
 
@@ -39,10 +49,7 @@ def actions(space: gym.Space[Any], a: Actions, variant: Variant, access: Access)
     else:
         at = [f"{a.components} * u + {k}" for k in range(a.components)]
         source = f"def action(b, u):\n    return ({''.join(f'dtype(load(b.action, {k}, raw)), ' for k in at)})\n"
-    if isinstance(space, gym.spaces.Discrete):
-        lows, highs = [int(space.start)], [int(space.start + space.n) - 1]
-    elif isinstance(space, gym.spaces.MultiDiscrete):
-        lows, highs = list(map(int, space.start)), list(map(int, space.start + space.nvec - 1))
+    lows, highs = bounds(space)
     check = "def fault(b, u):\n"
     for k, index in enumerate(at):
         check += f"    a = load(b.action, {index}, raw)\n"

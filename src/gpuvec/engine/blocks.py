@@ -38,12 +38,11 @@ def compose(env: Single, variant: Variant, access: Access) -> Steps:
     put, find, words = _room(env, s, access)
     plain, ready = game(env, variant, access), game(env, variant, access, played=find)
     open, play, turn, show, close = plain.open, plain.play, ready.turn, ready.show, ready.close
-    state = _state_by_words(env, s, access)
 
     @inline
     def ahead(b: Any, w: int, e: int, k: int, clock: int) -> None:
-        start, _, stream, p = open(b, e)
-        put(w, k, play(b, e, start, i32(clock - start), state(b, e), stream, p, 0))
+        start, s, stream, p = open(b, e)
+        put(w, k, play(b, e, start, i32(clock - start), s, stream, p, 0))
 
     @inline
     def settle(b: Any, w: int, e: int, k: int, clock: int) -> None:
@@ -53,16 +52,6 @@ def compose(env: Single, variant: Variant, access: Access) -> Steps:
         show(b, e, seen, reward, terminated, truncated)
 
     return Steps(4 * ENVS * words, ahead, settle)
-
-
-def _state_by_words(env: Single, s: Signature, access: Access) -> Any:
-    """`state(b, e)`, read number by number: a compiler puts those of several envs side by side, but no rows of four."""
-    scope = {"State": env.state, "load": access.load, "f32": f32} | {f"t_{k}": dtype for k, dtype in s.others.items()}
-    width = len(s.floats)
-    take = {k: f"load(b.state, {width} * e + {j}, f32)" for j, k in enumerate(s.floats)}
-    take |= {k: f"load(b.state_{k}, e, t_{k})" for k in s.others}
-    source = f"def state(b, e):\n    return State({', '.join(take[k] for k in env.state._fields)})\n"
-    return inline(generated("state", source, **scope))
 
 
 def _room(env: Single, s: Signature, access: Access) -> tuple[Any, Any, int]:

@@ -29,49 +29,59 @@ from gpuvec.engine.policies import explaining_policy
 from gpuvec.engine.rollouts import Length
 from gpuvec.engine.rollouts import compose as compose_rollout
 from gpuvec.engine.signature import layout, signature
-from gpuvec.engine.single import compose as compose_one
-from gpuvec.spec import Environment, Single
+from gpuvec.engine.single import game
+from gpuvec.spec import Cooperative, Environment, Single
 
+SHARE = (types.int64, types.int64, types.boolean)  # of a thread: from which row, to which, and whether it moves the clock
 AGENTS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
 
 
 @lru_cache(maxsize=8)  # what a reset and a step have in common is compiled once
-def _composed(env: Environment, variant: Variant) -> tuple[int, Any, Any, Any]:
-    """(size, work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env.
+def _composed(env: Cooperative, variant: Variant) -> tuple[int, Any, Any, Any]:
+    """(size, work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env of many agents.
 
     `w` is what `work(place)` gives, views of `size` bytes at that address: Numba would count references to arrays.
     """
     access, arrays, size = host_memory(), host_arrays(), 0
-    if isinstance(env, Single):
-        begin, advance = compose_one(env, variant, access)
-        scope = {"begin": begin, "advance": advance}
-        work = "def work(place):\n    return 0\n"
-        calls = ("    begin(b, e, clock, r)\n", "    advance(b, e, clock)\n")
-    else:
-        program = compose_many(env, variant, access, arrays, host_tally(), ONE_BY_ONE)
-        (agents,) = signature(env).agents
-        scope = {"Work": program.work, "view": arrays.view, "natural": arrays.natural}
-        held = []
-        for name, (dtype, shape) in program.arrays.items():
-            scope[f"t_{name}"] = dtype
-            held.append(f"view(place + {size}, 0, {shape}, t_{name})")
-            size += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # all begin at multiples of eight
-        work = f"def work(place):\n    return Work({', '.join(held)})\n"
+    program = compose_many(env, variant, access, arrays, host_tally(), ONE_BY_ONE)
+    (agents,) = signature(env).agents
+    scope = {"Work": program.work, "view": arrays.view, "natural": arrays.natural}
+    held = []
+    for name, (dtype, shape) in program.arrays.items():
+        scope[f"t_{name}"] = dtype
+        held.append(f"view(place + {size}, 0, {shape}, t_{name})")
+        size += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # all begin at multiples of eight
+    work = f"def work(place):\n    return Work({', '.join(held)})\n"
 
-        def called(part: str, margin: str = "    ") -> str:
-            segments: tuple[Segment, ...] = getattr(program, part)
-            scope.update({f"{part}_{n}": segment.function for n, segment in enumerate(segments)})
-            alone = (segment._replace(wait=False) for segment in segments)  # nobody to wait for
-            return "".join(loop(segment, f"{part}_{n}", Block(1, agents, 1), margin) for n, segment in enumerate(alone))
+    def called(part: str, margin: str = "    ") -> str:
+        segments: tuple[Segment, ...] = getattr(program, part)
+        scope.update({f"{part}_{n}": segment.function for n, segment in enumerate(segments)})
+        alone = (segment._replace(wait=False) for segment in segments)  # nobody to wait for
+        return "".join(loop(segment, f"{part}_{n}", Block(1, agents, 1), margin) for n, segment in enumerate(alone))
 
-        scope["close"] = program.closing.function
-        step = called("step") + "    some = close(b, w, e0, 0, clock, r)\n"
-        step += f"    if some:\n{called('over', '        ')}" if program.over else ""
-        start = "    e0, m, thread = e, 1, 0\n"
-        calls = (start + called("reset"), start + "    r = 0\n" + step + called("end"))
+    scope["close"] = program.closing.function
+    step = called("step") + "    some = close(b, w, e0, 0, clock, r)\n"
+    step += f"    if some:\n{called('over', '        ')}" if program.over else ""
+    start = "    e0, m, thread = e, 1, 0\n"
+    calls = (start + called("reset"), start + "    r = 0\n" + step + called("end"))
     first = inline(generated("begin_", f"def begin_(b, w, e, clock, r):\n{calls[0]}", **scope))
     then = inline(generated("advance_", f"def advance_(b, w, e, clock):\n{calls[1]}", **scope))
     return size, inline(generated("work", work, **scope)), first, then
+
+
+def _alone(env: Single, variant: Variant) -> tuple[int, Any, Any]:
+    """(size, work, begin) of one env of one agent, which needs no `w`."""
+    begin_one = game(env, variant, host_memory()).begin
+
+    @inline
+    def work(place: int) -> int:
+        return 0
+
+    @inline
+    def begin(b: Any, w: Any, e: int, clock: int, r: Any) -> None:
+        begin_one(b, e, clock, r)
+
+    return 0, work, begin
 
 
 # Compiled code is called with plain tuples: Numba takes 120 us to recognise a NamedTuple unless its class is the first
@@ -81,7 +91,7 @@ def _composed(env: Environment, variant: Variant) -> tuple[int, Any, Any, Any]:
 @lru_cache(maxsize=64)  # a kernel serves any number of envs, so one of the same environment is compiled once in a process
 def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
     load = host_memory().load
-    size, work, begin, _ = _composed(env, variant)
+    size, work, begin = _alone(env, variant) if isinstance(env, Single) else _composed(env, variant)[:3]
     batch, request_ = layout(env, variant).batch, request(env)
 
     @njit(nogil=True, error_model="numpy")
@@ -101,10 +111,15 @@ def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
 
 @lru_cache(maxsize=64)
 def _step_loop(env: Environment, variant: Variant) -> Any:
+    loop = _block_loop(env, variant) if isinstance(env, Single) else _agents_loop(env, variant)
+    with explaining(env.step if isinstance(env, Single) else env.reward):
+        loop.compile((types.UniTuple(types.int64, len(layout(env, variant).batch._fields)), *SHARE))
+    return loop
+
+
+def _agents_loop(env: Cooperative, variant: Variant) -> Any:
     access = host_memory()
     load, store, batch = access.load, access.store, layout(env, variant).batch
-    if isinstance(env, Single):
-        return _block_loop(env, variant)
     size, work, _, advance = _composed(env, variant)
 
     @njit(nogil=True, error_model="numpy")
@@ -118,8 +133,6 @@ def _step_loop(env: Environment, variant: Variant) -> Any:
         if tick:
             store(b.clock, 0, clock, np.uint32)
 
-    with explaining(env.reward):
-        loop.compile((types.UniTuple(types.int64, len(batch._fields)), types.int64, types.int64, types.boolean))
     return loop
 
 
@@ -144,8 +157,6 @@ def _block_loop(env: Single, variant: Variant) -> Any:
         if tick:
             store(b.clock, 0, clock, np.uint32)
 
-    with explaining(env.step):
-        loop.compile((types.UniTuple(types.int64, len(batch._fields)), types.int64, types.int64, types.boolean))
     return loop
 
 
@@ -165,7 +176,7 @@ def _rollout_loop(env: Single, variant: Variant, policy: Any) -> Any:
 
     count = len(batch._fields)
     with explaining_policy(env, policy):
-        loop.compile((types.UniTuple(types.int64, count), types.int64, types.int64, types.int64, types.boolean))
+        loop.compile((types.UniTuple(types.int64, count), types.int64, *SHARE))
     return loop
 
 

@@ -25,14 +25,7 @@ class Linked(NamedTuple):
 
     code: tuple[bytes, ...]  # LTO-IR
     members: tuple[str, ...]  # of the batch
-    constants: dict[str, int | str]
-
-
-def state_sizes(env: Single) -> dict[str, int | str]:
-    """Numbers of fields of the state."""
-    s = signature(env)
-    assert isinstance(s, Signature), "of a Single"
-    return {"NUMBERS": len(s.floats), "WORDS": len(s.others)}
+    constants: dict[str, int | str]  # numbers of fields of the state that are floats, and of others
 
 
 @lru_cache(maxsize=8)
@@ -87,4 +80,4 @@ def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
     for name, (arguments, names, body) in sources.items():
         function = generated(name, f"def {name}({names}):\n{body}", **scope)
         code.append(target.external(function, arguments, name, cc))
-    return Linked(tuple(code), batch._fields, state_sizes(env))
+    return Linked(tuple(code), batch._fields, {"NUMBERS": len(s.floats), "WORDS": len(s.others)})

@@ -66,8 +66,10 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         return pointer(builder, args[0], builder.mul(index, word(width)), element)
 
     def pieces(width: int, element: Any) -> tuple[int, list[int]]:
-        """How many elements an access holds, and where each begins: 16 or 8 bytes wide if rows keep that alignment."""
-        wide = next(k for k in (4, 2, 1) if width % k == 0) if str(element) in ("float", "i32") else 1
+        """How many elements an access holds, and where each begins: 16 or 8 bytes wide if rows keep that alignment. On a CPU it
+        holds one: a compiler puts those of several rows side by side, but no rows.
+        """
+        wide = next(k for k in (4, 2, 1) if width % k == 0) if space and str(element) in ("float", "i32") else 1
         return wide, list(range(0, width, wide))
 
     @extending.intrinsic

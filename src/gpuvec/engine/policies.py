@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from gpuvec.engine.actions import bounds
 from gpuvec.engine.dialect import explaining, fault
 from gpuvec.engine.jit import device, generated, inline
 from gpuvec.engine.memory import Access
@@ -30,16 +31,6 @@ BYTE = 255  # what does not fit into a byte is kept as this, which no space allo
 
 Words: Any = Key  # of uint32, which are no ints to mypy
 f32, i32, i64, u8, u32, u64 = np.float32, np.int32, np.int64, np.uint8, np.uint32, np.uint64
-
-
-def bounds(space: gym.Space[Any]) -> tuple[list[Any], list[Any]]:
-    """(least, greatest) of each component of an action, both included."""
-    if isinstance(space, gym.spaces.Discrete):
-        return [int(space.start)], [int(space.start + space.n) - 1]
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return list(map(int, space.start)), list(map(int, space.start + space.nvec - 1))
-    assert isinstance(space, gym.spaces.Box), "there are no others"
-    return list(map(float, space.low)), list(map(float, space.high))
 
 
 def stored_as(space: gym.Space[Any]) -> Any:

@@ -222,11 +222,7 @@ template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char*
                     }
                 }
 #pragma unroll
-                for (int m = 0; m < TILES; m++) {
-                    u32* a = h[m][j];
-                    a[0] = slope(a[0], pair(c[m][0], c[m][1])), a[1] = slope(a[1], pair(c[m][2], c[m][3]));
-                    a[2] = slope(a[2], pair(d[m][0], d[m][1])), a[3] = slope(a[3], pair(d[m][2], d[m][3]));
-                }
+                for (int m = 0; m < TILES; m++) derive(h[m][j], c[m], d[m]);
             }
         }
         if (LAYERS == 2) {
@@ -245,11 +241,7 @@ template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char*
                     for (int m = 0; m < TILES; m++) multiply(c[m], h2[m][k], w[0], w[1]), multiply(d[m], h2[m][k], w[2], w[3]);
                 }
 #pragma unroll
-                for (int m = 0; m < TILES; m++) {
-                    u32* a = h1[m][j];
-                    a[0] = slope(a[0], pair(c[m][0], c[m][1])), a[1] = slope(a[1], pair(c[m][2], c[m][3]));
-                    a[2] = slope(a[2], pair(d[m][0], d[m][1])), a[3] = slope(a[3], pair(d[m][2], d[m][3]));
-                }
+                for (int m = 0; m < TILES; m++) derive(h1[m][j], c[m], d[m]);
             }
         }
         if (FRUGAL && LAYERS == 2) {

@@ -10,6 +10,7 @@ constexpr int X = (D + 8) / 8 * 8;  // columns of an input: features, a one whos
 // Halves from one row to the next, such that eight rows lie in different banks of shared memory.
 __device__ constexpr int pitch(int columns) { return columns % 16 == 8 ? columns : columns + 8; }
 constexpr int PX = pitch(X), PH = pitch(H);
+constexpr float LOG_SQRT_TWO_PI = 0.918938533f;
 
 // Where a network's parameters are, in floats, as rows of weights for each output of a layer.
 template <int OUT> struct Net {
@@ -109,10 +110,7 @@ template <int M> __device__ __forceinline__ void first_layer(const half* w1, con
             }
         }
 #pragma unroll
-        for (int m = 0; m < M; m++) {
-            h[m][j][0] = pair(unit(c[m][0]), unit(c[m][1])), h[m][j][1] = pair(unit(c[m][2]), unit(c[m][3]));
-            h[m][j][2] = pair(unit(d[m][0]), unit(d[m][1])), h[m][j][3] = pair(unit(d[m][2]), unit(d[m][3]));
-        }
+        for (int m = 0; m < M; m++) activate(h[m][j], c[m], d[m]);
     }
 }
 
@@ -137,10 +135,7 @@ template <int M> __device__ __forceinline__ void second_layer(const half* w2, co
             for (int m = 0; m < M; m++) multiply(c[m], h1[m][k], b[0], b[1]), multiply(d[m], h1[m][k], b[2], b[3]);
         }
 #pragma unroll
-        for (int m = 0; m < M; m++) {
-            h2[m][j][0] = pair(unit(c[m][0]), unit(c[m][1])), h2[m][j][1] = pair(unit(c[m][2]), unit(c[m][3]));
-            h2[m][j][2] = pair(unit(d[m][0]), unit(d[m][1])), h2[m][j][3] = pair(unit(d[m][2]), unit(d[m][3]));
-        }
+        for (int m = 0; m < M; m++) activate(h2[m][j], c[m], d[m]);
     }
 }
 

@@ -3,8 +3,8 @@
 // The four lanes of a row have its numbers, two of each eight, as tensor_core.cuh says. Given before: OUTPUTS, HEADS (sizes of the
 // components of an action), CLIP_VALUE, and record.cuh's.
 #pragma once
+#include "network.cuh"
 #include "record.cuh"
-#include "tensor_core.cuh"
 
 constexpr int MEASURED = 5;     // sums: policy loss, value loss, entropy, KL, clipped samples
 constexpr float FAR = 1e4f;     // that a derivative may be, as FP16 goes up to 6.5e4
@@ -86,7 +86,6 @@ template <int O> __device__ __forceinline__ void categorical(
 template <int O> __device__ __forceinline__ void gaussian(
     const float (*z)[4], int side, const float* r, float advantage, float clip, float bonus, bool counts, Measured& sum, float (*d)[2],
     const float (*log_std)[2], float (*spread)[2]) {
-    constexpr float LOG_SQRT_TWO_PI = 0.918938533f;
     const int t = threadIdx.x & 3;
     float log_prob = 0.0f, entropy = 0.0f, off[O / 8][2], inverse[O / 8][2];
 #pragma unroll

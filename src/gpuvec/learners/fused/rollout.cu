@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
                 const float log_std = b.parameters[Net<OUTPUTS>::LOG_STD + k];
                 const float radius = sqrtf(-2.0f * __logf(1.0f - chance[2 * k])), normal = radius * __cosf(6.2831853f * chance[2 * k + 1]);
                 const float taken = numbers_of[k] + __expf(log_std) * normal;
-                log_prob -= 0.5f * normal * normal + log_std + 0.918938533f;
+                log_prob -= 0.5f * normal * normal + log_std + LOG_SQRT_TWO_PI;
                 ((float*)b.action)[at * ACTIONS + k] = taken;
                 action[k] = fminf(fmaxf(taken, b.low[k]), b.high[k]);
             }

@@ -71,8 +71,7 @@ __device__ __forceinline__ u32 pair(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
-__device__ __forceinline__ half rounded(float x) { return (half)pair(x, 0.0f); }
-const u32 ONE = 0x3C00, ONES = 0x3C003C00;
+const u32 ONES = 0x3C003C00;
 
 // The unit between layers, and d times its derivative, which is told by what the unit gave.
 #if RELU
@@ -97,6 +96,17 @@ __device__ __forceinline__ u32 slope(u32 h, u32 d) {
     return r;
 }
 #endif
+
+// What the unit makes of the sums of two products side by side, as the left side of the next product; and likewise `h`, which a unit
+// gave, becomes the sums times the unit's derivative.
+__device__ __forceinline__ void activate(u32* h, const float* low, const float* high) {
+    h[0] = pair(unit(low[0]), unit(low[1])), h[1] = pair(unit(low[2]), unit(low[3]));
+    h[2] = pair(unit(high[0]), unit(high[1])), h[3] = pair(unit(high[2]), unit(high[3]));
+}
+__device__ __forceinline__ void derive(u32* h, const float* low, const float* high) {
+    h[0] = slope(h[0], pair(low[0], low[1])), h[1] = slope(h[1], pair(low[2], low[3]));
+    h[2] = slope(h[2], pair(high[0], high[1])), h[3] = slope(h[3], pair(high[2], high[3]));
+}
 
 // Sums over the four lanes that hold a row, and over the eight that hold a column.
 __device__ __forceinline__ float over_row(float x) {

@@ -126,7 +126,8 @@ class Update:
         def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=args.device)
 
-        self.parameters, self.first, self.second, self.gradient = zeros(4, count)
+        self.parameters, self.first, self.second = zeros(3, count)
+        self.gradient: Tensor | int = 0  # where a minibatch's gradient is written for whoever wants to see it
         self.records, self.partials = zeros(samples, shape.record), zeros(self.plan.parts, count)
         self.statistics, self.measured = zeros(minibatches, 3, SPLITS), zeros(self.plan.parts, MEASURED)
         self.far, self.steps, self.squares = zeros(minibatches + 1), zeros(), zeros(self.plan.chunks)
