@@ -6,6 +6,7 @@
     cpu_gpu.png         the same environments on both devices
     time_to_return.png  return against wall clock, a colour for each number of environments, a line for each seed
     solve.png           return over env steps, a line for each seed
+    ppo_end_to_end.png  mean last return of PPO on CartPole by fused kernels and by torch's operations, a line for each seed
 
 A file whose figures are not there is left out. Needs matplotlib (the extra `plot`).
 """
@@ -19,6 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ppo_end_to_end import TARGET
 from solve import GOALS
 from time_to_return import BARS
 
@@ -116,7 +118,24 @@ def solve(pyplot: Any, folder: Path) -> Any:
     return figure
 
 
-DRAWN = {"scaling": scaling, "cpu_gpu": cpu_gpu, "time_to_return": time_to_return, "solve": solve}
+def ppo_end_to_end(pyplot: Any, folder: Path) -> Any:
+    """The same learning in two ways, over iterations and over seconds."""
+    rows = read(folder / "ppo_end_to_end.csv")
+    figure, axes = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    for place, x in zip(axes, ("iteration", "seconds"), strict=True):
+        labelled: set[str] = set()
+        for (way, _), line in curves(rows, x, "way").items():
+            label = None if way in labelled else way
+            labelled.add(way)
+            place.plot(*zip(*line, strict=True), color="C0" if way == "fused" else "C1", linewidth=0.8, label=label)
+        place.axhline(TARGET, color="black", linewidth=0.8, linestyle=":")
+        place.set(xlabel=x, ylabel="mean of last returns", xscale="log" if x == "seconds" else "linear")
+        place.legend(fontsize=8)
+    figure.suptitle(f"CartPole, PPO, {rows[0]['envs']} environments")
+    return figure
+
+
+DRAWN = {f.__name__: f for f in (scaling, cpu_gpu, time_to_return, solve, ppo_end_to_end)}
 
 
 def main() -> None:

@@ -3,14 +3,15 @@
 PPO on CartPole: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64; by the fused kernels, by PyTorch's operations (`torch`),
 and with the loss compiled (`compiled`). A2C and DDPG as WarpDrive's own examples have them, whose networks share their hidden
 layers and rectify: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns once from as many transitions as an
-iteration has. All in TF32, truncated episodes bootstrapped. Capture and compilation are not counted. Parts are timed apart as
-well, which tells what to tune. A step of a game of many agents is one of them all.
+iteration has. All in TF32, but for one (`bf16`); truncated episodes bootstrapped. Capture and compilation are not counted.
+Parts are timed apart as well, which tells what to tune. A step of a game of many agents is one of them all.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from measure import Figures, parser, require_gpu, synchronize, wall_time
@@ -57,6 +58,9 @@ def cases() -> Iterator[Case]:
                 continue
             args = a2c.Args(**large, params={**params, "num_acceleration_levels": 20, "num_turn_levels": 20})
             yield Case(f"a2c.open.2000x{agents}{end}", "TagContinuous-v0", {"tagger": args, "runner": args}, of_roles)
+            if agents == "110":  # whose activations are gigabytes
+                args = replace(args, precision="bf16")
+                yield Case("a2c.open.2000x110.bf16", "TagContinuous-v0", {"tagger": args, "runner": args}, of_roles)
 
     args = ddpg.Args(
         num_envs=10_000, num_steps=5, n_step=5, updates=1, minibatch=50_000, hidden=(32, 32), theta=0.15, learning_starts=0
@@ -66,8 +70,6 @@ def cases() -> Iterator[Case]:
 
 def measure(figures: Figures, case: Case) -> None:
     """One row, and one for each part."""
-    from dataclasses import replace
-
     import gymnasium
     import torch
 

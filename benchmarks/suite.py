@@ -57,7 +57,7 @@ PARTS = (
     Part("scaling", 480),
     Part("eager_latency", 60),
     Part("learner_kernels", 60),
-    Part("ppo_end_to_end", 90),
+    Part("ppo_end_to_end", 120, ("--to", "{to}/ppo_end_to_end.csv")),
     Part("memory_per_env", 120),
     Part("tag_small", 60),
     Part("cold_start", 70),

@@ -116,7 +116,7 @@ class TestGradients:
         ddpg, seen = learner(), batch()
         net, before = ddpg.policy.network, copy.deepcopy(ddpg.policy.actor)
         action = net.policy(seen.obs).action.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(net.values(net.critics, seen.obs, action).mean(), action)
+        (slope,) = torch.autograd.grad(net.values(net.critics, seen.obs, net.inward(action)).mean(), action)
         gradient = torch.autograd.grad(net.policy(seen.obs).action, list(ddpg.policy.actor.values()), slope)
         ddpg.policy.update_actor(seen)
         for (name, p), g in zip(ddpg.policy.actor.items(), gradient, strict=True):
@@ -133,7 +133,7 @@ class TestTargets:
             action = net.act(ddpg.policy.target_actor, seen.next_obs)
             both = net.values(ddpg.policy.target_critics, seen.next_obs, action)
             target = seen.reward + 0.9 * torch.minimum(both[0], both[1])
-            known = sum((q - target).square().mean() for q in net.values(net.critics, seen.obs, seen.action))
+            known = sum((q - target).square().mean() for q in net.values(net.critics, seen.obs, net.inward(seen.action)))
         assert (both[0] != both[1]).all()
         assert float(ddpg.policy.update_critics(seen)[0]) == pytest.approx(float(known), rel=1e-5)
 

@@ -254,6 +254,13 @@ def test_kernels_compile(case, cc) -> None:
 
 
 @pytest.mark.compile
+def test_a_warp_takes_few_environments_where_there_are_few() -> None:
+    from gpuvec.learners.fused.rollout import rows_of_a_warp
+
+    assert [rows_of_a_warp(num_envs, 132) for num_envs in (1, 4096, 8448, 8449, 16_384, 65_536)] == [8, 8, 8, 16, 16, 32]
+
+
+@pytest.mark.compile
 @pytest.mark.parametrize("name", ["cartpole", "acrobot", "mountain_car", "pendulum", "continuous_mountain_car"])
 def test_games_are_linked_into_the_rollout(name) -> None:
     from gpuvec.engine import cuda as target
@@ -269,8 +276,8 @@ def test_games_are_linked_into_the_rollout(name) -> None:
     shape = shape_of(network, args, False)
     with target.offline((9, 0)):
         game = linked(env, Variant(AutoresetMode.SAME_STEP, 100), (9, 0))
-    for tiles in (1, 2):
-        made = cuda_c.binary(kernel(shape, game, tiles, (0,)), (9, 0))
+    for rows in (8, 16, 32):
+        made = cuda_c.binary(kernel(shape, game, rows, (0,)), (9, 0))
         assert not made.spills
         assert "0 bytes stack frame" in made.log  # the state, which the functions share by address, is in registers
 
@@ -280,6 +287,7 @@ def test_games_are_linked_into_the_rollout(name) -> None:
     [
         ({"shared": True}, "not a perceptron each"),
         ({"normalize": True}, "observations are normalised"),
+        ({"precision": "bf16"}, "precision is bf16"),
         ({"hidden": (256, 64)}, "hidden layers are"),
         ({"hidden": (64, 64, 64)}, "hidden layers are"),
     ],
@@ -307,9 +315,12 @@ GAMES = {
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize(("game", "rows"), [*((game, 8) for game in GAMES), ("CartPole-v1", 16), ("Pendulum-v1", 32)])
 @torch.no_grad()
-def test_a_fused_rollout_is_one_of_steps(game, gpu) -> None:
+def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
+    from gpuvec.learners.fused import rollout
+
+    monkeypatch.setattr(rollout, "rows_of_a_warp", lambda *_: rows)
     args = Args(env=f"gpuvec/{game}", device=f"{gpu}:0", num_envs=1000, num_steps=16, fused=True).resolved(f"{gpu}:0")
     made = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1, **GAMES[game]}
     with closing(gym.make_vec(args.env, **made)) as env, closing(gym.make_vec(args.env, **made)) as plain:

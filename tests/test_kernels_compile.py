@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from gpuvec import uniform
-from gpuvec.engine import cuda, rowwise
+from gpuvec.engine import cuda, early, rowwise
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.kernels import Rows, kernels, rollout
 from gpuvec.engine.policies import GIVEN, RANDOM
@@ -105,6 +105,15 @@ def stray(kernel, spaces):
     return kernel.lines(rf"(?<!\.)\b(ld|st|atom|red)\.(?!({spaces})\b)")
 
 
+def check_order(kernel, cc=(9, 0)):
+    """A kernel that can be launched early waits once, before it reads or writes memory; others do not know how to."""
+    waits = kernel.lines(r"\bgriddepcontrol\.wait\b")
+    assert len(waits) == len(kernel.lines(r"\bgriddepcontrol\.launch_dependents\b")) == int(early.possible(cc))
+    if waits:
+        first, *_ = kernel.lines(r"\bgriddepcontrol\.wait\b|(?<!\.)\b(ld|st|atom|red|bar|bra)\.(?!param\b)")
+        assert first == waits[0]
+
+
 def check(kernel, barriers, spaces="global|param", registers=REGISTERS):
     assert len(kernel.lines(r"\bbar(rier)?\.")) == barriers
     assert kernel.lines(r"\bcall\b") == []
@@ -125,12 +134,14 @@ class TestEveryKernel:
     def test_reset(self, name, mode):
         kernel = compiled(name, "reset", mode)
         check(kernel, barriers=0)
+        check_order(kernel)
         assert kernel.float64 == []
         assert SLOW_PATH.search(kernel.ptx) is None
 
     def test_step(self, name, mode):
         kernel = compiled(name, "step", mode)
         check(kernel, barriers=1)
+        check_order(kernel)
         assert kernel.float64 == []
         assert SLOW_PATH.search(kernel.ptx) is None
 
@@ -187,6 +198,7 @@ class TestVariants:
         for which in ("reset", "step"):
             kernel = compiled("CartPole-v1", which, cc=cc)
             check(kernel, barriers=int(which == "step"))
+            check_order(kernel, cc)
             assert kernel.float64 == []
             assert kernel.cubin[:4] == b"\x7fELF"
 
@@ -247,6 +259,7 @@ class TestRollouts:
         """Steps only write, and only what is stored: obs, action, reward, flags, in SAME_STEP the last obs and their mask."""
         kernel = compile_rollout(name, mode, RANDOM)
         check(kernel, barriers=1)
+        check_order(kernel)
         assert kernel.float64 == []
         assert in_the_loop(kernel, r"\b(ld|atom|red)\.global") == []
         assert in_the_loop(kernel, r"\bst\.global\.(?!cs)") == []

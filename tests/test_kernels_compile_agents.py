@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from gymnasium.vector import AutoresetMode
 from numba.core.dispatcher import Dispatcher
-from tests.test_kernels_compile import check, compile_variant, environment, stray
+from tests.test_kernels_compile import check, check_order, compile_variant, environment, stray
 
 from gpuvec.engine import cuda
 from gpuvec.engine.agents.cooperative import compose
@@ -73,6 +73,7 @@ def compiled(env, num_envs, which, mode, **options):
     for kernel, count, resident in zip(found, barriers(env, variant, which, given), residents, strict=True):
         registers = REGISTERS // (kernel.threads * resident) // 8 * 8  # a warp has eight of each thread at a time
         check(kernel, count, SPACES, registers=registers)
+        check_order(kernel)
         assert not any(line.startswith("@") for line in kernel.lines(r"\bbar(rier)?\."))
         assert kernel.float64 == []
         assert kernel.shared <= SHARED_BYTES

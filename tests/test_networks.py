@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -334,6 +335,38 @@ class TestRectified:
     def test_a_setting_chooses_it(self) -> None:
         with pytest.raises(ValueError, match="unit must be tanh or relu, got 'gelu'"):
             args_of("ppo")(unit="gelu")
+
+
+class TestPrecision:
+    """Layers in bfloat16, whose parameters and results are float32."""
+
+    @pytest.mark.parametrize("unit", ["tanh", "relu"])
+    @pytest.mark.parametrize("kind", [Separate, Shared])
+    def test_it_is_float32_rounded(self, device: str, kind: type[Any], unit: str) -> None:
+        with first_weights(3):
+            body = kind(40, 5, (64, 64), unit=unit, precision="bf16").to(device)
+        plain = copy.deepcopy(body)
+        plain.dtype = torch.float32
+        obs, weight = torch.randn(500, 40, device=device), torch.randn(500, 6, device=device)
+
+        def out_and_gradient(network: Any) -> tuple[Tensor, Tensor]:
+            out = torch.cat([network.policy(obs), network.value(obs).unsqueeze(-1)], -1)
+            gradient = torch.autograd.grad((out * weight).sum(), list(network.parameters()))
+            return out, torch.cat([g.flatten() for g in gradient])
+
+        for found, wanted in zip(out_and_gradient(body), out_and_gradient(plain), strict=True):
+            assert found.dtype == torch.float32
+            assert 1e-4 < float(((found - wanted).norm() / wanted.norm()).detach()) < 5e-2
+
+    def test_it_trains(self, device: str) -> None:
+        args = args_of("a2c")(**ARGS, precision="bf16", shared=True, total_steps=16 * 32 * 4, device=device)
+        assert all(p.isfinite().all() for p in train(args).network.parameters())
+
+    def test_settings_that_do_not_fit_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="precision must be tf32 or bf16, got 'fp8'"):
+            args_of("ppo")(precision="fp8")
+        with pytest.raises(ValueError, match="precision='bf16' is for the layers of `hidden`"):
+            train(args_of("ppo")(**ARGS, precision="bf16", device="cpu"), body=Chooser)
 
 
 class TestGradients:

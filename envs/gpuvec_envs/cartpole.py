@@ -52,13 +52,14 @@ def reset(key: Key, p: Params) -> State:
 
 
 def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool]:
-    push = p.force if action == 1 else -p.force
     mass = p.cart_mass + p.pole_mass
+    share = p.pole_mass / mass  # of the pole in the mass
+    push = p.force / mass  # [m/s^2]
     sin, cos = sincos(s.theta)
 
-    drive = (push + p.pole_mass * p.half_length * s.theta_dot**2 * sin) / mass
-    theta_acc = (p.gravity * sin - cos * drive) / (p.half_length * (4.0 / 3.0 - p.pole_mass * cos**2 / mass))
-    x_acc = drive - p.pole_mass * p.half_length * theta_acc * cos / mass
+    drive = (push if action == 1 else -push) + share * p.half_length * s.theta_dot**2 * sin
+    theta_acc = (p.gravity * sin - cos * drive) / (p.half_length * (4.0 / 3.0 - share * cos**2))
+    x_acc = drive - share * p.half_length * cos * theta_acc
 
     s = State(
         s.x + p.dt * s.x_dot,

@@ -17,16 +17,12 @@ QUARTERS_PER_RADIAN = 2.0 / math.pi
 TURN = 6.28125  # 2 pi in two parts
 TURN_REST = 2.0 * math.pi - TURN
 TURNS_PER_RADIAN = 0.5 / math.pi
-
-
-def nearest(x: float) -> int:
-    """The integer next to `x`, as int32; a cast truncates, which costs a CPU less than `math.floor`."""
-    return np.int32(x + math.copysign(0.5, x))  # type: ignore[return-value]  # int32
+WHOLE = 1.5 * 2.0**23  # a float32 that this is added to is rounded to an integer, whose lowest bits are the sum's
 
 
 def wrap(angle: float) -> float:
     """`angle` [rad] less whole turns, in [-pi, pi]; exact to 2e-7 up to 10,000 rad."""
-    turns = np.float32(nearest(angle * TURNS_PER_RADIAN))
+    turns = np.float32(angle * TURNS_PER_RADIAN + WHOLE) - WHOLE
     return angle - turns * TURN - turns * TURN_REST  # type: ignore[return-value]  # float32
 
 
@@ -35,8 +31,8 @@ def sincos(angle: float) -> tuple[float, float]:
 
     The polynomials for [-pi/4, pi/4] are those of Cephes (Moshier, 1989).
     """
-    k = nearest(angle * QUARTERS_PER_RADIAN)
-    quarters = np.float32(k)
+    shifted = np.float32(angle * QUARTERS_PER_RADIAN + WHOLE)
+    quarters, k = shifted - WHOLE, shifted.view(np.int32)
     r = angle - quarters * QUARTER - quarters * QUARTER_REST
     r2 = r * r
     s = r + r * r2 * (-1.6666654611e-1 + r2 * (8.3321608736e-3 - r2 * 1.9515295891e-4))

@@ -37,9 +37,10 @@ def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, i
     for _ in range(10):
         p0 = np.uint64(0xD2511F53) * np.uint64(x0)
         p1 = np.uint64(0xCD9E8D57) * np.uint64(x2)
-        low0, high0 = np.uint32(p0 & np.uint64(0xFFFFFFFF)), np.uint32(p0 >> np.uint64(32))
-        low1, high1 = np.uint32(p1 & np.uint64(0xFFFFFFFF)), np.uint32(p1 >> np.uint64(32))
-        x0, x1, x2, x3 = high1 ^ x1 ^ w0, low1, high0 ^ x3 ^ w1, low0
+        low0, high0 = np.uint32(p0), np.uint32(p0 >> np.uint64(32))
+        low1, high1 = np.uint32(p1), np.uint32(p1 >> np.uint64(32))
+        # The xor of two uint32 has 64 bits once compiled: with these casts a round is two wide products and two xors of 32.
+        x0, x1, x2, x3 = np.uint32(high1 ^ x1 ^ w0), low1, np.uint32(high0 ^ x3 ^ w1), low0
         # The key's Weyl sequence wraps: written with 64 bits, because NumPy scalars warn when 32 overflow.
         w0 = np.uint32((np.uint64(w0) + np.uint64(0x9E3779B9)) & np.uint64(0xFFFFFFFF))
         w1 = np.uint32((np.uint64(w1) + np.uint64(0xBB67AE85)) & np.uint64(0xFFFFFFFF))
@@ -55,7 +56,7 @@ def word(key: Key, draw: int) -> int:
 
 def unit(word: int) -> float:
     """A uint32 as a float32 in [0, 1), from its upper 24 bits."""
-    return np.float32(np.uint32(word) >> np.uint32(8)) * np.float32(2.0**-24)  # type: ignore[return-value]  # float32
+    return np.float32(np.uint32(np.uint32(word) >> np.uint32(8))) * np.float32(2.0**-24)  # type: ignore[return-value]  # float32
 
 
 def uniform(key: Key, draw: int, low: float, high: float) -> float:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import config
 
+from gpuvec.engine import early
 from gpuvec.engine.agents.reduction import Tally, host_tally
 from gpuvec.engine.arrays import Arrays, arrays, host_arrays
 from gpuvec.engine.memory import Access, host_memory, memory
@@ -95,6 +96,17 @@ def device_arrays() -> Arrays:
     from numba.cuda import cgutils, extending, types
 
     return arrays(extending, types, cgutils, 1)
+
+
+@cache
+def opening() -> Any:
+    """`opening()`, the first that a kernel does, so that it can be launched early; in the simulator nothing."""
+    if SIMULATED:
+        return lambda: None
+    from numba.cuda import extending, types
+    from numba.cuda.core.targetconfig import ConfigStack
+
+    return early.opening(extending, types, lambda: ConfigStack.top_or_none().compute_capability)
 
 
 @cache

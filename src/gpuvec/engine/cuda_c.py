@@ -1,7 +1,8 @@
 """Kernels in CUDA C++: compiled by NVRTC, with or without a GPU, so nobody needs nvcc, and launched by the driver's own call.
 
 A kernel takes one structure, `Batch`, whose members have 8 bytes each: addresses, whole numbers and floating-point numbers.
-What its code is made for, such as the width of a row, are constants that are written before it.
+What its code is made for, such as the width of a row, are constants that are written before it. `EARLY` says whether kernels
+can be launched early (`engine.early`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from gpuvec.engine.cuda import Binary
 from gpuvec.engine.device import Device
+from gpuvec.engine.early import configuration, possible
 from gpuvec.engine.launch import checked, function_on
 from gpuvec.errors import DeviceError
 
@@ -57,7 +59,12 @@ def binary(kernel: Kernel, cc: tuple[int, int]) -> Binary:
 
     arch, whole = f"sm_{cc[0]}{cc[1]}", not kernel.linked
     options = ProgramOptions(
-        name=kernel.file.name, arch=arch, std="c++17", include_path=str(kernel.file.parent), link_time_optimization=not whole
+        name=kernel.file.name,
+        arch=arch,
+        std="c++17",
+        include_path=str(kernel.file.parent),
+        define_macro=("EARLY", str(int(possible(cc)))),
+        link_time_optimization=not whole,
     )
     try:
         made = Program(kernel.source, "c++", options).compile("cubin" if whole else "ltoir")
@@ -76,8 +83,7 @@ def binary(kernel: Kernel, cc: tuple[int, int]) -> Binary:
 def launcher(kernel: Kernel, device: Device) -> Callable[..., None]:
     """`launch(stream, (blocks, ...), early=False, **members)`; a member that is left out is 0.
 
-    What is launched `early` may begin before the kernel before it has ended, and waits for it by `griddepcontrol.wait`; on
-    devices that know nothing of it (below compute capability 9.0) it begins as others do.
+    What is launched `early` waits for the kernel before it by itself, where that is possible (`engine.early`).
 
     Raises:
         DeviceError: it does not compile, or asks for more than the device has.
@@ -95,19 +101,11 @@ def launcher(kernel: Kernel, device: Device) -> Callable[..., None]:
     block: Any = np.zeros(len(names), np.uint64)
     octets, pointer = memoryview(block).cast("B"), np.array([block.ctypes.data], np.uint64)
 
-    overlapping = driver.CUlaunchAttribute()
-    overlapping.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    overlapping.value.programmaticStreamSerializationAllowed = 1
-
     def launch(stream: int, grid: tuple[int, ...], *, early: bool = False, keep: Any = keep, **members: Any) -> None:
         pack(octets, 0, *(members.pop(name, 0) for name in names))
         assert not members, f"{kernel.name} has no {', '.join(members)}"
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
-        config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
-        config.sharedMemBytes, config.hStream = kernel.shared, stream
-        if early and cc >= (9, 0):
-            config.attrs, config.numAttrs = [overlapping], 1
+        config = configuration(grid, kernel.threads, kernel.shared, early=early and possible(cc))
+        config.hStream = stream
         checked(driver.cuLaunchKernelEx(config, function, pointer.ctypes.data, 0), "launched")
 
     return launch

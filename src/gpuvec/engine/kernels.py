@@ -34,7 +34,7 @@ u32 = np.uint32
 cuda = target.cuda  # a global of kernels: there the simulator puts its own
 ALIGNED = "" if target.SIMULATED else ", 16"  # bytes, of shared memory that is read by four floats
 WARP, MULTIPROCESSORS = 32, 132  # threads, and of an H200
-BLOCK_AND_THREAD = "    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
+HEAD = "    opening()\n    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
 THREADS = WARP if target.SIMULATED else 256  # per block of many a `Single`; 64 to 512 differ by less than 2 %
 RESIDENT = 4  # blocks of a rollout on a multiprocessor
 
@@ -43,6 +43,7 @@ class Rows(NamedTuple):
     """A thread for each env."""
 
     envs: int = THREADS  # per block
+    few: bool = False  # so few in all that a scheduler has one warp or two, and nothing to do while they wait for a result
     split: bool = False
 
 
@@ -73,7 +74,7 @@ def shape(env: Environment, num_envs: int) -> Mapping | Rows:
     threads = THREADS
     while threads > WARP and num_envs < threads * MULTIPROCESSORS:  # some would have nothing to do
         threads //= 2
-    return Rows(threads)
+    return Rows(threads, few=num_envs < THREADS * MULTIPROCESSORS)
 
 
 def kernels(env: Environment, variant: Variant, given: Mapping | Rows | None, played: bool) -> tuple[Kernel, ...]:
@@ -94,11 +95,12 @@ def kernels(env: Environment, variant: Variant, given: Mapping | Rows | None, pl
 def rollout(env: Environment, variant: Variant, policy: Any, given: Mapping | Rows) -> Kernel:
     """The kernel of a rollout, which takes (batch, `rollouts.Length`)."""
     assert isinstance(env, Single), "games have no rollouts"
+    assert isinstance(given, Rows), "of a Single"
     batch = layout(env, variant).batch
     signed = None if target.SIMULATED else target.kernel_signature(batch, Length, LENGTH_DTYPES)
     # In many envs what waits for a result lets others have their turn, of which there are more with fewer registers.
-    resident = RESIDENT if given.envs == THREADS else 1
-    return _rowwise(_rollout(env, variant, policy, given.envs), signed, given.envs)._replace(resident=resident)
+    resident = 1 if given.few else RESIDENT
+    return _rowwise(_rollout(env, variant, policy, given), signed, given.envs)._replace(resident=resident)
 
 
 def _rowwise(body: Any, signed: Any, threads: int) -> Kernel:
@@ -123,18 +125,19 @@ def _examples(env: Environment, variant: Variant, split: bool) -> tuple[Any, Any
 
 
 def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
-    """(read_clock, write_clock). Each block has a clock: a late one could read a common clock that an early one moved on."""
-    load, store = access.load, access.store
+    """(read_clock, tick). Each block has a clock: a late one could read a common clock that an early one moved on."""
+    load, increase = access.load, access.increase
 
     @inline
     def read_clock(b: Any, block: int) -> int:
         return load(b.clock, block, u32)
 
     @inline
-    def write_clock(b: Any, block: int, clock: int) -> None:
-        store(b.clock, block, u32(clock), u32)
+    def tick(b: Any, block: int, steps: int) -> None:
+        """Not by what was read, as all that is loaded after that would wait for it."""
+        increase(b.clock, block, u32(steps))
 
-    return _compiled(read_clock, b, 0), _compiled(write_clock, b, 0, u32(0))
+    return _compiled(read_clock, b, 0), _compiled(tick, b, 0, u32(0))
 
 
 @lru_cache(maxsize=8)  # what a reset and a step have in common is compiled once
@@ -143,19 +146,22 @@ def _one(env: Single, variant: Variant, threads: int) -> tuple[Any, Any]:
     access = target.device_memory()
     b, r = _examples(env, variant, False)
     begin, advance = compose_one(env, variant, access)
+    opening = target.opening()
     begin, advance = _compiled(begin, b, 0, 0, r), _compiled(advance, b, 0, u32(0))
-    read_clock, write_clock = _clocks(access, b)
+    read_clock, tick = _clocks(access, b)
 
     def reset(b: Any, r: Any) -> None:
+        opening()
         e = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if e < b.n:
             begin(b, e, read_clock(b, cuda.blockIdx.x), r)
 
     def step(b: Any) -> None:
+        opening()
         clock = u32(read_clock(b, cuda.blockIdx.x) + u32(1))
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
-            write_clock(b, cuda.blockIdx.x, clock)
+            tick(b, cuda.blockIdx.x, u32(1))
         e = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if e < b.n:
             advance(b, e, clock)
@@ -164,18 +170,20 @@ def _one(env: Single, variant: Variant, threads: int) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=8)
-def _rollout(env: Single, variant: Variant, policy: Any, threads: int) -> Any:
+def _rollout(env: Single, variant: Variant, policy: Any, given: Rows) -> Any:
     """The body of a rollout."""
-    access = target.device_memory()
+    access, threads = target.device_memory(), given.envs
     b, r = _examples(env, variant, False)[0], Length(0)
-    play = _compiled(compose_rollout(env, variant, access, policy), b, 0, u32(0), r)
-    read_clock, write_clock = _clocks(access, b)
+    opening = target.opening()
+    play = _compiled(compose_rollout(env, variant, access, policy, ahead=given.few), b, 0, u32(0), r)
+    read_clock, tick = _clocks(access, b)
 
     def rollout(b: Any, r: Any) -> None:
+        opening()
         clock = read_clock(b, cuda.blockIdx.x)
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
-            write_clock(b, cuda.blockIdx.x, u32(clock + u32(r.steps)))
+            tick(b, cuda.blockIdx.x, u32(r.steps))
         e = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if e < b.n:
             play(b, e, clock, r)
@@ -200,9 +208,9 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     found = [Kernel(game, None, given.threads, lambda n: -(-n // envs), given.resident)]
     if not given.split:
         return found
-    scope = {"cuda": target.cuda, "natural": _natural(arrays), "played": played, "tile": given.tile, "f32": np.float32}
+    scope = _head(arrays) | {"played": played, "tile": given.tile, "f32": np.float32}
     scope["room"] = given.tile * crowd.features + 8
-    start = f"def kernel({'b' if played else 'b, r'}):\n" + BLOCK_AND_THREAD
+    start = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD
 
     def each(count: int, what: str) -> Kernel:
         source = start + f"    x = block * {writers} + thread\n    if x < b.n * {count}:\n        {what}(b, x, played)\n"
@@ -224,9 +232,9 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
 def _seeking(seeking: Seeking, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any) -> Kernel:
     """The kernel that searches for neighbours."""
     w = _example(seeking)
-    scope = {"cuda": target.cuda, "Work": seeking.work, "natural": _natural(arrays), "played": played}
+    scope = _head(arrays) | {"Work": seeking.work, "played": played}
     scope["rounds"] = _compiled(seeking.rounds, b, 0, True)
-    source = f"def kernel({'b' if played else 'b, r'}):\n" + BLOCK_AND_THREAD + _shared(seeking.arrays, scope)
+    source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(seeking.arrays, scope)
     source += "    number = natural(0)\n    while number < rounds(b, block, played):\n"
     for n, function in enumerate(seeking.functions):
         scope[f"f{n}"] = _compiled(function, b, w, 0, 0, True, 0)
@@ -254,13 +262,14 @@ def _shared(arrays: dict[str, Any], scope: dict[str, Any]) -> str:
     return "".join(lines) + f"    w = Work({', '.join(arrays)})\n"
 
 
-def _natural(arrays: Arrays) -> Any:
-    return int if target.SIMULATED else arrays.natural
+def _head(arrays: Arrays) -> dict[str, Any]:
+    """What HEAD calls."""
+    return {"cuda": target.cuda, "opening": target.opening(), "natural": int if target.SIMULATED else arrays.natural}
 
 
 def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any, r: Any) -> Any:
     """The kernel of the segments of a step or a reset."""
-    envs, (read_clock, write_clock) = given.envs, _clocks(access, b)
+    envs, (read_clock, tick) = given.envs, _clocks(access, b)
     w = _example(program)
     arguments = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
     r = 0 if played else r
@@ -268,9 +277,9 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
     def compiled(segment: Segment) -> Any:
         return _compiled(segment.function, b, w, *arguments[segment.over], u32(0), r)
 
-    scope = {"cuda": target.cuda, "Work": program.work, "read_clock": read_clock, "write_clock": write_clock, "u32": u32}
-    scope |= {"natural": _natural(arrays), "divide": divmod if target.SIMULATED else arrays.divide, "i32": np.int32}
-    source = f"def kernel({'b' if played else 'b, r'}):\n" + BLOCK_AND_THREAD + _shared(program.arrays, scope)
+    scope = _head(arrays) | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
+    scope |= {"divide": divmod if target.SIMULATED else arrays.divide, "i32": np.int32}
+    source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(program.arrays, scope)
     source += f"    e0 = natural(block * {envs})\n    m = {'1' if envs == 1 else f'min({envs}, natural(b.n - e0))'}\n"
     source += "    clock = read_clock(b, block)\n"
     source += "    clock, r = u32(clock + u32(1)), 0\n" if played else ""
@@ -286,7 +295,7 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
     if not played:
         return generated("kernel", source + called("reset"), **scope)
     scope["close"] = compiled(program.closing)
-    source += called("step") + "    if thread == 0:\n        write_clock(b, block, clock)\n"  # all have read it
+    source += called("step") + "    if thread == 0:\n        tick(b, block, u32(1))\n"  # all have read it
     closed = f"{block.of_env} and close(b, w, e0 + {block.env}, {block.env}, clock, r)"
     source += f"    some = cuda.syncthreads_or(i32({closed}))\n"
     source += f"    if some != 0:\n{called('over', '        ')}" if program.over else ""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuvec.engine import early
 from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.device import Device
 from gpuvec.engine.parameters import request_dtypes
@@ -132,18 +133,26 @@ class CudaKernels:
 
         block = np.zeros(len(layout(self._env, variant, self.split).batch._fields) + asked, np.uint64)
         pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
-        launches, kept = [], [block, pointers]  # the driver knows but addresses
+        launches, configs, kept = [], [], [block, pointers]  # the driver knows but addresses
         with self._device.current():  # of which the compiler asks the compute capability
             for kernel, binary in compile(self._cc):
                 function, loaded = function_on(self._device, binary)
                 kept.append(loaded)
-                grid = (kernel.blocks(self._num_envs), 1, 1, kernel.threads, 1, 1, 0)
-                launches.append(partial(driver.cuLaunchKernel, function, *grid))
+                grid = (kernel.blocks(self._num_envs),)
+                configs.append(early.configuration(grid, kernel.threads, early=early.possible(self._cc)))
+                launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
         parameters: int = pointers.ctypes.data
 
+        now = 0  # the stream of the launches
+
         def launch(stream: int, keep: Any = kept) -> None:
+            nonlocal now
+            if stream != now:  # to say so costs
+                for config in configs:
+                    config.hStream = stream
+                now = stream
             for one in launches:
-                result = one(stream, parameters, 0)
+                result = one(parameters, 0)
                 if result[0]:  # asked here: a call costs
                     checked(result, "launched")
 

@@ -22,6 +22,7 @@ class Access(NamedTuple):
     emit: Any  # emit(buffer, index, value, dtype): as store, for what no kernel reads: it leaves a GPU's cache first
     emit_row: Any  # emit_row(buffer, index, values): likewise as store_row
     lowest: Any  # lowest(buffer, index, value): the uint64 there becomes the smaller of the two, atomically
+    increase: Any  # increase(buffer, index, by): the uint32 there grows, atomically; a GPU does not wait for what it was
     near: Any  # near(flag): whether flag holds for this env or for one whose 16-byte row shares a 32-byte sector with its row
 
 
@@ -151,8 +152,15 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
 
         return types.void(address, index, types.uint64), codegen
 
-    on_gpu = space == 1
-    return Access(load, store, load_row, store_row, emit if on_gpu else store, emit_row if on_gpu else store_row, lowest, near)
+    @extending.intrinsic
+    def increase(typingctx: Any, address: Any, index: Any, by: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            builder.atomic_rmw("add", pointer(builder, args[0], args[1], ir.IntType(32)), args[2], "monotonic")
+
+        return types.void(address, index, types.uint32), codegen
+
+    own = (emit, emit_row) if space == 1 else (store, store_row)
+    return Access(load, store, load_row, store_row, *own, lowest, increase, near)
 
 
 def host_memory() -> Access:

@@ -30,6 +30,7 @@ OWN, CHANCE = -1, -2  # in place of a step in the key of what a function draws, 
 BYTE = 255  # what does not fit into a byte is kept as this, which no space allows whose actions are kept in bytes
 
 Words: Any = Key  # of uint32, which are no ints to mypy
+_philox = device(philox)
 f32, i32, i64, u8, u32, u64 = np.float32, np.int32, np.int64, np.uint8, np.uint32, np.uint64
 
 
@@ -61,19 +62,21 @@ def explaining_policy(env: Environment, policy: Any) -> Iterator[None]:
         raise fault(policy, f"what it returns is no action of {space}, which is {needed}") from error
 
 
-def chooser(env: Single, access: Access, policy: Any) -> tuple[Any, Any]:
+def chooser(env: Single, access: Access, policy: Any, ahead: bool = False) -> tuple[Any, Any]:
     """(prepare, choose).
 
     `prepare(clock, stream)` is what the policy remembers before step number `clock + 1`.
     `choose(b, at, clock, stream, memory, row, p)` gives the action of step number `clock`, which it writes as number `at` of
-    `b.action`, and what is remembered then.
+    `b.action`, and what is remembered then. With `ahead` the random number of the next step is drawn in each.
     """
     if policy == GIVEN:
         return _nothing, _read_later
     keep = _keep(env, access)
     if policy == RANDOM:
         single, draw = _random(env)
-        return _by_blocks(draw, keep) if single else (_nothing, _by_steps(draw, keep))
+        if not single:
+            return _nothing, _by_steps(draw, keep)
+        return _ahead(draw, keep) if ahead else _by_blocks(draw, keep)
     act = device(policy)
 
     @inline
@@ -98,27 +101,47 @@ def _key(stream: Any, clock: int, purpose: int) -> Any:
     return Words(stream.seed, stream.seed_high, stream.row, u32(clock + stream.episode), i32(purpose))
 
 
-def _by_blocks(draw: Any, keep: Any) -> tuple[Any, Any]:
-    """Of a single number: a block of Philox, four words, lasts for four steps."""
-    mixed = device(philox)
+@inline
+def _block(own: int, stream: Any) -> Any:
+    """Four words, those of four steps by the row's own clock."""
+    one, two, three, four = _philox(own >> u32(2), u32(i32(CHANCE)), u32(0), stream.seed_high, stream.seed, stream.row)
+    return u32(one), u32(two), u32(three), u32(four)
 
-    @inline
-    def block(own: int, stream: Any) -> Any:
-        one, two, three, four = mixed(own >> u32(2), u32(i32(CHANCE)), u32(0), stream.seed_high, stream.seed, stream.row)
-        return u32(one), u32(two), u32(three), u32(four)
+
+def _by_blocks(draw: Any, keep: Any) -> tuple[Any, Any]:
+    """Of a single number: a block of Philox, four words, lasts for four steps; that of the next one stands first."""
 
     @inline
     def prepare(clock: int, stream: Any) -> Any:
-        return block(u32(clock + u32(1) + stream.episode), stream)
+        own = u32(clock + u32(1) + stream.episode)
+        words = _block(own, stream)
+        for _ in range(i32(own & u32(3))):
+            words = words[1], words[2], words[3], words[0]
+        return words
 
     @inline
     def choose(b: Any, at: int, clock: int, stream: Any, words: Any, row: Any, p: Any) -> Any:
         own = u32(clock + stream.episode)
-        k = own & u32(3)
-        if k == u32(0):
-            words = block(own, stream)
+        if own & u32(3) == u32(0):
+            words = _block(own, stream)
+        return keep(b, at, draw(words[0])), (words[1], words[2], words[3], words[0])
+
+    return prepare, choose
+
+
+def _ahead(draw: Any, keep: Any) -> tuple[Any, Any]:
+    """Likewise without a branch: the block of the next step is worked out in each, beside what the step itself waits for."""
+
+    @inline
+    def prepare(clock: int, stream: Any) -> Any:
+        own = u32(clock + u32(1) + stream.episode)
+        words, k = _block(own, stream), own & u32(3)
         one, two = words[1] if k == u32(1) else words[0], words[3] if k == u32(3) else words[2]
-        return keep(b, at, draw(two if k >= u32(2) else one)), words
+        return two if k >= u32(2) else one
+
+    @inline
+    def choose(b: Any, at: int, clock: int, stream: Any, word: Any, row: Any, p: Any) -> Any:
+        return keep(b, at, draw(word)), prepare(clock, stream)
 
     return prepare, choose
 

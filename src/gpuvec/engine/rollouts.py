@@ -31,14 +31,15 @@ def variant_of(env: Single, variant: Variant, policy: Any, given_dtype: Any = No
     return variant._replace(action_dtype=given_dtype if policy == GIVEN else stored_as(env.spaces(env.params)[1]))
 
 
-def compose(env: Single, variant: Variant, access: Access, policy: Any) -> Any:
+def compose(env: Single, variant: Variant, access: Access, policy: Any, ahead: bool = False) -> Any:
     """`play(b, e, clock, r)`: the next `r.steps` steps of env `e`, `clock` being the number of steps before.
 
     The addresses of what is returned, and of the actions, are those of (T, E, ...) arrays, that of the observations of a
-    (T + 1, E, D) one, whose first rows are the observations before.
+    (T + 1, E, D) one, whose first rows are the observations before. With `ahead`, what few envs or steps need is worked out in
+    every step, for threads that would wait meanwhile (`engine.straight`).
     """
-    _, open, observe, _, turn, show, close = game(env, variant, access, held=True, chosen=policy != GIVEN)
-    prepare, choose = chooser(env, access, policy)
+    _, open, observe, _, turn, show, close = game(env, variant, access, held=True, chosen=policy != GIVEN, ahead=ahead)
+    prepare, choose = chooser(env, access, policy, ahead)
     after, acting, emit_row = _after(env, variant), _acting(env, variant), access.emit_row
 
     @inline

@@ -17,6 +17,7 @@ from gpuvec.engine.jit import device, floats, generated, inline
 from gpuvec.engine.memory import Access, like
 from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Signature, signature
+from gpuvec.engine.straight import straight
 from gpuvec.engine.streams import POOL_DRAW, streams
 from gpuvec.random import Key, randint
 from gpuvec.spec import Single
@@ -50,7 +51,15 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
     return begin, advance
 
 
-def game(env: Single, variant: Variant, access: Access, held: bool = False, chosen: bool = False, played: Any = None) -> Game:
+def game(
+    env: Single,
+    variant: Variant,
+    access: Access,
+    held: bool = False,
+    chosen: bool = False,
+    played: Any = None,
+    ahead: bool = False,
+) -> Game:
     """The parts for one env.
 
     Args:
@@ -61,10 +70,11 @@ def game(env: Single, variant: Variant, access: Access, held: bool = False, chos
             step most envs draw nothing and go on with their episode: then both happen where they are needed.
         chosen: whether the action is `a`; else it is read from `b.action`.
         played: a function as `play`, for a `turn` that finds what was worked out before.
+        ahead: whether `turn` is `straight`: what few envs need is worked out in every step, and nothing waits for a branch.
     """
     s = signature(env)
     assert isinstance(s, Signature), "of a Single"
-    load, store, _, store_row, emit, emit_row, lowest, near = access
+    load, store, _, store_row, emit, emit_row, lowest, _, near = access
     load_state, store_state = _state_access(env, s, access)
     declared, pooled = _declared(env, s), _pooled(env, s, variant, access)
     params, reset_params = parameters(env, variant, access)
@@ -145,6 +155,14 @@ def game(env: Single, variant: Variant, access: Access, held: bool = False, chos
             elif over:
                 start = moved(b, e, clock + u32(1))
         return start, s, seen, reward, terminated, truncated
+
+    if ahead and (next_step or same_step):
+
+        @inline
+        def drawn(b: Any, e: int, stream: Any, start: int, p: Any) -> Any:
+            return first(b, key(b, e, stream, start, 0), p)
+
+        turn = straight(env, s, variant, access, limit, made, drawn, observe, fault)
 
     @inline
     def show(b: Any, at: int, seen: Any, reward: float, terminated: bool, truncated: bool) -> None:

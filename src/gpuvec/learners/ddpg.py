@@ -65,6 +65,7 @@ class DDPG(Policy):
         self.episodes = Episodes.of(R, device)
         self.guard = Guard({"collect": ("a reward", "an action")}, LEARNED, device)
         self.noise = torch.zeros(R, components, device=device)
+        self.ends = torch.tensor([[-1.0], [1.0]], device=device).repeat(1, components)  # of actions as the networks give them
         # Which updates move the policy is the same again after so many iterations.
         variants = args.policy_delay // math.gcd(args.policy_delay, args.updates)
         self.improves = tuple(partial(self.improve, k) for k in range(variants))
@@ -90,12 +91,11 @@ class DDPG(Policy):
     def act(self, t: int, began: Tensor) -> Tensor:
         """What the policy does, and noise; where an episode begins, the noise does too."""
         net, a = self.network, self.args
-        one = torch.ones_like(net.reach)
-        chosen = (net.policy(self.rows.obs[t]).action - net.centre) / net.reach
+        low, high = self.ends
+        chosen = net.act(net.actor, net.seen(self.rows.obs[t]))
         fresh = began.unsqueeze(1).expand(-1, self.each).reshape(-1)
-        drawn = self.sampler.noisy(chosen, self.noise, fresh, -one, one, self.rounds, t, sigma=a.sigma, theta=a.theta)
-        self.action[t].copy_(net.centre + net.reach * drawn)
-        return self.action[t]
+        drawn = self.sampler.noisy(chosen, self.noise, fresh, low, high, self.rounds, t, sigma=a.sigma, theta=a.theta)
+        return net.outward(drawn, out=self.action[t])
 
     def look_at_rollout(self) -> None:
         """Whether it is finite."""
@@ -135,14 +135,13 @@ class DDPG(Policy):
         net = self.network
         with torch.no_grad():
             obs, after = net.seen(batch.obs), net.seen(batch.next_obs)
-            action = net.act(self.target_actor, after)
+            within = net.act(self.target_actor, after)
             if self.args.target_sigma > 0.0:
-                noise = torch.empty_like(action).normal_(0.0, self.args.target_sigma, generator=self.generator)
+                noise = torch.empty_like(within).normal_(0.0, self.args.target_sigma, generator=self.generator)
                 noise = noise.clamp_(-2.5 * self.args.target_sigma, 2.5 * self.args.target_sigma)
-                inside = ((action - net.centre) / net.reach + noise).clamp_(-1.0, 1.0)
-                action = net.centre + net.reach * inside
-            target = batch.reward + batch.discount * net.values(self.target_critics, after, action).amin(0)
-        value = net.values(net.critics, obs, batch.action)
+                within = (within + noise).clamp_(-1.0, 1.0)
+            target = batch.reward + batch.discount * net.values(self.target_critics, after, within).amin(0)
+        value = net.values(net.critics, obs, net.inward(batch.action))
         loss = torch.stack([mean(error, batch.mask) for error in (value - target).square()]).sum()
         norm = step(self.critic_optimizer, self.critics, loss)
         return torch.stack([loss.detach(), torch.stack([mean(v, batch.mask) for v in value.detach()]).mean(), norm])

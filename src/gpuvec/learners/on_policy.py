@@ -99,10 +99,12 @@ class OnPolicy(Policy):
     def networks(args: OnPolicyArgs, observation_space: Any, action_space: Any, body: Body | None = None) -> ActorCritic:
         """Those of a policy for these spaces of an agent, with their first weights."""
         spaces = observation_space, action_space
+        if body is not None and args.precision != "tf32":
+            raise ValueError(f"precision={args.precision!r} is for the layers of `hidden`; a body of one's own has its own.")
 
         def perceptron(observations: Any, actions: Any) -> nn.Module:
             kind = Shared if args.shared else Separate
-            return kind(features_of(observations), outputs_of(actions), args.hidden, args.init, args.unit)
+            return kind(features_of(observations), outputs_of(actions), args.hidden, args.init, args.unit, args.precision)
 
         with first_weights(args.seed):
             return ActorCritic(*spaces, (body or perceptron)(*spaces), args.normalize)

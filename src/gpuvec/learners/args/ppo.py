@@ -28,7 +28,7 @@ class Args(OnPolicyArgs):
     target_kl: float | None = None
     """Learn no more from a rollout once a minibatch finds the policy farther than this from the one that played, in nats."""
 
-    fused: Literal["auto"] | bool = False
+    fused: Literal["auto"] | bool = "auto"
     """Play and learn in a few kernels that keep activations on the chip; auto where there is a GPU and the network fits."""
 
     def __post_init__(self) -> None:

@@ -84,8 +84,8 @@ template <int P> __device__ __forceinline__ u32 columns_first() {
 typedef u32 Input[X / 8][2];     // of 16 rows, as the left side of a product, 8 columns at a time
 typedef u32 Activation[H / 16][4];  // likewise, 16 columns at a time
 
-// What the first hidden layer makes of M times 16 rows.
-template <int M> __device__ __forceinline__ void first_layer(const half* w1, const Input* x, Activation* h) {
+// What the first hidden layer makes of M times 16 rows, or of half a tile.
+template <int M, bool HALF = false> __device__ __forceinline__ void first_layer(const half* w1, const Input* x, Activation* h) {
     const u32 at = address(w1) + columns_first<PX>(), tail = address(w1) + (threadIdx.x & 31) * PX * 2 + X / 16 * 32;
     u32 last[4];
 #pragma unroll
@@ -110,12 +110,12 @@ template <int M> __device__ __forceinline__ void first_layer(const half* w1, con
             }
         }
 #pragma unroll
-        for (int m = 0; m < M; m++) activate(h[m][j], c[m], d[m]);
+        for (int m = 0; m < M; m++) activate<HALF>(h[m][j], c[m], d[m]);
     }
 }
 
 // What the second one makes of it.
-template <int M> __device__ __forceinline__ void second_layer(const half* w2, const float* b2, const Activation* h1, Activation* h2) {
+template <int M, bool HALF = false> __device__ __forceinline__ void second_layer(const half* w2, const float* b2, const Activation* h1, Activation* h2) {
     const u32 at = address(w2) + columns_first<PH>();
     const int t = threadIdx.x & 3;
 #pragma unroll
@@ -135,7 +135,7 @@ template <int M> __device__ __forceinline__ void second_layer(const half* w2, co
             for (int m = 0; m < M; m++) multiply(c[m], h1[m][k], b[0], b[1]), multiply(d[m], h1[m][k], b[2], b[3]);
         }
 #pragma unroll
-        for (int m = 0; m < M; m++) activate(h2[m][j], c[m], d[m]);
+        for (int m = 0; m < M; m++) activate<HALF>(h2[m][j], c[m], d[m]);
     }
 }
 

@@ -1,14 +1,15 @@
 // T steps of each environment under the policy: what the network says, what is drawn, what the game makes of it.
 //
-// A warp has 16 or 32 environments; the network takes them as rows, and then a lane has one of them, with its state in registers. The
-// game's functions, open, look, turn and close, are compiled from Python and linked with this.
+// A warp has 8, 16 or 32 environments; the network takes them as rows, and then a lane has one of them, with its state in
+// registers. The game's functions, open, look, turn and close, are compiled from Python and linked with this.
 //
-// Given before, beside network.cuh's: ACTIONS, GAUSSIAN, HEADS, WARPS, TILES, GAME (the members of the game's batch), NUMBERS and WORDS
-// (fields of its state that are floats, and others), STARTS (least value of each component of an action), Batch.
+// Given before, beside network.cuh's: ACTIONS, GAUSSIAN, HEADS, WARPS, TILES (16 rows each, of a warp), EIGHT (there are but eight),
+// GAME (the members of the game's batch), NUMBERS and WORDS (fields of its state that are floats, and others), STARTS (least value of each
+// component of an action), Batch.
 #include "network.cuh"
 #include "shuffle.cuh"
 
-constexpr int THREADS = 32 * WARPS, ROWS = 16 * TILES, O = Net<OUTPUTS>::O, ZP = O + 1;
+constexpr int THREADS = 32 * WARPS, ROWS = EIGHT ? 8 : 16 * TILES, O = Net<OUTPUTS>::O, ZP = O + 1;
 
 #if GAUSSIAN
 typedef float Component;
@@ -85,17 +86,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
 #pragma unroll
                 for (int k = 0; k < X / 8; k++)
 #pragma unroll
-                    for (int side = 0; side < 2; side++) in[m][k][side] = *(const u32*)(x + (16 * m + 8 * side + g) * PX + 8 * k + 2 * t4);
+                    for (int side = 0; side < 2; side++) in[m][k][side] = EIGHT && side ? 0 : *(const u32*)(x + (16 * m + 8 * side + g) * PX + 8 * k + 2 * t4);
             }
-            first_layer<TILES>(room.w.w1, in, h1);
-            if (LAYERS == 2) second_layer<TILES>(room.w.w2, room.w.b2, h1, h2);
+            first_layer<TILES, EIGHT>(room.w.w1, in, h1);
+            if (LAYERS == 2) second_layer<TILES, EIGHT>(room.w.w2, room.w.b2, h1, h2);
             last_layer<TILES, O>(room.w.w3, room.w.b3, LAYERS == 2 ? h2 : h1, out);
 #pragma unroll
             for (int m = 0; m < TILES; m++)
 #pragma unroll
                 for (int n = 0; n < O / 8; n++)
 #pragma unroll
-                    for (int i = 0; i < 4; i++)
+                    for (int i = 0; i < (EIGHT ? 2 : 4); i++)
                         if (8 * n + 2 * t4 + (i & 1) < OUTPUTS) z[(16 * m + 8 * (i >> 1) + g) * ZP + 8 * n + 2 * t4 + (i & 1)] = out[m][n][i];
         }
         __syncwarp();

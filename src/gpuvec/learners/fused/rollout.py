@@ -16,7 +16,8 @@ from gpuvec.learners.fused.shape import FOLDER, Shape
 from gpuvec.learners.rollouts.rollout import Rollout
 
 WARPS = 4
-FEW = 16384  # environments for which a warp takes 16, so that more warps share the work; else 32
+ROWS = (8, 16, 32)  # environments that a warp may take
+SCHEDULERS = 4  # of a multiprocessor
 
 ROLLOUT = {
     "parameters": "const float*", "iteration": "const long long*", "clock": "const unsigned*", "began": "bool*",
@@ -30,11 +31,12 @@ VALUE = {
 }  # fmt: skip
 
 
-def kernel(shape: Shape, game: Linked, tiles: int, starts: tuple[int, ...], stream: int = 0) -> Kernel:
-    """Of a rollout: a warp has 16 `tiles` environments, whose actions count from `starts`."""
+def kernel(shape: Shape, game: Linked, rows: int, starts: tuple[int, ...], stream: int = 0) -> Kernel:
+    """Of a rollout: a warp has `rows` environments, whose actions count from `starts`."""
     members = ROLLOUT | {f"game_{name}": "u64" for name in game.members}
-    room = shape.weights(False) + WARPS * 16 * tiles * (2 * shape.pitch + 4 * (shape.numbers + 1))
-    constants = shape.constants | game.constants | {"WARPS": WARPS, "TILES": tiles, "SPACE": room}
+    room = shape.weights(False) + WARPS * rows * (2 * shape.pitch + 4 * (shape.numbers + 1))
+    constants = shape.constants | game.constants | {"WARPS": WARPS, "SPACE": room}
+    constants |= {"TILES": -(-rows // 16), "EIGHT": int(rows == 8)}
     constants |= {"GAME": ", ".join(f"b.game_{name}" for name in game.members), "FIRST_DRAW": f"{FIRST_DRAW + stream * DRAWS}u"}
     constants["STARTS"] = "{" + ", ".join(map(str, starts)) + "}"
     file, given = FOLDER / "rollout.cu", (tuple(members.items()), tuple(constants.items()))
@@ -45,6 +47,14 @@ def value_kernel(shape: Shape, tiles: int) -> Kernel:
     """Of V."""
     constants = shape.constants | {"WARPS": WARPS, "TILES": tiles}
     return Kernel(FOLDER / "value.cu", "value", tuple(VALUE.items()), tuple(constants.items()), 32 * WARPS, shape.weights(True))
+
+
+def rows_of_a_warp(num_envs: int, multiprocessors: int) -> int:
+    """How many environments it takes: as few as leave no scheduler more than two warps, as a step is a chain of results that
+    each wait for the one before; where there are more anyway, as many as it can, as then weights are read less often.
+    """
+    room = 2 * SCHEDULERS * multiprocessors
+    return next((rows for rows in ROWS if num_envs <= rows * room), ROWS[-1])
 
 
 class Play:
@@ -82,11 +92,12 @@ class Play:
             starts = (int(space.start),)
         else:
             starts = tuple(map(int, space.start))
-        tiles = 1 if self._rows <= FEW else 2
-        self._blocks = -(-self._rows // (WARPS * 16 * tiles))
-        self._launch = launcher(kernel(shape, game, tiles, starts, stream), self._device)
+        multiprocessors = torch.cuda.get_device_properties(env.device).multi_processor_count
+        rows = rows_of_a_warp(self._rows, multiprocessors)
+        self._blocks = -(-self._rows // (WARPS * rows))
+        self._launch = launcher(kernel(shape, game, rows, starts, stream), self._device)
         self._value = launcher(value_kernel(shape, 2), self._device)
-        self._value_blocks = 4 * torch.cuda.get_device_properties(env.device).multi_processor_count
+        self._value_blocks = 4 * multiprocessors
 
     def __call__(self, action: Tensor, log_prob: Tensor, value: Tensor, last_value: Tensor) -> None:
         """A rollout into these tensors of the learner's storage, and into the rollout's own."""

@@ -128,6 +128,8 @@ def shape_of(network: Any, args: Args, masked: bool) -> Shape | str:
     body = getattr(network, "body", None)
     if not isinstance(network, ActorCritic) or type(body) is not Separate:
         return "the network is not a perceptron each for policy and value function (shared=False, no body of one's own)"
+    if args.precision != "tf32":
+        return f"precision is {args.precision}, and the kernels take operands in FP16, whose mantissa is TF32's"
     if network.normalizer is not None:
         return "observations are normalised (normalize=True)"
     actor, critic = layers_of(body.actor), layers_of(body.critic)

@@ -53,12 +53,12 @@ __device__ __forceinline__ void store(u32 at, const u32* r) {
 
 // A kernel that was launched early waits here for the one before; and the next may be launched.
 __device__ __forceinline__ void wait_for_earlier() {
-#if __CUDA_ARCH__ >= 900
+#if EARLY
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void launch_next() {
-#if __CUDA_ARCH__ >= 900
+#if EARLY
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
@@ -97,11 +97,11 @@ __device__ __forceinline__ u32 slope(u32 h, u32 d) {
 }
 #endif
 
-// What the unit makes of the sums of two products side by side, as the left side of the next product; and likewise `h`, which a unit
-// gave, becomes the sums times the unit's derivative.
-__device__ __forceinline__ void activate(u32* h, const float* low, const float* high) {
-    h[0] = pair(unit(low[0]), unit(low[1])), h[1] = pair(unit(low[2]), unit(low[3]));
-    h[2] = pair(unit(high[0]), unit(high[1])), h[3] = pair(unit(high[2]), unit(high[3]));
+// What the unit makes of the sums of two products side by side, as the left side of the next product; HALF: rows from the eighth on are
+// not there. Likewise `h`, which a unit gave, becomes the sums times the unit's derivative.
+template <bool HALF = false> __device__ __forceinline__ void activate(u32* h, const float* low, const float* high) {
+    h[0] = pair(unit(low[0]), unit(low[1])), h[2] = pair(unit(high[0]), unit(high[1]));
+    h[1] = HALF ? 0 : pair(unit(low[2]), unit(low[3])), h[3] = HALF ? 0 : pair(unit(high[2]), unit(high[3]));
 }
 __device__ __forceinline__ void derive(u32* h, const float* low, const float* high) {
     h[0] = slope(h[0], pair(low[0], low[1])), h[1] = slope(h[1], pair(low[2], low[3]));

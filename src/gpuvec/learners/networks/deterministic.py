@@ -119,17 +119,24 @@ class DeterministicActorCritic(nn.Module):
 
     def policy(self, obs: Tensor) -> Action:
         """What is done at `obs`, (..., D)."""
-        return Action(self.act(self.actor, self.seen(obs)))
+        return Action(self.outward(self.act(self.actor, self.seen(obs))))
 
     def act(self, actor: nn.Module, seen: Tensor) -> Tensor:
-        """(..., K) of this actor or its target, for observations as networks see them."""
-        action: Tensor = self.centre + self.reach * actor(seen).tanh()
+        """(..., K) within -1 and 1, of this actor or its target, for observations as networks see them."""
+        action: Tensor = actor(seen).tanh()
         return action
 
-    def values(self, critics: Iterable[nn.Module], seen: Tensor, action: Tensor) -> Tensor:
-        """(C, ...) of these critics or their targets; they see actions in half ranges around the centre."""
-        within = (action - self.centre) / self.reach
+    def values(self, critics: Iterable[nn.Module], seen: Tensor, within: Tensor) -> Tensor:
+        """(C, ...) of these critics or their targets, for actions within -1 and 1."""
         return torch.stack([critic(seen, within) for critic in critics])
+
+    def outward(self, within: Tensor, out: Tensor | None = None) -> Tensor:
+        """The actions of the space that these are, in half ranges around its centre."""
+        return torch.addcmul(self.centre, self.reach, within, out=out)
+
+    def inward(self, action: Tensor) -> Tensor:
+        """The other way about."""
+        return (action - self.centre) / self.reach
 
     def seen(self, obs: Tensor) -> Tensor:
         """Observations as the networks see them."""

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gpuvec.learners.networks.rectified import Rectified
+from gpuvec.learners.networks.rectified import BYTES, Linear, Rectified
 
 HIDDEN_GAIN = math.sqrt(2.0)
 UNITS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": Rectified}
+PRECISIONS = {"tf32": torch.float32, "bf16": torch.bfloat16}  # in which layers reckon; what comes out of them is float32
 
 
 @contextmanager
@@ -26,11 +27,11 @@ def first_weights(seed: int) -> Iterator[None]:
         yield
 
 
-def linear(inputs: int, outputs: int, gain: float, init: str = "orthogonal", kind: type[nn.Linear] = nn.Linear) -> nn.Linear:
+def linear(inputs: int, outputs: int, gain: float, init: str = "orthogonal", kind: type[Linear] = Linear) -> Linear:
     """A layer with biases of 0 and weights that are orthogonal (Saxe, McClelland and Ganguli, 2014) or uniform with a spread by
     Glorot and Bengio (2010), "xavier"; either scaled by `gain`.
     """
-    layer: nn.Linear = nn.utils.skip_init(kind, inputs, outputs)
+    layer: Linear = nn.utils.skip_init(kind, inputs, outputs)
     (nn.init.orthogonal_ if init == "orthogonal" else nn.init.xavier_uniform_)(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
@@ -56,38 +57,52 @@ class Separate(nn.Module):
     """
 
     def __init__(
-        self, features: int, outputs: int, hidden: Sequence[int], init: str = "orthogonal", unit: str = "tanh"
+        self,
+        features: int,
+        outputs: int,
+        hidden: Sequence[int],
+        init: str = "orthogonal",
+        unit: str = "tanh",
+        precision: str = "tf32",
     ) -> None:
         super().__init__()
+        self.dtype = PRECISIONS[precision]
         self.actor = mlp((features, *hidden, outputs), 0.01, UNITS[unit], init)
         self.critic = mlp((features, *hidden, 1), 1.0, UNITS[unit], init)
 
     def policy(self, obs: Tensor) -> Tensor:
         """(..., outputs)."""
-        out: Tensor = self.actor(obs)
-        return out
+        out: Tensor = self.actor(obs.to(self.dtype))
+        return out.float()
 
     def value(self, obs: Tensor) -> Tensor:
         """(...,)."""
-        value: Tensor = self.critic(obs)
-        return value.squeeze(-1)
+        value: Tensor = self.critic(obs.to(self.dtype))
+        return value.squeeze(-1).float()
 
 
 class Shared(nn.Module):
     """Hidden layers that both have in common, at least one, and a last layer for each.
 
     The two last ones are one, `head`, so that what is before it is read, and pulled at, once. It gives the policy's numbers, V,
-    and zeros up to a multiple of four: matrix units are fast on rows of 16 bytes.
+    and zeros up to 16 bytes, on whose multiples matrix units are fast.
     """
 
     def __init__(
-        self, features: int, outputs: int, hidden: Sequence[int], init: str = "orthogonal", unit: str = "tanh"
+        self,
+        features: int,
+        outputs: int,
+        hidden: Sequence[int],
+        init: str = "orthogonal",
+        unit: str = "tanh",
+        precision: str = "tf32",
     ) -> None:
         super().__init__()
-        self.outputs = outputs
+        self.outputs, self.dtype = outputs, PRECISIONS[precision]
         self.trunk = nn.Sequential(*hidden_layers((features, *hidden), UNITS[unit], init))
         last = linear(hidden[-1], outputs + 1, 1.0, init)
-        self.head: nn.Linear = nn.utils.skip_init(nn.Linear, hidden[-1], -(-(outputs + 1) // 4) * 4)
+        together = BYTES // self.dtype.itemsize
+        self.head: Linear = nn.utils.skip_init(Linear, hidden[-1], -(-(outputs + 1) // together) * together)
         with torch.no_grad():
             for p in self.head.parameters():
                 p.zero_()
@@ -104,21 +119,21 @@ class Shared(nn.Module):
 
     def both(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """What the two give, with the hidden layers computed once."""
-        policy, value = _Apart.apply(self.head(self.trunk(obs)), self.outputs)  # type: ignore[no-untyped-call]  # of torch's
+        policy, value = _Apart.apply(self.head(self.trunk(obs.to(self.dtype))), self.outputs)  # type: ignore[no-untyped-call]  # of torch's
         return policy, value
 
 
 class _Apart(torch.autograd.Function):
-    """out[..., :n] and out[..., n]. torch's gradient of two slices is two of the whole, which it fills and adds up."""
+    """out[..., :n] and out[..., n], in float32. torch's gradient of two slices is two of the whole, filled and added up."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        ctx.shape, ctx.n = out.shape, n
-        return out[..., :n], out[..., n]
+        ctx.shape, ctx.n, ctx.dtype = out.shape, n, out.dtype
+        return out[..., :n].float(), out[..., n].float()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_policy: Tensor, of_value: Tensor) -> tuple[Tensor, None]:
-        gradient, n = of_policy.new_empty(ctx.shape), ctx.n
+        gradient, n = of_policy.new_empty(ctx.shape, dtype=ctx.dtype), ctx.n
         gradient[..., :n], gradient[..., n], gradient[..., n + 1 :] = of_policy, of_value, 0.0
         return gradient, None

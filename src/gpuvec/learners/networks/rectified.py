@@ -1,7 +1,8 @@
 """A linear layer and its rectifier in one pass over memory.
 
 In rollouts of millions of rows a network waits for memory, and a rectifier of its own reads and writes all of it once more:
-here the matrix product rectifies its results before it puts them down.
+here the matrix product rectifies its results before it puts them down. `Linear` and `Rectified` reckon in the precision of what
+they are given: in bfloat16 an activation has half the size.
 """
 
 from __future__ import annotations
@@ -11,17 +12,31 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 from torch.nn.functional import pad
 
 NARROW = 32  # features, from which on it pays to pad rows to multiples of 16 bytes, on which matrix units are twice as fast
+BYTES = 16
 
 
-class Rectified(nn.Linear):
-    """max(0, x W' + b), for x (..., inputs)."""
+class Linear(nn.Linear):
+    """x W' + b, for x (..., inputs) of any floating-point dtype, which that of the result is."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., outputs)."""
-        return cast(Tensor, _Rectified.apply(input, self.weight, self.bias))  # type: ignore[no-untyped-call]  # of torch's
+        return functional.linear(input, *self.parameters_as(input.dtype))
+
+    def parameters_as(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(weight, bias), rounded to `dtype`; their gradients are not."""
+        return self.weight.to(dtype), self.bias.to(dtype)
+
+
+class Rectified(Linear):
+    """max(0, x W' + b)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., outputs)."""
+        return cast(Tensor, _Rectified.apply(input, *self.parameters_as(input.dtype)))  # type: ignore[no-untyped-call]  # of torch's
 
 
 class _Rectified(torch.autograd.Function):
@@ -46,5 +61,5 @@ class _Rectified(torch.autograd.Function):
 
 def aligned(rows: Tensor) -> Tensor:
     """Wide rows with zeros up to a multiple of 16 bytes."""
-    missing = -rows.shape[-1] % 4
+    missing = -rows.shape[-1] % (BYTES // rows.element_size())
     return pad(rows, (0, missing)) if missing and rows.shape[-1] > NARROW else rows
