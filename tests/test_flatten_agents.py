@@ -220,7 +220,7 @@ class TestMemory:
             env.step(action)
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # other libraries have threads
             result = env.step(action)
         env.load_state_dict(saved)
         torch.cuda.set_sync_debug_mode("error")

@@ -254,7 +254,7 @@ def test_a_captured_draw_is_new_in_each_replay(gpu):
         eager.append(s.categorical(logits, clock, 0).action)
     clock.zero_()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other libraries in the process have threads
         s.categorical(logits, clock, 0, out=out)
         clock.add_(1)
     for known in eager:

@@ -545,7 +545,7 @@ def test_a_captured_step_is_the_eager_step_and_never_waits(gpu: str) -> None:
             wrapped.step(action)  # kernels compile, buffers move to the device
         graph = torch.cuda.CUDAGraph()
         saved = env.state_dict()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other libraries in the process have threads
             captured = env.step(action)
         env.load_state_dict(saved)
         torch.cuda.synchronize()

@@ -37,7 +37,7 @@ def capture(run: Callable[[], Any]) -> tuple[Any, Any]:
     """(graph, what `run` returned while it was captured)."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other libraries in the process have threads
         result = run()
     return graph, result
 
@@ -142,7 +142,7 @@ def test_garbage_does_not_spoil_a_capture() -> None:
 
     def spent() -> None:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other libraries in the process have threads
             torch.zeros(1, device="cuda")
         env = gym.make_vec("gpuvec/CartPole-v1", 8, device="cuda", output="torch")
         env.reset(seed=0)
