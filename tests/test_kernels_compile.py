@@ -239,7 +239,7 @@ def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **option
     env = environment(name)
     variant = variant_of(env, Variant(mode, env.max_episode_steps, **options), policy, action_dtype)
     with cuda.offline((9, 0)):
-        kernel = rollout(env, variant, policy, Rows(threads))
+        kernel = rollout(env, variant, policy, Rows(threads, few=threads < 256))
         return compile_kernel(kernel.body, kernel.signature, kernel.threads, resident=kernel.resident)
 
 
@@ -283,10 +283,17 @@ class TestRollouts:
         assert kernel.float64 == []
         assert len(in_the_loop(kernel, r"\b(ld|atom|red)\.global")) == (2 if "validate" in options else 0)
 
-    def test_in_small_blocks(self):
-        kernel = compile_rollout("Acrobot-v1", AutoresetMode.SAME_STEP, RANDOM, threads=32)
+    @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
+    @pytest.mark.parametrize("name", ["Acrobot-v1", "CartPole-v1"])
+    def test_of_few_envs(self, name, mode):
+        """No branch but that of the loop, if the mode resets envs: no lane waits while another draws."""
+        kernel = compile_rollout(name, mode, RANDOM, threads=32)
         check(kernel, barriers=1, registers=128)
         assert kernel.float64 == []
+        assert in_the_loop(kernel, r"\b(ld|atom|red)\.global") == []
+        branches = {AutoresetMode.NEXT_STEP: 1, AutoresetMode.SAME_STEP: 2}  # whether `final_obs` is written is one more
+        if mode in branches:
+            assert len(in_the_loop(kernel, r"\bbra\b")) <= branches[mode]
 
 
 class TestRowwise:

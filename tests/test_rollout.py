@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -103,6 +104,19 @@ def test_steps_and_rollouts_mix(backend, mode, policy):
     obs = reset(theirs, options={"reset_mask": masks})
     np.testing.assert_array_equal(reset(ours, options={"reset_mask": masks}), obs)
     assert_steps(theirs, played(ours, 3, policy=policy), obs)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
+def test_many_envs_take_branches(simulator, mode, monkeypatch):
+    """The kernel for so many envs that threads have others to wait for, with fewer envs."""
+    monkeypatch.setattr(importlib.import_module("gpuvec.engine.kernels"), "MULTIPROCESSORS", 0)
+    ours, theirs = (make("tests/Counter-v0", 33, device=simulator, autoreset_mode=mode) for _ in "ab")
+    assert not ours._sim._kernels._mapping.few
+    obs, _ = (reset(env, seed=2) for env in (theirs, ours))
+    for num_steps in (6, 1, 7):
+        obs = assert_steps(theirs, played(ours, num_steps), obs)
+    assert_same_state(ours, theirs)
 
 
 def test_given_actions_are_played(backend):

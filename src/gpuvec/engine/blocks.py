@@ -28,7 +28,7 @@ class Steps(NamedTuple):
 
     size: int  # bytes of the room
     ahead: Any  # ahead(b, w, e, k, clock): works out the step of env e, which is number k of the block
-    settle: Any  # settle(b, w, e, k, clock): makes it
+    settle: Any  # settle(b, w, e, k, at, clock): makes it, and writes what it returns as row `at` of the outputs
 
 
 def compose(env: Single, variant: Variant, access: Access) -> Steps:
@@ -45,11 +45,11 @@ def compose(env: Single, variant: Variant, access: Access) -> Steps:
         put(w, k, play(b, e, start, i32(clock - start), s, stream, p, 0))
 
     @inline
-    def settle(b: Any, w: int, e: int, k: int, clock: int) -> None:
+    def settle(b: Any, w: int, e: int, k: int, at: int, clock: int) -> None:
         start, s, stream, p = open(b, e)
-        start, s, seen, reward, terminated, truncated = turn(b, e, e, clock, start, s, stream, p, (w, k))
+        start, s, seen, reward, terminated, truncated = turn(b, e, at, clock, start, s, stream, p, (w, k))
         close(b, e, start, s)
-        show(b, e, seen, reward, terminated, truncated)
+        show(b, at, seen, reward, terminated, truncated)
 
     return Steps(4 * ENVS * words, ahead, settle)
 

@@ -26,8 +26,7 @@ from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import host_memory
 from gpuvec.engine.parameters import request, request_dtypes
 from gpuvec.engine.policies import explaining_policy
-from gpuvec.engine.rollouts import Length
-from gpuvec.engine.rollouts import compose as compose_rollout
+from gpuvec.engine.rollouts import acting
 from gpuvec.engine.signature import layout, signature
 from gpuvec.engine.single import game
 from gpuvec.spec import Cooperative, Environment, Single
@@ -151,7 +150,7 @@ def _block_loop(env: Single, variant: Variant) -> Any:
             for k in range(count):
                 ahead(b, w, first + k, k, clock)
             for k in range(count):
-                settle(b, w, first + k, k, clock)
+                settle(b, w, first + k, k, first + k, clock)
             first += count
         room[0] = 0  # so that it lives until here
         if tick:
@@ -163,14 +162,28 @@ def _block_loop(env: Single, variant: Variant) -> Any:
 @lru_cache(maxsize=64)
 def _rollout_loop(env: Single, variant: Variant, policy: Any) -> Any:
     access, batch = host_memory(), layout(env, variant).batch
-    load, store, play = access.load, access.store, compose_rollout(env, variant, access, policy)
+    load, store = access.load, access.store
+    (size, ahead, settle), (more, begin, at, act) = compose_blocks(env, variant, access), acting(env, variant, access, policy)
 
     @njit(nogil=True, error_model="numpy")
     def loop(addresses: Any, steps: int, first: int, last: int, tick: bool) -> None:
-        b, r = batch(*addresses), Length(steps)
+        room = np.empty(size + more, np.uint8)
+        b, w, v = batch(*addresses), room.ctypes.data, room.ctypes.data + size
         clock = load(b.clock, 0, np.uint32)
-        for e in range(first, last):
-            play(b, e, clock, r)
+        while first < last:
+            count = min(ENVS, last - first)
+            for k in range(count):
+                begin(b, v, first + k, k)
+            for t in range(steps):
+                now, c, row = np.uint32(clock + np.uint32(t + 1)), at(b, t), t * b.n + first
+                for k in range(count):
+                    act(b, v, first + k, k, row + k, now)
+                for k in range(count):
+                    ahead(c, w, first + k, k, now)
+                for k in range(count):
+                    settle(c, w, first + k, k, row + k, now)
+            first += count
+        room[0] = 0  # so that it lives until here
         if tick:
             store(b.clock, 0, np.uint32(clock + np.uint32(steps)), np.uint32)
 

@@ -7,13 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.batch import Buffer, Variant
+from gpuvec.engine.blocks import ENVS
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.policies import GIVEN, chooser, stored_as
 from gpuvec.engine.signature import layout
 from gpuvec.engine.single import game
+from gpuvec.random import Key
 from gpuvec.spec import Single
 
+Stream: Any = Key  # of uint32, which are no ints to mypy
 i32, i64, u32, u64 = np.int32, np.int64, np.uint32, np.uint64
 
 
@@ -57,6 +60,53 @@ def compose(env: Single, variant: Variant, access: Access, policy: Any, ahead: b
         close(b, e, start, s)
 
     return play
+
+
+class Acting(NamedTuple):
+    """What a rollout on a CPU needs beside `blocks`: before a step a policy acts for all envs of a block, whose room is `w`."""
+
+    size: int  # bytes of the room
+    begin: Any  # begin(b, w, e, k): writes the observation before the first step of env e, which is number k of the block
+    at: Any  # at(b, t): the batch as step t, from 0, finds it
+    act: Any  # act(b, w, e, k, at, clock): writes the action of step number `clock`, as row `at` of the actions
+
+
+def acting(env: Single, variant: Variant, access: Access, policy: Any) -> Acting:
+    """Those of `env`. The actions are read as given ones then, which they equal when they are played back.
+
+    The room holds the envs' streams, word by word: so a compiler draws for eight envs with one instruction.
+    """
+    _, open, observe, *_ = game(env, variant, access, held=True)
+    prepare, choose = chooser(env, access, policy, ahead=True)
+    after, given, emit_row, load, store = (
+        _after(env, variant),
+        _acting(env, variant),
+        access.emit_row,
+        access.load,
+        access.store,
+    )
+
+    @inline
+    def begin(b: Any, w: int, e: int, k: int) -> None:
+        _, s, stream, p = open(b, e)
+        emit_row(b.obs, e, observe(s, p))
+        store(w, k, stream.seed, u32)
+        store(w, ENVS + k, stream.seed_high, u32)
+        store(w, 2 * ENVS + k, stream.row, u32)
+        store(w, 3 * ENVS + k, stream.episode, u32)
+
+    @inline
+    def at(b: Any, t: int) -> Any:
+        return given(after(b), t)
+
+    @inline
+    def act(b: Any, w: int, e: int, k: int, at: int, clock: int) -> None:
+        _, s, _, p = open(b, e)
+        held = load(w, k, u32), load(w, ENVS + k, u32), load(w, 2 * ENVS + k, u32), load(w, 3 * ENVS + k, u32)
+        stream = Stream(held[0], held[1], held[2], held[3], i32(0))
+        choose(b, at, clock, stream, prepare(u32(clock - u32(1)), stream), observe(s, p), p)
+
+    return Acting(16 * ENVS, begin, at, act)
 
 
 def _after(env: Single, variant: Variant) -> Any:
