@@ -69,7 +69,7 @@ def compiled(env, num_envs, which, mode, **options):
     """The kernels of a reset or a step, which have passed the checks."""
     variant, given = Variant(mode, env.max_episode_steps, **options), shape(env, num_envs)
     found = compile_variant(env, variant, which, given)
-    residents = [given.resident, *[1] * (len(found) - 1)]
+    residents = [given.resident, *[1] * (len(found) - 1)]  # at least
     for kernel, count, resident in zip(found, barriers(env, variant, which, given), residents, strict=True):
         registers = REGISTERS // (kernel.threads * resident) // 8 * 8  # a warp has eight of each thread at a time
         check(kernel, count, SPACES, registers=registers)

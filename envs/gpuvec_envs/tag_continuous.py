@@ -212,7 +212,8 @@ def itself_and_time(i: int, s: State, t: Time, p: Known) -> tuple[float, float, 
 
 
 def distance(i: int, j: int, s: State, p: Known) -> float:
-    return square(i, j, s) if i != j and s.playing[j] else INFINITY
+    distance2, playing = square(i, j, s), s.playing[j]  # both are read at once, so that nobody waits between
+    return distance2 if playing and i != j else INFINITY
 
 
 def played(i: int, s: State, p: Known) -> bool:

@@ -37,6 +37,7 @@ WARP, MULTIPROCESSORS = 32, 132  # threads, and of an H200
 HEAD = "    opening()\n    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
 THREADS = WARP if target.SIMULATED else 256  # per block of many a `Single`; 64 to 512 differ by less than 2 %
 RESIDENT = 4  # blocks of a rollout on a multiprocessor
+WALKING = 8  # likewise of a search that walks over all agents
 
 
 class Rows(NamedTuple):
@@ -244,7 +245,7 @@ def _seeking(seeking: Seeking, arrays: Arrays, given: Mapping, agents: int, play
     def blocks(n: int) -> int:
         return n * given.parts if given.parts else -(-n * agents // given.seekers)
 
-    return Kernel(kernel, None, given.seekers, blocks)
+    return Kernel(kernel, None, given.seekers, blocks, 1 if given.parts else WALKING)
 
 
 def _example(made: Program | Seeking) -> Any:

@@ -41,7 +41,7 @@ def compose(env: Single, variant: Variant, access: Access, policy: Any, ahead: b
     (T + 1, E, D) one, whose first rows are the observations before. With `ahead`, what few envs or steps need is worked out in
     every step, for threads that would wait meanwhile (`engine.straight`).
     """
-    _, open, observe, _, turn, show, close = game(env, variant, access, held=True, chosen=policy != GIVEN, ahead=ahead)
+    _, open, observe, _, turn, show, close = game(env, variant, access, held=True, chosen=policy != GIVEN, branchless=ahead)
     prepare, choose = chooser(env, access, policy, ahead)
     after, acting, emit_row = _after(env, variant), _acting(env, variant), access.emit_row
 

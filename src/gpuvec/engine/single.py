@@ -39,7 +39,7 @@ class Game(NamedTuple):
 
 def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
     """(begin, advance) for one env: `begin` as in `Game`, `advance(b, e, clock)` is step number `clock`."""
-    begin, open, _, _, turn, show, close = game(env, variant, access)
+    begin, open, _, _, turn, show, close = game(env, variant, access, ahead=True)
 
     @inline
     def advance(b: Any, e: int, clock: int) -> None:
@@ -58,6 +58,7 @@ def game(
     held: bool = False,
     chosen: bool = False,
     played: Any = None,
+    branchless: bool = False,
     ahead: bool = False,
 ) -> Game:
     """The parts for one env.
@@ -70,7 +71,9 @@ def game(
             step most envs draw nothing and go on with their episode: then both happen where they are needed.
         chosen: whether the action is `a`; else it is read from `b.action`.
         played: a function as `play`, for a `turn` that finds what was worked out before.
-        ahead: whether `turn` is `straight`: what few envs need is worked out in every step, and nothing waits for a branch.
+        branchless: whether `turn` is `straight`: what few envs need is worked out in every step, and no branch is waited for.
+        ahead: whether what all envs share of their streams is read along with the state, as on a GPU a warp has an env that
+            draws more often than not.
     """
     s = signature(env)
     assert isinstance(s, Signature), "of a Single"
@@ -79,8 +82,8 @@ def game(
     declared, pooled = _declared(env, s), _pooled(env, s, variant, access)
     params, reset_params = parameters(env, variant, access)
     read_action, fault = actions(env.spaces(env.params)[1], s.actions, variant, access)
-    any_key, own_key, asked, renew, share = streams(access)
-    stream_of, key = _held_streams(any_key) if held else _read_streams(any_key)
+    common, any_key, _, own_key, asked, renew, share = streams(access)
+    stream_of, key = (_held_streams if held else _common_streams if ahead else _read_streams)(common, any_key)
     action = _chosen if chosen else _given(read_action)
     reset, step, look = device(env.reset), device(env.step), device(env.observe)
     row = floats(s.features)
@@ -156,7 +159,7 @@ def game(
                 start = moved(b, e, clock + u32(1))
         return start, s, seen, reward, terminated, truncated
 
-    if ahead and (next_step or same_step):
+    if branchless and (next_step or same_step):
 
         @inline
         def drawn(b: Any, e: int, stream: Any, start: int, p: Any) -> Any:
@@ -180,7 +183,7 @@ def game(
     return Game(begin, open, observe, play, turn, show, close)
 
 
-def _read_streams(any_key: Any) -> tuple[Any, Any]:
+def _read_streams(common: Any, any_key: Any) -> tuple[Any, Any]:
     """(`stream_of(b, e)`, `key(b, e, stream, start, t)`) that read it when a number is drawn."""
 
     @inline
@@ -189,17 +192,27 @@ def _read_streams(any_key: Any) -> tuple[Any, Any]:
 
     @inline
     def key(b: Any, e: int, stream: int, start: int, t: int) -> Any:
-        return any_key(b, e, start, t)
+        return any_key(b, e, common(b), start, t)
 
     return stream_of, key
 
 
-def _held_streams(any_key: Any) -> tuple[Any, Any]:
+def _common_streams(common: Any, any_key: Any) -> tuple[Any, Any]:
+    """Likewise, but for what all envs share."""
+
+    @inline
+    def stream_of(b: Any, e: int) -> Any:
+        return common(b)
+
+    return stream_of, any_key
+
+
+def _held_streams(common: Any, any_key: Any) -> tuple[Any, Any]:
     """Likewise with a stream that is read once: the key of clock 0, whose episode is minus the stream's origin."""
 
     @inline
     def stream_of(b: Any, e: int) -> Any:
-        return any_key(b, e, u32(0), i32(0))
+        return any_key(b, e, common(b), u32(0), i32(0))
 
     @inline
     def key(b: Any, e: int, stream: Any, start: int, t: int) -> Any:

@@ -18,7 +18,9 @@ ALL_ALIKE, ONE_SEED, SEED_EACH = 0, 1, 2  # Request.seeding: rows keep their str
 class Streams(NamedTuple):
     """The functions of composed code that deal with keys."""
 
-    key: Any  # key(b, e, start, t): of env e at step t of the episode that began at clock `start`
+    common: Any  # common(b): the row of what all rows share: is it in force?, seed, its high word, origin
+    key: Any  # key(b, e, common, start, t): of env e at step t of the episode that began at clock `start`
+    stream: Any  # stream(b, e): the seed, its high word, row and origin with which env e draws; nothing waits in between
     own: Any  # own(b, e, start, t): likewise from the env's own stream, which every reset by the user writes
     asked: Any  # asked(b, e, r): whether request r is for env e
     renew: Any  # renew(b, e, clock, r): writes the stream and the start of an env that is reset
@@ -36,10 +38,20 @@ def streams(access: Access) -> Streams:
         return Key(seed, high, row, u32(start - origin), i32(t))
 
     @inline
-    def key(b: Any, e: int, start: int, t: int) -> Any:
-        if load(b.shared, 0, u32) != u32(0):
-            return Key(load(b.shared, 1, u32), load(b.shared, 2, u32), u32(e), u32(start - load(b.shared, 3, u32)), i32(t))
+    def common(b: Any) -> Any:
+        return load_row(b.shared, 0, words)
+
+    @inline
+    def key(b: Any, e: int, common: Any, start: int, t: int) -> Any:
+        in_force, seed, high, origin = common
+        if in_force != u32(0):
+            return Key(seed, high, u32(e), u32(start - origin), i32(t))
         return own(b, e, start, t)
+
+    @inline
+    def stream(b: Any, e: int) -> Any:
+        (in_force, seed, high, origin), mine = common(b), load_row(b.streams, e, words)
+        return (seed, high, u32(e), origin) if in_force != u32(0) else mine
 
     @inline
     def asked(b: Any, e: int, r: Any) -> bool:
@@ -67,4 +79,4 @@ def streams(access: Access) -> Streams:
         store_row(b.streams, e, (seed, high, row, origin))
         store(b.start, e, u32(clock), u32)
 
-    return Streams(key, own, asked, renew, share)
+    return Streams(common, key, stream, own, asked, renew, share)

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.actions import actions, early
-from gpuvec.engine.agents.crowd_state import AGAINST, COUNTERS, IDLE, OVER, START, TIME, crowd_state
+from gpuvec.engine.agents.crowd_state import AGAINST, CLOCK, COUNTERS, IDLE, OVER, START, STREAM, TIME, crowd_state
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.reduction import Tally, reduction
 from gpuvec.engine.agents.rows import Rows, rows
@@ -27,6 +27,7 @@ from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Crowd, signature
 from gpuvec.engine.streams import streams
+from gpuvec.random import Key
 from gpuvec.spec import Cooperative, Reduction
 
 f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
@@ -69,7 +70,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     params, reset_params = parameters(env, variant, access)
     action, fault = actions(env.spaces(env.params)[1], crowd.actions, variant, access)
     fetch, fetched = early(crowd.actions, variant, access)
-    key, own_key, asked, renew, share = streams(access)
+    _, _, stream, own_key, asked, renew, share = streams(access)
     written = rows(env, crowd, variant, access, arrays, params, state, given)
     time = written.time
     reset, reward, vote = device(env.reset), device(env.reward), device(env.terminated)
@@ -79,7 +80,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     next_step = variant.autoreset is AutoresetMode.NEXT_STEP
     validate, one_reward = variant.validate, variant.reward != "agents"
     role = list(crowd.roles).index(variant.reward) if variant.reward in crowd.roles else -1
-    count, takes = tally.count, bool(variant.pool)
+    count, takes, noted = tally.count, bool(variant.pool), stage and env.present is not None
     reductions = [entry for entry in env.phases if isinstance(entry, Reduction)]
     counted = len(reductions) + 2 * isinstance(crowd.perception.look, Reduction)
 
@@ -102,6 +103,17 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         return True
 
     @inline
+    def now(w: Any, k: int) -> int:
+        """The clock, as who first looks at it puts it down: a sum with it that others had too would be waited for by all."""
+        return u32(w.now[k, CLOCK])
+
+    @inline
+    def key(w: Any, k: int, start: int, t: int) -> Any:
+        """Of step t of the episode that began at clock `start`; the stream is read before, as who draws had to wait for it."""
+        seed, high, number = u32(w.now[k, STREAM]), u32(w.now[k, STREAM + 1]), u32(w.now[k, STREAM + 2])
+        return Key(seed, high, number, u32(start - u32(w.now[k, STREAM + 3])), i32(t))
+
+    @inline
     def first(b: Any, w: Any, e: int, k: int, i: int, key_: Any, p: Any) -> None:
         """Agent i's first state of the episode with that key."""
         s = row(b, w, e, k)
@@ -112,8 +124,11 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     @inline
     def open_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
         start = load(b.start, e, u32)
-        w.now[k, START], w.now[k, TIME] = i32(start), i32(clock - start)
+        w.now[k, CLOCK], w.now[k, START], w.now[k, TIME] = i32(clock), i32(start), i32(clock - start)
         w.now[k, IDLE] = not same_step and start == u32(clock)
+        words = stream(b, e)
+        for j in range(4):
+            w.now[k, STREAM + j] = i32(words[j])
         w.now[k, AGAINST] = i32(0)
         for j in range(counted):
             w.now[k, COUNTERS + j], w.least[k, j] = i32(0), i64(0)
@@ -136,13 +151,15 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         start = load(b.start, e, u32)
         here = (same_step or start != u32(clock)) and present(i, row(b, w, e, k), params(b, e))
         store(b.agent_mask, v, here, b1)
+        if noted:
+            w.acting[k * A + i] = here
         if validate and here:
             fault(b, v)
 
     @inline
     def begin_anew(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
         if idle(w, k):
-            first(b, w, e, k, i, key(b, e, u32(clock), 0), params(b, e))
+            first(b, w, e, k, i, key(w, k, now(w, k), 0), params(b, e))
 
     def phase(function: Any) -> Any:
         act = device(function)
@@ -151,7 +168,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         def take_part(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
             if playing(w, k):
                 choice = fetched(w, k * A + i) if stage else action(b, e * A + i)
-                act(i, row(b, w, e, k), choice, key(b, e, u32(w.now[k, START]), w.now[k, TIME]), params(b, e))
+                act(i, row(b, w, e, k), choice, key(w, k, u32(w.now[k, START]), w.now[k, TIME]), params(b, e))
 
         return take_part
 
@@ -161,7 +178,8 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         gained, left = f32(0.0), False
         if playing(w, k):
             gained = f32(reward(i, s, time(w.now[k, TIME]), p))
-            left = load(b.agent_mask, v, b1) and not present(i, s, p)
+            acted = w.acting[k * A + i] if noted else load(b.agent_mask, v, b1)
+            left = acted and not present(i, s, p)
             if not vote(i, s, p):
                 count(w.now, k, AGAINST)
         emit(b.agent_terminated, v, left, b1)
@@ -187,9 +205,9 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         if ended:
             store(b.last_time, e, w.now[k, TIME], i32)
         if ended and same_step:
-            store(b.start, e, u32(clock), u32)
+            store(b.start, e, now(w, k), u32)
         elif ended or (idle(w, k) and not next_step):
-            store(b.start, e, u32(clock + u32(1)), u32)
+            store(b.start, e, u32(now(w, k) + u32(1)), u32)
         if same_step:
             emit(b.final_mask, e, ended, b1)
         if next_step and idle(w, k):
@@ -210,7 +228,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         if over(w, k):
             if split:
                 put_by(b, w, e, k, i)
-            first(b, w, e, k, i, key(b, e, u32(clock), 0), params(b, e))
+            first(b, w, e, k, i, key(w, k, now(w, k), 0), params(b, e))
 
     @inline
     def keep_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
@@ -271,6 +289,8 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     held |= {name: (dtype, (size,)) for name, (dtype, size) in state.flat.items()}
     if stage:
         held["actions"] = (crowd.actions.dtype, (envs * A * max(1, crowd.actions.components),))
+    if noted:
+        held["acting"] = (b1, (envs * A,))
     held |= by.arrays if by and not split else {}
     if boxed:
         held["box"] = (f32, (envs * A * crowd.features + 8,))

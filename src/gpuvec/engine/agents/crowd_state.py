@@ -44,8 +44,9 @@ class CrowdState(NamedTuple):
     flat: dict[str, tuple[Any, int]]  # {name in the work: (dtype, number of elements)}
 
 
-# Columns of `w.now`. AGAINST counts agents that do not want the end, and from COUNTERS on are the counters of reductions.
-START, TIME, IDLE, OVER, AGAINST, COUNTERS = range(6)
+# Columns of `w.now`. From STREAM on are the four words of the env's stream of random numbers, AGAINST counts agents that do not
+# want the end, and from COUNTERS on are the counters of reductions.
+START, TIME, IDLE, CLOCK, STREAM, OVER, AGAINST, COUNTERS = 0, 1, 2, 3, 4, 8, 9, 10
 
 
 def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access, arrays: Arrays, given: Mapping) -> CrowdState:

@@ -51,7 +51,8 @@ __device__ __forceinline__ void store(u32 at, const u32* r) {
 }
 #endif
 
-// A kernel that was launched early waits here for the one before; and the next may be launched.
+// A kernel that was launched early waits here for the one before; and the next may be launched. What it reads before it waits must
+// have been written before a kernel that lets the next one in after its own wait, or that was not launched early.
 __device__ __forceinline__ void wait_for_earlier() {
 #if EARLY
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -37,15 +37,15 @@ def n_step(
         n: from 1 to T.
     """
     T = len(reward)
-    total, over = reward.clone(), ended | terminated
-    going, last = ~over, torch.arange(T, device=reward.device).unsqueeze(1).expand_as(reward).clone()
+    goes_on = (~(ended | terminated)).to(reward.dtype)  # 1, or 0 for an episode's last step
+    total, more, going = reward.clone(), torch.zeros_like(reward), goes_on.clone()
     for k in range(1, n):
         early = slice(0, T - k)  # steps that have a k-th successor in the rollout
-        total[early] += gamma**k * reward[k:] * going[early]
-        last[early] += going[early]
-        going[early] &= ~over[k:]
-    steps = last - torch.arange(T, device=reward.device).unsqueeze(1) + 1
-    discount = torch.where(terminated.gather(0, last), 0.0, gamma ** steps.to(reward.dtype))
+        total[early].addcmul_(reward[k:], going[early], value=gamma**k)
+        more[early] += going[early]
+        going[early] *= goes_on[k:]
+    last = torch.arange(T, device=reward.device).unsqueeze(1) + more.long()
+    discount = torch.where(terminated.gather(0, last), 0.0, gamma ** (more + 1))
     following = torch.where(ended.unsqueeze(-1), final_obs, obs[1:])
     return total, discount, following.gather(0, last.unsqueeze(-1).expand_as(following))
 
