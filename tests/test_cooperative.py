@@ -163,7 +163,7 @@ def digest(env, steps, seed=0):
 
 
 SMALL = [mapping.Mapping(e, t, False, True) for e, t in [(1, 32), (2, 64), (5, 32), (8, 128), (3, 256), (8, 1024)]]
-SMALL.append(mapping.Mapping(1, 256, False, True, resident=6))
+SMALL.append(mapping.Mapping(1, 256, False, True, resident=8))
 BOXED = [
     mapping.Mapping(1, 32, False, True, 4), mapping.Mapping(8, 32, False, True, 32), mapping.Mapping(3, 64, False, False, 12),
     mapping.Mapping(16, 32, False, True, 64),

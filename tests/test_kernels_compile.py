@@ -73,7 +73,7 @@ def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), resident=1):
     assert frame, log
     assert registers, log
     assert f"Compiling entry function '{binary.name}' for 'sm_{cc[0]}{cc[1]}'" in log
-    assert binary.spills == (frame.groups()[1:] != ("0", "0"))
+    assert binary.spilled == max(map(int, frame.groups()[1:]))
     held = int(registers[1]), int(shared[1]) if shared else 0
     return Kernel(ptx, binary.cubin, threads, *held, int(frame[1]), int(frame[2]) + int(frame[3]))
 
@@ -114,12 +114,12 @@ def check_order(kernel, cc=(9, 0)):
         assert first == waits[0]
 
 
-def check(kernel, barriers, spaces="global|param", registers=REGISTERS):
+def check(kernel, barriers, spaces="global|param", registers=REGISTERS, spare=0):
     assert len(kernel.lines(r"\bbar(rier)?\.")) == barriers
     assert kernel.lines(r"\bcall\b") == []
     assert stray(kernel, spaces) == []
-    assert kernel.stack == 0
-    assert kernel.spills == 0
+    assert kernel.stack <= spare
+    assert kernel.spills <= 2 * spare  # put by, and taken back
     assert kernel.registers <= registers
 
 

@@ -67,10 +67,10 @@ class Binary(NamedTuple):
     log: str  # what the linker said of it, if it was asked
 
     @property
-    def spills(self) -> bool:
-        """Whether it puts registers by in memory, as its log says."""
+    def spilled(self) -> int:
+        """Bytes of registers that a thread puts by in memory, or takes from there if that is more, as its log says."""
         assert self.log, "it was linked without a log"
-        return re.search(r"\b[1-9]\d* bytes spill", self.log) is not None
+        return max(map(int, re.findall(r"\b(\d+) bytes spill", self.log)))
 
 
 @cache

@@ -38,6 +38,7 @@ HEAD = "    opening()\n    block, thread = natural(cuda.blockIdx.x), natural(cud
 THREADS = WARP if target.SIMULATED else 256  # per block of many a `Single`; 64 to 512 differ by less than 2 %
 RESIDENT = 4  # blocks of a rollout on a multiprocessor
 WALKING = 8  # likewise of a search that walks over all agents
+SPARE = 32  # bytes that a large game's threads may spill: what they put by is rarely read, and more blocks wait together
 
 
 class Rows(NamedTuple):
@@ -56,13 +57,14 @@ class Kernel(NamedTuple):
     threads: int  # per block
     blocks: Callable[[int], int]  # of the number of envs
     resident: int = 1  # blocks for which a multiprocessor should have registers
+    spare: int = 0  # bytes of registers that each thread may spill for that
 
     def binary(self, cc: tuple[int, int]) -> target.Binary:
-        """Its machine code for compute capability `cc`; if some registers would spill, for as many as it needs."""
-        for resident in (self.resident, 1):
+        """Its machine code for compute capability `cc`; where more would spill, for fewer blocks, or for but one."""
+        for resident in (self.resident, max(1, self.resident * 3 // 4), 1):
             code = target.intermediate(self.body, self.signature, cc, "ltoir", self.threads, resident)
             linked = target.link(code, cc, logged=resident > 1)
-            if resident == 1 or not linked.spills:
+            if resident == 1 or linked.spilled <= self.spare:
                 break
         return linked
 
@@ -206,7 +208,7 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     b, r = _examples(env, variant, given.split)
     (agents,), rows = crowd.agents, program.rows
     game = _game(program, access, arrays, given, agents, played, b, r)
-    found = [Kernel(game, None, given.threads, lambda n: -(-n // envs), given.resident)]
+    found = [Kernel(game, None, given.threads, lambda n: -(-n // envs), given.resident, SPARE)]
     if not given.split:
         return found
     scope = _head(arrays) | {"played": played, "tile": given.tile, "f32": np.float32}

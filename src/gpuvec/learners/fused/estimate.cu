@@ -9,6 +9,7 @@
 #include "tensor_core.cuh"
 
 constexpr int AHEAD = 16;  // steps that are read before any is added up
+constexpr int TOGETHER = RECORD <= 4 ? 16 : RECORD <= 8 ? 8 : RECORD <= 16 ? 4 : 1;  // samples that are read before any is put down
 constexpr int LOOKS = 4;
 constexpr int BLANK = 0x7FFFFFFF;
 
@@ -92,6 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
         for (int t = (int)b.steps; t > 0;) {
             const int count = t >= AHEAD ? AHEAD : 1;
             Step steps[AHEAD];
+            float advantage[AHEAD];
 #pragma unroll
             for (int k = 0; k < AHEAD; k++)
                 if (k < count) {
@@ -108,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
                     total = s.ended ? delta : delta + decay * total, after = s.value;
                     const float both[2] = {total, total + s.value};
                     b.advantage[at] = both[0], b.target[at] = both[1];
-                    record(b.records, at, b.obs, b.action, s.log_prob, both[0], both[1], true);
+                    advantage[k] = total;
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
                         if (t == b.steps && k == 0) pivot[j] = both[j];
@@ -120,6 +122,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
                     else rest += s.reward;
                     odd[0] |= !isfinite(s.reward), odd[1] |= !isfinite(s.log_prob), odd[2] |= !isfinite(s.value), odd[3] |= !isfinite(total);
                 }
+#pragma unroll
+            for (int first = 0; first < AHEAD; first += TOGETHER) {
+                Sample samples[TOGETHER];
+#pragma unroll
+                for (int k = 0; k < TOGETHER; k++)
+                    if (first + k < count) samples[k].take((t - 1 - first - k) * b.rows + e, b.obs, b.action);
+#pragma unroll
+                for (int k = 0; k < TOGETHER; k++)
+                    if (first + k < count) {
+                        const Step s = steps[first + k];
+                        const float a = advantage[first + k];
+                        samples[k].put(b.records, (t - 1 - first - k) * b.rows + e, s.log_prob, a, a + s.value, true);
+                    }
+            }
             t -= count;
         }
         const bool any = episodes > 0;
