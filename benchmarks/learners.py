@@ -110,6 +110,7 @@ def main() -> None:
 
     p = parser(__doc__)
     p.add_argument("--only", default="", metavar="TEXT", help="cases whose names contain it")
+    p.add_argument("--cases", nargs="*", metavar="NAME", help="these cases, by their whole names")
     p.add_argument("--no-compile", action="store_true", help="leave torch.compile of the losses out")
     given = p.parse_args()
     require_gpu()
@@ -118,6 +119,8 @@ def main() -> None:
 
     for case in cases():
         if given.only not in case.name or (given.no_compile and case.name.endswith("compiled")):
+            continue
+        if given.cases is not None and case.name not in given.cases:
             continue
         try:
             measure(figures, case)

@@ -25,16 +25,24 @@ GAMES = (
     "straight-all", "straight-nearest", "boxed-all", "boxed-least", "straight-least-of-1000", "tiles-all", "tiles-all-of-1025",
     "tiles-nearest", "tiles-nearest-of-1100", "tiles-least-of-1025", "features-all-of-1025",
 )  # fmt: skip
-NAMES = {"game": GAMES, "env": ENVS, "rows": ("draws", "estimates")}
-SOURCES = {"game": ("TagGridWorld-v0", "TagContinuous-v0"), "env": ENVS, "rows": ("learners",), "planted": ()}
-CHECKED = {"env": 6, "game": 3, "rows": 2}  # lines that the target prints for one
+FUSED = ("CartPole-v1", "Pendulum-v1", "TagContinuous-v0")
+NAMES = {"game": GAMES, "env": ENVS, "rollout": ENVS, "rows": ("draws", "estimates"), "fused": FUSED}
+SOURCES = {
+    "game": ("TagGridWorld-v0", *FUSED[2:]),
+    "env": ENVS,
+    "rollout": ENVS,
+    "rows": ("learners",),
+    "fused": ("learners", *FUSED),
+    "planted": (),
+}
+CHECKED = {"env": 6, "game": 3, "rollout": 3, "rows": 2, "fused": 2}  # lines that the target prints for one
 
 
 class Job(NamedTuple):
     """One program under one tool."""
 
     tool: str
-    kind: str  # "env", "game" of many agents, "rows" for kernels of the learners, or "planted"
+    kind: str  # "env", "game" of many agents, "rollout", "rows" and "fused" for kernels of the learners, or "planted"
     name: str
 
 
@@ -84,6 +92,7 @@ def main() -> int:
     p.add_argument("--log", type=Path, metavar="PATH", help="append everything that the tools print there")
     p.add_argument("--seconds", type=float, default=200, help="that a job may take")
     p.add_argument("--parallel", type=int, default=min(16, os.cpu_count() or 1))
+    p.add_argument("--kinds", nargs="*", choices=list(NAMES), default=list(NAMES), help="of kernels to look at")
     given = p.parse_args()
     program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if program is None:
@@ -91,7 +100,7 @@ def main() -> int:
         return 1
 
     jobs = [Job(tool, "planted", tool) for tool in TOOLS]
-    jobs += [Job(tool, kind, name) for kind, names in NAMES.items() for tool in TOOLS for name in names]
+    jobs += [Job(tool, kind, name) for kind in given.kinds for tool in TOOLS for name in NAMES[kind]]
     with ThreadPoolExecutor(given.parallel) as pool:  # each needs a port of its own
         results = list(pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, given.seconds), range(len(jobs))))
     for result in results:
@@ -105,14 +114,14 @@ def main() -> int:
     if given.json:
         with given.json.open("a") as file:
             for tool in TOOLS:
-                for kind, sources in SOURCES.items():
+                for kind in (*given.kinds, "planted"):
                     own = [r for r in results if r.job.tool == tool and r.job.kind == kind]
                     row = {
                         "benchmark": "sanitizer",
                         "name": f"{tool}.{kind}",
                         "value": sum(r.reported or 0 for r in own),
                         "unit": "reports",
-                        "of": sources,
+                        "of": SOURCES[kind],
                         "details": {"passed": all(r.passed for r in own)},
                     }
                     file.write(json.dumps(row) + "\n")

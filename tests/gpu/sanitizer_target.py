@@ -2,7 +2,9 @@
 
 python tests/gpu/sanitizer_target.py env CartPole-v1
 python tests/gpu/sanitizer_target.py game tiles-nearest
+python tests/gpu/sanitizer_target.py rollout CartPole-v1
 python tests/gpu/sanitizer_target.py rows draws
+python tests/gpu/sanitizer_target.py fused CartPole-v1
 python tests/gpu/sanitizer_target.py planted memcheck
 """
 
@@ -82,8 +84,8 @@ def make(name: str, num_envs: int, mode: str, **options: Any) -> Any:
 
     import gpuvec  # noqa: F401  # registers the environments
 
-    name = f"gpuvec/{name}"
-    return gymnasium.make_vec(name, num_envs=num_envs, device="cuda", output="cupy", autoreset_mode=mode, **options)
+    options = {"device": "cuda", "output": "cupy", "autoreset_mode": mode, **options}
+    return gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, **options)
 
 
 def layout(env: Any) -> str:
@@ -137,6 +139,19 @@ def play_env(name: str) -> None:
             env = make(name, num_envs, mode, max_episode_steps=7, validate=validate, per_env=per_env)
             play(env, 20, ("int64", "int32"))
             print("checked", name, mode, num_envs, "validate" if validate else "", flush=True)
+
+
+def roll_out(name: str) -> None:
+    """Rollouts of few environments and of many, for which there are kernels of their own, the last block in part."""
+    for num_envs, mode in ((300, "SameStep"), (300, "NextStep"), (34_001, "SameStep")):
+        env = make(name, num_envs, mode, max_episode_steps=5)
+        env.reset(seed=0)
+        for _ in range(2):
+            out = env.rollout(7)
+            assert np.isfinite(out.obs.get()).all()
+        assert (out.terminated | out.truncated).any()
+        env.close()
+        print("checked", name, num_envs, mode, flush=True)
 
 
 def play_game(kind: str) -> None:
@@ -204,13 +219,40 @@ def play_rows(name: str) -> None:
         print("checked", name, rows, flush=True)
 
 
+def learn_fused(name: str) -> None:
+    """PPO by the fused kernels: rollouts, estimates and updates, and the update of a game's agents, some of whom leave."""
+    from gpuvec.learners.ppo import Args
+    from gpuvec.learners.training import learner_of
+
+    params: dict[str, Any] = {"num_runners": 4, "tagging_distance": 0.05} if name == CONTINUOUS else {}
+    params["max_episode_steps"] = 7
+    args: Any = Args(f"gpuvec/{name}", params, num_envs=70, num_steps=20, epochs=2, minibatches=2, fused=True, device="cuda:0")
+    env = make(name, 70, "SameStep", output="torch", buffers=1, **params)
+    learner = learner_of(args.resolved("cuda:0"), env)
+    for _ in range(2):
+        learner.iterate()
+        metrics = learner.read()
+        assert metrics["episodes"] > 0
+        assert np.isfinite(metrics["grad_norm"])
+        print("checked", name, learner.iteration, flush=True)
+    env.close()
+
+
 def main() -> None:
     """The program."""
     # Each array an allocation of its own, so that its ends are seen; torch is not loaded yet.
     os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     cupy.cuda.set_allocator(None)
     kind, name = sys.argv[1:]
-    {"planted": planted, "env": play_env, "game": play_game, "rows": play_rows}[kind](name)
+    jobs = {
+        "planted": planted,
+        "env": play_env,
+        "game": play_game,
+        "rows": play_rows,
+        "rollout": roll_out,
+        "fused": learn_fused,
+    }
+    jobs[kind](name)
 
 
 if __name__ == "__main__":
