@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C, Args, Batch, loss, train
+from gpuvec.learners.args.tuned import tuned
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.training import learner_of
@@ -125,7 +126,8 @@ class TestUpdates:
 
 
 def test_cartpole() -> None:
-    result = train(Args(device="cpu", seed=1, total_steps=600_000, target_return=400.0))
+    """By settings that all seeds learn with; by the defaults two of five give up."""
+    result = train(tuned("gpuvec/CartPole-v1", "cpu", "a2c", total_steps=1_500_000, target_return=400.0))
     assert result.history[-1]["last_return"] >= 400.0
     assert set(result.history[-1]) >= {*PLAYED, *A2C.learned}
 

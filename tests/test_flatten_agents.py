@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from functools import cache
 from typing import Any
 
@@ -223,6 +224,7 @@ class TestMemory:
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # other libraries have threads
             result = env.step(action)
         env.load_state_dict(saved)
+        gc.collect()  # what is let go of may wait for the device
         torch.cuda.set_sync_debug_mode("error")
         try:
             replays = []

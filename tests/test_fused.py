@@ -220,7 +220,7 @@ def test_no_more_is_learned_once_the_policy_is_too_far(gpu) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("samples", [96, 4096, 6000])
+@pytest.mark.parametrize("samples", [96, 1200, 4096, 6000])  # minibatches of 1, 3, 8 and 12 tiles
 def test_an_epoch_takes_each_sample_once(samples, gpu) -> None:
     _, network, update = updater(CASES["cartpole"], gpu, samples, epochs=3, minibatches=4)
     storage = rollout_of(network, 4, 8, samples // 8, False, torch.Generator(gpu).manual_seed(4))

@@ -23,7 +23,8 @@ extern "C" __global__ void __launch_bounds__(COLUMNS * LINES, 4) optimizer(const
     launch_next();
     wait_for_earlier();
 #pragma unroll 1
-    for (int first = line; first < PARTS; first += LINES * AT_ONCE) {
+    for (int round = 0; round < PARTS; round += LINES * AT_ONCE) {  // lines share warps, which have a barrier: all go as many rounds
+        const int first = round + line;
         float4 x[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++)

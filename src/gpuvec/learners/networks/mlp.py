@@ -120,20 +120,20 @@ class Shared(nn.Module):
     def both(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """What the two give, with the hidden layers computed once."""
         policy, value = _Apart.apply(self.head(self.trunk(obs.to(self.dtype))), self.outputs)  # type: ignore[no-untyped-call]  # of torch's
-        return policy, value
+        return policy.float(), value.float()
 
 
 class _Apart(torch.autograd.Function):
-    """out[..., :n] and out[..., n], in float32. torch's gradient of two slices is two of the whole, filled and added up."""
+    """out[..., :n] and out[..., n]. torch's gradient of two slices is two of the whole, which it fills and adds up."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        ctx.shape, ctx.n, ctx.dtype = out.shape, n, out.dtype
-        return out[..., :n].float(), out[..., n].float()
+        ctx.shape, ctx.n = out.shape, n
+        return out[..., :n], out[..., n]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_policy: Tensor, of_value: Tensor) -> tuple[Tensor, None]:
-        gradient, n = of_policy.new_empty(ctx.shape, dtype=ctx.dtype), ctx.n
+        gradient, n = of_policy.new_empty(ctx.shape), ctx.n
         gradient[..., :n], gradient[..., n], gradient[..., n + 1 :] = of_policy, of_value, 0.0
         return gradient, None
