@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 from functools import cache
 from typing import Any
 
@@ -217,6 +216,7 @@ class TestMemory:
         action = torch.zeros(N, dtype=torch.int32, device=env.device)
         saved = env.state_dict()
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())  # on which the state is saved
         with torch.cuda.stream(stream):
             env.step(action)
         stream.synchronize()
@@ -224,7 +224,6 @@ class TestMemory:
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # other libraries have threads
             result = env.step(action)
         env.load_state_dict(saved)
-        gc.collect()  # what is let go of may wait for the device
         torch.cuda.set_sync_debug_mode("error")
         try:
             replays = []
