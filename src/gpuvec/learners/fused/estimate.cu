@@ -8,6 +8,7 @@
 #include "record.cuh"
 #include "tensor_core.cuh"
 
+static_assert(THREADS == 32, "a block is a warp");
 constexpr int AHEAD = 16;  // steps that are read before any is added up
 constexpr int TOGETHER = RECORD <= 4 ? 16 : RECORD <= 8 ? 8 : RECORD <= 16 ? 4 : 1;  // samples that are read before any is put down
 constexpr int LOOKS = 4;
@@ -23,60 +24,52 @@ struct Step {
     bool terminated, ended;
 };
 
-// Sums over the threads of a block, for all of them.
-template <typename T, typename F> __device__ __forceinline__ T over_block(T x, F both) {
-    __shared__ T parts[THREADS / 32];
+// Sums over a warp, and least numbers, for all its threads: several side by side, so that what one waits, all of them wait together.
+template <int N, typename T> __device__ __forceinline__ void sum(T (&x)[N]) {
 #pragma unroll
-    for (int other = 1; other < 32; other *= 2) x = both(x, __shfl_xor_sync(~0u, x, other));
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5] = x;
-    __syncthreads();
-    x = parts[0];
+    for (int other = 1; other < 32; other *= 2)
 #pragma unroll
-    for (int w = 1; w < THREADS / 32; w++) x = both(x, parts[w]);
-    return x;
+        for (int j = 0; j < N; j++) x[j] += __shfl_xor_sync(~0u, x[j], other);
 }
-template <typename T> __device__ __forceinline__ T sum(T x) {
-    return over_block(x, [](T a, T b) { return a + b; });
-}
-__device__ __forceinline__ int lowest(int x) {
-    return over_block(x, [](int a, int b) { return min(a, b); });
+template <int N> __device__ __forceinline__ void lowest(int (&x)[N]) {
+#pragma unroll
+    for (int other = 1; other < 32; other *= 2)
+#pragma unroll
+        for (int j = 0; j < N; j++) x[j] = min(x[j], __shfl_xor_sync(~0u, x[j], other));
 }
 
 __device__ __forceinline__ void finish(const Batch& b) {
-    double rows = 0, episodes = 0, returns = 0, lengths = 0, last = 0, advantage = 0, target = 0;
+    enum { ROWS, EPISODES, RETURNS, LENGTHS, LAST, OF_ADVANTAGE, OF_TARGET, WHOLE };
+    double whole[WHOLE] = {};
     int odd[LOOKS] = {BLANK, BLANK, BLANK, BLANK};
     const Found* found = (const Found*)b.found;
     for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
         const Found f = found[k];
-        rows += f.rows, episodes += f.episodes, returns += f.returns, lengths += f.lengths, last += f.last;
-        advantage += f.rows * f.mean_advantage, target += f.rows * f.mean_target;
+        whole[ROWS] += f.rows, whole[EPISODES] += f.episodes, whole[RETURNS] += f.returns, whole[LENGTHS] += f.lengths, whole[LAST] += f.last;
+        whole[OF_ADVANTAGE] += f.rows * f.mean_advantage, whole[OF_TARGET] += f.rows * f.mean_target;
 #pragma unroll
         for (int j = 0; j < LOOKS; j++) odd[j] = min(odd[j], f.odd[j]);
     }
-    rows = sum(rows), episodes = sum(episodes), returns = sum(returns), lengths = sum(lengths), last = sum(last);
-    const double mean_advantage = sum(advantage) / rows, mean_target = sum(target) / rows;
-    double of_advantage = 0, of_target = 0;
+    sum(whole), lowest(odd);
+    const double rows = whole[ROWS], episodes = whole[EPISODES];
+    const double mean_advantage = whole[OF_ADVANTAGE] / rows, mean_target = whole[OF_TARGET] / rows;
+    double spread[2] = {};  // of advantages and of targets
     for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
         const Found f = found[k];
         const double a = f.mean_advantage - mean_advantage, t = f.mean_target - mean_target, count = f.rows * b.steps;
-        of_advantage += f.spread_advantage + count * a * a, of_target += f.spread_target + count * t * t;
+        spread[0] += f.spread_advantage + count * a * a, spread[1] += f.spread_target + count * t * t;
     }
-    of_advantage = sum(of_advantage), of_target = sum(of_target);
-#pragma unroll
-    for (int j = 0; j < LOOKS; j++) {
-        const int row = lowest(odd[j]);
-        if (threadIdx.x == 0) b.odd[j] = row == BLANK ? -1 : row;
-    }
+    sum(spread);
     if (threadIdx.x == 0) {
-        b.metrics[0] = episodes, b.metrics[1] = returns / episodes, b.metrics[2] = lengths / episodes, b.metrics[3] = last / rows;
-        b.metrics[4] = 1.0 - of_advantage / of_target;  // target - value is the advantage
+#pragma unroll
+        for (int j = 0; j < LOOKS; j++) b.odd[j] = odd[j] == BLANK ? -1 : odd[j];
+        b.metrics[0] = episodes, b.metrics[1] = whole[RETURNS] / episodes, b.metrics[2] = whole[LENGTHS] / episodes;
+        b.metrics[3] = whole[LAST] / rows, b.metrics[4] = 1.0 - spread[0] / spread[1];  // target - value is the advantage
         *b.iteration += 1, *b.arrived = 0;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_constant__ Batch b) {
-    __shared__ bool closes;
     launch_next();
     wait_for_earlier();
     const i64 e = (i64)blockIdx.x * THREADS + threadIdx.x;
@@ -150,24 +143,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
 #pragma unroll
         for (int j = 0; j < LOOKS; j++) f.odd[j] = odd[j] ? (int)e : BLANK;
     }
-    f.rows = sum(f.rows), f.episodes = sum(f.episodes), f.returns = sum(f.returns), f.lengths = sum(f.lengths), f.last = sum(f.last);
-    float off[2];
+    float whole[] = {f.rows, f.episodes, f.returns, f.lengths, f.last, mean[0], mean[1]};
+    sum(whole), lowest(f.odd);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const float whole = sum(mean[j]) / f.rows;
-        off[j] = mean[j] - whole;
-        spread[j] = sum(mine ? spread[j] + (float)b.steps * off[j] * off[j] : 0.0f);
-        mean[j] = whole;
+        const float off = mean[j] - whole[5 + j] / whole[0];
+        spread[j] = mine ? spread[j] + (float)b.steps * off * off : 0.0f;
     }
-    f.mean_advantage = mean[0], f.spread_advantage = spread[0], f.mean_target = mean[1], f.spread_target = spread[1];
-#pragma unroll
-    for (int j = 0; j < LOOKS; j++) f.odd[j] = lowest(f.odd[j]);
+    sum(spread);
+    f.rows = whole[0], f.episodes = whole[1], f.returns = whole[2], f.lengths = whole[3], f.last = whole[4];
+    f.mean_advantage = whole[5] / whole[0], f.spread_advantage = spread[0], f.mean_target = whole[6] / whole[0], f.spread_target = spread[1];
+    bool closes = false;
     if (threadIdx.x == 0) {
         ((Found*)b.found)[blockIdx.x] = f;
         __threadfence();
         closes = atomicAdd((u32*)b.arrived, 1u) == gridDim.x - 1;
     }
-    __syncthreads();
+    closes = __shfl_sync(~0u, (int)closes, 0);
     if (closes) {
         __threadfence();
         finish(b);

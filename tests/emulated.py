@@ -1,0 +1,152 @@
+"""Kernels in CUDA C++ on a CPU: each of their threads is one of the machine's, so what they do can be tested without a GPU.
+
+Lanes of a warp meet where the code says so, and only there: one that does not come lets the others wait for ever, as on a GPU.
+Products of tensor cores and asynchronous copies are not there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuvec.engine.cuda_c import Kernel
+
+MEANT = r"""
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+using std::isfinite, std::min, std::max;
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __restrict__
+#define EARLY 0
+
+struct Place { unsigned x, y, z; };
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+struct uint4 { unsigned x, y, z, w; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+struct Warp { std::barrier<> meet{32}; uint64_t lanes[32]; };
+struct Block {
+    std::barrier<> meet;
+    std::vector<std::unique_ptr<Warp>> warps;
+    std::map<int, std::vector<char>> rooms;
+    std::mutex one;
+    Block(int threads) : meet(threads) { for (int i = 0; i < threads / 32; i++) warps.push_back(std::make_unique<Warp>()); }
+    template <typename T> T& shared(int number) {
+        std::lock_guard<std::mutex> alone(one);
+        rooms.try_emplace(number, sizeof(T));
+        return *(T*)rooms[number].data();
+    }
+};
+thread_local Block* block;
+thread_local Place threadIdx, blockIdx;
+Place gridDim;
+
+inline Warp& warp_of_thread() { return *block->warps[threadIdx.x / 32]; }
+inline void __syncthreads() { block->meet.arrive_and_wait(); }
+inline void __syncwarp() { warp_of_thread().meet.arrive_and_wait(); }
+inline void __threadfence() { __sync_synchronize(); }
+template <typename T> T __shfl_sync(unsigned, T x, int from) {
+    Warp& warp = warp_of_thread();
+    memcpy(&warp.lanes[threadIdx.x % 32], &x, sizeof x);
+    warp.meet.arrive_and_wait();
+    memcpy(&x, &warp.lanes[from % 32], sizeof x);
+    warp.meet.arrive_and_wait();
+    return x;
+}
+template <typename T> T __shfl_xor_sync(unsigned all, T x, int other) { return __shfl_sync(all, x, threadIdx.x % 32 ^ other); }
+inline unsigned atomicAdd(unsigned* at, unsigned x) { return __atomic_fetch_add(at, x, __ATOMIC_SEQ_CST); }
+template <typename T> T __ldcg(const T* at) { return *at; }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline uint64_t __cvta_generic_to_shared(const void*) { return 0; }
+"""
+
+RUN = r"""
+extern "C" void run(const Batch* b, int columns, int lines, int threads) {
+    gridDim = {(unsigned)columns, (unsigned)lines, 1};
+    std::vector<std::thread> all;
+    std::vector<std::unique_ptr<Block>> blocks;
+    for (unsigned k = 0; k < (unsigned)(columns * lines); k++) {
+        blocks.push_back(std::make_unique<Block>(threads));
+        for (unsigned i = 0; i < (unsigned)threads; i++)
+            all.emplace_back([=, own = blocks.back().get()] {
+                block = own, threadIdx = {i, 0, 0}, blockIdx = {k % columns, k / columns, 0};
+                KERNEL(*b);
+            });
+        if (!TOGETHER) {
+            for (auto& one : all) one.join();
+            all.clear(), blocks.clear();
+        }
+    }
+    for (auto& one : all) one.join();
+}
+"""
+
+ATOMIC = {  # what inline PTX says, for a CPU
+    r'asm volatile\("atom\.add\.acq_rel\.gpu\.u64 %0,\[%1\],1;" : "=l"\((.+?)\) : "l"\((.+?)\) : "memory"\);':
+        r"\1 = __atomic_fetch_add((long long*)\2, 1, __ATOMIC_SEQ_CST);",
+    r'asm volatile\("ld\.acquire\.gpu\.s64 %0,\[%1\];" : "=l"\((.+?)\) : "l"\((.+?)\) : "memory"\);':
+        r"\1 = __atomic_load_n((long long*)\2, __ATOMIC_SEQ_CST);",
+}  # fmt: skip
+
+
+def emulated(kernel: Kernel, folder: Path, together: bool = False) -> Callable[..., None]:
+    """`launch((blocks, ...), **members)`; blocks run one after the other, or `together`, as those need that wait for each other.
+
+    Members are tensors of a CPU or numbers; one that is left out is 0.
+    """
+    if shutil.which("g++") is None:
+        pytest.skip("kernels are emulated by what g++ makes of them, and there is none")
+    source = kernel.source
+    for asm, meant in ATOMIC.items():
+        source = re.sub(asm, meant, source)
+    source = re.sub(r"__shared__ (\w+) ([^;]+);", _shared, source)
+    run = RUN.replace("KERNEL", kernel.name).replace("TOGETHER", str(together).lower())
+    file, made = folder / f"{kernel.name}.cpp", folder / f"{kernel.name}.so"
+    file.write_text(MEANT + source + run)
+    options = ["-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-pthread", f"-I{kernel.file.parent}"]
+    subprocess.run(["g++", *options, str(file), "-o", str(made)], check=True)
+    kinds = {"double": ctypes.c_double}
+    fields = [(name, kinds.get(kind, ctypes.c_int64)) for name, kind in kernel.members]
+    batch, library = type("Batch", (ctypes.Structure,), {"_fields_": fields}), ctypes.CDLL(str(made))
+
+    def launch(grid: tuple[int, ...], **members: Any) -> None:
+        columns, lines = (*grid, 1)[:2]
+        values = [members.pop(name, 0) for name, _ in kernel.members]
+        assert not members, members.keys()
+        b = batch(*(x.data_ptr() if hasattr(x, "data_ptr") else x for x in values))
+        library.run(ctypes.byref(b), columns, lines, kernel.threads)
+
+    return launch
+
+
+def _shared(found: re.Match[str]) -> str:
+    """A block's own variables, known by where they are declared."""
+    lines = []
+    for k, one in enumerate(found[2].split(",")):
+        name, bracket, size = one.strip().partition("[")
+        lines.append(
+            f"using Of_{name} = {found[1]}{bracket}{size}; Of_{name}& {name} = block->shared<Of_{name}>({found.start() + k});"
+        )
+    return " ".join(lines)
