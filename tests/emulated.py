@@ -112,7 +112,7 @@ ATOMIC = {  # what inline PTX says, for a CPU
 
 
 def emulated(kernel: Kernel, folder: Path, together: bool = False) -> Callable[..., None]:
-    """`launch((blocks, ...), **members)`; blocks run one after the other, or `together`, as those need that wait for each other.
+    """`launch((blocks, ...), **members)`: blocks run one after the other, or `together`, if they wait for each other.
 
     Members are tensors of a CPU or numbers; one that is left out is 0.
     """
@@ -146,7 +146,6 @@ def _shared(found: re.Match[str]) -> str:
     lines = []
     for k, one in enumerate(found[2].split(",")):
         name, bracket, size = one.strip().partition("[")
-        lines.append(
-            f"using Of_{name} = {found[1]}{bracket}{size}; Of_{name}& {name} = block->shared<Of_{name}>({found.start() + k});"
-        )
+        kind, number = f"Of_{name}", found.start() + k
+        lines.append(f"using {kind} = {found[1]}{bracket}{size}; {kind}& {name} = block->shared<{kind}>({number});")
     return " ".join(lines)
