@@ -1,7 +1,8 @@
-"""The fused kernels of PPO that need no tensor cores, emulated on a CPU, against what torch's operations do."""
+"""The fused kernels of PPO but for the rollout's and V's, emulated on a CPU, against what torch's operations do."""
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -9,13 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.emulated import emulated
-from tests.test_fused import CASES, network_of
+from tests.test_fused import CASES, apart, network_of, rollout_of
 
 from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.fused.estimate import FOUND, THREADS
 from gpuvec.learners.fused.estimate import kernel as estimate
-from gpuvec.learners.fused.shape import Shape, shape_of
+from gpuvec.learners.fused.shape import Shape, shape_of, views
 from gpuvec.learners.fused.update import MEASURED, SPLITS, kernels, planned
+from gpuvec.learners.ppo_loss import Batch, loss
 from gpuvec.learners.rollouts.advantage import Advantage
 from gpuvec.learners.rollouts.episodes import Episodes
 
@@ -146,3 +148,39 @@ def test_the_optimizer_is_adam_whatever_the_parts(parts, tmp_path) -> None:
     wanted = torch.cat([measured.sum(0) / (4 * SPLITS), norm.view(1)]).double()
     torch.testing.assert_close(given["learned"], wanted, rtol=1e-3, atol=1e-5)
     assert given["odd"].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("case", "samples"), [("clipped value", 150), ("gaussian", 60), ("agents that leave", 130), ("heads, one layer", 70)]
+)
+def test_the_gradient_is_that_of_float64(case, samples, tmp_path) -> None:
+    features, space, _, leave = CASES[case]
+    args, shape = shaped(case, minibatches=1)
+    network = network_of(features, space, args)
+    exact = copy.deepcopy(network).double()
+    s = rollout_of(network, features, 1, samples, leave, torch.Generator().manual_seed(3))
+    fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
+    exact_fields = (x.double() if x is not None and x.is_floating_point() else x for x in fields)
+    batch = Batch(*(x if x is None else x.flatten(0, 1) for x in exact_fields))
+    value, metrics = loss(exact, batch, args, args.entropy_weight)
+    wanted = torch.cat([g.flatten() for g in torch.autograd.grad(value, list(exact.parameters()))])
+
+    plan = planned(shape, samples, 132)
+    flat = torch.zeros(shape.parameters())
+    for name, home in views(shape, network, flat).items():
+        home.copy_(dict(network.named_parameters())[name].detach())
+    records = packed(shape, s.obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask)
+    those = s.advantage[s.mask] if leave else s.advantage.flatten()
+    moved, statistics = those - s.advantage[0, 0], torch.zeros(1, 3, SPLITS)
+    statistics[0, :, 5] = torch.stack([torch.tensor(float(len(moved))), moved.sum(), moved.square().sum()])
+    partials, measured = torch.zeros(plan.parts, len(flat)), torch.zeros(plan.parts, MEASURED)
+    emulated(kernels(shape, plan)["gradient"], tmp_path)(
+        (2 * plan.parts,), records=records, advantage=s.advantage, mask=s.mask if leave else 0, statistics=statistics,
+        parameters=flat, partials=partials, measured=measured, iteration=torch.tensor(0), seed=1, minibatches=1,
+        entropy_weight=torch.tensor(args.entropy_weight), size=samples, samples=samples, bits=(samples - 1).bit_length(),
+        clip=args.clip, value_weight=args.value_weight,
+    )  # fmt: skip
+    found = views(shape, network, partials.sum(0) / len(moved))
+    gradient = torch.cat([found[name].flatten() for name, _ in exact.named_parameters()])
+    assert apart(gradient, wanted) < 3e-3  # operands in FP16
+    torch.testing.assert_close(measured.sum(0).double() / len(moved), metrics, rtol=5e-3, atol=2e-3)
