@@ -39,6 +39,7 @@ using std::isfinite, std::min, std::max;
 #define __restrict__
 #define __align__(bytes)
 #define EARLY 0
+#define RELU 0  // where the source says nothing
 
 struct Place { unsigned x, y, z; };
 struct float2 { float x, y; };
