@@ -78,13 +78,8 @@ def acting(env: Single, variant: Variant, access: Access, policy: Any) -> Acting
     """
     _, open, observe, *_ = game(env, variant, access, held=True)
     prepare, choose = chooser(env, access, policy, ahead=True)
-    after, given, emit_row, load, store = (
-        _after(env, variant),
-        _acting(env, variant),
-        access.emit_row,
-        access.load,
-        access.store,
-    )
+    after, given = _after(env, variant), _acting(env, variant)
+    emit_row, load, store = access.emit_row, access.load, access.store
 
     @inline
     def begin(b: Any, w: int, e: int, k: int) -> None:

@@ -124,7 +124,7 @@ class OnPolicyArgs(TrainingArgs):
     unit: Literal["tanh", "relu"] = "tanh"
     """What is between the layers."""
     precision: Literal["tf32", "bf16"] = "tf32"
-    """Of the layers on a GPU; bf16 halves what activations take and rounds them to 8 bits, which pays for wide layers."""
+    """Of the layers: tf32 (on a CPU float32), or bf16, which halves what activations take and rounds them to 8 bits."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 
