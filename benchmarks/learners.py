@@ -31,7 +31,7 @@ def cases() -> Iterator[Case]:
     from gpuvec.learners import a2c, ddpg, ppo
 
     learned = ("collect", "estimate", "improve")
-    ways: dict[str, dict[str, Any]] = {"": {"fused": "auto"}, ".torch": {}, ".compiled": {"compile": True}}
+    ways: dict[str, dict[str, Any]] = {"": {}, ".torch": {"fused": False}, ".compiled": {"fused": False, "compile": True}}
     for num_envs in (65_536, 16_384, 4096):
         for way, given in ways.items():
             if way == ".compiled" and num_envs < 65_536:  # to compile takes long

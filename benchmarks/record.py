@@ -35,7 +35,12 @@ PACKAGES = (
 )  # fmt: skip
 AUTHORING = ("angles.py", "random.py")  # what environments call and kernels contain
 NOT_COMPILED = ("checks", "pictures")  # modules of gpuvec_envs that run on the host
-CURVES = ("solve", "time_to_return")  # benchmarks that write their curves into a CSV file of this name themselves
+CURVES = (
+    "ppo_end_to_end",
+    "solve",
+    "time_to_return",
+)  # benchmarks that write their curves into a CSV file of this name themselves
+COMMENT = re.compile(r"//.*")  # of CUDA C++
 IGNORED = ("ctx", "kind", "type_comment", "type_ignores")  # of a syntax tree: follows from the rest, or says nothing
 
 
@@ -55,10 +60,14 @@ def is_text(node: Any) -> bool:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """One hash of what the files say."""
+    """One hash of what the files say, in Python or CUDA C++."""
     found = hashlib.sha256()
     for file in files:
-        found.update(f"{file.stem}: {canonical(ast.parse(file.read_text()))}\n".encode())
+        text = file.read_text()
+        if file.suffix == ".py":
+            found.update(f"{file.stem}: {canonical(ast.parse(text))}\n".encode())
+        else:
+            found.update(f"{file.name}: {' '.join(COMMENT.sub('', text).split())}\n".encode())
     return found.hexdigest()[:16]
 
 
@@ -86,7 +95,7 @@ def sources(root: Path = ROOT) -> dict[str, str]:
         many = "Cooperative(" in (folder / f"{module}.py").read_text()
         found[name] = digest([*engine, *(agents if many else []), *own])
     for layer in ("vector", "learners"):
-        found[layer] = digest(sorted((package / layer).rglob("*.py")))
+        found[layer] = digest(sorted(file for file in (package / layer).rglob("*") if file.suffix in (".py", ".cu", ".cuh")))
     return found
 
 

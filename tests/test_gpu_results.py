@@ -138,7 +138,7 @@ def test_a_digest_is_of_what_code_does(tmp_path: Path, other: str, same: bool) -
 
 
 def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Path) -> None:
-    for folder in ("src/gpuvec/engine/agents", "src/gpuvec/vector", "src/gpuvec/learners", "envs/gpuvec_envs"):
+    for folder in ("src/gpuvec/engine/agents", "src/gpuvec/vector", "src/gpuvec/learners/fused", "envs/gpuvec_envs"):
         (tmp_path / folder).mkdir(parents=True)
     files = {
         "src/gpuvec/angles.py": "a = 1",
@@ -146,6 +146,7 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
         "src/gpuvec/engine/single.py": "a = 1",
         "src/gpuvec/engine/agents/rows.py": "a = 1",
         "src/gpuvec/vector/env.py": "a = 1",
+        "src/gpuvec/learners/fused/value.cu": "// what it does\nint a = 1;",
         # b is of many agents
         "envs/gpuvec_envs/__init__.py": 'register("gpuvec/A-v0", a.ENV)\nregister("gpuvec/B-v0", "gpuvec_envs.b:ENV")',
         "envs/gpuvec_envs/a.py": "from gpuvec_envs.valley import slope\nfrom gpuvec_envs import pictures",
@@ -157,8 +158,8 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
         (tmp_path / name).write_text(text)
     before = record.sources(tmp_path)
 
-    def changed_by(name: str) -> set[str]:
-        (tmp_path / name).write_text("a = 2")
+    def changed_by(name: str, text: str = "a = 2") -> set[str]:
+        (tmp_path / name).write_text(text)
         after = record.sources(tmp_path)
         (tmp_path / name).write_text(files[name])
         return {key for key in before if after[key] != before[key]}
@@ -171,6 +172,8 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
     assert changed_by("src/gpuvec/engine/agents/rows.py") == {"B-v0"}
     assert changed_by("src/gpuvec/random.py") == changed_by("src/gpuvec/angles.py") == {"A-v0", "B-v0"}
     assert changed_by("src/gpuvec/vector/env.py") == {"vector"}
+    assert changed_by("src/gpuvec/learners/fused/value.cu", "int a = 2;") == {"learners"}
+    assert changed_by("src/gpuvec/learners/fused/value.cu", "// another word\nint  a = 1;") == set()
 
 
 def test_every_registered_environment_has_its_digest() -> None:
