@@ -83,6 +83,12 @@ template <typename T> T __shfl_sync(unsigned, T x, int from) {
     return x;
 }
 template <typename T> T __shfl_xor_sync(unsigned all, T x, int other) { return __shfl_sync(all, x, threadIdx.x % 32 ^ other); }
+inline bool __all_sync(unsigned all, bool x) {
+    for (int other = 1; other < 32; other *= 2) x &= __shfl_xor_sync(all, x, other);
+    return x;
+}
+inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
+inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 inline unsigned atomicAdd(unsigned* at, unsigned x) { return __atomic_fetch_add(at, x, __ATOMIC_SEQ_CST); }
 template <typename T> T __ldcg(const T* at) { return *at; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
@@ -129,10 +135,6 @@ extern "C" void run(const Batch* b, int columns, int lines, int threads, int byt
 """
 
 PTX = {  # what it says, for a CPU
-    r'asm volatile\("atom\.add\.acq_rel\.gpu\.u64 %0,\[%1\],1;" : "=l"\((.+?)\) : "l"\((.+?)\) : "memory"\);':
-        r"\1 = __atomic_fetch_add((long long*)\2, 1, __ATOMIC_SEQ_CST);",
-    r'asm volatile\("ld\.acquire\.gpu\.s64 %0,\[%1\];" : "=l"\((.+?)\) : "l"\((.+?)\) : "memory"\);':
-        r"\1 = __atomic_load_n((long long*)\2, __ATOMIC_SEQ_CST);",
     r'asm volatile\("cp\.async\.ca\.shared\.global \[%0\],\[%1\],16;" ::"r"\((.+?)\), "l"\((.+?)\) : "memory"\);':
         r"memcpy(block->room + \1, \2, 16);",
     r'asm volatile\("cp\.async\.(commit|wait)_group[ 0-9]*;" ::: "memory"\);': "",

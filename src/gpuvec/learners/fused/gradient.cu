@@ -52,14 +52,17 @@ template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char*
     launch_next();
     if (part < tiles) fetch(part);  // samples are there, while parameters are still being moved
     wait_for_earlier();
-    float centre = 0.0f, scale = 0.0f, bonus = 0.0f;
-    if (ACTOR) {
+    float centre = 0.0f, scale = 0.0f, bonus = 0.0f, count = 0.0f, total = 0.0f, squares = 0.0f;
+    if (ACTOR) {  // asked for together with the parameters
         const float* s = b.statistics + b.minibatch * 3 * 32 + lane;
-        const float count = over_warp(s[0]), sum = over_warp(s[32]), squares = over_warp(s[64]);
-        const float mean = sum / fmaxf(count, 1.0f), variance = fmaxf(squares - sum * mean, 0.0f) / fmaxf(count - 1.0f, 1.0f);
-        centre = mean + b.advantage[0], scale = 1.0f / (sqrtf(variance) + 1e-8f), bonus = *b.entropy_weight;
+        count = s[0], total = s[32], squares = s[64], centre = b.advantage[0], bonus = *b.entropy_weight;
     }
     copy<OUT>(room.w, parameters);
+    if (ACTOR) {
+        count = over_warp(count), total = over_warp(total), squares = over_warp(squares);
+        const float mean = total / fmaxf(count, 1.0f), variance = fmaxf(squares - total * mean, 0.0f) / fmaxf(count - 1.0f, 1.0f);
+        centre += mean, scale = 1.0f / (sqrtf(variance) + 1e-8f);
+    }
     const u32 at_h1 = address(room.h1), at_h2 = address(room.h2);
     const u32 at_d1 = FRUGAL ? at_h1 : address(room.d1), at_d2 = FRUGAL ? at_h2 : address(room.d2);
     const u32 at_w2 = address(room.w.w2) + rows_first<PH>(), at_w3 = address(room.w.w3), at_x = address(room.x), at_z = address(room.z);

@@ -34,11 +34,12 @@ template <int ROWS, int COLUMNS, int P> struct Moved {
     static constexpr int PARTS = ROWS * COLUMNS / 4, EACH = (PARTS + 32 * WARPS - 1) / (32 * WARPS), AT_ONCE = EACH < 16 ? EACH : 16;
     float4 x[AT_ONCE];
 
+    __device__ static constexpr bool full(int k) { return (k + 1) * 32 * WARPS <= PARTS; }  // whether all threads have a k-th part
     __device__ __forceinline__ void fetch(const float* __restrict__ from, int first = 0) {
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
             const int i = (first + k) * 32 * WARPS + threadIdx.x;
-            if (i < PARTS) x[k] = __ldcg((const float4*)from + i);
+            if (full(first + k) || i < PARTS) x[k] = __ldcg((const float4*)from + i);
         }
     }
     __device__ __forceinline__ void put(half* to, int first = 0) const {
@@ -46,7 +47,7 @@ template <int ROWS, int COLUMNS, int P> struct Moved {
         for (int k = 0; k < AT_ONCE; k++) {
             const int i = (first + k) * 32 * WARPS + threadIdx.x;
             u32* at = (u32*)(to + i / (COLUMNS / 4) * P + i % (COLUMNS / 4) * 4);
-            if (i < PARTS) at[0] = pair(x[k].x, x[k].y), at[1] = pair(x[k].z, x[k].w);
+            if (full(first + k) || i < PARTS) at[0] = pair(x[k].x, x[k].y), at[1] = pair(x[k].z, x[k].w);
         }
     }
     __device__ __forceinline__ void rest(half* to, const float* __restrict__ from) {
@@ -55,6 +56,7 @@ template <int ROWS, int COLUMNS, int P> struct Moved {
 };
 
 // By all threads of a block; a barrier must follow.
+static_assert(H <= 32 * WARPS, "a thread has one bias of a layer");
 template <int OUT> __device__ __forceinline__ void copy(typename Net<OUT>::Weights& w, const float* __restrict__ p) {
     using N = Net<OUT>;
     Moved<H, X, PX> first;
@@ -62,12 +64,15 @@ template <int OUT> __device__ __forceinline__ void copy(typename Net<OUT>::Weigh
     Moved<N::O, H, PH> last;
     first.fetch(p + N::W1), last.fetch(p + N::W3);
     if (LAYERS == 2) second.fetch(p + N::W2);
+    const int i = threadIdx.x;
+    const float b2 = LAYERS == 2 && i < H ? p[N::B2 + i] : 0.0f, b3 = i < N::O ? p[N::B3 + i] : 0.0f;
+    __syncwarp();  // or the assembler would save registers, and wait for some before it asks for others
     first.put(w.w1), last.put(w.w3);
     if (LAYERS == 2) second.put(w.w2);
     first.rest(w.w1, p + N::W1), last.rest(w.w3, p + N::W3);
     if (LAYERS == 2) second.rest(w.w2, p + N::W2);
-    for (int i = threadIdx.x; i < H; i += 32 * WARPS) w.b2[i] = LAYERS == 2 ? p[N::B2 + i] : 0.0f;
-    for (int i = threadIdx.x; i < N::O; i += 32 * WARPS) w.b3[i] = p[N::B3 + i];
+    if (i < H) w.b2[i] = b2;
+    if (i < N::O) w.b3[i] = b3;
 }
 
 // Where a lane points at of four 8 x 8 blocks, in bytes: the rows of the second half of its number and the columns of the first, or

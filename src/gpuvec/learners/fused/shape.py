@@ -19,7 +19,7 @@ WIDTHS = (32, 64, 128)  # of hidden layers; others are filled up with units that
 FEATURES, OUTPUTS = 64, 32  # at most
 MEASURED = 5  # sums over samples that a minibatch leaves
 ROOM = 200 * 1024  # bytes of shared memory that a block of the gradient may take
-COLUMNS, LINES = 16, 8  # threads of a block of the optimiser
+COLUMNS, LINES = 16, 8  # threads of a block of the optimiser that sum up
 
 
 class Shape(NamedTuple):

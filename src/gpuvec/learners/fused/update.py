@@ -33,8 +33,8 @@ GRADIENT = {
 }  # fmt: skip
 OPTIMIZER = {
     "partials": "const float*", "statistics": "const float*", "measured": "const float*", "parameters": "float*",
-    "first": "float*", "second": "float*", "gradient": "float*", "steps": "float*", "squares": "float*",
-    "arrived": "unsigned long long*", "far": "float*", "learned": "double*", "odd": "long long*",
+    "first": "float*", "second": "float*", "gradient": "float*", "steps": "float*", "squares": "unsigned long long*",
+    "turn": "long long*", "far": "float*", "learned": "double*", "odd": "long long*",
     "learning_rate": "const float*", "minibatch": "i64", "rounds": "i64", "max_norm": "double", "target_kl": "double",
 }  # fmt: skip
 PACK = {
@@ -77,7 +77,7 @@ def kernels(shape: Shape, plan: Plan) -> dict[str, Kernel]:
         "pack": made("pack", PACK, source, 256),
         "statistics": made("statistics", GRADIENT, summed, 256),
         "gradient": made("gradient", GRADIENT, source, 32 * shape.warps, shape.room),
-        "optimizer": made("optimizer", OPTIMIZER, sizes, COLUMNS * LINES),
+        "optimizer": made("optimizer", OPTIMIZER, sizes, COLUMNS * LINES + 32),
     }
 
 
@@ -130,8 +130,8 @@ class Update:
         self.gradient: Tensor | int = 0  # where a minibatch's gradient is written for whoever wants to see it
         self.records, self.partials = zeros(samples, shape.record), zeros(self.plan.parts, count)
         self.statistics, self.measured = zeros(minibatches, 3, SPLITS), zeros(self.plan.parts, MEASURED)
-        self.far, self.steps, self.squares = zeros(minibatches + 1), zeros(), zeros(self.plan.chunks)
-        self.arrived = zeros(dtype=torch.int64)
+        self.far, self.steps = zeros(minibatches + 1), zeros()
+        self.squares, self.turn = zeros(self.plan.chunks, dtype=torch.int64), zeros(dtype=torch.int64)
         self._adopt(network, optimizer)
         found = kernels(shape, self.plan)
         self._launch = {name: launcher(kernel, named_device(args.device)) for name, kernel in found.items()}
@@ -175,7 +175,7 @@ class Update:
         optimizer = {
             "partials": self.partials, "statistics": self.statistics, "measured": self.measured, "parameters": self.parameters,
             "first": self.first, "second": self.second, "gradient": self.gradient, "steps": self.steps, "squares": self.squares,
-            "arrived": self.arrived, "far": self.far, "learned": learned, "odd": odd, "learning_rate": self._learning_rate,
+            "turn": self.turn, "far": self.far, "learned": learned, "odd": odd, "learning_rate": self._learning_rate,
             "rounds": rounds, "max_norm": a.max_grad_norm, "target_kl": math.inf if a.target_kl is None else a.target_kl,
         }  # fmt: skip
         self._launch["statistics"](rounds, SPLITS, early=True, **gradient)
