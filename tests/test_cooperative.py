@@ -164,6 +164,7 @@ def digest(env, steps, seed=0):
 
 SMALL = [mapping.Mapping(e, t, False, True) for e, t in [(1, 32), (2, 64), (5, 32), (8, 128), (3, 256), (8, 1024)]]
 SMALL.append(mapping.Mapping(1, 256, False, True, resident=8))
+SMALL += [shape._replace(aside=True) for shape in SMALL]
 BOXED = [
     mapping.Mapping(1, 32, False, True, 4), mapping.Mapping(8, 32, False, True, 32), mapping.Mapping(3, 64, False, False, 12),
     mapping.Mapping(16, 32, False, True, 64),
@@ -184,6 +185,7 @@ def of_a_cpu(full):
     ("full", "shape"),
     [
         (False, mapping.Mapping(1, 2, False, True)),  # agents with a stride
+        (True, mapping.Mapping(3, 64, False, True, aside=True)),  # last observations while the next episode begins
         (True, mapping.Mapping(3, 16, False, True, 21)),  # rows put together by the kernel that plays
         (True, mapping.Mapping(2, 16, True, True, 3, 4)),  # by one of their own, with fewer threads than slots
         (False, mapping.Mapping(2, 8, True, False, 0, 8)),  # features straight to their places, after a search

@@ -132,8 +132,8 @@ def test_the_optimizer_is_adam_whatever_the_parts(parts, tmp_path) -> None:
     given = {
         "partials": partials, "statistics": statistics, "measured": measured, "parameters": parameters,
         "first": torch.zeros(count), "second": torch.zeros(count), "gradient": torch.zeros(count), "steps": torch.zeros(()),
-        "squares": torch.zeros(plan.chunks, dtype=torch.int64), "turn": torch.zeros((), dtype=torch.int64), "far": torch.zeros(3),
-        "learned": torch.zeros(6, dtype=torch.float64), "odd": torch.tensor([-1, -1]),
+        "squares": torch.zeros(plan.chunks, dtype=torch.int64), "turn": torch.zeros((), dtype=torch.int64),
+        "far": torch.zeros(3), "learned": torch.zeros(6, dtype=torch.float64), "odd": torch.tensor([-1, -1]),
         "learning_rate": torch.tensor(args.learning_rate), "rounds": 2, "max_norm": 0.5, "target_kl": math.inf,
     }  # fmt: skip
     plain = torch.nn.Parameter(parameters.clone())

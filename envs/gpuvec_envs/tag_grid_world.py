@@ -59,10 +59,11 @@ def reset(i: int, s: State, key: Key, p: Params) -> None:
     side = p.grid_length + 1
     runner = s.member[p.num_taggers]
     cell = randint(key, runner, 0, side * side)
+    other = randint(key, i, 0, side * side - 1)  # by all, so that a GPU reckons both draws at a time
     if i != runner:  # one of the cells without the runner's
-        other = randint(key, i, 0, side * side - 1)
         cell = other + 1 if other >= cell else other
-    s.x[i], s.y[i], s.hit_wall[i] = cell % side, cell // side, False
+    at, width = np.uint32(cell), np.uint32(side)  # a GPU divides 64 bits in pieces
+    s.x[i], s.y[i], s.hit_wall[i] = at % width, at // width, False
 
 
 def move(i: int, s: State, action: int, key: Key, p: Params) -> None:

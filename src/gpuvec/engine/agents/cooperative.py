@@ -66,7 +66,8 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     state = crowd_state(env, crowd, variant, access, arrays, given)
     row, clear, pooled, role_of = state.row, state.clear, state.pooled, state.role
     pull, push, pull_scalars, push_scalars = state.pull, state.push, state.pull_scalars, state.push_scalars
-    put_by, put_scalars_by = state.put_by, state.put_scalars_by
+    put_by, put_scalars_by, aside = state.put_by, state.put_scalars_by, state.aside > 0
+    lay_aside, lay_scalars_aside = state.lay_aside, state.lay_scalars_aside
     params, reset_params = parameters(env, variant, access)
     action, fault = actions(env.spaces(env.params)[1], crowd.actions, variant, access)
     fetch, fetched = early(crowd.actions, variant, access)
@@ -182,6 +183,8 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
             left = acted and not present(i, s, p)
             if not vote(i, s, p):
                 count(w.now, k, AGAINST)
+        if aside:
+            lay_aside(w, k, i)
         emit(b.agent_terminated, v, left, b1)
         if one_reward:
             store(b.agent_reward, v, gained, f32)
@@ -194,6 +197,8 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         late = playing(w, k) and w.now[k, TIME] >= limit
         ended = dead or late
         w.now[k, OVER] = ended
+        if aside:
+            lay_scalars_aside(w, k)
         emit(b.terminated, e, dead, b1)
         emit(b.truncated, e, late, b1)
         if one_reward:
@@ -277,15 +282,17 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     elif crowd.search and not split:
         before, always = (list(seeking(state, by, params, where)) for where in (over, any_env))
     if not split:
-        before += written.last
+        before += [] if aside else written.last
         always += written.fill if boxed else written.straight
+    ending = [Segment(AGENTS, end_agent, wait=not aside)] + ([written.aside] if aside else [])
     always.append(Segment(ENVS, keep_env, wait=False))
     if stage:
         always.append(Segment(AGENTS, keep_agent, wait=False))
     if boxed:
         always += written.drain
-    held: dict[str, tuple[Any, tuple[int, ...]]] = {"now": (i32, (envs, COUNTERS + counted))}
-    held |= {name: (dtype, (envs, *shape)) for name, (dtype, shape) in state.rows.items()}
+    places = envs + state.aside
+    held: dict[str, tuple[Any, tuple[int, ...]]] = {"now": (i32, (places, COUNTERS + counted))}
+    held |= {name: (dtype, (places, *shape)) for name, (dtype, shape) in state.rows.items()}
     held |= {name: (dtype, (size,)) for name, (dtype, size) in state.flat.items()}
     if stage:
         held["actions"] = (crowd.actions.dtype, (envs * A * max(1, crowd.actions.components),))
@@ -308,7 +315,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         ),
         step=(*opening, *([Segment(AGENTS, begin_anew)] if next_step else []), *played, Segment(AGENTS, gain)),
         closing=Segment(ENVS, close),
-        over=(*before, Segment(ENVS, end_env, wait=False), Segment(AGENTS, end_agent)) if same_step else (),
+        over=(*before, Segment(ENVS, end_env, wait=False), *ending) if same_step else (),
         end=tuple(always),
         rows=written,
         seeking=seeking_apart(*apart) if crowd.search and split else None,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.agents.look import Look, search
 from gpuvec.engine.agents.mapping import Mapping
@@ -16,7 +17,7 @@ from gpuvec.engine.memory import Access
 from gpuvec.engine.signature import OWNED, SHARED, Crowd
 from gpuvec.engine.streams import POOL_DRAW
 from gpuvec.random import randint
-from gpuvec.spec import Cooperative
+from gpuvec.spec import Cooperative, Reduction
 
 
 class CrowdState(NamedTuple):
@@ -36,6 +37,9 @@ class CrowdState(NamedTuple):
     put_by: Any  # put_by(b, w, e, k, i): agent i's elements, for `put_away`
     put_scalars_by: Any  # put_scalars_by(b, w, e, k)
     clear: Any  # clear(w, k): zeroes the scalars
+    lay_aside: Any  # lay_aside(w, k, i): copies agent i's elements to where `row` finds them for the place `aside + k`
+    lay_scalars_aside: Any  # lay_scalars_aside(w, k): likewise the scalars, and the time
+    aside: int  # 0: there are no such places
     pooled: Any  # pooled(b, s, i, key): agent i's elements of the state from the pool that the key draws
     look: Look | None  # the search
     role: Any  # role(s, i) -> the number of agent i's role
@@ -57,7 +61,9 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
     values that are handed to every function.
     """
     (A,) = crowd.agents
-    staged = given.envs if given.stage else 0
+    at_once = crowd.search is None and not isinstance(crowd.perception.look, Reduction)  # nothing comes before an observation
+    aside = given.envs if given.aside and at_once and variant.autoreset is AutoresetMode.SAME_STEP else 0
+    staged = given.envs + aside if given.stage else 0
     searched = (crowd.search.field,) if crowd.search and not given.split else ()  # by the kernel that plays
     own = {k: b for k, b in crowd.arrays.items() if k not in crowd.found or k in searched}
     carried = {k: b for k, b in own.items() if k not in searched}  # a search runs anew before every observation
@@ -66,6 +72,7 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
     staying = ("member",) if given.resident > 1 else ()
     held = {k: b for k, b in own.items() if k not in staying} if staged else {}
     pulled = {k: b for k, b in held.items() if k not in searched}
+    steady = {k: b for k, b in pulled.items() if k not in changing}
     scope: dict[str, Any] = {"State": env.state, "view": arrays.view, "part": arrays.part, "load": access.load, "A": A}
     scope |= {f"t_{k}": b.dtype for k, b in crowd.arrays.items()} | {f"t_{k}": dtype for k, dtype in crowd.scalars.items()}
     scope |= {"randint": device(randint), "draw": POOL_DRAW, "i32": np.int32, "store": access.store}
@@ -131,6 +138,16 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
                 )
         return [*(f"{name} = {value}" for name, value in common.items()), *lines]
 
+    def copied(fields: dict[str, Buffer]) -> list[str]:
+        """Lines that lay agent i's elements aside."""
+        lines = []
+        for k, b in fields.items() if aside else ():
+            for j in range(b.shape[1] if len(b.shape) > 1 else 1):
+                at = f"w.{SHARED[b.dtype]}[{begin[k] + j} + {{}} * {widths[k]} + i * {widths[k] // A}]"
+                lines.append(f"{at.format(f'({aside} + k)')} = {at.format('k')}")
+        return lines
+
+    other = [f"{slots[k].replace('[k,', f'[{aside} + k,')} = {slots[k]}" for k in crowd.scalars]
     source = "{work}" if staged else "load(b.{kept}, {at}, t_{field})"
     pool = {k: b for k, b in crowd.arrays.items() if k in variant.pool}
     pooled = ["e = randint(key, draw, 0, load(b.pool_size, 0, i32))"] if pool else []
@@ -145,13 +162,16 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
         outside=state("outside", "b, e", viewed(of_now), loaded(of_now)),
         put_away=state("put_away", "b, e", viewed(of_last), loaded(of_last)),
         either=state("either", "b, e, last", viewed(of_either), loaded(of_either)),
-        pull=made("pull", "b, w, e, k, i", each(pulled, "{work} = load(b.{kept}, {at}, t_{field})")),
+        pull=made("pull", "b, w, e, k, i", each(pulled, "{work} = load(b.{kept}, {at}, t_{field})") + copied(steady)),
         push=made("push", "b, w, e, k, i", each(changing, "store(b.{kept}, {at}, {work}, t_{field})")),
         pull_scalars=made("pull_scalars", "b, w, e, k", [f"{slots[k]} = load(b.state_{k}, e, t_{k})" for k in zeros]),
         push_scalars=made("push_scalars", "b, w, e, k", [f"store(b.state_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
         put_by=made("put_by", "b, w, e, k, i", each(changing, "store(b.{final}, {at}, " + source + ", t_{field})")),
         put_scalars_by=made("put_scalars_by", "b, w, e, k", [f"store(b.final_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
         clear=made("clear", "w, k", [f"{slots[k]} = {value!r}" for k, value in zeros.items()]),
+        lay_aside=made("lay_aside", "w, k, i", copied(changing)),
+        lay_scalars_aside=made("lay_scalars_aside", "w, k", [*other, f"w.now[{aside} + k, {TIME}] = w.now[k, {TIME}]"]),
+        aside=aside,
         pooled=made("pooled", "b, s, i, key", pooled),
         look=search(look, A, crowd.arrays[look.field].shape[1], arrays) if look is not None else None,
         role=made("role", "s, i", ["return s.role[i]" if "role" in crowd.arrays else "return 0"]),

@@ -35,6 +35,7 @@ class Mapping(NamedTuple):
     resident: int = 1  # blocks of the first that a multiprocessor should have registers for
     seekers: int = 128  # threads per block of the second, at least 32
     parts: int = 0  # blocks per env of the second, which search by cells; 0: they walk over all agents
+    aside: bool = False  # whether last observations that need no search are written while the next episode begins, from a copy
 
 
 ONE_BY_ONE = Mapping(envs=1, threads=1, split=False, stage=False)  # of a CPU
@@ -58,7 +59,8 @@ def mapping(crowd: Crowd, num_envs: int) -> Mapping:
     (agents,) = crowd.agents
     if agents <= SMALL and agents * num_envs <= FEW:
         slots = agents * max(1, crowd.perception.slots)
-        return Mapping(envs=max(1, min(96 // slots, -(-num_envs // BLOCKS))), threads=96, split=False, stage=True)
+        envs = max(1, min(96 // slots, -(-num_envs // BLOCKS)))
+        return Mapping(envs, threads=96, split=False, stage=True, aside=True)
     threads = 128 if agents <= LARGE else 256 if num_envs > BLOCKS else min(1024, -(-agents // 128) * 128)
     envs = max(1, threads // agents)
     state = envs * sum(

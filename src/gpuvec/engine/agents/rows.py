@@ -34,6 +34,7 @@ class Rows(NamedTuple):
     time: Any  # time(t) -> Time
     straight: tuple[Segment, ...]  # of the kernel that plays: features straight to their places
     last: tuple[Segment, ...]  # likewise the last observations of episodes that ended
+    aside: Segment  # likewise, from states that were laid aside
     fill: tuple[Segment, ...]  # rows into `w.box`
     drain: tuple[Segment, ...]  # and out of it
     # In kernels of their own; `played` says whether this is a step, in which episodes may have ended.
@@ -65,7 +66,8 @@ def rows(
     observe, see = device(crowd.perception.observe), _see(crowd)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
-    row, outside, put_away = state.row, state.outside, state.put_away
+    row, outside, put_away, aside = state.row, state.outside, state.put_away, state.aside
+    busy = 32 if threads > 32 else 0  # threads that have other things to do
 
     @inline
     def time(t: int) -> Any:
@@ -82,13 +84,19 @@ def rows(
             emit_row(out, r, as_floats(values))
 
     @inline
+    def write_slot(b: Any, w: Any, out: int, e0: int, x: int, place: int) -> None:
+        """Tuple x of what agents of the block at e0 see, straight into `out`; states lie in the work from `place` on."""
+        v, j = divide(x, M)
+        k, i = divide(v, A)
+        s, t = row(b, w, e0 + k, place + k), time(w.now[place + k, TIME])
+        spread(out, e0 * (A * D) + (v * D + j), M, see(i, j, s, t, params(b, e0 + k)))
+
+    @inline
     def write_slots(b: Any, w: Any, out: int, e0: int, u: int, end: int, thread: int) -> None:
-        """What agents u to `end` of the block at e0 see in their slots, straight to its places in `out`."""
-        origin, x = e0 * (A * D), u * M + thread
+        """What agents u to `end` of the block at e0 see in their slots, likewise."""
+        x = u * M + thread
         while x < end * M:
-            v, j = divide(x, M)
-            k, i = divide(v, A)
-            spread(out, origin + (v * D + j), M, see(i, j, row(b, w, e0 + k, k), time(w.now[k, TIME]), params(b, e0 + k)))
+            write_slot(b, w, out, e0, x, 0)
             x = natural(x + threads)
 
     @inline
@@ -100,9 +108,9 @@ def rows(
                 spread(out, (e0 * A + i) * D + j, M, see(i, j, s, t, p))
 
     @inline
-    def write_own(b: Any, w: Any, out: int, e: int, k: int, i: int) -> None:
+    def write_own(b: Any, w: Any, out: int, e: int, place: int, i: int) -> None:
         """What agent i knows of itself, likewise."""
-        put_own(out, e * A + i, observe(i, row(b, w, e, k), time(w.now[k, TIME]), params(b, e)))
+        put_own(out, e * A + i, observe(i, row(b, w, e, place), time(w.now[place, TIME]), params(b, e)))
 
     write_slots = write_slots if threads > 1 else write_slots_alone
 
@@ -124,6 +132,21 @@ def rows(
     def last_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
         if w.now[k, OVER]:
             write_own(b, w, b.final_obs, e, k, i)
+
+    @inline
+    def last_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+        """Both, of states that were laid aside; the first warp has the agents, and is busy elsewhere."""
+        x = thread - busy
+        while M > 0 and 0 <= x < m * (A * M):
+            if w.now[divide(x, A * max(M, 1))[0], OVER]:
+                write_slot(b, w, b.final_obs, e0, x, aside)
+            x = natural(x + (threads - busy))
+        x = thread - busy
+        while 0 <= x < m * A:
+            k, i = divide(x, A)
+            if w.now[k, OVER]:
+                write_own(b, w, b.final_obs, natural(e0 + k), natural(aside + k), i)
+            x = natural(x + (threads - busy))
 
     @inline
     def offset(b: Any, r0: int) -> int:
@@ -257,6 +280,7 @@ def rows(
         time,
         straight=segments(slots, itself, False),
         last=segments(last_slots, last_itself, True),
+        aside=Segment(BLOCK, last_aside),
         fill=segments(fill_slots, fill_itself, True),
         drain=(Segment(BLOCK, drain, wait=False),),
         single=single,
