@@ -67,10 +67,11 @@ def slope(s: State, torque: float, p: Params) -> State:
     d2 = reach + lever * cos2
     phi2 = p.mass2 * p.com2 * p.gravity * (sin1 * cos2 + cos1 * sin2)
     phi1 = (p.mass1 * p.com1 + p.mass2 * p.length1) * p.gravity * sin1 + phi2 - lever * w2 * (w2 + 2.0 * w1) * sin2
-    inverse = 1.0 / d1
-    ratio = d2 * inverse
-    acc2 = (torque + ratio * phi1 - lever * w1**2 * sin2 - phi2) / (reach - ratio * d2)
-    return State(w1, w2, -ratio * acc2 - phi1 * inverse, acc2)
+    # d1 a1 + d2 a2 = pull1 and d2 a1 + reach a2 = pull2 for the accelerations, of which the determinant is never near zero
+    pull1, pull2 = -phi1, torque - lever * w1**2 * sin2 - phi2
+    inverse = 1.0 / (d1 * reach - d2 * d2)
+    pull1, pull2 = pull1 * inverse, pull2 * inverse
+    return State(w1, w2, reach * pull1 - d2 * pull2, d1 * pull2 - d2 * pull1)
 
 
 def along(s: State, k: State, t: float) -> State:
@@ -87,10 +88,11 @@ def runge_kutta(s: State, torque: float, p: Params) -> State:
     """The state after `dt`, by the classical method of order four."""
     k1 = slope(s, torque, p)
     k2 = slope(along(s, k1, 0.5 * p.dt), torque, p)
+    total = along(k1, k2, 2.0)
     k3 = slope(along(s, k2, 0.5 * p.dt), torque, p)
+    total = along(total, k3, 2.0)
     k4 = slope(along(s, k3, p.dt), torque, p)
-    total = along(along(along(k1, k2, 2.0), k3, 2.0), k4, 1.0)
-    return along(s, total, p.dt / 6.0)
+    return along(s, along(total, k4, 1.0), p.dt / 6.0)
 
 
 def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool]:
