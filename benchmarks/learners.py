@@ -1,7 +1,7 @@
 """Env steps per second of whole iterations: policies, environment and learning, each part a CUDA graph.
 
-PPO on CartPole: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64; by the fused kernels, by PyTorch's operations (`torch`),
-and with the loss compiled (`compiled`). A2C and DDPG as WarpDrive's own examples have them, whose networks share their hidden
+PPO on CartPole and Pendulum: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64; by the fused kernels, by PyTorch's operations
+(`torch`), and with the loss compiled (`compiled`). A2C and DDPG as WarpDrive's own examples have them, whose networks share their hidden
 layers and rectify: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns once from as many transitions as an
 iteration has. All in TF32, but for one (`bf16`); truncated episodes bootstrapped. Capture and compilation are not counted.
 Parts are timed apart as well, which tells what to tune. A step of a game of many agents is one of them all.
@@ -38,6 +38,9 @@ def cases() -> Iterator[Case]:
                 continue
             args: Any = ppo.Args(num_envs=num_envs, num_steps=32, **given)
             yield Case(f"ppo.{num_envs}{way}", "CartPole-v1", args, learned)
+
+    for num_envs in (65_536, 16_384, 4096):  # another game, and a Gaussian policy
+        yield Case(f"ppo.pendulum.{num_envs}", "Pendulum-v1", ppo.Args(num_envs=num_envs, num_steps=32), learned)
 
     for compiled in (False, True):
         end = ".compiled" if compiled else ""

@@ -68,10 +68,9 @@ def slope(s: State, torque: float, p: Params) -> State:
     phi2 = p.mass2 * p.com2 * p.gravity * (sin1 * cos2 + cos1 * sin2)
     phi1 = (p.mass1 * p.com1 + p.mass2 * p.length1) * p.gravity * sin1 + phi2 - lever * w2 * (w2 + 2.0 * w1) * sin2
     # d1 a1 + d2 a2 = pull1 and d2 a1 + reach a2 = pull2 for the accelerations, of which the determinant is never near zero
-    pull1, pull2 = -phi1, torque - lever * w1**2 * sin2 - phi2
     inverse = 1.0 / (d1 * reach - d2 * d2)
-    pull1, pull2 = pull1 * inverse, pull2 * inverse
-    return State(w1, w2, reach * pull1 - d2 * pull2, d1 * pull2 - d2 * pull1)
+    pull1, pull2 = -phi1, torque - lever * w1**2 * sin2 - phi2
+    return State(w1, w2, (reach * pull1 - d2 * pull2) * inverse, (d1 * pull2 - d2 * pull1) * inverse)
 
 
 def along(s: State, k: State, t: float) -> State:
