@@ -1,11 +1,11 @@
 """Env steps per second of whole iterations: policies, environment and learning, each part a CUDA graph.
 
 PPO on CartPole and Pendulum: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64; by the fused kernels, by PyTorch's
-operations (`torch`), and with the loss compiled (`compiled`). A2C and DDPG as WarpDrive's own examples have them, whose networks
-share their hidden layers and rectify: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns once from as many
-transitions as an iteration has. All in TF32, but for one (`bf16`); truncated episodes bootstrapped. Capture and compilation are
-not counted.
-Parts are timed apart as well, which tells what to tune. A step of a game of many agents is one of them all.
+operations (`torch`), and with the loss compiled (`compiled`). A2C and DDPG as WarpDrive's own examples have them, whose
+networks share their hidden layers and rectify: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns once
+from as many transitions as an iteration has. All in TF32, but for one (`bf16`); truncated episodes bootstrapped. Capture and
+compilation are not counted. Parts are timed apart as well, which tells what to tune. A step of a game of many agents is one
+of them all.
 """
 
 from __future__ import annotations
