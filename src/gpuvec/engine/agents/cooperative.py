@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.actions import actions, early
 from gpuvec.engine.agents.crowd_state import AGAINST, CLOCK, COUNTERS, IDLE, OVER, START, STREAM, TIME, crowd_state
+from gpuvec.engine.agents.episode import episode
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.reduction import Tally, reduction
 from gpuvec.engine.agents.rows import Rows, rows
@@ -27,7 +28,6 @@ from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Crowd, signature
 from gpuvec.engine.streams import streams
-from gpuvec.random import Key
 from gpuvec.spec import Cooperative, Reduction
 
 f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
@@ -64,7 +64,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile > 0 and not given.split
     load, store, *_, emit, _, lowest, _, _ = access
     state = crowd_state(env, crowd, variant, access, arrays, given)
-    row, clear, pooled, role_of = state.row, state.clear, state.pooled, state.role
+    row, clear, role_of = state.row, state.clear, state.role
     pull, push, pull_scalars, push_scalars = state.pull, state.push, state.pull_scalars, state.push_scalars
     put_by, put_scalars_by, aside = state.put_by, state.put_scalars_by, state.aside > 0
     lay_aside, lay_scalars_aside = state.lay_aside, state.lay_scalars_aside
@@ -74,53 +74,18 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     _, _, stream, own_key, asked, renew, share = streams(access)
     written = rows(env, crowd, variant, access, arrays, params, state, given)
     time = written.time
-    reset, reward, vote = device(env.reset), device(env.reward), device(env.terminated)
+    reward, vote = device(env.reward), device(env.terminated)
     present, by = _present(env), listed(crowd, given, arrays, tally)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
     next_step = variant.autoreset is AutoresetMode.NEXT_STEP
     validate, one_reward = variant.validate, variant.reward != "agents"
     role = list(crowd.roles).index(variant.reward) if variant.reward in crowd.roles else -1
-    count, takes, noted = tally.count, bool(variant.pool), stage and env.present is not None
+    count, noted = tally.count, stage and env.present is not None
     reductions = [entry for entry in env.phases if isinstance(entry, Reduction)]
     counted = len(reductions) + 2 * isinstance(crowd.perception.look, Reduction)
 
-    @inline
-    def idle(w: Any, k: int) -> bool:
-        """Whether the env's episode ended in the last step."""
-        return not same_step and w.now[k, IDLE] != i32(0)
-
-    @inline
-    def playing(w: Any, k: int) -> bool:
-        return not idle(w, k)
-
-    @inline
-    def over(w: Any, k: int) -> bool:
-        """Whether it ended in this step, or is about to be reset."""
-        return bool(w.now[k, OVER] != i32(0))
-
-    @inline
-    def any_env(w: Any, k: int) -> bool:
-        return True
-
-    @inline
-    def now(w: Any, k: int) -> int:
-        """The clock, as who first looks at it puts it down: a sum with it that others had too would be waited for by all."""
-        return u32(w.now[k, CLOCK])
-
-    @inline
-    def key(w: Any, k: int, start: int, t: int) -> Any:
-        """Of step t of the episode that began at clock `start`; the stream is read before, as who draws had to wait for it."""
-        seed, high, number = u32(w.now[k, STREAM]), u32(w.now[k, STREAM + 1]), u32(w.now[k, STREAM + 2])
-        return Key(seed, high, number, u32(start - u32(w.now[k, STREAM + 3])), i32(t))
-
-    @inline
-    def first(b: Any, w: Any, e: int, k: int, i: int, key_: Any, p: Any) -> None:
-        """Agent i's first state of the episode with that key."""
-        s = row(b, w, e, k)
-        reset(i, s, key_, p)
-        if takes:
-            pooled(b, s, i, key_)
+    idle, playing, over, any_env, now, key, first = episode(env, variant, state)
 
     @inline
     def open_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
