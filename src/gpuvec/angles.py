@@ -8,7 +8,6 @@ That holds for thousands of turns, and beyond them a float32 angle no longer say
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -33,16 +32,10 @@ def sincos(angle: float) -> tuple[float, float]:
     The polynomials for [-pi/4, pi/4] are those of Cephes (Moshier, 1989).
     """
     shifted = np.float32(angle * QUARTERS_PER_RADIAN + WHOLE)
-    quarters, k = shifted - WHOLE, shifted.view(np.uint32)
+    quarters, k = shifted - WHOLE, shifted.view(np.int32)
     r = angle - quarters * QUARTER - quarters * QUARTER_REST
     r2 = r * r
     s = r + r * r2 * (-1.6666654611e-1 + r2 * (8.3321608736e-3 - r2 * 1.9515295891e-4))
     c = 1.0 - 0.5 * r2 + r2 * r2 * (4.166664568298827e-2 + r2 * (-1.388731625493765e-3 + r2 * 2.443315711809948e-5))
-    sin, cos = (c, s) if k & np.uint32(1) else (s, c)
-    return _signed(sin, k), _signed(cos, np.uint32(k + np.uint32(1)))
-
-
-def _signed(x: Any, k: Any) -> float:
-    """The float32 x, or -x if bit 1 of the uint32 k is set: it goes where the sign is, which takes no comparison."""
-    sign = np.uint32((k & np.uint32(2)) << np.uint32(30))
-    return np.uint32(np.float32(x).view(np.uint32) ^ sign).view(np.float32)  # type: ignore[return-value]  # float32
+    sin, cos = (c, s) if k & 1 else (s, c)
+    return -sin if k & 2 else sin, -cos if (k + 1) & 2 else cos  # type: ignore[return-value]  # float32
