@@ -133,7 +133,7 @@ def see(i: int, slot: int, s: Street, t: Time, p: StreetParams) -> tuple[float, 
 
 def see_all(i: int, slot: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float]:
     j = slot + 1 if slot >= i else slot
-    return s.x[j] - s.x[i], 1.0 if s.out[j] else 0.0
+    return s.x[j] - s.x[i], np.float32(s.role[j]) + (2.0 if s.out[j] else 0.0)
 
 
 def observe(i: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float, float]:

@@ -47,7 +47,7 @@ def test_a_step(backend, full):
     state = host(env.get_state())
     assert (state["left"][0], state["some_met"][0], state["all_out"][0], state["first"][0]) == (1, True, False, 1)
     if full:
-        assert obs[0, 0].tolist() == [0, 0, 4, 1, 1, 0, 5, 1, np.float32(1 / 50)]
+        assert obs[0, 0].tolist() == [0, 0, 4, WALKER + 2, WALKER + 2, WALKER, 5, 1, np.float32(1 / 50)]
     else:  # the guard sees the one walker that is left, who is out sees nobody
         assert obs[0, 0].tolist() == [4, -100, WALKER, -1, 5, 1, np.float32(1 / 50)]
         assert obs[0, 1, :4].tolist() == [-100, -100, -1, -1]
