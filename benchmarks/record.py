@@ -35,11 +35,7 @@ PACKAGES = (
 )  # fmt: skip
 AUTHORING = ("angles.py", "random.py")  # what environments call and kernels contain
 NOT_COMPILED = ("checks", "pictures")  # modules of gpuvec_envs that run on the host
-CURVES = (
-    "ppo_end_to_end",
-    "solve",
-    "time_to_return",
-)  # benchmarks that write their curves into a CSV file of this name themselves
+CURVES = ("ppo_end_to_end", "solve", "time_to_return")  # benchmarks that write their curves into CSV files of these names
 COMMENT = re.compile(r"//.*")  # of CUDA C++
 IGNORED = ("ctx", "kind", "type_comment", "type_ignores")  # of a syntax tree: follows from the rest, or says nothing
 

@@ -249,7 +249,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     if not split:
         before += [] if aside else written.last
         always += written.fill if boxed else written.straight
-    ending = [Segment(AGENTS, end_agent, wait=not aside)] + ([written.aside] if aside else [])
+    ending = [Segment(AGENTS, end_agent, wait=not aside)] + (list(written.aside) if aside else [])
     always.append(Segment(ENVS, keep_env, wait=False))
     if stage:
         always.append(Segment(AGENTS, keep_agent, wait=False))

@@ -62,7 +62,7 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
     """
     (A,) = crowd.agents
     at_once = crowd.search is None and not isinstance(crowd.perception.look, Reduction)  # nothing comes before an observation
-    aside = given.envs if given.aside and at_once and variant.autoreset is AutoresetMode.SAME_STEP else 0
+    aside = given.envs if given.stage and given.aside and at_once and variant.autoreset is AutoresetMode.SAME_STEP else 0
     staged = given.envs + aside if given.stage else 0
     searched = (crowd.search.field,) if crowd.search and not given.split else ()  # by the kernel that plays
     own = {k: b for k, b in crowd.arrays.items() if k not in crowd.found or k in searched}
@@ -72,7 +72,6 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
     staying = ("member",) if given.resident > 1 else ()
     held = {k: b for k, b in own.items() if k not in staying} if staged else {}
     pulled = {k: b for k, b in held.items() if k not in searched}
-    steady = {k: b for k, b in pulled.items() if k not in changing}
     scope: dict[str, Any] = {"State": env.state, "view": arrays.view, "part": arrays.part, "load": access.load, "A": A}
     scope |= {f"t_{k}": b.dtype for k, b in crowd.arrays.items()} | {f"t_{k}": dtype for k, dtype in crowd.scalars.items()}
     scope |= {"randint": device(randint), "draw": POOL_DRAW, "i32": np.int32, "store": access.store}
@@ -113,12 +112,13 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
         begin[k] = sizes[b.dtype]
         sizes[b.dtype] += staged * int(np.prod(b.shape))
     widths = {k: int(np.prod(b.shape)) for k, b in own.items()}
-    slots = {k: f"w.scalar_{SHARED[dtype]}[k, {sum(crowd.scalars[o] is dtype for o in list(crowd.scalars)[:n])}]"
-             for n, (k, dtype) in enumerate(crowd.scalars.items())}  # fmt: skip
+    columns = {k: f"w.scalar_{SHARED[dtype]}[{{}}, {sum(crowd.scalars[o] is dtype for o in list(crowd.scalars)[:n])}]"
+               for n, (k, dtype) in enumerate(crowd.scalars.items())}  # fmt: skip
+    slots = {k: column.format("k") for k, column in columns.items()}
     places = {k: f"part(w.{SHARED[own[k].dtype]}, {begin[k]} + k * {widths[k]}, {own[k].shape})" for k in begin}
 
     def each(fields: dict[str, Buffer], text: str, pool: bool = False) -> list[str]:
-        """One line for each element of agent i: `text` with its place in a buffer, in the work and in the state.
+        """One line for each element of agent i: `text` with its place in a buffer, in the work, aside and in the state.
 
         What places have in common is reckoned first, as the compiler takes its time over every sum.
         """
@@ -128,27 +128,19 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
             name, count, number = homes[k] if k in homes and not pool else (f"state_{k}", 1, 0)
             final = f"final_{name}" if k in homes else f"final_{k}"
             extra = b.shape[1] if len(b.shape) > 1 else 1
-            common |= {f"v{count}": f"e * {count * A} + i"} | ({"u": f"k * {A} + i"} if "{work}" in text else {})
+            common |= {f"v{count}": f"e * {count * A} + i"} if "{at}" in text else {}
+            common |= {"u": f"k * {A} + i"} if "{work}" in text else {}
             for j in range(extra):
                 at, place = (f"{x} * {extra}" if extra > 1 else x for x in (f"v{count}", "u"))
-                work = f"w.{SHARED[b.dtype]}[{place} + {begin.get(k, 0) + j}]"
+                work, kept = (f"w.{SHARED[b.dtype]}[{place} + {begin.get(k, 0) + j + m}]" for m in (0, aside * A * extra))
                 element = f"s.{k}[i, {j}]" if len(b.shape) > 1 else f"s.{k}[i]"
-                lines.append(
-                    text.format(field=k, at=f"{at} + {number * A + j}", work=work, element=element, kept=name, final=final)
-                )
+                of_field = {"field": k, "home": name, "final": final, "at": f"{at} + {number * A + j}"}
+                lines.append(text.format(**of_field, work=work, aside=kept, element=element))
         return [*(f"{name} = {value}" for name, value in common.items()), *lines]
 
-    def copied(fields: dict[str, Buffer]) -> list[str]:
-        """Lines that lay agent i's elements aside."""
-        lines = []
-        for k, b in fields.items() if aside else ():
-            for j in range(b.shape[1] if len(b.shape) > 1 else 1):
-                at = f"w.{SHARED[b.dtype]}[{begin[k] + j} + {{}} * {widths[k]} + i * {widths[k] // A}]"
-                lines.append(f"{at.format(f'({aside} + k)')} = {at.format('k')}")
-        return lines
-
-    other = [f"{slots[k].replace('[k,', f'[{aside} + k,')} = {slots[k]}" for k in crowd.scalars]
-    source = "{work}" if staged else "load(b.{kept}, {at}, t_{field})"
+    laid = each({k: b for k, b in pulled.items() if k not in changing}, "{aside} = {work}") if aside else []
+    known = [*columns.values(), f"w.now[{{}}, {TIME}]"]
+    source = "{work}" if staged else "load(b.{home}, {at}, t_{field})"
     pool = {k: b for k, b in crowd.arrays.items() if k in variant.pool}
     pooled = ["e = randint(key, draw, 0, load(b.pool_size, 0, i32))"] if pool else []
     pooled += each(pool, "{element} = load(b.pool_{field}, {at}, t_{field})", pool=True)
@@ -162,15 +154,17 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
         outside=state("outside", "b, e", viewed(of_now), loaded(of_now)),
         put_away=state("put_away", "b, e", viewed(of_last), loaded(of_last)),
         either=state("either", "b, e, last", viewed(of_either), loaded(of_either)),
-        pull=made("pull", "b, w, e, k, i", each(pulled, "{work} = load(b.{kept}, {at}, t_{field})") + copied(steady)),
-        push=made("push", "b, w, e, k, i", each(changing, "store(b.{kept}, {at}, {work}, t_{field})")),
+        pull=made("pull", "b, w, e, k, i", each(pulled, "{work} = load(b.{home}, {at}, t_{field})") + laid),
+        push=made("push", "b, w, e, k, i", each(changing, "store(b.{home}, {at}, {work}, t_{field})")),
         pull_scalars=made("pull_scalars", "b, w, e, k", [f"{slots[k]} = load(b.state_{k}, e, t_{k})" for k in zeros]),
         push_scalars=made("push_scalars", "b, w, e, k", [f"store(b.state_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
         put_by=made("put_by", "b, w, e, k, i", each(changing, "store(b.{final}, {at}, " + source + ", t_{field})")),
         put_scalars_by=made("put_scalars_by", "b, w, e, k", [f"store(b.final_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
         clear=made("clear", "w, k", [f"{slots[k]} = {value!r}" for k, value in zeros.items()]),
-        lay_aside=made("lay_aside", "w, k, i", copied(changing)),
-        lay_scalars_aside=made("lay_scalars_aside", "w, k", [*other, f"w.now[{aside} + k, {TIME}] = w.now[k, {TIME}]"]),
+        lay_aside=made("lay_aside", "w, k, i", each(changing, "{aside} = {work}")),
+        lay_scalars_aside=made(
+            "lay_scalars_aside", "w, k", [f"{at.format(f'{aside} + k')} = {at.format('k')}" for at in known]
+        ),
         aside=aside,
         pooled=made("pooled", "b, s, i, key", pooled),
         look=search(look, A, crowd.arrays[look.field].shape[1], arrays) if look is not None else None,

@@ -34,7 +34,7 @@ class Rows(NamedTuple):
     time: Any  # time(t) -> Time
     straight: tuple[Segment, ...]  # of the kernel that plays: features straight to their places
     last: tuple[Segment, ...]  # likewise the last observations of episodes that ended
-    aside: Segment  # likewise, from states that were laid aside
+    aside: tuple[Segment, ...]  # likewise, from states that were laid aside
     fill: tuple[Segment, ...]  # rows into `w.box`
     drain: tuple[Segment, ...]  # and out of it
     # In kernels of their own; `played` says whether this is a step, in which episodes may have ended.
@@ -134,13 +134,16 @@ def rows(
             write_own(b, w, b.final_obs, e, k, i)
 
     @inline
-    def last_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
-        """Both, of states that were laid aside; the first warp has the agents, and is busy elsewhere."""
+    def slots_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+        """Of states that were laid aside; the first warp has the agents, and is busy elsewhere."""
         x = thread - busy
-        while M > 0 and 0 <= x < m * (A * M):
-            if w.now[divide(x, A * max(M, 1))[0], OVER]:
+        while 0 <= x < m * (A * M):
+            if w.now[divide(x, A * M)[0], OVER]:
                 write_slot(b, w, b.final_obs, e0, x, aside)
             x = natural(x + (threads - busy))
+
+    @inline
+    def itself_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
         x = thread - busy
         while 0 <= x < m * A:
             k, i = divide(x, A)
@@ -273,14 +276,14 @@ def rows(
                         x += writers
                 e = natural(e + 1)
 
-    def segments(of_slots: Any, of_agent: Any, wait: bool) -> tuple[Segment, ...]:
-        return (*([Segment(BLOCK, of_slots, wait=False)] if M else []), Segment(AGENTS, of_agent, wait))
+    def segments(of_slots: Any, of_agent: Any, wait: bool, over: int = AGENTS) -> tuple[Segment, ...]:
+        return (*([Segment(BLOCK, of_slots, wait=False)] if M else []), Segment(over, of_agent, wait))
 
     return Rows(
         time,
         straight=segments(slots, itself, False),
         last=segments(last_slots, last_itself, True),
-        aside=Segment(BLOCK, last_aside),
+        aside=segments(slots_aside, itself_aside, True, BLOCK),
         fill=segments(fill_slots, fill_itself, True),
         drain=(Segment(BLOCK, drain, wait=False),),
         single=single,
