@@ -21,7 +21,7 @@ from gpuvec.learners.evaluate import evaluate, policy_of
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.distributions import Categorical, MultiCategorical
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights, linear
-from gpuvec.learners.networks.rectified import Rectified
+from gpuvec.learners.networks.rectified import Rectified, unchanging
 from gpuvec.learners.training import learner_of, train
 
 ARGS: dict[str, Any] = {"env": "gpuvec/CartPole-v1", "num_envs": 16, "num_steps": 32, "hidden": (16,)}
@@ -320,6 +320,19 @@ class TestRectified:
             *(torch.autograd.grad((x * weights).sum(), [obs, *layer.parameters()]) for x in (layer(obs), plain)), strict=True
         ):
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_parameters_are_rounded_once_while_they_do_not_change(self, dtype: torch.dtype) -> None:
+        net = nn.Sequential(linear(71, 40, 1.0, kind=Rectified), linear(40, 3, 1.0))
+        obs = torch.randn(5, 71, dtype=dtype)
+        before = net(obs)
+        with unchanging(net, None):
+            first, second = ([layer.parameters_as(dtype)[0] for layer in net] for _ in range(2))
+            assert all(one is other for one, other in zip(first, second, strict=True))
+            assert torch.equal(net(obs), before)
+        with torch.no_grad():
+            net[0].weight.mul_(2.0)
+        assert not torch.equal(net(obs), before)
 
     @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/TagContinuous-v0"])
     def test_it_trains(self, device: str, env: str) -> None:

@@ -6,15 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from scipy import stats
+from tests.tables import table
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec import Key, normal, randint, uniform
-from gpuvec.engine.device import device
-from gpuvec.engine.jit import device as compiled
-from gpuvec.engine.jit import inline
-from gpuvec.engine.memory import like
-from gpuvec.engine.rowwise import Rowwise, launcher
-from gpuvec.engine.simulation import address
 from gpuvec.random import philox, unit, word
 
 # Random123's known answers (kat_vectors, philox4x32 with 10 rounds): counter and key, result.
@@ -49,29 +44,6 @@ def normals(w):
 def integers(w):
     key = Key(w[0], w[1], w[2], w[3], np.int32(w[4]))
     return np.int32(randint(key, 0, -3, 4)), np.int32(randint(key, 1, 0, 1000))
-
-
-def each(access, function, columns):
-    """What is done to a row: `function` of its uint32."""
-    load_row, store_row, take, f = access.load_row, access.store_row, like(np.uint32, columns), compiled(function)
-
-    @inline
-    def one(b, e):
-        store_row(b.out, e, f(load_row(b.given, e, take)))
-
-    return one
-
-
-def table(backend, function, rows, width, dtype):
-    """(n, width) array: `function` of each row of uint32, computed in plain Python or, compiled, on a backend."""
-    rows = np.asarray(rows, np.uint32)
-    if backend == "python":
-        return np.array([function(tuple(row)) for row in rows], dtype)
-    place = device(backend)
-    given, out = place.arrays.asarray(rows), place.arrays.zeros((len(rows), width), dtype)
-    work = Rowwise(function.__name__, ("given", "out"), each, (function, rows.shape[1]))
-    launcher(work, place)(0, address(given), address(out), len(rows))
-    return out if isinstance(out, np.ndarray) else out.get()
 
 
 def keys(n, seed=7, episode=0, step=0):

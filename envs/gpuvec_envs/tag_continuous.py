@@ -25,7 +25,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
-from gpuvec import Bools, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, randint, sincos, uniform
+from gpuvec import Bools, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, fraction, randint, sincos, uniform
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import at_least_one, finite, not_negative, ordered, positive
 
@@ -201,7 +201,7 @@ def see(i: int, slot: int, s: State, t: Time, p: Known) -> tuple[float, float, f
 
 
 def time(i: int, s: State, t: Time, p: Known) -> tuple[float]:
-    return (np.float32(t.step) / np.float32(t.limit) if s.playing[i] else 0.0,)  # type: ignore[return-value]  # float32
+    return (fraction(t.step, t.limit) if s.playing[i] else 0.0,)
 
 
 def itself_and_time(i: int, s: State, t: Time, p: Known) -> tuple[float, float, float, float, float, float]:

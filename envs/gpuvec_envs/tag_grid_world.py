@@ -14,12 +14,12 @@ Source: the rules of TagGridWorld in WarpDrive (Lan, Srinivasa, Wang and Zheng, 
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Bools, Cooperative, Ints, Key, Perception, Time, any_of, least_of, randint
+from gpuvec import Bools, Cooperative, Ints, Key, Perception, Time, any_of, fraction, least_of, randint
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import at_least_one
 
@@ -91,21 +91,16 @@ def terminated(i: int, s: State, p: Params) -> bool:
     return s.tagged
 
 
-def share(part: Any, whole: Any) -> Any:
-    """A quotient, because a product with 1 / whole would not be exact."""
-    return np.float32(part) / np.float32(whole)
-
-
 def kind(i: int, s: State) -> float:
     return 1.0 if s.role[i] == RUNNER else 0.0
 
 
 def time(i: int, s: State, t: Time, p: Params) -> tuple[float]:
-    return (share(t.step, t.limit),)
+    return (fraction(t.step, t.limit),)
 
 
 def see(i: int, j: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float]:
-    return share(s.x[j], p.grid_length), share(s.y[j], p.grid_length), kind(j, s), 1.0 if i == j else 0.0
+    return fraction(s.x[j], p.grid_length), fraction(s.y[j], p.grid_length), kind(j, s), 1.0 if i == j else 0.0
 
 
 def from_runner(i: int, s: State, p: Params) -> float:
@@ -121,8 +116,8 @@ def observe_one(i: int, s: State, t: Time, p: Params) -> tuple[float, float, flo
     """A partial observation."""
     length = p.grid_length
     j = s.nearest_tagger if s.role[i] == RUNNER else s.member[p.num_taggers]
-    x, y = share(s.x[i], length), share(s.y[i], length)
-    return x, y, share(s.x[j], length), share(s.y[j], length), kind(i, s), share(t.step, t.limit)
+    x, y = fraction(s.x[i], length), fraction(s.y[i], length)
+    return x, y, fraction(s.x[j], length), fraction(s.y[j], length), kind(i, s), fraction(t.step, t.limit)
 
 
 def perception(p: Params) -> Perception:

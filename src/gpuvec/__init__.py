@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuvec.angles import sincos, wrap
 from gpuvec.canvas import Canvas
+from gpuvec.fractions import fraction
 from gpuvec.random import Key, normal, randint, uniform
 from gpuvec.registration import register
 from gpuvec.spec import (
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bools", "Canvas", "Cooperative", "Floats", "Ints", "Key", "Nearest", "Perception", "Single", "Time", "VectorEnv",
-    "all_of", "any_of", "count_of", "fetch_episode", "least_of", "normal", "parallel_env", "randint", "register", "sincos",
-    "uniform", "wrap",
+    "all_of", "any_of", "count_of", "fetch_episode", "fraction", "least_of", "normal", "parallel_env", "randint", "register",
+    "sincos", "uniform", "wrap",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

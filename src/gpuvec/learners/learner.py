@@ -18,6 +18,7 @@ from gpuvec.learners.algorithms import ALL, name_of, named
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.graph import capture
 from gpuvec.learners.captured.state import copies, restore
+from gpuvec.learners.networks.rectified import unchanging
 from gpuvec.learners.policy import Policy, Seat
 from gpuvec.learners.rollouts.rollout import Part, Rollout
 from gpuvec.vector.spaces import of_one
@@ -69,15 +70,16 @@ class Learner:
     @torch.no_grad()
     def collect(self) -> None:
         """T steps of each environment."""
-        if self._play is not None:
-            self._play()
-        else:
-            self.rollout.turn()
-            for t in range(self.args.num_steps):
-                self.rollout.step(t, self.act(t))
-            self.rollout.share()
-        for policy in self.policies.values():
-            policy.look_at_rollout()
+        with unchanging(*(policy.network for policy in self.policies.values())):
+            if self._play is not None:
+                self._play()
+            else:
+                self.rollout.turn()
+                for t in range(self.args.num_steps):
+                    self.rollout.step(t, self.act(t))
+                self.rollout.share()
+            for policy in self.policies.values():
+                policy.look_at_rollout()
 
     def act(self, t: int) -> Tensor:
         """What all agents do in step t."""

@@ -34,7 +34,7 @@ class Policy:
     """The policy of `seat` with the settings `args`."""
 
     names: tuple[str, ...] = ()  # of the metrics
-    network: Any  # a module, and `players.Acting`
+    network: Any = None  # a module, and `players.Acting`; a script has none
     guard: Guard
     parts: tuple[Callable[[], None], ...] = ()  # what may follow a rollout
     at_once = False  # whether these are what follows each, so that rollout and parts are worth being one graph
