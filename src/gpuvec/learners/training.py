@@ -109,7 +109,7 @@ def train(
                 on_iteration(learner, history[-1])
             if reached:
                 break
-        networks = {role: p.network for role, p in learner.policies.items() if hasattr(p, "network")}
+        networks = {role: p.network for role, p in learner.policies.items() if p.network is not None}
         for network in networks.values():
             for p in network.parameters():  # of which fused kernels have views with gaps
                 p.data = p.data.contiguous()
