@@ -34,6 +34,7 @@ PACKAGES = (
     "torch", "jax", "gymnasium", "gymnax", "jaxmarl", "vmas", "rl-warp-drive", "envpool",
 )  # fmt: skip
 AUTHORING = ("angles.py", "random.py")  # what environments call and kernels contain
+WHERE_CALLED = {"fraction": "fractions.py"}  # likewise, {name: file}: of the environments alone that name it
 NOT_COMPILED = ("checks", "pictures")  # modules of gpuvec_envs that run on the host
 CURVES = ("ppo_end_to_end", "solve", "time_to_return")  # benchmarks that write their curves into CSV files of these names
 COMMENT = re.compile(r"//.*")  # of CUDA C++
@@ -79,6 +80,12 @@ def with_imports(module: str, folder: Path) -> set[str]:
     return found
 
 
+def mentions(file: Path, name: str) -> bool:
+    """Whether the file imports that name."""
+    nodes = ast.walk(ast.parse(file.read_text()))
+    return any(alias.name == name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names)
+
+
 def sources(root: Path = ROOT) -> dict[str, str]:
     """{name: hash}: of each environment's kernels (its own files and the engine's), of the vector layer and the learners."""
     package, folder = root / "src/gpuvec", root / "envs/gpuvec_envs"
@@ -88,6 +95,7 @@ def sources(root: Path = ROOT) -> dict[str, str]:
     found = {}
     for name, module in calls:
         own = [folder / f"{m}.py" for m in sorted(with_imports(module, folder))]
+        own += [package / file for called, file in WHERE_CALLED.items() if any(mentions(one, called) for one in own)]
         many = "Cooperative(" in (folder / f"{module}.py").read_text()
         found[name] = digest([*engine, *(agents if many else []), *own])
     for layer in ("vector", "learners"):

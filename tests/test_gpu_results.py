@@ -143,6 +143,7 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
     files = {
         "src/gpuvec/angles.py": "a = 1",
         "src/gpuvec/random.py": "a = 1",
+        "src/gpuvec/fractions.py": "a = 1",
         "src/gpuvec/engine/single.py": "a = 1",
         "src/gpuvec/engine/agents/rows.py": "a = 1",
         "src/gpuvec/vector/env.py": "a = 1",
@@ -151,7 +152,7 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
         "envs/gpuvec_envs/__init__.py": 'register("gpuvec/A-v0", a.ENV)\nregister("gpuvec/B-v0", "gpuvec_envs.b:ENV")',
         "envs/gpuvec_envs/a.py": "from gpuvec_envs.valley import slope\nfrom gpuvec_envs import pictures",
         "envs/gpuvec_envs/b.py": "ENV = Cooperative()",
-        "envs/gpuvec_envs/valley.py": "a = 1",
+        "envs/gpuvec_envs/valley.py": "from gpuvec import fraction",
         "envs/gpuvec_envs/pictures.py": "a = 1",
     }
     for name, text in files.items():
@@ -171,6 +172,7 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
     assert changed_by("src/gpuvec/engine/single.py") == {"A-v0", "B-v0"}
     assert changed_by("src/gpuvec/engine/agents/rows.py") == {"B-v0"}
     assert changed_by("src/gpuvec/random.py") == changed_by("src/gpuvec/angles.py") == {"A-v0", "B-v0"}
+    assert changed_by("src/gpuvec/fractions.py") == {"A-v0"}  # which names what is in it
     assert changed_by("src/gpuvec/vector/env.py") == {"vector"}
     assert changed_by("src/gpuvec/learners/fused/value.cu", "int a = 2;") == {"learners"}
     assert changed_by("src/gpuvec/learners/fused/value.cu", "// another word\nint  a = 1;") == set()
