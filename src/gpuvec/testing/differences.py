@@ -14,14 +14,14 @@ class Difference(NamedTuple):
     """The first element in which the results of an environment differ."""
 
     name: str  # of the array, such as "observation" or "state x"
-    index: tuple[int, ...]  # in it, the environment first; empty if its shape or type differs
+    element: tuple[int, ...]  # of it, the environment first; empty if its shape or type differs
     expected: str
     found: str
 
     def place(self, agents: bool) -> str:
         """ "environment 3, agent 2, observation[5]"; with `agents`, whether what has a second axis has it for these."""
         agents = agents and not self.name.startswith("engine ")
-        env, agent, rest = self.index[:1], self.index[1 : 1 + agents], self.index[1 + agents :]
+        env, agent, rest = self.element[:1], self.element[1 : 1 + agents], self.element[1 + agents :]
         where = [f"environment {k}" for k in env] + [f"agent {k}" for k in agent]
         return ", ".join([*where, self.name + "".join(f"[{k}]" for k in rest)])
 
@@ -32,9 +32,8 @@ def apart(expected: Any, found: Any) -> Any:
     if found.dtype.kind != "f":
         return expected != found
     a, b = expected.astype(np.float64), found.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # of infinities
-        near = abs(a - b) <= TOLERANCE * np.maximum(1.0, abs(a))
-    return ~((a == b) | near | (np.isnan(a) & np.isnan(b)))
+    near = np.isclose(b, a, rtol=0.0, atol=TOLERANCE, equal_nan=True) | np.isclose(b, a, rtol=TOLERANCE, atol=0.0)
+    return ~near
 
 
 def bits_apart(expected: Any, found: Any) -> Any:
@@ -54,8 +53,7 @@ def differences(
         b = found[name]
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             return [Difference(name, (), f"{a.dtype}{list(a.shape)}", f"{b.dtype}{list(b.shape)}")]
-        for place in np.argwhere(unequal(a, b)).tolist():
-            index = tuple(place)
-            if index[0] not in first:
-                first[index[0]] = Difference(name, index, str(a[index]), str(b[index]))
+        for element in map(tuple, np.argwhere(unequal(a, b)).tolist()):
+            if element[0] not in first:
+                first[element[0]] = Difference(name, element, str(a[element]), str(b[element]))
     return [first[env] for env in sorted(first)]
