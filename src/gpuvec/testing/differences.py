@@ -18,12 +18,16 @@ class Difference(NamedTuple):
     expected: str
     found: str
 
+    def agent(self, agents: bool) -> int | None:
+        """Whose element it is, where there are `agents`: what has a second axis has it for these."""
+        found = agents and len(self.element) > 1 and not self.name.startswith("engine ")
+        return self.element[1] if found else None
+
     def place(self, agents: bool) -> str:
-        """ "environment 3, agent 2, observation[5]"; with `agents`, whether what has a second axis has it for these."""
-        agents = agents and not self.name.startswith("engine ")
-        env, agent, rest = self.element[:1], self.element[1 : 1 + agents], self.element[1 + agents :]
-        where = [f"environment {k}" for k in env] + [f"agent {k}" for k in agent]
-        return ", ".join([*where, self.name + "".join(f"[{k}]" for k in rest)])
+        """ "environment 3, agent 2, observation[5]"."""
+        agent = self.agent(agents)
+        where = [f"environment {k}" for k in self.element[:1]] + ([] if agent is None else [f"agent {agent}"])
+        return ", ".join([*where, self.name + "".join(f"[{k}]" for k in self.element[len(where) :])])
 
 
 def apart(expected: Any, found: Any) -> Any:

@@ -9,10 +9,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from gpuvec.testing.backends import CPU
 from gpuvec.vector.wrappers import ToNumpy
 from gpuvec.vector.wrappers.namespace import to_host
 
-CPU = {"device": "cpu", "output": "numpy"}
 PHYSICAL = ("state", "floats", "ints", "bools")  # buffers of the physical state, whose fields have names of their own
 OF_ALL = ("clock", "shared", "faults")  # buffers that the environments share
 Results = dict[str, Any]  # {name: (E, ...) array of NumPy}
@@ -35,13 +35,14 @@ class Pair:
     """
 
     def __init__(self, id: str, other: Mapping[str, Any], *, num_envs: int, seed: int = 0, **options: Any) -> None:
-        made = (gym.make_vec(id, num_envs=num_envs, **{**options, **where}) for where in (CPU, other))
+        made = (gym.make_vec(id, num_envs=num_envs, **{**options, **where}) for where in (CPU.options, other))
         self.cpu, self.other = (ToNumpy(env) for env in made)
         self.agents = len(self.cpu.single_observation_space.shape or ()) > 1  # whether there is an axis for them
         self.ended = np.zeros(num_envs, np.bool_)  # the rows whose episode ended in the last turn
         self.turns = self.steps = 0
         self.call = "reset"  # what the last turn was
-        self._before: Any = None
+        self._before: Any = None  # the last turn: the state
+        self._resets = self.ended  # and the rows that were to be reset
         self._last: Call = lambda env: (env.reset(seed=seed)[0],)
         self._disabled = self.cpu.metadata["autoreset_mode"] is AutoresetMode.DISABLED
         self.cpu.action_space.seed(seed)
@@ -52,6 +53,7 @@ class Pair:
             self._before = self.cpu.state_dict()
             self.other.load_state_dict(self._before)
             self._last = self._next()
+        self._resets = self.ended
         cpu, other = (results(env, *self._last(env)) for env in (self.cpu, self.other))
         self.ended = cpu["terminated"] | cpu["truncated"] if self.call == "step" else np.zeros_like(self.ended)
         self.turns += 1
@@ -65,12 +67,26 @@ class Pair:
         self.steps += 1
         return lambda env: env.step(action)
 
-    def moved(self, by: float, random: np.random.Generator) -> Results:
-        """What the CPU makes of the last turn with other floats x in the state before it, by at most `by` * max(1, |x|)."""
-        assert self._before is not None, "before the first turn there is no state"
-        now, saved = self.cpu.state_dict(), dict(self._before)
-        saved["buffers"] = {name: _moved(name, array, by, random) for name, array in saved["buffers"].items()}
-        self.cpu.load_state_dict(saved)
+    def moved(self, rows: Mapping[int, int | None], by: float, random: np.random.Generator) -> Results:
+        """What the CPU makes of the last turn if one float x of these rows' states before it was another.
+
+        Args:
+            rows: {row: the agent whose float it is, None for any}; a row that was to be reset stays as it was.
+            by: the largest change, relative to max(1, |x|).
+            random: draws the field and the change.
+        """
+        now = self.cpu.state_dict()
+        self.cpu.load_state_dict(self._before)
+        floats = {name: array for name, array in self.cpu.get_state().items() if array.dtype.kind == "f"}
+        mask = np.zeros_like(self.ended)
+        for row, agent in rows.items() if floats else ():
+            array = floats[random.choice(list(floats))]
+            place = (row, *random.integers(array.shape[1:]))
+            place = place if agent is None or array.ndim == 1 else (row, agent, *place[2:])
+            array[place] += by * random.uniform(-1.0, 1.0) * max(1.0, abs(array[place]))
+            mask[row] = not self._resets[row]
+        if mask.any():
+            self.cpu.set_state(floats, mask)
         found = results(self.cpu, *self._last(self.cpu))
         self.cpu.load_state_dict(now)
         return found
@@ -97,10 +113,3 @@ def results(env: Any, obs: Any, *returned: Any) -> Results:
         if name not in PHYSICAL and not name.startswith("state_"):
             found[f"engine {name}"] = to_host(array).reshape(1, -1) if name in OF_ALL else to_host(array)
     return {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
-
-
-def _moved(name: str, array: Any, by: float, random: np.random.Generator) -> Any:
-    if array.dtype.kind != "f" or name.startswith("param_"):
-        return array
-    step = by * np.maximum(1.0, abs(array)) * random.uniform(-1.0, 1.0, array.shape)
-    return (array + step).astype(array.dtype)
