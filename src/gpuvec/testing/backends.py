@@ -15,7 +15,6 @@ class Backend(NamedTuple):
     """Where an environment plays, and what that takes."""
 
     name: str
-    what: str
     options: dict[str, Any]  # keyword arguments of `make_vec`
     missing: Callable[[], str]  # why this machine does not have it; "" if it does
     simulated: bool = False  # whether its process must have Numba's CUDA simulator switched on before Numba is imported
@@ -40,17 +39,16 @@ def _gpu() -> str:
     return ""
 
 
-CPU = Backend("cpu", "compiled by Numba for the CPU", {"device": "cpu", "output": "numpy"}, _nothing)
-SIMULATOR = Backend(  # which runs a thread of Python for each of a GPU's
+CPU = Backend("cpu", {"device": "cpu", "output": "numpy"}, _nothing)
+SIMULATOR = Backend(
     "sim",
-    "the CUDA kernels in Numba's simulator",
     {"device": "simulator", "output": "numpy"},
     _nothing,
     simulated=True,
-    agents=33,  # two blocks of environments with one agent
+    agents=33,  # each a thread of Python; of environments with one agent that is two blocks
     episode=3,
 )
-GPU = Backend("numba", "the CUDA kernels that Numba compiles, on a GPU", {"device": "cuda", "output": "cupy"}, _gpu)
+GPU = Backend("numba", {"device": "cuda", "output": "cupy"}, _gpu)
 BACKENDS = {backend.name: backend for backend in (CPU, SIMULATOR, GPU)}  # the first is what the others are compared with
 
 
