@@ -305,7 +305,7 @@ def test_runs_that_differ_are_told_apart(written):
         changed = [{k: v.copy() for k, v in x.items()} if isinstance(x, dict) else x.copy() for x in getattr(run, field)]
         target = changed[5]["v"] if field == "states" else changed[5]
         target[2] = 1 - target[2]
-        name = {"obs": "observation", "states": "v"}.get(field, field)
+        name = {"obs": r"observation\[0\]", "states": "state v"}.get(field, field)
         t = 5 if field in ("obs", "states") else 6
-        with pytest.raises(AuthoringError, match=f"both differ: after {t} steps {name} of environment 2 is"):
+        with pytest.raises(AuthoringError, match=f"both differ: after {t} steps environment 2, {name} is"):
             same(env, run, run._replace(**{field: changed}), "both")

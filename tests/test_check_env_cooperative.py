@@ -15,6 +15,7 @@ from gpuvec.testing import check_env
 from gpuvec.testing.comparison import check_plain
 from gpuvec.testing.rehearsal import rehearse
 from gpuvec.testing.runs import play, random_actions
+from gpuvec_envs import tag_continuous, tag_grid_world
 
 SOURCE = (Path(__file__).parent / "hunt.py").read_text()
 
@@ -194,6 +195,11 @@ def test_wrong_environments(case, written):
         lines = SOURCE.replace(wrong.old, wrong.new).splitlines()
         place = next(k + 1 for k, line in enumerate(lines) if line.strip() == wrong.shown)
         assert f"{name}.py, line {place}, `{wrong.shown}`: " in str(caught.value)
+
+
+@pytest.mark.parametrize("game", [tag_grid_world, tag_continuous])
+def test_bundled_games_keep_the_rules(game):
+    assert "no agent draws one twice" in rehearse(game.ENV, steps=3, seed=0)["draws"]
 
 
 class TestAGoodEnvironment:

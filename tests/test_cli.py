@@ -233,7 +233,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert not stop.value.code
     printed = capsys.readouterr().out
-    assert all(command in printed for command in ("train", "eval", "envs", "doctor", "bench"))
+    assert all(command in printed for command in ("train", "eval", "envs", "check", "new-env", "doctor", "bench"))
 
 
 def test_a_number_that_an_iteration_lacks_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:

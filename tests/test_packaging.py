@@ -69,7 +69,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_wheel_holds_both_packages_whole_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert names >= set(SOURCES) | {"gpuvec/py.typed", "gpuvec_envs/py.typed"}
+    data = {"gpuvec/py.typed", "gpuvec_envs/py.typed", *(f"gpuvec/cli/templates/{k}.in" for k in ("README", "pyproject"))}
+    assert names >= set(SOURCES) | data
     assert {name.partition("/")[0] for name in names} == {"gpuvec", "gpuvec_envs"}
     assert not [name for name in names if "test_" in name or name.endswith(".pyc")]
 

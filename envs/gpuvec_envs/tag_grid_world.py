@@ -59,7 +59,8 @@ def reset(i: int, s: State, key: Key, p: Params) -> None:
     side = p.grid_length + 1
     runner = s.member[p.num_taggers]
     cell = randint(key, runner, 0, side * side)
-    other = randint(key, i, 0, side * side - 1)  # by all, so that a GPU reckons both draws at a time
+    mine = i if i != runner else agents(p)  # the runner's is not used, and nobody draws a number twice
+    other = randint(key, mine, 0, side * side - 1)  # by all, so that a GPU reckons both draws at a time
     if i != runner:  # one of the cells without the runner's
         cell = other + 1 if other >= cell else other
     at, width = np.uint32(cell), np.uint32(side)  # a GPU divides 64 bits in pieces

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError:
         print('gpuvec: the command line needs tyro, which is not installed: pip install "gpuvec[train]"', file=sys.stderr)
         return 1
-    from gpuvec.cli import bench, doctor, envs, eval, train
+    from gpuvec.cli import bench, check, doctor, envs, eval, new_env, train
     from gpuvec.learners.args.tuned import tuned
 
     try:
@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "resume": train.resume,
             "eval": eval.evaluate,
             "envs": envs.envs,
+            "check": check.check,
+            "new-env": new_env.new_env,
             "doctor": doctor.doctor,
             "bench": bench.bench,
         }

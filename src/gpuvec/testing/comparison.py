@@ -10,10 +10,10 @@ import numpy as np
 from gpuvec.engine.dialect import fault
 from gpuvec.random import Key
 from gpuvec.spec import Environment, Single, Time
+from gpuvec.testing.differences import TOLERANCE, apart
 from gpuvec.testing.plain import World, plainly
 from gpuvec.testing.runs import Run, action_of, limit, stepping
 
-TOLERANCE = 1e-5  # between plain Python, which may compute in float64, and compiled code; relative for values above 1
 DIFFERENT = 0.01  # the share of steps that may differ more: a comparison near its threshold, an angle near its wrap
 CALLS = 200_000  # of author functions with many agents, about: some seconds; of larger games a part is compared
 OBSERVERS = 16  # agents whose observations are compared
@@ -76,8 +76,8 @@ def check_plain(env: Environment, run: Run, seed: int) -> str:
 
 def _unequal(name: str, plain: Any, compiled: Any) -> list[tuple[str, float, float]]:
     """The first place where both differ too much: its name and both values; nothing if there is none."""
-    a, b = np.asarray(plain, np.float64), np.asarray(compiled, np.float64)
-    wrong = np.argwhere(~((a == b) | (abs(a - b) <= TOLERANCE * np.maximum(1.0, abs(a)))))
+    a, b = np.asarray(plain), np.asarray(compiled)
+    wrong = np.argwhere(apart(a, b))
     if not len(wrong):
         return []
     index = tuple(wrong[0].tolist())

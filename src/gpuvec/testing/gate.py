@@ -50,11 +50,17 @@ def check_env(env: Environment | str, num_envs: int = 33, steps: int = 64, seed:
     for name, value in {"num_envs": num_envs, "steps": steps}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value!r}.")
-    env = _resolve(env, params)
+    env = resolve(env, params)
     return _check_functions(env, steps, seed) + _check_runs(env, num_envs, steps, seed)
 
 
-def _resolve(env: Environment | str, params: dict[str, Any]) -> Environment:
+def resolve(env: Environment | str, params: dict[str, Any]) -> Environment:
+    """The environment, also named by its place or its id, with these parameters.
+
+    Raises:
+        AuthoringError, gymnasium.error.Error: there is none.
+        UnknownParameterError, TypeError, ValueError: parameters that it does not take.
+    """
     if isinstance(env, str) and not re.fullmatch(r"[\w.]+:\w+", env):  # an id has a version or a namespace
         kwargs = gym.spec(env).kwargs
         if "env" not in kwargs:

@@ -10,7 +10,8 @@ import numpy as np
 
 from gpuvec.engine.dialect import fault
 from gpuvec.engine.signature import Crowd, signature, widths
-from gpuvec.spec import Environment, Single
+from gpuvec.spec import Cooperative, Environment, Single
+from gpuvec.testing.differences import bits_apart, differences
 from gpuvec.vector.env import VectorEnv
 
 
@@ -134,19 +135,17 @@ def same(env: Environment, run: Run, other: Run, which: str) -> None:
         AuthoringError: the first difference.
     """
     n = min(len(run.obs[0]), len(other.obs[0]))
-
-    def bits(array: Any) -> Any:
-        return np.ascontiguousarray(array[:n]).view(np.uint8).reshape(n, -1)
-
     for t in range(len(run.obs)):
-        pairs = {"observation": (run.obs[t], other.obs[t])}
-        pairs |= {k: (run.states[t][k], other.states[t][k]) for k in run.states[t]}
-        if t:
-            pairs |= {k: (getattr(run, k)[t - 1], getattr(other, k)[t - 1]) for k in Run._fields[3:-1]}
-            pairs |= {k: (run.infos[t - 1][k], other.infos[t - 1][k]) for k in run.infos[t - 1]}
-        for name, (a, b) in pairs.items():
-            unequal = np.flatnonzero((bits(a) != bits(b)).any(1))
-            if len(unequal):
-                row = unequal[0]
-                what = f"{which} differ: after {t} steps {name} of environment {row} is {a[row]} and {b[row]}"
-                raise fault(stepping(env) if t else env.reset, f"{what}; results must depend on nothing but the arguments")
+        found = differences(_at(run, t, n), _at(other, t, n), bits_apart)
+        if found:
+            place, (a, b) = found[0].place(isinstance(env, Cooperative)), found[0][2:]
+            what = f"{which} differ: after {t} steps {place} is {a} and {b}; results must depend on nothing but the arguments"
+            raise fault(stepping(env) if t else env.reset, what)
+
+
+def _at(run: Run, t: int, n: int) -> dict[str, Any]:
+    """What the first n rows are and return after t steps."""
+    arrays = {"observation": run.obs[t]} | {f"state {k}": v for k, v in run.states[t].items()}
+    if t:
+        arrays |= {k: getattr(run, k)[t - 1] for k in ("reward", "terminated", "truncated")} | run.infos[t - 1]
+    return {name: array[:n] for name, array in arrays.items()}

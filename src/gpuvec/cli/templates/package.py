@@ -1,0 +1,5 @@
+"""MyGame, an environment for gpuvec: `import my_game` registers "my_game/MyGame-v0"."""
+
+from my_game.env import ENV
+
+__all__ = ["ENV"]

@@ -1,0 +1,8 @@
+"""`python -m gpuvec.testing` is the process in which a backend is compared."""
+
+import sys
+
+from gpuvec.testing.process import main
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,72 @@
+"""The backends on which an environment can play, one entry each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gpuvec.engine.device import device
+from gpuvec.errors import DeviceError, MissingExtraError
+
+AGENTS = 4096  # environments times agents that play unless it is said how many
+
+
+class Backend(NamedTuple):
+    """Where an environment plays, and what that takes."""
+
+    name: str
+    options: dict[str, Any]  # keyword arguments of `make_vec`
+    missing: Callable[[], str]  # why this machine does not have it; "" if it does
+    simulated: bool = False  # whether its process must have Numba's CUDA simulator switched on before Numba is imported
+    agents: int = AGENTS
+    episode: int | None = None  # steps of an episode unless it is said how many; None for as many as the environment has
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of the environment of its process."""
+        return {"NUMBA_ENABLE_CUDASIM": "1" if self.simulated else "0"}
+
+
+def _nothing() -> str:
+    return ""
+
+
+def _gpu() -> str:
+    try:
+        device("cuda")
+    except (DeviceError, MissingExtraError) as error:
+        return str(error)
+    return ""
+
+
+CPU = Backend("cpu", {"device": "cpu", "output": "numpy"}, _nothing)
+SIMULATOR = Backend(
+    "sim",
+    {"device": "simulator", "output": "numpy"},
+    _nothing,
+    simulated=True,
+    agents=33,  # each a thread of Python; of environments with one agent that is two blocks
+    episode=3,
+)
+GPU = Backend("numba", {"device": "cuda", "output": "cupy"}, _gpu)
+BACKENDS = {backend.name: backend for backend in (CPU, SIMULATOR, GPU)}  # the first is what the others are compared with
+
+
+def chosen(names: Sequence[str]) -> tuple[list[Backend], dict[str, str]]:
+    """(the backends of those names, or all that this machine has; {name: why it is left out}), the CPU being no choice.
+
+    Raises:
+        ValueError: an unknown name, or nothing to compare the CPU with.
+        DeviceError: one that was asked for by name and is missing here.
+    """
+    unknown = [name for name in names if name not in BACKENDS]
+    if unknown:
+        raise ValueError(f"there is no backend called {', '.join(unknown)}; there are {', '.join(BACKENDS)}.")
+    asked = [BACKENDS[name] for name in names or BACKENDS if name != CPU.name]
+    if not asked:
+        others = ", ".join(name for name in BACKENDS if name != CPU.name)
+        raise ValueError(f"{CPU.name} is what others are compared with: name one of {others} too.")
+    left_out = {backend.name: why for backend in asked if (why := backend.missing())}
+    if names and left_out:
+        raise DeviceError("; ".join(f"backend {name!r} was asked for: {why}" for name, why in left_out.items()))
+    return [backend for backend in asked if backend.name not in left_out], left_out

@@ -1,0 +1,114 @@
+"""`gpuvec new-env`: a package whose tests pass as it stands, and nothing at all where it cannot be written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tyro")
+
+from gpuvec.cli import main, new_env
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments, cwd):
+    """Python there, with what this process can import."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--cooperative"]], ids=["single", "cooperative"])
+def test_its_tests_pass_as_it_stands(options, capsys):
+    assert main(["new-env", "lunar_rover", *options]) == 0
+    assert "the environment lunar_rover/LunarRover-v0 is in lunar_rover/src/lunar_rover/env.py" in capsys.readouterr().out
+    assert sorted(str(p) for p in Path().rglob("*") if p.is_file()) == [
+        "lunar_rover/README.md",
+        "lunar_rover/pyproject.toml",
+        "lunar_rover/src/lunar_rover/__init__.py",
+        "lunar_rover/src/lunar_rover/env.py",
+        "lunar_rover/tests/test_lunar_rover.py",
+    ]
+    texts = "".join(p.read_text() for p in Path("lunar_rover").rglob("*.*") if p.is_file())
+    assert not any(word in texts for word in ("my_game", "my-game", "MyGame", "GPUVEC"))
+    assert "4 passed" in run("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", cwd="lunar_rover")
+
+
+def test_it_can_be_built():
+    pytest.importorskip("hatchling")
+    assert main(["new-env", "boat", "--to", "elsewhere"]) == 0
+    project = tomllib.loads(Path("elsewhere/pyproject.toml").read_text())["project"]
+    assert (project["name"], project["dependencies"]) == ("boat", ["gpuvec>=0.1.0"])
+    run("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "./elsewhere", cwd=".")
+    (wheel,) = Path().glob("*.whl")
+    assert {"boat/__init__.py", "boat/env.py"} <= set(zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("LunarRover", "'LunarRover' cannot be a package's name: give lower case letters, .* such as 'lunar_rover'"),
+        ("lunar-rover", "such as 'lunar_rover'"),
+        ("3d", "'3d' cannot be a package's name"),
+        ("rover_", "no underscore last such as 'rover'"),
+        ("../rover", "such as 'rover'"),
+        ("", "'' cannot be a package's name"),
+        ("class", "'class' is a keyword of Python"),
+        ("random", "there is a package 'random' already, in .*random.py: give another name"),
+        ("gpuvec", "there is a package 'gpuvec' already"),
+        ("tests", "there is a package 'tests' already"),
+    ],
+)
+def test_names_that_no_package_can_have(name, message, capsys, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        new_env.require_name(name)
+    assert main(["new-env", "--to", "there", "--", name]) == 1
+    assert capsys.readouterr().err.startswith("gpuvec: ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("full", "full is there already and not an empty folder: name a new one with --to."),
+        ("full/file", "full/file is there already and not an empty folder"),
+        ("nowhere/boat", "there is no folder nowhere to make boat in: make it first."),
+        ("empty", "empty is the folder where we are"),
+    ],
+)
+def test_folders_that_cannot_be_written(to, message, capsys, tmp_path, monkeypatch):
+    for name in ("full", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    if to == "empty":
+        monkeypatch.chdir("empty")
+        to = str(tmp_path / "empty")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["new-env", "boat", "--to", to]) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "full" / "file").read_text() == "mine"
+
+
+def test_an_empty_folder_will_do(tmp_path):
+    Path("boat").mkdir()
+    assert main(["new-env", "boat"]) == 0
+    assert (tmp_path / "boat" / "src" / "boat" / "env.py").exists()
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        new_env.write(Path("boat"), {"a/b.py": "", "a": "a file in place of a folder"})
+    assert not list(tmp_path.iterdir())
