@@ -4,6 +4,7 @@
     python3 run.py train     trains PPO on CartPole and evaluates it
     python3 run.py test      runs the tests
     python3 run.py lint      checks style, types and layers
+    python3 run.py docs      builds the documentation in build/docs/html: runs the tutorials, and what pages show
 
 Further arguments go to the job's own command: `python3 run.py train --seed 3`. Needs Python >= 3.11 with its venv
 module, and nothing else. pip's own settings hold, so PIP_EXTRA_INDEX_URL may name an index with a smaller, CPU-only torch.
@@ -33,6 +34,7 @@ JOBS = {
     "train": ("train", "render"),
     "test": ("train", "render", "test", "reference"),
     "lint": ("train", "render", "test", "dev"),
+    "docs": ("train", "render", "pettingzoo", "docs"),
 }
 
 
@@ -113,8 +115,13 @@ def commands(job: str, python: str, parallel: bool, rest: list[str]) -> list[tup
     if job == "lint":
         tools = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["lint-imports"])
         return [([str(Path(python).parent / tool), *options], {}) for tool, *options in tools]
+    one_thread = {"OMP_NUM_THREADS": "1"}  # each of two processes would start a thread per core
+    if job == "docs":
+        sphinx = [python, "-m", "sphinx", "-W", "--keep-going", "-d", "build/docs/doctrees", "docs"]
+        pages = [*sphinx, "build/docs/html", "-b", "html", "-E", "-j", "auto", *rest]
+        examples = [*sphinx, "build/docs/doctest", "-b", "doctest", "-D", "execute_tutorials=0", *rest]
+        return [(pages, one_thread), (examples, one_thread)]
     test = [python, "-m", "pytest", *(["-n", "2"] if parallel else [])]
-    one_thread = {"OMP_NUM_THREADS": "1"}  # each of the two workers would start a thread per core
     simulated = ([*test, "-m", "simulator", *rest], {"NUMBA_ENABLE_CUDASIM": "1", **one_thread})
     return [simulated, ([*test, "-m", "not simulator", *rest], one_thread)]
 

@@ -74,7 +74,8 @@ def main() -> None:
     p.add_argument("--part", type=float, default=1.0, metavar="P", help="of the numbers of rows, for a smaller device")
     given = p.parse_args()
     figures = Figures("memory_per_env", given.json)
-    tracemalloc.start()
+    if given.device == "cpu":
+        tracemalloc.start()
     for game in given.games:
         name, rows, params = GAMES[game]
         num_envs = max(1, int(rows * given.part))

@@ -244,6 +244,11 @@ class TestAGoodEnvironment:
         assert "NUMBA_ENABLE_CUDASIM=1" in checks["simulator"].detail
         assert "4 kernels compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
 
+    def test_kernels_may_be_left_out(self, written):
+        *others, kernels = check_env(f"{written()}:ENV", num_envs=3, steps=4, kernels=False)
+        assert kernels == ("sm_90", False, "left out by kernels=False")
+        assert [check.name for check in others if check.ran] == ["types", "draws", "spaces", "plain Python", "seeds"]
+
     def test_one_call_registers_it_and_make_vec_plays_it(self, written):
         module = importlib.import_module(written())
         gpuvec.register("tests/Walker-v0", module.ENV)

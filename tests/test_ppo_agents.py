@@ -294,6 +294,12 @@ class TestPlaying:
         assert float(played.returns.mean()) == pytest.approx(-15 / 16, abs=0.15)  # 1/2 + 1/4 + 1/8 + 1/16
         assert played.roles == {}
 
+    def test_chance_plays_an_agent_that_is_alone_too(self) -> None:
+        """A pole that is pushed at random falls after 22 steps, as in Gymnasium."""
+        played = play("gpuvec/CartPole-v1", at_random(1), episodes=400, device="cpu")
+        assert float(played.returns.mean()) == pytest.approx(22.0, abs=2.5)
+        assert played.left.all()
+
     def test_each_role_has_its_player(self) -> None:
         """The guard stays at 0; walkers, who all go left, come to it."""
 

@@ -56,6 +56,7 @@ def place(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         ("test", (12, 4), ".[train,render,test,reference,cuda12]", "constraints-cuda12.txt"),
         ("test", (13, 0), ".[train,render,test,reference,cuda13]", "constraints-cuda13.txt"),
         ("lint", None, ".[train,render,test,dev,compile]", "constraints-cuda13.txt"),
+        ("docs", None, ".[train,render,pettingzoo,docs,compile]", "constraints-cuda13.txt"),
     ],
 )
 def test_choice_follows_the_driver(
@@ -182,6 +183,18 @@ def test_a_half_without_tests_fails_unless_tests_were_chosen(
 def test_without_xdist_the_tests_run_in_one_process(script: ModuleType) -> None:
     assert "-n" in script.commands("test", "python", True, [])[0][0]
     assert "-n" not in script.commands("test", "python", False, [])[0][0]
+
+
+def test_docs_are_built_with_warnings_as_errors_and_then_their_examples_run(script: ModuleType) -> None:
+    pages, examples = (command for command, _ in script.commands("docs", "python", True, ["--verbose"]))
+    assert pages[pages.index("-b") + 1] == "html"
+    assert examples[examples.index("-b") + 1] == "doctest"
+    for command in (pages, examples):
+        assert command[:3] == ["python", "-m", "sphinx"]
+        assert "-W" in command
+        assert command[-1] == "--verbose"
+    assert "execute_tutorials=0" in examples  # they have been run
+    assert not any("execute_tutorials" in word for word in pages)
 
 
 def test_lint_runs_the_four_tools_of_its_environment(script: ModuleType) -> None:

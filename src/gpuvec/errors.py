@@ -1,4 +1,4 @@
-"""The errors that gpuvec raises.
+"""The errors that gpuvec raises::
 
     GpuvecError
       AuthoringError          an environment file breaks a rule of device code        (TypeError)

@@ -95,7 +95,7 @@ class Perception(NamedTuple):
     see: Callable[..., tuple[Any, ...]] | None = None
     """`see(i, slot, s, t, p) -> tuple` of F floats: what agent i sees in that slot."""
     slots: int = 0
-    """M."""
+    """M, how many there are."""
     look: Any = None
     """What runs before every observation, for `see` and `observe` to use: a `Nearest` search, or a reduction."""
 

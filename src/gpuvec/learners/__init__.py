@@ -1,7 +1,9 @@
-"""Learners in PyTorch, one file per algorithm; importing this package imports no torch.
+"""Learners in PyTorch, one file per algorithm; importing this package imports no torch::
 
-from gpuvec.learners.ppo import Args, train
-result = train(Args(env="gpuvec/CartPole-v1"))
+    from gpuvec.learners.ppo import Args, train
+    result = train(Args(env="gpuvec/CartPole-v1"))
+
+The modules::
 
     ppo, a2c, ddpg    the algorithms; `on_policy` and `learner` are what they share, `training` is the course of a training
     args              their settings, and those tuned for an environment

@@ -3,7 +3,7 @@
 Lillicrap, Hunt, Pritzel, Heess, Erez, Tassa, Silver and Wierstra, 2016, arXiv:1509.02971. With `critics=2`,
 `policy_delay=2` and `target_sigma=0.2` it is TD3 (Fujimoto, van Hoof and Meger, 2018, arXiv:1802.09477).
 
-After a rollout under the policy and noise come two parts:
+After a rollout under the policy and noise come two parts::
 
     remember   the transitions, with up to n rewards each, in a ring on the device
     improve    minibatches of the ring: the critics towards their targets, the policy uphill, the targets after them

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, Protocol
 
+import gymnasium as gym
 import torch
 from torch import Tensor
 
@@ -56,7 +57,8 @@ def at_random(seed: int = 0) -> Player:
     def player(envs: Any) -> Callable[[Tensor], Tensor]:
         generator = torch.Generator(envs.device).manual_seed(seed)
         space = envs.single_action_space
-        size, start = (torch.as_tensor(x, device=envs.device) for x in (space.nvec, space.start))
+        choices = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
+        size, start = (torch.as_tensor(x, device=envs.device) for x in (choices, space.start))
 
         def act(obs: Tensor) -> Tensor:
             draws = torch.rand((len(obs), *size.shape), generator=generator, device=obs.device)

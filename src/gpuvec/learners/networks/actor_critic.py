@@ -1,6 +1,6 @@
 """Policy and value function: any module with two methods, and what lies between it and an action space.
 
-The two methods of such a body, for observations (..., D):
+The two methods of such a body, for observations (..., D)::
 
     policy(obs)    (..., N): logits of a Discrete(N) action; of a MultiDiscrete one those of all components, side by side;
                    for a Box of shape (N,) the means

@@ -1,6 +1,6 @@
 """A deterministic policy and its critics, for actions of a Box.
 
-A body of one's own has two modules, for observations (..., D) and actions (..., K):
+A body of one's own has two modules, for observations (..., D) and actions (..., K)::
 
     actor(obs)             (..., K): any numbers; a hyperbolic tangent bounds them to the space
     critic(obs, action)    (...,): what the policy will gain; actions are in half ranges around the centre, within -1 and 1

@@ -1,11 +1,13 @@
 """The folder of a training run: what was asked for, with which versions, what came of it.
 
-runs/<env>__<algorithm>__<seed>__<time>/
-    args.json        the settings, with nothing left open
-    versions.json    packages, Python, platform, and the commit if gpuvec runs from a checkout
-    metrics.jsonl    one line per iteration; null where there is no number yet
-    checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
-    tensorboard/     if asked for
+Its files::
+
+    runs/<env>__<algorithm>__<seed>__<time>/
+        args.json        the settings, with nothing left open
+        versions.json    packages, Python, platform, and the commit if gpuvec runs from a checkout
+        metrics.jsonl    one line per iteration; null where there is no number yet
+        checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
+        tensorboard/     if asked for
 """
 
 from __future__ import annotations

@@ -1,0 +1,129 @@
+"""A page for each bundled environment, made of its file: docstring, parameters, spaces, a picture and the code."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from field_comments import comments_of
+from PIL import Image
+from repository_pages import ENVIRONMENTS, GENERATED, PAGES, keep
+
+from gpuvec.random import Key
+from gpuvec.registration import load_env
+from gpuvec.spec import Cooperative, Environment
+from gpuvec.testing.plain import World
+
+SECTIONS = ("Observation", "Action", "Reward", "Termination", "Parameters", "Source")
+"""What the docstring of an environment's module says, in this order."""
+
+
+def sections_of(docstring: str) -> tuple[str, dict[str, str]]:
+    """(what the environment is, {section: text}) of a docstring.
+
+    Raises:
+        ValueError: sections are missing, or in another order.
+    """
+    title, _, body = inspect.cleandoc(docstring).partition("\n\n")
+    parts = re.split(r"^([A-Z]\w+): ", body, flags=re.MULTILINE)[1:]
+    found = {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    if tuple(found) != SECTIONS:
+        raise ValueError(
+            f"an environment's docstring has the sections {', '.join(SECTIONS)}; {title!r} has {', '.join(found)}."
+        )
+    return " ".join(title.partition(": ")[2].split()), found
+
+
+def picture(env: Environment) -> bytes:
+    """A start, as PNG."""
+    assert env.draw is not None, "bundled environments draw"
+    key, p, file = Key(seed=7, seed_high=0, row=0, episode=0, step=0), env.params, io.BytesIO()
+    if isinstance(env, Cooperative):
+        world = World(env)
+        start, p = world.reset(key, world.state()), world.p
+    else:
+        start = env.reset(key, p)
+    Image.fromarray(env.draw(start, p)).save(file, "png")
+    return file.getvalue()
+
+
+def _space(space: gym.Space[Any]) -> str:
+    if isinstance(space, gym.spaces.Box):
+        bounds = ([f"{bound:.4g}" for bound in side.tolist()] for side in (space.low, space.high))
+        low, high = (side[0] if len(set(side)) == 1 else f"[{', '.join(side)}]" for side in bounds)
+        return f"`Box({low}, {high}, {space.shape}, float32)`"
+    return f"`{space}`"
+
+
+def _value(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def page(spec: Any, code: str) -> str:
+    """The page of a registered environment as MyST; `code` is the path of its file from there."""
+    env = load_env(spec.kwargs["env"])
+    module = sys.modules[spec.kwargs["env"].partition(":")[0]]
+    summary, sections = sections_of(module.__doc__ or "")
+    observation, action = env.spaces(env.params)
+    many = isinstance(env, Cooperative)
+    facts = {"make": f'`gymnasium.make_vec("{spec.id}", num_envs=...)`'}
+    if isinstance(env, Cooperative):
+        named = ", ".join(f"{count} {role}" for role, count in (env.roles(env.params) if env.roles else {}).items())
+        facts["agents"] = f"{env.agents(env.params)}: {named}"
+    facts[f"observation{' of an agent' * many}"] = _space(observation)
+    facts[f"action{' of an agent' * many}"] = _space(action)
+    facts["steps until truncation"] = str(spec.max_episode_steps or "no limit")
+    if spec.reward_threshold is not None:
+        facts["solved at a mean return of"] = f"{spec.reward_threshold:g}"
+    if env.reset_options:
+        facts["options of `reset`"] = ", ".join(f"`{name}`" for name in env.reset_options)
+
+    words = comments_of(type(env.params))
+    fixed = env.structural if isinstance(env, Cooperative) else ()
+    table = ["| parameter | default | |", "| --- | --- | --- |"]
+    for name, value in env.params._asdict().items():
+        told = ("; ".join(x for x in (words[name], "fixed when made" * (name in fixed)) if x)).replace("|", "\\|")
+        table.append(f"| `{name}` | `{_value(value)}` | {told} |")
+
+    lines = [f"# {spec.id.rpartition('/')[2]}", summary[0].upper() + summary[1:]]
+    lines.append(f"![A start of {spec.id}]({spec.id.rpartition('/')[2]}.png){{width=300px}}")
+    lines.append("\n".join(["| | |", "| --- | --- |", *(f"| {name} | {fact} |" for name, fact in facts.items())]))
+    for name, text in sections.items():
+        lines += [f"## {name}", text[0].upper() + text[1:]]
+        if name == "Parameters":
+            lines.append("\n".join(table))
+    lines += [f"<details><summary>The whole file, <code>{Path(code).name}</code></summary>"]
+    lines += [f"```{{literalinclude}} {code}\n:language: python\n```", "</details>"]
+    return "\n\n".join(lines) + "\n"
+
+
+def table() -> str:
+    """What there is, for the page above the others."""
+    rows = ["| environment | | agents |", "| --- | --- | --- |"]
+    for file, spec in ENVIRONMENTS.items():
+        env = load_env(spec.kwargs["env"])
+        summary, _ = sections_of(sys.modules[spec.kwargs["env"].partition(":")[0]].__doc__ or "")
+        many = ", ".join(f"{role}s" for role in env.roles(env.params)) if isinstance(env, Cooperative) and env.roles else "one"
+        rows.append(f"| [{spec.id}](environments/{PAGES[file].name}) | {summary} | {many} |")
+    return "\n".join(rows) + "\n"
+
+
+def write(app: Any) -> None:
+    """Writes the pages and their pictures."""
+    for file, spec in ENVIRONMENTS.items():
+        place = PAGES[file]
+        keep(place, page(spec, os.path.relpath(file, place.parent)))
+        keep(place.with_suffix(".png"), picture(load_env(spec.kwargs["env"])))
+    keep(GENERATED / "environments.txt", table())
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,113 @@
+"""Pages of the site that are files of the repository beside docs/, and links that hold in both places.
+
+Links in Markdown are written for the repository. On the site one to a design page leads to its copy, one to another file
+gives that file, and one to a folder is only its text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+import gpuvec  # noqa: F401  # registers the environments
+from gpuvec.registration import load_env
+
+DOCS = Path(__file__).resolve().parents[1]
+ROOT = DOCS.parent
+GENERATED = DOCS / "generated"
+COPIED = {file: GENERATED / "design" / file.name for file in sorted((ROOT / "design").glob("*.md"))} | {
+    ROOT / "CHANGELOG.md": GENERATED / "changelog.md",
+    ROOT / "CONTRIBUTING.md": GENERATED / "contributing.md",
+}
+"""{file of the repository: the page that is its copy}"""
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
+ENVIRONMENTS = {
+    Path(inspect.getfile(load_env(spec.kwargs["env"]).reset)).resolve(): spec
+    for spec in gym.registry.values()
+    if str(spec.kwargs.get("env", "")).startswith("gpuvec_envs.")
+}
+"""{file of a bundled environment: its spec}"""
+MEASURED = GENERATED / "measured.md"
+"""The page of what the README tells of speed."""
+PAGES = {
+    **COPIED,
+    ROOT / "README.md": MEASURED,
+    **{file: GENERATED / "tutorials" / f"{file.stem}.md" for file in TUTORIALS},
+    **{file: GENERATED / "environments" / f"{spec.id.rpartition('/')[2]}.md" for file, spec in ENVIRONMENTS.items()},
+}
+"""{file of the repository: the page that it becomes}"""
+CONTENTS = "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+"""What puts the design pages below their list."""
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def relinked(text: str, written: Path, shown: Path, made: Container[str] = ()) -> str:
+    """`text` of the file `written`, with links for the page `shown`; what was `made` lies beside that already.
+
+    Raises:
+        ValueError: a link to what does not exist.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        mark, words, target, anchor = found.groups(default="")
+        if target in made:
+            return found[0]
+        place = (written.parent / target).resolve()
+        if not place.exists():
+            raise ValueError(f"{written.relative_to(ROOT)} links to {target}, which does not exist.")
+        if place == ROOT / "design":
+            place /= "README.md"
+        if place.is_dir():
+            return words
+        way = os.path.relpath(PAGES.get(place, place), shown.parent)
+        on_site = place in PAGES or DOCS in place.parents or mark
+        return f"{mark}[{words}]({'' if on_site else 'path:'}{way}{anchor})"
+
+    return LINK.sub(link, text)
+
+
+def measured(readme: str) -> str:
+    """The page of the README's figures."""
+    _, _, rest = readme.partition("\n## Measured\n")
+    section, found, _ = rest.partition("\n## ")
+    if not found:
+        raise ValueError("README.md has no section Measured with another behind it.")
+    return f"# Measured\n{section}\n"
+
+
+def write(app: Any) -> None:
+    """Writes the pages, and takes away those of files that are no more."""
+    for page in set(GENERATED.rglob("*.md")) - set(PAGES.values()):
+        page.unlink()
+    for file, page in COPIED.items():
+        keep(page, relinked(file.read_text(), file, page) + CONTENTS * (file.stem == "README"))
+    readme = ROOT / "README.md"
+    keep(MEASURED, relinked(measured(readme.read_text()), readme, MEASURED))
+
+
+def keep(file: Path, content: str | bytes) -> None:
+    """Writes a file, unless it is there as it is: Sphinx reads again what is newer than it knows."""
+    data = content.encode() if isinstance(content, str) else content
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists() or file.read_bytes() != data:
+        file.write_bytes(data)
+
+
+def read(app: Any, name: str, content: list[str]) -> None:
+    """Links of a page in docs/ as they are on the site."""
+    page = Path(app.env.doc2path(name))
+    if page.suffix == ".md" and GENERATED not in page.parents:
+        content[0] = relinked(content[0], page, page)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write)
+    app.connect("source-read", read)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

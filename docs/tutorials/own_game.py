@@ -1,0 +1,328 @@
+# %% [markdown]
+# # A game of your own
+#
+# On a meadow there are sheep, wolves and berry bushes. Sheep want berries, and to live. Wolves are slower than sheep, but
+# they are two, and they share what they catch. Many agents act at once in one world here, which raises a question that an
+# environment of one agent never asks: *who writes what, and when?*
+#
+# ## State
+#
+# A field that is `Floats`, `Ints` or `Bools` holds an element for each agent; one that is a plain `int`, `float` or `bool`
+# belongs to the game as a whole. Bushes are no agents, but they have to live somewhere: we let element `i` of the bush fields
+# be the bush that agent `i` looks after.
+
+# %%
+import base64
+import io
+import math
+from typing import Annotated, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from PIL import Image
+
+import gpuvec
+from gpuvec import Bools, Canvas, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, count_of, uniform
+
+WOLF, SHEEP = 0, 1  # roles
+INFINITY = math.inf
+
+
+class State(NamedTuple):
+    x: Floats  # [m]
+    y: Floats
+    alive: Bools  # in the game
+    playing: Bools  # in the game when the step began
+    caught_by: Ints  # a sheep's wolf in this step, or -1
+    bush_x: Floats  # [m]
+    bush_y: Floats
+    eaten_by: Ints  # a bush's sheep in this step, or -1
+    caught: int  # how many sheep were caught in this step
+    rival: Annotated[Ints, "rivals", Nearest]  # the nearest of the other role
+    role: Ints
+    member: Ints
+
+
+class Params(NamedTuple):
+    num_wolves: int = 2
+    num_sheep: int = 4
+    side: float = 10.0  # of the meadow [m]
+    wolf_step: float = 0.35  # [m]
+    sheep_step: float = 0.4  # [m]
+    reach: float = 0.5  # of a mouth [m]
+    fright: float = 3.0  # how many berries a life is worth
+    rivals: int = 1  # how many of the other role one sees
+
+
+def agents(p: Params) -> int:
+    return p.num_wolves + p.num_sheep
+
+
+def roles(p: Params) -> dict[str, int]:
+    return {"wolf": p.num_wolves, "sheep": p.num_sheep}
+
+
+# %% [markdown]
+# `role` and `member` are the engine's: who is what, and the agents in order of their role, so that a loop over the wolves is
+# one over `member[0]` to `member[num_wolves - 1]`.
+#
+# ## Phases
+#
+# A step is a list of phases. *All agents finish one before any begins the next*, so within a phase you may think of them as
+# acting at the same time. In return a phase obeys one rule:
+#
+# > **A phase for agent `i` writes elements `[i]` alone, and reads no other agent's element of a field that it writes.**
+#
+# So nobody depends on who comes first, on a GPU with a thread for each agent as little as in a loop on a CPU. The rule
+# changes how you write down an event. A wolf does not kill a sheep; a sheep finds out that it was caught, and by whom.
+
+
+# %%
+def reset(i: int, s: State, key: Key, p: Params) -> None:
+    s.x[i], s.y[i] = uniform(key, 4 * i, 0.0, p.side), uniform(key, 4 * i + 1, 0.0, p.side)
+    s.bush_x[i], s.bush_y[i] = uniform(key, 4 * i + 2, 0.0, p.side), uniform(key, 4 * i + 3, 0.0, p.side)
+    s.alive[i], s.playing[i], s.eaten_by[i], s.caught_by[i] = True, True, -1, -1
+
+
+def move(i: int, s: State, action: int, key: Key, p: Params) -> None:
+    """Stay, right, left, up or down, and not beyond the fence."""
+    s.playing[i] = s.alive[i]
+    if s.alive[i]:
+        length = p.wolf_step if s.role[i] == WOLF else p.sheep_step
+        dx = length if action == 1 else -length if action == 2 else 0.0
+        dy = length if action == 3 else -length if action == 4 else 0.0
+        s.x[i], s.y[i] = min(max(s.x[i] + dx, 0.0), p.side), min(max(s.y[i] + dy, 0.0), p.side)
+
+
+def within_reach(x: float, y: float, first: int, last: int, s: State, p: Params) -> int:
+    """The nearest of members `first` to `last` - 1 that reaches (x, y), or -1."""
+    least, found = p.reach * p.reach, -1
+    for k in range(first, last):
+        j = s.member[k]
+        square = (s.x[j] - x) ** 2 + (s.y[j] - y) ** 2
+        if s.playing[j] and square < least:
+            least, found = square, j
+    return found
+
+
+def graze(i: int, s: State, action: int, key: Key, p: Params) -> None:
+    """Bush i finds out who eats its berries; another grows elsewhere then."""
+    s.eaten_by[i] = within_reach(s.bush_x[i], s.bush_y[i], p.num_wolves, agents(p), s, p)
+    if s.eaten_by[i] >= 0:
+        s.bush_x[i], s.bush_y[i] = uniform(key, 2 * i, 0.0, p.side), uniform(key, 2 * i + 1, 0.0, p.side)
+
+
+def hunt(i: int, s: State, action: int, key: Key, p: Params) -> None:
+    """Sheep i finds out who catches it."""
+    s.caught_by[i] = -1
+    if s.role[i] == SHEEP and s.playing[i]:
+        s.caught_by[i] = within_reach(s.x[i], s.y[i], 0, p.num_wolves, s, p)
+        s.alive[i] = s.caught_by[i] < 0
+
+
+def is_caught(i: int, s: State, p: Params) -> bool:
+    return bool(s.caught_by[i] >= 0)
+
+
+# %% [markdown]
+# What all agents make up together is a *reduction*: `count_of("caught", is_caught)` is a phase that counts for how many
+# agents the function holds, and writes the game's own field. There are `any_of`, `all_of` and `least_of`, too.
+#
+# After the phases everybody gets a reward. Each sheep counts the bushes that name it; wolves share what the count says. The
+# vote `terminated` ends the episode when all agree, here when no sheep is left, and `present` says who is in the game.
+
+
+# %%
+def present(i: int, s: State, p: Params) -> bool:
+    return bool(s.alive[i])
+
+
+def reward(i: int, s: State, t: Time, p: Params) -> float:
+    if s.role[i] == WOLF:
+        return np.float32(s.caught)
+    total = -p.fright if s.caught_by[i] >= 0 else 0.0
+    for j in range(agents(p)):
+        if s.eaten_by[j] == i:
+            total += 1.0
+    return total
+
+
+def terminated(i: int, s: State, p: Params) -> bool:
+    return bool(s.role[i] == WOLF or not s.alive[i])
+
+
+# %% [markdown]
+# ## What agents see
+#
+# Everybody sees itself, the nearest bush, and the nearest of the other role. Whom one sees has to be searched for, and again
+# after a reset: so a search is declared, by a distance, and the engine runs it whenever observations are made.
+
+
+# %%
+def distance(i: int, j: int, s: State, p: Params) -> float:
+    square = (s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2
+    return square if s.playing[j] and s.role[i] != s.role[j] else INFINITY
+
+
+def observe(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float, float, float, float]:
+    scale = 1.0 / p.side
+    bush, least = 0, INFINITY
+    for k in range(agents(p)):
+        square = (s.bush_x[k] - s.x[i]) ** 2 + (s.bush_y[k] - s.y[i]) ** 2
+        if square < least:
+            bush, least = k, square
+    berries = (s.bush_x[bush] - s.x[i]) * scale, (s.bush_y[bush] - s.y[i]) * scale
+    j = s.rival[i, 0]
+    if j < 0:
+        return s.x[i] * scale, s.y[i] * scale, berries[0], berries[1], 0.0, 0.0, 0.0
+    away = (s.x[j] - s.x[i]) * scale, (s.y[j] - s.y[i]) * scale
+    return s.x[i] * scale, s.y[i] * scale, berries[0], berries[1], 1.0, away[0], away[1]
+
+
+def perception(p: Params) -> Perception:
+    return Perception(observe, look=Nearest("rival", distance))
+
+
+def spaces(p: Params) -> tuple[Box, Discrete]:
+    return Box(-1.0, 1.0, (7,)), Discrete(5)
+
+
+def draw(s: State, p: Params) -> np.ndarray:
+    canvas = Canvas(240, 240, scale=22.0, origin=(10.0, 10.0))
+    canvas.polygon([(0.0, 0.0), (p.side, 0.0), (p.side, p.side), (0.0, p.side)], (222, 238, 205))
+    for x, y in zip(s.bush_x, s.bush_y, strict=True):
+        canvas.circle((x, y), 0.2, (40, 130, 60))
+    for k in np.argsort(s.alive):
+        colour = (190, 190, 180) if not s.alive[k] else (190, 50, 40) if s.role[k] == WOLF else (250, 250, 250)
+        canvas.circle((s.x[k], s.y[k]), 0.4, (90, 90, 90))
+        canvas.circle((s.x[k], s.y[k]), 0.33, colour)
+    return canvas.array()
+
+
+GAME = dict(
+    state=State, params=Params(), spaces=spaces, agents=agents, roles=roles, reset=reset, present=present, reward=reward,
+    terminated=terminated, perception=perception, structural=("num_wolves", "num_sheep", "rivals"), max_episode_steps=100,
+    draw=draw,
+)  # fmt: skip
+ENV = Cooperative(phases=(move, graze, hunt, count_of("caught", is_caught)), **GAME)
+gpuvec.register("my/Meadow-v0", ENV)
+
+# %% [markdown]
+# ## Break the rule
+#
+# What if the wolf did kill the sheep? Two wolves that reach the same sheep would write the same element at the same time, and
+# a sheep could be dead or not for the next one to look. `check_env` plays the game agent by agent and watches every read and
+# write:
+
+# %%
+from gpuvec.testing import check_env
+
+
+def kill(i: int, s: State, action: int, key: Key, p: Params) -> None:
+    s.caught_by[i] = -1
+    if s.role[i] == WOLF:
+        j = within_reach(s.x[i], s.y[i], p.num_wolves, agents(p), s, p)
+        if j >= 0:
+            s.alive[j] = False
+
+
+try:
+    check_env(Cooperative(phases=(move, graze, kill, count_of("caught", is_caught)), **GAME))
+except gpuvec.errors.AuthoringError as error:
+    print(str(error).partition("line ")[2])
+else:
+    raise AssertionError("a phase wrote what belongs to another agent")
+
+# %% [markdown]
+# And the game as we wrote it. Without `kernels=False` it would also be compiled for a GPU, which takes the longest:
+
+# %%
+for check in check_env(ENV, num_envs=9, steps=32, kernels=False):
+    print(f"{'ok  ' if check.ran else 'left'}  {check.name:12}  {check.detail}")
+
+# %% [markdown]
+# ## Train both sides
+#
+# Each role gets a policy of its own, with settings of its own. They learn at the same time, each against what the other has
+# become, so returns go up and down: what wolves learn costs the sheep.
+
+# %%
+from gpuvec.learners.evaluate import play
+from gpuvec.learners.players import at_random, by_role, policy
+from gpuvec.learners.ppo import Args, train
+
+device = gymnasium.make_vec("my/Meadow-v0", num_envs=1).device
+args = Args(
+    env="my/Meadow-v0", num_envs=32, num_steps=100, num_iterations=20, minibatches=8, hidden=(32, 32), learning_rate=1e-2,
+    gamma=0.9, gae_lambda=0.9, device=device,
+)  # fmt: skip
+result = train({"wolf": args, "sheep": args})
+for metrics in result.history[3::4]:
+    print(f"{metrics['steps']:6} steps  wolf {metrics['wolf/return']:5.2f}  sheep {metrics['sheep/return']:5.2f}")
+
+# %% [markdown]
+# The returns of two learners tell little about either. So let each side play against one that moves at random:
+
+# %%
+wolves, sheep = (policy(result.networks[role], greedy=False) for role in ("wolf", "sheep"))
+chance = at_random()
+table = {}
+for name, wolf, lamb in (
+    ("nobody", chance, chance),
+    ("wolves", wolves, chance),
+    ("sheep", chance, sheep),
+    ("both", wolves, sheep),
+):
+    games = play("my/Meadow-v0", by_role({"wolf": wolf, "sheep": lamb}), episodes=200, seed=1, device=device)
+    flock = games.roles["sheep"]
+    caught = games.left[:, flock].float().mean().item()
+    berries = (games.returns[:, flock] + 3.0 * games.left[:, flock]).mean().item()
+    table[name] = caught, berries
+    print(f"{name:7} trained: {caught:6.1%} of the sheep are caught, and a sheep eats {berries:.1f} bushes")
+
+assert table["wolves"][0] > 0.85 > 2 * table["nobody"][0]
+assert table["sheep"][1] > 3 * table["nobody"][1]
+assert table["both"][1] > 3 * table["wolves"][1]
+
+# %% [markdown]
+# Wolves learn to hunt what cannot flee. Sheep learn where the berries are and, as far as a life is worth three of them, to
+# keep away from wolves. How they weigh the two differs from seed to seed.
+
+# %% [markdown]
+# ## Watch them
+#
+# An episode of the two trained sides, as a film.
+
+# %%
+envs = gymnasium.make_vec("my/Meadow-v0", num_envs=4)
+with torch.no_grad():
+    (episode,) = gpuvec.fetch_episode(envs, by_role({"wolf": wolves, "sheep": sheep})(envs), rows=[2], seed=3)
+frames = []
+for t in range(len(episode.rewards) + 1):
+    known = {name: values[t] for name, values in episode.states.items()}
+    state = State(**{name: known.get(name) for name in State._fields})
+    frames.append(Image.fromarray(draw(state, ENV.params)).quantize(16))
+envs.close()
+print(f"{len(episode.rewards)} steps; of 4 sheep {int(episode.states['alive'][-1][2:].sum())} are left")
+
+
+class Film:
+    """Pictures one after the other, for a page or a notebook."""
+
+    def __init__(self, frames, milliseconds=120):
+        file = io.BytesIO()
+        frames[0].save(file, "gif", save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
+        self.data = base64.b64encode(file.getvalue()).decode()
+
+    def _repr_html_(self):
+        return f'<img alt="sheep and wolves on a meadow" src="data:image/gif;base64,{self.data}">'
+
+
+Film(frames)
+
+# %% [markdown]
+# Sheep are white, wolves red, and who was caught is grey. The same file plays 65,536 meadows at once on a GPU.
+#
+# **Next:** [what learners can do besides](training.py), or [publish your game as a package](package.py).
