@@ -45,7 +45,7 @@ class Part(NamedTuple):
 PARTS = (
     Part("env_step", 150),
     Part("tag_step", 120),
-    Part("stored_rollout", 90),
+    Part("stored_rollout", 150),
     Part("learners", 240),
     Part("peers.gymnax_step", 240),
     Part("peers.jax_cartpole", 120),
