@@ -1,17 +1,21 @@
-"""Seconds from nothing to the first finished step, compilation included, in fresh processes; medians of 3.
+"""Seconds from nothing to the first finished step, in fresh processes: kernels compiled, and found on disk; medians of 3.
 
-PyTorch and CuPy are imported before the clock starts; gpuvec, Gymnasium and Numba after.
+PyTorch and CuPy are imported before the clock starts; gpuvec, Gymnasium and Numba after. `.found` is a GPU's row whose kernels
+a process before it left on disk, so that no compiler is imported.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from measure import Figures, parser, timing
 
+ENVS = ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0")
 PROGRAM = """
 import json, sys, time
 import torch
@@ -27,37 +31,47 @@ made = time.perf_counter()
 env.reset(seed=0)
 reset = time.perf_counter()
 space = env.single_action_space
-shape = (num_envs, *space.shape)
-env.step(torch.zeros(shape, dtype=torch.int64 if hasattr(space, "n") else torch.float32, device=device))
+dtype = torch.float32 if hasattr(space, "low") else torch.int64
+env.step(torch.zeros((num_envs, *space.shape), dtype=dtype, device=device))
 if device == "cuda":
     torch.cuda.synchronize()
 done = time.perf_counter()
 times = [start, imported, made, reset, done]
-print(json.dumps([after - before for before, after in zip(times, times[1:])]))
+print(json.dumps([after - before for before, after in zip(times, times[1:])] + ["numba" in sys.modules]))
 """
 
 
-def measure(figures: Figures, device: str, name: str, num_envs: int, repeats: int) -> None:
-    """One row."""
-    runs = []
-    for _ in range(repeats):
-        command = [sys.executable, "-c", PROGRAM, device, name, str(num_envs)]
-        found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-        if found.returncode:
-            raise RuntimeError(found.stderr[-600:])
-        runs.append(json.loads(found.stdout.splitlines()[-1]))
+def run(device: str, name: str, num_envs: int, cache: str) -> tuple[list[float], bool]:
+    """(the seconds of each stage, whether Numba was imported)."""
+    command = [sys.executable, "-c", PROGRAM, device, name, str(num_envs)]
+    environment = {**os.environ, "GPUVEC_CACHE": cache}
+    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    if found.returncode:
+        raise RuntimeError(found.stderr[-600:])
+    *stages, compiler = json.loads(found.stdout.splitlines()[-1])
+    return stages, compiler
+
+
+def measure(figures: Figures, device: str, name: str, num_envs: int, repeats: int, cache: str = "off") -> None:
+    """One row, with what is kept in the folder `cache`."""
+    if cache != "off":
+        run(device, name, num_envs, cache)  # which fills it
+    runs, compilers = zip(*(run(device, name, num_envs, cache) for _ in range(repeats)), strict=True)
+    if any(compilers) != (cache == "off"):
+        raise RuntimeError(f"with {cache=} Numba was imported: {compilers}")
     total = timing([sum(run) for run in runs])
     stages = dict(zip(("imports", "make_vec", "reset", "step"), runs[1 % repeats], strict=True))
     from_make_vec = timing([sum(run[1:]) for run in runs]).median
     details: dict[str, Any] = {"from_make_vec": from_make_vec, "slowest": total.slowest, **stages}
-    figures.add(f"{device}.{name}", total.median, "s", (name, "vector"), **details)
+    case = f"{device}.{name}" + (".found" if cache != "off" else "")
+    figures.add(case, total.median, "s", (name, "vector"), **details)
 
 
 def main() -> None:
     """Measures every device that is there."""
     p = parser(__doc__)
     p.add_argument("--devices", nargs="*", default=["cuda", "cpu"])
-    p.add_argument("--envs", nargs="*", default=["CartPole-v1"], metavar="NAME")
+    p.add_argument("--envs", nargs="*", default=list(ENVS), metavar="NAME")
     p.add_argument("--num-envs", type=int, default=4096)
     p.add_argument("--repeats", type=int, default=3)
     given = p.parse_args()
@@ -66,6 +80,9 @@ def main() -> None:
         for name in given.envs:
             try:
                 measure(figures, device, name, given.num_envs, given.repeats)
+                if device == "cuda":
+                    with tempfile.TemporaryDirectory() as cache:
+                        measure(figures, device, name, given.num_envs, given.repeats, cache)
             except (RuntimeError, subprocess.SubprocessError) as error:
                 figures.failed(f"{device}.{name}", error)
 

@@ -8,6 +8,8 @@ import pytest
 
 from gpuvec.engine import device as devices
 
+os.environ["GPUVEC_CACHE"] = "off"  # tests compile what they test
+
 REQUIRE_GPU = os.environ.get("GPUVEC_REQUIRE_GPU") == "1"
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 

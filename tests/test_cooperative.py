@@ -193,7 +193,7 @@ def of_a_cpu(full):
 )
 def test_the_simulator_gives_the_same_bits_whatever_the_launch(simulator, monkeypatch, full, shape):
     kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 5, "length": 9, "walkers": 6, "full": full}
-    monkeypatch.setattr("gpuvec.engine.kernels.mapping", lambda crowd, num_envs: shape)
+    monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs: shape)
     assert digest(make(7, simulator, **kwargs), 8) == digest(make(7, "cpu", **kwargs), 8)
 
 
@@ -202,7 +202,7 @@ class TestLaunches:
     @pytest.mark.parametrize("shape", [*SMALL, *BOXED, *LARGE], ids=str)
     @pytest.mark.parametrize("full", [False, True])
     def test_the_same_bits_whatever_the_launch(self, gpu, monkeypatch, full, shape):
-        monkeypatch.setattr("gpuvec.engine.kernels.mapping", lambda crowd, num_envs: shape)
+        monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs: shape)
         env = make(33, gpu, autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full)
         assert digest(env, 1000) == of_a_cpu(full)
 

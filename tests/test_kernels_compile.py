@@ -14,10 +14,10 @@ from gymnasium.vector import AutoresetMode
 from gpuvec import uniform
 from gpuvec.engine import cuda, early, rowwise
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.kernels import Rows, kernels, rollout
-from gpuvec.engine.policies import GIVEN, RANDOM
-from gpuvec.engine.rollouts import variant_of
+from gpuvec.engine.choice import GIVEN, RANDOM, variant_of
+from gpuvec.engine.kernels import kernels, rollout
 from gpuvec.engine.rowwise import Rowwise
+from gpuvec.engine.shape import Rows
 from gpuvec.engine.signature import signature
 from gpuvec.learners.captured import draws
 from gpuvec.registration import load_env

@@ -13,7 +13,8 @@ from gpuvec.engine import cuda
 from gpuvec.engine.agents.cooperative import compose
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.jit import generated
-from gpuvec.engine.kernels import SPARE, kernels, shape
+from gpuvec.engine.kernels import SPARE, kernels
+from gpuvec.engine.shape import shape
 from gpuvec.vector.parameters import apply
 
 pytestmark = [

@@ -110,7 +110,7 @@ def test_steps_and_rollouts_mix(backend, mode, policy):
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
 def test_many_envs_take_branches(simulator, mode, monkeypatch):
     """The kernel for so many envs that threads have others to wait for, with fewer envs."""
-    monkeypatch.setattr(importlib.import_module("gpuvec.engine.kernels"), "MULTIPROCESSORS", 0)
+    monkeypatch.setattr(importlib.import_module("gpuvec.engine.shape"), "MULTIPROCESSORS", 0)
     ours, theirs = (make("tests/Counter-v0", 33, device=simulator, autoreset_mode=mode) for _ in "ab")
     assert not ours._sim._kernels._mapping.few
     obs, _ = (reset(env, seed=2) for env in (theirs, ours))

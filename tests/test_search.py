@@ -172,15 +172,13 @@ def test_any_number(device, sheep, seen):
 )
 def test_kernels_of_their_own(simulator, monkeypatch, sheep, shape, kind):
     monkeypatch.setattr(mapping, "CROWDED", 40)
-    monkeypatch.setattr("gpuvec.engine.kernels.mapping", lambda crowd, num_envs: shape)
+    monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs: shape)
     check(simulator, sheep, 3, kind)
 
 
 def test_distances_below_zero(backend, monkeypatch):
     if backend == "simulator":
-        monkeypatch.setattr(
-            "gpuvec.engine.kernels.mapping", lambda crowd, num_envs: Mapping(2, 8, True, False, 0, 8, seekers=8)
-        )
+        monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs: Mapping(2, 8, True, False, 0, 8, seekers=8))
     check(backend, 21, 3, "on whole numbers", game=FARTHEST, sign=-1)
 
 
@@ -191,7 +189,7 @@ class TestOnAGpu:
     def test_crowds(self, gpu, monkeypatch, sheep, parts, kind):
         """At one place 10,000 are a list in one cell, which each of them walks."""
         asked = mapping.mapping
-        monkeypatch.setattr("gpuvec.engine.kernels.mapping", lambda *given: asked(*given)._replace(parts=parts))
+        monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda *given: asked(*given)._replace(parts=parts))
         check(gpu, sheep, 10, kind)
 
     def test_the_same_in_every_repetition(self, gpu):

@@ -92,7 +92,7 @@ def launcher(kernel: Kernel, device: Device) -> Callable[..., None]:
     from cuda.bindings import driver
 
     cc = tuple(core.Device(device.ordinal).compute_capability)
-    function, keep = function_on(device, binary(kernel, cc))
+    function, keep = function_on(device, *binary(kernel, cc)[:2])
     with device.current():
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         checked(driver.cuFuncSetAttribute(function, attribute, kernel.shared), "given its shared memory")
@@ -117,7 +117,7 @@ def resident(kernel: Kernel, device: Device) -> int:
     from cuda.bindings import driver
 
     machine = core.Device(device.ordinal)
-    function, _ = function_on(device, binary(kernel, tuple(machine.compute_capability)))
+    function, _ = function_on(device, *binary(kernel, tuple(machine.compute_capability))[:2])
     with device.current():
         status, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, kernel.threads, kernel.shared)
     checked((status,), "looked at")

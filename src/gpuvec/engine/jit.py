@@ -16,9 +16,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import njit
-from numba.core.dispatcher import Dispatcher
-from numba.core.types import unliteral
 
 from gpuvec.errors import AuthoringError
 
@@ -31,6 +28,9 @@ def inline(function: Callable[..., Any]) -> Any:
     Division follows IEEE, as on a GPU: Numba's default tests every divisor for zero in order to raise. Numba would compile
     a function anew for each literal that it is called with (every draw number, say); here one version serves all.
     """
+    from numba import njit
+    from numba.core.types import unliteral
+
     dispatcher = njit(function, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
     template = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: template(
@@ -52,7 +52,7 @@ def device(function: Callable[..., Any]) -> Any:
 
 
 def _device(function: Any, callers: tuple[Any, ...]) -> Any:
-    if isinstance(function, Dispatcher):
+    if not isinstance(function, types.FunctionType):  # it is Numba's already
         return function
     if function in _compiled:
         return _compiled[function]

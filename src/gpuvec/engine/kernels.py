@@ -6,7 +6,6 @@ between two segments stands a barrier; large games leave the search for neighbou
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,16 +15,18 @@ from numba import njit, typeof
 from gpuvec.engine import cuda as target
 from gpuvec.engine.agents.cooperative import Program
 from gpuvec.engine.agents.cooperative import compose as compose_many
-from gpuvec.engine.agents.mapping import Mapping, mapping
+from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.seek import Seeking
 from gpuvec.engine.agents.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Variant
+from gpuvec.engine.choice import LENGTH_DTYPES, Length
+from gpuvec.engine.cubins import Cubin
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import request, request_dtypes
-from gpuvec.engine.rollouts import LENGTH_DTYPES, Length
 from gpuvec.engine.rollouts import compose as compose_rollout
+from gpuvec.engine.shape import THREADS, WARP, Blocks, Rows
 from gpuvec.engine.signature import Crowd, layout, signature
 from gpuvec.engine.single import compose as compose_one
 from gpuvec.spec import Cooperative, Environment, Single
@@ -33,20 +34,10 @@ from gpuvec.spec import Cooperative, Environment, Single
 u32 = np.uint32
 cuda = target.cuda  # a global of kernels: there the simulator puts its own
 ALIGNED = "" if target.SIMULATED else ", 16"  # bytes, of shared memory that is read by four floats
-WARP, MULTIPROCESSORS = 32, 132  # threads, and of an H200
 HEAD = "    opening()\n    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
-THREADS = WARP if target.SIMULATED else 256  # per block of many a `Single`; 64 to 512 differ by less than 2 %
 RESIDENT = 4  # blocks of a rollout on a multiprocessor
 WALKING = 8  # likewise of a search that walks over all agents
 SPARE = 32  # bytes that a large game's threads may spill: what they put by is rarely read, and more blocks wait together
-
-
-class Rows(NamedTuple):
-    """A thread for each env."""
-
-    envs: int = THREADS  # per block
-    few: bool = False  # so few in all that a scheduler has one warp or two, and nothing to do while they wait for a result
-    split: bool = False
 
 
 class Kernel(NamedTuple):
@@ -55,7 +46,7 @@ class Kernel(NamedTuple):
     body: Any
     signature: Any
     threads: int  # per block
-    blocks: Callable[[int], int]  # of the number of envs
+    blocks: Blocks
     resident: int = 1  # blocks for which a multiprocessor should have registers
     spare: int = 0  # bytes of registers that each thread may spill for that
 
@@ -68,21 +59,15 @@ class Kernel(NamedTuple):
                 break
         return linked
 
-
-def shape(env: Environment, num_envs: int) -> Mapping | Rows:
-    """How `num_envs` of `env` are laid over a GPU. Blocks share no clock, so all kernels of an env are laid out alike."""
-    crowd = signature(env)
-    if isinstance(crowd, Crowd):
-        return mapping(crowd, num_envs)
-    threads = THREADS
-    while threads > WARP and num_envs < threads * MULTIPROCESSORS:  # some would have nothing to do
-        threads //= 2
-    return Rows(threads, few=num_envs < THREADS * MULTIPROCESSORS)
+    def cubin(self, cc: tuple[int, int]) -> Cubin:
+        """Likewise, with what its launches take."""
+        code, name, _ = self.binary(cc)
+        return Cubin(code, name, self.threads, self.blocks)
 
 
 def kernels(env: Environment, variant: Variant, given: Mapping | Rows | None, played: bool) -> tuple[Kernel, ...]:
     """The kernels of a step, or of a reset (`played` false), to be launched in this order; None is `Rows` of full blocks."""
-    given = Rows() if given is None else given
+    given = Rows(WARP if target.SIMULATED else THREADS) if given is None else given
     if target.SIMULATED:
         signed = None
     else:
@@ -107,7 +92,7 @@ def rollout(env: Environment, variant: Variant, policy: Any, given: Mapping | Ro
 
 
 def _rowwise(body: Any, signed: Any, threads: int) -> Kernel:
-    return Kernel(body, signed, threads, lambda n: -(-n // threads))
+    return Kernel(body, signed, threads, Blocks(1, threads))
 
 
 def _compiled(function: Any, *examples: Any) -> Any:
@@ -208,7 +193,7 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     b, r = _examples(env, variant, given.split)
     (agents,), rows = crowd.agents, program.rows
     game = _game(program, access, arrays, given, agents, played, b, r)
-    found = [Kernel(game, None, given.threads, lambda n: -(-n // envs), given.resident, SPARE)]
+    found = [Kernel(game, None, given.threads, Blocks(1, envs), given.resident, SPARE)]
     if not given.split:
         return found
     scope = _head(arrays) | {"played": played, "tile": given.tile, "f32": np.float32}
@@ -217,7 +202,7 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
 
     def each(count: int, what: str) -> Kernel:
         source = start + f"    x = block * {writers} + thread\n    if x < b.n * {count}:\n        {what}(b, x, played)\n"
-        return Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * count // writers))
+        return Kernel(generated("kernel", source, **scope), None, writers, Blocks(count, writers))
 
     if program.seeking:
         found.append(_seeking(program.seeking, arrays, given, agents, played, b))
@@ -229,7 +214,7 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     source = start + f"    box = cuda.shared.array(room, f32{ALIGNED})\n    first = block * tile\n"
     source += f"    m = min(tile, natural(b.n * {agents} - first))\n    fill(b, box, first, m, thread)\n"
     source += "    cuda.syncthreads()\n    drain(b, box, first, m, thread, played)\n"
-    return [*found, Kernel(generated("kernel", source, **scope), None, writers, lambda n: -(-n * agents // given.tile))]
+    return [*found, Kernel(generated("kernel", source, **scope), None, writers, Blocks(agents, given.tile))]
 
 
 def _seeking(seeking: Seeking, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any) -> Kernel:
@@ -243,10 +228,7 @@ def _seeking(seeking: Seeking, arrays: Arrays, given: Mapping, agents: int, play
         scope[f"f{n}"] = _compiled(function, b, w, 0, 0, True, 0)
         source += f"        f{n}(b, w, block, thread, played, number)\n        cuda.syncthreads()\n"
     kernel = generated("kernel", source + "        number = natural(number + 1)\n", **scope)
-
-    def blocks(n: int) -> int:
-        return n * given.parts if given.parts else -(-n * agents // given.seekers)
-
+    blocks = Blocks(given.parts, 1) if given.parts else Blocks(agents, given.seekers)
     return Kernel(kernel, None, given.seekers, blocks, 1 if given.parts else WALKING)
 
 

@@ -14,34 +14,46 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine import early
+from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.batch import Variant, members
+from gpuvec.engine.choice import Length
+from gpuvec.engine.cubins import Cubin, kept
 from gpuvec.engine.device import Device
+from gpuvec.engine.fingerprint import fingerprint
 from gpuvec.engine.parameters import request_dtypes
-from gpuvec.engine.policies import explaining_policy
-from gpuvec.engine.rollouts import Length
+from gpuvec.engine.shape import Rows, shape
 from gpuvec.engine.signature import layout
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 
 
 @lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping, so those of the same environment are compiled once
-def _binaries(env: Environment, variant: Variant, given: Any, played: bool, cc: tuple[int, int]) -> Any:
-    """[(kernel, machine code)] of a step or a reset."""
-    from gpuvec.engine import kernels
+def _cubins(env: Environment, variant: Variant, given: Mapping | Rows, played: bool, cc: tuple[int, int]) -> list[Cubin]:
+    """The kernels of a step or a reset."""
 
-    return [(kernel, kernel.binary(cc)) for kernel in kernels.kernels(env, variant, given, played)]
+    def make() -> list[Cubin]:
+        from gpuvec.engine import kernels
+
+        return [kernel.cubin(cc) for kernel in kernels.kernels(env, variant, given, played)]
+
+    return kept(partial(fingerprint, env, variant, given, played, cc), make)
 
 
 @lru_cache(maxsize=64)
-def _rollout_binaries(env: Environment, variant: Variant, policy: Any, given: Any, cc: tuple[int, int]) -> Any:
+def _rollout_cubins(env: Environment, variant: Variant, policy: Any, given: Mapping | Rows, cc: tuple[int, int]) -> list[Cubin]:
     """Likewise of a rollout."""
-    from gpuvec.engine import kernels
 
-    kernel = kernels.rollout(env, variant, policy, given)
-    return [(kernel, kernel.binary(cc))]
+    def make() -> list[Cubin]:
+        from gpuvec.engine import kernels
+        from gpuvec.engine.policies import explaining_policy
+
+        with explaining_policy(env, policy):
+            return [kernels.rollout(env, variant, policy, given).cubin(cc)]
+
+    return kept(partial(fingerprint, env, variant, policy, given, cc), make)
 
 
-def function_on(device: Device, binary: Any) -> tuple[Any, Any]:
+def function_on(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:
     """(function, what keeps it alive): a kernel on one GPU, which is 0.5 us faster to launch than the kernel for all of them.
 
     Raises:
@@ -51,7 +63,7 @@ def function_on(device: Device, binary: Any) -> tuple[Any, Any]:
     from cuda.core import ObjectCode
 
     with device.current():
-        loaded = ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name)
+        loaded = ObjectCode.from_cubin(cubin).get_kernel(name)
         status, function = driver.cuKernelGetFunction(loaded.handle)
     checked((status,), "loaded")
     return function, loaded
@@ -69,11 +81,9 @@ class CudaKernels:
     def __init__(self, env: Environment, num_envs: int, device: Device) -> None:
         from cuda import core
 
-        from gpuvec.engine import kernels
-
         self._env, self._num_envs, self._device = env, num_envs, device
         self._cc = tuple(core.Device(device.ordinal).compute_capability)
-        self._mapping = kernels.shape(env, num_envs)
+        self._mapping = shape(env, num_envs)
         self.split = self._mapping.split
         self.blocks = -(-num_envs // self._mapping.envs)
 
@@ -81,7 +91,7 @@ class CudaKernels:
         """`launch(stream, *members of the batch, *members of the request)`."""
         kinds = [np.dtype(dtype).char for dtype in request_dtypes(self._env)]
         pack = struct.Struct("".join(f"{kind}{8 - struct.calcsize(kind)}x" for kind in kinds)).pack_into
-        block, launch = self._loaded(variant, partial(_binaries, self._env, variant, self._mapping, False), len(kinds))
+        block, launch = self._loaded(variant, partial(_cubins, self._env, variant, self._mapping, False), len(kinds))
         count = len(block) - len(kinds)
 
         def call(stream: int, *arguments: Any) -> None:
@@ -93,7 +103,7 @@ class CudaKernels:
 
     def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
-        block, launch = self._loaded(variant, partial(_binaries, self._env, variant, self._mapping, True))
+        block, launch = self._loaded(variant, partial(_cubins, self._env, variant, self._mapping, True))
         words, octets, at, places = self._filled(block, kept)
 
         def call(stream: int, action: int, outputs: bytes) -> None:
@@ -105,9 +115,8 @@ class CudaKernels:
 
     def rollout(self, variant: Variant, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
         """`launch(stream, action, outputs, steps)`, likewise."""
-        compile = partial(_rollout_binaries, self._env, variant, policy, self._mapping)
-        with explaining_policy(self._env, policy):
-            block, launch = self._loaded(variant, compile, len(Length._fields))
+        cubins = partial(_rollout_cubins, self._env, variant, policy, self._mapping)
+        block, launch = self._loaded(variant, cubins, len(Length._fields))
         words, octets, at, places = self._filled(block, kept, len(Length._fields))
 
         def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
@@ -124,10 +133,10 @@ class CudaKernels:
         block[:count] = members(kept, bytes(8 * returned), self._num_envs)
         return memoryview(block), memoryview(block).cast("B"), len(kept), slice(8 * (count - 1 - returned), 8 * (count - 1))
 
-    def _loaded(self, variant: Variant, compile: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
+    def _loaded(self, variant: Variant, cubins: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
         """(block, launch): `launch(stream)` takes the arguments from the block, 8 bytes each, the last `asked` a request's.
 
-        `compile(cc)` gives the kernels for compute capability `cc`.
+        `cubins(cc)` gives the kernels for compute capability `cc`.
         """
         from cuda.bindings import driver
 
@@ -135,8 +144,8 @@ class CudaKernels:
         pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
         launches, configs, kept = [], [], [block, pointers]  # the driver knows but addresses
         with self._device.current():  # of which the compiler asks the compute capability
-            for kernel, binary in compile(self._cc):
-                function, loaded = function_on(self._device, binary)
+            for kernel in cubins(self._cc):
+                function, loaded = function_on(self._device, kernel.code, kernel.name)
                 kept.append(loaded)
                 grid = (kernel.blocks(self._num_envs),)
                 configs.append(early.configuration(grid, kernel.threads, early=early.possible(self._cc)))

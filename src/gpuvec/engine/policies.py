@@ -7,7 +7,6 @@ draws names a step of an episode, which is never negative; a policy's has anothe
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.actions import bounds
+from gpuvec.engine.choice import BYTE, GIVEN, RANDOM, stored_as
 from gpuvec.engine.dialect import explaining, fault
 from gpuvec.engine.jit import device, generated, inline
 from gpuvec.engine.memory import Access
@@ -25,21 +25,11 @@ from gpuvec.errors import AuthoringError
 from gpuvec.random import Key, philox, unit, word
 from gpuvec.spec import Environment, Single
 
-RANDOM, GIVEN = "random", "given"  # a policy is one of these, or a function `policy(obs, key, p) -> action`
 OWN, CHANCE = -1, -2  # in place of a step in the key of what a function draws, and of random actions
-BYTE = 255  # what does not fit into a byte is kept as this, which no space allows whose actions are kept in bytes
 
 Words: Any = Key  # of uint32, which are no ints to mypy
 _philox = device(philox)
 f32, i32, i64, u8, u32, u64 = np.float32, np.int32, np.int64, np.uint8, np.uint32, np.uint64
-
-
-def stored_as(space: gym.Space[Any]) -> Any:
-    """The dtype in which the actions of a policy are kept."""
-    if isinstance(space, gym.spaces.Box):
-        return f32
-    lows, highs = bounds(space)
-    return u8 if min(lows) >= 0 and max(highs) < BYTE else i32
 
 
 @contextmanager
@@ -189,8 +179,3 @@ def _keep(env: Single, access: Access) -> Any:
     source += f"    emit_row(b.action, at, ({''.join(f'dtype({x}),' for x in names)}))\n"
     source += f"    return {f'({chr(44).join(names)},)' if s.actions.components else 'x0'}\n"
     return inline(generated("keep", source, emit_row=access.emit_row, dtype=dtype, f32=f32, i32=i32))
-
-
-def unbounded(space: gym.Space[Any]) -> bool:
-    """Whether no distribution is uniform over it."""
-    return not all(math.isfinite(x) for part in bounds(space) for x in part)

@@ -8,9 +8,10 @@ import numpy as np
 
 from gpuvec.engine.batch import Buffer, Variant
 from gpuvec.engine.blocks import ENVS
+from gpuvec.engine.choice import GIVEN
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
-from gpuvec.engine.policies import GIVEN, chooser, stored_as
+from gpuvec.engine.policies import chooser
 from gpuvec.engine.signature import layout
 from gpuvec.engine.single import game
 from gpuvec.random import Key
@@ -18,20 +19,6 @@ from gpuvec.spec import Single
 
 Stream: Any = Key  # of uint32, which are no ints to mypy
 i32, i64, u32, u64 = np.int32, np.int64, np.uint32, np.uint64
-
-
-class Length(NamedTuple):
-    """What a rollout is asked for."""
-
-    steps: int  # T
-
-
-LENGTH_DTYPES = (np.int64,)
-
-
-def variant_of(env: Single, variant: Variant, policy: Any, given_dtype: Any = None) -> Variant:
-    """`variant` for a rollout: with the dtype of the actions that are given, or else stored."""
-    return variant._replace(action_dtype=given_dtype if policy == GIVEN else stored_as(env.spaces(env.params)[1]))
 
 
 def compose(env: Single, variant: Variant, access: Access, policy: Any, ahead: bool = False) -> Any:

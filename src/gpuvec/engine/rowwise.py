@@ -98,7 +98,7 @@ def _launcher(work: Rowwise, device: Device) -> Callable[..., None]:
 
     from gpuvec.engine.launch import checked, function_on
 
-    function, keep = function_on(device, binary(work, tuple(core.Device(device.ordinal).compute_capability)))
+    function, keep = function_on(device, *binary(work, tuple(core.Device(device.ordinal).compute_capability))[:2])
     block = np.zeros(len(batch._fields), np.uint64)
     pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
     start = partial(driver.cuLaunchKernel, function)

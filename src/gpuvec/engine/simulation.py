@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuvec.engine.batch import NO_FAULT, Buffer, Variant, members
+from gpuvec.engine.choice import variant_of
+from gpuvec.engine.collection import put_off
 from gpuvec.engine.device import Device
-from gpuvec.engine.host import HostKernels
-from gpuvec.engine.launch import CudaKernels
 from gpuvec.engine.parameters import request_dtypes
-from gpuvec.engine.rollouts import variant_of
 from gpuvec.engine.signature import Crowd, Signature, layout, signature
-from gpuvec.engine.simulator import SimulatorKernels
 from gpuvec.spec import Environment, Single
+
+if TYPE_CHECKING:
+    from gpuvec.engine.host import HostKernels
+    from gpuvec.engine.launch import CudaKernels
+    from gpuvec.engine.simulator import SimulatorKernels
 
 
 class Simulation:
@@ -43,11 +46,18 @@ class Simulation:
         self._find()
 
     def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
-        if self.device.kind == "cuda":
-            return CudaKernels(self.env, self.num_envs, self.device)
-        if self.device.kind == "cpu":
-            return HostKernels(self.env, self.num_envs)
-        return SimulatorKernels(self.env, self.num_envs)
+        with put_off():  # imports on use: a GPU whose kernels are on disk needs no compiler
+            if self.device.kind == "cuda":
+                from gpuvec.engine.launch import CudaKernels
+
+                return CudaKernels(self.env, self.num_envs, self.device)
+            if self.device.kind == "cpu":
+                from gpuvec.engine.host import HostKernels
+
+                return HostKernels(self.env, self.num_envs)
+            from gpuvec.engine.simulator import SimulatorKernels
+
+            return SimulatorKernels(self.env, self.num_envs)
 
     def _zeros(self, buffer: Buffer) -> Any:
         return self.device.arrays.zeros(buffer.full_shape(self.num_envs, self._kernels.blocks), buffer.dtype)
@@ -89,7 +99,8 @@ class Simulation:
             outputs: the addresses of a step's outputs, packed into 8 bytes each; observations alone are written.
         """
         if self._reset is None:
-            self._reset = self._kernels.reset(self.variant)
+            with put_off():
+                self._reset = self._kernels.reset(self.variant)
         asked = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
         self._reset(stream, *members(self._kept, outputs, self.num_envs, mask=mask, seeds=seeds), *asked)
 
@@ -100,7 +111,8 @@ class Simulation:
         packed into 8 bytes each.
         """
         if action_dtype not in self._steps:
-            self._steps[action_dtype] = self._kernels.step(self.variant._replace(action_dtype=action_dtype), self._kept)
+            with put_off():
+                self._steps[action_dtype] = self._kernels.step(self.variant._replace(action_dtype=action_dtype), self._kept)
         return self._steps[action_dtype]
 
     def rollout(self, policy: Any, action_dtype: Any = None) -> Callable[..., None]:
@@ -116,7 +128,8 @@ class Simulation:
         if (policy, action_dtype) not in self._rollouts:
             assert isinstance(self.env, Single), "games have no rollouts"
             variant = variant_of(self.env, self.variant, policy, action_dtype)
-            self._rollouts[policy, action_dtype] = self._kernels.rollout(variant, policy, self._kept)
+            with put_off():
+                self._rollouts[policy, action_dtype] = self._kernels.rollout(variant, policy, self._kept)
         return self._rollouts[policy, action_dtype]
 
     def rebuild(self, env: Environment) -> None:

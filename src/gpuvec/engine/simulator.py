@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpuvec.engine.batch import Variant, members
+from gpuvec.engine.choice import Length
 from gpuvec.engine.parameters import request
 from gpuvec.engine.policies import explaining_policy
-from gpuvec.engine.rollouts import Length
+from gpuvec.engine.shape import WARP, shape
 from gpuvec.engine.signature import layout
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
@@ -33,12 +34,12 @@ class SimulatorKernels:
     """The kernels of an env in the simulator; the same calls as `launch.CudaKernels`."""
 
     def __init__(self, env: Environment, num_envs: int) -> None:
-        from gpuvec.engine import cuda, kernels
+        from gpuvec.engine import cuda
 
         if not cuda.SIMULATED:
             raise DeviceError('device="simulator" needs NUMBA_ENABLE_CUDASIM=1 in the environment before Python starts.')
         self._env, self._num_envs, self._cuda = env, num_envs, cuda.cuda
-        self._mapping = kernels.shape(env, num_envs)
+        self._mapping = shape(env, num_envs, WARP)
         self.split = self._mapping.split
         self.blocks = -(-num_envs // self._mapping.envs)
 

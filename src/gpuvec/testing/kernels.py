@@ -10,7 +10,8 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine import cuda
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.dialect import explaining
-from gpuvec.engine.kernels import kernels, shape
+from gpuvec.engine.kernels import kernels
+from gpuvec.engine.shape import shape
 from gpuvec.engine.signature import signature
 from gpuvec.spec import Environment
 from gpuvec.testing.runs import stepping

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.batch import Buffer
-from gpuvec.engine.policies import GIVEN, RANDOM, stored_as, unbounded
+from gpuvec.engine.choice import GIVEN, RANDOM, stored_as, unbounded
 from gpuvec.spec import Cooperative
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.outputs import OutputBuffers, Outputs

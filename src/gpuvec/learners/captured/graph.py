@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 
 import torch
 
+from gpuvec.engine.collection import put_off
 from gpuvec.errors import StaleGraphError
 
 WARM_UPS = 2  # the first call compiles kernels and creates library handles, the second finds them there
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Collects garbage before and none within: to free a graph or a kernel is what the driver forbids while it captures."""
-    gc.collect()
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 def capture(
@@ -43,7 +30,8 @@ def capture(
     Raises:
         StaleGraphError: in a replay, when kernels were rebuilt since the capture.
     """
-    with torch.cuda.device(device), _nothing_collected():
+    gc.collect()  # garbage goes before and none within: to free a graph or a kernel is what the driver forbids meanwhile
+    with torch.cuda.device(device), put_off():
         ahead = torch.cuda.Stream()
         ahead.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(ahead):

@@ -1,0 +1,146 @@
+"""Machine code on disk, so that a process whose kernels were compiled before needs no compiler.
+
+What is read here runs on the GPU. So the folder belongs to the user of this process, and nobody else may look into it or write
+there; one that others can reach is left alone. `GPUVEC_CACHE` names another folder, or is "off".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import get_ident
+from typing import NamedTuple
+
+from gpuvec.engine.fingerprint import Untold
+from gpuvec.engine.shape import Blocks
+
+SWITCH = "GPUVEC_CACHE"
+LIMIT = 256 << 20  # bytes of all files; beyond, those go that were written longest ago
+DIGEST = hashlib.sha256().digest_size
+
+
+class Cubin(NamedTuple):
+    """A kernel as it is loaded and launched."""
+
+    code: bytes
+    name: str
+    threads: int  # per block
+    blocks: Blocks
+
+
+def kept(key: Callable[[], str], make: Callable[[], list[Cubin]]) -> list[Cubin]:
+    """What is on disk under `key()`, or else what `make()` gives, which is put there.
+
+    A key that raises `Untold`, and a folder that cannot be used, mean that nothing is kept.
+    """
+    place = folder()
+    if place is None:
+        return make()
+    try:
+        name = key()
+    except Untold:
+        return make()
+    with _opened(place) as handle:
+        found = None if handle is None else _read(handle, name)
+    if found is not None:
+        return found
+    made = make()
+    with _opened(place) as handle:
+        if handle is not None:
+            with suppress(OSError):  # a full or read-only disk costs the next process a compilation
+                _write(handle, name, made)
+                _prune(handle, LIMIT)
+    return made
+
+
+def folder() -> Path | None:
+    """Where the files are; None if there shall be none, or the system does not tell users apart."""
+    named = os.environ.get(SWITCH, "")
+    if named == "off" or not hasattr(os, "geteuid"):
+        return None
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuvec"
+
+
+@contextmanager
+def _opened(place: Path) -> Iterator[int | None]:
+    """A descriptor of the folder, which is made if it is missing: whoever renames things meanwhile changes nothing. None if
+    there is none to use.
+    """
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            place.mkdir(mode=0o700)
+        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # no home, a read-only one, a link
+        yield None
+        return
+    try:
+        found = os.fstat(handle)
+        own = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077 == 0
+        if not own:
+            warnings.warn(
+                f"{place} is open to other users, so no machine code is kept in it: `chmod 700` it if it is yours, or set "
+                f'{SWITCH} to another folder, or to "off".',
+                stacklevel=2,
+            )
+        yield handle if own else None
+    finally:
+        os.close(handle)
+
+
+def _read(handle: int, name: str) -> list[Cubin] | None:
+    """None if it is not there, or not whole."""
+    try:
+        with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle), "rb") as file:
+            digest, content = file.read(DIGEST), file.read()
+    except OSError:
+        return None
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    head, _, codes = content.partition(b"\n")
+    found, at = [], 0
+    for entry in json.loads(head):
+        size = entry["size"]
+        found.append(Cubin(codes[at : at + size], entry["name"], entry["threads"], Blocks(*entry["blocks"])))
+        at += size
+    return found
+
+
+def _write(handle: int, name: str, cubins: Iterable[Cubin]) -> None:
+    """All of it or nothing: under another name first."""
+    cubins = list(cubins)
+    head = [{"size": len(c.code), "name": c.name, "threads": c.threads, "blocks": c.blocks} for c in cubins]
+    content = json.dumps(head).encode() + b"\n" + b"".join(c.code for c in cubins)
+    other = f".{name}.{os.getpid()}.{get_ident()}"
+    try:
+        with os.fdopen(os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=handle), "wb") as file:
+            file.write(hashlib.sha256(content).digest() + content)
+        os.replace(other, name, src_dir_fd=handle, dst_dir_fd=handle)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(other, dir_fd=handle)
+        raise
+
+
+def _prune(handle: int, limit: int) -> None:
+    """Deletes the oldest files until the others take no more than `limit` bytes."""
+    files = []
+    for name in os.listdir(handle):
+        with suppress(OSError):  # another process deleted it
+            found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+            files.append((found.st_mtime, name, found.st_size))
+    total = sum(size for _, _, size in files)
+    for _, name, size in sorted(files):
+        if total <= limit:
+            return
+        with suppress(OSError):
+            os.unlink(name, dir_fd=handle)
+        total -= size
