@@ -299,6 +299,8 @@ def test_a_process_that_finds_its_kernels_needs_no_compiler(name, place):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["CartPole-v1", "TagContinuous-v0"])
 def test_found_kernels_do_what_made_ones_do(gpu, name, place, monkeypatch):
+    import cupy
+
     from gpuvec.engine import cuda, launch
 
     def compiled(*given, **named):
@@ -311,7 +313,7 @@ def test_found_kernels_do_what_made_ones_do(gpu, name, place, monkeypatch):
         env.action_space.seed(1)
         rows = [env.reset(seed=3)[0].get()]
         for _ in range(5):
-            obs, reward, *_ = env.step(env.action_space.sample())
+            obs, reward, *_ = env.step(cupy.asarray(env.action_space.sample()))
             rows += [obs.get(), reward.get()]
         played.append(rows)
         monkeypatch.setattr(cuda, "intermediate", compiled)
