@@ -38,6 +38,8 @@ class Options:
     """`check(p)`: raises ValueError, naming given and allowed, for parameters that make no sense together."""
     draw: Callable[[Any, Any], NDArray[np.uint8]] | None = None
     """`draw(s, p) -> (H, W, 3) uint8`: a picture of one state, drawn on the host."""
+    cuda_c: str | None = None
+    """A file in CUDA C++ beside the module, with functions for `backend="cuda-c"` in place of those in Python."""
     render_fps: int = 30
     """Pictures per second at which `draw` looks natural."""
 

@@ -38,6 +38,7 @@ class Variant(NamedTuple):
     reward: str = "agents"  # of a cooperative env: one for each agent, their "sum", or that of one role
     pool: tuple[str, ...] = ()  # fields of the state that resets take from the reset pool
     action_dtype: Any = np.int32
+    cuda_c: bool = False  # with the author's functions in CUDA C++
 
 
 class Buffer(NamedTuple):

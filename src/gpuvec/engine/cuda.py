@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
@@ -167,15 +167,66 @@ def external(function: Any, arguments: str, name: str, cc: tuple[int, int]) -> b
     return bytes(code)
 
 
-def link(ltoir: Any, cc: tuple[int, int], logged: bool = False) -> Binary:
-    """LTO-IR of one kernel as machine code for compute capability `cc`; if `logged`, anew, as one from the cache has no log."""
+def foreign(symbol: str, gives: Sequence[Any]) -> Any:
+    """`call(groups)`, an intrinsic for composed code that calls the C function `symbol`.
+
+    Of `groups`, a tuple, each number is an argument, and each tuple one that is the address of a structure of its members; an
+    array is the address of its first element. Results, of NumPy types `gives`, are members of a last structure that the function
+    writes, and come as a tuple.
+    """
+    from llvmlite import ir
+    from numba.cuda import cgutils, extending, types
+    from numba.cuda.np.numpy_support import from_dtype
+
+    kinds = [from_dtype(np.dtype(kind)) for kind in gives]
+    byte, number = ir.IntType(8), ir.IntType(32)
+    held = {types.float32: ir.FloatType(), types.int32: number, types.uint32: number, types.boolean: byte}
+
+    @extending.intrinsic
+    def call(typingctx: Any, groups: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            def structure(members: Sequence[Any]) -> Any:
+                return cgutils.alloca_once(builder, ir.LiteralStructType(members or [byte]))
+
+            def stored(kind: Any, value: Any) -> Any:
+                if isinstance(kind, types.Array):
+                    return builder.bitcast(context.make_array(kind)(context, builder, value).data, byte.as_pointer())
+                return builder.zext(value, byte) if kind == types.boolean and value.type.width < 8 else value
+
+            given = []
+            for kind, value in zip(sig.args[0].types, cgutils.unpack_tuple(builder, args[0]), strict=True):
+                if not isinstance(kind, types.BaseTuple):
+                    given.append(value)
+                    continue
+                parts = [stored(k, v) for k, v in zip(kind.types, cgutils.unpack_tuple(builder, value), strict=True)]
+                place = structure([part.type for part in parts])
+                for k, part in enumerate(parts):
+                    builder.store(part, builder.gep(place, [number(0), number(k)]))
+                given.append(builder.bitcast(place, byte.as_pointer()))
+            out = structure([held[kind] for kind in kinds])
+            given += [builder.bitcast(out, byte.as_pointer())] if kinds else []
+            made = ir.FunctionType(ir.VoidType(), [value.type for value in given])
+            builder.call(cgutils.get_or_insert_function(builder.module, made, symbol), given)
+            found = [builder.load(builder.gep(out, [number(0), number(k)])) for k in range(len(kinds))]
+            found = [builder.icmp_unsigned("!=", v, byte(0)) if k == types.boolean else v for k, v in zip(kinds, found, strict=True)]
+            return context.make_tuple(builder, sig.return_type, found)
+
+        return types.Tuple(kinds)(groups), codegen
+
+    return call
+
+
+def link(ltoir: Any, cc: tuple[int, int], logged: bool = False, others: Sequence[bytes] = ()) -> Binary:
+    """LTO-IR of one kernel, with that of functions which it calls, as machine code for compute capability `cc`; if `logged`,
+    anew, as one from the cache has no log.
+    """
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=logged, no_cache=logged)
-    linker = Linker(ObjectCode.from_ltoir(bytes(ltoir)), options=options)
+    linker = Linker(*map(ObjectCode.from_ltoir, (bytes(ltoir), *others)), options=options)
     cubin = bytes(linker.link("cubin").code)
-    name = re.search(rb"\.text\.(\w+)", cubin)
-    assert name is not None, "a cubin holds the section of its kernel"
+    name = re.search(rb"\.nv\.constant0\.(\w+)", cubin)
+    assert name is not None, "a cubin holds the section of its kernel's arguments"
     return Binary(cubin, name[1].decode(), linker.get_info_log())
 
 

@@ -84,6 +84,11 @@ def _device(function: Any, callers: tuple[Any, ...]) -> Any:
     return _compiled[function]
 
 
+def author(function: Any) -> Any:
+    """The author's function in Python: `function` itself, unless it stands for one that is written in CUDA C++."""
+    return getattr(function, "author", function)
+
+
 def constants(params: P) -> P:
     """`params` with every float as float32 and every int as int32: what a kernel freezes."""
 

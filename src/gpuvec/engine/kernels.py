@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit, typeof
 
 from gpuvec.engine import cuda as target
+from gpuvec.engine import cuda_c
 from gpuvec.engine.agents.cooperative import Program
 from gpuvec.engine.agents.cooperative import compose as compose_many
 from gpuvec.engine.agents.mapping import Mapping
@@ -29,6 +30,7 @@ from gpuvec.engine.rollouts import compose as compose_rollout
 from gpuvec.engine.shape import THREADS, WARP, Blocks, Rows
 from gpuvec.engine.signature import Crowd, layout, signature
 from gpuvec.engine.single import compose as compose_one
+from gpuvec.engine.twin import Source, twin
 from gpuvec.spec import Cooperative, Environment, Single
 
 u32 = np.uint32
@@ -49,12 +51,14 @@ class Kernel(NamedTuple):
     blocks: Blocks
     resident: int = 1  # blocks for which a multiprocessor should have registers
     spare: int = 0  # bytes of registers that each thread may spill for that
+    source: Source | None = None  # what it is linked with
 
     def binary(self, cc: tuple[int, int]) -> target.Binary:
         """Its machine code for compute capability `cc`; where more would spill, for fewer blocks, or for but one."""
+        others = (cuda_c.intermediate(self.source, cc),) if self.source else ()
         for resident in (self.resident, max(1, self.resident * 3 // 4), 1):
             code = target.intermediate(self.body, self.signature, cc, "ltoir", self.threads, resident)
-            linked = target.link(code, cc, logged=resident > 1)
+            linked = target.link(code, cc, resident > 1, others)
             if resident == 1 or linked.spilled <= self.spare:
                 break
         return linked
@@ -73,11 +77,14 @@ def kernels(env: Environment, variant: Variant, given: Mapping | Rows | None, pl
     else:
         asked = (None, ()) if played else (request(env), request_dtypes(env))
         signed = target.kernel_signature(layout(env, variant, given.split).batch, *asked)
+    env, source = _written(env, variant)
     if isinstance(env, Single):
         assert isinstance(given, Rows), "of a Single"
-        return (_rowwise(_one(env, variant, given.envs)[1 if played else 0], signed, given.envs),)
-    assert isinstance(given, Mapping), "of a Cooperative"
-    return tuple(kernel._replace(signature=signed) for kernel in _many(env, variant, given, played))
+        found = [_rowwise(_one(env, variant, given.envs)[1 if played else 0], signed, given.envs)]
+    else:
+        assert isinstance(given, Mapping), "of a Cooperative"
+        found = _many(env, variant, given, played)
+    return tuple(kernel._replace(signature=signed, source=source) for kernel in found)
 
 
 def rollout(env: Environment, variant: Variant, policy: Any, given: Mapping | Rows) -> Kernel:
@@ -88,7 +95,14 @@ def rollout(env: Environment, variant: Variant, policy: Any, given: Mapping | Ro
     signed = None if target.SIMULATED else target.kernel_signature(batch, Length, LENGTH_DTYPES)
     # In many envs what waits for a result lets others have their turn, of which there are more with fewer registers.
     resident = 1 if given.few else RESIDENT
-    return _rowwise(_rollout(env, variant, policy, given), signed, given.envs)._replace(resident=resident)
+    env, source = _written(env, variant)
+    kernel = _rowwise(_rollout(env, variant, policy, given), signed, given.envs)
+    return kernel._replace(resident=resident, source=source)
+
+
+def _written(env: Any, variant: Variant) -> tuple[Any, Source | None]:
+    """`env` as its kernels are composed, and what they are linked with."""
+    return twin(env, variant.per_env) if variant.cuda_c else (env, None)
 
 
 def _rowwise(body: Any, signed: Any, threads: int) -> Kernel:

@@ -13,9 +13,11 @@ import numpy as np
 
 from gpuvec.engine import cuda as target
 from gpuvec.engine.batch import Variant
+from gpuvec.engine.cuda_c import intermediate
 from gpuvec.engine.jit import generated
 from gpuvec.engine.signature import Signature, layout, signature
 from gpuvec.engine.single import game
+from gpuvec.engine.twin import twin
 from gpuvec.random import Key
 from gpuvec.spec import Single
 
@@ -31,9 +33,12 @@ class Linked(NamedTuple):
 @lru_cache(maxsize=8)
 def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
     """`game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`."""
-    s = signature(env)
+    s, code = signature(env), []
     assert isinstance(s, Signature), "of a Single"
     batch = layout(env, variant).batch
+    if variant.cuda_c:
+        env, source = twin(env, variant.per_env)
+        code.append(intermediate(source, cc))
     parts = game(env, variant, target.device_memory(), held=True, chosen=True)
     fields, count = env.state._fields, len(batch._fields)
     kinds = {k: s.others.get(k, np.float32) for k in fields}
@@ -76,7 +81,6 @@ def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
             f"{b}{state}    close(b, e, start, s)\n    return i32(0)\n",
         ),
     }
-    code = []
     for name, (arguments, names, body) in sources.items():
         function = generated(name, f"def {name}({names}):\n{body}", **scope)
         code.append(target.external(function, arguments, name, cc))

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.batch import SCALARS, Actions, Buffer, Layout, Variant, actions, asked, clockwork, features, pooled
+from gpuvec.engine.jit import author
 from gpuvec.engine.parameters import known
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Bools, Cooperative, Environment, Floats, Ints, Nearest, Perception, Single, Time
@@ -172,8 +173,8 @@ def widths(env: Cooperative, crowd: Crowd) -> tuple[int, int]:
     zeros = {k: np.zeros(b.shape, b.dtype) for k, b in crowd.arrays.items()}
     s = env.state(**{k: zeros[k] if k in zeros else crowd.scalars[k](0) for k in env.state._fields})
     with np.errstate(all="ignore"):
-        own = len(perception.observe(0, s, Time(0, 1), p))
-        seen = len(perception.see(0, 0, s, Time(0, 1), p)) if perception.see is not None and perception.slots else 0
+        own = len(author(perception.observe)(0, s, Time(0, 1), p))
+        seen = len(author(perception.see)(0, 0, s, Time(0, 1), p)) if perception.see is not None and perception.slots else 0
     if seen * perception.slots + own != crowd.features:
         raise AuthoringError(
             f"an observation has {perception.slots} slots of {seen} features and {own} own features, "

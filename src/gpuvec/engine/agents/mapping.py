@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuvec.engine.agents.metric import Metric, metric
 from gpuvec.engine.batch import Buffer
+from gpuvec.engine.jit import author
 from gpuvec.engine.signature import Crowd
 
 SMALL, FEW = 16, 40_000  # agents of an env, and of all envs, up to which features go straight to their places
@@ -46,7 +47,7 @@ def cells(crowd: Crowd, room: int | None = None) -> tuple[Metric, int] | None:
     (agents,), look = crowd.agents, crowd.search
     if look is None or agents < CROWDED:
         return None
-    known = metric(look.distance, (*crowd.arrays, *crowd.scalars))
+    known = metric(author(look.distance), (*crowd.arrays, *crowd.scalars))
     if known is None or any(crowd.arrays.get(field) != Buffer(np.float32, crowd.agents) for field in known.fields):
         return None
     places = crowd.arrays[look.field].shape[1]
