@@ -133,6 +133,7 @@ ENV = Single(
     reward_threshold=-100.0,
     reset_options=("low", "high"),
     check=check,
+    cuda_c="acrobot.cu",
     draw=pictures.acrobot,
     render_fps=15,
 )

@@ -78,5 +78,6 @@ ENV = Single(
     reward_threshold=90.0,
     reset_options=("low", "high"),
     check=check,
+    cuda_c="continuous_mountain_car.cu",
     draw=pictures.mountain_car,
 )

@@ -76,5 +76,6 @@ ENV = Single(
     reward_threshold=-110.0,
     reset_options=("low", "high"),
     check=check,
+    cuda_c="mountain_car.cu",
     draw=pictures.mountain_car,
 )

@@ -75,5 +75,6 @@ ENV = Single(
     max_episode_steps=200,
     reset_options=("x_init", "y_init"),
     check=check,
+    cuda_c="pendulum.cu",
     draw=pictures.pendulum,
 )

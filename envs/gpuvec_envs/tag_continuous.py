@@ -281,6 +281,7 @@ ENV = Cooperative(
     ),
     max_episode_steps=100,
     check=check,
+    cuda_c="tag_continuous.cu",
     draw=pictures.tag_continuous,
     render_fps=10,
 )

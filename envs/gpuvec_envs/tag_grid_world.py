@@ -153,6 +153,7 @@ ENV = Cooperative(
     structural=("num_taggers", "use_full_observation"),
     max_episode_steps=100,
     check=check,
+    cuda_c="tag_grid_world.cu",
     draw=pictures.tag_grid_world,
     render_fps=8,
 )

@@ -36,8 +36,8 @@ def check(
 
     Args:
         env: its id, such as gpuvec/CartPole-v1, or CartPole-v1 for one of gpuvec's own; module:id imports the module first.
-        backends: names with commas between: cpu, sim (Numba's CUDA simulator), numba (a GPU). By default all that this machine
-            has. The others are compared with cpu, whether it is named or not.
+        backends: names with commas between: cpu, sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with what
+            the environment has in CUDA C++). By default all that there are. The others are compared with cpu, named or not.
         num_envs: how many play; by default 4096 agents in all, in the simulator 33.
         episodes: of each environment, in each mode.
         max_episode_steps: the limit of an episode; by default the environment's own, in the simulator 3.
@@ -56,7 +56,7 @@ def check(
             raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}.")
         spec = specified(env)
         declared = resolve(spec.id, given)
-        asked, left_out = chosen([name for name in backends.split(",") if name])
+        asked, left_out = chosen([name for name in backends.split(",") if name], declared)
     except (GpuvecError, gym.error.Error, ImportError, TypeError, ValueError) as error:
         print(f"gpuvec check: {error}", file=sys.stderr)
         return 2

@@ -1,6 +1,10 @@
 // What functions in CUDA C++ may call: the same as gpuvec.random, gpuvec.angles and gpuvec.fractions, and tuples of numbers.
 #pragma once
 
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
 template <int N> struct Floats { float at[N]; __device__ float operator[](int k) const { return at[k]; } };
 template <int N> struct Ints { int at[N]; __device__ int operator[](int k) const { return at[k]; } };
 

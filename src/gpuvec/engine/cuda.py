@@ -171,8 +171,8 @@ def foreign(symbol: str, gives: Sequence[Any]) -> Any:
     """`call(groups)`, an intrinsic for composed code that calls the C function `symbol`.
 
     Of `groups`, a tuple, each number is an argument, and each tuple one that is the address of a structure of its members; an
-    array is the address of its first element. Results, of NumPy types `gives`, are members of a last structure that the function
-    writes, and come as a tuple.
+    array is the address of its first element. Results, of NumPy types `gives`, are members of a last structure, which the
+    function writes, and come as a tuple.
     """
     from llvmlite import ir
     from numba.cuda import cgutils, extending, types
@@ -207,8 +207,10 @@ def foreign(symbol: str, gives: Sequence[Any]) -> Any:
             given += [builder.bitcast(out, byte.as_pointer())] if kinds else []
             made = ir.FunctionType(ir.VoidType(), [value.type for value in given])
             builder.call(cgutils.get_or_insert_function(builder.module, made, symbol), given)
-            found = [builder.load(builder.gep(out, [number(0), number(k)])) for k in range(len(kinds))]
-            found = [builder.icmp_unsigned("!=", v, byte(0)) if k == types.boolean else v for k, v in zip(kinds, found, strict=True)]
+            found = []
+            for k, kind in enumerate(kinds):
+                value = builder.load(builder.gep(out, [number(0), number(k)]))
+                found.append(builder.icmp_unsigned("!=", value, byte(0)) if kind == types.boolean else value)
             return context.make_tuple(builder, sig.return_type, found)
 
         return types.Tuple(kinds)(groups), codegen

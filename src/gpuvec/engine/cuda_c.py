@@ -19,7 +19,7 @@ from gpuvec.engine.cuda import Binary
 from gpuvec.engine.device import Device
 from gpuvec.engine.early import configuration, possible
 from gpuvec.engine.launch import checked, function_on
-from gpuvec.engine.twin import Source
+from gpuvec.engine.source import Source
 from gpuvec.errors import AuthoringError, DeviceError
 
 FORMATS = {"i64": "q", "u64": "Q", "double": "d"}  # of `struct`; all else are addresses
@@ -59,12 +59,17 @@ def intermediate(source: Source, cc: tuple[int, int]) -> bytes:
     from cuda.core import Program, ProgramOptions
 
     options = ProgramOptions(
-        name=str(source.file), arch=f"sm_{cc[0]}{cc[1]}", std="c++17", include_path=str(source.file.parent), link_time_optimization=True
+        name=str(source.file),
+        arch=f"sm_{cc[0]}{cc[1]}",
+        std="c++17",
+        include_path=str(source.file.parent),
+        link_time_optimization=True,
     )
     try:
         return bytes(Program(source.text, "c++", options).compile("ltoir").code)
     except Exception as error:
-        raise AuthoringError(f"{source.file} does not compile:\n{error}") from error
+        said = str(error).partition("compilation log:")[2].strip("\0\n ") or str(error)
+        raise AuthoringError(f"{source.file} does not compile:\n{said}") from error
 
 
 @lru_cache(maxsize=64)

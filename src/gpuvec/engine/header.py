@@ -1,7 +1,7 @@
 """What an author's file in CUDA C++ is compiled with: the environment's types before it, and after it what kernels call.
 
-Types are named as in Python: `State`, `Params`, `Key`, `Time`, and `Action`. A state of one agent is a structure of numbers; one
-of many agents has an address for each field with elements, of its env. Parameters that are the same for all are constants.
+Types are named as in Python: `State`, `Params`, `Key`, `Time`, and `Action`. A state of one agent is a structure of numbers;
+one of many agents has an address for each field with elements. Parameters that are the same for all envs are constants.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ class Prototype(NamedTuple):
 
 def header(env: Environment, s: Signature | Crowd, running: Iterable[str]) -> str:
     """What stands before the file; parameters in `running` have their values at run time."""
-    lines = [SHARED.read_text(), f"using Action = {action_type(s.actions)};", f"constexpr int FEATURES = {s.features};"]
+    sizes = f"FEATURES = {s.features}" + (
+        f", AGENTS = {s.agents[0]}, SLOTS = {s.perception.slots}" if isinstance(s, Crowd) else ""
+    )
+    lines = [SHARED.read_text(), f"[[maybe_unused]] constexpr int {sizes};", f"using Action = {action_type(s.actions)};"]
     if isinstance(s, Crowd):
-        lines += [f"constexpr int AGENTS = {s.agents[0]}, SLOTS = {s.perception.slots};"]
-        fields = [(f"{pointer(k, s.arrays[k])};" if k in s.arrays else f"{TYPES[s.scalars[k]]} {k};") for k in env.state._fields]
+        fields = [f"{pointer(k, s.arrays[k]) if k in s.arrays else f'{TYPES[s.scalars[k]]} {k}'};" for k in env.state._fields]
     else:
         fields = [f"{TYPES[s.others.get(k, np.float32)]} {k};" for k in env.state._fields]
     lines.append(f"struct State {{ {' '.join(fields)} }};")
@@ -96,7 +98,7 @@ def literal(name: str, value: Any) -> str:
         return f"int {name} = {int(value)}" if value > np.iinfo(np.int32).min else f"int {name} = {int(value) + 1} - 1"
     x = float(value)
     if np.isnan(x):
-        return f"float {name} = __builtin_nanf(\"\")"
+        return f'float {name} = __builtin_nanf("")'
     if np.isinf(x):
         return f"float {name} = {'-' if x < 0 else ''}__builtin_huge_valf()"
     return f"float {name} = {x.hex()}f"

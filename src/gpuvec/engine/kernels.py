@@ -30,7 +30,8 @@ from gpuvec.engine.rollouts import compose as compose_rollout
 from gpuvec.engine.shape import THREADS, WARP, Blocks, Rows
 from gpuvec.engine.signature import Crowd, layout, signature
 from gpuvec.engine.single import compose as compose_one
-from gpuvec.engine.twin import Source, twin
+from gpuvec.engine.source import Source
+from gpuvec.engine.twin import twin
 from gpuvec.spec import Cooperative, Environment, Single
 
 u32 = np.uint32

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine import early
+from gpuvec.engine import early, header
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.choice import Length
@@ -23,6 +23,7 @@ from gpuvec.engine.fingerprint import fingerprint
 from gpuvec.engine.parameters import request_dtypes
 from gpuvec.engine.shape import Rows, shape
 from gpuvec.engine.signature import layout
+from gpuvec.engine.source import file_of
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 
@@ -36,7 +37,7 @@ def _cubins(env: Environment, variant: Variant, given: Mapping | Rows, played: b
 
         return [kernel.cubin(cc) for kernel in kernels.kernels(env, variant, given, played)]
 
-    return kept(partial(fingerprint, env, variant, given, played, cc), make)
+    return kept(lambda: fingerprint(env, variant, given, played, cc, _written(env, variant)), make)
 
 
 @lru_cache(maxsize=64)
@@ -50,7 +51,12 @@ def _rollout_cubins(env: Environment, variant: Variant, policy: Any, given: Mapp
         with explaining_policy(env, policy):
             return [kernels.rollout(env, variant, policy, given).cubin(cc)]
 
-    return kept(partial(fingerprint, env, variant, policy, given, cc), make)
+    return kept(lambda: fingerprint(env, variant, policy, given, cc, _written(env, variant)), make)
+
+
+def _written(env: Environment, variant: Variant) -> str:
+    """What kernels are made from beside Python."""
+    return file_of(env).read_text() + header.SHARED.read_text() if variant.cuda_c else ""
 
 
 def function_on(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""An environment whose functions are an author's in CUDA C++, in place of those in Python that kernels are composed of (design/0024).
+"""An environment for kernels whose functions are an author's in CUDA C++, in place of those in Python (design/0024).
 
 A function that the file has is replaced by one of the same arguments and results, which hands them to C++: the linker puts that
 in its place. What the file does not have stays Python.
@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from gpuvec.engine.header import Prototype, calls, header
 from gpuvec.engine.jit import generated
 from gpuvec.engine.parameters import known
 from gpuvec.engine.signature import Crowd, Signature, signature, widths
+from gpuvec.engine.source import Source, file_of
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Cooperative, Environment, Nearest, Perception, Reduction, Single
 
@@ -30,42 +31,11 @@ CASTS = {np.float32: "f32", np.int32: "i32", np.bool_: "bool"}
 KEY = "u32(key.seed), u32(key.seed_high), u32(key.row), u32(key.episode), i32(key.step)"
 
 
-class Source(NamedTuple):
-    """A file in CUDA C++ with what it is compiled with."""
-
-    file: Path
-    before: str
-    after: str
-
-    @property
-    def text(self) -> str:
-        """All of it; the compiler counts lines as the file has them."""
-        return f'{self.before}#line 1 "{self.file}"\n{self.file.read_text()}\n{self.after}'
-
-
 class Twin(NamedTuple):
     """An environment for kernels, and the source that they are linked with."""
 
     env: Any
     source: Source
-
-
-def file_of(env: Environment) -> Path:
-    """Its file in CUDA C++, beside the module of its functions.
-
-    Raises:
-        AuthoringError: it has none.
-    """
-    module = env.reset.__module__
-    if env.cuda_c is None:
-        raise AuthoringError(
-            f'the environment of {module} has no functions in CUDA C++: name their file, as in Single(..., cuda_c="name.cu"), or '
-            'choose backend="numba".'
-        )
-    place = Path(getattr(sys.modules.get(module), "__file__", None) or ".").parent / env.cuda_c
-    if not place.is_file():
-        raise AuthoringError(f"cuda_c of the environment of {module} is {env.cuda_c!r}: there is no file {place}.")
-    return place
 
 
 @lru_cache(maxsize=16)
@@ -78,7 +48,7 @@ def twin(env: Environment, per_env: tuple[str, ...]) -> Twin:
     file, s = file_of(env), signature(env)
     running = (*per_env, *env.reset_options)
     own = _of_one(env, s) if isinstance(env, Single) else _of_many(env, s)
-    lines = _defined(file.read_text(), file, {f.name for f in own.values()})
+    lines = _defined(file, {f.name for f in own.values()}, vars(sys.modules[env.reset.__module__]))
     bridge = _Bridge(env, s, running)
     made = {author: bridge.function(author, f) for author, f in own.items() if f.name in lines}
     found = {f.name: (f, lines[f.name]) for f in own.values() if f.name in lines}
@@ -123,22 +93,28 @@ def _of_many(env: Cooperative, s: Signature | Crowd) -> dict[Callable[..., Any],
     return found
 
 
-def _defined(text: str, file: Path, names: set[str]) -> dict[str, int]:
+def _defined(file: Path, names: set[str], module: Collection[str]) -> dict[str, int]:
     """{name: line} of the environment's functions that the file defines.
 
     Raises:
-        AuthoringError: there is none, or one that is none of them and that nothing calls.
+        AuthoringError: there is none, or one that nothing calls and that the module does not have (of its functions others may
+            be called with other parameters).
     """
+    text = file.read_text()
     code = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
+    has = ", ".join(sorted(names))
     found = {name: code.count("\n", 0, at) + 1 for name, at in _definitions(code)}
     for name, line in found.items():
-        if name not in names and len(re.findall(rf"\b{name}\b", code)) == 1:
+        if name not in names and name not in module and len(re.findall(rf"\b{name}\b", code)) == 1:
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
             meant = f"; did you mean {near[0]}?" if near else ""
-            has = ", ".join(sorted(names))
-            raise fault_at(file, line, f"nothing calls {name}, and it is no function of the environment, which has {has}{meant}")
+            raise fault_at(
+                file, line, f"nothing calls {name}, and it is no function of the environment, which has {has}{meant}"
+            )
     if not names & found.keys():
-        raise AuthoringError(f"{file} defines none of the environment's functions, as __device__ ones: {', '.join(sorted(names))}.")
+        raise AuthoringError(
+            f"{file} defines none of the environment's functions, as __device__ ones: {', '.join(sorted(names))}."
+        )
     return {name: line for name, line in found.items() if name in names}
 
 
@@ -161,7 +137,9 @@ class _Bridge:
         tables = [k for k, x in known(env)._asdict().items() if isinstance(x, np.ndarray)]
         kinds = {k: CASTS[{float: np.float32, int: np.int32, bool: np.bool_}[type(getattr(env.params, k))]] for k in running}
         # In the order of the structure's members.
-        self.params = [f"p.{k}" if k in tables else f"{kinds[k]}(p.{k})" for k in known(env)._fields if k in (*tables, *running)]
+        self.params = [
+            f"p.{k}" if k in tables else f"{kinds[k]}(p.{k})" for k in known(env)._fields if k in (*tables, *running)
+        ]
         if isinstance(s, Crowd):
             self.state = [f"s.{k}" if k in s.arrays else f"{CASTS[s.scalars[k]]}(s.{k})" for k in env.state._fields]
         else:
@@ -182,7 +160,7 @@ class _Bridge:
     def _results(self, gives: str) -> tuple[list[Any], str]:
         """(the types that C++ gives back, in order, and what Python makes of them, r being a tuple of these)."""
         if gives == "void":
-            return [], "None"
+            return [], ""
         if gives in ("float", "bool"):
             return [np.float32 if gives == "float" else np.bool_], "r[0]"
         if gives.startswith("Floats"):
@@ -199,10 +177,13 @@ class _Bridge:
         """In place of the author's function."""
         names, groups = zip(*map(self._groups, f.parameters), strict=True)
         types, result = self._results(f.gives)
-        source = f"def {f.name}({', '.join(names)}):\n    r = call(({', '.join(groups)},))\n    return {result}\n"
+        source = f"def {f.name}({', '.join(names)}):\n"
+        source += f"    {'r = ' if types else ''}call(({', '.join(groups)},))\n" + (f"    return {result}\n" if types else "")
         scope = {"call": target.foreign(f.symbol, types), "State": self.env.state}
         scope |= {"f32": np.float32, "i32": np.int32, "u32": np.uint32, "bool": bool}
-        made = generated(f.name, source if types else source.replace("r = call", "call").replace("    return None\n", ""), **scope)
+        made = generated(
+            f.name, source if types else source.replace("r = call", "call").replace("    return None\n", ""), **scope
+        )
         made.author = author
         return made
 

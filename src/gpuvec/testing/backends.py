@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gpuvec.engine.device import device
-from gpuvec.errors import DeviceError, MissingExtraError
+from gpuvec.engine.source import file_of
+from gpuvec.errors import AuthoringError, DeviceError, MissingExtraError
+from gpuvec.spec import Environment
 
 AGENTS = 4096  # environments times agents that play unless it is said how many
 
@@ -16,7 +18,7 @@ class Backend(NamedTuple):
 
     name: str
     options: dict[str, Any]  # keyword arguments of `make_vec`
-    missing: Callable[[], str]  # why this machine does not have it; "" if it does
+    missing: Callable[[Environment], str]  # why this machine, or the environment, does not have it; "" if it does
     simulated: bool = False  # whether its process must have Numba's CUDA simulator switched on before Numba is imported
     agents: int = AGENTS
     episode: int | None = None  # steps of an episode unless it is said how many; None for as many as the environment has
@@ -27,16 +29,24 @@ class Backend(NamedTuple):
         return {"NUMBA_ENABLE_CUDASIM": "1" if self.simulated else "0"}
 
 
-def _nothing() -> str:
+def _nothing(env: Environment) -> str:
     return ""
 
 
-def _gpu() -> str:
+def _gpu(env: Environment) -> str:
     try:
         device("cuda")
     except (DeviceError, MissingExtraError) as error:
         return str(error)
     return ""
+
+
+def _written(env: Environment) -> str:
+    try:
+        file_of(env)
+    except AuthoringError as error:
+        return str(error)
+    return _gpu(env)
 
 
 CPU = Backend("cpu", {"device": "cpu", "output": "numpy"}, _nothing)
@@ -49,15 +59,18 @@ SIMULATOR = Backend(
     episode=3,
 )
 GPU = Backend("numba", {"device": "cuda", "output": "cupy"}, _gpu)
-BACKENDS = {backend.name: backend for backend in (CPU, SIMULATOR, GPU)}  # the first is what the others are compared with
+CUDA_C = Backend("cuda-c", {**GPU.options, "backend": "cuda-c"}, _written)
+BACKENDS = {
+    backend.name: backend for backend in (CPU, SIMULATOR, GPU, CUDA_C)
+}  # the first is what the others are compared with
 
 
-def chosen(names: Sequence[str]) -> tuple[list[Backend], dict[str, str]]:
-    """(the backends of those names, or all that this machine has; {name: why it is left out}), the CPU being no choice.
+def chosen(names: Sequence[str], env: Environment) -> tuple[list[Backend], dict[str, str]]:
+    """(the backends of those names, or all that `env` has here; {name: why it is left out}), the CPU being no choice.
 
     Raises:
         ValueError: an unknown name, or nothing to compare the CPU with.
-        DeviceError: one that was asked for by name and is missing here.
+        DeviceError: one that was asked for by name and is missing.
     """
     unknown = [name for name in names if name not in BACKENDS]
     if unknown:
@@ -66,7 +79,7 @@ def chosen(names: Sequence[str]) -> tuple[list[Backend], dict[str, str]]:
     if not asked:
         others = ", ".join(name for name in BACKENDS if name != CPU.name)
         raise ValueError(f"{CPU.name} is what others are compared with: name one of {others} too.")
-    left_out = {backend.name: why for backend in asked if (why := backend.missing())}
+    left_out = {backend.name: why for backend in asked if (why := backend.missing(env))}
     if names and left_out:
         raise DeviceError("; ".join(f"backend {name!r} was asked for: {why}" for name, why in left_out.items()))
     return [backend for backend in asked if backend.name not in left_out], left_out

@@ -48,6 +48,7 @@ class VectorEnv(Rollouts):
         max_episode_steps: the limit that truncates an episode; None or -1 for none.
         render_mode: None or "rgb_array".
         per_env: names of parameters that are stored per environment and may be given as a list.
+        backend: "numba", or "cuda-c": on a GPU with those functions that the environment has in CUDA C++.
         reward: of many agents: "agents" for each its own, "sum" or the name of a role for (E,) sums.
         validate: check actions in the kernel. A fault is remembered on the device and raised by `check`, `reset`,
             `get_state`, `render` or `close`. Without it, actions out of range are memory-safe but mean nothing.
@@ -69,6 +70,7 @@ class VectorEnv(Rollouts):
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         per_env: Sequence[str] = (),
+        backend: str = "numba",
         reward: str = "agents",
         validate: bool = False,
         **params: Any,
@@ -98,7 +100,12 @@ class VectorEnv(Rollouts):
         self._device = named_device("cpu" if device == "auto" and output == "numpy" else device)
         self._framework = framework(output, self._device)
         variant = Variant(
-            self.autoreset_mode, self.max_episode_steps, tuple(per_env), validate, parameters.reward_of(reward, self._env)
+            self.autoreset_mode,
+            self.max_episode_steps,
+            tuple(per_env),
+            validate,
+            parameters.reward_of(reward, self._env),
+            cuda_c=parameters.in_cuda_c(backend, self._env, self._device),
         )
         with self._device.current():
             self._sim = Simulation(self._env, variant, self.num_envs, self._device)

@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from gpuvec.engine.device import Device
+from gpuvec.engine.source import file_of
 from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Cooperative, Environment
+
+BACKENDS = ("numba", "cuda-c")
 
 
 def apply(
@@ -98,6 +102,24 @@ def reward_of(reward: str, env: Environment) -> str:
     if reward not in allowed:
         raise ValueError(f"reward must be {' or '.join(map(repr, allowed))} in this environment, got {reward!r}.")
     return reward
+
+
+def in_cuda_c(backend: str, env: Environment, device: Device) -> bool:
+    """Whether functions in CUDA C++ are taken in place of those in Python.
+
+    Raises:
+        ValueError: no such backend, or a device for which there is no CUDA C++.
+        AuthoringError: the environment has none.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be {' or '.join(map(repr, BACKENDS))}, got {backend!r}.")
+    if backend == "cuda-c" and device.kind != "cuda":
+        raise ValueError(
+            f'backend="cuda-c" needs a GPU, and device is {str(device)!r}: choose device="cuda", or backend="numba".'
+        )
+    if backend == "cuda-c":
+        file_of(env)
+    return backend == "cuda-c"
 
 
 def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
