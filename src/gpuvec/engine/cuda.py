@@ -21,6 +21,7 @@ from numba import config
 from gpuvec.engine import early
 from gpuvec.engine.agents.reduction import Tally, host_tally
 from gpuvec.engine.arrays import Arrays, arrays, host_arrays
+from gpuvec.engine.foreign import foreign as of_c
 from gpuvec.engine.memory import Access, host_memory, memory
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
@@ -168,54 +169,11 @@ def external(function: Any, arguments: str, name: str, cc: tuple[int, int]) -> b
 
 
 def foreign(symbol: str, gives: Sequence[Any]) -> Any:
-    """`call(groups)`, an intrinsic for composed code that calls the C function `symbol`.
-
-    Of `groups`, a tuple, each number is an argument, and each tuple one that is the address of a structure of its members; an
-    array is the address of its first element. Results, of NumPy types `gives`, are members of a last structure, which the
-    function writes, and come as a tuple.
-    """
-    from llvmlite import ir
+    """`foreign.foreign` for a GPU."""
     from numba.cuda import cgutils, extending, types
     from numba.cuda.np.numpy_support import from_dtype
 
-    kinds = [from_dtype(np.dtype(kind)) for kind in gives]
-    byte, number = ir.IntType(8), ir.IntType(32)
-    held = {types.float32: ir.FloatType(), types.int32: number, types.uint32: number, types.boolean: byte}
-
-    @extending.intrinsic
-    def call(typingctx: Any, groups: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            def structure(members: Sequence[Any]) -> Any:
-                return cgutils.alloca_once(builder, ir.LiteralStructType(members or [byte]))
-
-            def stored(kind: Any, value: Any) -> Any:
-                if isinstance(kind, types.Array):
-                    return builder.bitcast(context.make_array(kind)(context, builder, value).data, byte.as_pointer())
-                return builder.zext(value, byte) if kind == types.boolean and value.type.width < 8 else value
-
-            given = []
-            for kind, value in zip(sig.args[0].types, cgutils.unpack_tuple(builder, args[0]), strict=True):
-                if not isinstance(kind, types.BaseTuple):
-                    given.append(value)
-                    continue
-                parts = [stored(k, v) for k, v in zip(kind.types, cgutils.unpack_tuple(builder, value), strict=True)]
-                place = structure([part.type for part in parts])
-                for k, part in enumerate(parts):
-                    builder.store(part, builder.gep(place, [number(0), number(k)]))
-                given.append(builder.bitcast(place, byte.as_pointer()))
-            out = structure([held[kind] for kind in kinds])
-            given += [builder.bitcast(out, byte.as_pointer())] if kinds else []
-            made = ir.FunctionType(ir.VoidType(), [value.type for value in given])
-            builder.call(cgutils.get_or_insert_function(builder.module, made, symbol), given)
-            found = []
-            for k, kind in enumerate(kinds):
-                value = builder.load(builder.gep(out, [number(0), number(k)]))
-                found.append(builder.icmp_unsigned("!=", value, byte(0)) if kind == types.boolean else value)
-            return context.make_tuple(builder, sig.return_type, found)
-
-        return types.Tuple(kinds)(groups), codegen
-
-    return call
+    return of_c(extending, types, cgutils, symbol, [from_dtype(np.dtype(kind)) for kind in gives])
 
 
 def link(ltoir: Any, cc: tuple[int, int], logged: bool = False, others: Sequence[bytes] = ()) -> Binary:

@@ -19,8 +19,7 @@ from gpuvec.engine.cuda import Binary
 from gpuvec.engine.device import Device
 from gpuvec.engine.early import configuration, possible
 from gpuvec.engine.launch import checked, function_on
-from gpuvec.engine.source import Source
-from gpuvec.errors import AuthoringError, DeviceError
+from gpuvec.errors import DeviceError
 
 FORMATS = {"i64": "q", "u64": "Q", "double": "d"}  # of `struct`; all else are addresses
 
@@ -47,29 +46,6 @@ class Kernel(NamedTuple):
             f'#line 1 "{self.file.name}"',
         ]
         return "\n".join([*lines, self.file.read_text()])
-
-
-@lru_cache(maxsize=64)
-def intermediate(source: Source, cc: tuple[int, int]) -> bytes:
-    """An author's functions as LTO-IR for compute capability `cc`.
-
-    Raises:
-        AuthoringError: they do not compile; the message has the compiler's own, with the file's lines.
-    """
-    from cuda.core import Program, ProgramOptions
-
-    options = ProgramOptions(
-        name=str(source.file),
-        arch=f"sm_{cc[0]}{cc[1]}",
-        std="c++17",
-        include_path=str(source.file.parent),
-        link_time_optimization=True,
-    )
-    try:
-        return bytes(Program(source.text, "c++", options).compile("ltoir").code)
-    except Exception as error:
-        said = str(error).partition("compilation log:")[2].strip("\0\n ") or str(error)
-        raise AuthoringError(f"{source.file} does not compile:\n{said}") from error
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ one of many agents has an address for each field with elements. Parameters that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,11 +45,6 @@ class Prototype(NamedTuple):
     def text(self) -> str:
         """As an author writes it."""
         return f"{self.gives} {self.name}({', '.join(PARAMETERS[kind][0] for kind in self.parameters)})"
-
-    @property
-    def symbol(self) -> str:
-        """What kernels call."""
-        return f"gpuvec_{self.name}"
 
 
 def header(env: Environment, s: Signature | Crowd, running: Iterable[str]) -> str:
@@ -104,19 +99,21 @@ def literal(name: str, value: Any) -> str:
     return f"float {name} = {x.hex()}f"
 
 
-def calls(file: str, found: Iterable[tuple[Prototype, int]]) -> str:
-    """What stands behind the file: for each function, defined in that line, a look at its type, and what kernels call."""
+def calls(file: Path, found: Mapping[str, tuple[Prototype, int]]) -> str:
+    """What stands behind the file: for each function, {what kernels call it: (it, the line of its definition)}, a look at its
+    type, and a function in C that calls it.
+    """
     lines = [SAME]
-    for f, line in found:
+    for f, line in found.values():
         types = ", ".join(PARAMETERS[kind][0].rpartition(" ")[0] for kind in f.parameters)
         lines.append(f'#line {line} "{file}"')
-        lines.append(f'static_assert(Same<decltype(&{f.name}), {f.gives} (*)({types})>::value, "it is to be `{f.text}`");')
+        lines.append(f'static_assert(Same<decltype(&{f.name}), {f.gives} (*)({types})>::value, "{f.name} is to be: {f.text}");')
     lines.append('#line 1 "what kernels call"')
-    for f, _ in found:
+    for symbol, (f, _) in found.items():
         given = [PARAMETERS[kind] for kind in f.parameters]
         out = [] if f.gives == "void" else [f"{f.gives}* out"]
         sure = "".join(f"__builtin_assume({kind} >= 0); " for kind in f.parameters if kind in ("i", "j"))
         result = "" if f.gives == "void" else "*out = "
-        lines.append(f'extern "C" __device__ void {f.symbol}({", ".join([*(g[2] for g in given), *out])}) {{')
+        lines.append(f'extern "C" __device__ void {symbol}({", ".join([*(g[2] for g in given), *out])}) {{')
         lines.append(f"    {sure}{result}{f.name}({', '.join(g[1] for g in given)});\n}}")
     return "\n".join(lines) + "\n"

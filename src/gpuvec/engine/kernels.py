@@ -13,7 +13,6 @@ import numpy as np
 from numba import njit, typeof
 
 from gpuvec.engine import cuda as target
-from gpuvec.engine import cuda_c
 from gpuvec.engine.agents.cooperative import Program
 from gpuvec.engine.agents.cooperative import compose as compose_many
 from gpuvec.engine.agents.mapping import Mapping
@@ -30,7 +29,7 @@ from gpuvec.engine.rollouts import compose as compose_rollout
 from gpuvec.engine.shape import THREADS, WARP, Blocks, Rows
 from gpuvec.engine.signature import Crowd, layout, signature
 from gpuvec.engine.single import compose as compose_one
-from gpuvec.engine.source import Source
+from gpuvec.engine.source import Source, compiled
 from gpuvec.engine.twin import twin
 from gpuvec.spec import Cooperative, Environment, Single
 
@@ -56,7 +55,7 @@ class Kernel(NamedTuple):
 
     def binary(self, cc: tuple[int, int]) -> target.Binary:
         """Its machine code for compute capability `cc`; where more would spill, for fewer blocks, or for but one."""
-        others = (cuda_c.intermediate(self.source, cc),) if self.source else ()
+        others = (compiled(self.source, cc),) if self.source else ()
         for resident in (self.resident, max(1, self.resident * 3 // 4), 1):
             code = target.intermediate(self.body, self.signature, cc, "ltoir", self.threads, resident)
             linked = target.link(code, cc, resident > 1, others)

@@ -13,10 +13,10 @@ import numpy as np
 
 from gpuvec.engine import cuda as target
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cuda_c import intermediate
 from gpuvec.engine.jit import generated
 from gpuvec.engine.signature import Signature, layout, signature
 from gpuvec.engine.single import game
+from gpuvec.engine.source import compiled
 from gpuvec.engine.twin import twin
 from gpuvec.random import Key
 from gpuvec.spec import Single
@@ -38,7 +38,7 @@ def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
     batch = layout(env, variant).batch
     if variant.cuda_c:
         env, source = twin(env, variant.per_env)
-        code.append(intermediate(source, cc))
+        code.append(compiled(source, cc))
     parts = game(env, variant, target.device_memory(), held=True, chosen=True)
     fields, count = env.state._fields, len(batch._fields)
     kinds = {k: s.others.get(k, np.float32) for k in fields}

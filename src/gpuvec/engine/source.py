@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment
+
+NAMES = {"ltoir": "LTOIR", "ptx": "PTX"}  # of what the compiler makes
 
 
 class Source(NamedTuple):
@@ -39,3 +42,34 @@ def file_of(env: Environment) -> Path:
     if not place.is_file():
         raise AuthoringError(f"cuda_c of the environment of {module} is {env.cuda_c!r}: there is no file {place}.")
     return place
+
+
+@lru_cache(maxsize=64)
+def compiled(source: Source, cc: tuple[int, int], form: str = "ltoir") -> bytes:
+    """Its functions as "ltoir" for compute capability `cc`, or as "ptx" that says of which line each instruction is.
+
+    Raises:
+        AuthoringError: they do not compile; the message has the compiler's own, with the file's lines.
+    """
+    from cuda.bindings import nvrtc
+
+    def called(function: Any, *given: Any) -> Any:
+        status, *rest = function(*given)
+        if status and function is not nvrtc.nvrtcCompileProgram:
+            raise RuntimeError(f"{function.__name__}: {status!r}")
+        return rest[0] if rest else status
+
+    kind, option = ("compute", "-lineinfo") if form == "ptx" else ("sm", "-dlto")
+    options = [f"-arch={kind}_{cc[0]}{cc[1]}", "-std=c++17", "-rdc=true", f"-I{source.file.parent}", option]
+    program = called(nvrtc.nvrtcCreateProgram, source.text.encode(), str(source.file).encode(), 0, [], [])
+    try:
+        refused = called(nvrtc.nvrtcCompileProgram, program, len(options), [option.encode() for option in options])
+        if refused:
+            log = b" " * called(nvrtc.nvrtcGetProgramLogSize, program)
+            called(nvrtc.nvrtcGetProgramLog, program, log)
+            raise AuthoringError(f"{source.file} does not compile:\n{log.decode().strip(chr(0) + ' ' + chr(10))}")
+        made: bytes = b" " * called(getattr(nvrtc, f"nvrtcGet{NAMES[form]}Size"), program)
+        called(getattr(nvrtc, f"nvrtcGet{NAMES[form]}"), program, made)
+        return made
+    finally:
+        called(nvrtc.nvrtcDestroyProgram, program)

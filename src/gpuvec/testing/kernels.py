@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import re
 from itertools import product
 
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine import cuda
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.dialect import explaining
+from gpuvec.engine.dialect import explaining, fault_at
 from gpuvec.engine.kernels import kernels
 from gpuvec.engine.shape import shape
 from gpuvec.engine.signature import signature
+from gpuvec.engine.source import compiled
+from gpuvec.engine.twin import twin
 from gpuvec.spec import Environment
 from gpuvec.testing.runs import stepping
 
@@ -33,11 +36,30 @@ def check_kernels(env: Environment) -> tuple[bool, str]:
             pathfinder.load_nvidia_dynamic_lib(library)
     except (ImportError, RuntimeError) as error:
         return False, f"needs gpuvec[compile]: {str(error).splitlines()[0]}"
-    given, dtype, compiled = shape(env, ENVS), signature(env).actions.dtype, 0
+    given, dtype, made = shape(env, ENVS), signature(env).actions.dtype, 0
     for mode, played in product((AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP), (False, True)):
         variant = Variant(mode, env.max_episode_steps, action_dtype=dtype)
         with explaining(stepping(env) if played else env.reset), cuda.offline((9, 0)):
             for kernel in kernels(env, variant, given, played):
                 kernel.binary((9, 0))
-                compiled += 1
-    return True, f"{compiled} kernels compiled"
+                made += 1
+    if env.cuda_c is None:
+        return True, f"{made} kernels compiled"
+    check_source(env)
+    return True, f"{made} kernels compiled, and {env.cuda_c}"
+
+
+def check_source(env: Environment) -> None:
+    """Compiles the functions of `env` in CUDA C++.
+
+    Raises:
+        AuthoringError: what cannot be compiled, or the line of a float64.
+    """
+    source, place, line = twin(env, ()).source, "", 0
+    ptx = compiled(source, (9, 0), "ptx").decode()
+    files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
+    for text in ptx.splitlines():
+        if found := re.match(r"\s*\.loc\s+(\d+) (\d+)", text):
+            place, line = files[found[1]], int(found[2])
+        elif re.search(r"\.f64\b", text) and place == str(source.file):
+            raise fault_at(source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf")

@@ -115,7 +115,7 @@ def in_cuda_c(backend: str, env: Environment, device: Device) -> bool:
         raise ValueError(f"backend must be {' or '.join(map(repr, BACKENDS))}, got {backend!r}.")
     if backend == "cuda-c" and device.kind != "cuda":
         raise ValueError(
-            f'backend="cuda-c" needs a GPU, and device is {str(device)!r}: choose device="cuda", or backend="numba".'
+            f'backend="cuda-c" needs a GPU, and device is {str(device)!r}: choose device="cuda" or backend="numba".'
         )
     if backend == "cuda-c":
         file_of(env)

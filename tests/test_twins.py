@@ -1,0 +1,294 @@
+"""Functions in CUDA C++: what Python's do, with parts in either language, and errors that name line, rule and remedy."""
+
+import dataclasses
+import re
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from tests.twins import twin_on_cpu
+
+from gpuvec import Key, Single, uniform
+from gpuvec.engine import cuda
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.definitions import defined
+from gpuvec.engine.kernels import kernels, rollout
+from gpuvec.engine.shape import Rows, shape
+from gpuvec.engine.signature import signature
+from gpuvec.engine.source import compiled, file_of
+from gpuvec.engine.twin import twin
+from gpuvec.errors import AuthoringError
+from gpuvec.registration import load_env
+from gpuvec.testing.backends import GPU
+from gpuvec.testing.consistency import Job, compare
+from gpuvec.testing.kernels import check_source
+from gpuvec.vector.env import VectorEnv
+
+ENVS = (
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "TagGridWorld-v0",
+    "TagContinuous-v0",
+)
+CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
+CASES = [
+    *((name, {}) for name in ENVS),
+    ("CartPole-v1", {"sutton_barto_reward": True, "gravity": [1.0, 9.8, 20.0], "per_env": ("gravity",)}),
+    ("TagGridWorld-v0", {"use_full_observation": False, "num_taggers": 3}),
+    ("TagContinuous-v0", {"use_full_observation": False, "observe_self": True, "tagging_distance": 0.3}),
+    ("TagContinuous-v0", {"continuous_actions": True, "num_runners": 3, "edge_hit_penalty": -1.0, "tagging_distance": 0.3}),
+]
+needs_compiler = pytest.mark.compile
+
+
+def environment(name, **params):
+    env = load_env(gym.spec(f"gpuvec/{name}").kwargs["env"])
+    return dataclasses.replace(env, params=env.params._replace(**params))
+
+
+@pytest.mark.parametrize(("name", "params"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x))
+def test_they_do_what_python_does(name, params, tmp_path, monkeypatch):
+    """From the same state in every step, over ends of episodes and starts of others."""
+    per_env = params.get("per_env", ())
+    alike = {k: v for k, v in params.items() if k not in ("per_env", *per_env)}
+    env, rows = environment(name, **alike), {k: params[k] for k in per_env}
+    options = {"device": "cpu", "output": "numpy", "autoreset_mode": "SameStep", "max_episode_steps": 4, "per_env": per_env}
+    theirs = VectorEnv(env, 3, **options, **rows)
+    ours = VectorEnv(twin_on_cpu(env, tmp_path, monkeypatch, per_env), 3, **options, **rows)
+    ours.action_space.seed(0)
+    np.testing.assert_allclose(ours.reset(seed=5)[0], theirs.reset(seed=5)[0], atol=1e-6)
+    ended = 0
+    for _ in range(10):
+        ours.set_state(theirs.get_state())
+        action = ours.action_space.sample()
+        one, other = ours.step(action), theirs.step(action)
+        ended += int(np.sum(one[2] | one[3]))
+        for mine, its in zip(one[:4], other[:4], strict=True):
+            np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(one[2], other[2])
+        np.testing.assert_allclose(one[4]["final_obs"][one[2] | one[3]], other[4]["final_obs"][one[2] | one[3]], atol=1e-5)
+    assert ended >= 6
+
+
+# An environment of the tests' own, whose file is written by each of them.
+
+
+class State(NamedTuple):
+    x: float
+    count: int
+    odd: bool
+
+
+class Params(NamedTuple):
+    size: float = 3.0
+    most: int = 5
+
+
+def reset(key: Key, p: Params) -> State:
+    return State(uniform(key, 0, -p.size, p.size), 0, False)
+
+
+def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool]:
+    x = s.x + (0.5 if action == 1 else -0.5) + uniform(key, 0, -0.1, 0.1)
+    return State(x, s.count + 1, not s.odd), x if s.odd else 0.0, abs(x) > p.size or s.count + 1 >= p.most
+
+
+def observe(s: State, p: Params) -> tuple[float, float]:
+    return s.x, 1.0 if s.odd else 0.0
+
+
+def spaces(p: Params) -> tuple[Box, Discrete]:
+    return Box(-np.inf, np.inf, (2,)), Discrete(2)
+
+
+STEP = """__device__ Step step(State s, Action action, const Key& key, const Params& p) {
+    const float x = s.x + (action == 1 ? 0.5f : -0.5f) + uniform(key, 0, -0.1f, 0.1f);
+    return {{x, s.count + 1, !s.odd}, s.odd ? x : 0.0f, fabsf(x) > p.size || s.count + 1 >= p.most};
+}
+"""
+OBSERVE = "__device__ Floats<2> observe(const State& s, const Params& p) { return {s.x, s.odd ? 1.0f : 0.0f}; }\n"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """own(source) -> the environment with that file."""
+
+    def make(source):
+        file = tmp_path / "own.cu"
+        file.write_text(source)
+        return Single(state=State, params=Params(), reset=reset, step=step, observe=observe, spaces=spaces, cuda_c=str(file))
+
+    return make
+
+
+@pytest.mark.parametrize("source", [STEP, OBSERVE, "// both\n" + OBSERVE + STEP], ids=["step", "observe", "both"])
+def test_what_a_file_does_not_have_stays_python(own, source, tmp_path, monkeypatch):
+    env, options = own(source), {"device": "cpu", "output": "numpy", "max_episode_steps": 9}
+    ours, theirs = VectorEnv(twin_on_cpu(env, tmp_path, monkeypatch), 4, **options), VectorEnv(env, 4, **options)
+    ours.action_space.seed(0)
+    np.testing.assert_array_equal(ours.reset(seed=5)[0], theirs.reset(seed=5)[0])
+    for _ in range(15):
+        action = ours.action_space.sample()
+        for mine, its in zip(ours.step(action)[:4], theirs.step(action)[:4], strict=True):
+            np.testing.assert_allclose(mine, its, atol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("cc", CAPABILITIES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+@pytest.mark.parametrize("name", ENVS)
+def test_they_compile_for_every_gpu(name, cc):
+    assert len(compiled(twin(environment(name), ()).source, cc)) > 1000
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "cc"), [*((name, (9, 0)) for name in ENVS), ("CartPole-v1", (7, 5)), ("TagGridWorld-v0", (10, 0))]
+)
+def test_the_linker_puts_them_in_place(name, cc):
+    """No call is left, nothing lies in a thread's own memory, and nothing is a float64."""
+    env = environment(name)
+    check_source(env)
+    variant = Variant(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=signature(env).actions.dtype, cuda_c=True)
+    with cuda.offline(cc):
+        for played in (False, True):
+            for kernel in kernels(env, variant, shape(env, 4096), played):
+                code = cuda.intermediate(kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.resident)
+                binary = cuda.link(code, cc, True, (compiled(kernel.source, cc),))
+                assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
+                assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]
+                assert binary.name.startswith("_Z")
+
+
+@needs_compiler
+def test_rollouts_call_them_too():
+    env = environment("CartPole-v1")
+    with cuda.offline((9, 0)):
+        kernel = rollout(env, Variant(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", Rows())
+        assert kernel.source is not None
+        assert kernel.binary((9, 0)).cubin[:4] == b"\x7fELF"
+
+
+WRONG = {  # {what is wrong: (old, new, what is said of it)}
+    "misnamed": ("Step step(", "Step stepp(", r"own.cu, line 1, `.*`: nothing calls stepp, .* did you mean step\?"),
+    "type": (
+        "Action action,",
+        "float action,",
+        r"(?s)own.cu\(1\): error: .*step is to be: Step step\(State s, Action action, const",
+    ),
+    "missing argument": (", const Params& p)", ")", r"(?s)own.cu\(1\): error: .*step is to be: Step step\(State s, Action"),
+    "field": ("s.count + 1,", "s.cuont + 1,", r'own.cu\(3\): error: class "State" has no member "cuont"'),
+    "parameter": ("p.most", "p.least", r'own.cu\(3\): error: class "Params" has no member "least"'),
+    "float64": ("-0.5f)", "-0.5)", r"own.cu, line 2, `const float x = .*`: computes in float64; write numbers as 0.5f"),
+    "no device": ("__device__ Step", "Step", "own.cu has none of the environment's functions; write some as __device__ func"),
+    "recursion": (
+        "    const float x",
+        "    step(s, action, key, p);\n    const float x",
+        "own.cu, line 1, `.*`: step calls itself",
+    ),
+    "container": ("    const float x", "    std::vector<int> v;\n    const float x", r"own.cu\(2\): error: "),
+    "syntax": ("};\n}", "}\n}", r"own.cu\(4\): error: expected a"),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(("old", "new", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_told_with_its_line(own, old, new, message):
+    assert old in STEP
+    with pytest.raises(AuthoringError, match=message):
+        check_source(own(STEP.replace(old, new, 1)))
+
+
+def test_definitions_are_found_behind_comments_and_attributes(tmp_path):
+    lines = (
+        "/* __device__ int a() {}",
+        "*/ // __device__ int b() {}",
+        "static __device__ __forceinline__ Floats<3> c(int x = f(1)) {}",
+        "__device__ int d();",
+        "__device__",
+        "int e() { return d(); }",
+    )
+    file = tmp_path / "a.cu"
+    file.write_text("\n".join(lines))
+    assert defined(file, {"a", "b", "c", "d", "e"}, ()) == {"c": 3, "e": 6}
+
+
+class TestMakeVec:
+    def test_a_cpu_has_none(self):
+        with pytest.raises(ValueError, match=r"needs a GPU, and device is 'cpu': choose device=\"cuda\" or backend=\"numba\""):
+            gym.make_vec("gpuvec/CartPole-v1", num_envs=2, device="cpu", backend="cuda-c")
+
+    def test_there_are_two(self):
+        with pytest.raises(ValueError, match="backend must be 'numba' or 'cuda-c', got 'cuda'"):
+            gym.make_vec("gpuvec/CartPole-v1", num_envs=2, device="cpu", backend="cuda")
+
+    def test_an_environment_without_a_file(self, own, tmp_path):
+        with pytest.raises(
+            AuthoringError, match=r'has no functions in CUDA C\+\+: name their file, as in Single\(..., cuda_c="name.cu"\)'
+        ):
+            file_of(dataclasses.replace(own(STEP), cuda_c=None))
+        with pytest.raises(AuthoringError, match=r"there is no file .*nowhere.cu"):
+            file_of(dataclasses.replace(own(STEP), cuda_c="nowhere.cu"))
+
+    @pytest.mark.parametrize("name", ENVS)
+    def test_bundled_ones_have_all_functions(self, name):
+        """In the configurations of the cases above, which differ by what they call."""
+        for case, params in CASES:
+            if case == name:
+                env = environment(name, **{k: v for k, v in params.items() if k != "per_env" and not isinstance(v, list)})
+                text, found = file_of(env).read_text(), twin(env, ())
+                written = set(re.findall(r"gpuvec_\w{12}_(\w+)\(", found.source.after))
+                declared = [env.reset, *([env.step, env.observe] if isinstance(env, Single) else [env.reward, env.terminated])]
+                assert {function.__name__ for function in declared} <= written
+                assert text.startswith("//")
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    @pytest.mark.parametrize("name", ENVS)
+    def test_they_agree_with_the_cpu(self, gpu, name):
+        agents = {"TagGridWorld-v0": 11, "TagContinuous-v0": 11}.get(name, 1)
+        asked = Job(f"gpuvec/{name}", "cuda-c", {**GPU.options, "backend": "cuda-c"}, {}, 1024 // agents, 3, 60)
+        assert compare(asked).difference == ""
+
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+    def test_rollouts_agree_with_steps(self, gpu, mode):
+        options = {"device": gpu, "output": "torch", "backend": "cuda-c", "autoreset_mode": mode}
+        ours, theirs = (gym.make_vec("gpuvec/CartPole-v1", num_envs=100, **options) for _ in "ab")
+        for env in (ours, theirs):
+            env.reset(seed=3)
+        found = ours.rollout(40)
+        for t in range(40):
+            obs, reward, terminated, *_ = theirs.step(found.action[t].to(int))
+            np.testing.assert_allclose(found.obs[t + 1].cpu(), obs.cpu(), atol=1e-5)
+            np.testing.assert_array_equal(found.reward[t].cpu(), reward.cpu())
+            np.testing.assert_array_equal(found.terminated[t].cpu(), terminated.cpu())
+
+    def test_ppo_learns_with_them(self, gpu):
+        from gpuvec.learners import ppo
+
+        result = ppo.train(
+            ppo.Args(env="gpuvec/CartPole-v1", device=gpu, num_envs=1024, num_iterations=40, env_kwargs={"backend": "cuda-c"})
+        )
+        assert result.history[-1]["last_return"] > 100
+
+    def test_found_on_disk_under_their_text(self, gpu, own, tmp_path, monkeypatch):
+        from gpuvec.engine import launch
+
+        monkeypatch.setenv("GPUVEC_CACHE", str(tmp_path / "cache"))
+        rewards = []
+        for factor in ("x", "x", "2.0f * x"):
+            launch._cubins.cache_clear()
+            twin.cache_clear()
+            env = VectorEnv(own(STEP.replace("? x", f"? {factor}")), 2, device=gpu, output="cupy", backend="cuda-c")
+            env.reset(seed=1)
+            for _ in range(2):
+                reward = env.step(env.action_space.sample() * 0)[1].get()
+            rewards.append(reward)
+        np.testing.assert_array_equal(rewards[0], rewards[1])
+        np.testing.assert_allclose(rewards[2], 2.0 * rewards[0], rtol=1e-6)
+        assert len(list((tmp_path / "cache").iterdir())) == 4
