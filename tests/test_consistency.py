@@ -5,6 +5,7 @@ A wrong backend is one whose environment has a wrong line, as an environment tha
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import json
@@ -20,6 +21,7 @@ pytest.importorskip("tyro")
 
 from gpuvec.cli import main
 from gpuvec.errors import DeviceError
+from gpuvec.registration import load_env
 from gpuvec.testing import backends, consistency, process
 from gpuvec.testing.consistency import Job, compare
 from gpuvec.testing.differences import apart, bits_apart, differences
@@ -278,8 +280,8 @@ class TestTheCommand:
             (["Cartpol-v1"], "Did you mean: `CartPole`?"),
             (["Blackjack-v1"], "'Blackjack-v1' is no gpuvec environment"),
             (["nowhere:a/B-v0"], "No module named 'nowhere'"),
-            (["CartPole-v1", "--backends", "cuda,sim"], "there is no backend called cuda; there are cpu, sim, numba."),
-            (["CartPole-v1", "--backends", "cpu"], "cpu is what others are compared with: name one of sim, numba too."),
+            (["CartPole-v1", "--backends", "cuda,sim"], "there is no backend called cuda; there are cpu, sim, numba, cuda-c."),
+            (["CartPole-v1", "--backends", "cpu"], "cpu is what others are compared with: name one of sim, numba, cuda-c too."),
             (["CartPole-v1", "--params", "grvity", "3"], "did you mean 'gravity'?"),
             (["CartPole-v1", "--params", "dt", "-1.0"], "dt is -1.0; it must be greater than 0"),
             (["CartPole-v1", "--episodes", "0"], "episodes must be at least 1, got 0."),
@@ -298,8 +300,11 @@ class TestTheCommand:
             raise DeviceError("no usable CUDA driver")
 
         monkeypatch.setattr(backends, "device", missing)
-        chosen, left_out = backends.chosen([])
-        assert ([b.name for b in chosen], left_out) == (["sim"], {"numba": "no usable CUDA driver"})
+        why = dict.fromkeys(("numba", "cuda-c"), "no usable CUDA driver")
+        chosen, left_out = backends.chosen([], load_env("gpuvec_envs.cartpole:ENV"))
+        assert ([b.name for b in chosen], left_out) == (["sim"], why)
+        _, left_out = backends.chosen([], dataclasses.replace(load_env("gpuvec_envs.cartpole:ENV"), cuda_c=None))
+        assert "has no functions in CUDA C++" in left_out["cuda-c"]
         assert main(["check", "CartPole-v1", "--backends", "sim,numba"]) == 2
         assert capsys.readouterr().err == "gpuvec check: backend 'numba' was asked for: no usable CUDA driver\n"
 

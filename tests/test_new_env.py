@@ -30,17 +30,18 @@ def run(*arguments, cwd):
     return done.stdout
 
 
-@pytest.mark.parametrize("options", [[], ["--cooperative"]], ids=["single", "cooperative"])
+@pytest.mark.parametrize("options", [[], ["--cooperative"], ["--cuda-c"], ["--cooperative", "--cuda-c"]], ids=" ".join)
 def test_its_tests_pass_as_it_stands(options, capsys):
     assert main(["new-env", "lunar_rover", *options]) == 0
     assert "the environment lunar_rover/LunarRover-v0 is in lunar_rover/src/lunar_rover/env.py" in capsys.readouterr().out
-    assert sorted(str(p) for p in Path().rglob("*") if p.is_file()) == [
+    in_cuda_c = {"lunar_rover/src/lunar_rover/env.cu", "lunar_rover/tests/test_lunar_rover_cuda_c.py"}
+    assert {str(p) for p in Path().rglob("*") if p.is_file()} == {
         "lunar_rover/README.md",
         "lunar_rover/pyproject.toml",
         "lunar_rover/src/lunar_rover/__init__.py",
         "lunar_rover/src/lunar_rover/env.py",
         "lunar_rover/tests/test_lunar_rover.py",
-    ]
+    } | (in_cuda_c if "--cuda-c" in options else set())
     texts = "".join(p.read_text() for p in Path("lunar_rover").rglob("*.*") if p.is_file())
     assert not any(word in texts for word in ("my_game", "my-game", "MyGame", "GPUVEC"))
     assert "4 passed" in run("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", cwd="lunar_rover")

@@ -19,7 +19,9 @@ NAME = re.compile("[a-z]([a-z0-9_]*[a-z0-9])?")
 TAKEN = ("src", "tests")  # folders that stand beside or around it
 
 
-def new_env(name: Annotated[str, tyro.conf.Positional], cooperative: bool = False, to: Path | None = None) -> int:
+def new_env(
+    name: Annotated[str, tyro.conf.Positional], cooperative: bool = False, cuda_c: bool = False, to: Path | None = None
+) -> int:
     """Writes a package with an environment of your own: a small game to change, its tests, a README.
 
     Importing it registers the environment; `pytest` in its folder passes as it stands.
@@ -27,12 +29,13 @@ def new_env(name: Annotated[str, tyro.conf.Positional], cooperative: bool = Fals
     Args:
         name: of the package, such as lunar_rover; the environment is lunar_rover/LunarRover-v0.
         cooperative: many agents that share a world, instead of one.
+        cuda_c: functions in CUDA C++ too, for `backend="cuda-c"`, and a test that compares them.
         to: the folder to make, by default one of that name here.
     """
     require_name(name)
     folder = to or Path(name)
     title = "".join(word.capitalize() for word in name.split("_"))
-    write(folder, package(name, title, "cooperative" if cooperative else "single"))
+    write(folder, package(name, title, "cooperative" if cooperative else "single", cuda_c))
     print(f"wrote      {folder}: the environment {name}/{title}-v0 is in {folder / 'src' / name / 'env.py'}")
     print(f'next       cd {folder} && pip install -e ".[test]" && pytest')
     return 0
@@ -54,8 +57,8 @@ def require_name(name: str) -> None:
         raise ValueError(f"there is a package {name!r} already{where}: give another name.")
 
 
-def package(name: str, title: str, kind: str) -> dict[str, str]:
-    """{path: text} of a package's files, whose environment is "single" or "cooperative"."""
+def package(name: str, title: str, kind: str, cuda_c: bool = False) -> dict[str, str]:
+    """{path: text} of a package's files, whose environment is "single" or "cooperative", if asked with some in CUDA C++."""
     templates = files("gpuvec.cli") / "templates"
     sources = {
         "pyproject.toml": "pyproject.in",
@@ -64,12 +67,15 @@ def package(name: str, title: str, kind: str) -> dict[str, str]:
         f"src/{name}/env.py": f"{kind}.py",
         f"tests/test_{name}.py": f"{kind}_tests.py",
     }
+    if cuda_c:
+        sources |= {f"src/{name}/env.cu": f"{kind}.cu", f"tests/test_{name}_cuda_c.py": "cuda_c_tests.py"}
     words = {"my_game": name, "my-game": name.replace("_", "-"), "MyGame": title, "GPUVEC": gpuvec.__version__}
     pattern = re.compile("|".join(words))
-    return {
-        path: pattern.sub(lambda word: words[word[0]], (templates / source).read_text("utf-8"))
-        for path, source in sources.items()
-    }
+    texts = {path: (templates / source).read_text("utf-8") for path, source in sources.items()}
+    if cuda_c:  # the environment names its file
+        env = f"src/{name}/env.py"
+        texts[env] = re.sub(r"(\s+)(max_episode_steps=)", r'\1cuda_c="env.cu",\1\2', texts[env])
+    return {path: pattern.sub(lambda word: words[word[0]], text) for path, text in texts.items()}
 
 
 def write(folder: Path, texts: dict[str, str]) -> None:
