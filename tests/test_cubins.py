@@ -273,7 +273,7 @@ if sys.argv[2] == "made":
     from gpuvec.engine import cuda
     context = cuda.offline((9, 0))
     context.__enter__()
-found = [launch._cubins(env, variant, shape(env, 100), played, (9, 0)) for played in (False, True)]
+found = [launch._cubins(env, variant, shape(env, 100), played, (9, 0), '') for played in (False, True)]
 print([(k.name, k.threads, k.blocks(100), len(k.code)) for kernels in found for k in kernels])
 print("numba" in sys.modules)
 """

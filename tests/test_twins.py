@@ -212,9 +212,7 @@ def test_definitions_are_found_behind_comments_and_attributes(tmp_path):
         "__device__",
         "int e() { return d(); }",
     )
-    file = tmp_path / "a.cu"
-    file.write_text("\n".join(lines))
-    assert defined(file, {"a", "b", "c", "d", "e"}, ()) == {"c": 3, "e": 6}
+    assert defined(tmp_path / "a.cu", "\n".join(lines), {"a", "b", "c", "d", "e"}, ()) == {"c": 3, "e": 6}
 
 
 class TestMakeVec:
@@ -283,7 +281,6 @@ class TestOnAGpu:
         rewards = []
         for factor in ("x", "x", "2.0f * x"):
             launch._cubins.cache_clear()
-            twin.cache_clear()
             env = VectorEnv(own(STEP.replace("? x", f"? {factor}")), 2, device=gpu, output="cupy", backend="cuda-c")
             env.reset(seed=1)
             for _ in range(2):

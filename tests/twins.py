@@ -55,10 +55,10 @@ def loaded(source: Source, folder: Path) -> None:
 def twin_on_cpu(env: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, per_env: tuple[str, ...] = ()) -> Any:
     """`env` with functions in C++, for `make_vec(..., device="cpu")`."""
     monkeypatch.setattr(module.target, "foreign", on_cpu)
-    module.twin.cache_clear()
+    module._twin.cache_clear()
     try:
         found = module.twin(env, per_env)
     finally:
-        module.twin.cache_clear()
+        module._twin.cache_clear()
     loaded(found.source, folder)
     return found.env

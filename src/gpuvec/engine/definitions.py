@@ -14,14 +14,14 @@ WITHOUT_MEANING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTAL
 DEVICE = re.compile(r"\b__device__\b[^;{}()]*?\b(\w+)\s*\(")
 
 
-def defined(file: Path, names: set[str], module: Collection[str]) -> dict[str, int]:
-    """{name: line} of those functions in `names` that the file defines.
+def defined(file: Path, text: str, names: set[str], module: Collection[str]) -> dict[str, int]:
+    """{name: line} of those functions in `names` that the file with that text defines.
 
     Raises:
         AuthoringError: there is none; one that calls itself; or one that nothing calls and that is no name of the Python module
             either, of which other functions may be called with other parameters.
     """
-    code = WITHOUT_MEANING.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), file.read_text())
+    code = WITHOUT_MEANING.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
     found, has = {}, ", ".join(sorted(names))
     for name, at, body in _definitions(code):
         found[name] = code.count("\n", 0, at) + 1

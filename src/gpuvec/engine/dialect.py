@@ -81,4 +81,5 @@ def fault(function: Any, what: str, line: int | None = None) -> AuthoringError:
 
 def fault_at(file: str | Path, line: int, what: str) -> AuthoringError:
     """What is wrong in that line."""
+    linecache.checkcache(str(file))  # which may have been changed since
     return AuthoringError(f"{file}, line {line}, `{linecache.getline(str(file), line).strip()}`: {what}.")

@@ -29,19 +29,23 @@ from gpuvec.spec import Environment
 
 
 @lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping, so those of the same environment are compiled once
-def _cubins(env: Environment, variant: Variant, given: Mapping | Rows, played: bool, cc: tuple[int, int]) -> list[Cubin]:
-    """The kernels of a step or a reset."""
+def _cubins(
+    env: Environment, variant: Variant, given: Mapping | Rows, played: bool, cc: tuple[int, int], written: str
+) -> list[Cubin]:
+    """The kernels of a step or a reset; `written` is what they are made from beside Python."""
 
     def make() -> list[Cubin]:
         from gpuvec.engine import kernels
 
         return [kernel.cubin(cc) for kernel in kernels.kernels(env, variant, given, played)]
 
-    return kept(lambda: fingerprint(env, variant, given, played, cc, _written(env, variant)), make)
+    return kept(partial(fingerprint, env, variant, given, played, cc, written), make)
 
 
 @lru_cache(maxsize=64)
-def _rollout_cubins(env: Environment, variant: Variant, policy: Any, given: Mapping | Rows, cc: tuple[int, int]) -> list[Cubin]:
+def _rollout_cubins(
+    env: Environment, variant: Variant, policy: Any, given: Mapping | Rows, cc: tuple[int, int], written: str
+) -> list[Cubin]:
     """Likewise of a rollout."""
 
     def make() -> list[Cubin]:
@@ -51,11 +55,11 @@ def _rollout_cubins(env: Environment, variant: Variant, policy: Any, given: Mapp
         with explaining_policy(env, policy):
             return [kernels.rollout(env, variant, policy, given).cubin(cc)]
 
-    return kept(lambda: fingerprint(env, variant, policy, given, cc, _written(env, variant)), make)
+    return kept(partial(fingerprint, env, variant, policy, given, cc, written), make)
 
 
 def _written(env: Environment, variant: Variant) -> str:
-    """What kernels are made from beside Python."""
+    """The author's functions in CUDA C++, and what they call."""
     return file_of(env).read_text() + header.SHARED.read_text() if variant.cuda_c else ""
 
 
@@ -142,7 +146,7 @@ class CudaKernels:
     def _loaded(self, variant: Variant, cubins: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
         """(block, launch): `launch(stream)` takes the arguments from the block, 8 bytes each, the last `asked` a request's.
 
-        `cubins(cc)` gives the kernels for compute capability `cc`.
+        `cubins(cc, written)` gives the kernels.
         """
         from cuda.bindings import driver
 
@@ -150,7 +154,7 @@ class CudaKernels:
         pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
         launches, configs, kept = [], [], [block, pointers]  # the driver knows but addresses
         with self._device.current():  # of which the compiler asks the compute capability
-            for kernel in cubins(self._cc):
+            for kernel in cubins(self._cc, _written(self._env, variant)):
                 function, loaded = function_on(self._device, kernel.code, kernel.name)
                 kept.append(loaded)
                 grid = (kernel.blocks(self._num_envs),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +16,14 @@ class Source(NamedTuple):
     """A file in CUDA C++ with what it is compiled with."""
 
     file: Path
+    written: str  # what the author wrote
     before: str
     after: str
 
     @property
     def text(self) -> str:
         """All of it; the compiler counts lines as the file has them."""
-        return f'#line 1 "what gpuvec declares"\n{self.before}#line 1 "{self.file}"\n{self.file.read_text()}\n{self.after}'
+        return f'#line 1 "what gpuvec declares"\n{self.before}#line 1 "{self.file}"\n{self.written}\n{self.after}'
 
 
 def file_of(env: Environment) -> Path:
@@ -38,7 +38,7 @@ def file_of(env: Environment) -> Path:
             f'the environment of {module} has no functions in CUDA C++: name their file, as in Single(..., cuda_c="name.cu"), '
             'or choose backend="numba".'
         )
-    place = Path(getattr(sys.modules.get(module), "__file__", None) or ".").parent / env.cuda_c
+    place = Path(env.reset.__globals__.get("__file__") or ".").parent / env.cuda_c
     if not place.is_file():
         raise AuthoringError(f"cuda_c of the environment of {module} is {env.cuda_c!r}: there is no file {place}.")
     return place

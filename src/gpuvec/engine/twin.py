@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import sys
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,24 +36,28 @@ class Twin(NamedTuple):
     source: Source
 
 
-@lru_cache(maxsize=16)
 def twin(env: Environment, per_env: tuple[str, ...]) -> Twin:
     """`env` with the functions that its file has; parameters in `per_env` are stored for each env.
 
     Raises:
         AuthoringError: there is no file, or no function of the environment in it, or one that nothing calls.
     """
-    file, s = file_of(env), signature(env)
+    return _twin(env, per_env, file_of(env), file_of(env).read_text())
+
+
+@lru_cache(maxsize=16)
+def _twin(env: Environment, per_env: tuple[str, ...], file: Path, text: str) -> Twin:
+    s = signature(env)
     running = (*per_env, *env.reset_options)
     own = _of_one(env, s) if isinstance(env, Single) else _of_many(env, s)
-    lines = defined(file, {f.name for f in own.values()}, vars(sys.modules[env.reset.__module__]))
+    lines = defined(file, text, {f.name for f in own.values()}, env.reset.__globals__)
     before = header(env, s, running)
-    mark = hashlib.sha256((before + file.read_text()).encode()).hexdigest()[:12]  # several may be in one process
+    mark = hashlib.sha256((before + text).encode()).hexdigest()[:12]  # several may be in one process
     written = {author: (f, f"gpuvec_{mark}_{f.name}") for author, f in own.items() if f.name in lines}
     bridge = _Bridge(env, s, running)
     made = {author: bridge.function(author, f, symbol) for author, (f, symbol) in written.items()}
     after = calls(file, {symbol: (f, lines[f.name]) for f, symbol in written.values()})
-    return Twin(_replaced(env, made), Source(file, before, after))
+    return Twin(_replaced(env, made), Source(file, text, before, after))
 
 
 def _of_one(env: Single, s: Signature | Crowd) -> dict[Callable[..., Any], Prototype]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from itertools import product
+from pathlib import Path
 
 from gymnasium.vector import AutoresetMode
 
@@ -36,6 +37,8 @@ def check_kernels(env: Environment) -> tuple[bool, str]:
             pathfinder.load_nvidia_dynamic_lib(library)
     except (ImportError, RuntimeError) as error:
         return False, f"needs gpuvec[compile]: {str(error).splitlines()[0]}"
+    if env.cuda_c is not None:
+        check_source(env)
     given, dtype, made = shape(env, ENVS), signature(env).actions.dtype, 0
     for mode, played in product((AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP), (False, True)):
         variant = Variant(mode, env.max_episode_steps, action_dtype=dtype)
@@ -43,10 +46,7 @@ def check_kernels(env: Environment) -> tuple[bool, str]:
             for kernel in kernels(env, variant, given, played):
                 kernel.binary((9, 0))
                 made += 1
-    if env.cuda_c is None:
-        return True, f"{made} kernels compiled"
-    check_source(env)
-    return True, f"{made} kernels compiled, and {env.cuda_c}"
+    return True, f"{made} kernels compiled" + (f", and {Path(env.cuda_c).name}" if env.cuda_c is not None else "")
 
 
 def check_source(env: Environment) -> None:
