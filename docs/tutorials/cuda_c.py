@@ -178,11 +178,8 @@ for check in check_env("my/Flock-v0", num_envs=3, steps=8):
 # What is wrong is told with your own line, rule and remedy.
 
 # %%
-for old, new in (
-    ("bool caught", "bool caugth"),
-    ("x * x + y * y <", "2.0 * x * x + y * y <"),
-    ("float distance", "float distanse"),
-):
+WRONG = {"s.alive[j] &&": "s.alife[j] &&", "float x = s.x[i]": "float x = 1.0 * s.x[i]", "float distance": "float distanse"}
+for old, new in WRONG.items():
     _ = file.write_text(TWIN.replace(old, new, 1))
     try:
         check_env("my/Flock-v0", num_envs=3, steps=8)
