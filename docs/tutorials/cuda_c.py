@@ -178,7 +178,7 @@ for check in check_env("my/Flock-v0", num_envs=3, steps=8):
 # What is wrong is told with your own line, rule and remedy.
 
 # %%
-WRONG = {"s.alive[j] &&": "s.alife[j] &&", "float x = s.x[i]": "float x = 1.0 * s.x[i]", "float distance": "float distanse"}
+WRONG = {"s.alive[j] &&": "s.alife[j] &&", "+ y * y <": "+ 2.0 * y * y <", "float distance": "float distanse"}
 for old, new in WRONG.items():
     _ = file.write_text(TWIN.replace(old, new, 1))
     try:
