@@ -103,7 +103,9 @@ def bytes_per_step(env: Any, rate: float, action: int) -> tuple[float, int]:
     return moved, held
 
 
-def measure(name: str, num_envs: int, variant: str, ceiling: float, device: str = "cuda", ring_size: int = 8) -> Rate:
+def measure(
+    name: str, num_envs: int, variant: str, ceiling: float, device: str = "cuda", ring_size: int = 8, backend: str = "numba"
+) -> Rate:
     """Env steps per second, `ceiling` being the memory's bytes per second."""
     import gymnasium
     import torch
@@ -111,7 +113,7 @@ def measure(name: str, num_envs: int, variant: str, ceiling: float, device: str 
     import gpuvec  # noqa: F401  # registers the environments
 
     torch.manual_seed(0)
-    options: dict[str, Any] = {"device": device, "output": "torch", "buffers": 1, **VARIANTS[variant]}
+    options: dict[str, Any] = {"device": device, "output": "torch", "buffers": 1, "backend": backend, **VARIANTS[variant]}
     env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, **options)
     env.reset(seed=0)
     ring = actions(env, ring_size)

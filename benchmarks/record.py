@@ -97,7 +97,10 @@ def sources(root: Path = ROOT) -> dict[str, str]:
         own = [folder / f"{m}.py" for m in sorted(with_imports(module, folder))]
         own += [package / file for called, file in WHERE_CALLED.items() if any(mentions(one, called) for one in own)]
         many = "Cooperative(" in (folder / f"{module}.py").read_text()
-        found[name] = digest([*engine, *(agents if many else []), *own])
+        everything = [*engine, *(agents if many else []), *own]
+        found[name] = digest(everything)
+        if (twin := folder / f"{module}.cu").exists():
+            found[f"{name}/cuda-c"] = digest([*everything, package / "engine/authoring.cuh", twin])
     for layer in ("vector", "learners"):
         found[layer] = digest(sorted(file for file in (package / layer).rglob("*") if file.suffix in (".py", ".cu", ".cuh")))
     return found

@@ -55,6 +55,7 @@ PARTS = (
     Part("peers.jaxmarl_tag", 150),
     Part("peers.vmas_tag", 90),
     Part("scaling", 480),
+    Part("twins", 180),
     Part("eager_latency", 60),
     Part("learner_kernels", 60),
     Part("ppo_end_to_end", 120, ("--to", "{to}/ppo_end_to_end.csv")),

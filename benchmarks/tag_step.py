@@ -66,7 +66,9 @@ def bytes_per_step(env: Any, rate: float, action: int) -> float:
     return moved + sum(size(b) * (rate if name == "final_obs" else 1) for name, b in layout.returned.items())
 
 
-def measure(name: str, num_envs: int, params: dict[str, Any], ceiling: float, device: str = "cuda") -> Rate:
+def measure(
+    name: str, num_envs: int, params: dict[str, Any], ceiling: float, device: str = "cuda", backend: str = "numba"
+) -> Rate:
     """Env steps per second, `ceiling` being the memory's bytes per second."""
     import gymnasium
     import torch
@@ -75,7 +77,7 @@ def measure(name: str, num_envs: int, params: dict[str, Any], ceiling: float, de
 
     torch.manual_seed(0)
     options: dict[str, Any] = {"device": device, "output": "torch", "buffers": 1, "autoreset_mode": "SameStep"}
-    options |= {"max_episode_steps": LIMIT, **params}
+    options |= {"max_episode_steps": LIMIT, "backend": backend, **params}
     env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, **options)
     ring = actions(env, 8)
 
