@@ -9,12 +9,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
+from gpuvec import Key, Single, uniform
 from gpuvec.engine import twin as module
 from gpuvec.engine.foreign import foreign
 from gpuvec.engine.source import Source
@@ -62,3 +64,47 @@ def twin_on_cpu(env: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, per_env
         module._twin.cache_clear()
     loaded(found.source, folder)
     return found.env
+
+
+# An environment whose file tests write.
+
+
+class State(NamedTuple):
+    x: float
+    count: int
+    odd: bool
+
+
+class Params(NamedTuple):
+    size: float = 3.0
+    most: int = 5
+
+
+def reset(key: Key, p: Params) -> State:
+    return State(uniform(key, 0, -p.size, p.size), 0, False)
+
+
+def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool]:
+    x = s.x + (0.5 if action == 1 else -0.5) + uniform(key, 0, -0.1, 0.1)
+    return State(x, s.count + 1, not s.odd), x if s.odd else 0.0, abs(x) > p.size or s.count + 1 >= p.most
+
+
+def observe(s: State, p: Params) -> tuple[float, float]:
+    return s.x, 1.0 if s.odd else 0.0
+
+
+def spaces(p: Params) -> tuple[Box, Discrete]:
+    return Box(-np.inf, np.inf, (2,)), Discrete(2)
+
+
+STEP = """__device__ Step step(State s, Action action, const Key& key, const Params& p) {
+    const float x = s.x + (action == 1 ? 0.5f : -0.5f) + uniform(key, 0, -0.1f, 0.1f);
+    return {{x, s.count + 1, !s.odd}, s.odd ? x : 0.0f, fabsf(x) > p.size || s.count + 1 >= p.most};
+}
+"""
+OBSERVE = "__device__ Floats<2> observe(const State& s, const Params& p) { return {s.x, s.odd ? 1.0f : 0.0f}; }\n"
+
+
+def own(file: Path) -> Single:
+    """The environment with that file."""
+    return Single(state=State, params=Params(), reset=reset, step=step, observe=observe, spaces=spaces, cuda_c=str(file))

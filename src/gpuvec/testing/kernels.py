@@ -61,5 +61,5 @@ def check_source(env: Environment) -> None:
     for text in ptx.splitlines():
         if found := re.match(r"\s*\.loc\s+(\d+) (\d+)", text):
             place, line = files[found[1]], int(found[2])
-        elif re.search(r"\.f64\b", text) and place == str(source.file):
+        elif re.match(r"\s*[a-z]\S*\.f64\b", text) and place == str(source.file):  # no declaration
             raise fault_at(source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf")
