@@ -451,6 +451,7 @@ class TestArgs:
             ({"num_steps": 0}, "num_steps must be an integer of at least 1, got 0"),
             ({"epochs": 1.5}, "epochs must be an integer of at least 1, got 1.5"),
             ({"device": "simulator"}, "device must be auto, cpu, cuda or cuda:<index>, got 'simulator'"),
+            ({"backend": "cuda"}, "backend must be numba or cuda-c, got 'cuda'"),
             ({"seed": -1}, "seed must be an integer from 0"),
             ({"gamma": 1.5}, "gamma must be from 0 to 1, got 1.5"),
             ({"gae_lambda": -0.1}, "gae_lambda must be from 0 to 1"),

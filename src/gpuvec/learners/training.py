@@ -21,7 +21,7 @@ from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
 
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
-COURSE = ("env", "params", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads")
+COURSE = ("env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads")
 """Settings in which all policies of a training agree."""
 
 Plan = Mapping[str, TrainingArgs | Frozen | Scripted]
@@ -74,7 +74,7 @@ def train(
     plan = {role: one.resolved(str(device)) if isinstance(one, TrainingArgs) else one for role, one in plan.items()}
     course = agreed(plan)
     env_args: dict[str, Any] = {"device": course.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
-    env_args |= course.params
+    env_args |= {"backend": course.backend, **course.params}
     with settings(course.device, course.threads), closing(gym.make_vec(course.env, course.num_envs or 1, **env_args)) as env:
         learner = learner_of(plan, env, body)
         if checkpoint is not None:

@@ -24,6 +24,8 @@ class TrainingArgs:
     """Id of a gpuvec environment."""
     params: dict[str, bool | int | float] = field(default_factory=dict)
     """The environment's own parameters, such as gravity."""
+    backend: Literal["numba", "cuda-c"] = "numba"
+    """cuda-c trains on a GPU with the functions that the environment has in CUDA C++."""
     seed: int = 1
     """Of the environments, the first weights, the actions and the minibatches."""
     device: str = "auto"
@@ -54,6 +56,7 @@ class TrainingArgs:
             holds = self._counts(name) or (optional and getattr(self, name) is None)
             require(name, "an integer of at least 1" + (" or None" if optional else ""), holds)
         require("device", "auto, cpu, cuda or cuda:<index>", bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device)))
+        require("backend", "numba or cuda-c", self.backend in ("numba", "cuda-c"))
         require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
         require("reward_scale", "above 0", self.reward_scale > 0.0)
         require("hidden", "sizes of at least 1", all(size >= 1 for size in self.hidden))
