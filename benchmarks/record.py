@@ -100,7 +100,7 @@ def sources(root: Path = ROOT) -> dict[str, str]:
         everything = [*engine, *(agents if many else []), *own]
         found[name] = digest(everything)
         if (twin := folder / f"{module}.cu").exists():
-            found[f"{name}/cuda-c"] = digest([*everything, package / "engine/authoring.cuh", twin])
+            found[f"{name}/cuda-c"] = digest([*everything, *sorted((package / "engine/cpp").glob("*.*")), twin])
     for layer in ("vector", "learners"):
         found[layer] = digest(sorted(file for file in (package / layer).rglob("*") if file.suffix in (".py", ".cu", ".cuh")))
     return found

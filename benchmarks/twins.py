@@ -35,8 +35,8 @@ def compile_seconds(name: str) -> tuple[float, float]:
     import torch
 
     import gpuvec  # noqa: F401  # registers the environments
-    from gpuvec.engine.source import compiled
-    from gpuvec.engine.twin import twin
+    from gpuvec.engine.cpp.source import compiled
+    from gpuvec.engine.cpp.twin import twin
 
     start = time.perf_counter()
     env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=4096, device="cuda", output="torch", backend="cuda-c")

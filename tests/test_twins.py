@@ -11,11 +11,11 @@ from tests.twins import OBSERVE, STEP, own, twin_on_cpu
 from gpuvec import Single
 from gpuvec.engine import cuda
 from gpuvec.engine.batch import Variant
+from gpuvec.engine.cpp.source import compiled, file_of
+from gpuvec.engine.cpp.twin import twin
 from gpuvec.engine.kernels import kernels, rollout
 from gpuvec.engine.shape import Rows, shape
 from gpuvec.engine.signature import signature
-from gpuvec.engine.source import compiled, file_of
-from gpuvec.engine.twin import twin
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import load_env
 from gpuvec.testing.backends import GPU

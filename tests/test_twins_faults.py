@@ -8,7 +8,7 @@ import pytest
 from tests.test_consistency import DRIFT, RING
 from tests.twins import STEP, own, twin_on_cpu
 
-from gpuvec.engine.definitions import defined
+from gpuvec.engine.cpp.definitions import defined
 from gpuvec.errors import AuthoringError
 from gpuvec.testing.consistency import Job, compare
 from gpuvec.testing.kernels import check_source

@@ -17,9 +17,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from gpuvec import Key, Single, uniform
-from gpuvec.engine import twin as module
-from gpuvec.engine.foreign import foreign
-from gpuvec.engine.source import Source
+from gpuvec.engine.cpp import twin as module
+from gpuvec.engine.cpp.foreign import foreign
+from gpuvec.engine.cpp.source import Source
 
 MEANT = r"""
 #include <cmath>

@@ -21,7 +21,7 @@ from numba import config
 from gpuvec.engine import early
 from gpuvec.engine.agents.reduction import Tally, host_tally
 from gpuvec.engine.arrays import Arrays, arrays, host_arrays
-from gpuvec.engine.foreign import foreign as of_c
+from gpuvec.engine.cpp.foreign import foreign as of_c
 from gpuvec.engine.memory import Access, host_memory, memory
 
 SIMULATED = bool(config.ENABLE_CUDASIM)

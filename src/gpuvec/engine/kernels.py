@@ -21,6 +21,8 @@ from gpuvec.engine.agents.segments import AGENTS, BLOCK, ENVS, Block, Segment, l
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.choice import LENGTH_DTYPES, Length
+from gpuvec.engine.cpp.source import Source, compiled
+from gpuvec.engine.cpp.twin import twin
 from gpuvec.engine.cubins import Cubin
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
@@ -29,8 +31,6 @@ from gpuvec.engine.rollouts import compose as compose_rollout
 from gpuvec.engine.shape import THREADS, WARP, Blocks, Rows
 from gpuvec.engine.signature import Crowd, layout, signature
 from gpuvec.engine.single import compose as compose_one
-from gpuvec.engine.source import Source, compiled
-from gpuvec.engine.twin import twin
 from gpuvec.spec import Cooperative, Environment, Single
 
 u32 = np.uint32

@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine import early, header
+from gpuvec.engine import early
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.choice import Length
+from gpuvec.engine.cpp import header
+from gpuvec.engine.cpp.source import file_of
 from gpuvec.engine.cubins import Cubin, kept
 from gpuvec.engine.device import Device
 from gpuvec.engine.fingerprint import fingerprint
 from gpuvec.engine.parameters import request_dtypes
 from gpuvec.engine.shape import Rows, shape
 from gpuvec.engine.signature import layout
-from gpuvec.engine.source import file_of
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from gpuvec.engine import cuda as target
 from gpuvec.engine.batch import Variant
+from gpuvec.engine.cpp.source import compiled
+from gpuvec.engine.cpp.twin import twin
 from gpuvec.engine.jit import generated
 from gpuvec.engine.signature import Signature, layout, signature
 from gpuvec.engine.single import game
-from gpuvec.engine.source import compiled
-from gpuvec.engine.twin import twin
 from gpuvec.random import Key
 from gpuvec.spec import Single
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from gpuvec.engine.cpp.source import file_of
 from gpuvec.engine.device import device
-from gpuvec.engine.source import file_of
 from gpuvec.errors import AuthoringError, DeviceError, MissingExtraError
 from gpuvec.spec import Environment
 

@@ -11,12 +11,12 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine import cuda
 from gpuvec.engine.batch import Variant
+from gpuvec.engine.cpp.source import compiled
+from gpuvec.engine.cpp.twin import twin
 from gpuvec.engine.dialect import explaining, fault_at
 from gpuvec.engine.kernels import kernels
 from gpuvec.engine.shape import shape
 from gpuvec.engine.signature import signature
-from gpuvec.engine.source import compiled
-from gpuvec.engine.twin import twin
 from gpuvec.spec import Environment
 from gpuvec.testing.runs import stepping
 

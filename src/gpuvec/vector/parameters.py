@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from gpuvec.engine.cpp.source import file_of
 from gpuvec.engine.device import Device
-from gpuvec.engine.source import file_of
 from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Cooperative, Environment
 

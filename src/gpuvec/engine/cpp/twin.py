@@ -17,12 +17,12 @@ import numpy as np
 
 from gpuvec.engine import cuda as target
 from gpuvec.engine.batch import SCALARS
-from gpuvec.engine.definitions import defined
-from gpuvec.engine.header import Prototype, calls, header
+from gpuvec.engine.cpp.definitions import defined
+from gpuvec.engine.cpp.header import Prototype, calls, header
+from gpuvec.engine.cpp.source import Source, file_of
 from gpuvec.engine.jit import generated
 from gpuvec.engine.parameters import known
 from gpuvec.engine.signature import Crowd, Signature, signature, widths
-from gpuvec.engine.source import Source, file_of
 from gpuvec.spec import Cooperative, Environment, Nearest, Perception, Reduction, Single
 
 CASTS = {np.float32: "f32", np.int32: "i32", np.bool_: "bool"}
