@@ -261,8 +261,14 @@ def test_a_warp_takes_few_environments_where_there_are_few() -> None:
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("name", ["cartpole", "acrobot", "mountain_car", "pendulum", "continuous_mountain_car"])
-def test_games_are_linked_into_the_rollout(name) -> None:
+@pytest.mark.parametrize(
+    ("name", "cuda_c"),
+    [
+        *((name, False) for name in ("cartpole", "acrobot", "mountain_car", "pendulum", "continuous_mountain_car")),
+        *((name, True) for name in ("cartpole", "pendulum")),
+    ],
+)
+def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     from gpuvec.engine import cuda as target
     from gpuvec.engine import cuda_c
     from gpuvec.engine.batch import Variant
@@ -275,7 +281,7 @@ def test_games_are_linked_into_the_rollout(name) -> None:
     network = network_of(observation.shape[0], action, args)
     shape = shape_of(network, args, False)
     with target.offline((9, 0)):
-        game = linked(env, Variant(AutoresetMode.SAME_STEP, 100), (9, 0))
+        game = linked(env, Variant(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
     for rows in (8, 16, 32):
         made = cuda_c.binary(kernel(shape, game, rows, (0,)), (9, 0))
         assert made.spilled == 0

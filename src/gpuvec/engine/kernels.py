@@ -22,7 +22,7 @@ from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.choice import LENGTH_DTYPES, Length
 from gpuvec.engine.cpp.source import Source, compiled
-from gpuvec.engine.cpp.twin import twin
+from gpuvec.engine.cpp.twin import written
 from gpuvec.engine.cubins import Cubin
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
@@ -77,7 +77,7 @@ def kernels(env: Environment, variant: Variant, given: Mapping | Rows | None, pl
     else:
         asked = (None, ()) if played else (request(env), request_dtypes(env))
         signed = target.kernel_signature(layout(env, variant, given.split).batch, *asked)
-    env, source = _written(env, variant)
+    env, source = written(env, variant)
     if isinstance(env, Single):
         assert isinstance(given, Rows), "of a Single"
         found = [_rowwise(_one(env, variant, given.envs)[1 if played else 0], signed, given.envs)]
@@ -95,14 +95,9 @@ def rollout(env: Environment, variant: Variant, policy: Any, given: Mapping | Ro
     signed = None if target.SIMULATED else target.kernel_signature(batch, Length, LENGTH_DTYPES)
     # In many envs what waits for a result lets others have their turn, of which there are more with fewer registers.
     resident = 1 if given.few else RESIDENT
-    env, source = _written(env, variant)
+    env, source = written(env, variant)
     kernel = _rowwise(_rollout(env, variant, policy, given), signed, given.envs)
     return kernel._replace(resident=resident, source=source)
-
-
-def _written(env: Any, variant: Variant) -> tuple[Any, Source | None]:
-    """`env` as its kernels are composed, and what they are linked with."""
-    return twin(env, variant.per_env) if variant.cuda_c else (env, None)
 
 
 def _rowwise(body: Any, signed: Any, threads: int) -> Kernel:

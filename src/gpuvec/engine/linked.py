@@ -13,8 +13,8 @@ import numpy as np
 
 from gpuvec.engine import cuda as target
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cpp.source import compiled
-from gpuvec.engine.cpp.twin import twin
+from gpuvec.engine.cpp.source import Source, compiled
+from gpuvec.engine.cpp.twin import written
 from gpuvec.engine.jit import generated
 from gpuvec.engine.signature import Signature, layout, signature
 from gpuvec.engine.single import game
@@ -30,15 +30,16 @@ class Linked(NamedTuple):
     constants: dict[str, int | str]  # numbers of fields of the state that are floats, and of others
 
 
-@lru_cache(maxsize=8)
 def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
     """`game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`."""
-    s, code = signature(env), []
+    return _linked(*written(env, variant), variant, cc)
+
+
+@lru_cache(maxsize=8)
+def _linked(env: Single, source: Source | None, variant: Variant, cc: tuple[int, int]) -> Linked:
+    s, code = signature(env), [compiled(source, cc)] if source else []
     assert isinstance(s, Signature), "of a Single"
     batch = layout(env, variant).batch
-    if variant.cuda_c:
-        env, source = twin(env, variant.per_env)
-        code.append(compiled(source, cc))
     parts = game(env, variant, target.device_memory(), held=True, chosen=True)
     fields, count = env.state._fields, len(batch._fields)
     kinds = {k: s.others.get(k, np.float32) for k in fields}

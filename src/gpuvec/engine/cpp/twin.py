@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine import cuda as target
-from gpuvec.engine.batch import SCALARS
+from gpuvec.engine.batch import SCALARS, Variant
 from gpuvec.engine.cpp.definitions import defined
 from gpuvec.engine.cpp.header import Prototype, calls, header
 from gpuvec.engine.cpp.source import Source, file_of
@@ -36,6 +36,11 @@ class Twin(NamedTuple):
     source: Source
 
 
+def written(env: Environment, variant: Variant) -> tuple[Any, Source | None]:
+    """`env` as the kernels of `variant` are composed of it, and what they are linked with."""
+    return twin(env, variant.per_env) if variant.cuda_c else (env, None)
+
+
 def twin(env: Environment, per_env: tuple[str, ...]) -> Twin:
     """`env` with the functions that its file has; parameters in `per_env` are stored for each env.
 
@@ -53,10 +58,10 @@ def _twin(env: Environment, per_env: tuple[str, ...], file: Path, text: str) -> 
     lines = defined(file, text, {f.name for f in own.values()}, env.reset.__globals__)
     before = header(env, s, running)
     mark = hashlib.sha256((before + text).encode()).hexdigest()[:12]  # several may be in one process
-    written = {author: (f, f"gpuvec_{mark}_{f.name}") for author, f in own.items() if f.name in lines}
+    symbols = {author: (f, f"gpuvec_{mark}_{f.name}") for author, f in own.items() if f.name in lines}
     bridge = _Bridge(env, s, running)
-    made = {author: bridge.function(author, f, symbol) for author, (f, symbol) in written.items()}
-    after = calls(file, {symbol: (f, lines[f.name]) for f, symbol in written.values()})
+    made = {author: bridge.function(author, f, symbol) for author, (f, symbol) in symbols.items()}
+    after = calls(file, {symbol: (f, lines[f.name]) for f, symbol in symbols.values()})
     return Twin(_replaced(env, made), Source(file, text, before, after))
 
 
