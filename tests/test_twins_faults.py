@@ -5,7 +5,7 @@ import itertools
 import re
 
 import pytest
-from tests.test_consistency import DRIFT, RING
+from tests.sources import DRIFT, RING
 from tests.twins import STEP, own, twin_on_cpu
 
 from gpuvec.engine.cpp.definitions import defined
@@ -132,6 +132,7 @@ def test_planted_faults_are_found(planted, source, old, new, where, tmp_path, mo
 @pytest.mark.gpu
 @pytest.mark.parametrize(("source", "old", "new", "where"), PLANTED.values(), ids=PLANTED)
 def test_planted_faults_are_red_on_a_gpu(gpu, planted, source, old, new, where, capfd):
+    pytest.importorskip("tyro")
     from gpuvec.cli import main
 
     name = planted(source, old, new)
