@@ -1,17 +1,18 @@
 """Functions in CUDA C++: what Python's do, with parts in either language, and errors that name line, rule and remedy."""
 
 import dataclasses
+import math
 import re
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from tests.twins import OBSERVE, STEP, own, twin_on_cpu
+from tests.twins import OBSERVE, STEP, Params, own, twin_on_cpu
 
 from gpuvec import Single
 from gpuvec.engine import cuda
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cpp.source import compiled, file_of
+from gpuvec.engine.cpp.source import compiled, everything, file_of
 from gpuvec.engine.cpp.twin import twin
 from gpuvec.engine.kernels import kernels, rollout
 from gpuvec.engine.shape import Rows, shape
@@ -110,6 +111,27 @@ def test_the_linker_puts_them_in_place(name, cc):
                 assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
                 assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]
                 assert binary.name.startswith("_Z")
+
+
+@needs_compiler
+def test_a_file_that_is_included_counts(tmp_path):
+    """Kernels in memory and on disk are known by all that is written."""
+    file, other = tmp_path / "own.cu", tmp_path / "size.cuh"
+    file.write_text('#include "size.cuh"\n' + STEP.replace("0.5f :", "SIZE :"))
+    found = []
+    for size in ("0.5f", "0.25f", "0.5f"):
+        other.write_text(f"constexpr float SIZE = {size};\n")
+        found.append(compiled(twin(own(file), ()).source, (9, 0)))
+    assert found[0] == found[2] != found[1]
+    assert everything(file).endswith("SIZE = 0.5f;\n")
+
+
+@needs_compiler
+def test_parameters_may_have_any_value(tmp_path):
+    file = tmp_path / "own.cu"
+    file.write_text(STEP)
+    for size, most in ((math.inf, -(2**31)), (-math.inf, 2**31 - 1), (1e-45, 0), (-0.0, 1)):
+        assert compiled(twin(dataclasses.replace(own(file), params=Params(size, most)), ()).source, (9, 0))
 
 
 @needs_compiler

@@ -18,7 +18,7 @@ from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.choice import Length
 from gpuvec.engine.cpp import header
-from gpuvec.engine.cpp.source import file_of
+from gpuvec.engine.cpp.source import everything, file_of
 from gpuvec.engine.cubins import Cubin, kept
 from gpuvec.engine.device import Device
 from gpuvec.engine.fingerprint import fingerprint
@@ -61,7 +61,7 @@ def _rollout_cubins(
 
 def _written(env: Environment, variant: Variant) -> str:
     """The author's functions in CUDA C++, and what they call."""
-    return file_of(env).read_text() + header.SHARED.read_text() if variant.cuda_c else ""
+    return everything(file_of(env)) + header.SHARED.read_text() if variant.cuda_c else ""
 
 
 def function_on(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:

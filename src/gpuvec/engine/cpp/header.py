@@ -86,17 +86,12 @@ def pointer(name: str, field: Buffer) -> str:
 
 
 def literal(name: str, value: Any) -> str:
-    """A constant with its value, exactly."""
+    """A constant with its value, exactly, which is finite."""
     if isinstance(value, bool):
         return f"bool {name} = {str(value).lower()}"
     if isinstance(value, np.integer):
         return f"int {name} = {int(value)}" if value > np.iinfo(np.int32).min else f"int {name} = {int(value) + 1} - 1"
-    x = float(value)
-    if np.isnan(x):
-        return f'float {name} = __builtin_nanf("")'
-    if np.isinf(x):
-        return f"float {name} = {'-' if x < 0 else ''}__builtin_huge_valf()"
-    return f"float {name} = {x.hex()}f"
+    return f"float {name} = {float(value).hex()}f"
 
 
 def calls(file: Path, found: Mapping[str, tuple[Prototype, int]]) -> str:

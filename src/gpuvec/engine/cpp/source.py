@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,18 @@ def file_of(env: Environment) -> Path:
     if not place.is_file():
         raise AuthoringError(f"cuda_c of the environment of {module} is {env.cuda_c!r}: there is no file {place}.")
     return place
+
+
+def everything(file: Path) -> str:
+    """Its text, and that of the files beside it which it includes, or which these include."""
+    texts: dict[Path, str] = {}
+    waiting = [file]
+    while waiting:
+        one = waiting.pop()
+        if one not in texts and one.is_file():
+            texts[one] = one.read_text()
+            waiting += [file.parent / name for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', texts[one], re.MULTILINE)]
+    return "\0".join(texts.values())
 
 
 @lru_cache(maxsize=64)
