@@ -129,8 +129,11 @@ def test_planted_faults_are_found(planted, source, old, new, where, tmp_path, mo
     assert re.match(f"NextStep, in {where}", found) if where else not found, found
 
 
+ON_A_GPU = {fault: p for fault, p in PLANTED.items() if fault != "missing barrier"}  # four threads in step read before they write
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize(("source", "old", "new", "where"), PLANTED.values(), ids=PLANTED)
+@pytest.mark.parametrize(("source", "old", "new", "where"), ON_A_GPU.values(), ids=ON_A_GPU)
 def test_planted_faults_are_red_on_a_gpu(gpu, planted, source, old, new, where, capfd):
     pytest.importorskip("tyro")
     from gpuvec.cli import main
