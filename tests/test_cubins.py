@@ -239,6 +239,12 @@ class TestFingerprint:
         with pytest.raises(Untold):
             told(source)
 
+    def test_a_variable_without_a_value_is_not_told(self):
+        late = "\ndef make():\n    def half(x):\n        return x * later\n    return half\n    later = 1.0\nhalf = make()\n"
+        at = SOURCE.index("def reset")
+        with pytest.raises(Untold, match="without a value"):
+            told(SOURCE[:at] + late + SOURCE[at:])
+
     @pytest.mark.parametrize("name", [name for name in gym.registry if name.startswith("gpuvec/")])
     def test_bundled_ones_are_told_and_differ(self, name):
         env = load_env(gym.spec(name).kwargs["env"])

@@ -167,7 +167,11 @@ class _Told:
         self._put("function", x.__name__)
         self.tell(x.__code__, x.__defaults__, x.__kwdefaults__)
         for cell in x.__closure__ or ():
-            self.tell(cell.cell_contents)
+            try:
+                held = cell.cell_contents
+            except ValueError as error:
+                raise Untold("a variable without a value") from error
+            self.tell(held)
         for name in sorted(_read(x.__code__)):
             self._put("reads", name)
             if name in x.__globals__:
