@@ -10,6 +10,7 @@ import argparse
 import gc
 import importlib.util
 import json
+import os
 import statistics
 import sys
 import time
@@ -90,7 +91,8 @@ class Figures:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """The options that every benchmark has. Kernels are compiled in it, whatever lies on disk, as that is timed too."""
+    os.environ["GPUVEC_CACHE"] = "off"
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=Path, metavar="PATH", help="append the figures there, one JSON object a line")
     return p

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -56,7 +55,6 @@ def main() -> None:
     p = parser(__doc__)
     p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
     given = p.parse_args()
-    os.environ["GPUVEC_CACHE"] = "off"
     figures = Figures("twins", given.json)
     for name in (*env_step.ENVS, tag_step.GRID, tag_step.OPEN):
         try:

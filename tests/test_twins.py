@@ -126,6 +126,20 @@ def test_a_file_that_is_included_counts(tmp_path):
     assert everything(file).endswith("SIZE = 0.5f;\n")
 
 
+def test_what_an_included_file_includes_counts(tmp_path):
+    """From the folder that it is in, or from that of the environment's file, as the compiler looks."""
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    (tmp_path / "own.cu").write_text('#include "sub/one.cuh"\n')
+    (folder / "one.cuh").write_text('#include "two.cuh"\n  #  include "three.cuh"\n')
+    (folder / "two.cuh").write_text('#include "../sub/one.cuh"\nint two;\n')  # round in a circle
+    (tmp_path / "three.cuh").write_text("int three;\n")
+    found = everything(tmp_path / "own.cu")
+    assert found.startswith('#include "sub/one.cuh"\n')
+    assert "int two;" in found
+    assert "int three;" in found
+
+
 @needs_compiler
 def test_parameters_may_have_any_value(tmp_path):
     file = tmp_path / "own.cu"

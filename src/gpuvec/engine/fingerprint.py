@@ -26,7 +26,8 @@ from gpuvec.spec import Environment, Options
 
 COMPILERS = (
     "numba", "numba-cuda", "llvmlite", "numpy", "cuda-core", "cuda-bindings",
-    "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
+    "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvrtc", "nvidia-cuda-nvcc",
+    "nvidia-nvjitlink-cu12", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvcc-cu12",
 )  # fmt: skip
 PACKAGE = Path(__file__).parents[1]
 CALLED = ("random.py", "angles.py", "fractions.py", "spec.py")  # of the package, beside the engine
@@ -57,7 +58,8 @@ def fingerprint(env: Environment, variant: Variant, *rest: Any) -> str:
 def _toolchain() -> str:
     """The engine's files, the versions of what compiles them, and settings of Numba."""
     found = hashlib.sha256()
-    for file in [*sorted((PACKAGE / "engine").rglob("*.py")), *(PACKAGE / name for name in CALLED)]:
+    engine = sorted(file for file in (PACKAGE / "engine").rglob("*") if file.suffix in (".py", ".cuh"))
+    for file in [*engine, *(PACKAGE / name for name in CALLED)]:
         found.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     settings = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))
     versions = [(name, _version(name)) for name in COMPILERS]

@@ -17,7 +17,6 @@ from gpuvec.engine import early
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.choice import Length
-from gpuvec.engine.cpp import header
 from gpuvec.engine.cpp.source import everything, file_of
 from gpuvec.engine.cubins import Cubin, kept
 from gpuvec.engine.device import Device
@@ -60,8 +59,8 @@ def _rollout_cubins(
 
 
 def _written(env: Environment, variant: Variant) -> str:
-    """The author's functions in CUDA C++, and what they call."""
-    return everything(file_of(env)) + header.SHARED.read_text() if variant.cuda_c else ""
+    """The author's functions in CUDA C++."""
+    return everything(file_of(env)) if variant.cuda_c else ""
 
 
 def function_on(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:

@@ -46,14 +46,15 @@ def file_of(env: Environment) -> Path:
 
 
 def everything(file: Path) -> str:
-    """Its text, and that of the files beside it which it includes, or which these include."""
+    """Its text, and behind it that of the author's files which it includes, or which these include, each after a zero."""
     texts: dict[Path, str] = {}
-    waiting = [file]
+    waiting = [file.resolve()]
     while waiting:
         one = waiting.pop()
         if one not in texts and one.is_file():
             texts[one] = one.read_text()
-            waiting += [file.parent / name for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', texts[one], re.MULTILINE)]
+            names = re.findall(r'^\s*#\s*include\s*"([^"]+)"', texts[one], re.MULTILINE)
+            waiting += [(folder / name).resolve() for folder in (one.parent, file.parent) for name in names]
     return "\0".join(texts.values())
 
 

@@ -48,19 +48,20 @@ def twin(env: Environment, per_env: tuple[str, ...]) -> Twin:
     Raises:
         AuthoringError: there is no file, or no function of the environment in it, or one that nothing calls.
     """
-    return _twin(env, per_env, file_of(env), everything(file_of(env)))
+    file = file_of(env)
+    return _twin(env, per_env, file, everything(file))
 
 
 @lru_cache(maxsize=16)
-def _twin(env: Environment, per_env: tuple[str, ...], file: Path, everything: str) -> Twin:
-    s, text = signature(env), file.read_text()
+def _twin(env: Environment, per_env: tuple[str, ...], file: Path, texts: str) -> Twin:
+    s, text = signature(env), texts.partition("\0")[0]
     # What C++ has no constant for comes at run time, as a constant of the kernel's.
     endless = (k for k, x in env.params._asdict().items() if isinstance(x, float) and not math.isfinite(x))
     running = (*per_env, *env.reset_options, *endless)
     own = _of_one(env, s) if isinstance(env, Single) else _of_many(env, s)
     lines = defined(file, text, {f.name for f in own.values()}, env.reset.__globals__)
     before = header(env, s, running)
-    mark = hashlib.sha256((before + everything).encode()).hexdigest()[:12]  # several may be in one process
+    mark = hashlib.sha256((before + texts).encode()).hexdigest()[:12]  # several may be in one process
     symbols = {author: (f, f"gpuvec_{mark}_{f.name}") for author, f in own.items() if f.name in lines}
     bridge = _Bridge(env, s, running)
     made = {author: bridge.function(author, f, symbol) for author, (f, symbol) in symbols.items()}
