@@ -5,6 +5,8 @@ import math
 import gymnasium
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from scipy import stats
 from tests.arrays import host
 from tests.plain_player import Player
@@ -85,6 +87,18 @@ class TestStarts:
         env.close()
 
 
+TURN = np.float32(2.0 * math.pi)
+
+
+@given(st.floats(float(-TURN), float(2 * TURN), width=32, exclude_min=True, exclude_max=True))
+@example(float(TURN))
+@example(float(np.nextafter(TURN, np.float32(0))))
+@example(-1e-9)
+def test_a_heading_is_the_remainder_of_a_turn(angle):
+    heading = tag_continuous.turned(np.float32(angle))
+    assert (heading, heading.dtype) == (np.mod(np.float32(angle), TURN), np.float32)
+
+
 @pytest.mark.parametrize(
     ("name", "params", "words"),
     [
@@ -99,6 +113,8 @@ class TestStarts:
         (CONTINUOUS, {"max_speed": -1.0}, "max_speed is -1.0; it must be at least 0"),
         (CONTINUOUS, {"tagging_distance": -0.1}, "tagging_distance is -0.1; it must be at least 0"),
         (CONTINUOUS, {"min_turn": 2.0}, "min_turn and max_turn"),
+        (CONTINUOUS, {"max_turn": 2.0 * math.pi}, "max_turn is 6.28.*; it must be less than a full turn to either side"),
+        (CONTINUOUS, {"min_turn": -7.0}, "min_turn is -7.0; it must be less than a full turn"),
         (CONTINUOUS, {"num_other_agents_observed": 10, "use_full_observation": False}, "must be less than the number of other"),
     ],
 )

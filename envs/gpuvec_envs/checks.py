@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+
 
 def positive(p: Any, *names: str) -> None:
     """Each named parameter is above zero."""
@@ -30,6 +32,14 @@ def finite(p: Any, *names: str) -> None:
     for name in names:
         if not math.isfinite(getattr(p, name)):
             raise ValueError(f"{name} is {getattr(p, name)}; it must be finite.")
+
+
+def less_than_a_turn(p: Any, *names: str) -> None:
+    """Each named parameter is an angle [rad] of less than a turn to either side, as a float32 too."""
+    for name in names:
+        angle = getattr(p, name)
+        if not abs(np.float32(angle)) < np.float32(2.0 * math.pi):
+            raise ValueError(f"{name} is {angle}; it must be less than a full turn to either side, 2 pi = 6.2831853.")
 
 
 def ordered(p: Any, low: str, high: str) -> None:

@@ -26,10 +26,10 @@ __device__ __forceinline__ Steering steer(Action action, const Params& p) {
     };
 }
 
-// x % TURN as in Python, whose remainders are never negative.
-__device__ __forceinline__ float turned(float x) {
-    const float rest = fmodf(x, TURN);
-    return rest < 0.0f ? rest + TURN : rest;
+// An angle less than a turn outside of 0 to 2 pi.
+__device__ __forceinline__ float turned(float angle) {
+    if (angle >= TURN) return angle - TURN;
+    return angle < 0.0f ? angle + TURN : angle;
 }
 
 __device__ void move(int i, State& s, Action action, const Key& key, const Params& p) {

@@ -27,7 +27,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 
 from gpuvec import Bools, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, fraction, randint, sincos, uniform
 from gpuvec_envs import pictures
-from gpuvec_envs.checks import at_least_one, finite, not_negative, ordered, positive
+from gpuvec_envs.checks import at_least_one, finite, less_than_a_turn, not_negative, ordered, positive
 
 TAGGER, RUNNER = 0, 1  # roles
 TURN, QUARTER = 2.0 * math.pi, 0.5 * math.pi
@@ -121,12 +121,19 @@ def steer(action: tuple[float, float], p: Known) -> tuple[float, float]:
     return p.acceleration_levels[np.int32(action[0])], p.turn_levels[np.int32(action[1])]
 
 
+def turned(angle: float) -> float:
+    """`angle % TURN` of one less than a turn outside, to the bit: a sum costs what a GPU pays for a tenth of a remainder."""
+    if angle >= TURN:
+        return angle - TURN
+    return angle + TURN if angle < 0.0 else angle
+
+
 def move(i: int, s: State, action: tuple[float, float], key: Key, p: Known) -> None:
     s.playing[i] = s.alive[i]
     acceleration, turn = steer(action, p)
     acceleration += s.acceleration[i]
     top = p.max_speed * (p.skill_level_tagger if s.role[i] == TAGGER else p.skill_level_runner)
-    heading = (s.heading[i] + turn) % TURN if s.alive[i] else 0.0
+    heading = turned(s.heading[i] + turn) if s.alive[i] else 0.0
     speed = clip(s.speed[i] + acceleration, 0.0, top) if s.alive[i] else 0.0
     s.heading[i], s.speed[i] = heading, speed
     s.acceleration[i] = 0.0 if speed <= 0.0 or speed >= top else acceleration
@@ -243,6 +250,7 @@ def check(p: Params) -> None:
     finite(p, "grid_length", "max_speed", "min_acceleration", "max_acceleration", "min_turn", "max_turn")
     ordered(p, "min_acceleration", "max_acceleration")
     ordered(p, "min_turn", "max_turn")
+    less_than_a_turn(p, "min_turn", "max_turn")
     if not p.use_full_observation and p.num_other_agents_observed >= agents(p) - 1:
         raise ValueError(
             f"num_other_agents_observed is {p.num_other_agents_observed}; it must be less than the number of other agents, "

@@ -50,7 +50,7 @@ def search(look: Nearest, agents: int, places: int, arrays: Arrays) -> Look:
     # distances unless two next to each other have the same bits left. Then a walk finds the row.
     def block(margin: str, count: int) -> str:
         """Sifts `count` agents from j on."""
-        lines = [f"n{n} = natural(j + {n})" for n in range(count)]
+        lines = [f"n{n} = j + {n}" for n in range(count)]
         lines += [f"l{n} = label(distance(i, n{n}, s, p), {low}, n{n})" for n in range(count)]
         labels = [f"l{n}" for n in range(count)] + ["last"] * (TOGETHER - count)
         lines.append(f"best = sift(best, ({', '.join(labels)}))")

@@ -16,12 +16,12 @@ struct Time { int step, limit; };
 
 // The uint32 of draw number `draw`: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011).
 __device__ __forceinline__ unsigned word(const Key& key, int draw) {
-    unsigned x0 = key.episode, x1 = key.step, x2 = draw >> 2, x3 = key.seed_high, w0 = key.seed, w1 = key.row;
+    unsigned x0 = key.episode, x1 = key.step, x2 = draw >> 2, x3 = key.seed_high;
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const unsigned long long p0 = 0xD2511F53ull * x0, p1 = 0xCD9E8D57ull * x2;
-        x0 = (unsigned)(p1 >> 32) ^ x1 ^ w0, x1 = (unsigned)p1, x2 = (unsigned)(p0 >> 32) ^ x3 ^ w1, x3 = (unsigned)p0;
-        w0 += 0x9E3779B9u, w1 += 0xBB67AE85u;
+        x0 = (unsigned)(p1 >> 32) ^ x1 ^ (key.seed + round * 0x9E3779B9u), x1 = (unsigned)p1;
+        x2 = (unsigned)(p0 >> 32) ^ x3 ^ (key.row + round * 0xBB67AE85u), x3 = (unsigned)p0;
     }
     const unsigned low = draw & 1 ? x1 : x0, high = draw & 1 ? x3 : x2;
     return draw & 2 ? high : low;
