@@ -18,6 +18,7 @@ class Arrays(NamedTuple):
     view: Any  # view(buffer, index, shape, dtype) -> the index-th C-contiguous array of that shape
     part: Any  # part(array, start, shape) -> the C-contiguous array of that shape which begins there in a one-dimensional one
     natural: Any  # natural(x) -> x as int64, known not to be negative, so that an index needs no look at its sign
+    after: Any  # after(x, n) -> likewise x + n, for a literal n
     divide: Any  # divide(u, n) -> (u // n, u % n) as int64, of numbers below 2**32; by a constant it takes no division
     spread: Any  # spread(buffer, start, stride, values): element start + f * stride becomes float32(values[f]), as by `emit`
     put: Any  # put(array, start, stride, values): likewise in a one-dimensional array
@@ -125,6 +126,14 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
         return types.int64(number), codegen
 
     @extending.intrinsic
+    def after(typingctx: Any, number: Any, more: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            a, n = (builder.trunc(x, half) if x.type.width > 32 else x for x in args)
+            return builder.zext(builder.add(a, n, flags=("nuw", "nsw")), word)
+
+        return types.int64(number, more), codegen
+
+    @extending.intrinsic
     def divide(typingctx: Any, number: Any, by: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             a, n = (builder.trunc(x, half) if x.type.width > 32 else x for x in args)
@@ -220,7 +229,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
 
         return kept(kept, new), codegen
 
-    return Arrays(view, part, natural, divide, spread, put, move, bits, label, swap, take, sift)
+    return Arrays(view, part, natural, after, divide, spread, put, move, bits, label, swap, take, sift)
 
 
 def host_arrays() -> Arrays:

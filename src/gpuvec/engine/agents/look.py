@@ -29,7 +29,7 @@ class Look(NamedTuple):
 def search(look: Nearest, agents: int, places: int, arrays: Arrays) -> Look:
     """Their versions for `look` with so many `places`."""
     kept, field = range(places), f"s.{look.field}"
-    scope = {"distance": device(look.distance), "natural": arrays.natural} | WALK
+    scope = {"distance": device(look.distance), "natural": arrays.natural, "after": arrays.after} | WALK
 
     empty = "".join(f"    {field}[i, {k}] = i32(-1)\n" for k in kept)
     nobody = inline(generated("nobody", f"def nobody(i, s):\n{empty}", i32=i32))
@@ -50,15 +50,15 @@ def search(look: Nearest, agents: int, places: int, arrays: Arrays) -> Look:
     # distances unless two next to each other have the same bits left. Then a walk finds the row.
     def block(margin: str, count: int) -> str:
         """Sifts `count` agents from j on."""
-        lines = [f"n{n} = j + {n}" for n in range(count)]
+        lines = [f"n{n} = after(j, {n})" for n in range(count)]
         lines += [f"l{n} = label(distance(i, n{n}, s, p), {low}, n{n})" for n in range(count)]
         labels = [f"l{n}" for n in range(count)] + ["last"] * (TOGETHER - count)
         lines.append(f"best = sift(best, ({', '.join(labels)}))")
         return "".join(f"{margin}{line}\n" for line in lines)
 
-    source = f"def at_once(i, s, p):\n    best, j = ({'last, ' * len(names)}), 0\n"
-    source += block("    ", rest) + f"    j = natural({rest})\n" if rest else ""
-    source += f"    while j < {agents}:\n{block('        ', TOGETHER)}        j = natural(j + {TOGETHER})\n"
+    source = f"def at_once(i, s, p):\n    best, j = ({'last, ' * len(names)}), zero\n"
+    source += block("    ", rest) + f"    j = i32({rest})\n" if rest else ""
+    source += f"    while j < {agents}:\n{block('        ', TOGETHER)}        j = i32(j + i32({TOGETHER}))\n"
     source += f"    {', '.join(names)} = best\n"
     clear = [f"(({a} ^ {b}) > low) | ({a} >= infinite)" for a, b in pairwise(names)]
     source += "    certain = (k0 >= zero)" + "".join(f" & ({c})" for c in clear) + "\n"
