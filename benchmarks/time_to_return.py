@@ -60,7 +60,7 @@ def main() -> None:
                     file.flush()
                     reached += [m["seconds"] for m in history if m["last_return"] >= BARS[env]][:1]
                     last = history[-1]
-                    details = {"seconds": last["seconds"], "return": last["return"], "last_return": last["last_return"]}
+                    details = {"seconds": last["seconds"], "last_return": last["last_return"]}
                     of = (f"{env}", "vector", "learners")
                     figures.add(f"{case}.seed{seed}", last["steps"] / last["seconds"] / 1e6, "M steps/s", of, **details)
                 if len(reached) == len(given.seeds) > 0:

@@ -106,7 +106,8 @@ def calls(file: Path, found: Mapping[str, tuple[Prototype, int]]) -> str:
     lines.append('#line 1 "what kernels call"')
     for symbol, (f, _) in found.items():
         given = [PARAMETERS[kind] for kind in f.parameters]
-        out = [] if f.gives == "void" else [f"{f.gives}* out"]
+        # A bool would be a byte in memory, which no register of a GPU is.
+        out = [] if f.gives == "void" else [f"{'int' if f.gives == 'bool' else f.gives}* out"]
         sure = "".join(f"__builtin_assume({kind} >= 0); " for kind in f.parameters if kind in ("i", "j"))
         result = "" if f.gives == "void" else "*out = "
         lines.append(f'extern "C" __device__ void {symbol}({", ".join([*(g[2] for g in given), *out])}) {{')

@@ -135,7 +135,7 @@ class _Bridge:
         if gives == "void":
             return [], ""
         if gives in ("float", "bool"):
-            return [np.float32 if gives == "float" else np.bool_], "r[0]"
+            return ([np.float32], "r[0]") if gives == "float" else ([np.int32], "r[0] != 0")
         if gives.startswith("Floats"):
             count = int(gives[7:-1])
             return [np.float32] * count, _tuple(f"r[{k}]" for k in range(count))
