@@ -10,8 +10,8 @@ Reward: for an agent in the game `step_penalty_for_tagger` or `step_reward_for_r
     each tag `tag_penalty_for_runner`, and `tag_reward_for_tagger` for the tagger. A runner that is in the game when the time
     is up, after the last tags, gets `end_of_game_reward_for_runner`.
 Termination: no runner is in the game.
-Parameters: penalties are numbers <= 0, turns are less than a full one. A runner is tagged by the nearest tagger (the lower id of
-    equally near ones) if that is closer than `tagging_distance`. Skills scale the top speed. A start draws places uniformly
+Parameters: penalties are numbers <= 0, turns are less than a full one. A runner is tagged by the nearest tagger (the lower id
+    of equally near ones) if that is closer than `tagging_distance`. Skills scale the top speed. A start draws places uniformly
     and headings from four.
     `observe_self` adds before the time what differences to others leave open: 1 for a tagger, the own speed and acceleration
     [max_speed], and cosine and sine of the heading. A policy that all share needs its role (Gupta, Egorov and Kochenderfer,
