@@ -2,8 +2,8 @@
 
 Physics is arithmetic without a branch, of which a compiler makes one instruction for eight envs, if nothing stands beside it
 that few envs do: autoreset, which draws random numbers, or the end of an episode. So the author's step and observation are
-worked out for all envs of a block, into a room of their own, and `turn` finds them there. That of an env which awaits its reset
-is worked out too, and nobody looks at it.
+worked out for all envs of a block, into a room of their own, and leave it as if every episode went on. Then `turn` finds those
+there that do not. That of an env which awaits its reset is worked out too, and nobody looks at it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.batch import Variant
-from gpuvec.engine.jit import generated, inline
+from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
+from gpuvec.engine.jit import floats, generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.signature import Signature, signature
 from gpuvec.engine.single import game
 from gpuvec.spec import Single
 
 ENVS = 256  # of a block, whose room stays in the nearest cache
-f32, i32 = np.float32, np.int32
+f32, i32, b1 = np.float32, np.int32, np.bool_
 
 
 class Steps(NamedTuple):
@@ -28,47 +29,78 @@ class Steps(NamedTuple):
 
     size: int  # bytes of the room
     ahead: Any  # ahead(b, w, e, k, clock): works out the step of env e, which is number k of the block
-    settle: Any  # settle(b, w, e, k, at, clock): makes it, and writes what it returns as row `at` of the outputs
+    settle: Any  # settle(b, w, e, count, at, clock): makes those of `count` envs from e on; their outputs begin at row `at`
 
 
 def compose(env: Single, variant: Variant, access: Access) -> Steps:
     """Those of `env`."""
     s = signature(env)
     assert isinstance(s, Signature), "of a Single"
-    put, find, words = _room(env, s, access)
+    put, find, goes_on, words = _room(env, s, access)
+    listed = ENVS * words  # where the numbers of envs begin that have more to do than to go on: so no branch is guessed wrong
     plain, ready = game(env, variant, access), game(env, variant, access, played=find)
     open, play, turn, show, close = plain.open, plain.play, ready.turn, ready.show, ready.close
+    load, store, emit, emit_row, row = access.load, access.store, access.emit, access.emit_row, floats(s.features)
+    limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
+    same_step = variant.autoreset is AutoresetMode.SAME_STEP
+    # Whether all are written as if they went on, and then the others anew: one that is never reset would lose its state.
+    at_once = variant.autoreset is not AutoresetMode.DISABLED and not variant.validate
 
     @inline
     def ahead(b: Any, w: int, e: int, k: int, clock: int) -> None:
         start, s, stream, p = open(b, e)
-        put(w, k, play(b, e, start, i32(clock - start), s, stream, p, 0))
+        t = i32(clock - start)
+        put(w, k, play(b, e, start, t, s, stream, p, 0), t < limit and (same_step or t != i32(0)))
 
     @inline
-    def settle(b: Any, w: int, e: int, k: int, at: int, clock: int) -> None:
-        start, s, stream, p = open(b, e)
-        start, s, seen, reward, terminated, truncated = turn(b, e, at, clock, start, s, stream, p, (w, k))
-        close(b, e, start, s)
-        show(b, at, seen, reward, terminated, truncated)
+    def settle(b: Any, w: int, e: int, count: int, at: int, clock: int) -> None:
+        if at_once:  # in loops of few arrays each, which a compiler can tell apart
+            for k in range(count):
+                s, seen, _, _ = find(b, e + k, 0, 0, 0, 0, 0, (w, k))
+                close(b, e + k, 0, s)
+                emit_row(b.obs, at + k, row(seen))
+            for k in range(count):
+                _, _, reward, _ = find(b, e + k, 0, 0, 0, 0, 0, (w, k))
+                emit(b.reward, at + k, reward, f32)
+            for k in range(count):
+                emit(b.terminated, at + k, False, b1)
+            for k in range(count):
+                emit(b.truncated, at + k, False, b1)
+            if same_step:
+                for k in range(count):
+                    emit(b.final_mask, at + k, False, b1)
+        rare = 0
+        for k in range(count):
+            store(w, listed + rare, i32(k), i32)
+            rare += 0 if at_once and goes_on(w, k) else 1
+        for j in range(rare):
+            k = load(w, listed + j, i32)
+            start, s, stream, p = open(b, e + k)
+            start, s, seen, reward, terminated, truncated = turn(b, e + k, at + k, clock, start, s, stream, p, (w, k))
+            close(b, e + k, start, s)
+            show(b, at + k, seen, reward, terminated, truncated)
 
-    return Steps(4 * ENVS * words, ahead, settle)
+    return Steps(4 * (listed + ENVS), ahead, settle)
 
 
-def _room(env: Single, s: Signature, access: Access) -> tuple[Any, Any, int]:
-    """(put, find, words): `put(w, k, result)` of `play`, and `find` in its place, over so many words for each env."""
-    floats = [f"s.{k}" for k in s.floats] + [f"seen[{j}]" for j in range(s.features)] + ["reward"]
-    whole = [f"s.{k}" for k in s.others] + ["terminated"]
+def _room(env: Single, s: Signature, access: Access) -> tuple[Any, Any, Any, int]:
+    """(put, find, goes_on, words): `put(w, k, result, on)` of `play`, and `find` in its place, over so many words for each env;
+    `goes_on(w, k)` tells whether its episode does, which it did before as well if `on`.
+    """
+    numbers = [f"s.{k}" for k in s.floats] + [f"seen[{j}]" for j in range(s.features)] + ["reward"]
+    whole = [f"s.{k}" for k in s.others] + ["terminated", "on"]
     scope = {"State": env.state, "load": access.load, "store": access.store, "f32": f32, "i32": i32}
     scope |= {f"t_{k}": dtype for k, dtype in s.others.items()}
-    at = {name: f"{ENVS * n} + k" for n, name in enumerate([*floats, *whole])}
-    source = "def put(w, k, result):\n    s, seen, reward, terminated = result\n"
-    source += "".join(f"    store(w, {at[name]}, {name}, f32)\n" for name in floats)
+    at = {name: f"{ENVS * n} + k" for n, name in enumerate([*numbers, *whole])}
+    source = "def put(w, k, result, on):\n    s, seen, reward, terminated = result\n    on = on and not terminated\n"
+    source += "".join(f"    store(w, {at[name]}, {name}, f32)\n" for name in numbers)
     source += "".join(f"    store(w, {at[name]}, i32({name}), i32)\n" for name in whole)
     put = inline(generated("put", source, **scope))
 
-    take = {name: f"load(w, {place}, {'f32' if name in floats else 'i32'})" for name, place in at.items()}
+    take = {name: f"load(w, {place}, {'f32' if name in numbers else 'i32'})" for name, place in at.items()}
     state = [take[f"s.{k}"] if k in s.floats else f"t_{k}({take[f's.{k}']})" for k in env.state._fields]
     seen = "".join(f"{take[f'seen[{j}]']}, " for j in range(s.features))
     source = "def find(b, e, start, t, old, stream, p, a):\n    w, k = a\n"
     source += f"    return State({', '.join(state)}), ({seen}), {take['reward']}, {take['terminated']} != 0\n"
-    return put, inline(generated("find", source, **scope)), len(at)
+    goes_on = inline(generated("goes_on", f"def goes_on(w, k):\n    return {take['on']} != 0\n", **scope))
+    return put, inline(generated("find", source, **scope)), goes_on, len(at)

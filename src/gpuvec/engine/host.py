@@ -149,8 +149,7 @@ def _block_loop(env: Single, variant: Variant) -> Any:
             count = min(ENVS, last - first)
             for k in range(count):
                 ahead(b, w, first + k, k, clock)
-            for k in range(count):
-                settle(b, w, first + k, k, first + k, clock)
+            settle(b, w, first, count, first, clock)
             first += count
         room[0] = 0  # so that it lives until here
         if tick:
@@ -180,8 +179,7 @@ def _rollout_loop(env: Single, variant: Variant, policy: Any) -> Any:
                     act(b, v, first + k, k, row + k, now)
                 for k in range(count):
                     ahead(c, w, first + k, k, now)
-                for k in range(count):
-                    settle(c, w, first + k, k, row + k, now)
+                settle(c, w, first, count, row, now)
             first += count
         room[0] = 0  # so that it lives until here
         if tick:
