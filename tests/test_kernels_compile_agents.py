@@ -60,7 +60,7 @@ def barriers(env, variant, which, given):
     """How many each kernel should have: one where the program waits, where a step asks for ends, and before rows leave."""
     operations = cuda.device_memory(), cuda.device_arrays(), cuda.device_tally()
     program = compose(env, variant, *operations, given)
-    parts = (program.step, program.over, program.end) if which == "step" else (program.reset,)
+    parts = (program.step, program.over, program.end) if which == "step" else (program.reset, program.end)
     played = sum(segment.wait for part in parts for segment in part) + (which == "step")
     search, rows = [len(program.seeking.functions)] if program.seeking else [], [int(given.tile > 0)]
     return [played, *search, *rows] if given.split else [played]

@@ -22,6 +22,8 @@ from gpuvec.engine import early
 from gpuvec.engine.agents.reduction import Tally, host_tally
 from gpuvec.engine.arrays import Arrays, arrays, host_arrays
 from gpuvec.engine.cpp.foreign import foreign as of_c
+from gpuvec.engine.frames import roomy
+from gpuvec.engine.jit import inlined, without_literals
 from gpuvec.engine.memory import Access, host_memory, memory
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
@@ -33,6 +35,16 @@ def _shared_array(self: Any, shape: Any, dtype: Any) -> Any:
     """
     asking = sys._getframe(1)
     return self._allocations.setdefault((asking.f_code.co_filename, asking.f_lineno), np.empty(shape, dtype))
+
+
+def _serve_all_literals(dispatcher: Any) -> None:
+    """As `inline` does on a CPU: numba-cuda makes dispatchers of its own out of those that `inline` gives."""
+    template = dispatcher.get_call_template
+
+    def get_call_template(self: Any, args: Any, kws: Any) -> Any:
+        return template(self, *(without_literals(args, kws) if inlined(self.py_func) else (args, kws)))
+
+    dispatcher.get_call_template = get_call_template
 
 
 def _import_cuda() -> Any:
@@ -51,6 +63,9 @@ def _import_cuda() -> Any:
                 FakeCUDAShared.array = _shared_array
             else:
                 import numba.cuda.np.arrayobj  # noqa: F401  # the module that looks it up
+                from numba.cuda.dispatcher import CUDADispatcher
+
+                _serve_all_literals(CUDADispatcher)
     finally:
         if missing:
             del np.row_stack
@@ -145,6 +160,7 @@ def kernel_signature(batch: Any, request: Any | None, dtypes: tuple[Any, ...]) -
     return types.void(b, types.NamedTuple([from_dtype(np.dtype(t)) for t in dtypes], request))
 
 
+@roomy
 def intermediate(
     kernel: Any, signature: Any, cc: tuple[int, int], form: str, threads: int | None = None, resident: int = 1
 ) -> Any:
@@ -155,6 +171,7 @@ def intermediate(
     return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=form, launch_bounds=bounds)[0]
 
 
+@roomy
 def external(function: Any, arguments: str, name: str, cc: tuple[int, int]) -> bytes:
     """A device function as LTO-IR, with C's calling convention, for kernels in CUDA C++ to be linked with.
 

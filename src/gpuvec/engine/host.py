@@ -22,7 +22,7 @@ from gpuvec.engine.batch import Variant, members
 from gpuvec.engine.blocks import ENVS
 from gpuvec.engine.blocks import compose as compose_blocks
 from gpuvec.engine.dialect import explaining
-from gpuvec.engine.jit import generated, inline
+from gpuvec.engine.jit import compile_for, generated, inline
 from gpuvec.engine.memory import host_memory
 from gpuvec.engine.parameters import request, request_dtypes
 from gpuvec.engine.policies import explaining_policy
@@ -59,10 +59,10 @@ def _composed(env: Cooperative, variant: Variant) -> tuple[int, Any, Any, Any]:
         return "".join(loop(segment, f"{part}_{n}", Block(1, agents, 1), margin) for n, segment in enumerate(alone))
 
     scope["close"] = program.closing.function
-    step = called("step") + "    some = close(b, w, e0, 0, clock, r)\n"
+    step = called("step") + "    some = close(b, w, e0, 0, clock)\n"
     step += f"    if some:\n{called('over', '        ')}" if program.over else ""
     start = "    e0, m, thread = e, 1, 0\n"
-    calls = (start + called("reset"), start + "    r = 0\n" + step + called("end"))
+    calls = (start + called("reset") + called("end"), start + step + called("end"))
     first = inline(generated("begin_", f"def begin_(b, w, e, clock, r):\n{calls[0]}", **scope))
     then = inline(generated("advance_", f"def advance_(b, w, e, clock):\n{calls[1]}", **scope))
     return size, inline(generated("work", work, **scope)), first, then
@@ -104,7 +104,7 @@ def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
 
     count = len(batch._fields)
     with explaining(env.reset):
-        loop.compile((types.UniTuple(types.int64, count), typeof(tuple(dtype(0) for dtype in request_dtypes(env)))))
+        compile_for(loop, (types.UniTuple(types.int64, count), typeof(tuple(dtype(0) for dtype in request_dtypes(env)))))
     return loop, count
 
 
@@ -112,7 +112,7 @@ def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
 def _step_loop(env: Environment, variant: Variant) -> Any:
     loop = _block_loop(env, variant) if isinstance(env, Single) else _agents_loop(env, variant)
     with explaining(env.step if isinstance(env, Single) else env.reward):
-        loop.compile((types.UniTuple(types.int64, len(layout(env, variant).batch._fields)), *SHARE))
+        compile_for(loop, (types.UniTuple(types.int64, len(layout(env, variant).batch._fields)), *SHARE))
     return loop
 
 
@@ -187,7 +187,7 @@ def _rollout_loop(env: Single, variant: Variant, policy: Any) -> Any:
 
     count = len(batch._fields)
     with explaining_policy(env, policy):
-        loop.compile((types.UniTuple(types.int64, count), types.int64, *SHARE))
+        compile_for(loop, (types.UniTuple(types.int64, count), types.int64, *SHARE))
     return loop
 
 

@@ -14,9 +14,11 @@ import linecache
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
+from gpuvec.engine.frames import roomy
 from gpuvec.errors import AuthoringError
 
 P = TypeVar("P", bound=tuple[Any, ...])
@@ -29,14 +31,33 @@ def inline(function: Callable[..., Any]) -> Any:
     a function anew for each literal that it is called with (every draw number, say); here one version serves all.
     """
     from numba import njit
-    from numba.core.types import unliteral
 
     dispatcher = njit(function, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
     template = dispatcher.get_call_template
-    dispatcher.get_call_template = lambda args, kws: template(
-        tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()}
-    )
+    dispatcher.get_call_template = lambda args, kws: template(*without_literals(args, kws))
+    _inlined.add(function)
     return dispatcher
+
+
+_inlined: WeakSet[Callable[..., Any]] = WeakSet()
+
+
+def inlined(function: Callable[..., Any]) -> bool:
+    """Whether `inline` made a Numba function of it."""
+    return function in _inlined
+
+
+def without_literals(args: Any, kws: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The types of a call's arguments, where that of a literal is the type of all of its kind."""
+    from numba.core.types import unliteral
+
+    return tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()}
+
+
+@roomy
+def compile_for(dispatcher: Any, arguments: tuple[Any, ...]) -> None:
+    """Compiles a Numba function for arguments of these Numba types, if that is not done yet."""
+    dispatcher.compile(arguments)
 
 
 _compiled: dict[types.FunctionType, Any] = {}  # a function is compiled once in a process, whatever calls it

@@ -24,7 +24,7 @@ from gpuvec.engine.choice import LENGTH_DTYPES, Length
 from gpuvec.engine.cpp.source import Source, compiled
 from gpuvec.engine.cpp.twin import written
 from gpuvec.engine.cubins import Cubin
-from gpuvec.engine.jit import generated, inline
+from gpuvec.engine.jit import compile_for, generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import request, request_dtypes
 from gpuvec.engine.rollouts import compose as compose_rollout
@@ -111,7 +111,7 @@ def _compiled(function: Any, *examples: Any) -> Any:
     if not target.SIMULATED:
         return function
     made = njit(function.py_func, error_model="numpy")
-    made.compile(tuple(map(typeof, examples)))
+    compile_for(made, tuple(map(typeof, examples)))
     return made
 
 
@@ -266,17 +266,16 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
     envs, (read_clock, tick) = given.envs, _clocks(access, b)
     w = _example(program)
     arguments = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
-    r = 0 if played else r
 
     def compiled(segment: Segment) -> Any:
-        return _compiled(segment.function, b, w, *arguments[segment.over], u32(0), r)
+        return _compiled(segment.function, b, w, *arguments[segment.over], u32(0), *([r] if segment.asked else []))
 
     scope = _head(arrays) | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
     scope |= {"divide": divmod if target.SIMULATED else arrays.divide, "i32": np.int32}
     source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(program.arrays, scope)
     source += f"    e0 = natural(block * {envs})\n    m = {'1' if envs == 1 else f'min({envs}, natural(b.n - e0))'}\n"
     source += "    clock = read_clock(b, block)\n"
-    source += "    clock, r = u32(clock + u32(1)), 0\n" if played else ""
+    source += "    clock = u32(clock + u32(1))\n" if played else ""
 
     block = Block(envs, agents, given.threads)
 
@@ -287,10 +286,10 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
         return "".join(lines).replace("barrier()", "cuda.syncthreads()")
 
     if not played:
-        return generated("kernel", source + called("reset"), **scope)
+        return generated("kernel", source + called("reset") + called("end"), **scope)
     scope["close"] = compiled(program.closing)
     source += called("step") + "    if thread == 0:\n        tick(b, block, u32(1))\n"  # all have read it
-    closed = f"{block.of_env} and close(b, w, e0 + {block.env}, {block.env}, clock, r)"
+    closed = f"{block.of_env} and close(b, w, e0 + {block.env}, {block.env}, clock)"
     source += f"    some = cuda.syncthreads_or(i32({closed}))\n"
     source += f"    if some != 0:\n{called('over', '        ')}" if program.over else ""
     return generated("kernel", source + called("end"), **scope)

@@ -15,7 +15,7 @@ from numba import njit, types
 
 from gpuvec.engine.batch import batch_of
 from gpuvec.engine.device import Device
-from gpuvec.engine.jit import generated
+from gpuvec.engine.jit import compile_for, generated
 from gpuvec.engine.memory import host_memory
 from gpuvec.engine.simulator import quick_turns
 
@@ -53,7 +53,7 @@ def _loop(work: Rowwise) -> Any:
         for row in range(b.n):
             one(b, row)
 
-    loop.compile((types.UniTuple(types.int64, len(work.members) + 1),))
+    compile_for(loop, (types.UniTuple(types.int64, len(work.members) + 1),))
     return loop
 
 

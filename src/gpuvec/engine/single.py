@@ -135,7 +135,7 @@ def game(
         reward, terminated, truncated = f32(0.0), False, False
         if not same_step and t == i32(0):  # its episode ended in the last step
             if next_step:
-                s = first(b, key(b, e, stream, start, 0), p)
+                s = first(b, key(b, e, stream, start, i32(0)), p)
             else:
                 start = moved(b, e, clock + u32(1))
                 if validate:
@@ -153,7 +153,7 @@ def game(
                     emit_row(b.final_obs, at, seen)
                 if over:
                     start = moved(b, e, clock)
-                    s = first(b, key(b, e, stream, start, 0), p)
+                    s = first(b, key(b, e, stream, start, i32(0)), p)
                     seen = observe(s, p)
             elif over:
                 start = moved(b, e, clock + u32(1))
@@ -163,7 +163,7 @@ def game(
 
         @inline
         def drawn(b: Any, e: int, stream: Any, start: int, p: Any) -> Any:
-            return first(b, key(b, e, stream, start, 0), p)
+            return first(b, key(b, e, stream, start, i32(0)), p)
 
         turn = straight(env, s, variant, access, limit, made, drawn, observe, fault)
 

@@ -12,7 +12,7 @@ from numba.core import ir
 
 from gpuvec.engine.batch import Actions
 from gpuvec.engine.dialect import explaining, fault
-from gpuvec.engine.jit import device
+from gpuvec.engine.jit import compile_for, device
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 
@@ -60,7 +60,7 @@ def typed(function: Any, arguments: tuple[Any, ...]) -> Any:
     """
     with explaining(function):
         dispatcher = device(function)
-        dispatcher.compile(arguments)
+        compile_for(dispatcher, arguments)
     _check_values(dispatcher, arguments, set())
     return dispatcher.overloads[arguments].signature.return_type
 
@@ -70,7 +70,7 @@ def _check_values(dispatcher: Any, arguments: tuple[Any, ...], seen: set[Any]) -
     if (dispatcher, arguments) in seen:
         return
     seen.add((dispatcher, arguments))
-    dispatcher.compile(arguments)
+    compile_for(dispatcher, arguments)
     annotated = dispatcher.overloads[arguments].type_annotation
     statements = [statement for block in annotated.blocks.values() for statement in block.body]
     for inst in sorted(statements, key=lambda statement: statement.loc.line):

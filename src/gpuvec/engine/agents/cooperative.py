@@ -38,7 +38,7 @@ class Program(NamedTuple):
 
     work: Any  # the NamedTuple class of `w`
     arrays: dict[str, tuple[Any, tuple[int, ...]]]  # its fields: (dtype, shape) of the arrays
-    reset: tuple[Segment, ...]
+    reset: tuple[Segment, ...]  # and then `end`
     step: tuple[Segment, ...]  # and after them
     closing: Segment  # tells whether an episode is over in its envs
     over: tuple[Segment, ...]  # if one is
@@ -88,7 +88,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     idle, playing, over, any_env, now, key, first = episode(env, variant, state)
 
     @inline
-    def open_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
+    def open_env(b: Any, w: Any, e: int, k: int, clock: int) -> None:
         start = load(b.start, e, u32)
         w.now[k, CLOCK], w.now[k, START], w.now[k, TIME] = i32(clock), i32(start), i32(clock - start)
         w.now[k, IDLE] = not same_step and start == u32(clock)
@@ -108,7 +108,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
                     lowest(b.faults, 1, u64(e) << u64(32))
 
     @inline
-    def open_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def open_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         """Nothing here is read that another thread writes: `start` is, in `close`."""
         v = e * A + i
         if stage:
@@ -123,15 +123,15 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
             fault(b, v)
 
     @inline
-    def begin_anew(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def begin_anew(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if idle(w, k):
-            first(b, w, e, k, i, key(w, k, now(w, k), 0), params(b, e))
+            first(b, w, e, k, i, key(w, k, now(w, k), i32(0)), params(b, e))
 
     def phase(function: Any) -> Any:
         act = device(function)
 
         @inline
-        def take_part(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        def take_part(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
             if playing(w, k):
                 choice = fetched(w, k * A + i) if stage else action(b, e * A + i)
                 act(i, row(b, w, e, k), choice, key(w, k, u32(w.now[k, START]), w.now[k, TIME]), params(b, e))
@@ -139,7 +139,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         return take_part
 
     @inline
-    def gain(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def gain(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         v, s, p = e * A + i, row(b, w, e, k), params(b, e)
         gained, left = f32(0.0), False
         if playing(w, k):
@@ -157,7 +157,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
             emit(b.reward, v, gained, f32)
 
     @inline
-    def close(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> bool:
+    def close(b: Any, w: Any, e: int, k: int, clock: int) -> bool:
         dead = playing(w, k) and w.now[k, AGAINST] == i32(0)
         late = playing(w, k) and w.now[k, TIME] >= limit
         ended = dead or late
@@ -185,7 +185,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         return ended
 
     @inline
-    def end_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
+    def end_env(b: Any, w: Any, e: int, k: int, clock: int) -> None:
         """Where observations are written by another kernel, it finds the last state put by."""
         if over(w, k):
             if split:
@@ -194,18 +194,18 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
             w.now[k, TIME] = i32(0)
 
     @inline
-    def end_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def end_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if over(w, k):
             if split:
                 put_by(b, w, e, k, i)
-            first(b, w, e, k, i, key(w, k, now(w, k), 0), params(b, e))
+            first(b, w, e, k, i, key(w, k, now(w, k), i32(0)), params(b, e))
 
     @inline
-    def keep_env(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
+    def keep_env(b: Any, w: Any, e: int, k: int, clock: int) -> None:
         push_scalars(b, w, e, k)
 
     @inline
-    def keep_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def keep_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         push(b, w, e, k, i)
 
     @inline
@@ -223,13 +223,13 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         w.now[k, TIME] = load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start)
 
     @inline
-    def fetch_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def fetch_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         pull(b, w, e, k, i)
 
     @inline
     def start_over(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
         if over(w, k):
-            first(b, w, e, k, i, own_key(b, e, u32(clock), 0), reset_params(b, e, r))
+            first(b, w, e, k, i, own_key(b, e, u32(clock), i32(0)), reset_params(b, e, r))
 
     def reduced(entry: Reduction, number: int, where: Any) -> list[Segment]:
         return list(reduction(entry, number, tally, arrays, state, params, where, A, given))
@@ -273,10 +273,9 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         work=NamedTuple("Work", [(name, Any) for name in held]),
         arrays=held,
         reset=(
-            Segment(ENVS, ask, wait=not stage),
+            Segment(ENVS, ask, wait=not stage, asked=True),
             *([Segment(AGENTS, fetch_agent)] if stage else []),
-            Segment(AGENTS, start_over),
-            *always,
+            Segment(AGENTS, start_over, asked=True),
         ),
         step=(*opening, *([Segment(AGENTS, begin_anew)] if next_step else []), *played, Segment(AGENTS, gain)),
         closing=Segment(ENVS, close),

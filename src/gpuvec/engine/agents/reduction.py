@@ -57,7 +57,7 @@ def reduction(
     against = entry.kind == "all"  # it holds for all if it is not false for any
 
     @inline
-    def add(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def add(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if where(w, k) and of(i, row(b, w, e, k), params(b, e)) != against:
             count(w.now, k, COUNTERS + number)
 
@@ -71,12 +71,12 @@ def reduction(
         return LAST - (i64(bits(found)) << i64(31) | i64(i)) if found < f32(np.inf) else i64(0)
 
     @inline
-    def rank_each(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def rank_each(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if where(w, k):
             most(w.least, k, number, rank(value(b, w, e, k, i), i))
 
     @inline
-    def rank_all(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+    def rank_all(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         """Of a block with one env, whose threads find the best of their own before they compare."""
         best, i, u = f32(np.inf), 0, thread
         while u < agents and where(w, 0):
@@ -87,7 +87,7 @@ def reduction(
 
     results = {"count": "c", "any": "c != i32(0)", "all": "c == i32(0)", "least": "i32((last - c) & index) if c else i32(-1)"}
     counter = f"w.least[k, {number}]" if entry.kind == "least" else f"w.now[k, {COUNTERS + number}]"
-    source = f"def finish(b, w, e, k, clock, r):\n    if where(w, k):\n        c = {counter}\n"
+    source = f"def finish(b, w, e, k, clock):\n    if where(w, k):\n        c = {counter}\n"
     source += f"        {state.slots[entry.field]} = {results[entry.kind]}\n"
     finish = inline(generated("finish", source, where=where, i32=i32, last=LAST, index=INDEX))
     if entry.kind != "least":

@@ -115,26 +115,26 @@ def rows(
     write_slots = write_slots if threads > 1 else write_slots_alone
 
     @inline
-    def slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+    def slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         write_slots(b, w, b.obs, e0, 0, m * A, thread)
 
     @inline
-    def itself(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def itself(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         write_own(b, w, b.obs, e, k, i)
 
     @inline
-    def last_slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+    def last_slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         for k in range(m):
             if w.now[k, OVER]:
                 write_slots(b, w, b.final_obs, e0, k * A, (k + 1) * A, thread)
 
     @inline
-    def last_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def last_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if w.now[k, OVER]:
             write_own(b, w, b.final_obs, e, k, i)
 
     @inline
-    def slots_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+    def slots_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         """Of states that were laid aside; the first warp has the agents, and is busy elsewhere."""
         x = thread - busy
         while 0 <= x < m * (A * M):
@@ -143,7 +143,7 @@ def rows(
             x = natural(x + (threads - busy))
 
     @inline
-    def itself_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+    def itself_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         x = thread - busy
         while 0 <= x < m * A:
             k, i = divide(x, A)
@@ -204,16 +204,16 @@ def rows(
     fill_block, drain_block = filling(of_block, threads, given.envs * A), draining(threads)
 
     @inline
-    def fill_slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+    def fill_slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         fill_block(b, w, w.box, offset(b, e0 * A), e0, m * A, thread)
 
     @inline
-    def fill_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def fill_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         values = observe(i, row(b, w, e, k), time(w.now[k, TIME]), params(b, e))
         put(w.box, offset(b, (e - k) * A) + (k * A + i + 1) * D - own, 1, values)
 
     @inline
-    def drain(b: Any, w: Any, e0: int, m: int, thread: int, clock: int, r: Any) -> None:
+    def drain(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         drain_block(b, w.box, e0 * A, m * A, thread)
 
     # What follows is for kernels of their own, which find state and times in their buffers.

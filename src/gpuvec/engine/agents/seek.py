@@ -50,7 +50,7 @@ def seeking(state: CrowdState, by: Cells | None, params: Any, where: Any) -> tup
     if by is None:
 
         @inline
-        def seek(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+        def seek(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
             if where(w, k):
                 s, p = row(b, w, e, k), params(b, e)
                 if seeks(i, s, p):
@@ -62,7 +62,7 @@ def seeking(state: CrowdState, by: Cells | None, params: Any, where: Any) -> tup
     _, clear, measure, link, find = by
 
     @inline
-    def enlist(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
+    def enlist(b: Any, w: Any, e: int, k: int, clock: int) -> None:
         if where(w, k):
             s = row(b, w, e, k)
             clear(w, 0)
@@ -70,7 +70,7 @@ def seeking(state: CrowdState, by: Cells | None, params: Any, where: Any) -> tup
             link(w, s, 0)
 
     @inline
-    def seek_near(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
+    def seek_near(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if where(w, k):
             s, p = row(b, w, e, k), params(b, e)
             if seeks(i, s, p):

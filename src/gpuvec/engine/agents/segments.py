@@ -12,11 +12,12 @@ ENVS, AGENTS, BLOCK = range(3)
 
 
 class Segment(NamedTuple):
-    """A part of a kernel on batch `b` with work `w`, after `clock` steps; `r` is the request of a reset, 0 in a step."""
+    """A part of a kernel on batch `b` with work `w`, after `clock` steps."""
 
-    over: int  # ENVS: function(b, w, e, k, clock, r); AGENTS: (b, w, e, k, i, clock, r); BLOCK: (b, w, e0, m, thread, clock, r)
+    over: int  # ENVS: function(b, w, e, k, clock); AGENTS: (b, w, e, k, i, clock); BLOCK: (b, w, e0, m, thread, clock)
     function: Any
     wait: bool = True  # whether a barrier follows
+    asked: bool = False  # whether the function takes the request `r` of a reset as well
 
 
 class Block(NamedTuple):
@@ -46,7 +47,7 @@ class Block(NamedTuple):
 
 def loop(segment: Segment, name: str, block: Block, margin: str) -> str:
     """Lines that call the segment's function, known as `name`, for the share of `thread`, and wait with `barrier`."""
-    called = f"{name}(b, w, {{}}, clock, r)\n"
+    called = f"{name}(b, w, {{}}, clock{', r' if segment.asked else ''})\n"
     if segment.over == BLOCK:
         lines = [called.format("e0, m, thread")]
     elif segment.over == ENVS:
