@@ -55,14 +55,9 @@ def roles(p: Params) -> dict[str, int]:
     return {"tagger": p.num_taggers, "runner": 1}
 
 
-def runner_of(s: State, p: Params) -> int:
-    """The runner. Of an unsigned number a compiler knows that it is no place counted from an array's end."""
-    return np.uint32(s.member[p.num_taggers])  # type: ignore[return-value]  # uint32
-
-
 def reset(i: int, s: State, key: Key, p: Params) -> None:
     side = p.grid_length + 1
-    runner = runner_of(s, p)
+    runner = s.member[p.num_taggers]
     cell = randint(key, runner, 0, side * side)
     mine = i if i != runner else agents(p)  # the runner's is not used, and nobody draws a number twice
     other = randint(key, mine, 0, side * side - 1)  # by all, so that a GPU reckons both draws at a time
@@ -82,7 +77,7 @@ def move(i: int, s: State, action: int, key: Key, p: Params) -> None:
 
 def tags(i: int, s: State, p: Params) -> bool:
     """Whether agent i is a tagger in the runner's cell."""
-    runner = runner_of(s, p)
+    runner = s.member[p.num_taggers]
     return bool(i != runner and s.x[i] == s.x[runner] and s.y[i] == s.y[runner])
 
 
@@ -111,7 +106,7 @@ def see(i: int, j: int, s: State, t: Time, p: Params) -> tuple[float, float, flo
 
 def from_runner(i: int, s: State, p: Params) -> float:
     """How far tagger i is from the runner, squared."""
-    j = runner_of(s, p)
+    j = s.member[p.num_taggers]
     if i == j:
         return INFINITY
     x, y = np.float32(s.x[i]) - np.float32(s.x[j]), np.float32(s.y[i]) - np.float32(s.y[j])
@@ -121,7 +116,7 @@ def from_runner(i: int, s: State, p: Params) -> float:
 def observe_one(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float, float, float]:
     """A partial observation."""
     length = p.grid_length
-    j = np.uint32(s.nearest_tagger) if s.role[i] == RUNNER else runner_of(s, p)
+    j = s.nearest_tagger if s.role[i] == RUNNER else s.member[p.num_taggers]
     x, y = fraction(s.x[i], length), fraction(s.y[i], length)
     return x, y, fraction(s.x[j], length), fraction(s.y[j], length), kind(i, s), fraction(t.step, t.limit)
 

@@ -14,7 +14,7 @@ from gpuvec.engine.memory import Access
 
 def early(a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
     """`fetch(b, w, v, u)`: action v of all into place u of `w.actions`, before it is needed; `fetched(w, u)` as `action`."""
-    scope = {"load": access.load, "raw": variant.action_dtype, "dtype": a.dtype}
+    scope = {"load": access.fetch, "raw": variant.action_dtype, "dtype": a.dtype}
     count = max(1, a.components)
     fetch = "def fetch(b, w, v, u):\n"
     fetch += "".join(
@@ -41,14 +41,14 @@ def actions(space: gym.Space[Any], a: Actions, variant: Variant, access: Access)
     `u` counts the rows of actions: envs, or agents of all envs. A report is u << 32 | what was given.
     """
     scope = {
-        "load": access.load, "lowest": access.lowest, "raw": variant.action_dtype, "dtype": a.dtype,
+        "load": access.load, "fetch": access.fetch, "lowest": access.lowest, "raw": variant.action_dtype, "dtype": a.dtype,
         "i64": np.int64, "u32": np.uint32, "u64": np.uint64, "inf": np.float32(np.inf),
     }  # fmt: skip
     if a.components == 0:
-        source, at = "def action(b, u):\n    return dtype(load(b.action, u, raw))\n", ["u"]
+        source, at = "def action(b, u):\n    return dtype(fetch(b.action, u, raw))\n", ["u"]
     else:
         at = [f"{a.components} * u + {k}" for k in range(a.components)]
-        source = f"def action(b, u):\n    return ({''.join(f'dtype(load(b.action, {k}, raw)), ' for k in at)})\n"
+        source = f"def action(b, u):\n    return ({''.join(f'dtype(fetch(b.action, {k}, raw)), ' for k in at)})\n"
     lows, highs = bounds(space)
     check = "def fault(b, u):\n"
     for k, index in enumerate(at):

@@ -5,6 +5,8 @@ Made for either Numba, as `memory` is: `space` is the LLVM address space of the 
 
 from __future__ import annotations
 
+import operator
+from functools import cache
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -17,6 +19,7 @@ class Arrays(NamedTuple):
 
     view: Any  # view(buffer, index, shape, dtype) -> the index-th C-contiguous array of that shape
     part: Any  # part(array, start, shape) -> the C-contiguous array of that shape which begins there in a one-dimensional one
+    below: Any  # below(n)(view or part) -> that array of integers, known to be natural and below n, as indices shall be
     natural: Any  # natural(x) -> x as int64, known not to be negative, so that an index needs no look at its sign
     after: Any  # after(x, n) -> likewise x + n, for a literal n
     divide: Any  # divide(u, n) -> (u // n, u % n) as int64, of numbers below 2**32; by a constant it takes no division
@@ -116,6 +119,29 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
             return laid_out(context, builder, kind, builder.gep(data, [wide(builder, args[1])]), args[2])
 
         return kind(array, start, shape), codegen
+
+    class Below(types.Array):  # type: ignore[misc]  # a module given as Any
+        def __init__(self, dtype: Any, bound: int) -> None:
+            super().__init__(dtype, 1, "C", name=f"below({bound}, {dtype})")
+            self.bound = bound
+
+    models = getattr(extending, "core_models", extending.models)  # numba-cuda has its own array's elsewhere
+    extending.register_model(Below)(models.ArrayModel)
+
+    @extending.lower_builtin(operator.getitem, Below, types.Integer)
+    def taken(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind, index = sig.args
+        plain = sig.replace(args=(types.Array(kind.dtype, 1, "C"), index))
+        value = context.get_function(operator.getitem, plain)(builder, args)
+        value.set_metadata("range", builder.module.add_metadata([value.type(0), value.type(kind.bound)]))
+        return value
+
+    def below(bound: int) -> Any:
+        @extending.intrinsic
+        def known(typingctx: Any, array: Any) -> Any:
+            return Below(array.dtype, bound)(array), lambda context, builder, sig, args: args[0]
+
+        return known
 
     @extending.intrinsic
     def natural(typingctx: Any, number: Any) -> Any:
@@ -229,9 +255,10 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
 
         return kept(kept, new), codegen
 
-    return Arrays(view, part, natural, after, divide, spread, put, move, bits, label, swap, take, sift)
+    return Arrays(view, part, below, natural, after, divide, spread, put, move, bits, label, swap, take, sift)
 
 
+@cache
 def host_arrays() -> Arrays:
     """The operations on the CPU's memory."""
     from numba import extending, types

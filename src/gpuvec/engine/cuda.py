@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import config
 
-from gpuvec.engine import early
+from gpuvec.engine import early, loops
 from gpuvec.engine.agents.reduction import Tally, host_tally
 from gpuvec.engine.arrays import Arrays, arrays, host_arrays
 from gpuvec.engine.cpp.foreign import foreign as of_c
@@ -63,9 +63,12 @@ def _import_cuda() -> Any:
                 FakeCUDAShared.array = _shared_array
             else:
                 import numba.cuda.np.arrayobj  # noqa: F401  # the module that looks it up
+                from numba.cuda import cgutils, extending, types
+                from numba.cuda.core import imputils
                 from numba.cuda.dispatcher import CUDADispatcher
 
                 _serve_all_literals(CUDADispatcher)
+                loops.register(extending, types, cgutils, imputils)
     finally:
         if missing:
             del np.row_stack

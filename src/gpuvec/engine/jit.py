@@ -19,6 +19,7 @@ from weakref import WeakSet
 import numpy as np
 
 from gpuvec.engine.frames import roomy
+from gpuvec.engine.loops import COUNTED, on_cpu
 from gpuvec.errors import AuthoringError
 
 P = TypeVar("P", bound=tuple[Any, ...])
@@ -96,6 +97,9 @@ def _device(function: Any, callers: tuple[Any, ...]) -> Any:
     code = function.__code__
     read = {op.argval for op in dis.get_instructions(code) if op.opname == "LOAD_GLOBAL"}
     scope = {name: single(value) if name in read else value for name, value in function.__globals__.items()}
+    if {op.opname for op in dis.get_instructions(code) if op.argval == "range"} == {"LOAD_GLOBAL"} and "range" not in scope:
+        code = code.replace(co_names=tuple(COUNTED if name == "range" else name for name in code.co_names))
+        scope[COUNTED] = on_cpu()
     cells = tuple(types.CellType(single(cell.cell_contents)) for cell in function.__closure__ or ())
     clone = types.FunctionType(
         code.replace(co_consts=single(code.co_consts)), scope, function.__name__, single(function.__defaults__), cells

@@ -24,6 +24,7 @@ class Access(NamedTuple):
     lowest: Any  # lowest(buffer, index, value): the uint64 there becomes the smaller of the two, atomically
     increase: Any  # increase(buffer, index, by): the uint32 there grows, atomically; a GPU does not wait for what it was
     near: Any  # near(flag): whether flag holds for this env or for one whose 16-byte row shares a 32-byte sector with its row
+    fetch: Any  # fetch(buffer, index, dtype): as load, for what is read once: it leaves a GPU's cache first
 
 
 def like(dtype: Any, width: int) -> Any:
@@ -42,6 +43,14 @@ def evicted_first(builder: Any, at: Any, values: list[Any]) -> None:
     function = ir.FunctionType(ir.VoidType(), [at.type, *(value.type for value in values)])
     code, operands = f"st.global.cs{vector}.{kind} [$0], {names};", ",".join(["l", *[letter] * len(values)])
     builder.call(ir.InlineAsm(function, code, operands, side_effect=True), [at, *values])
+
+
+def fetched_once(builder: Any, at: Any) -> Any:
+    """Loads what the cache may let go of: `ld.global.cs`. The compiler moves it across no barrier."""
+    element = at.type.pointee
+    kind, letter = {"float": ("f32", "f"), "i32": ("b32", "r"), "i64": ("b64", "l")}[str(element)]
+    function = ir.FunctionType(element, [at.type])
+    return builder.call(ir.InlineAsm(function, f"ld.global.cs.{kind} $0, [$1];", f"={letter},l", side_effect=True), [at])
 
 
 def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> Access:
@@ -78,6 +87,15 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             model = context.data_model_manager[dtype.dtype]
             return model.from_data(builder, builder.load(pointer(builder, args[0], args[1], model.get_data_type())))
+
+        return dtype.dtype(address, index, dtype), codegen
+
+    @extending.intrinsic
+    def fetch(typingctx: Any, address: Any, index: Any, dtype: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            model = context.data_model_manager[dtype.dtype]
+            at = pointer(builder, args[0], args[1], model.get_data_type())
+            return model.from_data(builder, fetched_once(builder, at) if space == 1 else builder.load(at))
 
         return dtype.dtype(address, index, dtype), codegen
 
@@ -160,7 +178,7 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         return types.void(address, index, types.uint32), codegen
 
     own = (emit, emit_row) if space == 1 else (store, store_row)
-    return Access(load, store, load_row, store_row, *own, lowest, increase, near)
+    return Access(load, store, load_row, store_row, *own, lowest, increase, near, fetch)
 
 
 def host_memory() -> Access:

@@ -77,7 +77,8 @@ def game(
     """
     s = signature(env)
     assert isinstance(s, Signature), "of a Single"
-    load, store, _, store_row, emit, emit_row, lowest, _, near = access
+    load, store, store_row, emit, emit_row = access.load, access.store, access.store_row, access.emit, access.emit_row
+    lowest, near = access.lowest, access.near
     load_state, store_state = _state_access(env, s, access)
     declared, pooled = _declared(env, s), _pooled(env, s, variant, access)
     params, reset_params = parameters(env, variant, access)

@@ -62,7 +62,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     assert isinstance(crowd, Crowd), "of a Cooperative"
     (A,) = crowd.agents
     envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile > 0 and not given.split
-    load, store, *_, emit, _, lowest, _, _ = access
+    load, store, emit, lowest = access.load, access.store, access.emit, access.lowest
     state = crowd_state(env, crowd, variant, access, arrays, given)
     row, clear, role_of = state.row, state.clear, state.role
     pull, push, pull_scalars, push_scalars = state.pull, state.push, state.pull_scalars, state.push_scalars

@@ -74,13 +74,14 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
     pulled = {k: b for k, b in held.items() if k not in searched}
     scope: dict[str, Any] = {"State": env.state, "view": arrays.view, "part": arrays.part, "load": access.load, "A": A}
     scope |= {f"t_{k}": b.dtype for k, b in crowd.arrays.items()} | {f"t_{k}": dtype for k, dtype in crowd.scalars.items()}
-    scope |= {"randint": device(randint), "draw": POOL_DRAW, "i32": np.int32, "store": access.store}
+    scope |= {"numbers": arrays.below(A), "randint": device(randint), "draw": POOL_DRAW, "i32": np.int32, "store": access.store}
 
     def made(name: str, arguments: str, lines: list[str]) -> Any:
         body = "".join(f"    {line}\n" for line in lines) or "    pass\n"
         return inline(generated(name, f"def {name}({arguments}):\n{body}", **scope))
 
     def state(name: str, arguments: str, array: dict[str, str], scalar: dict[str, str]) -> Any:
+        array |= {k: f"numbers({place})" for k, place in array.items() if k == "member"}
         parts = ", ".join((array | scalar)[k] for k in env.state._fields)
         return made(name, arguments, [f"return State({parts})"])
 
