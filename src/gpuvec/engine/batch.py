@@ -14,6 +14,8 @@ all rows while none has been seeded or reset alone; then no env reads its own.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -96,6 +98,22 @@ def members(
     Those of the outputs come as they lie in a kernel's arguments, 8 bytes each.
     """
     return (*kept, action, mask, seeds, *memoryview(outputs).cast("q"), num_envs)
+
+
+def filled(block: Any, kept: tuple[int, ...], num_envs: int, asked: int = 0) -> tuple[Any, Any, int, slice]:
+    """Puts the members of a step into `block`, an array of uint64 of which the last `asked` are no members, and tells where a
+    step changes it: (its words, its bytes, the word that is the action's address, the bytes that are those of the outputs).
+    """
+    count = len(block) - asked
+    returned = count - len(members(kept, b"", 0))
+    block[:count] = members(kept, bytes(8 * returned), num_envs)
+    return memoryview(block), memoryview(block).cast("B"), len(kept), slice(8 * (count - 1 - returned), 8 * (count - 1))
+
+
+def packing(dtypes: tuple[Any, ...]) -> Callable[..., None]:
+    """`pack(block, at, *values)`: numbers of those dtypes from byte `at` on, 8 bytes each."""
+    kinds = [np.dtype(dtype).char for dtype in dtypes]
+    return struct.Struct("".join(f"{kind}{8 - struct.calcsize(kind)}x" for kind in kinds)).pack_into
 
 
 class Actions(NamedTuple):

@@ -1,194 +1,42 @@
-"""Kernels for the CPU: the composed functions in a loop over the envs, shared among threads where that pays."""
+"""The kernels of an environment on the CPU: its envs shared among threads where that pays."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit, typeof, types
 
-from gpuvec.engine.agents.cooperative import compose as compose_many
-from gpuvec.engine.agents.mapping import ONE_BY_ONE
-from gpuvec.engine.agents.reduction import host_tally
-from gpuvec.engine.agents.segments import Block, Segment, loop
-from gpuvec.engine.arrays import host_arrays
-from gpuvec.engine.batch import Variant, members
-from gpuvec.engine.blocks import ENVS
-from gpuvec.engine.blocks import compose as compose_blocks
-from gpuvec.engine.dialect import explaining
-from gpuvec.engine.jit import compile_for, generated, inline
-from gpuvec.engine.memory import host_memory
-from gpuvec.engine.parameters import request, request_dtypes
-from gpuvec.engine.policies import explaining_policy
-from gpuvec.engine.rollouts import acting
+from gpuvec.engine.batch import Variant, filled, packing
+from gpuvec.engine.fingerprint import fingerprint
+from gpuvec.engine.machine_code import kept
+from gpuvec.engine.native import Native, lasting, loaded, machine
+from gpuvec.engine.parameters import request_dtypes
 from gpuvec.engine.signature import layout, signature
-from gpuvec.engine.single import game
-from gpuvec.spec import Cooperative, Environment, Single
+from gpuvec.spec import Environment, Single
 
-SHARE = (types.int64, types.int64, types.boolean)  # of a thread: from which row, to which, and whether it moves the clock
 AGENTS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
 
 
-@lru_cache(maxsize=8)  # what a reset and a step have in common is compiled once
-def _composed(env: Cooperative, variant: Variant) -> tuple[int, Any, Any, Any]:
-    """(size, work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env of many agents.
+@lru_cache(maxsize=64)  # a loop serves any number of envs, so one of the same environment is made once in a process
+def _loop(what: str, env: Environment, variant: Variant, *policy: Any) -> Native:
+    """A "reset", a "step" or a "rollout" of `host_loops`."""
 
-    `w` is what `work(place)` gives, views of `size` bytes at that address: Numba would count references to arrays.
-    """
-    access, arrays, size = host_memory(), host_arrays(), 0
-    program = compose_many(env, variant, access, arrays, host_tally(), ONE_BY_ONE)
-    (agents,) = signature(env).agents
-    scope = {"Work": program.work, "view": arrays.view, "natural": arrays.natural}
-    held = []
-    for name, (dtype, shape) in program.arrays.items():
-        scope[f"t_{name}"] = dtype
-        held.append(f"view(place + {size}, 0, {shape}, t_{name})")
-        size += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # all begin at multiples of eight
-    work = f"def work(place):\n    return Work({', '.join(held)})\n"
+    def make() -> list[Native]:
+        from gpuvec.engine import host_loops
 
-    def called(part: str, margin: str = "    ") -> str:
-        segments: tuple[Segment, ...] = getattr(program, part)
-        scope.update({f"{part}_{n}": segment.function for n, segment in enumerate(segments)})
-        alone = (segment._replace(wait=False) for segment in segments)  # nobody to wait for
-        return "".join(loop(segment, f"{part}_{n}", Block(1, agents, 1), margin) for n, segment in enumerate(alone))
+        return [getattr(host_loops, f"{what}_loop")(env, variant, *policy)]
 
-    scope["close"] = program.closing.function
-    step = called("step") + "    some = close(b, w, e0, 0, clock)\n"
-    step += f"    if some:\n{called('over', '        ')}" if program.over else ""
-    start = "    e0, m, thread = e, 1, 0\n"
-    calls = (start + called("reset") + called("end"), start + step + called("end"))
-    first = inline(generated("begin_", f"def begin_(b, w, e, clock, r):\n{calls[0]}", **scope))
-    then = inline(generated("advance_", f"def advance_(b, w, e, clock):\n{calls[1]}", **scope))
-    return size, inline(generated("work", work, **scope)), first, then
+    return kept(partial(fingerprint, env, variant, what, *policy, machine()), make, Native, lasting)[0]
 
 
-def _alone(env: Single, variant: Variant) -> tuple[int, Any, Any]:
-    """(size, work, begin) of one env of one agent, which needs no `w`."""
-    begin_one = game(env, variant, host_memory()).begin
-
-    @inline
-    def work(place: int) -> int:
-        return 0
-
-    @inline
-    def begin(b: Any, w: Any, e: int, clock: int, r: Any) -> None:
-        begin_one(b, e, clock, r)
-
-    return 0, work, begin
-
-
-# Compiled code is called with plain tuples: Numba takes 120 us to recognise a NamedTuple unless its class is the first
-# of the process.
-
-
-@lru_cache(maxsize=64)  # a kernel serves any number of envs, so one of the same environment is compiled once in a process
-def _reset_loop(env: Environment, variant: Variant) -> tuple[Any, int]:
-    load = host_memory().load
-    size, work, begin = _alone(env, variant) if isinstance(env, Single) else _composed(env, variant)[:3]
-    batch, request_ = layout(env, variant).batch, request(env)
-
-    @njit(nogil=True, error_model="numpy")
-    def loop(addresses: Any, asked: Any) -> None:
-        held = np.zeros(size + 1, np.uint8)
-        b, r, w = batch(*addresses), request_(*asked), work(held.ctypes.data)
-        clock = load(b.clock, 0, np.uint32)
-        for e in range(b.n):
-            begin(b, w, e, clock, r)
-        held[0] = 0  # so that it lives until here
-
-    count = len(batch._fields)
-    with explaining(env.reset):
-        compile_for(loop, (types.UniTuple(types.int64, count), typeof(tuple(dtype(0) for dtype in request_dtypes(env)))))
-    return loop, count
-
-
-@lru_cache(maxsize=64)
-def _step_loop(env: Environment, variant: Variant) -> Any:
-    loop = _block_loop(env, variant) if isinstance(env, Single) else _agents_loop(env, variant)
-    with explaining(env.step if isinstance(env, Single) else env.reward):
-        compile_for(loop, (types.UniTuple(types.int64, len(layout(env, variant).batch._fields)), *SHARE))
-    return loop
-
-
-def _agents_loop(env: Cooperative, variant: Variant) -> Any:
-    access = host_memory()
-    load, store, batch = access.load, access.store, layout(env, variant).batch
-    size, work, _, advance = _composed(env, variant)
-
-    @njit(nogil=True, error_model="numpy")
-    def loop(addresses: Any, first: int, last: int, tick: bool) -> None:
-        held = np.zeros(size + 1, np.uint8)
-        b, w = batch(*addresses), work(held.ctypes.data)
-        clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
-        for e in range(first, last):
-            advance(b, w, e, clock)
-        held[0] = 0  # so that it lives until here
-        if tick:
-            store(b.clock, 0, clock, np.uint32)
-
-    return loop
-
-
-def _block_loop(env: Single, variant: Variant) -> Any:
-    access = host_memory()
-    load, store, batch = access.load, access.store, layout(env, variant).batch
-    size, ahead, settle = compose_blocks(env, variant, access)
-
-    @njit(nogil=True, error_model="numpy")
-    def loop(addresses: Any, first: int, last: int, tick: bool) -> None:
-        room = np.empty(size, np.uint8)
-        b, w = batch(*addresses), room.ctypes.data
-        clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
-        while first < last:
-            count = min(ENVS, last - first)
-            for k in range(count):
-                ahead(b, w, first + k, k, clock)
-            settle(b, w, first, count, first, clock)
-            first += count
-        room[0] = 0  # so that it lives until here
-        if tick:
-            store(b.clock, 0, clock, np.uint32)
-
-    return loop
-
-
-@lru_cache(maxsize=64)
-def _rollout_loop(env: Single, variant: Variant, policy: Any) -> Any:
-    access, batch = host_memory(), layout(env, variant).batch
-    load, store = access.load, access.store
-    (size, ahead, settle), (more, begin, at, act) = compose_blocks(env, variant, access), acting(env, variant, access, policy)
-
-    @njit(nogil=True, error_model="numpy")
-    def loop(addresses: Any, steps: int, first: int, last: int, tick: bool) -> None:
-        room = np.empty(size + more, np.uint8)
-        b, w, v = batch(*addresses), room.ctypes.data, room.ctypes.data + size
-        clock = load(b.clock, 0, np.uint32)
-        while first < last:
-            count = min(ENVS, last - first)
-            for k in range(count):
-                begin(b, v, first + k, k)
-            for t in range(steps):
-                now, c, row = np.uint32(clock + np.uint32(t + 1)), at(b, t), t * b.n + first
-                for k in range(count):
-                    act(b, v, first + k, k, row + k, now)
-                for k in range(count):
-                    ahead(c, w, first + k, k, now)
-                settle(c, w, first, count, row, now)
-            first += count
-        room[0] = 0  # so that it lives until here
-        if tick:
-            store(b.clock, 0, np.uint32(clock + np.uint32(steps)), np.uint32)
-
-    count = len(batch._fields)
-    with explaining_policy(env, policy):
-        compile_for(loop, (types.UniTuple(types.int64, count), types.int64, *SHARE))
-    return loop
+def _rooms(made: Native, threads: int) -> list[Any]:
+    """The memory that each thread lends."""
+    return [np.zeros(made.room + 1, np.uint8) for _ in range(threads)]
 
 
 class HostKernels:
@@ -211,43 +59,68 @@ class HostKernels:
 
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
-        loop, count = _reset_loop(self._env, variant)
+        kinds = request_dtypes(self._env)
+        made, pack = _loop("reset", self._env, variant), packing(kinds)
+        block, count = self._block(variant, len(kinds))
+        run, (room,) = loaded(made), _rooms(made, 1)
 
         def call(stream: int, *arguments: Any) -> None:
-            loop(arguments[:count], arguments[count:])
+            block[:count] = arguments[:count]
+            pack(block, 8 * count, *arguments[count:])
+            run(block.ctypes.data, room.ctypes.data)
 
         return call
 
     def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
-        loop, num_envs = _step_loop(self._env, variant), self._num_envs
+        block, _ = self._block(variant)
+        play = self._playing(_loop("step", self._env, variant), block)
+        words, octets, at, places = filled(block, kept, self._num_envs)
 
         def call(stream: int, action: int, outputs: bytes) -> None:
-            self._play(loop, members(kept, outputs, num_envs, action=action))
+            words[at] = action
+            octets[places] = outputs
+            play()
 
         return call
 
     def rollout(self, variant: Variant, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
         """`launch(stream, action, outputs, steps)`, likewise."""
         assert isinstance(self._env, Single), "games have no rollouts"
-        loop, num_envs = _rollout_loop(self._env, variant, policy), self._num_envs
+        block, _ = self._block(variant)
+        play = self._playing(_loop("rollout", self._env, variant, policy), block)
+        words, octets, at, places = filled(block, kept, self._num_envs)
 
         def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
-            self._play(loop, members(kept, outputs, num_envs, action=action), steps)
+            words[at] = action
+            octets[places] = outputs
+            play(steps)
 
         return call
 
-    def _play(self, loop: Any, *arguments: Any) -> None:
-        """Calls `loop(*arguments, first, last, tick)` for all rows, of which each thread has some."""
-        if not self._others:
-            loop(*arguments, *self._first, True)
-            return
-        pool = self._threads()
-        parts = [pool.submit(loop, *(*arguments, begin, end, False)) for begin, end in self._others]
-        loop(*arguments, *self._first, False)
-        for part in parts:
-            part.result()
-        loop(*arguments, 0, 0, True)  # when all rows have read the clock
+    def _block(self, variant: Variant, asked: int = 0) -> tuple[Any, int]:
+        """(memory for the members of a batch and so many of a request, how many the former are)."""
+        count = len(layout(self._env, variant).batch._fields)
+        return np.zeros(count + asked, np.uint64), count
+
+    def _playing(self, made: Native, block: Any) -> Callable[..., None]:
+        """play(*numbers): runs it for all rows, of which each thread has some."""
+        run, rooms = loaded(made), _rooms(made, 1 + len(self._others))
+        place, (own, *others) = block.ctypes.data, [room.ctypes.data for room in rooms]
+        first, last = self._first
+
+        def alone(*numbers: int, keep: Any = (block, rooms)) -> None:
+            run(place, own, *numbers, first, last, 1)
+
+        def together(*numbers: int, keep: Any = (block, rooms)) -> None:
+            pool, shares = self._threads(), zip(others, self._others, strict=True)
+            parts = [pool.submit(run, place, room, *numbers, *rows, 0) for room, rows in shares]
+            run(place, own, *numbers, first, last, 0)
+            for part in parts:
+                part.result()
+            run(place, own, *numbers, 0, 0, 1)  # when all rows have read the clock
+
+        return together if others else alone
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or os.getpid() != self._pid:  # threads do not survive a fork

@@ -23,8 +23,8 @@ from gpuvec.engine.batch import Variant
 from gpuvec.engine.choice import LENGTH_DTYPES, Length
 from gpuvec.engine.cpp.source import Source, compiled
 from gpuvec.engine.cpp.twin import written
-from gpuvec.engine.cubins import Cubin
 from gpuvec.engine.jit import compile_for, generated, inline
+from gpuvec.engine.machine_code import Cubin
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import request, request_dtypes
 from gpuvec.engine.rollouts import compose as compose_rollout

@@ -6,7 +6,6 @@ it takes the arguments from a block of memory that stays where it is, in which a
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
@@ -15,12 +14,12 @@ import numpy as np
 
 from gpuvec.engine import early
 from gpuvec.engine.agents.mapping import Mapping
-from gpuvec.engine.batch import Variant, members
+from gpuvec.engine.batch import Variant, filled, packing
 from gpuvec.engine.choice import Length
 from gpuvec.engine.cpp.source import everything, file_of
-from gpuvec.engine.cubins import Cubin, kept
 from gpuvec.engine.device import Device
 from gpuvec.engine.fingerprint import fingerprint
+from gpuvec.engine.machine_code import Cubin, kept
 from gpuvec.engine.parameters import request_dtypes
 from gpuvec.engine.shape import Rows, shape
 from gpuvec.engine.signature import layout
@@ -39,7 +38,7 @@ def _cubins(
 
         return [kernel.cubin(cc) for kernel in kernels.kernels(env, variant, given, played)]
 
-    return kept(partial(fingerprint, env, variant, given, played, cc, written), make)
+    return kept(partial(fingerprint, env, variant, given, played, cc, written), make, Cubin)
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +54,7 @@ def _rollout_cubins(
         with explaining_policy(env, policy):
             return [kernels.rollout(env, variant, policy, given).cubin(cc)]
 
-    return kept(partial(fingerprint, env, variant, policy, given, cc, written), make)
+    return kept(partial(fingerprint, env, variant, policy, given, cc, written), make, Cubin)
 
 
 def _written(env: Environment, variant: Variant) -> str:
@@ -99,8 +98,8 @@ class CudaKernels:
 
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
-        kinds = [np.dtype(dtype).char for dtype in request_dtypes(self._env)]
-        pack = struct.Struct("".join(f"{kind}{8 - struct.calcsize(kind)}x" for kind in kinds)).pack_into
+        kinds = request_dtypes(self._env)
+        pack = packing(kinds)
         block, launch = self._loaded(variant, partial(_cubins, self._env, variant, self._mapping, False), len(kinds))
         count = len(block) - len(kinds)
 
@@ -114,7 +113,7 @@ class CudaKernels:
     def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
         block, launch = self._loaded(variant, partial(_cubins, self._env, variant, self._mapping, True))
-        words, octets, at, places = self._filled(block, kept)
+        words, octets, at, places = filled(block, kept, self._num_envs)
 
         def call(stream: int, action: int, outputs: bytes) -> None:
             words[at] = action
@@ -127,7 +126,7 @@ class CudaKernels:
         """`launch(stream, action, outputs, steps)`, likewise."""
         cubins = partial(_rollout_cubins, self._env, variant, policy, self._mapping)
         block, launch = self._loaded(variant, cubins, len(Length._fields))
-        words, octets, at, places = self._filled(block, kept, len(Length._fields))
+        words, octets, at, places = filled(block, kept, self._num_envs, len(Length._fields))
 
         def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
             words[at], words[-1] = action, steps
@@ -135,13 +134,6 @@ class CudaKernels:
             launch(stream)
 
         return call
-
-    def _filled(self, block: Any, kept: tuple[int, ...], asked: int = 0) -> tuple[Any, Any, int, slice]:
-        """(words of the block, its bytes, the word that is the action's address, the bytes that are the outputs' addresses)."""
-        count = len(block) - asked
-        returned = count - len(members(kept, b"", 0))
-        block[:count] = members(kept, bytes(8 * returned), self._num_envs)
-        return memoryview(block), memoryview(block).cast("B"), len(kept), slice(8 * (count - 1 - returned), 8 * (count - 1))
 
     def _loaded(self, variant: Variant, cubins: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
         """(block, launch): `launch(stream)` takes the arguments from the block, 8 bytes each, the last `asked` a request's.

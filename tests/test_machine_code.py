@@ -15,10 +15,11 @@ from gymnasium.vector import AutoresetMode
 
 import gpuvec
 from gpuvec import Single
-from gpuvec.engine import cubins
+from gpuvec.engine import machine_code
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cubins import Cubin, kept
 from gpuvec.engine.fingerprint import COMPILERS, Untold, fingerprint
+from gpuvec.engine.machine_code import Cubin, kept
+from gpuvec.engine.native import Native
 from gpuvec.engine.shape import Blocks
 from gpuvec.registration import load_env
 
@@ -30,7 +31,7 @@ MADE = [Cubin(b"\x7fELF one", "first", 32, Blocks(1, 32)), Cubin(b"\n\0two", "se
 def place(tmp_path, monkeypatch):
     """The folder, not there yet."""
     found = tmp_path / "home" / "gpuvec"
-    monkeypatch.setenv(cubins.SWITCH, str(found))
+    monkeypatch.setenv(machine_code.SWITCH, str(found))
     return found
 
 
@@ -49,21 +50,21 @@ class TestKept:
     def test_made_once(self, place):
         make, count = calls()
         for _ in range(3):
-            assert kept(lambda: "key", make) == MADE
+            assert kept(lambda: "key", make, Cubin) == MADE
         assert len(count) == 1
         assert [file.name for file in place.iterdir()] == ["key"]
         assert place.stat().st_mode & 0o777 == 0o700
         assert (place / "key").stat().st_mode & 0o777 == 0o600
-        kept(lambda: "other", make)
+        kept(lambda: "other", make, Cubin)
         assert len(count) == 2
 
     @pytest.mark.parametrize("spoil", [lambda x: x[:-1], lambda x: x[:20], lambda x: b"", lambda x: x[:40] + b"?" + x[41:]])
     def test_what_is_not_whole_is_made_anew(self, place, spoil):
         make, count = calls()
-        kept(lambda: "key", make)
+        kept(lambda: "key", make, Cubin)
         (place / "key").write_bytes(spoil((place / "key").read_bytes()))
-        assert kept(lambda: "key", make) == MADE
-        assert kept(lambda: "key", make) == MADE
+        assert kept(lambda: "key", make, Cubin) == MADE
+        assert kept(lambda: "key", make, Cubin) == MADE
         assert len(count) == 2
 
     @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
@@ -73,16 +74,16 @@ class TestKept:
         make, count = calls()
         for _ in range(2):
             with pytest.warns(UserWarning, match=r"open to other users.*chmod 700"):
-                assert kept(lambda: "key", make) == MADE
+                assert kept(lambda: "key", make, Cubin) == MADE
         assert len(count) == 2
         assert not list(place.iterdir())
 
     def test_a_folder_of_somebody_else_is_left_alone(self, place, monkeypatch):
         make, count = calls()
-        kept(lambda: "key", make)
+        kept(lambda: "key", make, Cubin)
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         with pytest.warns(UserWarning, match="other users"):
-            kept(lambda: "key", make)
+            kept(lambda: "key", make, Cubin)
         assert len(count) == 2
 
     def test_links_are_not_followed(self, place, tmp_path):
@@ -91,21 +92,21 @@ class TestKept:
         other.mkdir(mode=0o700)
         place.parent.mkdir()
         place.symlink_to(other)
-        kept(lambda: "key", make)
+        kept(lambda: "key", make, Cubin)
         assert not list(other.iterdir())
         place.unlink()
-        kept(lambda: "key", make)
+        kept(lambda: "key", make, Cubin)
         (place / "key").rename(other / "key")
         (place / "key").symlink_to(other / "key")
-        kept(lambda: "key", make)
+        kept(lambda: "key", make, Cubin)
         assert len(count) == 3
 
     def test_nothing_is_kept_where_it_is_off_or_cannot_be(self, place, monkeypatch, tmp_path):
         make, count = calls()
         (tmp_path / "file").touch()
         for named in ("off", str(tmp_path / "file" / "below"), str(tmp_path / "file")):
-            monkeypatch.setenv(cubins.SWITCH, named)
-            assert kept(lambda: "key", make) == MADE
+            monkeypatch.setenv(machine_code.SWITCH, named)
+            assert kept(lambda: "key", make, Cubin) == MADE
         assert len(count) == 3
         assert not place.exists()
 
@@ -114,10 +115,23 @@ class TestKept:
             raise Untold
 
         make, count = calls()
-        kept(key, make)
-        kept(key, make)
+        kept(key, make, Cubin)
+        kept(key, make, Cubin)
         assert len(count) == 2
         assert not place.exists()
+
+    def test_what_does_not_last_is_not_kept(self, place):
+        make, count = calls()
+        for _ in range(2):
+            assert kept(lambda: "key", make, Cubin, lambda made: made.name == "first") == MADE
+        assert len(count) == 2
+        kept(lambda: "key", make, Cubin, lambda made: made.threads > 8)
+        assert [file.name for file in place.iterdir()] == ["key"]
+
+    def test_code_of_either_kind(self, place):
+        made = [Native(b"\x7fELF", "loop", 5, 48, "")]
+        for _ in range(2):
+            assert kept(lambda: "key", calls(made)[0], Native) == made
 
     def test_a_full_disk_leaves_nothing_behind(self, place, monkeypatch):
         def full(*given, **named):
@@ -126,22 +140,22 @@ class TestKept:
         make, _ = calls()
         with monkeypatch.context() as m:
             m.setattr(os, "replace", full)
-            assert kept(lambda: "key", make) == MADE
+            assert kept(lambda: "key", make, Cubin) == MADE
         assert not list(place.iterdir())
 
     def test_the_oldest_go(self, place, monkeypatch):
         make, _ = calls()
-        kept(lambda: "size", make)
-        monkeypatch.setattr(cubins, "LIMIT", 3 * (place / "size").stat().st_size)
+        kept(lambda: "size", make, Cubin)
+        monkeypatch.setattr(machine_code, "LIMIT", 3 * (place / "size").stat().st_size)
         for k in range(5):
-            kept(partial(str, k), make)
+            kept(partial(str, k), make, Cubin)
             os.utime(place / str(k), (k, k))
         assert sorted(file.name for file in place.iterdir()) == ["3", "4", "size"]
 
     def test_by_default_in_the_users_cache(self, monkeypatch, tmp_path):
-        monkeypatch.delenv(cubins.SWITCH, raising=False)
+        monkeypatch.delenv(machine_code.SWITCH, raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert cubins.folder() == tmp_path / "gpuvec"
+        assert machine_code.folder() == tmp_path / "gpuvec"
 
 
 # An environment by whose parts a fingerprint is told.
@@ -285,21 +299,54 @@ print("numba" in sys.modules)
 """
 
 
+CPU_PROGRAM = """
+import hashlib, sys
+import gymnasium, numpy as np
+import gpuvec
+told = {"output": "numpy", "autoreset_mode": "SameStep", "max_episode_steps": 7}
+env = gymnasium.make_vec("gpuvec/" + sys.argv[1], num_envs=20000, **told)
+env.action_space.seed(1)
+told = hashlib.sha256(env.reset(seed=3)[0])
+for _ in range(9):
+    obs, reward, terminated, truncated, infos = env.step(env.action_space.sample())
+    for x in (obs, reward, terminated, truncated, infos["final_obs"][truncated]):
+        told.update(np.ascontiguousarray(x))
+if "Tag" not in sys.argv[1]:
+    told.update(env.rollout(5).obs)
+print(told.hexdigest())
+print("numba" in sys.modules)
+"""
+
+
+def twice(program, name):
+    """What a process prints that compiles, and one after it."""
+    paths = os.pathsep.join([*(str(Path(p).parent) for p in gpuvec.__path__), *sys.path])
+    found = []
+    for how in ("made", "found"):
+        command = [sys.executable, "-c", program, name, how]
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.splitlines())
+    return found
+
+
 @pytest.mark.parametrize("name", ["CartPole-v1", "TagContinuous-v0"])
 def test_a_process_that_finds_its_kernels_needs_no_compiler(name, place):
     pytest.importorskip("cuda.core")
     if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
         pytest.skip("the simulator compiles no kernels")
-    paths = os.pathsep.join([*(str(Path(p).parent) for p in gpuvec.__path__), *sys.path])
-    found = []
-    for how in ("made", "found"):
-        command = [sys.executable, "-c", PROGRAM, name, how]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        found.append(done.stdout.splitlines())
+    found = twice(PROGRAM, name)
     assert found[0][0] == found[1][0]
     assert [lines[1] for lines in found] == ["True", "False"]
     assert len(list(place.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "TagContinuous-v0"])
+def test_nor_does_one_on_a_cpu_which_does_the_same(name, place):
+    found = twice(CPU_PROGRAM, name)
+    assert found[0][0] == found[1][0]
+    assert [lines[1] for lines in found] == ["True", "False"]
+    assert len(list(place.iterdir())) == (2 if "Tag" in name else 3)
 
 
 @pytest.mark.gpu

@@ -1,7 +1,7 @@
 """Machine code on disk, so that a process whose kernels were compiled before needs no compiler.
 
-What is read here runs on the GPU. So the folder belongs to the user of this process, and nobody else may look into it or write
-there; one that others can reach is left alone. `GPUVEC_CACHE` names another folder, or is "off".
+What is read here runs, on the CPU or the GPU. So the folder belongs to the user of this process, and nobody else may look into
+it or write there; one that others can reach is left alone. `GPUVEC_CACHE` names another folder, or is "off".
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gpuvec.engine.fingerprint import Untold
 from gpuvec.engine.shape import Blocks
@@ -23,6 +23,9 @@ from gpuvec.engine.shape import Blocks
 SWITCH = "GPUVEC_CACHE"
 LIMIT = 256 << 20  # bytes of all files; beyond, those go that were written longest ago
 DIGEST = hashlib.sha256().digest_size
+
+
+C = TypeVar("C", bound=tuple[Any, ...])
 
 
 class Cubin(NamedTuple):
@@ -34,10 +37,13 @@ class Cubin(NamedTuple):
     blocks: Blocks
 
 
-def kept(key: Callable[[], str], make: Callable[[], list[Cubin]]) -> list[Cubin]:
+def kept(
+    key: Callable[[], str], make: Callable[[], list[C]], kind: type[C], lasting: Callable[[C], bool] | None = None
+) -> list[C]:
     """What is on disk under `key()`, or else what `make()` gives, which is put there.
 
-    A key that raises `Untold`, and a folder that cannot be used, mean that nothing is kept.
+    A key that raises `Untold`, a folder that cannot be used, and code that is not `lasting` mean that nothing is kept. A `kind`
+    is a NamedTuple of bytes and then what JSON knows.
     """
     place = folder()
     if place is None:
@@ -47,10 +53,12 @@ def kept(key: Callable[[], str], make: Callable[[], list[Cubin]]) -> list[Cubin]
     except Untold:
         return make()
     with _opened(place) as handle:
-        found = None if handle is None else _read(handle, name)
+        found = None if handle is None else _read(handle, name, kind)
     if found is not None:
         return found
     made = make()
+    if lasting is not None and not all(map(lasting, made)):
+        return made
     with _opened(place) as handle:
         if handle is not None:
             with suppress(OSError):  # a full or read-only disk costs the next process a compilation
@@ -96,7 +104,7 @@ def _opened(place: Path) -> Iterator[int | None]:
         os.close(handle)
 
 
-def _read(handle: int, name: str) -> list[Cubin] | None:
+def _read(handle: int, name: str, kind: type[C]) -> list[C] | None:
     """None if it is not there, or not whole."""
     try:
         with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle), "rb") as file:
@@ -107,18 +115,16 @@ def _read(handle: int, name: str) -> list[Cubin] | None:
         return None
     head, _, codes = content.partition(b"\n")
     found, at = [], 0
-    for entry in json.loads(head):
-        size = entry["size"]
-        found.append(Cubin(codes[at : at + size], entry["name"], entry["threads"], Blocks(*entry["blocks"])))
+    for size, *rest in json.loads(head):
+        found.append(kind(codes[at : at + size], *(Blocks(*x) if isinstance(x, list) else x for x in rest)))
         at += size
     return found
 
 
-def _write(handle: int, name: str, cubins: Iterable[Cubin]) -> None:
+def _write(handle: int, name: str, made: list[C]) -> None:
     """All of it or nothing: under another name first."""
-    cubins = list(cubins)
-    head = [{"size": len(c.code), "name": c.name, "threads": c.threads, "blocks": c.blocks} for c in cubins]
-    content = json.dumps(head).encode() + b"\n" + b"".join(c.code for c in cubins)
+    head = [(len(code), *rest) for code, *rest in made]
+    content = json.dumps(head).encode() + b"\n" + b"".join(code for code, *_ in made)
     other = f".{name}.{os.getpid()}.{get_ident()}"
     try:
         with os.fdopen(os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=handle), "wb") as file:
