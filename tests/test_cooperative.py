@@ -10,6 +10,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from tests.arrays import host, on_device
@@ -197,8 +198,28 @@ def test_the_simulator_gives_the_same_bits_whatever_the_launch(simulator, monkey
     assert digest(make(7, simulator, **kwargs), 8) == digest(make(7, "cpu", **kwargs), 8)
 
 
+def grid(device, taggers, num_envs):
+    """TagGridWorld where an agent sees itself and one other: a row of six floats."""
+    kwargs = {"num_taggers": taggers, "use_full_observation": False, "grid_length": 40, "max_episode_steps": 4}
+    output = "cupy" if device == "cuda" else "numpy"
+    name = "gpuvec/TagGridWorld-v0"
+    return gym.make_vec(name, num_envs=num_envs, device=device, output=output, autoreset_mode="SameStep", **kwargs)
+
+
+@pytest.mark.simulator
+def test_the_simulator_gives_the_same_rows_in_turns(simulator, monkeypatch):
+    monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs: mapping.Mapping(1, 4, False, True, 4))
+    assert digest(grid(simulator, 9, 2), 6) == digest(grid("cpu", 9, 2), 6)
+
+
 @pytest.mark.gpu
 class TestLaunches:
+    @pytest.mark.parametrize("taggers", [129, 254, 255, 256, 511, 999])
+    def test_rows_in_turns(self, gpu, taggers):
+        env = grid(gpu, taggers, 400)
+        assert env._sim._kernels._mapping.tile == min(256, taggers + 1)
+        assert digest(env, 40) == digest(grid("cpu", taggers, 400), 40)
+
     @pytest.mark.parametrize("shape", [*SMALL, *BOXED, *LARGE], ids=str)
     @pytest.mark.parametrize("full", [False, True])
     def test_the_same_bits_whatever_the_launch(self, gpu, monkeypatch, full, shape):

@@ -146,12 +146,13 @@ class TestEveryKernel:
         assert SLOW_PATH.search(kernel.ptx) is None
 
     def test_the_state_is_read_and_written_as_a_whole(self, name, mode):
-        """Four floats by 16 bytes, two by 8: the only float32 that is read alone is a continuous action."""
+        """Four floats by 16 bytes, two by 8: the only float32 read alone is a continuous action, by a load of its own."""
         kernel = compiled(name, "step", mode)
         wide = "v4" if len(signature(environment(name)).floats) == 4 else "v2"
         assert len(kernel.lines(rf"\bld\.global\.{wide}\.f32")) == 1
         assert len(kernel.lines(rf"\bst\.global\.{wide}\.f32")) >= 1
-        assert len(kernel.lines(r"\bld\.global\.f32")) == signature(environment(name)).actions.components
+        assert not kernel.lines(r"\bld\.global\.f32")
+        assert len(kernel.lines(r"\bld\.global\.cs\.f32")) == signature(environment(name)).actions.components
 
 
 class TestVariants:
@@ -164,7 +165,7 @@ class TestVariants:
     def test_float64_actions_are_loaded_and_converted_and_no_more(self):
         kernel = compiled("Pendulum-v1", "step", action_dtype=np.float64)
         check(kernel, barriers=1)
-        assert [line.split()[0] for line in kernel.float64] == ["ld.global.f64", "cvt.rn.f32.f64"]
+        assert [line.split()[0] for line in kernel.float64] == ["ld.global.cs.f64", "cvt.rn.f32.f64"]
 
     def test_validated_float64_actions_may_be_compared_too(self):
         kernel = compiled("Pendulum-v1", "step", action_dtype=np.float64, validate=True)

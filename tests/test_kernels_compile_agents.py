@@ -41,7 +41,7 @@ class Game(NamedTuple):
 GAMES = {
     "straight": Game("TagContinuous-v0", 2000, False, False, SAME_STEP, {"num_runners": 4}),
     "many envs": Game("TagContinuous-v0", 65_536, False, True, NEXT_STEP, {"num_runners": 4}),
-    "many agents": Game("TagGridWorld-v0", 2000, False, False, SAME_STEP, {"num_taggers": 999, "use_full_observation": False}),
+    "many agents": Game("TagGridWorld-v0", 2000, False, True, SAME_STEP, {"num_taggers": 999, "use_full_observation": False}),
     "nearest": Game(
         "TagContinuous-v0", 2000, True, True, SAME_STEP,
         {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10},
@@ -61,7 +61,7 @@ def barriers(env, variant, which, given):
     operations = cuda.device_memory(), cuda.device_arrays(), cuda.device_tally()
     program = compose(env, variant, *operations, given)
     parts = (program.step, program.over, program.end) if which == "step" else (program.reset, program.end)
-    played = sum(segment.wait for part in parts for segment in part) + (which == "step")
+    played = sum(segment.wait + 2 * (segment.then is not None) for part in parts for segment in part) + (which == "step")
     search, rows = [len(program.seeking.functions)] if program.seeking else [], [int(given.tile > 0)]
     return [played, *search, *rows] if given.split else [played]
 

@@ -148,6 +148,23 @@ def test_elements_that_are_below_are_those_of_the_array(kind):
     assert (last, third, count) == (member[-1], member[2], AGENTS)
 
 
+def test_a_smaller_bound_is_no_larger_one():
+    """A compiler that believes the wrong one leaves the comparison out."""
+
+    def beyond(bound):
+        known = host_arrays().below(bound)
+
+        @njit
+        def found(at):
+            return known(view(at, 0, (1,), np.int32))[0] > 3
+
+        return found
+
+    four = np.full(1, 4, np.int32)
+    assert not beyond(3)(np.zeros(1, np.int32).ctypes.data)
+    assert beyond(5)(four.ctypes.data)
+
+
 @pytest.mark.compile
 @pytest.mark.skipif(cuda.SIMULATED, reason="the simulator compiles no kernels")
 def test_a_gpu_does_not_look_at_the_sign_of_what_is_not_negative():

@@ -122,8 +122,12 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
 
     class Below(types.Array):  # type: ignore[misc]  # a module given as Any
         def __init__(self, dtype: Any, bound: int) -> None:
-            super().__init__(dtype, 1, "C", name=f"below({bound}, {dtype})")
             self.bound = bound
+            super().__init__(dtype, 1, "C", name=f"below({bound}, {dtype})")
+
+        @property
+        def key(self) -> Any:  # by which types are told apart; that of arrays knows no bound
+            return super().key, self.bound
 
     models = getattr(extending, "core_models", extending.models)  # numba-cuda has its own array's elsewhere
     extending.register_model(Below)(models.ArrayModel)

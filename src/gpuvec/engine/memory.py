@@ -48,9 +48,13 @@ def evicted_first(builder: Any, at: Any, values: list[Any]) -> None:
 def fetched_once(builder: Any, at: Any) -> Any:
     """Loads what the cache may let go of: `ld.global.cs`. The compiler moves it across no barrier."""
     element = at.type.pointee
-    kind, letter = {"float": ("f32", "f"), "i32": ("b32", "r"), "i64": ("b64", "l")}[str(element)]
-    function = ir.FunctionType(element, [at.type])
-    return builder.call(ir.InlineAsm(function, f"ld.global.cs.{kind} $0, [$1];", f"={letter},l", side_effect=True), [at])
+    kind, letter, held = {
+        "float": ("f32", "f", element), "double": ("f64", "d", element),
+        "i8": ("u8", "r", ir.IntType(32)), "i32": ("u32", "r", element), "i64": ("u64", "l", element),
+    }[str(element)]  # fmt: skip
+    function = ir.FunctionType(held, [at.type])
+    value = builder.call(ir.InlineAsm(function, f"ld.global.cs.{kind} $0, [$1];", f"={letter},l", side_effect=True), [at])
+    return value if held is element else builder.trunc(value, element)  # PTX holds bytes in wider registers
 
 
 def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> Access:

@@ -61,7 +61,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     crowd = signature(env)
     assert isinstance(crowd, Crowd), "of a Cooperative"
     (A,) = crowd.agents
-    envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile > 0 and not given.split
+    envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile == given.envs * A and not given.split
     load, store, emit, lowest = access.load, access.store, access.emit, access.lowest
     state = crowd_state(env, crowd, variant, access, arrays, given)
     row, clear, role_of = state.row, state.clear, state.role
@@ -264,8 +264,8 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     if noted:
         held["acting"] = (b1, (envs * A,))
     held |= by.arrays if by and not split else {}
-    if boxed:
-        held["box"] = (f32, (envs * A * crowd.features + 8,))
+    if given.tile and not split:
+        held["box"] = (f32, (given.tile * crowd.features + 8,))
     held["least"] = (i64, (envs, max(1, counted)))
     apart = (state, by, A, same_step, given, access, arrays, params)
     opening = (Segment(ENVS, open_env, wait=False), Segment(AGENTS, open_agent))

@@ -15,6 +15,7 @@ SMALL, FEW = 16, 40_000  # agents of an env, and of all envs, up to which featur
 LARGE = 128  # agents of an env, from which on it is walked by more threads
 STAGED_BYTES = 44 << 10  # of shared memory, of which a block may have 48 KB, for its state, and for its rows
 BLOCKS = 330  # that keep all multiprocessors of a large GPU busy
+SHARED_BY = 256  # threads that share one, where there are many
 RESIDENT = 8  # blocks of a large game that a multiprocessor has at a time
 SECTOR_ROWS = 8  # rows of floats that together end where a sector of memory, 32 bytes, ends
 CROWDED = 512  # agents of an env, from which on a list of cells finds neighbours sooner than a walk over all
@@ -31,7 +32,7 @@ class Mapping(NamedTuple):
     threads: int  # per block
     split: bool  # whether a second kernel searches and a third writes the observations
     stage: bool  # whether the state is in shared memory while the first runs
-    tile: int = 0  # rows that a block puts together in shared memory, if not split all; 0: they go straight
+    tile: int = 0  # rows put together in shared memory, if not split all or one of each thread; 0: they go straight
     writers: int = 128  # threads per block of the second and third, at least 4
     resident: int = 1  # blocks of the first that a multiprocessor should have registers for
     seekers: int = 128  # threads per block of the second, at least 32
@@ -62,7 +63,7 @@ def mapping(crowd: Crowd, num_envs: int) -> Mapping:
         slots = agents * max(1, crowd.perception.slots)
         envs = max(1, min(96 // slots, -(-num_envs // BLOCKS)))
         return Mapping(envs, threads=96, split=False, stage=True, aside=True)
-    threads = 128 if agents <= LARGE else 256 if num_envs > BLOCKS else min(1024, -(-agents // 128) * 128)
+    threads = 128 if agents <= LARGE else SHARED_BY if num_envs > BLOCKS else min(1024, -(-agents // 128) * 128)
     envs = max(1, threads // agents)
     state = envs * sum(
         int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for k, b in crowd.arrays.items() if k not in crowd.found
@@ -70,7 +71,10 @@ def mapping(crowd: Crowd, num_envs: int) -> Mapping:
     state += 4 * envs * agents * max(1, crowd.actions.components)
     if crowd.search is None and state + 4 * envs * agents * crowd.features <= STAGED_BYTES:
         if agents > LARGE:
-            return Mapping(envs, threads, split=False, stage=True, resident=RESIDENT if threads == 256 else 1)
+            if threads > SHARED_BY:
+                return Mapping(envs, threads, split=False, stage=True)
+            tile = min(threads, agents) if crowd.alone else 0
+            return Mapping(envs, threads, split=False, stage=True, tile=tile, resident=RESIDENT)
         return Mapping(envs, threads, split=False, stage=True, tile=envs * agents)
     rows = min(TILE_BYTES // (4 * crowd.features), 64)
     tile = rows - rows % SECTOR_ROWS if rows > SECTOR_ROWS else rows

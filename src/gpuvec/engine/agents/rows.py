@@ -276,12 +276,34 @@ def rows(
                         x += writers
                 e = natural(e + 1)
 
+    # Rows without slots in turns of a block's threads. Of an agent's row that leaves in several pieces, each would write a part
+    # of a sector, and whether the cache joins them hangs on how soon they follow each other.
+
+    wide = next(k for k in (4, 2, 1) if D % k == 0)
+    piece = inline(
+        generated("piece", f"def piece(box, q):\n    return ({''.join(f'box[{wide} * q + {k}], ' for k in range(wide))})\n")
+    )
+
+    @inline
+    def fill_turn(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
+        _, x = divide(i, threads)
+        put(w.box, x * D, 1, observe(i, row(b, w, e, k), time(w.now[k, TIME]), params(b, e)))
+
+    @inline
+    def drain_turn(b: Any, w: Any, e0: int, u: int, thread: int, clock: int) -> None:
+        first, end, q = (e0 * A + u) * (D // wide), min(threads, natural(A - u)) * (D // wide), thread
+        while q < end:
+            emit_row(b.obs, first + q, piece(w.box, q))
+            q = natural(q + threads)
+
+    in_turns = (Segment(AGENTS, fill_turn, wait=False, then=drain_turn),)
+
     def segments(of_slots: Any, of_agent: Any, wait: bool, over: int = AGENTS) -> tuple[Segment, ...]:
         return (*([Segment(BLOCK, of_slots, wait=False)] if M else []), Segment(over, of_agent, wait))
 
     return Rows(
         time,
-        straight=segments(slots, itself, False),
+        straight=in_turns if given.tile and alone else segments(slots, itself, False),
         last=segments(last_slots, last_itself, True),
         aside=segments(slots_aside, itself_aside, True, BLOCK),
         fill=segments(fill_slots, fill_itself, True),

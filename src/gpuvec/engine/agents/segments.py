@@ -17,6 +17,7 @@ class Segment(NamedTuple):
     over: int  # ENVS: function(b, w, e, k, clock); AGENTS: (b, w, e, k, i, clock); BLOCK: (b, w, e0, m, thread, clock)
     function: Any
     wait: bool = True  # whether a barrier follows
+    then: Any = None  # function(b, w, e0, u, thread, clock) for agents u to u + threads of one env, when all of them had theirs
     asked: bool = False  # whether the function takes the request `r` of a reset as well
 
 
@@ -52,6 +53,12 @@ def loop(segment: Segment, name: str, block: Block, margin: str) -> str:
         lines = [called.format("e0, m, thread")]
     elif segment.over == ENVS:
         lines = [f"if {block.of_env}:\n", "    " + called.format(f"e0 + {block.env}, {block.env}")]
+    elif segment.then is not None:
+        assert block.envs == 1, "agents of several envs take no turns"
+        lines = ["u = natural(0)\n", f"while u < {block.agents}:\n"]
+        lines += [f"    if u + thread < {block.agents}:\n", "        " + called.format("e0, 0, natural(u + thread)")]
+        lines += ["    barrier()\n", f"    {name}_then(b, w, e0, u, thread, clock)\n", "    barrier()\n"]
+        lines += [f"    u = natural(u + {block.threads})\n"]
     elif block.threads == 1:
         lines = [f"for i in range({block.agents}):\n", "    " + called.format("e0, 0, i")]
     elif block.envs == 1 and block.agents <= block.threads:
