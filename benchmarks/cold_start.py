@@ -1,7 +1,7 @@
 """Seconds from nothing to the first finished step, in fresh processes: kernels compiled, and found on disk; medians of 3.
 
-PyTorch and CuPy are imported before the clock starts; gpuvec, Gymnasium and Numba after. `.found` is a GPU's row whose kernels
-a process before it left on disk, so that no compiler is imported.
+PyTorch and CuPy are imported before the clock starts; gpuvec, Gymnasium and Numba after. `.found` is a row whose kernels a
+process before it left on disk, so that no compiler is imported.
 """
 
 from __future__ import annotations
@@ -80,9 +80,8 @@ def main() -> None:
         for name in given.envs:
             try:
                 measure(figures, device, name, given.num_envs, given.repeats)
-                if device == "cuda":
-                    with tempfile.TemporaryDirectory() as cache:
-                        measure(figures, device, name, given.num_envs, given.repeats, cache)
+                with tempfile.TemporaryDirectory() as cache:
+                    measure(figures, device, name, given.num_envs, given.repeats, cache)
             except (RuntimeError, subprocess.SubprocessError) as error:
                 figures.failed(f"{device}.{name}", error)
 

@@ -61,7 +61,7 @@ PARTS = (
     Part("ppo_end_to_end", 120, ("--to", "{to}/ppo_end_to_end.csv")),
     Part("memory_per_env", 120),
     Part("tag_small", 60),
-    Part("cold_start", 180),
+    Part("cold_start", 300),
     Part("cpu_step", 90),
     Part("time_to_return", 300, ("--to", "{to}/time_to_return.csv")),
     Part("solve", 300, ("--parallel", "6", "--to", "{to}/solve.csv")),

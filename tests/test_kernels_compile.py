@@ -124,7 +124,9 @@ def check(kernel, barriers, spaces="global|param", registers=REGISTERS, spare=0)
 
 
 def check_validated(kernel):
+    """An action is read once, by a load that the look at it shares."""
     check(kernel, barriers=1)
+    assert not kernel.lines(r"\bld\.global\.cs")
     assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 1
 
 

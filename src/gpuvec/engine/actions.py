@@ -14,7 +14,7 @@ from gpuvec.engine.memory import Access
 
 def early(a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
     """`fetch(b, w, v, u)`: action v of all into place u of `w.actions`, before it is needed; `fetched(w, u)` as `action`."""
-    scope = {"load": access.fetch, "raw": variant.action_dtype, "dtype": a.dtype}
+    scope = {"load": _fetch(variant, access), "raw": variant.action_dtype, "dtype": a.dtype}
     count = max(1, a.components)
     fetch = "def fetch(b, w, v, u):\n"
     fetch += "".join(
@@ -23,6 +23,11 @@ def early(a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
     values = [f"w.actions[{count} * u + {k}]" for k in range(count)]
     fetched = f"def fetched(w, u):\n    return {f'({chr(44).join(values)},)' if a.components else values[0]}\n"
     return inline(generated("fetch", fetch, **scope)), inline(generated("fetched", fetched))
+
+
+def _fetch(variant: Variant, access: Access) -> Any:
+    """How an action is read: where it is looked at besides, an ordinary load is the same one for both."""
+    return access.load if variant.validate else access.fetch
 
 
 def bounds(space: gym.Space[Any]) -> tuple[list[Any], list[Any]]:
@@ -41,7 +46,8 @@ def actions(space: gym.Space[Any], a: Actions, variant: Variant, access: Access)
     `u` counts the rows of actions: envs, or agents of all envs. A report is u << 32 | what was given.
     """
     scope = {
-        "load": access.load, "fetch": access.fetch, "lowest": access.lowest, "raw": variant.action_dtype, "dtype": a.dtype,
+        "load": access.load, "fetch": _fetch(variant, access), "lowest": access.lowest,
+        "raw": variant.action_dtype, "dtype": a.dtype,
         "i64": np.int64, "u32": np.uint32, "u64": np.uint64, "inf": np.float32(np.inf),
     }  # fmt: skip
     if a.components == 0:
