@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.agents.crowd_state import OVER, TIME, CrowdState
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.segments import AGENTS, BLOCK, Segment
+from gpuvec.engine.agents.turns import turns
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
 from gpuvec.engine.jit import device, floats, generated, inline
@@ -108,9 +109,13 @@ def rows(
                 spread(out, (e0 * A + i) * D + j, M, see(i, j, s, t, p))
 
     @inline
+    def knows(b: Any, w: Any, e: int, place: int, i: int) -> Any:
+        """What agent i knows of itself."""
+        return observe(i, row(b, w, e, place), time(w.now[place, TIME]), params(b, e))
+
+    @inline
     def write_own(b: Any, w: Any, out: int, e: int, place: int, i: int) -> None:
-        """What agent i knows of itself, likewise."""
-        put_own(out, e * A + i, observe(i, row(b, w, e, place), time(w.now[place, TIME]), params(b, e)))
+        put_own(out, e * A + i, knows(b, w, e, place, i))
 
     write_slots = write_slots if threads > 1 else write_slots_alone
 
@@ -209,8 +214,7 @@ def rows(
 
     @inline
     def fill_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        values = observe(i, row(b, w, e, k), time(w.now[k, TIME]), params(b, e))
-        put(w.box, offset(b, (e - k) * A) + (k * A + i + 1) * D - own, 1, values)
+        put(w.box, offset(b, (e - k) * A) + (k * A + i + 1) * D - own, 1, knows(b, w, e, k, i))
 
     @inline
     def drain(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
@@ -276,34 +280,12 @@ def rows(
                         x += writers
                 e = natural(e + 1)
 
-    # Rows without slots in turns of a block's threads. Of an agent's row that leaves in several pieces, each would write a part
-    # of a sector, and whether the cache joins them hangs on how soon they follow each other.
-
-    wide = next(k for k in (4, 2, 1) if D % k == 0)
-    piece = inline(
-        generated("piece", f"def piece(box, q):\n    return ({''.join(f'box[{wide} * q + {k}], ' for k in range(wide))})\n")
-    )
-
-    @inline
-    def fill_turn(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        _, x = divide(i, threads)
-        put(w.box, x * D, 1, observe(i, row(b, w, e, k), time(w.now[k, TIME]), params(b, e)))
-
-    @inline
-    def drain_turn(b: Any, w: Any, e0: int, u: int, thread: int, clock: int) -> None:
-        first, end, q = (e0 * A + u) * (D // wide), min(threads, natural(A - u)) * (D // wide), thread
-        while q < end:
-            emit_row(b.obs, first + q, piece(w.box, q))
-            q = natural(q + threads)
-
-    in_turns = (Segment(AGENTS, fill_turn, wait=False, then=drain_turn),)
-
     def segments(of_slots: Any, of_agent: Any, wait: bool, over: int = AGENTS) -> tuple[Segment, ...]:
         return (*([Segment(BLOCK, of_slots, wait=False)] if M else []), Segment(over, of_agent, wait))
 
     return Rows(
         time,
-        straight=in_turns if given.tile and alone else segments(slots, itself, False),
+        straight=turns(crowd, access, arrays, given, knows) if given.tile and alone else segments(slots, itself, False),
         last=segments(last_slots, last_itself, True),
         aside=segments(slots_aside, itself_aside, True, BLOCK),
         fill=segments(fill_slots, fill_itself, True),
