@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 
 from gpuvec.engine import device as devices
 
-os.environ["GPUVEC_CACHE"] = "off"  # tests compile what they test
-
 REQUIRE_GPU = os.environ.get("GPUVEC_REQUIRE_GPU") == "1"
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests compile what they test, but the processes of one run share it: a folder of machine code that goes when they end."""
+    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the folder
+        folder = tempfile.TemporaryDirectory(prefix="gpuvec-")
+        os.environ["GPUVEC_CACHE"] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 def _needs_gpu() -> None:
