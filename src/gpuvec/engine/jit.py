@@ -95,9 +95,10 @@ def _device(function: Any, callers: tuple[Any, ...]) -> Any:
         return value
 
     code = function.__code__
-    read = {op.argval for op in dis.get_instructions(code) if op.opname == "LOAD_GLOBAL"}
+    instructions = list(dis.get_instructions(code))
+    read = {op.argval for op in instructions if op.opname == "LOAD_GLOBAL"}
     scope = {name: single(value) if name in read else value for name, value in function.__globals__.items()}
-    if {op.opname for op in dis.get_instructions(code) if op.argval == "range"} == {"LOAD_GLOBAL"} and "range" not in scope:
+    if {op.opname for op in instructions if op.argval == "range"} == {"LOAD_GLOBAL"} and "range" not in scope:
         code = code.replace(co_names=tuple(COUNTED if name == "range" else name for name in code.co_names))
         scope[COUNTED] = on_cpu()
     cells = tuple(types.CellType(single(cell.cell_contents)) for cell in function.__closure__ or ())

@@ -270,9 +270,6 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
     def compiled(segment: Segment) -> Any:
         return _compiled(segment.function, b, w, *arguments[segment.over], u32(0), *([r] if segment.asked else []))
 
-    def then(segment: Segment) -> Any:
-        return None if segment.then is None else _compiled(segment.then, b, w, *arguments[BLOCK], u32(0))
-
     scope = _head(arrays) | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
     scope |= {"divide": divmod if target.SIMULATED else arrays.divide, "i32": np.int32}
     source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(program.arrays, scope)
@@ -284,8 +281,10 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
 
     def called(part: str, margin: str = "    ") -> str:
         segments: tuple[Segment, ...] = getattr(program, part)
-        scope.update({f"{part}_{n}": compiled(segment) for n, segment in enumerate(segments)})
-        scope.update({f"{part}_{n}_then": then(segment) for n, segment in enumerate(segments)})
+        for n, segment in enumerate(segments):
+            scope[f"{part}_{n}"] = compiled(segment)
+            if segment.then is not None:
+                scope[f"{part}_{n}_then"] = _compiled(segment.then, b, w, *arguments[BLOCK], u32(0))
         lines = (loop(s, f"{part}_{n}", block, margin) for n, s in enumerate(segments))
         return "".join(lines).replace("barrier()", "cuda.syncthreads()")
 

@@ -81,8 +81,8 @@ def crowd_state(env: Cooperative, crowd: Crowd, variant: Variant, access: Access
         return inline(generated(name, f"def {name}({arguments}):\n{body}", **scope))
 
     def state(name: str, arguments: str, array: dict[str, str], scalar: dict[str, str]) -> Any:
-        array |= {k: f"numbers({place})" for k, place in array.items() if k == "member"}
-        parts = ", ".join((array | scalar)[k] for k in env.state._fields)
+        places = array | scalar | {k: f"numbers({place})" for k, place in array.items() if k == "member"}
+        parts = ", ".join(places[k] for k in env.state._fields)
         return made(name, arguments, [f"return State({parts})"])
 
     homes = {k: (name, len(names), names.index(k)) for name, names in crowd.shared.items() for k in names}
