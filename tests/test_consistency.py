@@ -202,8 +202,14 @@ class TestTheCommand:
             (["Cartpol-v1"], "Did you mean: `CartPole`?"),
             (["Blackjack-v1"], "'Blackjack-v1' is no gpuvec environment"),
             (["nowhere:a/B-v0"], "No module named 'nowhere'"),
-            (["CartPole-v1", "--backends", "cuda,sim"], "there is no backend called cuda; there are cpu, sim, numba, cuda-c."),
-            (["CartPole-v1", "--backends", "cpu"], "cpu is what others are compared with: name one of sim, numba, cuda-c too."),
+            (
+                ["CartPole-v1", "--backends", "cuda,sim"],
+                "there is no backend called cuda; there are cpu, cuda-c-cpu, sim, numba, cuda-c.",
+            ),
+            (
+                ["CartPole-v1", "--backends", "cpu"],
+                "cpu is what others are compared with: name one of cuda-c-cpu, sim, numba, cuda-c too.",
+            ),
             (["CartPole-v1", "--params", "grvity", "3"], "did you mean 'gravity'?"),
             (["CartPole-v1", "--params", "dt", "-1.0"], "dt is -1.0; it must be greater than 0"),
             (["CartPole-v1", "--episodes", "0"], "episodes must be at least 1, got 0."),
@@ -222,9 +228,10 @@ class TestTheCommand:
             raise DeviceError("no usable CUDA driver")
 
         monkeypatch.setattr(backends, "device", missing)
+        monkeypatch.setenv("CXX", sys.executable)  # a compiler that is there
         why = dict.fromkeys(("numba", "cuda-c"), "no usable CUDA driver")
         chosen, left_out = backends.chosen([], load_env("gpuvec_envs.cartpole:ENV"))
-        assert ([b.name for b in chosen], left_out) == (["sim"], why)
+        assert ([b.name for b in chosen], left_out) == (["cuda-c-cpu", "sim"], why)
         _, left_out = backends.chosen([], dataclasses.replace(load_env("gpuvec_envs.cartpole:ENV"), cuda_c=None))
         assert "has no functions in CUDA C++" in left_out["cuda-c"]
         assert main(["check", "CartPole-v1", "--backends", "sim,numba"]) == 2

@@ -7,7 +7,7 @@ import re
 import gymnasium as gym
 import numpy as np
 import pytest
-from tests.twins import OBSERVE, STEP, Params, own, twin_on_cpu
+from tests.twins import OBSERVE, ON_CPU, STEP, Params, needs_host_compiler, own
 
 from gpuvec import Single
 from gpuvec.engine import cuda
@@ -17,7 +17,7 @@ from gpuvec.engine.cpp.twin import twin
 from gpuvec.engine.kernels import kernels, rollout
 from gpuvec.engine.shape import Rows, shape
 from gpuvec.engine.signature import signature
-from gpuvec.errors import AuthoringError
+from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.testing.backends import GPU
 from gpuvec.testing.consistency import Job, compare
@@ -49,15 +49,16 @@ def environment(name, **params):
     return dataclasses.replace(env, params=env.params._replace(**params))
 
 
+@needs_host_compiler
 @pytest.mark.parametrize(("name", "params"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x))
-def test_they_do_what_python_does(name, params, tmp_path, monkeypatch):
+def test_they_do_what_python_does(name, params):
     """From the same state in every step, over ends of episodes and starts of others."""
     per_env = params.get("per_env", ())
     alike = {k: v for k, v in params.items() if k not in ("per_env", *per_env)}
     env, rows = environment(name, **alike), {k: params[k] for k in per_env}
     options = {"device": "cpu", "output": "numpy", "autoreset_mode": "SameStep", "max_episode_steps": 4, "per_env": per_env}
     theirs = VectorEnv(env, 3, **options, **rows)
-    ours = VectorEnv(twin_on_cpu(env, tmp_path, monkeypatch, per_env), 3, **options, **rows)
+    ours = VectorEnv(env, 3, **{**options, **ON_CPU}, **rows)
     ours.action_space.seed(0)
     np.testing.assert_allclose(ours.reset(seed=5)[0], theirs.reset(seed=5)[0], atol=1e-6)
     ended = 0
@@ -73,12 +74,13 @@ def test_they_do_what_python_does(name, params, tmp_path, monkeypatch):
     assert ended >= 6
 
 
+@needs_host_compiler
 @pytest.mark.parametrize("source", [STEP, OBSERVE, "// both\n" + OBSERVE + STEP], ids=["step", "observe", "both"])
-def test_what_a_file_does_not_have_stays_python(source, tmp_path, monkeypatch):
+def test_what_a_file_does_not_have_stays_python(source, tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(source)
     env, options = own(file), {"device": "cpu", "output": "numpy", "max_episode_steps": 9}
-    ours, theirs = VectorEnv(twin_on_cpu(env, tmp_path, monkeypatch), 4, **options), VectorEnv(env, 4, **options)
+    ours, theirs = VectorEnv(env, 4, **options, backend="cuda-c"), VectorEnv(env, 4, **options)
     ours.action_space.seed(0)
     np.testing.assert_array_equal(ours.reset(seed=5)[0], theirs.reset(seed=5)[0])
     for _ in range(15):
@@ -140,6 +142,35 @@ def test_what_an_included_file_includes_counts(tmp_path):
     assert "int three;" in found
 
 
+@needs_host_compiler
+def test_an_edited_file_is_compiled_again(tmp_path):
+    """Within one process, for what the file says and for what it includes."""
+    file, other, rewards = tmp_path / "own.cu", tmp_path / "size.cuh", []
+    for size, factor in (("0.5f", ""), ("0.25f", ""), ("0.25f", "2.0f * ")):
+        other.write_text(f"constexpr float SIZE = {size};\n")
+        file.write_text('#include "size.cuh"\n' + STEP.replace("0.5f :", "SIZE :").replace("? x", f"? {factor}x"))
+        env = VectorEnv(own(file), 2, **ON_CPU, output="numpy")
+        env.reset(seed=1)
+        env.step(np.ones(2, np.int32))
+        rewards.append(env.step(np.ones(2, np.int32))[1])
+    np.testing.assert_allclose(rewards[0] - rewards[1], 0.5, atol=1e-6)
+    np.testing.assert_allclose(rewards[2], 2.0 * rewards[1], rtol=1e-6)
+
+
+@needs_host_compiler
+def test_rollouts_on_a_cpu_are_the_steps_of_python(tmp_path):
+    file = tmp_path / "own.cu"
+    file.write_text(STEP + OBSERVE)
+    options = {"output": "numpy", "max_episode_steps": 9, "autoreset_mode": "SameStep"}
+    ours, theirs = VectorEnv(own(file), 5, **ON_CPU, **options), VectorEnv(own(file), 5, device="cpu", **options)
+    for env in (ours, theirs):
+        env.reset(seed=3)
+    found, expected = ours.rollout(40), theirs.rollout(40)
+    np.testing.assert_array_equal(found.action, expected.action)
+    np.testing.assert_array_equal(found.obs, expected.obs)
+    np.testing.assert_array_equal(found.reward, expected.reward)
+
+
 @needs_compiler
 def test_parameters_may_have_any_value(tmp_path):
     file = tmp_path / "own.cu"
@@ -158,9 +189,19 @@ def test_rollouts_call_them_too():
 
 
 class TestMakeVec:
-    def test_a_cpu_has_none(self):
-        with pytest.raises(ValueError, match=r"needs a GPU, and device is 'cpu': choose device=\"cuda\" or backend=\"numba\""):
-            gym.make_vec("gpuvec/CartPole-v1", num_envs=2, device="cpu", backend="cuda-c")
+    def test_the_simulator_has_none(self):
+        with pytest.raises(
+            ValueError, match=r'needs a GPU or a CPU, and device is "simulator": choose one of these, or backend='
+        ):
+            gym.make_vec("gpuvec/CartPole-v1", num_envs=2, device="simulator", backend="cuda-c")
+
+    def test_a_cpu_without_a_compiler(self, monkeypatch):
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.delenv("CXX", raising=False)
+        with pytest.raises(
+            MissingExtraError, match=r"there is a C\+\+ compiler, and neither CXX nor c\+\+, g\+\+, clang\+\+ is one"
+        ):
+            gym.make_vec("gpuvec/CartPole-v1", num_envs=2, **ON_CPU)
 
     def test_there_are_two(self):
         with pytest.raises(ValueError, match="backend must be 'numba' or 'cuda-c', got 'cuda'"):

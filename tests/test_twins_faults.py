@@ -3,15 +3,18 @@
 import importlib
 import itertools
 import re
+from contextlib import nullcontext
 
 import pytest
 from tests.sources import DRIFT, RING
-from tests.twins import STEP, own, twin_on_cpu
+from tests.twins import OBSERVE, ON_CPU, STEP, needs_host_compiler, own
 
-from gpuvec.engine.cpp.definitions import defined
-from gpuvec.errors import AuthoringError
+from gpuvec.engine.cpp.definitions import defined, refuse_shared_variables
+from gpuvec.engine.cpp.twin import twin
+from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.testing.consistency import Job, compare
 from gpuvec.testing.kernels import check_source
+from gpuvec.vector.env import VectorEnv
 
 WRONG = {  # {what is wrong: (old, new, what is said of it)}
     "misnamed": ("Step step(", "Step stepp(", r"own.cu, line 1, `.*`: nothing calls stepp, .* did you mean step\?"),
@@ -31,6 +34,24 @@ WRONG = {  # {what is wrong: (old, new, what is said of it)}
         "own.cu, line 1, `.*`: step calls itself",
     ),
     "container": ("    const float x", "    std::vector<int> v;\n    const float x", r"own.cu\(2\): error: "),
+    "one initialiser too few": ("s.count + 1, !s.odd}", "s.count + 1}", r"own.cu\(3\): error: .*"),
+    "no initialiser": (
+        "const float x",
+        "State next;\n    const float x",
+        r"own.cu\(2\): error: no default constructor",
+    ),
+    "exchanged types": ("{x, s.count + 1,", "{s.count + 1, x,", r"own.cu\(3\): error: invalid narrowing"),
+    "exchanged results": ("s.odd ? x : 0.0f, fabsf", "fabsf", r"own.cu\(3\): error: "),
+    "without a value": (
+        "const float x = s.x +",
+        "float x;\n    x +=",
+        r'(?s)own.cu reads a variable that has no value yet; .*own.cu\(3\): warning.*"x" is used before its value is set',
+    ),
+    "shared variable": (
+        "__device__ Step",
+        "__device__ int calls = 0;\n__device__ Step",
+        "own.cu, line 1, `__device__ int calls = 0;`: is a variable that the threads of all environments share: make it const",
+    ),
     "syntax": ("};\n}", "}\n}", r"own.cu\(4\): error: expected a"),
 }
 
@@ -43,6 +64,74 @@ def test_what_is_wrong_is_told_with_its_line(old, new, message, tmp_path):
     file.write_text(STEP.replace(old, new, 1))
     with pytest.raises(AuthoringError, match=message):
         check_source(own(file))
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("numbers", ["s.x", "s.x, 0.0f, 0.0f"], ids=["few", "many"])
+def test_a_tuple_of_another_length_is_refused(numbers, tmp_path):
+    file = tmp_path / "own.cu"
+    file.write_text(OBSERVE.replace("s.x, s.odd ? 1.0f : 0.0f", numbers))
+    with pytest.raises(AuthoringError, match=r"own.cu\(1\): error: "):
+        check_source(own(file))
+
+
+@pytest.mark.compile
+def test_other_warnings_are_passed_on(tmp_path):
+    file = tmp_path / "own.cu"
+    file.write_text(STEP.replace("    const float x", "    int unused;\n    const float x"))
+    with pytest.warns(CompilerWarning, match=r"own.cu\(2\): warning.*unused"):
+        check_source(own(file))
+
+
+@pytest.mark.parametrize(
+    ("declaration", "refused"),
+    [
+        ("__device__ float last;", True),
+        ("__device__ float table[2] = {1.0f, 2.0f};", True),
+        ("static __device__ int calls{};", True),
+        ("__managed__ int calls;", True),
+        ("__device__ const float* place;", True),
+        ("__device__ int next() { static int calls = 0; return ++calls; }", True),
+        ("__device__ int sum() { __shared__ int parts[32]; return parts[0]; }", True),
+        ("__device__ const float table[2] = {1.0f, 2.0f};", False),
+        ("static constexpr float HALF = 0.5f;", False),
+        ("__device__ constexpr int SIZES[] = {1, 2};", False),
+        ("__constant__ float table[2];", False),
+        ("__device__ const float* const place = nullptr;", False),
+        ("static __device__ __forceinline__ float half(float x) { return 0.5f * x; }", False),
+        ("struct Row { float at[2]; __device__ float operator[](int k) const { return at[k]; } };", False),
+        ("struct One { int k; __device__ One& operator=(int j) { k = j; return *this; } };", False),
+        ("// __device__ int calls;", False),
+    ],
+)
+def test_variables_that_threads_share_are_refused(declaration, refused, tmp_path):
+    file = tmp_path / "own.cu"
+    text = f"// a file\n{declaration}\n"
+    with pytest.raises(AuthoringError, match=r"own.cu, line 2, .*share") if refused else nullcontext():
+        refuse_shared_variables(file, text)
+
+
+def test_an_included_file_may_not_share_variables_either(tmp_path):
+    (tmp_path / "own.cu").write_text('#include "calls.cuh"\n' + STEP)
+    (tmp_path / "calls.cuh").write_text("\n\n__device__ int calls;\n")
+    with pytest.raises(AuthoringError, match=r"calls.cuh, line 3, `__device__ int calls;`"):
+        twin(own(tmp_path / "own.cu"), ())
+
+
+@needs_host_compiler
+def test_a_variable_without_a_value_is_refused_on_a_cpu_too(tmp_path):
+    file = tmp_path / "own.cu"
+    file.write_text(STEP.replace("const float x = s.x +", "float x;\n    x +="))
+    with pytest.raises(AuthoringError, match=r"(?s)own.cu reads a variable that has no value yet; .*uninitialized"):
+        VectorEnv(own(file), 2, **ON_CPU).reset(seed=0)
+
+
+@needs_host_compiler
+def test_what_a_cpu_cannot_compile_is_named_with_its_line(tmp_path):
+    file = tmp_path / "own.cu"
+    file.write_text(STEP.replace("s.count + 1,", "s.cuont + 1,"))
+    with pytest.raises(AuthoringError, match=r"(?s)own.cu does not compile for a CPU:.*own.cu:3:.*cuont"):
+        VectorEnv(own(file), 2, **ON_CPU).reset(seed=0)
 
 
 def test_definitions_are_found_behind_comments_and_attributes(tmp_path):
@@ -115,8 +204,9 @@ def asked(name, **options):
     return compare(job)
 
 
+@needs_host_compiler
 @pytest.mark.parametrize(("source", "old", "new", "where"), PLANTED.values(), ids=PLANTED)
-def test_planted_faults_are_found(planted, source, old, new, where, tmp_path, monkeypatch):
+def test_planted_faults_are_found(planted, source, old, new, where):
     """As `gpuvec check` finds them on a GPU; a float64 is found before anything plays."""
     name = planted(source, old, new)
     module = importlib.import_module(name)
@@ -124,9 +214,19 @@ def test_planted_faults_are_found(planted, source, old, new, where, tmp_path, mo
         with pytest.raises(AuthoringError, match=r"const float v = .*computes in float64"):
             check_source(module.ENV)
         return
-    monkeypatch.setattr(module, "WRONG", twin_on_cpu(module.ENV, tmp_path, monkeypatch), raising=False)
-    found = asked(name, device="cpu", output="numpy", env=f"{name}:WRONG").difference
+    found = asked(name, output="numpy", **ON_CPU).difference
     assert re.match(f"NextStep, in {where}", found) if where else not found, found
+
+
+@needs_host_compiler
+def test_exchanged_fields_are_red_without_a_gpu(planted, capfd):
+    pytest.importorskip("tyro")
+    from gpuvec.cli import main
+
+    name = planted(DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)))
+    sizes = ["--num-envs", "3", "--episodes", "2", "--max-episode-steps", "8"]
+    assert main(["check", f"{name}:tests/{name}-v0", "--backends", "cuda-c-cpu", *sizes]) == 1
+    assert re.search("cuda-c-cpu +RED  .*the first reset: .*state x is", capfd.readouterr().out)
 
 
 ON_A_GPU = {k: p for k, p in PLANTED.items() if k != "missing barrier"}  # there threads in step read before any of them writes

@@ -188,11 +188,12 @@ for old, new in WRONG.items():
 _ = file.write_text(TWIN)
 
 # %% [markdown]
-# On a machine with a GPU `gpuvec check` plays random actions on all backends, from the same state in every step, and compares
-# all that comes of it; for an environment in a module that is
+# `gpuvec check` plays random actions on all backends, from the same state in every step, and compares all that comes of it;
+# for an environment in a module that is
 #
 # ```console
-# gpuvec check my_package:my/Flock-v0 --backends numba,cuda-c
+# gpuvec check my_package:my/Flock-v0 --backends cuda-c-cpu    # on a CPU, by its C++ compiler
+# gpuvec check my_package:my/Flock-v0 --backends numba,cuda-c  # on a GPU
 # ```
 #
 # ## Is it faster?

@@ -118,7 +118,7 @@ __device__ Floats<1> time(int i, const State& s, Time t, const Params& p) {
 
 __device__ Floats<6> itself_and_time(int i, const State& s, Time t, const Params& p) {
     const float tagger = s.role[i] == TAGGER ? 1.0f : 0.0f, speed = 1.0f / (p.max_speed + 1e-10f);
-    if (!s.playing[i]) return {tagger};
+    if (!s.playing[i]) return {tagger, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
     const auto [sin, cos] = sincos(s.heading[i]);
     return {tagger, s.speed[i] * speed, s.acceleration[i] * speed, cos, sin, fraction(t.step, t.limit)};
 }

@@ -60,3 +60,7 @@ class StateError(GpuvecError, ValueError):
 
 class NonFiniteError(GpuvecError, FloatingPointError):
     """Training met a number that is not finite; the message names the part, the iteration and the environment."""
+
+
+class CompilerWarning(UserWarning):
+    """What a C++ compiler warns of in an author's functions."""

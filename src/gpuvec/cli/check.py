@@ -36,8 +36,9 @@ def check(
 
     Args:
         env: its id, such as gpuvec/CartPole-v1, or CartPole-v1 for one of gpuvec's own; module:id imports the module first.
-        backends: names with commas between: cpu, sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with what
-            the environment has in CUDA C++). By default all that there are. The others are compared with cpu, named or not.
+        backends: names with commas between: cpu, cuda-c-cpu (what the environment has in CUDA C++, by the CPU's C++ compiler),
+            sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with CUDA C++). By default all that there are. The
+            others are compared with cpu, named or not.
         num_envs: how many play; by default 4096 agents in all, in the simulator 33.
         episodes: of each environment, in each mode.
         max_episode_steps: the limit of an episode; by default the environment's own, in the simulator 3.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.batch import Variant, filled, packing
+from gpuvec.engine.cpp.source import source_text
 from gpuvec.engine.fingerprint import fingerprint
 from gpuvec.engine.machine_code import kept
 from gpuvec.engine.native import Native, lasting, loaded, machine
@@ -23,15 +24,28 @@ AGENTS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) 
 
 
 @lru_cache(maxsize=64)  # a loop serves any number of envs, so one of the same environment is made once in a process
-def _loop(what: str, env: Environment, variant: Variant, *policy: Any) -> Native:
-    """A "reset", a "step" or a "rollout" of `host_loops`."""
+def _loop(what: str, env: Environment, variant: Variant, text: str, *policy: Any) -> Native:
+    """A "reset", a "step" or a "rollout" of `host_loops`; `text` is what it is made from beside Python."""
 
     def make() -> list[Native]:
         from gpuvec.engine import host_loops
 
-        return [getattr(host_loops, f"{what}_loop")(env, variant, *policy)]
+        return [getattr(host_loops, f"{what}_loop")(_functions(env, variant), variant, *policy)]
 
-    return kept(partial(fingerprint, env, variant, what, *policy, machine()), make, Native, lasting)[0]
+    return kept(partial(fingerprint, env, variant, what, *policy, machine(), text), make, Native, lasting)[0]
+
+
+def _functions(env: Environment, variant: Variant) -> Environment:
+    """`env` as loops are composed of it: with the author's functions in CUDA C++ if the variant has these."""
+    if not variant.cuda_c:
+        return env
+    from gpuvec.engine.cpp.host_library import host_call, load_library
+    from gpuvec.engine.cpp.twin import written
+
+    composed, source = written(env, variant, host_call)
+    assert source is not None, "the variant has functions in CUDA C++"
+    load_library(source)
+    return composed
 
 
 def _rooms(made: Native, threads: int) -> list[Any]:
@@ -60,7 +74,7 @@ class HostKernels:
     def reset(self, variant: Variant) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
         kinds = request_dtypes(self._env)
-        made, pack = _loop("reset", self._env, variant), packing(kinds)
+        made, pack = _loop("reset", self._env, variant, self._text(variant)), packing(kinds)
         block, count = self._block(variant, len(kinds))
         run, (room,) = loaded(made), _rooms(made, 1)
 
@@ -74,7 +88,7 @@ class HostKernels:
     def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
         block, _ = self._block(variant)
-        play = self._playing(_loop("step", self._env, variant), block)
+        play = self._playing(_loop("step", self._env, variant, self._text(variant)), block)
         words, octets, at, places = filled(block, kept, self._num_envs)
 
         def call(stream: int, action: int, outputs: bytes) -> None:
@@ -88,7 +102,7 @@ class HostKernels:
         """`launch(stream, action, outputs, steps)`, likewise."""
         assert isinstance(self._env, Single), "games have no rollouts"
         block, _ = self._block(variant)
-        play = self._playing(_loop("rollout", self._env, variant, policy), block)
+        play = self._playing(_loop("rollout", self._env, variant, self._text(variant), policy), block)
         words, octets, at, places = filled(block, kept, self._num_envs)
 
         def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
@@ -97,6 +111,9 @@ class HostKernels:
             play(steps)
 
         return call
+
+    def _text(self, variant: Variant) -> str:
+        return source_text(self._env, variant.cuda_c)
 
     def _block(self, variant: Variant, asked: int = 0) -> tuple[Any, int]:
         """(memory for the members of a batch and so many of a request, how many the former are)."""

@@ -16,7 +16,7 @@ from gpuvec.engine import early
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.batch import Variant, filled, packing
 from gpuvec.engine.choice import Length
-from gpuvec.engine.cpp.source import everything, file_of
+from gpuvec.engine.cpp.source import source_text
 from gpuvec.engine.device import Device
 from gpuvec.engine.fingerprint import fingerprint
 from gpuvec.engine.machine_code import Cubin, kept
@@ -55,11 +55,6 @@ def _rollout_cubins(
             return [kernels.rollout(env, variant, policy, given).cubin(cc)]
 
     return kept(partial(fingerprint, env, variant, policy, given, cc, written), make, Cubin)
-
-
-def _written(env: Environment, variant: Variant) -> str:
-    """The author's functions in CUDA C++."""
-    return everything(file_of(env)) if variant.cuda_c else ""
 
 
 def function_on(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:
@@ -146,7 +141,7 @@ class CudaKernels:
         pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
         launches, configs, kept = [], [], [block, pointers]  # the driver knows but addresses
         with self._device.current():  # of which the compiler asks the compute capability
-            for kernel in cubins(self._cc, _written(self._env, variant)):
+            for kernel in cubins(self._cc, source_text(self._env, variant.cuda_c)):
                 function, loaded = function_on(self._device, kernel.code, kernel.name)
                 kept.append(loaded)
                 grid = (kernel.blocks(self._num_envs),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from gpuvec.engine.cpp.host_compiler import host_compiler
 from gpuvec.engine.cpp.source import file_of
 from gpuvec.engine.device import device
 from gpuvec.errors import AuthoringError, DeviceError, MissingExtraError
@@ -49,6 +50,15 @@ def _written(env: Environment) -> str:
     return _gpu(env)
 
 
+def _compiler_on_host(env: Environment) -> str:
+    try:
+        file_of(env)
+        host_compiler()
+    except (AuthoringError, MissingExtraError) as error:
+        return str(error)
+    return ""
+
+
 CPU = Backend("cpu", {"device": "cpu", "output": "numpy"}, _nothing)
 SIMULATOR = Backend(
     "sim",
@@ -60,9 +70,9 @@ SIMULATOR = Backend(
 )
 GPU = Backend("numba", {"device": "cuda", "output": "cupy"}, _gpu)
 CUDA_C = Backend("cuda-c", {**GPU.options, "backend": "cuda-c"}, _written)
-BACKENDS = {
-    backend.name: backend for backend in (CPU, SIMULATOR, GPU, CUDA_C)
-}  # the first is what the others are compared with
+CUDA_C_ON_CPU = Backend("cuda-c-cpu", {**CPU.options, "backend": "cuda-c"}, _compiler_on_host)
+# The first is what the others are compared with.
+BACKENDS = {backend.name: backend for backend in (CPU, CUDA_C_ON_CPU, SIMULATOR, GPU, CUDA_C)}
 
 
 def chosen(names: Sequence[str], env: Environment) -> tuple[list[Backend], dict[str, str]]:

@@ -48,7 +48,7 @@ class VectorEnv(Rollouts):
         max_episode_steps: the limit that truncates an episode; None or -1 for none.
         render_mode: None or "rgb_array".
         per_env: names of parameters that are stored per environment and may be given as a list.
-        backend: "numba", or "cuda-c": on a GPU with those functions that the environment has in CUDA C++.
+        backend: "numba", or "cuda-c": with those functions that the environment has in CUDA C++; a CPU needs a C++ compiler.
         reward: of many agents: "agents" for each its own, "sum" or the name of a role for (E,) sums.
         validate: check actions in the kernel. A fault is remembered on the device and raised by `check`, `reset`,
             `get_state`, `render` or `close`. Without it, actions out of range are memory-safe but mean nothing.

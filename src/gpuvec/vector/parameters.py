@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from gpuvec.engine.cpp.host_compiler import host_compiler
 from gpuvec.engine.cpp.source import file_of
 from gpuvec.engine.device import Device
 from gpuvec.errors import UnknownParameterError
@@ -108,17 +109,20 @@ def in_cuda_c(backend: str, env: Environment, device: Device) -> bool:
     """Whether functions in CUDA C++ are taken in place of those in Python.
 
     Raises:
-        ValueError: no such backend, or a device for which there is no CUDA C++.
+        ValueError: no such backend, or the simulator, which runs Python alone.
         AuthoringError: the environment has none.
+        MissingExtraError: on a CPU, where there is no C++ compiler.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be {' or '.join(map(repr, BACKENDS))}, got {backend!r}.")
-    if backend == "cuda-c" and device.kind != "cuda":
+    if backend == "cuda-c" and device.kind == "simulator":
         raise ValueError(
-            f'backend="cuda-c" needs a GPU, and device is {str(device)!r}: choose device="cuda" or backend="numba".'
+            'backend="cuda-c" needs a GPU or a CPU, and device is "simulator": choose one of these, or backend="numba".'
         )
     if backend == "cuda-c":
         file_of(env)
+        if device.kind == "cpu":
+            host_compiler()
     return backend == "cuda-c"
 
 

@@ -3,10 +3,11 @@
 import pytest
 
 
-def test_a_gpu_plays_the_same_with_them(capfd):
-    """Without a GPU they are compiled, by `check_env`, and not run."""
+@pytest.mark.parametrize("backend", ["cuda-c-cpu", "cuda-c"], ids=["cpu", "gpu"])
+def test_they_do_what_python_does(backend, capfd):
+    """On a CPU by its C++ compiler, and on a GPU. Without a GPU they are compiled for one, by `check_env`, and not run."""
     cli = pytest.importorskip("gpuvec.cli")  # of gpuvec[train]
-    status = cli.main(["check", "my_game:my_game/MyGame-v0", "--backends", "cuda-c"])
+    status = cli.main(["check", "my_game:my_game/MyGame-v0", "--backends", backend])
     out, err = capfd.readouterr()
     if "was asked for" in err:
         pytest.skip(err)

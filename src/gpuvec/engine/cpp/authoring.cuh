@@ -5,8 +5,23 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-template <int N> struct Floats { float at[N]; __device__ float operator[](int k) const { return at[k]; } };
-template <int N> struct Ints { int at[N]; __device__ int operator[](int k) const { return at[k]; } };
+// Accepts as many numbers as a tuple holds, and no others: too few or too many have no constructor.
+template <bool> struct TakesExactly {};
+template <> struct TakesExactly<true> { using numbers = int; };
+
+// N numbers. `Floats<N>{}` is N zeros; otherwise all N are given.
+template <int N> struct Floats {
+    float at[N];
+    __device__ Floats() : at{} {}
+    template <typename... T, typename TakesExactly<sizeof...(T) == N>::numbers = 0> __device__ Floats(T... x) : at{(float)x...} {}
+    __device__ float operator[](int k) const { return at[k]; }
+};
+template <int N> struct Ints {
+    int at[N];
+    __device__ Ints() : at{} {}
+    template <typename... T, typename TakesExactly<sizeof...(T) == N>::numbers = 0> __device__ Ints(T... x) : at{(int)x...} {}
+    __device__ int operator[](int k) const { return at[k]; }
+};
 
 // What a draw depends on besides its number.
 struct Key { unsigned seed, seed_high, row, episode; int step; };

@@ -11,6 +11,7 @@ from gpuvec.engine.dialect import fault_at
 from gpuvec.errors import AuthoringError
 
 WITHOUT_MEANING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)  # comments and texts
+SHARED = re.compile(r"\b(?:__device__|__managed__|__shared__|static)\b([^;{}()=\[]*)[;{=\[]")  # a variable, not a function
 DEVICE = re.compile(r"\b__device__\b[^;{}()]*?\b(\w+)\s*\(")
 
 
@@ -21,7 +22,7 @@ def defined(file: Path, text: str, names: set[str], module: Collection[str]) -> 
         AuthoringError: there is none; one that calls itself; or one that nothing calls and that is no name of the Python module
             either, of which other functions may be called with other parameters.
     """
-    code = WITHOUT_MEANING.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    code = _blanked(text)
     found, has = {}, ", ".join(sorted(names))
     for name, at, body in _definitions(code):
         found[name] = code.count("\n", 0, at) + 1
@@ -36,6 +37,27 @@ def defined(file: Path, text: str, names: set[str], module: Collection[str]) -> 
     if not names & found.keys():
         raise AuthoringError(f"{file} has none of the environment's functions; write some as __device__ functions: {has}.")
     return {name: line for name, line in found.items() if name in names}
+
+
+def refuse_shared_variables(file: Path, text: str) -> None:
+    """Refuses variables that all threads share and may change: results would depend on who comes first, and on the last run.
+
+    Raises:
+        AuthoringError: the first of them, with its line and the remedy.
+    """
+    code = _blanked(text)
+    for match in SHARED.finditer(code):
+        begin = max(code.rfind(end, 0, match.start()) for end in ";{}") + 1
+        declaration = code[begin : match.end(1)]
+        constant = re.search(r"\bconstexpr\b|\bconst\b[^*]*$", declaration)
+        if constant is None and not declaration.rstrip().endswith("operator"):
+            what = "is a variable that the threads of all environments share: make it constexpr, or a field of the state"
+            raise fault_at(file, code.count("\n", 0, match.start()) + 1, what)
+
+
+def _blanked(text: str) -> str:
+    """The text with comments and strings as blanks, so that lines and places stay."""
+    return WITHOUT_MEANING.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
 
 
 def _definitions(code: str) -> Iterator[tuple[str, int, str]]:

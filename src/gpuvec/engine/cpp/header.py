@@ -55,11 +55,10 @@ def header(env: Environment, s: Signature | Crowd, running: Iterable[str]) -> st
     lines = [SHARED.read_text(), f"[[maybe_unused]] constexpr int {sizes};", f"using Action = {action_type(s.actions)};"]
     if isinstance(s, Crowd):
         fields = [f"{pointer(k, s.arrays[k]) if k in s.arrays else f'{TYPES[s.scalars[k]]} {k}'};" for k in env.state._fields]
+        lines.append(f"struct State {{ {' '.join(fields)} }};")
     else:
-        fields = [f"{TYPES[s.others.get(k, np.float32)]} {k};" for k in env.state._fields]
-    lines.append(f"struct State {{ {' '.join(fields)} }};")
-    if isinstance(s, Signature):
-        lines.append("struct Step { State s; float reward; bool terminated; };")
+        lines.append(structure("State", {k: TYPES[s.others.get(k, np.float32)] for k in env.state._fields}))
+        lines.append(structure("Step", {"s": "State", "reward": "float", "terminated": "bool"}))
     members, p = [], known(env)
     for name, value in zip(p._fields, p, strict=True):
         if isinstance(value, np.ndarray):
@@ -70,6 +69,17 @@ def header(env: Environment, s: Signature | Crowd, running: Iterable[str]) -> st
             members.append(f"static constexpr {literal(name, value)};")
     lines.append(f"struct Params {{ {' '.join(members)} }};")
     return "\n".join(lines) + "\n"
+
+
+def structure(name: str, members: Mapping[str, str]) -> str:
+    """The declaration of a structure, {member: type}, that is made of all its members or not at all.
+
+    Without a constructor C++ would accept too few of them, and a variable whose members have no value.
+    """
+    fields = " ".join(f"{kind} {member};" for member, kind in members.items())
+    parameters = ", ".join(f"{kind} {member}" for member, kind in members.items())
+    initialisers = ", ".join(f"{member}({member})" for member in members)
+    return f"struct {name} {{ {fields} __device__ {name}({parameters}) : {initialisers} {{}} }};"
 
 
 def action_type(actions: Actions) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuvec.errors import AuthoringError
+from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.spec import Environment
 
+UNINITIALISED = re.compile(r"used before its value is set|-W(?:maybe-|sometimes-)?uninitialized")
 NAMES = {"ltoir": "LTOIR", "ptx": "PTX"}  # of what the compiler makes
 
 
@@ -45,8 +47,18 @@ def file_of(env: Environment) -> Path:
     return place
 
 
+def source_text(env: Environment, cuda_c: bool) -> str:
+    """What kernels are made from beside Python: the author's files in CUDA C++ if they are used, else nothing."""
+    return everything(file_of(env)) if cuda_c else ""
+
+
 def everything(file: Path) -> str:
     """Its text, and behind it that of the author's files which it includes, or which these include, each after a zero."""
+    return "\0".join(texts_of(file).values())
+
+
+def texts_of(file: Path) -> dict[Path, str]:
+    """{file: text}: the file, and behind it the author's files which it includes, or which these include."""
     texts: dict[Path, str] = {}
     waiting = [file.resolve()]
     while waiting:
@@ -55,7 +67,21 @@ def everything(file: Path) -> str:
             texts[one] = one.read_text()
             names = re.findall(r'^\s*#\s*include\s*"([^"]+)"', texts[one], re.MULTILINE)
             waiting += [(folder / name).resolve() for folder in (one.parent, file.parent) for name in names]
-    return "\0".join(texts.values())
+    return texts
+
+
+def warn_of(source: Source, log: str) -> None:
+    """Passes a compiler's warnings about the author's lines on.
+
+    Raises:
+        AuthoringError: a warning of a variable that is read before it has a value.
+    """
+    said = "\n".join(line for line in log.strip(" \0\n").splitlines() if line.strip())
+    if str(source.file) not in said:
+        return
+    if UNINITIALISED.search(said):
+        raise AuthoringError(f"{source.file} reads a variable that has no value yet; give it one where it is declared:\n{said}")
+    warnings.warn(f"the compiler says of {source.file}:\n{said}", CompilerWarning, stacklevel=2)
 
 
 @lru_cache(maxsize=64)
@@ -63,7 +89,8 @@ def compiled(source: Source, cc: tuple[int, int], form: str = "ltoir") -> bytes:
     """Its functions as "ltoir" for compute capability `cc`, or as "ptx" that says of which line each instruction is.
 
     Raises:
-        AuthoringError: they do not compile; the message has the compiler's own, with the file's lines.
+        AuthoringError: they do not compile, or read a variable without a value; the message has the compiler's own, with the
+            file's lines. What else the compiler warns of is a CompilerWarning.
     """
     from cuda.bindings import nvrtc
 
@@ -78,10 +105,11 @@ def compiled(source: Source, cc: tuple[int, int], form: str = "ltoir") -> bytes:
     program = called(nvrtc.nvrtcCreateProgram, source.text.encode(), str(source.file).encode(), 0, [], [])
     try:
         refused = called(nvrtc.nvrtcCompileProgram, program, len(options), [option.encode() for option in options])
+        log = b" " * called(nvrtc.nvrtcGetProgramLogSize, program)
+        called(nvrtc.nvrtcGetProgramLog, program, log)
         if refused:
-            log = b" " * called(nvrtc.nvrtcGetProgramLogSize, program)
-            called(nvrtc.nvrtcGetProgramLog, program, log)
             raise AuthoringError(f"{source.file} does not compile:\n{log.decode().strip(chr(0) + ' ' + chr(10))}")
+        warn_of(source, log.decode())
         made: bytes = b" " * called(getattr(nvrtc, f"nvrtcGet{NAMES[form]}Size"), program)
         called(getattr(nvrtc, f"nvrtcGet{NAMES[form]}"), program, made)
         return made

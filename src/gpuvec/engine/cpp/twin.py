@@ -18,15 +18,16 @@ import numpy as np
 
 from gpuvec.engine import cuda as target
 from gpuvec.engine.batch import SCALARS, Variant
-from gpuvec.engine.cpp.definitions import defined
+from gpuvec.engine.cpp.definitions import defined, refuse_shared_variables
 from gpuvec.engine.cpp.header import Prototype, calls, header
-from gpuvec.engine.cpp.source import Source, everything, file_of
+from gpuvec.engine.cpp.source import Source, file_of, texts_of
 from gpuvec.engine.jit import generated
 from gpuvec.engine.parameters import known
 from gpuvec.engine.signature import Crowd, Signature, signature, widths
 from gpuvec.spec import Cooperative, Environment, Nearest, Perception, Reduction, Single
 
 CASTS = {np.float32: "f32", np.int32: "i32", np.bool_: "bool"}
+ForeignCall = Callable[[str, Any], Any]  # (symbol, types of its results) -> an intrinsic that calls it
 KEY = "u32(key.seed), u32(key.seed_high), u32(key.row), u32(key.episode), i32(key.step)"
 
 
@@ -37,33 +38,37 @@ class Twin(NamedTuple):
     source: Source
 
 
-def written(env: Environment, variant: Variant) -> tuple[Any, Source | None]:
-    """`env` as the kernels of `variant` are composed of it, and what they are linked with."""
-    return twin(env, variant.per_env) if variant.cuda_c else (env, None)
+def written(env: Environment, variant: Variant, call: ForeignCall = target.foreign) -> tuple[Any, Source | None]:
+    """`env` as the kernels of `variant` are composed of it, and what they are linked with; `call` is the device's."""
+    return twin(env, variant.per_env, call) if variant.cuda_c else (env, None)
 
 
-def twin(env: Environment, per_env: tuple[str, ...]) -> Twin:
+def twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall = target.foreign) -> Twin:
     """`env` with the functions that its file has; parameters in `per_env` are stored for each env.
 
     Raises:
-        AuthoringError: there is no file, or no function of the environment in it, or one that nothing calls.
+        AuthoringError: there is no file, or no function of the environment in it, one that nothing calls, or a variable that
+            all envs would share.
     """
-    file = file_of(env)
-    return _twin(env, per_env, file, everything(file))
+    return _twin(env, per_env, call, tuple(texts_of(file_of(env)).items()))
 
 
 @lru_cache(maxsize=16)
-def _twin(env: Environment, per_env: tuple[str, ...], file: Path, texts: str) -> Twin:
-    s, text = signature(env), texts.partition("\0")[0]
+def _twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall, texts: tuple[tuple[Path, str], ...]) -> Twin:
+    s, (file, text) = signature(env), texts[0]
+    for one in texts:
+        refuse_shared_variables(*one)
     # What C++ has no constant for comes at run time, as a constant of the kernel's.
     endless = (k for k, x in env.params._asdict().items() if isinstance(x, float) and not math.isfinite(x))
     running = (*per_env, *env.reset_options, *endless)
     own = _of_one(env, s) if isinstance(env, Single) else _of_many(env, s)
     lines = defined(file, text, {f.name for f in own.values()}, env.reset.__globals__)
     before = header(env, s, running)
-    mark = hashlib.sha256((before + texts).encode()).hexdigest()[:12]  # several may be in one process
+    mark = hashlib.sha256((before + "\0".join(text for _, text in texts)).encode()).hexdigest()[
+        :12
+    ]  # several may be in one process
     symbols = {author: (f, f"gpuvec_{mark}_{f.name}") for author, f in own.items() if f.name in lines}
-    bridge = _Bridge(env, s, running)
+    bridge = _Bridge(env, s, running, call)
     made = {author: bridge.function(author, f, symbol) for author, (f, symbol) in symbols.items()}
     after = calls(file, {symbol: (f, lines[f.name]) for f, symbol in symbols.values()})
     return Twin(_replaced(env, made), Source(file, text, before, after))
@@ -110,8 +115,8 @@ def _of_many(env: Cooperative, s: Signature | Crowd) -> dict[Callable[..., Any],
 class _Bridge:
     """Makes functions of Python's arguments that call C++: numbers go as the structures that the header declares."""
 
-    def __init__(self, env: Environment, s: Signature | Crowd, running: tuple[str, ...]) -> None:
-        self.env, self.s = env, s
+    def __init__(self, env: Environment, s: Signature | Crowd, running: tuple[str, ...], call: ForeignCall) -> None:
+        self.env, self.s, self._call = env, s, call
         names = known(env)._fields
         values = {k: f"{CASTS[SCALARS[type(getattr(env.params, k))]]}(p.{k})" for k in running}
         values |= {k: f"p.{k}" for k in names if k not in env.params._fields}  # tables
@@ -152,7 +157,7 @@ class _Bridge:
         types, result = self._results(f.gives)
         source = f"def {f.name}({', '.join(names)}):\n    r = call({_tuple(given)})\n    return {result}\n"
         scope = {"f32": np.float32, "i32": np.int32, "u32": np.uint32, "bool": bool, "State": self.env.state}
-        made = generated(f.name, source, call=target.foreign(symbol, types), **scope)
+        made = generated(f.name, source, call=self._call(symbol, types), **scope)
         made.author = author
         return made
 

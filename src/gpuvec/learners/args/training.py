@@ -25,7 +25,7 @@ class TrainingArgs:
     params: dict[str, bool | int | float] = field(default_factory=dict)
     """The environment's own parameters, such as gravity."""
     backend: Literal["numba", "cuda-c"] = "numba"
-    """cuda-c trains on a GPU with the functions that the environment has in CUDA C++."""
+    """cuda-c trains with the functions that the environment has in CUDA C++."""
     seed: int = 1
     """Of the environments, the first weights, the actions and the minibatches."""
     device: str = "auto"
