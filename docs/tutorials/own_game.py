@@ -326,4 +326,5 @@ Film(frames)
 # %% [markdown]
 # Sheep are white, wolves red, and who was caught is grey. The same file plays 65,536 meadows at once on a GPU.
 #
-# **Next:** [what learners can do besides](training.py), or [publish your game as a package](package.py).
+# **Next:** [tables, fields for pairs and masks](constants_and_pairs.py), [what learners can do besides](training.py), or
+# [publish your game as a package](package.py).
