@@ -127,6 +127,10 @@ def perception(p: Params) -> Perception:
     return Perception(observe_one, look=least_of("nearest_tagger", from_runner))
 
 
+def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
+    return {"x": (0, p.grid_length), "y": (0, p.grid_length)}
+
+
 def spaces(p: Params) -> tuple[Box, Discrete]:
     return Box(0.0, 1.0, (4 * agents(p) + 1 if p.use_full_observation else 6,)), Discrete(5)
 
@@ -152,6 +156,7 @@ ENV = Cooperative(
     perception=perception,
     structural=("num_taggers", "use_full_observation"),
     max_episode_steps=100,
+    field_ranges=field_ranges,
     check=check,
     cuda_c="tag_grid_world.cu",
     draw=pictures.tag_grid_world,

@@ -34,6 +34,10 @@ class Options:
     """The mean return at which the environment counts as solved."""
     reset_options: tuple[str, ...] = ()
     """Names of parameters that `reset(options=...)` may override for that reset; automatic ones keep their own value."""
+    field_ranges: Callable[[Any], Mapping[str, tuple[int, int]]] | None = None
+    """`field_ranges(p) -> {int field: (least, largest)}`: what the int fields of a state can hold. States that a user writes,
+    reset pools and checkpoints with other numbers are refused. Declare the fields with which functions index arrays.
+    """
     check: Callable[[Any], None] | None = None
     """`check(p)`: raises ValueError, naming given and allowed, for parameters that make no sense together."""
     draw: Callable[[Any, Any], NDArray[np.uint8]] | None = None

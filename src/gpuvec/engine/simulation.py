@@ -153,26 +153,39 @@ class Simulation:
 
     def field(self, name: str) -> Any:
         """Where a field of the state is: (E,) or (E, A), a view of its buffer."""
+        return self.part_of(self.buffers, name)
+
+    def part_of(self, buffers: Mapping[str, Any], name: str) -> Any:
+        """A field of the state in `buffers`, {name: array} as those of this simulation: (E,) or (E, A), a view."""
         s = self.signature
         homes = {"state": s.floats} if isinstance(s, Signature) else s.shared
         for buffer, names in homes.items():
             if name in names:
-                return self.buffers[buffer][:, names.index(name)]
-        return self.buffers[f"state_{name}"]
+                return buffers[buffer][:, names.index(name)]
+        return buffers[f"state_{name}"]
 
     def set_roles(self, role: Any) -> None:
         """Gives agents their roles, (A,) or (E, A) int32 of the device's module, and puts them in order of these."""
         rows = self.field("role")
         rows[:] = role
-        # By role, then by index: the sum of the two orders them, whatever kind of sort there is.
-        keys = rows.astype(np.int64) * rows.shape[1] + self.device.arrays.arange(rows.shape[1])
-        self.field("member")[:] = self.device.arrays.argsort(keys, axis=1)
+        self.field("member")[:] = self.order_of(rows)
+
+    def order_of(self, role: Any) -> Any:
+        """(E, A): the agents in order of their roles, (E, A), and of one role in order of their numbers."""
+        # The sum of role and number orders both, whatever kind of sort there is.
+        keys = role.astype(np.int64) * role.shape[1] + self.device.arrays.arange(role.shape[1])
+        return self.device.arrays.argsort(keys, axis=1)
 
     def close(self) -> None:
         """Ends the threads and lets the buffers go."""
         self._kernels.close()
         self.buffers.clear()
         self._pool.clear()
+
+
+def on_host(array: Any) -> np.ndarray[Any, Any]:
+    """A NumPy or CuPy array as a NumPy array: itself, or a copy for which the host waits."""
+    return array if isinstance(array, np.ndarray) else array.get()
 
 
 def address(array: Any) -> int:

@@ -12,6 +12,8 @@ from gpuvec.engine.signature import Crowd
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.framework import as_native
+from gpuvec.vector.parameters import apply
+from gpuvec.vector.state_checks import check_fields, check_saved, whole_numbers
 
 
 def get_state(sim: Simulation) -> dict[str, Any]:
@@ -19,33 +21,46 @@ def get_state(sim: Simulation) -> dict[str, Any]:
     return {name: sim.field(name).copy() for name in sim.env.state._fields if name in sim.signature.fields}
 
 
-def _checked(sim: Simulation, fields: Mapping[str, Any], rows: int, per_row: str, one_for_all: bool) -> dict[str, Any]:
+def _checked(sim: Simulation, fields: Mapping[str, Any], rows: int, pool: bool = False) -> dict[str, Any]:
     """The fields as arrays of the device, (rows, ...)."""
+    unit = "state of the pool" if pool else "row"
     known = sim.signature.fields
     unknown = fields.keys() - known.keys()
     if unknown or not fields:
         raise StateError(f"unknown state field(s) {sorted(unknown)}; the state of this environment has {', '.join(known)}.")
     arrays = {}
-    for name, values in fields.items():
-        arrays[name] = array = as_native(sim.device, values, known[name].dtype)
-        allowed = [(rows, *known[name].shape), *([known[name].shape, ()] if one_for_all else [])]
+    for name, given in fields.items():
+        number = known[name].dtype is np.int32
+        values = given if hasattr(given, "shape") else np.asarray(given)
+        if isinstance(values, np.ndarray) and values.dtype.kind not in "biuf":
+            raise StateError(f"state field {name!r} must hold numbers, got an array of dtype {values.dtype}.")
+        array = as_native(sim.device, values, None if number else known[name].dtype)
+        allowed = [(rows, *known[name].shape), *([] if pool else [known[name].shape, ()])]
         if array.shape not in allowed:
             agents = ", one value per agent" if known[name].shape else ""
+            per_row = "state of the pool" if pool else "value per environment"
             raise StateError(f"state field {name!r} must have shape {allowed[0]}, one {per_row}{agents}, got {array.shape}.")
+        array = sim.device.arrays.broadcast_to(array, allowed[0])
+        arrays[name] = whole_numbers(name, array, unit) if number else array
     return arrays
+
+
+def _stored(sim: Simulation) -> dict[str, Any]:
+    """{parameter: (E,) values} of those stored per environment."""
+    return {name: sim.buffers[f"param_{name}"].tolist() for name in sim.variant.per_env}
 
 
 def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
     """Writes the given fields of the rows in `mask` (all without one). Such a row no longer awaits an automatic reset.
 
     Raises:
-        StateError: an unknown field, a wrong shape, roles of other numbers of agents, or no field; nothing is written then.
+        StateError: an unknown field, a wrong shape, roles of other numbers of agents, a number outside the environment's
+            `field_ranges`, or no field; nothing is written then.
     """
     n, xp = sim.num_envs, sim.device.arrays
-    arrays = _checked(sim, fields, n, "value per environment", one_for_all=True)
+    arrays = _checked(sim, fields, n)
     rows = xp.ones(n, bool) if mask is None else mask
-    if "role" in arrays:
-        arrays["role"] = _roles(sim, arrays["role"])
+    check_fields(sim, arrays, _stored(sim) if sim.env.field_ranges is not None else {}, rows)
     for name, values in arrays.items():
         target = sim.field(name)
         chosen = rows.reshape(n, *(1,) * (target.ndim - 1))
@@ -57,25 +72,12 @@ def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
     start[:] = xp.where(rows & (start == clock + np.uint32(1)), clock, start)
 
 
-def _roles(sim: Simulation, role: Any) -> Any:
-    """The roles, if each has its number of agents."""
-    assert isinstance(sim.signature, Crowd), "only these have roles"
-    counts = sim.signature.roles
-    for number, (name, count) in enumerate(counts.items()):
-        given = (role == number).sum(-1)
-        if not bool((given == count).all()):
-            raise StateError(
-                f"roles must hold {', '.join(f'{c} times {k} ({n})' for k, (n, c) in enumerate(counts.items()))}; "
-                f"an environment was given another number of {name}."
-            )
-    return role
-
-
 def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
     """The states of a reset pool as {field: (P, ...) array of the device's module}.
 
     Raises:
-        StateError: unknown fields, fields that no reset writes, or arrays that do not have the same number of states.
+        StateError: unknown fields, fields that no reset writes, arrays that do not have the same number of states, or numbers
+            outside the environment's `field_ranges`.
     """
     if states is None:
         return {}
@@ -89,7 +91,9 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     fixed = {"role", *s.scalars} if isinstance(s, Crowd) else set()
     if fixed & states.keys():
         raise StateError(f"a reset pool cannot hold {sorted(fixed & states.keys())}, which no reset writes.")
-    return _checked(sim, states, next(iter(sizes.values()), 0), "state of the pool", one_for_all=False)
+    arrays = _checked(sim, states, next(iter(sizes.values()), 0), pool=True)
+    check_fields(sim, arrays, _stored(sim), pool=True)
+    return arrays
 
 
 def state_dict(sim: Simulation) -> dict[str, Any]:
@@ -107,7 +111,8 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
     """Restores what `state_dict` returned.
 
     Raises:
-        StateError: other buffers, shapes or dtypes than this environment's; nothing is written then.
+        StateError: other buffers, shapes or dtypes than this environment's, or numbers that it cannot have, as roles of other
+            numbers of agents; nothing is written then.
     """
     if not isinstance(saved, Mapping):
         raise StateError(f"this is no state of {sim.env.state.__module__}, but {type(saved).__name__}.")
@@ -122,5 +127,17 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
             raise StateError(
                 f"{name!r} must have shape {own.shape} and dtype {own.dtype}, got {array.shape} and {array.dtype}."
             )
+    arrays = {name: array.view(sim.buffers[name].dtype) for name, array in arrays.items()}
+    _check_parameters(sim, arrays)
+    check_saved(sim, arrays)
     for name, array in arrays.items():
-        sim.buffers[name][:] = array.view(sim.buffers[name].dtype)
+        sim.buffers[name][:] = array
+
+
+def _check_parameters(sim: Simulation, arrays: Mapping[str, Any]) -> None:
+    """Refuses parameters of rows that the environment would refuse at its construction."""
+    names = sim.variant.per_env
+    try:
+        apply(sim.env, {name: arrays[f"param_{name}"].tolist() for name in names}, names, sim.num_envs)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"the parameters of rows in this state do not fit: {error}") from error

@@ -10,7 +10,7 @@ from gpuvec.errors import StateError
 from gpuvec.vector import state
 from gpuvec.vector.attributes import RowAttributes
 from gpuvec.vector.framework import Framework, on_stream
-from gpuvec.vector.seeding import reset_mask
+from gpuvec.vector.seeding import SEEDS, reset_mask
 
 
 class Stateful(RowAttributes):
@@ -35,7 +35,7 @@ class Stateful(RowAttributes):
         """Writes fields of the physical state, of the rows in `mask` or of all; time and episode go on.
 
         Raises:
-            StateError: unknown fields or wrong shapes; nothing is written then.
+            StateError: unknown fields, wrong shapes, or numbers that this environment cannot have; nothing is written then.
         """
         self._usable()
         with on_stream(self._device, self._stream()):
@@ -50,7 +50,8 @@ class Stateful(RowAttributes):
                 does not hold is as in any other reset.
 
         Raises:
-            StateError: unknown fields, or arrays of other shapes; nothing changes then.
+            StateError: unknown fields, arrays of other shapes, or numbers that this environment cannot have; nothing changes
+                then.
         """
         self._usable(begun=False)
         with on_stream(self._device, self._stream()):
@@ -67,14 +68,20 @@ class Stateful(RowAttributes):
         """Goes on where `state_dict` was called, in this or another process.
 
         Raises:
-            StateError: a state of another environment or number of environments; nothing is written then.
+            StateError: a state of another environment or number of environments, or one with numbers that this environment
+                cannot have; nothing is written then.
         """
         self._usable(begun=False)
         if not isinstance(saved, Mapping) or saved.keys() != {"buffers", "seed"}:
             given = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
             raise StateError(f"this is no state_dict of a VectorEnv: it has {given}, expected 'buffers' and 'seed'.")
+        seed = tuple(saved["seed"]) if isinstance(saved["seed"], list) else saved["seed"]
+        for one in seed if isinstance(seed, tuple) else (seed,):
+            if one is not None and (isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < SEEDS):
+                raise StateError(f"'seed' holds {one!r}; allowed are integers from 0 to 2**64 - 1 and None.")
+        if isinstance(seed, tuple) and len(seed) != self.num_envs:
+            raise StateError(f"'seed' holds {len(seed)} seeds for {self.num_envs} environments.")
         with on_stream(self._device, self._stream()):
             state.load_state_dict(self._sim, saved["buffers"])
-        seed = saved["seed"]
-        self._seed = tuple(seed) if isinstance(seed, list) else seed
+        self._seed = seed
         self._was_reset = True
