@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.rollouts.rollout import Rollout, Rows
 from gpuvec.learners.sampling import Sampler
 
@@ -72,6 +73,6 @@ class Policy:
         return {"rounds": self.rounds}
 
 
-def states_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+def states_of(optimizer: Adam, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
     """{parameter: what the optimiser remembers of it}."""
     return {name: dict(optimizer.state[p]) for name, p in parameters.items()}
