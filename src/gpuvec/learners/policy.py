@@ -47,6 +47,17 @@ class Policy:
         self.rounds = torch.zeros((), dtype=torch.int64, device=args.device)  # rollouts, as the sampler reads them
         self.metrics = torch.zeros(len(self.names), dtype=torch.float64, device=args.device)
 
+    def report_into(self, place: Tensor) -> None:
+        """Lets the metrics, and behind them the guard's findings, be written to `place`, so that one copy reads all of it.
+
+        Args:
+            place: (len(names) + len(guard.found),) float64, in which findings are int64.
+        """
+        metrics, found = place[: len(self.names)], place[len(self.names) :].view(torch.int64)
+        metrics.copy_(self.metrics)
+        found.copy_(self.guard.found)
+        self.metrics, self.guard.found = metrics, found
+
     def begin(self) -> None:
         """After the environment's first reset, when the last row of obs holds what is seen."""
 
