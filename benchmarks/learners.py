@@ -5,11 +5,13 @@ operations (`torch`), and with the loss compiled (`compiled`). A2C and DDPG as W
 networks share their hidden layers and rectify: 2 x 32, in TagContinuous 2 x 256, with two policies there; DDPG learns once
 from as many transitions as an iteration has. All in TF32, but for one (`bf16`); truncated episodes bootstrapped. Capture and
 compilation are not counted. Parts are timed apart as well, which tells what to tune. A step of a game of many agents is one
-of them all.
+of them all. Where PPO is fused, `reads` compares iterations without a read of their metrics with such whose metrics the host
+reads as `train` does: one iteration late, and at once. `cost` is the share of the throughput that a read takes.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -105,7 +107,37 @@ def measure(figures: Figures, case: Case) -> None:
     figures.add(case.name, args.batch_size / took.median, "M steps/s", of, T=args.num_steps, **details)
     for part, call in zip(case.parts, learner.parts, strict=True):
         figures.add(f"{case.name}.{part}", wall_time(call, synchronize, iterations, repeats=3).median, "us", of)
+    if case.name.startswith("ppo.") and case.name.rpartition(".")[2].isdecimal():
+        reads(figures, case, learner, args, iterations)
     env.close()
+
+
+def reads(figures: Figures, case: Case, learner: Any, args: Any, iterations: int) -> None:
+    """Rows of the ways to read the metrics; each round measures all of them, one after the other."""
+    from gpuvec.learners.training import Iterations
+
+    def iteration(exact_at: Any) -> Any:
+        course = Iterations(args, learner, None, exact_at)
+
+        def call() -> None:
+            learner.iterate()
+            course.read()
+
+        return call
+
+    ways = {"none": learner.iterate, "late": iteration(lambda k: False), "at_once": iteration(lambda k: True)}
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(7):
+        for way, call in ways.items():
+            call()
+            found[way].append(wall_time(call, synchronize, iterations, repeats=1).median)
+            while learner.reads_waiting:
+                learner.finish_read()
+    medians = {way: statistics.median(times) for way, times in found.items()}
+    for way, median in medians.items():
+        cost = statistics.median(1.0 - one / other for one, other in zip(found["none"], found[way], strict=True))
+        of = (case.env, "vector", "learners")
+        figures.add(f"reads.{case.name}.{way}", args.batch_size / median, "M steps/s", of, us=median, cost=cost)
 
 
 def main() -> None:

@@ -13,9 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
+from gpuvec.learners.captured.state import copies
 from gpuvec.learners.ddpg import Args, train
 from gpuvec.learners.evaluate import evaluate, policy_of
 from gpuvec.learners.learner import Learner
+from gpuvec.learners.policy import states_of
 from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
 from gpuvec.learners.training import learner_of
 
@@ -96,12 +98,12 @@ class TestGradients:
         ddpg = learner()
         critics = copy.deepcopy(ddpg.policy.critics)
         actor = copy.deepcopy(ddpg.policy.actor)
-        moments = copy.deepcopy(ddpg.policy.critic_optimizer.state_dict()["state"])
+        moments = copies(states_of(ddpg.policy.critic_optimizer, ddpg.policy.critics))
         ddpg.policy.update_actor(batch())
         assert all(torch.equal(p, critics[name]) for name, p in ddpg.policy.critics.items())
         assert all(not p.grad.any() for p in ddpg.policy.critics.values() if p.grad is not None)
         assert any(not torch.equal(p, actor[name]) for name, p in ddpg.policy.actor.items())
-        for k, state in ddpg.policy.critic_optimizer.state_dict()["state"].items():
+        for k, state in states_of(ddpg.policy.critic_optimizer, ddpg.policy.critics).items():
             assert all(torch.equal(x, moments[k][name]) for name, x in state.items())
 
     def test_the_critics_gradient_never_reaches_the_policy(self) -> None:

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 torch = pytest.importorskip("torch")
 
 from gpuvec.learners.args.ppo import Args
-from gpuvec.learners.captured.optimizer import adam
+from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.captured.settings import settings
 from gpuvec.learners.fused.shape import Shape, shape_of, views
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
@@ -111,7 +111,7 @@ def updater(case, gpu, samples, **given):
     args = Args(device=f"{gpu}:0", num_envs=samples, num_steps=1, **(more | given)).resolved(f"{gpu}:0")
     network = network_of(features, space, args).to(gpu)
     rate, weight = torch.tensor(args.learning_rate, device=gpu), torch.tensor(args.entropy_weight, device=gpu)
-    optimizer = adam(network.parameters(), rate, eps=1e-5)
+    optimizer = Adam(network.parameters(), rate, eps=1e-5)
     shape = shape_of(network, args, leave)
     assert isinstance(shape, Shape), shape
     iteration = torch.zeros((), dtype=torch.int64, device=gpu)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.errors import StaleGraphError, StateError  # after the package that it cannot do without
 from gpuvec.learners.captured.graph import WARM_UPS, capture
-from gpuvec.learners.captured.optimizer import adam
+from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.captured.state import copies, restore
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.ppo import Args
@@ -72,7 +72,7 @@ def test_adam_begins_like_torchs_own() -> None:
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(5, generator=generator)
     ours, theirs = start.clone(), start.clone()
-    optimizer = adam([ours], torch.tensor(0.1), eps=1e-5)
+    optimizer = Adam([ours], torch.tensor(0.1), eps=1e-5)
     assert torch.equal(ours, start)
     assert {name: x.abs().sum().item() for name, x in optimizer.state[ours].items()} == {
         "step": 0.0, "exp_avg": 0.0, "exp_avg_sq": 0.0,
@@ -88,11 +88,39 @@ def test_adam_begins_like_torchs_own() -> None:
 
 def test_a_new_learning_rate_is_heeded() -> None:
     rate, weight = torch.tensor(0.1), torch.zeros(1)
-    optimizer = adam([weight], rate, eps=1e-8)
+    optimizer = Adam([weight], rate, eps=1e-8)
     rate.fill_(0.25)
     weight.grad = torch.ones(1)
     optimizer.step()
     assert weight.item() == pytest.approx(-0.25)
+
+
+def test_adam_skips_the_steps_that_a_flag_rules_out() -> None:
+    weight, flag = torch.zeros(2, requires_grad=True), torch.ones(())
+    optimizer = Adam([weight], torch.tensor(0.1), eps=1e-8)
+    weight.grad, optimizer.found_inf = torch.ones(2), flag
+    optimizer.step()
+    assert [x.detach().abs().sum().item() for x in (weight, *optimizer.state[weight].values())] == [0.0] * 4
+    flag.fill_(0.0)
+    optimizer.step()
+    assert weight.tolist() == pytest.approx([-0.1, -0.1])
+    assert optimizer.state[weight]["step"].item() == 1.0
+
+
+def test_adam_steps_parameters_of_two_types() -> None:
+    """Each type goes to a fused operation of its own."""
+    weights = [torch.ones(3), torch.ones(2, dtype=torch.float64), torch.ones(1)]
+    optimizer = Adam(weights, torch.tensor(0.5), eps=1e-8)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    assert [weight.tolist() for weight in weights] == [pytest.approx([0.5] * len(weight)) for weight in weights]
+
+
+def test_adam_refuses_a_missing_gradient() -> None:
+    optimizer = Adam([torch.zeros(1)], torch.tensor(0.1), eps=1e-8)
+    with pytest.raises(ValueError, match="no gradient"):
+        optimizer.step()
 
 
 @pytest.mark.gpu

@@ -63,8 +63,11 @@ def test_an_iteration_does_not_wait_for_the_device(
     silent_sync()
     for _ in range(3):
         ppo.iterate()
+        ppo.start_read()
+        if ppo.reads_waiting == 2:
+            ppo.finish_read()  # of the iteration before
     with pytest.raises(RuntimeError, match="synchronizing"):
-        ppo.read()
+        ppo.policy.metrics.tolist()
 
 
 @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
@@ -99,6 +102,26 @@ def test_a_graph_of_rebuilt_kernels_refuses_to_run(learner: Callable[..., Any]) 
     ppo.env.set_attr("gravity", 5.0)
     with pytest.raises(StaleGraphError, match="rebuilt"):
         ppo.iterate()
+
+
+def test_reads_of_the_iteration_before_change_nothing() -> None:
+    """Metrics that are read while the next iteration runs are those that are read at once, and so is what is learned."""
+    args = Args(env="gpuvec/CartPole-v1", device="cuda", num_envs=1024, total_steps=40 * 1024 * 32)
+    ahead = []
+
+    def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
+        ahead.append(learner.iteration - int(metrics["iteration"]))
+
+    late = train(args, on_iteration, exact_at=lambda iteration: iteration % 10 == 0)
+    exact = train(args, on_iteration)
+    assert ahead[:40] == [int(k % 10 != 0) for k in range(1, 41)]
+    assert ahead[40:] == [0] * 40
+    timed = ("seconds", "steps_per_second", "gpu_memory")
+    for one, other in zip(late.history, exact.history, strict=True):
+        for name in one.keys() - timed:
+            assert one[name] == other[name] or (one[name] != one[name] and other[name] != other[name]), name
+    for one, other in zip(late.network.parameters(), exact.network.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])

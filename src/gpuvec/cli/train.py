@@ -128,12 +128,17 @@ def course(
                 run = run or opened()  # settings that cannot be met leave no folder
                 run.log(metrics)
                 progress.show(metrics)
+                if metrics["iteration"] < learner.iteration:  # the next one runs already
+                    return
                 if learner.iteration % checkpoint_every == 0 or signalled():
                     written = run.save(learner.state_dict())
                 if signalled():
                     raise KeyboardInterrupt
 
-            result = learned(policies, on_iteration, checkpoint)
+            def exact_at(iteration: int) -> bool:
+                return iteration % checkpoint_every == 0 or signalled() != 0
+
+            result = learned(policies, on_iteration, checkpoint, exact_at=exact_at)
         assert run is not None, "there is at least one iteration"
         run.save(result.checkpoint)
     except NonFiniteError as error:

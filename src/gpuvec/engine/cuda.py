@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import config
@@ -21,6 +21,7 @@ from numba import config
 from gpuvec.engine import early, loops
 from gpuvec.engine.agents.reduction import Tally, host_tally
 from gpuvec.engine.arrays import Arrays, arrays, host_arrays
+from gpuvec.engine.binary import Binary
 from gpuvec.engine.cpp.foreign import foreign as of_c
 from gpuvec.engine.frames import roomy
 from gpuvec.engine.jit import inlined, without_literals
@@ -76,20 +77,6 @@ def _import_cuda() -> Any:
 
 
 cuda = _import_cuda()
-
-
-class Binary(NamedTuple):
-    """A kernel as machine code: the cubin and the kernel's name in it."""
-
-    cubin: bytes
-    name: str
-    log: str  # what the linker said of it, if it was asked
-
-    @property
-    def spilled(self) -> int:
-        """Bytes of registers that a thread puts by in memory, or takes from there if that is more, as its log says."""
-        assert self.log, "it was linked without a log"
-        return max(map(int, re.findall(r"\b(\d+) bytes spill", self.log)))
 
 
 @cache

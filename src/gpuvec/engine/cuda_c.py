@@ -7,20 +7,27 @@ can be launched early (`engine.early`).
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import struct
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.cuda import Binary
+from gpuvec.engine.binary import Binary
 from gpuvec.engine.device import Device
 from gpuvec.engine.early import configuration, possible
 from gpuvec.engine.launch import checked, function_on
+from gpuvec.engine.machine_code import kept
 from gpuvec.errors import DeviceError
 
+COMPILERS = (
+    "cuda-core", "cuda-bindings", "nvidia-nvjitlink", "nvidia-cuda-nvrtc", "nvidia-nvjitlink-cu12", "nvidia-cuda-nvrtc-cu12",
+)  # fmt: skip
 FORMATS = {"i64": "q", "u64": "Q", "double": "d"}  # of `struct`; all else are addresses
 
 
@@ -46,6 +53,47 @@ class Kernel(NamedTuple):
             f'#line 1 "{self.file.name}"',
         ]
         return "\n".join([*lines, self.file.read_text()])
+
+
+class Loadable(NamedTuple):
+    """The machine code of a kernel, as it is stored on disk."""
+
+    code: bytes
+    name: str
+
+
+@lru_cache(maxsize=64)
+def loadable(kernel: Kernel, cc: tuple[int, int]) -> Loadable:
+    """The machine code of `kernel` for compute capability `cc`, from disk if it was compiled before.
+
+    Raises:
+        DeviceError: it does not compile; the message has the compiler's own.
+    """
+
+    def make() -> list[Loadable]:
+        return [Loadable(*binary(kernel, cc)[:2])]
+
+    (found,) = kept(partial(content_hash, kernel, cc), make, Loadable)
+    return found
+
+
+def content_hash(kernel: Kernel, cc: tuple[int, int]) -> str:
+    """The hash of everything that the machine code of `kernel` is made from: its source, the headers beside it, the functions
+    that it is linked with, the compilers' versions and the options, which this module has.
+    """
+    content = hashlib.sha256()
+    versions = []
+    for package in COMPILERS:
+        try:
+            versions.append((package, version(package)))
+        except PackageNotFoundError:
+            versions.append((package, ""))
+    parts = [repr((cc, possible(cc), kernel.name, versions, platform.machine())).encode(), kernel.source.encode()]
+    files = [Path(__file__), *sorted(kernel.file.parent.glob("*.cuh"))]
+    parts += [part for file in files for part in (file.name.encode(), file.read_bytes())]
+    for part in (*parts, *kernel.linked):
+        content.update(len(part).to_bytes(8, "little") + part)
+    return content.hexdigest()
 
 
 @lru_cache(maxsize=64)
@@ -92,7 +140,7 @@ def launcher(kernel: Kernel, device: Device) -> Callable[..., None]:
     from cuda.bindings import driver
 
     cc = tuple(core.Device(device.ordinal).compute_capability)
-    function, keep = function_on(device, *binary(kernel, cc)[:2])
+    function, keep = function_on(device, *loadable(kernel, cc))
     with device.current():
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         checked(driver.cuFuncSetAttribute(function, attribute, kernel.shared), "given its shared memory")
@@ -117,7 +165,7 @@ def resident(kernel: Kernel, device: Device) -> int:
     from cuda.bindings import driver
 
     machine = core.Device(device.ordinal)
-    function, _ = function_on(device, *binary(kernel, tuple(machine.compute_capability))[:2])
+    function, _ = function_on(device, *loadable(kernel, tuple(machine.compute_capability)))
     with device.current():
         status, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, kernel.threads, kernel.shared)
     checked((status,), "looked at")

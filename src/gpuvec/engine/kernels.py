@@ -20,6 +20,7 @@ from gpuvec.engine.agents.seek import Seeking
 from gpuvec.engine.agents.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import Variant
+from gpuvec.engine.binary import Binary
 from gpuvec.engine.choice import LENGTH_DTYPES, Length
 from gpuvec.engine.cpp.source import Source, compiled
 from gpuvec.engine.cpp.twin import written
@@ -53,7 +54,7 @@ class Kernel(NamedTuple):
     spare: int = 0  # bytes of registers that each thread may spill for that
     source: Source | None = None  # what it is linked with
 
-    def binary(self, cc: tuple[int, int]) -> target.Binary:
+    def binary(self, cc: tuple[int, int]) -> Binary:
         """Its machine code for compute capability `cc`; where more would spill, for fewer blocks, or for but one."""
         others = (compiled(self.source, cc),) if self.source else ()
         for resident in (self.resident, max(1, self.resident * 3 // 4), 1):

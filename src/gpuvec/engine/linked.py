@@ -1,24 +1,18 @@
-"""The functions of a one-agent environment for kernels in CUDA C++ that play it: compiled from Python, linked, put in place.
+"""The functions of a one-agent environment for kernels in CUDA C++ that play it: loaded from disk, or compiled from Python.
 
-Each has C's calling convention and takes the members of the environment's batch as an array. An env's state is in two arrays
-of the caller's, of its float fields and of the others, which the linker turns into registers.
+`extern_functions` compiles them and imports Numba; a process that finds them on disk imports no compiler.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import NamedTuple
 
-import numpy as np
-
-from gpuvec.engine import cuda as target
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cpp.source import Source, compiled
-from gpuvec.engine.cpp.twin import written
-from gpuvec.engine.jit import generated
+from gpuvec.engine.cpp.source import everything, file_of
+from gpuvec.engine.fingerprint import fingerprint
+from gpuvec.engine.machine_code import kept
 from gpuvec.engine.signature import Signature, layout, signature
-from gpuvec.engine.single import game
-from gpuvec.random import Key
 from gpuvec.spec import Single
 
 
@@ -30,59 +24,29 @@ class Linked(NamedTuple):
     constants: dict[str, int | str]  # numbers of fields of the state that are floats, and of others
 
 
+class ExternFunction(NamedTuple):
+    """The LTO-IR of a function with C's calling convention, or of several, as it is stored on disk."""
+
+    code: bytes
+    name: str
+
+
 def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
     """`game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`."""
-    return _linked(*written(env, variant), variant, cc)
+    return _linked(env, variant, cc, everything(file_of(env)) if variant.cuda_c else "")
 
 
 @lru_cache(maxsize=8)
-def _linked(env: Single, source: Source | None, variant: Variant, cc: tuple[int, int]) -> Linked:
-    s, code = signature(env), [compiled(source, cc)] if source else []
+def _linked(env: Single, variant: Variant, cc: tuple[int, int], source: str) -> Linked:
+    """As `linked`; `source` is what the functions are made from beside Python."""
+
+    def make() -> list[ExternFunction]:
+        from gpuvec.engine.extern_functions import extern_functions
+
+        return [ExternFunction(code, name) for name, code in extern_functions(env, variant, cc).items()]
+
+    s = signature(env)
     assert isinstance(s, Signature), "of a Single"
-    batch = layout(env, variant).batch
-    parts = game(env, variant, target.device_memory(), held=True, chosen=True)
-    fields, count = env.state._fields, len(batch._fields)
-    kinds = {k: s.others.get(k, np.float32) for k in fields}
-    held = {k: f"numbers[{s.floats.index(k)}]" if k in s.floats else f"words[{list(s.others).index(k)}]" for k in fields}
-    scope: dict[str, Any] = {"Batch": batch, "Key": Key, "State": env.state, "i32": np.int32, "i64": np.int64, "u32": np.uint32}
-    scope |= {f"t_{k}": kind for k, kind in kinds.items()} | parts._asdict() | {"f32": np.float32}
-
-    members = ", ".join(f"m[{k}]" for k in range(count - 1))
-    b = f"    b = Batch({members}, i64(m[{count - 1}]))\n"
-    state = f"    s = State({', '.join(f't_{k}({held[k]})' for k in fields)})\n"
-    key = "    stream = Key(stream[0], stream[1], stream[2], stream[3], i32(0))\n"
-    keep = "".join(f"    {held[k]} = {'f32' if k in s.floats else 'i32'}(s.{k})\n" for k in fields)
-    row = "".join(f"    row[{k}] = f32(seen[{k}])\n" for k in range(s.features))
-    words = "".join(f"    stream[{j}] = u32(k.{name})\n" for j, name in enumerate(("seed", "seed_high", "row", "episode")))
-    action = f"({', '.join(f'action[{k}]' for k in range(s.actions.components))},)" if s.actions.components else "action[0]"
-
-    component = "int32*" if s.actions.discrete else "float32*"
-    sources = {
-        "game_open": (
-            "uint64* int64 uint32* uint32* float32* int32*",
-            "m, e, begun, stream, numbers, words",
-            f"{b}    start, s, k, p = open(b, e)\n    begun[0] = start\n{words}{keep}    return i32(0)\n",
-        ),
-        "game_look": (
-            "uint64* int64 float32* int32* float32*",
-            "m, e, numbers, words, row",
-            f"{b}{state}    _, _, _, p = open(b, e)\n    seen = observe(s, p)\n{row}    return i32(0)\n",
-        ),
-        "game_turn": (
-            f"uint64* int64 int64 uint32 uint32* uint32* float32* int32* {component} float32* float32*",
-            "m, e, at, clock, begun, stream, numbers, words, action, row, gained",
-            f"{b}{state}{key}    _, _, _, p = open(b, e)\n"
-            f"    start, s, seen, reward, terminated, truncated = turn(b, e, at, clock, begun[0], s, stream, p, {action})\n"
-            f"    begun[0] = u32(start)\n{keep}{row}    gained[0] = reward\n"
-            "    return i32(terminated) | (i32(truncated) << i32(1))\n",
-        ),
-        "game_close": (
-            "uint64* int64 uint32 float32* int32*",
-            "m, e, start, numbers, words",
-            f"{b}{state}    close(b, e, start, s)\n    return i32(0)\n",
-        ),
-    }
-    for name, (arguments, names, body) in sources.items():
-        function = generated(name, f"def {name}({names}):\n{body}", **scope)
-        code.append(target.external(function, arguments, name, cc))
-    return Linked(tuple(code), batch._fields, {"NUMBERS": len(s.floats), "WORDS": len(s.others)})
+    functions = kept(partial(fingerprint, env, variant, "extern functions", cc, source), make, ExternFunction)
+    constants: dict[str, int | str] = {"NUMBERS": len(s.floats), "WORDS": len(s.others)}
+    return Linked(tuple(one.code for one in functions), layout(env, variant).batch._fields, constants)

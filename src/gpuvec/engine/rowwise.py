@@ -11,13 +11,11 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
 
 from gpuvec.engine.batch import batch_of
 from gpuvec.engine.device import Device
 from gpuvec.engine.jit import compile_for, generated
 from gpuvec.engine.memory import host_memory
-from gpuvec.engine.simulator import quick_turns
 
 
 class Rowwise(NamedTuple):
@@ -45,6 +43,8 @@ def launcher(work: Rowwise, device: Device) -> Callable[..., None]:
 
 @lru_cache(maxsize=64)
 def _loop(work: Rowwise) -> Any:
+    from numba import njit, types
+
     batch, one = work.batch, work.make(host_memory(), *work.settings)
 
     @njit(nogil=True, error_model="numpy")
@@ -60,6 +60,8 @@ def _loop(work: Rowwise) -> Any:
 @lru_cache(maxsize=64)
 def body(work: Rowwise) -> Any:
     """Its kernel, for the compiler or the simulator."""
+    from numba import njit
+
     from gpuvec.engine import cuda as target
 
     one = work.make(target.device_memory(), *work.settings)
@@ -84,6 +86,7 @@ def _launcher(work: Rowwise, device: Device) -> Callable[..., None]:
     batch = work.batch
     if device.kind == "simulator":
         from gpuvec.engine import cuda as target
+        from gpuvec.engine.simulator import quick_turns
 
         simulated = target.cuda.jit(body(work))
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gpuvec.learners.args.ddpg import Args
 from gpuvec.learners.captured.guard import LEARNED, Guard
-from gpuvec.learners.captured.optimizer import adam
+from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.networks.actor_critic import Body, features_of
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic, bounded, of_bodies, perceptrons
 from gpuvec.learners.networks.mlp import first_weights
@@ -56,7 +56,7 @@ class DDPG(Policy):
         self.target_actor, self.target_critics = copy.deepcopy((self.network.actor, self.network.critics))
         rates = (torch.tensor(rate, device=device) for rate in (args.actor_learning_rate, args.critic_learning_rate))
         self.actor_optimizer, self.critic_optimizer = (
-            adam(parameters.values(), rate, eps=1e-8)
+            Adam(parameters.values(), rate, eps=1e-8)
             for parameters, rate in zip((self.actor, self.critics), rates, strict=True)
         )
         features, components = rows.obs.shape[2], len(self.network.reach)
@@ -179,7 +179,7 @@ class DDPG(Policy):
         }  # fmt: skip
 
 
-def step(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], loss: Tensor) -> Tensor:
+def step(optimizer: Adam, parameters: Mapping[str, Tensor], loss: Tensor) -> Tensor:
     """One step of these parameters alone; the norm of the gradient."""
     gradient = torch.autograd.grad(loss, list(parameters.values()))
     for p, g in zip(parameters.values(), gradient, strict=True):

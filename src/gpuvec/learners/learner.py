@@ -1,12 +1,13 @@
 """A learner: policies that play together in one environment and learn, each by its own algorithm.
 
 Its parts read and write only tensors that were there before. On a CPU they run as they stand; on a GPU each is one CUDA graph,
-so an iteration is a few launches and the host waits for the device once, to read the metrics.
+so an iteration is a few launches. The host reads the metrics once an iteration, by a copy that it may take one iteration later.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, name_of, named
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.graph import capture
+from gpuvec.learners.captured.readout import Readout
 from gpuvec.learners.captured.state import copies, restore
 from gpuvec.learners.networks.rectified import unchanging
 from gpuvec.learners.policy import Policy, Seat
@@ -51,6 +53,8 @@ class Learner:
             self.policies[role] = made(Seat(sees, does, self.rollout.rows(part), part.each, self.rollout.truncations, stream))
         kind = torch.float32 if action.dtype.kind == "f" else torch.int64
         self.action = torch.zeros((env.num_envs, *action.shape), dtype=kind, device=args.device)  # of all agents
+        self._readout = Readout(self._reported())
+        self._being_read: deque[int] = deque()  # the iterations whose metrics are being read
         self.rollout.begin(args.seed)
         for policy in self.policies.values():
             policy.begin()
@@ -136,18 +140,48 @@ class Learner:
                 self._run(part)()
         self.iteration += 1
 
+    def _reported(self) -> Tensor:
+        """One tensor into which all policies write their metrics and findings."""
+        counts = [len(policy.names) + len(policy.guard.found) for policy in self.policies.values()]
+        reported = torch.zeros(sum(counts), dtype=torch.float64, device=self.args.device)
+        for policy, place in zip(self.policies.values(), reported.split(counts), strict=True):
+            policy.report_into(place)
+        return reported
+
     def read(self) -> dict[str, float]:
-        """The metrics of the last iteration; the one place that waits for the device.
+        """The metrics of the last iteration, after waiting for it. Reads that were started before are finished first.
 
         Raises:
             NonFiniteError: the iteration met a number that is not finite.
         """
-        policies = self.policies.values()
-        numbers = torch.cat([*(p.metrics for p in policies), *(p.guard.found.double() for p in policies)]).tolist()
-        metrics, found = numbers[: len(self.names)], numbers[len(self.names) :]
+        while self.reads_waiting:
+            self.finish_read()
+        self.start_read()
+        return self.finish_read()
+
+    @property
+    def reads_waiting(self) -> int:
+        """How many reads were started and not finished, at most two."""
+        return self._readout.waiting
+
+    def start_read(self) -> None:
+        """Starts to read the metrics of the last iteration, without waiting for it: the next one may be launched behind."""
+        self._readout.start()
+        self._being_read.append(self.iteration)
+
+    def finish_read(self) -> dict[str, float]:
+        """The metrics of the oldest read that was started; the one place that waits for the device.
+
+        Raises:
+            NonFiniteError: the iteration of that read met a number that is not finite.
+        """
+        numbers, iteration = self._readout.take(), self._being_read.popleft()
+        metrics: list[float] = []
         for role, policy in self.policies.items():
-            mine, found = found[: len(policy.guard.found)], found[len(policy.guard.found) :]
-            policy.guard.check(mine, self.iteration, self.args.env, self.agents[role].each, "" if role == ALL else role)
+            own, found, numbers = numbers.split([n := len(policy.names), k := len(policy.guard.found), len(numbers) - n - k])
+            findings = found.view(torch.int64).tolist()
+            policy.guard.check(findings, iteration, self.args.env, self.agents[role].each, "" if role == ALL else role)
+            metrics += own.tolist()
         return dict(zip(self.names, metrics, strict=True))
 
     def tensors(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gpuvec.learners.args.schedule import interpolated
 from gpuvec.learners.args.training import OnPolicyArgs
 from gpuvec.learners.captured.guard import LEARNED, Guard
-from gpuvec.learners.captured.optimizer import adam
+from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
 from gpuvec.learners.policy import Policy, Seat, states_of
@@ -77,7 +77,7 @@ class OnPolicy(Policy):
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
         self.entropy_weight = torch.tensor(args.entropy_weight, device=device)
-        self.optimizer = adam(self.parameters.values(), self.learning_rate, eps=1e-5)
+        self.optimizer = Adam(self.parameters.values(), self.learning_rate, eps=1e-5)
         action = self.network.policy(rows.obs[0]).mode()
         log_prob, advantage, target, self.last_value = torch.zeros(4, T, R, device=device)
         self.storage = Storage(

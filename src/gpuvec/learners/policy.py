@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.rollouts.rollout import Rollout, Rows
 from gpuvec.learners.sampling import Sampler
 
@@ -46,6 +47,17 @@ class Policy:
         self.rounds = torch.zeros((), dtype=torch.int64, device=args.device)  # rollouts, as the sampler reads them
         self.metrics = torch.zeros(len(self.names), dtype=torch.float64, device=args.device)
 
+    def report_into(self, place: Tensor) -> None:
+        """Lets the metrics, and behind them the guard's findings, be written to `place`, so that one copy reads all of it.
+
+        Args:
+            place: (len(names) + len(guard.found),) float64, in which findings are int64.
+        """
+        metrics, found = place[: len(self.names)], place[len(self.names) :].view(torch.int64)
+        metrics.copy_(self.metrics)
+        found.copy_(self.guard.found)
+        self.metrics, self.guard.found = metrics, found
+
     def begin(self) -> None:
         """After the environment's first reset, when the last row of obs holds what is seen."""
 
@@ -72,6 +84,6 @@ class Policy:
         return {"rounds": self.rounds}
 
 
-def states_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+def states_of(optimizer: Adam, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
     """{parameter: what the optimiser remembers of it}."""
     return {name: dict(optimizer.state[p]) for name, p in parameters.items()}

@@ -95,9 +95,9 @@ class PPO(OnPolicy):
             shuffled = (x.flatten(0, 1).index_select(0, order).chunk(a.minibatches) for x in rollout if x is not None)
             for minibatch in zip(*shuffled, strict=True):
                 value, metrics = self.loss(self.network, Batch(*minibatch), a, self.entropy_weight)
-                if a.target_kl is not None:  # on the device: Adam skips the steps for which it is told that a number overflowed
+                if a.target_kl is not None:  # on the device: Adam skips the steps at which this is 1
                     far = torch.maximum(far, (metrics[KL] > a.target_kl).float())
-                    self.optimizer.found_inf = far  # type: ignore[attr-defined]  # which a GradScaler would set
+                    self.optimizer.found_inf = far
                 norm = self.update(value)
                 learned += torch.cat([metrics, norm.view(1)])
         learned /= a.epochs * a.minibatches

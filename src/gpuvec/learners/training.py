@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from gpuvec.learners.evaluate import evaluate, of_many_agents
 from gpuvec.learners.learner import Learner, Made
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
+from gpuvec.learners.phases import OnPhase, phase
 
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
 COURSE = ("env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads")
@@ -26,6 +27,9 @@ COURSE = ("env", "params", "backend", "seed", "device", "num_envs", "num_steps",
 
 Plan = Mapping[str, TrainingArgs | Frozen | Scripted]
 """{role: its settings, which tell the algorithm, or an opponent that does not learn}."""
+
+
+OnIteration = Callable[[Learner, dict[str, float]], None]
 
 
 class Result(NamedTuple):
@@ -52,21 +56,32 @@ class Result(NamedTuple):
 
 def train(
     args: TrainingArgs | Plan,
-    on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
+    on_iteration: OnIteration | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     body: Body | Mapping[str, Body] | None = None,
+    on_phase: OnPhase | None = None,
+    exact_at: Callable[[int], bool] | None = None,
 ) -> Result:
     """Trains until `args.total_steps`, or until `args.target_return` is reached.
 
+    On a GPU the metrics of an iteration are read while the next one runs, unless `target_return` is set or `exact_at` asks for
+    the state that they belong to. Results are the same.
+
     Args:
         args: the settings, which tell the algorithm; for several policies those of each role, or an opponent.
-        on_iteration: called after each iteration with the learner and the metrics.
+        on_iteration: called with the learner and the metrics of each iteration, in their order.
         checkpoint: where to go on: of the same environment, algorithms and networks; other settings may differ.
         body: makes a network of one's own, see `networks.actor_critic`, and for DDPG `networks.deterministic`; with several
             policies {role: body}.
+        on_phase: called with a text when the training begins to wait, such as "compiling gpuvec/CartPole-v1", and with "" when
+            the wait is over.
+        exact_at: whether `on_iteration` has to find the learner in the state after iteration k, for a checkpoint, say; called
+            with k after its launch. Where it gives False, the learner may be one iteration ahead of the metrics, and
+            `learner.iteration` is metrics["iteration"] + 1. By default each iteration is exact if there is an `on_iteration`.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
+        OutOfMemoryError: the environment or what the learner stores does not fit into the memory that is free.
         NonFiniteError: an iteration met a number that is not finite; `on_iteration` does not see it.
     """
     plan = args if isinstance(args, Mapping) else {ALL: args}
@@ -75,45 +90,97 @@ def train(
     course = agreed(plan)
     env_args: dict[str, Any] = {"device": course.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
     env_args |= {"backend": course.backend, **course.params}
-    with settings(course.device, course.threads), closing(gym.make_vec(course.env, course.num_envs or 1, **env_args)) as env:
-        learner = learner_of(plan, env, body)
-        if checkpoint is not None:
-            learner.load_state_dict(checkpoint)
+    compiling = f"compiling {course.env}"
+    with settings(course.device, course.threads), ExitStack() as stack:
+        with phase(on_phase, compiling):
+            env = stack.enter_context(closing(gym.make_vec(course.env, course.num_envs or 1, **env_args)))
+            learner = learner_of(plan, env, body)
+            if checkpoint is not None:
+                learner.load_state_dict(checkpoint)
         if course.device != "cpu":
-            learner.capture()
-
-        def memory() -> int:
-            """Bytes of the GPU that this process has taken for arrays."""
-            return 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
-
-        history: list[dict[str, float]] = []
-        before = time.perf_counter()
-        while learner.iteration < course.iterations:
-            learner.iterate()
-            metrics = learner.read()
-            now, done = time.perf_counter(), learner.iteration
-            took, before = now - before, now
-            learner.seconds += took
-            progress = {"iteration": done, "steps": done * course.batch_size, "seconds": learner.seconds}
-            progress |= {"steps_per_second": course.batch_size / took, "gpu_memory": float(memory())}
-            history.append({**progress, **metrics})
-            reached = False
-            if course.target_return is not None and metrics["last_return"] >= course.target_return and done >= learner.confirm:
-                # Those episodes began under older policies, and a policy that has nothing left to learn drifts.
-                returns = evaluate(
-                    learner.policy.network, course.env, seed=course.seed + 1, device=course.device, params=course.params
-                )
-                reached = float(returns.mean()) >= course.target_return
-                learner.confirm = done + ITERATIONS_TO_CONFIRM
-            if on_iteration is not None:
-                on_iteration(learner, history[-1])
-            if reached:
-                break
+            with phase(on_phase, "capturing CUDA graphs"):
+                learner.capture()
+        iterations = Iterations(course, learner, on_iteration, exact_at)
+        if course.device == "cpu" and learner.iteration < course.iterations:
+            with phase(on_phase, compiling):  # what is compiled at its first use
+                learner.iterate()
+            iterations.read()
+        history = iterations.run()
         networks = {role: p.network for role, p in learner.policies.items() if p.network is not None}
         for network in networks.values():
             for p in network.parameters():  # of which fused kernels have views with gaps
                 p.data = p.data.contiguous()
         return Result(plan, networks, history, learner.state_dict())
+
+
+def reads_late(device: str) -> bool:
+    """Whether metrics are read while the next iteration runs. A CPU has computed them when an iteration returns."""
+    return device != "cpu"
+
+
+class Iterations:
+    """The iterations of a training, and what is reported of them.
+
+    Args:
+        course: the settings, resolved.
+        learner: what iterates.
+        on_iteration, exact_at: as of `train`.
+    """
+
+    def __init__(
+        self,
+        course: TrainingArgs,
+        learner: Learner,
+        on_iteration: OnIteration | None,
+        exact_at: Callable[[int], bool] | None,
+    ) -> None:
+        self.course, self.learner, self.on_iteration = course, learner, on_iteration
+        self.exact_at = exact_at or (lambda iteration: on_iteration is not None)
+        self.history: list[dict[str, float]] = []
+        self.is_solved = False
+        self._device = named_device(course.device)
+        self._read_at = time.perf_counter()  # when the last metrics were read
+        self._late = reads_late(course.device) and course.target_return is None
+
+    def run(self) -> list[dict[str, float]]:
+        """Iterates to the end; the metrics of each iteration."""
+        while self.learner.iteration < self.course.iterations and not self.is_solved:
+            self.learner.iterate()
+            self.read()
+        return self.history
+
+    def read(self) -> None:
+        """Starts to read the iteration that was launched last, and reports those that are due: the one before it, and itself if
+        it is the last one or has to be exact.
+        """
+        self.learner.start_read()
+        done = self.learner.iteration
+        is_exact = not self._late or done >= self.course.iterations or self.exact_at(done)
+        while self.learner.reads_waiting > (0 if is_exact else 1):
+            self._report(self.learner.finish_read())
+
+    def _report(self, metrics: dict[str, float]) -> None:
+        course, learner = self.course, self.learner
+        now, done = time.perf_counter(), learner.iteration - learner.reads_waiting
+        took, self._read_at = now - self._read_at, now
+        learner.seconds += took
+        progress = {"iteration": done, "steps": done * course.batch_size, "seconds": learner.seconds}
+        progress |= {"steps_per_second": course.batch_size / took, "gpu_memory": float(self._memory())}
+        self.history.append({**progress, **metrics})
+        if course.target_return is not None and metrics["last_return"] >= course.target_return and done >= learner.confirm:
+            # Those episodes began under older policies, and a policy that has nothing left to learn drifts.
+            returns = evaluate(
+                learner.policy.network, course.env, seed=course.seed + 1, device=course.device, params=course.params
+            )
+            self.is_solved = float(returns.mean()) >= course.target_return
+            learner.confirm = done + ITERATIONS_TO_CONFIRM
+        if self.on_iteration is not None:
+            self.on_iteration(learner, self.history[-1])
+
+    def _memory(self) -> int:
+        """Bytes of the GPU that this process has taken for arrays."""
+        device = self._device
+        return 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
 
 
 def learner_of(args: TrainingArgs | Plan, env: Any, body: Body | Mapping[str, Body] | None = None) -> Learner:

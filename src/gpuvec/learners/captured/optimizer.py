@@ -1,4 +1,8 @@
-"""Adam (Kingma and Ba, 2015) that a CUDA graph can replay."""
+"""Adam (Kingma and Ba, 2015, arXiv:1412.6980) that a CUDA graph can replay.
+
+`torch.optim.Adam` imports torch's compiler, which takes two seconds at its first use, and allocates its state in its first
+step. This one calls the same fused operation on a state that is there from the start.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,54 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+BETAS = (0.9, 0.999)
 
-def adam(parameters: Iterable[Tensor], learning_rate: Tensor, eps: float) -> torch.optim.Adam:
-    """Adam as one fused kernel.
 
-    Its state is there from the start, and not from the first step on as usual: a graph must find all that it writes. The
-    learning rate is a scalar tensor beside the parameters, which may be filled anew between steps. `eps` is above 0.
+class Adam:
+    """Adam as one fused kernel for all parameters.
+
+    Args:
+        parameters: the tensors to optimise; a step reads their `grad`.
+        learning_rate: scalar float32 tensor on the device of the parameters; it may be filled between steps.
+        eps: what is added to the denominator, above 0.
     """
-    parameters = list(parameters)
-    optimizer = torch.optim.Adam(parameters, learning_rate, eps=eps, fused=True, capturable=learning_rate.is_cuda)
-    for p in parameters:
-        p.grad = torch.zeros_like(p)
-    optimizer.step()  # by gradients of zero: the parameters stay as they are
-    for state in optimizer.state.values():
-        state["step"].zero_()
-    return optimizer
+
+    state: dict[Tensor, dict[str, Tensor]]
+    """{parameter: its "step", a scalar, and its moments "exp_avg" and "exp_avg_sq"}, named as in `torch.optim.Adam`."""
+    found_inf: Tensor | None = None
+    """Scalar float32 on the device: a step is skipped where this is 1. None for no such flag."""
+
+    def __init__(self, parameters: Iterable[Tensor], learning_rate: Tensor, eps: float) -> None:
+        self.learning_rate, self.eps = learning_rate, eps
+        self.state = {
+            p: {
+                "step": torch.zeros((), dtype=torch.float32, device=p.device),
+                "exp_avg": torch.zeros_like(p, requires_grad=False),
+                "exp_avg_sq": torch.zeros_like(p, requires_grad=False),
+            }
+            for p in parameters
+        }
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        for p in self.state:
+            by_dtype.setdefault(p.dtype, []).append(p)
+        self._groups = list(by_dtype.values())
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step against the gradients.
+
+        Raises:
+            ValueError: a parameter has no gradient.
+        """
+        for group in self._groups:
+            gradients = [p.grad for p in group if p.grad is not None]
+            if len(gradients) < len(group):
+                raise ValueError("a parameter has no gradient; Adam steps all of them together.")
+            steps, first, second = ([self.state[p][name] for p in group] for name in ("step", "exp_avg", "exp_avg_sq"))
+            torch._foreach_add_(steps, 1)
+            torch._fused_adam_(
+                group, gradients, first, second, [], steps, lr=self.learning_rate, beta1=BETAS[0], beta2=BETAS[1],
+                weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False, grad_scale=None, found_inf=self.found_inf,
+            )  # fmt: skip
+            if self.found_inf is not None:
+                torch._foreach_sub_(steps, [self.found_inf] * len(steps))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.fused.shape import shape_of
 from gpuvec.learners.networks.actor_critic import ActorCritic
 
@@ -20,7 +21,7 @@ CAPABILITY = (8, 0)  # that the kernels' instructions need
 
 
 def fused_update(
-    args: Args, network: ActorCritic, optimizer: torch.optim.Adam, reward: Tensor, masked: bool, *scalars: Tensor
+    args: Args, network: ActorCritic, optimizer: Adam, reward: Tensor, masked: bool, *scalars: Tensor
 ) -> Update | None:
     """The fused update of a policy if `args.fused` wants it and it fits; None for torch's operations. The log tells why.
 

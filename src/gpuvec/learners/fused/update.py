@@ -17,6 +17,7 @@ from gpuvec.engine import cuda_c
 from gpuvec.engine.cuda_c import Kernel
 from gpuvec.engine.device import device as named_device
 from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import COLUMNS, FOLDER, LINES, MEASURED, Shape, views
 from gpuvec.learners.networks.actor_critic import ActorCritic
@@ -111,7 +112,7 @@ class Update:
         shape: Shape,
         args: Args,
         network: ActorCritic,
-        optimizer: torch.optim.Adam,
+        optimizer: Adam,
         samples: int,
         learning_rate: Tensor,
         entropy_weight: Tensor,
@@ -137,7 +138,7 @@ class Update:
         self._launch = {name: launcher(kernel, named_device(args.device)) for name, kernel in found.items()}
 
     @torch.no_grad()
-    def _adopt(self, network: ActorCritic, optimizer: torch.optim.Adam) -> None:
+    def _adopt(self, network: ActorCritic, optimizer: Adam) -> None:
         parameters = dict(network.named_parameters())
         homes = [views(self.shape, network, flat) for flat in (self.parameters, self.first, self.second)]
         for name, p in parameters.items():

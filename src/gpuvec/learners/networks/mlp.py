@@ -31,7 +31,7 @@ def linear(inputs: int, outputs: int, gain: float, init: str = "orthogonal", kin
     """A layer with biases of 0 and weights that are orthogonal (Saxe, McClelland and Ganguli, 2014) or uniform with a spread by
     Glorot and Bengio (2010), "xavier"; either scaled by `gain`.
     """
-    layer: Linear = nn.utils.skip_init(kind, inputs, outputs)
+    layer = kind(inputs, outputs)
     (nn.init.orthogonal_ if init == "orthogonal" else nn.init.xavier_uniform_)(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
@@ -102,7 +102,7 @@ class Shared(nn.Module):
         self.trunk = nn.Sequential(*hidden_layers((features, *hidden), UNITS[unit], init))
         last = linear(hidden[-1], outputs + 1, 1.0, init)
         together = BYTES // self.dtype.itemsize
-        self.head: Linear = nn.utils.skip_init(Linear, hidden[-1], -(-(outputs + 1) // together) * together)
+        self.head = Linear(hidden[-1], -(-(outputs + 1) // together) * together)
         with torch.no_grad():
             for p in self.head.parameters():
                 p.zero_()

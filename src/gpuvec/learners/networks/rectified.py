@@ -22,13 +22,19 @@ BYTES = 16
 
 
 class Linear(nn.Linear):
-    """x W' + b, for x (..., inputs) of any floating-point dtype, which that of the result is."""
+    """x W' + b, for x (..., inputs) of any floating-point dtype, which that of the result is.
+
+    A new layer's parameters are not initialised: whoever makes it fills them.
+    """
 
     _known: dict[torch.dtype, tuple[Tensor, Tensor]] | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., outputs)."""
         return functional.linear(input, *self.parameters_as(input.dtype))
+
+    def reset_parameters(self) -> None:
+        """Leaves the parameters uninitialised. `torch.nn.utils.skip_init` does the same, and imports sympy."""
 
     def parameters_as(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(weight, bias) as the product takes them, rounded to `dtype`; their gradients are not."""

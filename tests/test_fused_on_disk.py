@@ -1,0 +1,85 @@
+"""The fused rollout's machine code on disk: a second process loads what the first compiled, and imports no compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.compile
+
+ROLLOUT = """
+import hashlib, sys
+from contextlib import nullcontext
+from gymnasium.vector import AutoresetMode
+
+compiled_before = bool(int(sys.argv[1]))
+if compiled_before:
+    for name in ("numba", "cuda.core"):  # an import of one of them fails
+        sys.modules[name] = None
+from gpuvec.engine import cuda_c
+from gpuvec.engine.batch import Variant
+from gpuvec.engine.linked import linked
+from gpuvec.learners.fused.rollout import kernel, value_kernel
+from gpuvec.learners.fused.shape import Shape
+from gpuvec_envs.cartpole import ENV
+
+shape = Shape(features=4, hidden=32, layers=1, outputs=2, actions=1, heads=(2,), relu=False, masked=False, clip_value=False)
+if compiled_before:
+    compiler = nullcontext()
+else:
+    from gpuvec.engine import cuda as target
+
+    compiler = target.offline((9, 0))
+with compiler:
+    game = linked(ENV, Variant(AutoresetMode.SAME_STEP, 100), (9, 0))
+for one in (kernel(shape, game, 8, (0,)), value_kernel(shape, 2)):
+    made = cuda_c.loadable(one, (9, 0))
+    print(made.name, hashlib.sha256(made.code).hexdigest())
+print(*(hashlib.sha256(code).hexdigest() for code in game.code), game.members, game.constants)
+"""
+
+
+def run_rollout(folder: Path, compiled_before: bool) -> str:
+    environment = {**os.environ, "GPUVEC_CACHE": str(folder)}
+    command = [sys.executable, "-c", ROLLOUT, str(int(compiled_before))]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_a_second_process_loads_the_fused_rollout_without_a_compiler(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    first = run_rollout(folder, compiled_before=False)
+    assert first.split()[0] == "rollout"
+    assert run_rollout(folder, compiled_before=True) == first
+
+
+def test_the_key_of_a_kernel_covers_all_that_it_is_compiled_from(tmp_path: Path) -> None:
+    from gpuvec.engine.cuda_c import Kernel, content_hash
+
+    def written(file: str, text: str) -> Path:
+        (tmp_path / file).write_text(text)
+        return tmp_path / "work.cu"
+
+    place = written("work.cu", '#include "part.cuh"\n')
+    written("part.cuh", "constexpr int N = 1;\n")
+    kernel = Kernel(place, "work", (("n", "i64"),), (("WIDTH", 4),), 32)
+    first = content_hash(kernel, (9, 0))
+    assert content_hash(kernel, (9, 0)) == first
+    changed = [
+        content_hash(kernel, (8, 0)),
+        content_hash(kernel._replace(name="other"), (9, 0)),
+        content_hash(kernel._replace(constants=(("WIDTH", 8),)), (9, 0)),
+        content_hash(kernel._replace(members=(("m", "i64"),)), (9, 0)),
+        content_hash(kernel._replace(linked=(b"code",)), (9, 0)),
+    ]
+    written("part.cuh", "constexpr int N = 2;\n")
+    changed.append(content_hash(kernel, (9, 0)))
+    written("work.cu", '#include "part.cuh"\n// changed\n')
+    changed.append(content_hash(kernel, (9, 0)))
+    assert len({first, *changed}) == 1 + len(changed)

@@ -1,0 +1,143 @@
+"""Metrics that are read while the next iteration runs: the same numbers, errors and checkpoints as by reading at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuvec.errors import NonFiniteError
+from gpuvec.learners import training
+from gpuvec.learners.captured.readout import Readout
+from gpuvec.learners.ppo import Args, train
+
+TIMED = ("seconds", "steps_per_second", "gpu_memory")
+ITERATIONS = 6
+ARGS = Args(env="gpuvec/CartPole-v1", device="cpu", num_envs=8, num_steps=8, hidden=(8,), total_steps=8 * 8 * ITERATIONS)
+
+
+@pytest.fixture
+def read_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training on a CPU reads as one on a GPU does."""
+    monkeypatch.setattr(training, "reads_late", lambda device: True)
+
+
+def untimed(history: list[dict[str, float]]) -> list[list[tuple[str, str]]]:
+    """What two runs of the same training have in common; as text, in which nan is equal to itself."""
+    return [[(name, repr(x)) for name, x in row.items() if name not in TIMED] for row in history]
+
+
+def test_reads_are_taken_in_order_and_hold_what_was_there_when_they_were_started(device: str) -> None:
+    source = torch.zeros(3, dtype=torch.float64, device=device)
+    readout = Readout(source, depth=2)
+    with pytest.raises(RuntimeError, match="no read is under way"):
+        readout.take()
+    for k in range(2):
+        source.fill_(k)
+        readout.start()
+    source.fill_(-1.0)
+    with pytest.raises(RuntimeError, match="2 reads are under way"):
+        readout.start()
+    assert readout.take().tolist() == [0.0] * 3
+    readout.start()
+    assert readout.take().tolist() == [1.0] * 3
+    assert readout.take().tolist() == [-1.0] * 3
+    assert readout.waiting == 0
+
+
+def test_history_and_parameters_are_those_of_reading_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = train(ARGS)
+    monkeypatch.setattr(training, "reads_late", lambda device: True)
+    late = train(ARGS)
+    assert [row["iteration"] for row in late.history] == list(range(1, ITERATIONS + 1))
+    assert untimed(late.history) == untimed(at_once.history)
+    for one, other in zip(late.network.parameters(), at_once.network.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert late.history[-1]["seconds"] == late.checkpoint["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("exact_at", "ahead"),
+    [
+        (None, [0] * ITERATIONS),
+        (lambda iteration: False, [1] * (ITERATIONS - 1) + [0]),
+        (lambda iteration: iteration % 3 == 0, [1, 1, 0, 1, 1, 0]),
+    ],
+)
+def test_the_learner_is_ahead_only_where_nobody_asks_for_its_state(
+    read_late: None, exact_at: Callable[[int], bool] | None, ahead: list[int]
+) -> None:
+    found: list[tuple[int, int]] = []
+
+    def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
+        found.append((int(metrics["iteration"]), learner.iteration - int(metrics["iteration"])))
+
+    train(ARGS, on_iteration, exact_at=exact_at)
+    assert found == list(enumerate(ahead, 1))
+
+
+def test_a_checkpoint_of_an_exact_iteration_goes_on_bit_for_bit(read_late: None) -> None:
+    saved: list[dict[str, Any]] = []
+
+    def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == 4:
+            saved.append(learner.state_dict())
+
+    whole = train(ARGS, on_iteration, exact_at=lambda iteration: iteration == 4)
+    assert saved[0]["iteration"] == 4
+    assert saved[0]["seconds"] == whole.history[3]["seconds"]
+    rest = train(ARGS, checkpoint=saved[0])
+    assert untimed(rest.history) == untimed(whole.history[4:])
+    for one, other in zip(rest.network.parameters(), whole.network.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_error_names_the_iteration_that_met_it(read_late: None) -> None:
+    """Spoilt while the metrics of iteration 2 are reported: iteration 3 has run by then, and 4 meets it."""
+    seen: list[float] = []
+
+    def spoil(learner: Any, metrics: dict[str, float]) -> None:
+        seen.append(metrics["iteration"])
+        if metrics["iteration"] == 2:
+            with torch.no_grad():
+                learner.policy.network.body.critic[0].weight[0, 0] = torch.inf
+
+    with pytest.raises(NonFiniteError, match=r"is not finite: seen by (estimate|improve) in iteration 4\b"):
+        train(ARGS, spoil, exact_at=lambda iteration: False)
+    assert seen == [1.0, 2.0, 3.0]
+
+
+def test_a_target_is_evaluated_with_the_parameters_that_reached_it(read_late: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[list[Any]] = []
+    after: dict[int, list[Any]] = {}
+
+    def evaluate(network: Any, *args: Any, **kwargs: Any) -> Any:
+        evaluated.append([p.detach().clone() for p in network.parameters()])
+        return torch.tensor([0.0])  # never confirmed
+
+    def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
+        after[int(metrics["iteration"])] = [p.detach().clone() for p in learner.policy.network.parameters()]
+
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    args = Args(**{**vars(ARGS), "target_return": 1.0, "num_steps": 64, "total_steps": 8 * 64 * 3})
+    train(args, on_iteration, exact_at=lambda iteration: False)
+    assert len(evaluated) == 1  # the next one is due after the end
+    assert all(torch.equal(one, other) for one, other in zip(evaluated[0], after[1], strict=True))
+
+
+def test_phases_are_reported_with_their_ends() -> None:
+    phases: list[str] = []
+    train(ARGS, on_phase=phases.append)
+    assert phases[::2] == ["compiling gpuvec/CartPole-v1"] * (len(phases) // 2)
+    assert phases[1::2] == [""] * (len(phases) // 2)
+    assert phases
+
+
+def test_a_phase_ends_where_it_fails() -> None:
+    phases: list[str] = []
+    with pytest.raises(ValueError, match="there are policies for"):
+        train({"nobody": ARGS}, on_phase=phases.append)
+    assert phases == ["compiling gpuvec/CartPole-v1", ""]

@@ -1,0 +1,34 @@
+"""What a training waits for before its first iteration: no module that nothing needs is imported, and phases are reported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+SLOW = ("sympy", "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes", "tensorboard", "rich")
+TRAIN = """
+import importlib, sys
+from gpuvec.learners.args import a2c, ddpg, ppo
+from gpuvec.learners.training import train
+
+common = {"device": "cpu", "num_envs": 4, "num_steps": 4, "hidden": (8,)}
+for args in (
+    ppo.Args(env="gpuvec/CartPole-v1", total_steps=32, target_kl=0.1, **common),
+    ppo.Args(env="gpuvec/CartPole-v1", total_steps=32, unit="relu", shared=True, normalize=True, init="xavier", **common),
+    ddpg.Args(env="gpuvec/Pendulum-v1", total_steps=64, capacity=64, minibatch=8, learning_starts=16, **common),
+):
+    train(args)
+print(" ".join(name for name in %r if name in sys.modules))
+"""
+
+
+def test_training_imports_no_compiler_of_torchs() -> None:
+    """`torch.optim` and `torch.nn.utils.skip_init` import torch's compiler and sympy, which takes seconds."""
+    run = subprocess.run([sys.executable, "-c", TRAIN % (SLOW,)], capture_output=True, text=True, check=False, env=os.environ)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == []
