@@ -18,6 +18,13 @@ REQUIRE_GPU = os.environ.get("GPUVEC_REQUIRE_GPU") == "1"
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
 
+# What a user may have set for other programs, and what changes how programs print or warn.
+SETTINGS_OF_THE_USER = (
+    *("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS"),
+    *("PYTEST_ADDOPTS", "PYTHONWARNINGS", "LANGUAGE", "SOURCE_DATE_EPOCH"),
+)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--cpu-durations FILE`."""
     parser.addoption(
@@ -28,7 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests compile what they test, but the processes of one run share it: a folder of machine code that goes when they end."""
+    """Gives every test the same environment, whatever the user has set.
+
+    Tests compile what they test, but the processes of one run share it: a folder of machine code that is removed when they end.
+    """
+    for name in SETTINGS_OF_THE_USER:
+        os.environ.pop(name, None)
+    os.environ["LC_ALL"] = "C.UTF-8"
+    os.umask(0o022)
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the folder
         folder = tempfile.TemporaryDirectory(prefix="gpuvec-")
         os.environ["GPUVEC_CACHE"] = folder.name
