@@ -2,7 +2,7 @@
 """Sets gpuvec up in an environment of its own, `.venv`, and runs a job in it:
 
     python3 run.py train     trains PPO on CartPole and evaluates it
-    python3 run.py test      runs the tests
+    python3 run.py test      runs the tests but for the slow ones, which --all includes
     python3 run.py lint      checks style, types and layers
     python3 run.py docs      builds the documentation in build/docs/html: runs the tutorials, and what pages show
 
@@ -36,6 +36,12 @@ JOBS = {
     "lint": ("train", "render", "test", "dev"),
     "docs": ("train", "render", "pettingzoo", "docs"),
 }
+
+
+# CPU seconds of each half of the tests on a machine without a GPU, without the slow tests and with them; measured with
+# `pytest --cpu-durations`.
+CPU_SECONDS = {"simulator": (400, 1100), "not simulator": (900, 2200)}
+WORKERS = 2  # each takes about 2 GB of memory
 
 
 class Plan(NamedTuple):
@@ -108,7 +114,17 @@ def resolve(chosen: Plan) -> list[str]:
     return sorted(f"{package['name']}=={package['version']}" for package in packages)
 
 
-def commands(job: str, python: str, parallel: bool, rest: list[str]) -> list[tuple[list[str], dict[str, str]]]:
+def expected_duration(suite: str, with_slow: bool, parallel: bool) -> str:
+    """A sentence on how long a half of the tests takes on this machine if no other program uses its cores."""
+    seconds = CPU_SECONDS[suite][with_slow]
+    cores = min(WORKERS, len(os.sched_getaffinity(0))) if parallel else 1
+    tests = f"{'all' if with_slow else 'quick'} tests marked {suite!r}"
+    return f"expect    about {-(-seconds // (60 * cores))} minutes for {tests}: {seconds} CPU seconds, cores: {cores}"
+
+
+def commands(
+    job: str, python: str, parallel: bool, rest: list[str], with_slow: bool = False
+) -> list[tuple[list[str], dict[str, str]]]:
     """The job's commands, each with its additions to the environment."""
     if job == "train":
         return [([python, "-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", *rest], {})]
@@ -121,9 +137,10 @@ def commands(job: str, python: str, parallel: bool, rest: list[str]) -> list[tup
         pages = [*sphinx, "build/docs/html", "-b", "html", "-E", "-j", "auto", *rest]
         examples = [*sphinx, "build/docs/doctest", "-b", "doctest", "-D", "execute_tutorials=0", *rest]
         return [(pages, one_thread), (examples, one_thread)]
-    test = [python, "-m", "pytest", *(["-n", "2"] if parallel else [])]
-    simulated = ([*test, "-m", "simulator", *rest], {"NUMBA_ENABLE_CUDASIM": "1", **one_thread})
-    return [simulated, ([*test, "-m", "not simulator", *rest], one_thread)]
+    test = [python, "-m", "pytest", *(["-n", str(WORKERS)] if parallel else [])]
+    variables = {"simulator": {"NUMBA_ENABLE_CUDASIM": "1", **one_thread}, "not simulator": one_thread}
+    chosen = "" if with_slow else " and not slow"
+    return [([*test, "-m", suite + chosen, *rest], variables[suite]) for suite in CPU_SECONDS]
 
 
 def main(arguments: list[str]) -> int:
@@ -132,8 +149,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--dry-run", action="store_true", help="print what would be done; pip resolves, nothing is installed")
     parser.add_argument("--no-install", action="store_true", help="use this Python with the packages that it has")
+    parser.add_argument("--all", action="store_true", help="with test: run the slow tests as well")
     parser.add_argument("--driver", help="none or a CUDA version such as 12.4, instead of what the driver offers")
     given, rest = parser.parse_known_args(arguments)
+    if given.all and given.job != "test":
+        parser.error(f"--all belongs to the job test, not to {given.job}.")
 
     python, parallel = str(VENV / "bin" / "python"), True
     if given.no_install:
@@ -149,7 +169,9 @@ def main(arguments: list[str]) -> int:
             install(chosen, given.job)
 
     failed = 0
-    for command, additions in commands(given.job, python, parallel, rest):
+    if given.job == "test" and not rest:
+        print(*(expected_duration(suite, given.all, parallel) for suite in CPU_SECONDS), sep="\n", flush=True)
+    for command, additions in commands(given.job, python, parallel, rest, given.all):
         print("run      ", *(f"{name}={value}" for name, value in additions.items()), *command, flush=True)
         if given.dry_run:
             continue

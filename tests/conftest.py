@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +18,64 @@ REQUIRE_GPU = os.environ.get("GPUVEC_REQUIRE_GPU") == "1"
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
 
+# What a user may have set for other programs, and what changes how programs print or warn.
+SETTINGS_OF_THE_USER = (
+    *("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS"),
+    *("PYTEST_ADDOPTS", "PYTHONWARNINGS", "LANGUAGE", "SOURCE_DATE_EPOCH"),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--cpu-durations FILE`."""
+    parser.addoption(
+        "--cpu-durations",
+        metavar="FILE",
+        help="append one JSON array [test, CPU seconds, wall seconds] for every test, with the processes that the test started",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests compile what they test, but the processes of one run share it: a folder of machine code that goes when they end."""
+    """Gives every test the same environment, whatever the user has set.
+
+    Tests compile what they test, but the processes of one run share it: a folder of machine code that is removed when they end.
+    """
+    for name in SETTINGS_OF_THE_USER:
+        os.environ.pop(name, None)
+    os.environ["LC_ALL"] = "C.UTF-8"
+    os.umask(0o022)
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the folder
         folder = tempfile.TemporaryDirectory(prefix="gpuvec-")
         os.environ["GPUVEC_CACHE"] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by `-m`
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks as `slow` the variants of tests that are `slow_on` their backend."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        variant = callspec.params.get("backend", callspec.params.get("device")) if callspec is not None else None
+        if any(variant in mark.args for mark in item.iter_markers("slow_on")):
+            item.add_marker("slow")
+
+
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and of those of its children that have ended."""
+    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Records what the test cost, if `--cpu-durations` asks for it."""
+    cpu, wall = _cpu_seconds(), time.monotonic()
+    result = yield
+    file = item.config.getoption("cpu_durations")
+    if file is not None:
+        row = [item.nodeid, round(_cpu_seconds() - cpu, 3), round(time.monotonic() - wall, 3)]
+        with Path(file).open("a") as rows:  # the processes of one run append whole lines
+            rows.write(json.dumps(row) + "\n")
+    return result
 
 
 def _needs_gpu() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import importlib
 import importlib.util
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,13 @@ class TestSuite:
         suite = module("suite")
         (tmp_path / "works.py").write_text("import sys\nopen(sys.argv[-1], 'a').write('figure\\n')\n")
         (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
-        child = f"import time; time.sleep(3); open({str(tmp_path / 'late')!r}, 'w')"
+        lock = f"import fcntl, time; lock = open({str(tmp_path / 'lock')!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX)"
+        child = f"{lock}; time.sleep(20); open({str(tmp_path / 'late')!r}, 'w')"
         (tmp_path / "hangs.py").write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
         monkeypatch.setattr(suite, "HERE", tmp_path)
-        monkeypatch.setattr(suite, "PARTS", tuple(suite.Part(name, 1) for name in ("fails", "hangs", "works")))
+        monkeypatch.setattr(
+            suite, "PARTS", tuple(suite.Part(*part) for part in (("fails", 1800), ("hangs", 3), ("works", 1800)))
+        )
         return suite
 
     def test_what_fails_does_not_stop_the_next(
@@ -72,7 +75,8 @@ class TestSuite:
         assert figures.read_text() == "figure\n"
         summary = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[-3:]]
         assert summary == [["fails", "status", "3"], ["hangs", "status", "124"], ["works", "status", "0"]]
-        time.sleep(3)
+        with (tmp_path / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # which the child holds as long as it lives
         assert not (tmp_path / "late").exists(), "what a benchmark started outlived it"
 
     def test_a_choice_runs_alone(self, parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,9 @@
-"""Trajectories recorded from WarpDrive's own CPU classes, replayed from their starts (shared/golden/README.md says how).
+"""Trajectories recorded from WarpDrive's own CPU classes, replayed from their starts (fixtures/golden/README.md says how).
 
 The grid must come out exactly; floats of the continuous game within 1e-5, its flags exactly.
 """
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from tests.tag_games import make_vec
 
 from gpuvec_envs import tag_continuous, tag_grid_world
 
-FOLDER = Path(os.environ.get("GPUVEC_GOLDEN", Path(__file__).parents[1].parent / "shared" / "golden"))
-FILES = sorted(FOLDER.glob("tag_*.npz"))
+FILES = sorted((Path(__file__).parent / "fixtures" / "golden").glob("tag_*.npz"))
 GAMES = {
     "tag_gridworld": ("gpuvec/TagGridWorld-v0", tag_grid_world),
     "tag_continuous": ("gpuvec/TagContinuous-v0", tag_continuous),
@@ -33,7 +31,6 @@ TOLERANCE = 1e-5
 ROWS = 3
 SIMULATED_STEPS = 6  # the simulator runs a thread of the host for each of the GPU's
 
-pytestmark = pytest.mark.skipif(not FILES, reason=f"no golden files in {FOLDER}; GPUVEC_GOLDEN names another folder")
 every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
@@ -90,13 +87,14 @@ def test_the_rules_as_plain_python(file):
         recording.check_step(t, outcome.obs, outcome.reward, outcome.terminated or outcome.truncated, player.get_state())
 
 
-SIMULATED = ("tag_grid_t2_L4_random_part", "tag_cont_small_part_exit_random")  # of the files, in a run without GPUVEC_ALL=1
+QUICK = ("tag_grid_t2_L4_random_part", "tag_cont_small_part_exit_random")  # the files that the simulator plays in seconds
 
 
-@every_file
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, id=file.stem, marks=() if file.stem in QUICK else pytest.mark.slow_on("simulator")) for file in FILES],
+)
 def test_every_row_of_a_batch(file, backend):
-    if backend == "simulator" and file.stem not in SIMULATED and os.environ.get("GPUVEC_ALL") != "1":
-        pytest.skip("the simulator takes a minute for each file: set GPUVEC_ALL=1")
     recording = Recording(file)
     env = make_vec(recording.id, num_envs=ROWS, device=backend, autoreset_mode="Disabled", **recording.params)
     env.reset(seed=0)

@@ -19,6 +19,7 @@ from tests.twins import NO_COMPILER
 from gpuvec.cli import main, new_env
 from gpuvec.engine import device as devices
 
+ROVER, BOAT = "gpuvec_trial_rover", "gpuvec_trial_boat"  # names that no package of the user has
 HAS_GPU = devices._cuda_problem() is None
 
 
@@ -30,7 +31,7 @@ def here(tmp_path, monkeypatch):
 
 def run(*arguments, cwd):
     """Python there, with what this process can import."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -38,20 +39,19 @@ def run(*arguments, cwd):
 
 @pytest.mark.parametrize("options", [[], ["--cooperative"], ["--cuda-c"], ["--cooperative", "--cuda-c"]], ids=" ".join)
 def test_its_tests_pass_as_it_stands(options, capsys):
-    assert main(["new-env", "lunar_rover", *options]) == 0
-    assert "the environment lunar_rover/LunarRover-v0 is in lunar_rover/src/lunar_rover/env.py" in capsys.readouterr().out
-    in_cuda_c = {"lunar_rover/src/lunar_rover/env.cu", "lunar_rover/tests/test_lunar_rover_cuda_c.py"}
+    assert main(["new-env", ROVER, *options]) == 0
+    assert f"the environment {ROVER}/GpuvecTrialRover-v0 is in {ROVER}/src/{ROVER}/env.py" in capsys.readouterr().out
+    in_cuda_c = {f"{ROVER}/src/{ROVER}/env.cu", f"{ROVER}/tests/test_{ROVER}_cuda_c.py"}
     assert {str(p) for p in Path().rglob("*") if p.is_file()} == {
-        "lunar_rover/README.md",
-        "lunar_rover/pyproject.toml",
-        "lunar_rover/src/lunar_rover/__init__.py",
-        "lunar_rover/src/lunar_rover/env.py",
-        "lunar_rover/tests/test_lunar_rover.py",
+        f"{ROVER}/README.md",
+        f"{ROVER}/pyproject.toml",
+        f"{ROVER}/src/{ROVER}/__init__.py",
+        f"{ROVER}/src/{ROVER}/env.py",
+        f"{ROVER}/tests/test_{ROVER}.py",
     } | (in_cuda_c if "--cuda-c" in options else set())
-    texts = "".join(p.read_text() for p in Path("lunar_rover").rglob("*.*") if p.is_file())
+    texts = "".join(p.read_text() for p in Path(ROVER).rglob("*.*") if p.is_file())
     assert not any(word in texts for word in ("my_game", "my-game", "MyGame", "GPUVEC"))
-    of_others = ("-p", "no:cacheprovider", "-p", "no:benchmark")  # a plugin of others warns among workers
-    told = run("-W", "error", "-m", "pytest", *of_others, cwd="lunar_rover")
+    told = run("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", cwd=ROVER)
     counts = {what: int(count) for count, what in re.findall(r"(\d+) (passed|skipped)", told)}
     assert sum(counts.values()) == (6 if "--cuda-c" in options else 4), told
     assert counts.get("skipped", 0) == (int(not HAS_GPU) + int(NO_COMPILER) if "--cuda-c" in options else 0), told
@@ -59,12 +59,12 @@ def test_its_tests_pass_as_it_stands(options, capsys):
 
 def test_it_can_be_built():
     pytest.importorskip("hatchling")
-    assert main(["new-env", "boat", "--to", "elsewhere"]) == 0
+    assert main(["new-env", BOAT, "--to", "elsewhere"]) == 0
     project = tomllib.loads(Path("elsewhere/pyproject.toml").read_text())["project"]
-    assert (project["name"], project["dependencies"]) == ("boat", ["gpuvec>=0.1.0"])
+    assert (project["name"], project["dependencies"]) == (BOAT.replace("_", "-"), ["gpuvec>=0.1.0"])
     run("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "./elsewhere", cwd=".")
     (wheel,) = Path().glob("*.whl")
-    assert {"boat/__init__.py", "boat/env.py"} <= set(zipfile.ZipFile(wheel).namelist())
+    assert {f"{BOAT}/__init__.py", f"{BOAT}/env.py"} <= set(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,16 @@ def test_folders_that_cannot_be_written(to, message, capsys, tmp_path, monkeypat
         monkeypatch.chdir("empty")
         to = str(tmp_path / "empty")
     before = sorted(tmp_path.rglob("*"))
-    assert main(["new-env", "boat", "--to", to]) == 1
+    assert main(["new-env", BOAT, "--to", to]) == 1
     assert message in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
     assert (tmp_path / "full" / "file").read_text() == "mine"
 
 
 def test_an_empty_folder_will_do(tmp_path):
-    Path("boat").mkdir()
-    assert main(["new-env", "boat"]) == 0
-    assert (tmp_path / "boat" / "src" / "boat" / "env.py").exists()
+    Path(BOAT).mkdir()
+    assert main(["new-env", BOAT]) == 0
+    assert (tmp_path / BOAT / "src" / BOAT / "env.py").exists()
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path):

@@ -57,7 +57,6 @@ def run(script, warnings="error", **environment):
         env={k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | environment,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
 

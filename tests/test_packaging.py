@@ -27,24 +27,21 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # ---- what importing costs
 
 PROBE = """
-import json, sys, time
-start = time.process_time()
+import json, sys
 import gpuvec
-seconds = time.process_time() - start
-print(json.dumps([seconds, sorted({name.partition(".")[0] for name in sys.modules})]))
+print(json.dumps(sorted(sys.modules)))
 """
 
 
 def test_importing_is_light() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "envs"), *sys.path])}
-    times = []
-    for _ in range(3):
-        output = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=True, text=True)
-        seconds, modules = json.loads(output.stdout)
-        times.append(seconds)
-        assert "gymnasium" in modules
-        assert not {"numba", "llvmlite", "cupy", "torch", "jax", "PIL", "tyro", "rich", "tensorboard"} & set(modules)
-    assert min(times) < 1.0  # processor time, which other processes hardly change
+    output = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=True, text=True)
+    modules = json.loads(output.stdout)
+    packages = {name.partition(".")[0] for name in modules}
+    assert "gymnasium" in packages
+    assert not {"numba", "llvmlite", "cupy", "torch", "jax", "PIL", "tyro", "rich", "tensorboard"} & packages
+    ours = {name.split(".")[1] for name in modules if name.startswith("gpuvec.")}
+    assert not {"cli", "doctor", "engine", "episode", "learners", "testing", "vector"} & ours, "these import a compiler"
 
 
 def test_version_is_the_same_in_package_and_project() -> None:

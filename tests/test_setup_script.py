@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -166,10 +167,43 @@ def test_no_install_tests_with_this_python_and_the_sources(script: ModuleType, m
     assert script.main(["test", "--no-install"]) == 1
     simulated, normal = recorder.commands
     assert simulated[0] == normal[0] == sys.executable
-    assert simulated[-2:] == ["-m", "simulator"]
-    assert normal[-2:] == ["-m", "not simulator"]
+    assert simulated[-2:] == ["-m", "simulator and not slow"]
+    assert normal[-2:] == ["-m", "not simulator and not slow"]
     assert recorder.environments[0]["NUMBA_ENABLE_CUDASIM"] == "1"
     assert all(environment["PYTHONPATH"].startswith(str(ROOT / "src")) for environment in recorder.environments)
+
+
+def test_all_includes_the_slow_tests(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(subprocess, "call", recorder)
+    assert script.main(["test", "--no-install", "--all"]) == 0
+    assert [command[-2:] for command in recorder.commands] == [["-m", "simulator"], ["-m", "not simulator"]]
+
+
+def test_all_is_an_option_of_tests_alone(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        script.main(["train", "--all"])
+    assert "--all belongs to the job test, not to train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("cores", "divisor"), [(1, 1), (2, 2), (64, 2)])
+@pytest.mark.parametrize("options", [[], ["--all"]])
+def test_it_says_how_long_the_tests_take(
+    script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    cores: int,
+    divisor: int,
+    options: list[str],
+) -> None:
+    monkeypatch.setattr(subprocess, "call", Recorder())
+    monkeypatch.setattr(script.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr(script, "CPU_SECONDS", {"simulator": (240, 2400), "not simulator": (1201, 4800)})
+    assert script.main(["test", "--no-install", *options]) == 0
+    printed = [line.split()[2] for line in capsys.readouterr().out.splitlines() if line.startswith("expect")]
+    expected = (2400 / 60, 4800 / 60) if options else (240 / 60, 21)
+    one_core = importlib.util.find_spec("xdist") is None
+    assert printed == [str(math.ceil(minutes / (1 if one_core else divisor))) for minutes in expected]
 
 
 @pytest.mark.parametrize(("rest", "status"), [([], 5), (["tests/test_doctor.py"], 0)])
