@@ -30,7 +30,7 @@ from gpuvec.vector.seeding import reset_mask, reset_options, seeding
 from gpuvec.vector.spaces import batched, of_agents
 
 
-class VectorEnv(Rollouts):
+class VectorEnv(Rollouts, gym.vector.VectorEnv[Any, Any, Any]):  # named again here: skrl looks at direct bases only
     """`num_envs` copies of an environment, stepped by one kernel; built by `gymnasium.make_vec("gpuvec/...", num_envs=E)`.
 
     `step` never waits for the device and copies nothing: outputs are arrays of `output`'s framework over memory that the
