@@ -135,11 +135,6 @@ def test_outputs_that_there_are_not(arguments, message):
         make("tests/Counter-v0", 2, **arguments)
 
 
-def test_numpy_cannot_hold_memory_of_a_gpu(gpu):
-    with pytest.raises(ValueError, match=r"output='numpy' cannot hold memory of cuda:0; .*ToNumpy"):
-        make("tests/Counter-v0", 2, device=gpu, output="numpy")
-
-
 @pytest.mark.parametrize(("output", "extra"), [("torch", r"install gpuvec\[train\]"), ("jax", "install jax")])
 def test_a_library_that_is_missing(output, extra):
     """In a process of its own, whose imports of the library fail."""

@@ -195,7 +195,7 @@ def _cupy(device: str) -> str:
 
 def _numpy(device: str) -> str:
     importlib.import_module("numpy")
-    return "" if device == "cpu" else "NumPy's arrays live on the host; gpuvec.vector.wrappers.ToNumpy copies"
+    return ""  # for a GPU by copies
 
 
 OUTPUTS: dict[str, Callable[[str], str]] = {  # why an output does not go with a device, "" if it does

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.errors import GpuvecError, StateError
 from gpuvec.vector.env import VectorEnv
-from gpuvec.vector.wrappers.namespace import to_host
+from gpuvec.vector.host_copies import to_host
 
 STEP_LIMIT = 100_000  # for environments that have none of their own
 

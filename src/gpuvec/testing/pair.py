@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.testing.backends import CPU
+from gpuvec.vector.host_copies import to_host
 from gpuvec.vector.wrappers import ToNumpy
-from gpuvec.vector.wrappers.namespace import to_host
 
 PHYSICAL = ("state", "floats", "ints", "bools")  # buffers of the physical state, whose fields have names of their own
 OF_ALL = ("clock", "shared", "faults")  # buffers that the environments share

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuvec.engine.device import Device
 from gpuvec.vector.framework import Framework, as_native, on_stream
+from gpuvec.vector.host_copies import is_on_gpu
 
 DISCRETE = {"int32": np.int32, "int64": np.int64, "uint8": np.uint8}
 CONTINUOUS = {"float32": np.float32, "float64": np.float64}
@@ -30,6 +31,10 @@ class Actions:
         """
         found = self._framework.pointer(actions) or self._foreign(actions, stream)
         pointer, name, shape, owner = found
+        return pointer, self._checked(name, shape), owner
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> Any:
+        """The dtype called `name`, if the environment takes actions of it and of `shape`."""
         dtype = self._types.get(name)
         if dtype is None:
             raise TypeError(f"actions have dtype {name}; this environment takes {' or '.join(self._types)}: convert them.")
@@ -37,12 +42,12 @@ class Actions:
             raise ValueError(
                 f"actions have shape {tuple(shape)}; this environment takes {self._shape}, one row per environment."
             )
-        return pointer, dtype, owner
+        return dtype
 
     def _foreign(self, actions: Any, stream: int) -> tuple[int, str, tuple[int, ...], Any]:
-        """Actions of another framework, through DLPack, or on a CPU of any kind that NumPy reads."""
-        xp = self._device.arrays
-        if self._device.kind == "cuda":
+        """Actions of another framework, through DLPack, or from the host of any kind that NumPy reads."""
+        xp, on_gpu = self._device.arrays, self._device.kind == "cuda"
+        if on_gpu and not (self._framework.copies and not is_on_gpu(actions)):
             if not hasattr(actions, "__dlpack_device__"):
                 raise TypeError(
                     f"actions are a {type(actions).__name__}; this environment takes DLPack arrays on {self._device}."
@@ -61,5 +66,10 @@ class Actions:
             raise TypeError(f"actions are {actions!r}; this environment takes one row per environment, in shape {self._shape}.")
         if type(actions).__module__.partition(".")[0] == "torch" and actions.device.type != "cpu":
             raise ValueError(f"actions lie on {actions.device}; this environment runs on the CPU: move them there.")
-        array = as_native(self._device, actions)
+        array = as_native(Device("cpu"), actions)
+        if on_gpu:
+            self._checked(str(array.dtype), array.shape)  # CuPy refuses some types in words of its own
+            with on_stream(self._device, stream):
+                copy = xp.array(array)  # through pinned memory, without waiting
+            return int(copy.data.ptr), str(array.dtype), array.shape, copy
         return array.ctypes.data, str(array.dtype), array.shape, array

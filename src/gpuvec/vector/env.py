@@ -30,11 +30,13 @@ from gpuvec.vector.seeding import reset_mask, reset_options, seeding
 from gpuvec.vector.spaces import batched, of_agents
 
 
-class VectorEnv(Rollouts):
+class VectorEnv(Rollouts, gym.vector.VectorEnv[Any, Any, Any]):  # named again here: skrl looks at direct bases only
     """`num_envs` copies of an environment, stepped by one kernel; built by `gymnasium.make_vec("gpuvec/...", num_envs=E)`.
 
     `step` never waits for the device and copies nothing: outputs are arrays of `output`'s framework over memory that the
-    kernel wrote. Observations are (E, D) float32, rewards (E,) float32, flags (E,) bool; with A agents observations are
+    kernel wrote. With output="numpy" on a GPU it does both: outputs are copies on the host, and actions come from there.
+
+    Observations are (E, D) float32, rewards (E,) float32, flags (E,) bool; with A agents observations are
     (E, A, D), rewards (E, A), and infos of every step hold "agent_mask" and "agent_terminated", (E, A) bool: who was in the
     game before the step, so that its action and reward count, and who left in it.
 
@@ -119,6 +121,7 @@ class VectorEnv(Rollouts):
         shape = (self.num_envs, *s.agents, *s.actions.shape)
         self._read = Actions(shape, s.actions.discrete, self._device, self._framework).read
         self._stream = self._framework.stream
+        self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._many = isinstance(s, Crowd)
         self._several = self._device.kind == "cuda" and several_gpus()
@@ -238,14 +241,14 @@ class VectorEnv(Rollouts):
         elif seed is not None:
             self._seed = int(seed)
         self._was_reset = True
-        return arrays[0], {}
+        return self._framework.wrap(arrays[0]) if self._copies else arrays[0], {}
 
     def step(self, actions: Any, out: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One step of every row.
 
         Args:
             actions: (E,) int32, int64 or uint8 for a Discrete space, (E, K) for MultiDiscrete and, as float32 or float64,
-                Box; with A agents (E, A) or (E, A, K); any DLPack array on the device.
+                Box; with A agents (E, A) or (E, A, K); any DLPack array on the device, or with output="numpy" on the host.
             out: arrays to write to, instead of those of `buffers`: any of "obs", "reward", "terminated", "truncated", with
                 many agents "agent_mask" and "agent_terminated", and in SAME_STEP "final_obs" and "_final_obs".
 
@@ -262,6 +265,8 @@ class VectorEnv(Rollouts):
         pointer, dtype, _owner = self._read(actions, stream)
         outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.given(out, stream)
         self._sim.step(dtype)(stream, pointer, outputs)
+        if self._copies:
+            arrays = self._outputs.to_user(arrays, out)
         infos: dict[str, Any] = {}
         if self._same_step:
             ended = arrays[-1]

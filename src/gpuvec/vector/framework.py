@@ -17,12 +17,17 @@ import numpy as np
 from gpuvec.engine.device import Device
 from gpuvec.engine.simulation import address
 from gpuvec.errors import MissingExtraError
+from gpuvec.vector.host_copies import to_host
 
 OUTPUTS = ("torch", "cupy", "jax", "numpy", "dlpack")
 
 
 class Framework(Protocol):
     """What `output=` names."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether users get copies on the host, in place of the memory that `rows` gives."""
 
     @property
     def alignment(self) -> int:
@@ -55,6 +60,7 @@ def _name(dtype: np.dtype[Any]) -> str:
 class Native:
     """NumPy arrays on a CPU, CuPy arrays on a GPU: what buffers are made of, as they are."""
 
+    copies = False
     alignment = 1
 
     def __init__(self, device: Device) -> None:
@@ -84,6 +90,20 @@ class Native:
             return None
         array = self.device.arrays.asarray(array, order="C")
         return address(array), _name(array.dtype), array.shape, array
+
+
+class HostArrays(Native):
+    """NumPy arrays for an environment on a GPU: kernels write to the device, and users get copies, for which they wait."""
+
+    copies = True
+
+    def wrap(self, array: Any) -> Any:
+        """A copy on the host."""
+        return to_host(array)
+
+    def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
+        """See `Framework.rows`; these are on the device."""
+        return iter(slab.reshape(steps, *shape))
 
 
 class DLPackArray:
@@ -154,12 +174,10 @@ def framework(output: str, device: Device) -> Framework:
     if output not in OUTPUTS:
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, got {output!r}.")
     on_gpu = device.kind == "cuda"
-    if (output == "numpy" and on_gpu) or (output == "cupy" and not on_gpu):
-        others = "'torch', 'cupy', 'jax' or 'dlpack'" if on_gpu else "'torch', 'numpy', 'jax' or 'dlpack'"
-        hint = " (or wrap the environment in gpuvec.vector.wrappers.ToNumpy)" if on_gpu else ""
-        raise ValueError(f"output={output!r} cannot hold memory of {device}; use {others}{hint}.")
+    if output == "cupy" and not on_gpu:
+        raise ValueError(f"output={output!r} cannot hold memory of {device}; use 'torch', 'numpy', 'jax' or 'dlpack'.")
     if output in ("numpy", "cupy"):
-        return Native(device)
+        return HostArrays(device) if output == "numpy" and on_gpu else Native(device)
     if output == "dlpack":
         return DLPack(device)
     try:

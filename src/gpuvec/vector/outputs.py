@@ -16,7 +16,8 @@ import numpy as np
 from gpuvec.engine.batch import Buffer
 from gpuvec.engine.device import Device
 from gpuvec.engine.simulation import address
-from gpuvec.vector.framework import Framework
+from gpuvec.vector.framework import Framework, Native
+from gpuvec.vector.host_copies import copies_on_host
 
 SLAB_BYTES = 32 << 20
 SLAB_STEPS = 256
@@ -47,6 +48,7 @@ class OutputBuffers:
     ) -> None:
         self._returned, self._num_envs, self._device, self._framework = returned, num_envs, device, framework
         self._ring = ring
+        self._checks = Native(Device("cpu")) if framework.copies else framework  # knows what callers give to be written to
         self._places = [self._place(name, b) for name, b in returned.items()]
         self._apart = np.array([place.apart * np.dtype(place.dtype).itemsize for place in self._places])
         self._bytes = int(self._apart.sum())
@@ -99,7 +101,7 @@ class OutputBuffers:
         return zip(packed, zip(*views, strict=True), strict=True)
 
     def given(self, out: Mapping[str, Any], stream: int) -> Outputs:
-        """The outputs with those in `out` written where the caller says.
+        """The outputs with those in `out` written where the caller says; where users get copies, by `to_user`.
 
         Raises:
             ValueError: an unknown name, or an array of the wrong shape, type, device or memory order.
@@ -107,7 +109,8 @@ class OutputBuffers:
         unknown = out.keys() - self._names
         if unknown:
             raise ValueError(f"out has no place for {sorted(unknown)}; it may hold {', '.join(map(repr, self._names))}.")
-        if len(out) < len(self._names):
+        copies = self._framework.copies
+        if copies or len(out) < len(self._names):
             places, views = self.take(stream)
             own = np.frombuffer(places, np.int64)
         addresses, arrays = [], []
@@ -117,20 +120,33 @@ class OutputBuffers:
                 arrays.append(views[k])
                 continue
             shape, dtype = (self._num_envs, *b.shape), np.dtype(b.dtype).name
-            found = self._framework.pointer(out[name])
+            found = self._checks.pointer(out[name])
             # A copy that `pointer` had to make is not what the caller gave.
-            fits = found is not None and found[1:3] == (dtype, shape) and found[3] is out[name] and found[0] % b.alignment == 0
+            fits = found is not None and found[1:3] == (dtype, shape) and found[3] is out[name]
+            fits = fits and (copies or (found is not None and found[0] % b.alignment == 0))
             fits = fits and getattr(getattr(out[name], "flags", None), "writeable", True)
             if found is None or not fits:
                 given = f"{type(out[name]).__name__} of shape {tuple(getattr(out[name], 'shape', ()))}"
                 given += f" and dtype {getattr(out[name], 'dtype', None)}"
+                where = "the host" if copies else f"{self._device}, aligned to {b.alignment} bytes"
                 raise ValueError(
-                    f"out[{name!r}] must be a writable C-contiguous array of shape {shape} and dtype {dtype} on "
-                    f"{self._device}, aligned to {b.alignment} bytes, got {given}."
+                    f"out[{name!r}] must be a writable C-contiguous array of shape {shape} and dtype {dtype} on {where}, got "
+                    f"{given}."
                 )
-            addresses.append(found[0])
-            arrays.append(out[name])
+            addresses.append(own[k] if copies else found[0])
+            arrays.append(views[k] if copies else out[name])
         return np.array(addresses).tobytes(), tuple(arrays)
+
+    def to_user(self, arrays: tuple[Any, ...], out: Mapping[str, Any] | None) -> tuple[Any, ...]:
+        """What the caller gets of the arrays of a launch: these, or copies on the host, in `out` what it names."""
+        if not self._framework.copies:
+            return arrays
+        copies: list[Any] = list(copies_on_host(arrays))
+        for k, name in enumerate(self._names):
+            if out is not None and name in out:
+                out[name][...] = copies[k]
+                copies[k] = out[name]
+        return tuple(copies)
 
     @property
     def _names(self) -> tuple[str, ...]:

@@ -103,6 +103,11 @@ class Rollouts(Stateful):
             (pointer,) = memoryview(acted).cast("q")
         returned, rest = storage.rest.of(out, stream)
         launch(stream, pointer, seen + returned, steps)
+        if self._framework.copies:
+            given = None if out is None else out._asdict()
+            (obs,), rest = storage.obs.to_user((obs,), given), storage.rest.to_user(rest, given)
+            if kind != GIVEN:
+                (action,) = storage.action.to_user((action,), given)
         return Rollout(obs, action, *rest)
 
     def _kind(self, policy: Any) -> Any:

@@ -22,6 +22,7 @@ ROWS_AT_ONCE = 64
 class Torch:
     """Tensors on the env's device; kernels run on torch's current stream, which each call reads anew."""
 
+    copies = False
     alignment = 1
 
     def __init__(self, device: Device) -> None:

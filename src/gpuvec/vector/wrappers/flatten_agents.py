@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from gpuvec.vector.host_copies import framework_of, to_host
 from gpuvec.vector.spaces import batched, of_one
 from gpuvec.vector.wrappers.base import Out, Step, Wrapper, placed
-from gpuvec.vector.wrappers.namespace import Namespace, WrapperError, framework_of, to_host
+from gpuvec.vector.wrappers.namespace import Namespace, WrapperError
 
 WRITTEN_HERE = ("terminated", "truncated", "_final_obs")  # the environment's own have one element per env
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.errors import GpuvecError
-
-MODULES = {"torch": "torch", "numpy": "numpy", "cupy": "cupy", "jax": "jax.numpy", "jaxlib": "jax.numpy"}
+from gpuvec.vector.host_copies import MODULES, framework_of, to_host
 
 
 class WrapperError(GpuvecError, TypeError):
@@ -37,7 +36,7 @@ class Namespace:
                 "make the environment with output='torch', 'numpy', 'cupy' or 'jax'."
             )
         self.xp: Any = sys.modules[MODULES[self.name]]
-        self.device = getattr(like, "device", None)
+        self.device: Any = getattr(like, "device", None)
 
     def asarray(self, value: Any) -> Any:
         """`value` on this device; an array that lies there as it is, any other copied, its dtype kept."""
@@ -45,8 +44,10 @@ class Namespace:
             value = to_host(value)
         if self.name == "torch":
             tensor = value if isinstance(value, self.xp.Tensor) else self.xp.tensor(value)
+            if self.device.type == "cuda" and tensor.device.type == "cpu":
+                tensor = tensor.pin_memory()  # so that the copy waits for nothing; torch frees the memory when it is made
             return tensor.to(self.device, non_blocking=True)
-        current: AbstractContextManager[Any] = self.device if self.name == "cupy" else nullcontext()  # type: ignore[assignment]  # CuPy's devices are
+        current: AbstractContextManager[Any] = self.device if self.name == "cupy" else nullcontext()
         with current:
             return self.xp.asarray(value, **({"device": self.device} if self.name == "jax" else {}))
 
@@ -68,22 +69,3 @@ class Namespace:
     def saved(self, array: Any) -> Any:
         """A copy on the host: a tensor from a tensor (`torch.load(weights_only=True)` reads it), else a NumPy array."""
         return array.detach().to("cpu", copy=True) if self.name == "torch" else np.array(to_host(array))
-
-
-def framework_of(value: Any) -> str | None:
-    """The name of the framework whose array `value` is, a key of `MODULES`; None if it is something else."""
-    for cls in type(value).__mro__:
-        name = cls.__module__.partition(".")[0]
-        if name in MODULES and hasattr(value, "dtype"):
-            return "jax" if name == "jaxlib" else name
-    return None
-
-
-def to_host(value: Any) -> np.ndarray[Any, Any]:
-    """Any array or list as a NumPy array: a view where its memory is the host's. From a GPU this waits for the device."""
-    name = framework_of(value)
-    if name == "torch":
-        value = value.detach().cpu().numpy()
-    elif name == "cupy":
-        value = value.get()
-    return np.asarray(value)

@@ -8,9 +8,10 @@ import numpy as np
 from gymnasium.error import InvalidBound
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from gpuvec.vector.host_copies import to_host
 from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, autoreset_mode, reset_mask
 from gpuvec.vector.wrappers.buffers import Buffers
-from gpuvec.vector.wrappers.namespace import WrapperError, to_host
+from gpuvec.vector.wrappers.namespace import WrapperError
 
 PER_ROW = ("running_return", "running_length", "over")
 

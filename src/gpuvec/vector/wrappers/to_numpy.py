@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from gpuvec.vector.host_copies import copies_on_host, framework_of
 from gpuvec.vector.wrappers.base import Out, Step, Wrapper, placed
-from gpuvec.vector.wrappers.namespace import Namespace, framework_of, to_host
+from gpuvec.vector.wrappers.namespace import Namespace
 
 
 class ToNumpy(Wrapper):
@@ -48,11 +49,19 @@ class ToNumpy(Wrapper):
         return state
 
     def _to_numpy(self, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: self._to_numpy(one) for name, one in value.items()}
-        if isinstance(value, tuple):
-            return tuple(map(self._to_numpy, value))
-        if framework_of(value) is None:
-            return value
-        self._inner = self._inner or Namespace(value)
-        return to_host(value)
+        """`value` with all its arrays brought to the host, by one wait."""
+        arrays: list[Any] = []
+        _replace_arrays(value, arrays.append)
+        if arrays:
+            self._inner = self._inner or Namespace(arrays[0])
+        copies = iter(copies_on_host(arrays))
+        return _replace_arrays(value, lambda array: next(copies))
+
+
+def _replace_arrays(value: Any, replace: Callable[[Any], Any]) -> Any:
+    """`value` with `replace(array)` for each array within its mappings and tuples, in their order."""
+    if isinstance(value, Mapping):
+        return {name: _replace_arrays(one, replace) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_replace_arrays(one, replace) for one in value)
+    return value if framework_of(value) is None else replace(value)

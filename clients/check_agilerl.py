@@ -1,0 +1,42 @@
+"""PPO of AgileRL learns CartPole in a vector environment, and its own `test` evaluates there."""
+# /// script
+# dependencies = ["agilerl==2.58.0", "pettingzoo==1.26.1", "tensordict==0.13.0"]
+#
+# [tool.client]
+# title = "AgileRL"
+# lines = 0
+# change = '`output="numpy"`'
+# ///
+
+import gymnasium
+import numpy as np
+import torch
+from agilerl.algorithms import PPO
+from agilerl.rollouts.on_policy import collect_rollouts
+
+import gpuvec  # noqa: F401  # registers its environments
+
+E = 16
+torch.manual_seed(0)
+np.random.seed(0)  # noqa: NPY002  # which AgileRL draws from
+envs = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=E, device="cpu", output="numpy", autoreset_mode="SameStep")
+agent = PPO(
+    envs.single_observation_space,
+    envs.single_action_space,
+    num_envs=E,
+    learn_step=64 * E,
+    batch_size=256,
+    lr=1e-3,
+    update_epochs=6,
+    device="cpu",
+)
+state, means = (None, None, None, None), []
+for _ in range(30):
+    scores, *state = collect_rollouts(agent, envs, None, *state)
+    agent.learn()
+    means.append(float(np.mean(scores)) if scores else float("nan"))
+assert np.nanmax(means) > 3 * means[0], means
+tested = agent.test(envs, max_steps=200, loop=1)
+assert tested > 2 * means[0], (tested, means)
+envs.close()
+print(f"evidence: PPO: CartPole's mean return {means[0]:.0f} at first, {np.nanmax(means):.0f} within {30 * 64 * E:,} steps")

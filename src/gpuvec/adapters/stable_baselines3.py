@@ -1,0 +1,155 @@
+"""Stable-Baselines3's `VecEnv` over a gpuvec vector environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from gpuvec.errors import MissingExtraError
+from gpuvec.vector.env import VectorEnv
+from gpuvec.vector.wrappers import ToNumpy
+from gpuvec.vector.wrappers.base import autoreset_mode
+from gpuvec.vector.wrappers.namespace import WrapperError
+
+try:
+    from stable_baselines3.common.vec_env import VecEnv
+except ModuleNotFoundError as error:
+    raise MissingExtraError(f"this needs Stable-Baselines3 ({error}): install stable-baselines3.") from error
+
+
+class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker does not see the library
+    """E rows of a gpuvec environment as the `VecEnv` that Stable-Baselines3's algorithms take.
+
+    ``StableBaselines3VecEnv(gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=64, autoreset_mode="SameStep"))``
+
+    Observations are (E, D) float32, rewards (E,) float32 and dones (E,) bool, NumPy arrays that no later step changes. Every
+    step returns E dictionaries: "TimeLimit.truncated" says that the row was truncated and not terminated, and a row that
+    ended has its last observation as "terminal_observation". Under `gpuvec.vector.wrappers.RecordEpisodeStatistics` such a
+    row also has "episode", {"r": its return, "l": its length in steps}, which the algorithms log; Stable-Baselines3's
+    `VecMonitor` counts the same on the host. `seed(s)` seeds row k by s + k at the next `reset`, as `DummyVecEnv` does.
+
+    Many agents are rows of their own under `FlattenAgents`. An agent that left the game stays as a row whose reward is 0 until
+    its environment's next episode; Stable-Baselines3 has no mask to leave such rows out.
+
+    Args:
+        envs: a gpuvec vector environment in SAME_STEP autoreset mode, also under wrappers, of any device and any output but
+            "dlpack".
+
+    Raises:
+        WrapperError: another kind of environment, another autoreset mode, another output, or a reward for each of many agents.
+        MissingExtraError: Stable-Baselines3 is not installed (when the module is imported).
+    """
+
+    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        self._base = _checked(envs)
+        self._envs: Any = envs if getattr(envs, "output", None) == "numpy" else ToNumpy(envs)
+        self._actions: Any = None
+        self._rows_per_env = envs.num_envs // self._base.num_envs  # more than 1 under FlattenAgents
+        super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+
+    def reset(self) -> NDArray[np.float32]:
+        """Begins an episode in every row, with the seeds and options that were set; the observations, (E, D).
+
+        Raises:
+            ValueError: options that differ among rows.
+        """
+        if any(options != self._options[0] for options in self._options):
+            raise ValueError("the options of all rows must be equal: call set_options with one dictionary.")
+        seeded = any(seed is not None for seed in self._seeds)
+        obs, _ = self._envs.reset(seed=list(self._seeds) if seeded else None, options=self._options[0])
+        self._reset_seeds()
+        self._reset_options()
+        self.reset_infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        return obs.copy()  # type: ignore[no-any-return]  # a NumPy array
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Takes the actions of the next step, (E,) or (E, K)."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+        """Steps with the actions that were taken: observations, rewards, dones and E dictionaries."""
+        obs, reward, terminated, truncated, found = self._envs.step(self._actions)
+        late = truncated & ~terminated
+        infos: list[dict[str, Any]] = [{"TimeLimit.truncated": row} for row in late.tolist()]
+        dones = terminated | truncated
+        # An agent that left a game which goes on, under FlattenAgents, has its last observation in `obs`.
+        last = np.where(found["_final_obs"].reshape(-1, *[1] * (obs.ndim - 1)), found["final_obs"], obs) if dones.any() else obs
+        for row in np.flatnonzero(dones).tolist():
+            infos[row]["terminal_observation"] = last[row].copy()
+        for row in np.flatnonzero(found.get("_episode", ())).tolist():
+            infos[row]["episode"] = {name: float(values[row]) for name, values in found["episode"].items()}
+        return obs.copy(), reward.copy(), dones, infos
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._envs.close()
+
+    def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
+        """The attribute or parameter of each row, or of those with the given indices.
+
+        Raises:
+            AttributeError: there is none of that name.
+        """
+        return self._of_rows(self._base.get_attr(attr_name), indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
+        """Sets a parameter in each row, or in those with the given indices, which needs one that is stored per environment.
+
+        Raises:
+            UnknownParameterError: there is no parameter of that name.
+            TypeError: some rows only, of a parameter that is not named in `per_env`.
+        """
+        if indices is not None:
+            values = list(self._base.get_attr(attr_name))
+            for row in self._get_indices(indices):
+                values[row // self._rows_per_env] = value
+            value = values
+        self._base.set_attr(attr_name, value)
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+        """What `gpuvec.VectorEnv.call` gives for each row, or for those with the given indices.
+
+        Raises:
+            AttributeError: there is no such method of single rows; all but "render" serve all rows at once.
+        """
+        return self._of_rows(self._base.call(method_name, *method_args, **method_kwargs), indices)
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+        """Whether a wrapper of that class lies around the environment; the same for each row."""
+        layer: Any = self._envs
+        while not isinstance(layer, wrapper_class) and hasattr(layer, "env"):
+            layer = layer.env
+        return [isinstance(layer, wrapper_class)] * len(list(self._get_indices(indices)))
+
+    def get_images(self) -> Sequence[NDArray[np.uint8]]:
+        """Pictures of all environments, each (H, W, 3) uint8; needs `render_mode="rgb_array"`."""
+        return list(self._base.render())
+
+    def _of_rows(self, values: Sequence[Any], indices: Any) -> list[Any]:
+        """Of the values of all environments, those of the rows with the given indices."""
+        return [values[row // self._rows_per_env] for row in self._get_indices(indices)]
+
+
+def _checked(envs: Any) -> VectorEnv:
+    """The gpuvec environment inside `envs`, if the adapter can serve it."""
+    base = getattr(envs, "unwrapped", None)
+    if not isinstance(base, VectorEnv):
+        raise WrapperError(f"StableBaselines3VecEnv is for gpuvec vector environments, got {envs!r}: make one with make_vec.")
+    if autoreset_mode(envs) is not AutoresetMode.SAME_STEP:
+        raise WrapperError(
+            f"Stable-Baselines3 resets a row in the step that ends its episode, and {envs} is in mode "
+            f"{autoreset_mode(envs).value}: make it with autoreset_mode='SameStep'."
+        )
+    if envs.output == "dlpack":
+        raise WrapperError("DLPack objects only hand memory over: make the environment with output='numpy' or 'torch'.")
+    if base.num_agents > 1 and envs.num_envs == base.num_envs and base._sim.variant.reward == "agents":
+        raise WrapperError(
+            f"{envs} has {base.num_agents} agents with a reward each, and Stable-Baselines3 knows one per row: wrap it in "
+            "gpuvec.vector.wrappers.FlattenAgents, or make it with reward='sum'."
+        )
+    return base

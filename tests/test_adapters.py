@@ -1,0 +1,184 @@
+"""Stable-Baselines3's interface: row by row against its own DummyVecEnv over scalar environments, and its algorithms on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3, which `clients/run.py stable_baselines3` installs")
+
+from gymnasium.vector import AutoresetMode
+from stable_baselines3 import PPO
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+
+from gpuvec.adapters.stable_baselines3 import StableBaselines3VecEnv
+from gpuvec.vector.wrappers import FlattenAgents, RecordEpisodeStatistics
+from gpuvec.vector.wrappers.namespace import WrapperError
+
+E = 3
+
+
+def make(name: str = "CartPole-v1", **arguments: Any) -> Any:
+    given = {"num_envs": E, "device": "cpu", "output": "numpy", "autoreset_mode": "SameStep", **arguments}
+    return gym.make_vec(f"gpuvec/{name}", **given)
+
+
+class OneRow(gym.Env[Any, Any]):
+    """A scalar environment with the episodes of a vector environment of one row, whose seed it takes."""
+
+    def __init__(self, name: str, **arguments: Any) -> None:
+        self._rows = make(name, num_envs=1, **arguments)
+        self._next: Any = None
+        self.observation_space, self.action_space = self._rows.single_observation_space, self._rows.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self._next, _ = self._rows.reset(seed=[seed])
+        return self._next[0], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._next, reward, terminated, truncated, infos = self._rows.step(np.asarray(action)[None])
+        obs = infos["final_obs"] if infos["_final_obs"][0] else self._next
+        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_rows_are_what_stable_baselines3_makes_of_scalar_environments(name: str):
+    steps = 12  # CartPole ends by itself in some rows, and by the limit in others
+    one = DummyVecEnv([lambda: OneRow(name, max_episode_steps=steps)] * E)
+    ours = StableBaselines3VecEnv(make(name, max_episode_steps=steps))
+    assert (ours.observation_space, ours.action_space) == (one.observation_space, one.action_space)
+    assert ours.seed(5) == one.seed(5)
+    np.testing.assert_array_equal(ours.reset(), one.reset())
+    rng = np.random.default_rng(0)
+    ends = set()
+    for _ in range(60):
+        actions = np.ones(E, np.int64) if name == "CartPole-v1" else rng.uniform(-2, 2, (E, 1)).astype(np.float32)
+        actions = rng.integers(0, 2, E) if name == "CartPole-v1" and rng.random() < 0.3 else actions
+        found, known = ours.step(actions), one.step(actions)
+        for f, k in zip(found[:3], known[:3], strict=True):
+            assert (f.dtype, f.shape) == (k.dtype, k.shape)
+            np.testing.assert_array_equal(f, k)
+        for f, k in zip(found[3], known[3], strict=True):
+            assert f.keys() == k.keys()
+            assert f["TimeLimit.truncated"] is k["TimeLimit.truncated"]
+            if "terminal_observation" in k:
+                np.testing.assert_array_equal(f["terminal_observation"], k["terminal_observation"])
+                ends.add(k["TimeLimit.truncated"])
+    assert ends == ({True, False} if name == "CartPole-v1" else {True})
+    ours.close()
+
+
+def test_an_array_stays_as_it_was_when_buffers_are_reused(device: str):
+    ours = StableBaselines3VecEnv(make(device=device, output="torch", buffers=1))
+    first = ours.reset()
+    begun = first.copy()
+    second, reward, *_ = ours.step(np.ones(E, np.int64))
+    ours.step(np.zeros(E, np.int64))
+    np.testing.assert_array_equal(first, begun)
+    assert not np.array_equal(first, second)
+    assert isinstance(second, np.ndarray)
+    assert isinstance(reward, np.ndarray)
+    ours.close()
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_an_algorithm_trains_saves_and_logs_returns(device: str, output: str, tmp_path: Any):
+    ours = StableBaselines3VecEnv(RecordEpisodeStatistics(make(num_envs=8, device=device, output=output)))
+    agent = PPO("MlpPolicy", ours, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu").learn(1024)
+    assert agent.num_timesteps == 1024
+    assert len(agent.ep_info_buffer) >= 8
+    assert all(episode["r"] == episode["l"] for episode in agent.ep_info_buffer)  # CartPole's reward is 1 in each step
+    agent.save(tmp_path / "agent")
+    again = PPO.load(tmp_path / "agent", env=ours, device="cpu")
+    obs = ours.reset()
+    np.testing.assert_array_equal(again.predict(obs, deterministic=True)[0], agent.predict(obs, deterministic=True)[0])
+    returns, lengths = evaluate_policy(again, VecMonitor(ours), n_eval_episodes=10, return_episode_rewards=True)
+    assert returns == lengths
+    ours.close()
+
+
+def test_its_own_wrappers_run_on_it():
+    ours = VecNormalize(VecMonitor(StableBaselines3VecEnv(make(max_episode_steps=5))))
+    ours.reset()
+    for _ in range(5):
+        _, _, dones, infos = ours.step(np.zeros(E, np.int64))
+    assert dones.all()
+    assert [info["episode"]["l"] for info in infos] == [5] * E
+    ours.close()
+
+
+def test_attributes_by_row():
+    ours = StableBaselines3VecEnv(make(per_env=("gravity",), render_mode="rgb_array"))
+    ours.reset()
+    ours.set_attr("gravity", 1.5, indices=[2])
+    assert ours.get_attr("gravity") == [np.float32(9.8), np.float32(9.8), 1.5]
+    assert ours.get_attr("gravity", indices=2) == [1.5]
+    ours.set_attr("force", 7.0)
+    assert ours.get_attr("force", [0, 1]) == [7.0, 7.0]
+    with pytest.raises(TypeError, match="per_env"):
+        ours.set_attr("force", 8.0, indices=0)
+    assert ours.render_mode == "rgb_array"
+    assert [picture.shape[2] for picture in ours.get_images()] == [3] * E
+    assert np.array_equal(ours.env_method("render", indices=1)[0], ours.get_images()[1])
+    assert ours.has_attr("spec")
+    assert not ours.has_attr("compute_reward")
+    assert ours.env_is_wrapped(RecordEpisodeStatistics, indices=[0, 1]) == [False, False]
+    assert StableBaselines3VecEnv(RecordEpisodeStatistics(ours._envs)).env_is_wrapped(RecordEpisodeStatistics) == [True] * E
+    ours.close()
+
+
+def test_options_reach_the_environment():
+    ours = StableBaselines3VecEnv(make())
+    ours.set_options({"low": 0.01, "high": 0.02})
+    obs = ours.reset()
+    assert ((obs >= 0.01) & (obs <= 0.02)).all()
+    assert (np.abs(ours.reset()) > 0.02).any()  # they are for one reset
+    ours.set_options([{"low": 0.01}, {}, {}])
+    with pytest.raises(ValueError, match="options of all rows must be equal"):
+        ours.reset()
+    ours.close()
+
+
+def test_agents_as_rows():
+    games = make("TagContinuous-v0", num_envs=2, num_taggers=1, num_runners=3, max_episode_steps=20)
+    ours = StableBaselines3VecEnv(FlattenAgents(games))
+    assert ours.num_envs == 8
+    ours.reset()
+    ended = 0
+    for _ in range(40):
+        _, reward, dones, infos = ours.step(np.stack([ours.action_space.sample() for _ in range(8)]))
+        assert reward.shape == dones.shape == (8,)
+        assert [("terminal_observation" in info) for info in infos] == dones.tolist()
+        ended += dones.sum()
+    assert ended >= 16
+    ours.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"autoreset_mode": "NextStep"}, "autoreset_mode='SameStep'"),
+        ({"autoreset_mode": "Disabled"}, "autoreset_mode='SameStep'"),
+        ({"output": "dlpack"}, "output='numpy' or 'torch'"),
+        ({"name": "TagContinuous-v0"}, "FlattenAgents, or make it with reward='sum'"),
+    ],
+)
+def test_what_it_cannot_serve(arguments: dict[str, Any], message: str):
+    envs = make(**arguments)
+    with pytest.raises(WrapperError, match=message):
+        StableBaselines3VecEnv(envs)
+    envs.close()
+
+
+def test_another_librarys_environment():
+    envs = gym.make_vec(
+        "CartPole-v1", num_envs=2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}
+    )
+    with pytest.raises(WrapperError, match="for gpuvec vector environments"):
+        StableBaselines3VecEnv(envs)
+    envs.close()
