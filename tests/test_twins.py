@@ -116,6 +116,15 @@ def test_the_linker_puts_them_in_place(name, cc):
 
 
 @needs_compiler
+def test_compiling_leaves_the_objects_of_python_alone(tmp_path):
+    """NVRTC writes into bytes; a log of one byte must not end up in the one object that Python has for it."""
+    file = tmp_path / "own.cu"
+    file.write_text(STEP)
+    compiled(twin(own(file), ()).source, (9, 0))
+    assert chr(32).encode()[0] == 32
+
+
+@needs_compiler
 def test_a_file_that_is_included_counts(tmp_path):
     """Kernels in memory and on disk are known by all that is written."""
     file, other = tmp_path / "own.cu", tmp_path / "size.cuh"

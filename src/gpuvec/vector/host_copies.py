@@ -75,6 +75,6 @@ def _through_pinned_memory(cupy: Any, arrays: list[Any]) -> list[NDArray[Any]]:
         stream.synchronize()
     block = np.frombuffer(pinned, np.uint8, begins[-1]).copy()
     return [
-        block[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-        for begin, array in zip(begins, contiguous, strict=False)
+        block[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)  # `contiguous` has no arrays of no dimension
+        for begin, array in zip(begins, arrays, strict=False)
     ]

@@ -76,7 +76,7 @@ def warn_of(source: Source, log: str) -> None:
     Raises:
         AuthoringError: a warning of a variable that is read before it has a value.
     """
-    said = "\n".join(line for line in log.strip(" \0\n").splitlines() if line.strip())
+    said = "\n".join(line for line in log.splitlines() if line.strip())
     if str(source.file) not in said:
         return
     if UNINITIALISED.search(said):
@@ -105,11 +105,14 @@ def compiled(source: Source, cc: tuple[int, int], form: str = "ltoir") -> bytes:
     program = called(nvrtc.nvrtcCreateProgram, source.text.encode(), str(source.file).encode(), 0, [], [])
     try:
         refused = called(nvrtc.nvrtcCompileProgram, program, len(options), [option.encode() for option in options])
+        # NVRTC writes into the bytes, and Python has only one object for each single byte: an empty log, of one, is not read.
         log = b" " * called(nvrtc.nvrtcGetProgramLogSize, program)
-        called(nvrtc.nvrtcGetProgramLog, program, log)
+        if len(log) > 1:
+            called(nvrtc.nvrtcGetProgramLog, program, log)
+        said = log.decode().strip("\0 \n")
         if refused:
-            raise AuthoringError(f"{source.file} does not compile:\n{log.decode().strip(chr(0) + ' ' + chr(10))}")
-        warn_of(source, log.decode())
+            raise AuthoringError(f"{source.file} does not compile:\n{said}")
+        warn_of(source, said)
         made: bytes = b" " * called(getattr(nvrtc, f"nvrtcGet{NAMES[form]}Size"), program)
         called(getattr(nvrtc, f"nvrtcGet{NAMES[form]}"), program, made)
         return made
