@@ -20,17 +20,17 @@ from gpuvec.registration import load_env
 from gpuvec.spec import Environment
 from gpuvec.vector import parameters, state
 from gpuvec.vector.actions import Actions
+from gpuvec.vector.copying import Copyable
 from gpuvec.vector.faults import pending
 from gpuvec.vector.framework import framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.picture import Frames
 from gpuvec.vector.roles import groups
-from gpuvec.vector.rollouts import Rollouts
 from gpuvec.vector.seeding import reset_mask, reset_options, seeding
 from gpuvec.vector.spaces import batched, of_agents
 
 
-class VectorEnv(Rollouts):
+class VectorEnv(Copyable):
     """`num_envs` copies of an environment, stepped by one kernel; built by `gymnasium.make_vec("gpuvec/...", num_envs=E)`.
 
     `step` never waits for the device and copies nothing: outputs are arrays of `output`'s framework over memory that the
@@ -77,6 +77,10 @@ class VectorEnv(Rollouts):
     ) -> None:
         self._spec: Any = None
         declared = load_env(env)
+        self._made_of = {
+            "env": env, "output": output, "autoreset_mode": autoreset_mode, "buffers": buffers, "backend": backend,
+            "reward": reward, "validate": validate, "max_episode_steps": max_episode_steps, "render_mode": render_mode,
+        }  # fmt: skip
         if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
             raise ValueError(f"num_envs must be an integer of at least 1, got {num_envs!r}.")
         if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
