@@ -26,7 +26,7 @@ from gpuvec.vector.framework import framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.picture import Frames
 from gpuvec.vector.roles import groups
-from gpuvec.vector.seeding import reset_mask, reset_options, seeding
+from gpuvec.vector.seeding import checked_options, reset_mask, reset_options, seeding
 from gpuvec.vector.spaces import batched, of_agents
 
 
@@ -211,24 +211,34 @@ class VectorEnv(Copyable):
         Args:
             seed: an int s keys row k by (s, k); a sequence of E ints or None keys row k by (seed[k], 0); None goes on with
                 the rows' own random numbers.
-            options: "reset_mask", (E,) bool of any array type, and the environment's own reset options. Never modified.
+            options: "reset_mask", (E,) bool of any array type, and the environment's own reset options. Never modified. A mask
+                without a True is an error on the host; one on a GPU is not read, for which the host would have to wait, and
+                resets nothing.
 
         Returns:
             The observations of all rows, and no infos.
+
+        Raises:
+            TypeError, ValueError, UnknownParameterError, gymnasium.error.Error: seeds or options of a wrong kind or value.
+            gymnasium.error.ResetNeeded: a first reset of some rows.
         """
         self._usable(begun=False)
         if seed is None and not self._was_reset:
             seed = int(self.np_random.integers(2**63))
-        options = options or {}
+        options = checked_options(options)
         chosen = seeding(seed, self.num_envs, self._device)
         asked = reset_options(self._env, options, self._sim.variant.per_env, self._stored)
         self.check()
         stream = self._stream()
         with on_stream(self._device, stream):
             masked = options.get("reset_mask") is not None
-            mask = reset_mask(options["reset_mask"], self.num_envs, self._device) if masked else None
+            mask: Any = reset_mask(options["reset_mask"], self.num_envs, self._device) if masked else None
             if masked and not self._was_reset:
-                raise gym.error.ResetNeeded("the first reset must be of all environments: call reset() without a reset_mask.")
+                if not bool(mask.all()):
+                    raise gym.error.ResetNeeded(
+                        "the first reset must be of all environments: call reset() without a reset_mask, or with True for all."
+                    )
+                masked = False
             outputs, arrays = self._outputs.take(stream)
             self._sim.reset(
                 stream,
