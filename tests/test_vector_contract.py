@@ -10,6 +10,8 @@ from gymnasium.vector.utils import batch_space
 from tests.arrays import host, on_device, reset, step
 from tests.counter import make, shared
 
+from gpuvec.vector.wrappers import ClipReward
+
 E = 5
 
 
@@ -128,7 +130,11 @@ class TestResetMask:
             (np.ones(E, int), TypeError, r"`options\['reset_mask'\]` must have `dtype=np.bool_`, got int64"),
             (np.ones(E + 1, bool), ValueError, r"`options\['reset_mask'\]` must have shape `\(5,\)`, got \(6,\)"),
             (np.ones((E, 1), bool), ValueError, r"must have shape `\(5,\)`, got \(5, 1\)"),
-            (np.zeros(E, bool), ValueError, r"`options\['reset_mask'\]` must contain a boolean array with at least one True"),
+            (
+                np.zeros(E, bool),
+                ValueError,
+                r"at least one True value, got reset_mask=\[False",
+            ),
         ],
     )
     def test_errors_are_gymnasium_s(self, running, mask, error, message):
@@ -162,6 +168,16 @@ class TestResetMask:
             running.reset(options={"first": "abc"})
         with pytest.raises(ValueError, match="it must be below maximum"):
             running.reset(options={"first": 2e9})
+        for value in (-np.inf, np.inf, np.nan, "inf"):
+            with pytest.raises(ValueError, match=r"reset option 'first' must be finite, got "):
+                running.reset(options={"first": value})
+        np.testing.assert_array_equal(step(running, np.ones(E, int))[0][:, 0], [4] * E)  # nothing has happened
+
+    @pytest.mark.parametrize("options", [[1], "reset_mask", 3, {1}])
+    def test_options_of_another_kind(self, running, options):
+        for env in (running, ClipReward(running, 0.0)):
+            with pytest.raises(TypeError, match=r"options must be a dict .* or None, got "):
+                env.reset(options=options)
 
 
 class TestLife:
@@ -174,6 +190,17 @@ class TestLife:
             env.set_state({"count": np.zeros(2)})
         with pytest.raises(gym.error.ResetNeeded, match="without a reset_mask"):
             env.reset(options={"reset_mask": np.array([True, False])})
+
+    def test_the_first_reset_by_a_mask_of_all_rows(self, device):
+        """Gymnasium's environments accept it; it is a reset without a mask."""
+        mask = np.ones(2, bool)
+        gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync").reset(seed=0, options={"reset_mask": mask})
+        env, other = (make("tests/Mixed-v0", 2, device=device) for _ in range(2))
+        obs = reset(env, seed=3, options={"reset_mask": on_device(env, mask)})
+        np.testing.assert_array_equal(obs, reset(other, seed=3))
+        for _ in range(3):
+            actions = np.ones((2, 2), int)
+            np.testing.assert_array_equal(step(env, actions)[0], step(other, actions)[0])
 
     def test_after_the_close(self, device):
         env = make("tests/Counter-v0", 2, device=device, render_mode="rgb_array", validate=True)

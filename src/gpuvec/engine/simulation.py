@@ -151,6 +151,10 @@ class Simulation:
         self._find()
         self.version += 1
 
+    def pool_field(self, name: str) -> Any:
+        """The values of a field in the reset pool, (P, ...)."""
+        return self._pool[f"pool_{name}"]
+
     def field(self, name: str) -> Any:
         """Where a field of the state is: (E,) or (E, A), a view of its buffer."""
         return self.part_of(self.buffers, name)

@@ -20,17 +20,17 @@ from gpuvec.registration import load_env
 from gpuvec.spec import Environment
 from gpuvec.vector import parameters, state
 from gpuvec.vector.actions import Actions
+from gpuvec.vector.copying import Copyable
 from gpuvec.vector.faults import pending
 from gpuvec.vector.framework import framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.picture import Frames
 from gpuvec.vector.roles import groups
-from gpuvec.vector.rollouts import Rollouts
-from gpuvec.vector.seeding import reset_mask, reset_options, seeding
+from gpuvec.vector.seeding import checked_options, reset_mask, reset_options, seeding
 from gpuvec.vector.spaces import batched, of_agents
 
 
-class VectorEnv(Rollouts, gym.vector.VectorEnv[Any, Any, Any]):  # named again here: skrl looks at direct bases only
+class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again here: skrl looks at direct bases only
     """`num_envs` copies of an environment, stepped by one kernel; built by `gymnasium.make_vec("gpuvec/...", num_envs=E)`.
 
     `step` never waits for the device and copies nothing: outputs are arrays of `output`'s framework over memory that the
@@ -79,6 +79,10 @@ class VectorEnv(Rollouts, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
     ) -> None:
         self._spec: Any = None
         declared = load_env(env)
+        self._made_of = {
+            "env": env, "output": output, "autoreset_mode": autoreset_mode, "buffers": buffers, "backend": backend,
+            "reward": reward, "validate": validate, "max_episode_steps": max_episode_steps, "render_mode": render_mode,
+        }  # fmt: skip
         if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
             raise ValueError(f"num_envs must be an integer of at least 1, got {num_envs!r}.")
         if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
@@ -210,24 +214,34 @@ class VectorEnv(Rollouts, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         Args:
             seed: an int s keys row k by (s, k); a sequence of E ints or None keys row k by (seed[k], 0); None goes on with
                 the rows' own random numbers.
-            options: "reset_mask", (E,) bool of any array type, and the environment's own reset options. Never modified.
+            options: "reset_mask", (E,) bool of any array type, and the environment's own reset options. Never modified. A mask
+                without a True is an error on the host; one on a GPU is not read, for which the host would have to wait, and
+                resets nothing.
 
         Returns:
             The observations of all rows, and no infos.
+
+        Raises:
+            TypeError, ValueError, UnknownParameterError, gymnasium.error.Error: seeds or options of a wrong kind or value.
+            gymnasium.error.ResetNeeded: a first reset of some rows.
         """
         self._usable(begun=False)
         if seed is None and not self._was_reset:
             seed = int(self.np_random.integers(2**63))
-        options = options or {}
+        options = checked_options(options)
         chosen = seeding(seed, self.num_envs, self._device)
         asked = reset_options(self._env, options, self._sim.variant.per_env, self._stored)
         self.check()
         stream = self._stream()
         with on_stream(self._device, stream):
             masked = options.get("reset_mask") is not None
-            mask = reset_mask(options["reset_mask"], self.num_envs, self._device) if masked else None
+            mask: Any = reset_mask(options["reset_mask"], self.num_envs, self._device) if masked else None
             if masked and not self._was_reset:
-                raise gym.error.ResetNeeded("the first reset must be of all environments: call reset() without a reset_mask.")
+                if not bool(mask.all()):
+                    raise gym.error.ResetNeeded(
+                        "the first reset must be of all environments: call reset() without a reset_mask, or with True for all."
+                    )
+                masked = False
             outputs, arrays = self._outputs.take(stream)
             self._sim.reset(
                 stream,

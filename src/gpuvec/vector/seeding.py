@@ -62,6 +62,20 @@ def _checked(seed: Any) -> int:
     return value
 
 
+def checked_options(options: Any) -> Mapping[str, Any]:
+    """The options of a reset; none for None.
+
+    Raises:
+        TypeError: no mapping.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(
+            f"options must be a dict of reset options, as {{'reset_mask': mask}}, or None, got {options!r} "
+            f"({type(options).__name__})."
+        )
+    return options or {}
+
+
 def reset_mask(mask: Any, num_envs: int, device: Device, name: str = "options['reset_mask']") -> Any:
     """The rows to reset as (E,) bool on the device. A mask that lies on a GPU is not read: no host waits for it.
 
@@ -77,7 +91,8 @@ def reset_mask(mask: Any, num_envs: int, device: Device, name: str = "options['r
         raise TypeError(f"`{name}` must have `dtype=np.bool_`, got {mask.dtype}")
     rows = as_native(device, mask)
     if (not hasattr(mask, "__dlpack_device__") or mask.__dlpack_device__()[0] == ON_HOST) and not rows.any():
-        raise ValueError(f"`{name}` must contain a boolean array with at least one True value, got {mask}")
+        given = f"{'reset_mask' if name.startswith('options') else name}={mask}"
+        raise ValueError(f"`{name}` must contain a boolean array with at least one True value, got {given}")
     return rows
 
 
@@ -103,6 +118,8 @@ def reset_options(
             values[name] = float(value)
         except (TypeError, ValueError) as error:
             raise ValueError(f"An option ({value}) could not be converted to a float.") from error
+        if name in options and not math.isfinite(values[name]):
+            raise ValueError(f"reset option {name!r} must be finite, got {value!r}.")
     given = values.keys() & options.keys()
     if given:
         new = dataclasses.replace(env, params=env.params._replace(**{name: values[name] for name in given}))

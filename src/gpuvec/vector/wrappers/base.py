@@ -21,7 +21,7 @@ class Wrapper(VectorWrapper):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets all rows, or those of `options["reset_mask"]`. `options` itself is left as it is."""
         # Gymnasium's SyncVectorEnv takes the mask out of the dict that it is given.
-        return self.env.reset(seed=seed, options=None if options is None else dict(options))
+        return self.env.reset(seed=seed, options=dict(options) if isinstance(options, Mapping) else options)
 
     def step(self, actions: Any, out: Out = None) -> Step:
         """Steps all rows. `out` names arrays to write to, as in `gpuvec.VectorEnv.step`; other environments take none."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.errors import StateError
-from gpuvec.vector.wrappers.namespace import Namespace
+from gpuvec.vector.wrappers.namespace import Namespace, to_host
 
 
 class Buffers:
@@ -28,6 +28,13 @@ class Buffers:
             self.ns = Namespace(like)
             self._arrays = {name: self.ns.asarray(array) for name, array in self._arrays.items()}
             self._placed = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies on the host, which move to the first array that a copy of the wrapper sees."""
+        return {name: np.array(to_host(array)) for name, array in self._arrays.items()}
+
+    def __setstate__(self, arrays: dict[str, Any]) -> None:
+        self.__init__(**arrays)  # type: ignore[misc]  # a new object is being filled
 
     def __getitem__(self, name: str) -> Any:
         return self._arrays[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -92,8 +93,9 @@ class FlattenAgents(Wrapper):
         Raises:
             ValueError: a mask that differs among the agents of an env.
         """
-        if options is not None and tuple(getattr(options.get("reset_mask"), "shape", ())) == (self.num_envs,):
-            options = {**options, "reset_mask": self._mask_of_envs(options["reset_mask"])}
+        mask = options.get("reset_mask") if isinstance(options, Mapping) else None
+        if tuple(getattr(mask, "shape", ())) == (self.num_envs,):
+            options = {**(options or {}), "reset_mask": self._mask_of_envs(mask)}
         obs, info = super().reset(seed=seed, options=options)
         return self._flat(obs), info
 

@@ -5,6 +5,7 @@ Nothing is imported here: whoever made an array has imported its framework.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -37,6 +38,24 @@ class Namespace:
             )
         self.xp: Any = sys.modules[MODULES[self.name]]
         self.device: Any = getattr(like, "device", None)
+
+    def __getstate__(self) -> tuple[str | None, Any]:
+        """The names of framework and device: modules and handles of devices cannot be copied."""
+        device: Any = self.device
+        if self.name == "cupy":
+            device = device.id
+        elif self.name == "jax":
+            device = device.platform, device.id
+        return self.name, device
+
+    def __setstate__(self, saved: tuple[str, Any]) -> None:
+        self.name, self.device = saved
+        self.xp = importlib.import_module(MODULES[saved[0]])
+        if self.name == "cupy":
+            self.device = self.xp.cuda.Device(self.device)
+        elif self.name == "jax":
+            platform, number = saved[1]
+            self.device = next(one for one in sys.modules["jax"].devices(platform) if one.id == number)
 
     def asarray(self, value: Any) -> Any:
         """`value` on this device; an array that lies there as it is, any other copied, its dtype kept."""

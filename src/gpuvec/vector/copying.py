@@ -1,0 +1,80 @@
+"""Copies of a vector environment, by `copy` and `pickle`: constructed again, then given the state of the original.
+
+Compiled kernels hold addresses of buffers, so an object whose attributes are copied one by one would step the original's.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from gpuvec.engine.simulation import Simulation, on_host
+from gpuvec.errors import AuthoringError
+from gpuvec.registration import place_of
+from gpuvec.spec import Environment
+from gpuvec.vector import state
+from gpuvec.vector.framework import on_stream
+from gpuvec.vector.rollouts import Rollouts
+
+
+class Copyable(Rollouts):
+    """`__getstate__` and `__setstate__`: a copy has buffers of its own on the same device, and continues as the original would.
+
+    What steps returned is not part of it, nor what a user has added to the object.
+    """
+
+    _made_of: dict[str, Any]  # arguments of the construction that no other attribute holds
+
+    def __getstate__(self) -> dict[str, Any]:
+        """How to construct it, and its state on the host, for which the host waits.
+
+        Raises:
+            gymnasium.error.ClosedEnvironmentError: it was closed.
+        """
+        self._usable(begun=False)
+        per_env = self._sim.variant.per_env
+        made_of = {
+            **self._made_of,
+            "env": _place_or_env(self._made_of["env"]),
+            "num_envs": self.num_envs,
+            "device": str(self._device),
+            "per_env": per_env,
+            **self._env.params._asdict(),
+            **{name: self._stored(name) for name in per_env},
+        }
+        with on_stream(self._device, self._stream()):
+            simulation = _saved(self._sim, self._was_reset)
+        random = deepcopy(self._np_random), self._np_random_seed  # `copy.copy` would share the generator
+        return {"made_of": made_of, "simulation": simulation, "seed": self._seed, "random": random, "spec": self.spec}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.__init__(**saved["made_of"])  # type: ignore[misc]  # a new object is being filled
+        with on_stream(self._device, self._stream()):
+            _restore(self._sim, saved["simulation"])
+        self._was_reset, self._seed = saved["simulation"]["buffers"] is not None, saved["seed"]
+        (self._np_random, self._np_random_seed), self.spec = saved["random"], saved["spec"]
+
+
+def _saved(sim: Simulation, begun: bool) -> dict[str, Any]:
+    """What a copy takes over of the buffers, as NumPy arrays; before the first reset, which is `begun`, the pool alone."""
+    pool = {name: on_host(sim.pool_field(name)).copy() for name in sim.variant.pool}
+    buffers = {name: on_host(array) for name, array in state.state_dict(sim).items()} if begun else None
+    return {"pool": pool, "buffers": buffers}
+
+
+def _restore(sim: Simulation, saved: dict[str, Any]) -> None:
+    """Gives a new simulation of the same construction what `_saved` took."""
+    if saved["pool"]:
+        sim.set_pool(state.reset_pool(sim, saved["pool"]))
+    if saved["buffers"] is not None:
+        state.load_state_dict(sim, saved["buffers"])
+
+
+def _place_or_env(env: Environment | str) -> Environment | str:
+    """The place of an environment as "module:NAME", by which every process finds it; itself where it is bound to no name."""
+    if isinstance(env, str):
+        return env
+    try:
+        return place_of(env)
+    except AuthoringError:
+        return env
