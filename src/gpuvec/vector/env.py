@@ -51,7 +51,8 @@ class VectorEnv(Rollouts):
         backend: "numba", or "cuda-c": on a GPU with those functions that the environment has in CUDA C++.
         reward: of many agents: "agents" for each its own, "sum" or the name of a role for (E,) sums.
         validate: check actions in the kernel. A fault is remembered on the device and raised by `check`, `reset`,
-            `get_state`, `render` or `close`. Without it, actions out of range are memory-safe but mean nothing.
+            `get_state`, `render` or `close`. Without it, a discrete action out of range is taken as the last
+            one of the space.
         params: the environment's own parameters.
 
     Raises:
