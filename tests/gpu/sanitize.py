@@ -27,22 +27,24 @@ GAMES = (
 )  # fmt: skip
 FUSED = ("CartPole-v1", "Pendulum-v1", "TagContinuous-v0")
 NAMES = {"game": GAMES, "env": ENVS, "rollout": ENVS, "rows": ("draws", "estimates"), "fused": FUSED}
+NAMES["extreme"] = (*ENVS, "TagGridWorld-v0", "TagContinuous-v0")
 SOURCES = {
     "game": ("TagGridWorld-v0", *FUSED[2:]),
     "env": ENVS,
     "rollout": ENVS,
+    "extreme": NAMES["extreme"],
     "rows": ("learners",),
     "fused": ("learners", *FUSED),
     "planted": (),
 }
-CHECKED = {"env": 6, "game": 3, "rollout": 3, "rows": 2, "fused": 2}  # lines that the target prints for one
+CHECKED = {"env": 6, "game": 3, "rollout": 3, "rows": 2, "fused": 2, "extreme": 1}  # lines that the target prints for one
 
 
 class Job(NamedTuple):
     """One program under one tool."""
 
     tool: str
-    kind: str  # "env", "game" of many agents, "rollout", "rows" and "fused" for kernels of the learners, or "planted"
+    kind: str  # as in `NAMES`, or "planted"
     name: str
 
 

@@ -3,6 +3,7 @@
 python tests/gpu/sanitizer_target.py env CartPole-v1
 python tests/gpu/sanitizer_target.py game tiles-nearest
 python tests/gpu/sanitizer_target.py rollout CartPole-v1
+python tests/gpu/sanitizer_target.py extreme TagContinuous-v0
 python tests/gpu/sanitizer_target.py rows draws
 python tests/gpu/sanitizer_target.py fused CartPole-v1
 python tests/gpu/sanitizer_target.py planted memcheck
@@ -10,12 +11,15 @@ python tests/gpu/sanitizer_target.py planted memcheck
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
+
+from gpuvec.errors import ActionError
 
 # One bug for each tool: it must be reported, or the tool did not look.
 PLANTED = {
@@ -154,6 +158,30 @@ def roll_out(name: str) -> None:
         print("checked", name, num_envs, mode, flush=True)
 
 
+def play_extreme(name: str) -> None:
+    """Actions far out of range, of every type that is taken: no kernel may follow them out of its memory."""
+    discrete = {"int32": (-1, 10**9, -(2**31)), "int64": (-1, 10**9, 2**32, -(2**63), 2**63 - 1), "uint8": (255,)}
+    box = {"float32": (np.nan, np.inf, -np.inf, 1e30), "float64": (np.nan, 1e300, -np.inf)}
+    kinds = (
+        [{}] if not name.startswith("Tag") else [{}, PARTIAL] if name == GRID else [{}, NEAREST, {"continuous_actions": True}]
+    )
+    for params in kinds:
+        for mode, validate in (("SameStep", False), ("NextStep", True)):
+            env = make(name, 300, mode, max_episode_steps=4, validate=validate, **params)
+            for dtype, values in (box if hasattr(env.single_action_space, "low") else discrete).items():
+                for value in values:
+                    env.reset(seed=0)
+                    actions = cupy.full(env.action_space.shape, value, dtype)
+                    for _ in range(6):
+                        env.step(actions)
+                    if name not in (GRID, CONTINUOUS):
+                        env.rollout(6, policy=cupy.full((6, *env.action_space.shape), value, dtype))
+                    with contextlib.suppress(ActionError):
+                        env.check()
+            env.close()
+    print("checked", name, "with extreme actions", flush=True)
+
+
 def play_game(kind: str) -> None:
     """A game of many agents; what it can be asked for is spread over the modes."""
     name, num_envs, params = GAMES[kind]
@@ -250,6 +278,7 @@ def main() -> None:
         "game": play_game,
         "rows": play_rows,
         "rollout": roll_out,
+        "extreme": play_extreme,
         "fused": learn_fused,
     }
     jobs[kind](name)

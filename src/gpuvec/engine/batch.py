@@ -150,6 +150,14 @@ def actions(space: gym.Space[Any]) -> Actions:
     Raises:
         AuthoringError: a space of a kind that kernels cannot read.
     """
+    limits = np.iinfo(np.int32)
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+        counts = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
+        pairs = [(int(first), int(count)) for first, count in zip(np.ravel(space.start), np.ravel(counts), strict=True)]
+        if any(first < limits.min or first + count - 1 > limits.max for first, count in pairs):
+            raise AuthoringError(
+                f"the action space is {space}; its actions must be int32, from {limits.min} to {limits.max}: use a smaller one."
+            )
     if isinstance(space, gym.spaces.Discrete):
         return Actions(0, True)
     if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.Box) and len(space.shape) == 1:

@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.actions import bounds
+from gpuvec.engine.actions import allowed_actions, bounds
 from gpuvec.engine.choice import BYTE, GIVEN, RANDOM, stored_as
 from gpuvec.engine.dialect import explaining, fault
 from gpuvec.engine.jit import device, generated, inline
@@ -61,7 +61,7 @@ def chooser(env: Single, access: Access, policy: Any, ahead: bool = False) -> tu
     """
     if policy == GIVEN:
         return _nothing, _read_later
-    keep = _keep(env, access)
+    keep = _keep(env, access, in_space=policy == RANDOM)
     if policy == RANDOM:
         single, draw = _random(env)
         if not single:
@@ -164,18 +164,27 @@ def _random(env: Single) -> tuple[bool, Any]:
     return count == 1, inline(generated("draw", source, **scope))
 
 
-def _keep(env: Single, access: Access) -> Any:
-    """`keep(b, at, a)`: writes action `a` to `b.action`, and gives it as the environment gets it when it is played back."""
-    s, dtype = signature(env), stored_as(env.spaces(env.params)[1])
+def _keep(env: Single, access: Access, in_space: bool) -> Any:
+    """`keep(b, at, a)`: writes action `a` to `b.action`, and gives it as the environment gets it when it is played back.
+
+    With `in_space` the space holds `a` for sure.
+    """
+    space = env.spaces(env.params)[1]
+    s, dtype = signature(env), stored_as(space)
     names = [f"x{k}" for k in range(max(1, s.actions.components))]
+    values = [f"allowed_{k}({x})" for k, x in enumerate(names)]
     source = f"def keep(b, at, a):\n    {f'{chr(44).join(names)}, = a' if s.actions.components else 'x0 = a'}\n"
-    for x in names:
-        if not s.actions.discrete:
-            source += f"    {x} = f32({x})\n"
-            continue
-        source += f"    {x} = i32({x} | 0)\n"  # for a float there is no such thing; it would be cut to an integer
-        if dtype is u8:
-            source += f"    {x} = {x} if {x} >= i32(0) and {x} <= i32({BYTE}) else i32({BYTE})\n"
+    if not s.actions.discrete or in_space:
+        source += "".join(f"    {x} = {'i32' if s.actions.discrete else 'f32'}({x})\n" for x in names)
+        values = names
+    else:
+        for x in names:
+            source += f"    {x} = i64({x} | 0)\n"  # for a float there is no such thing; it would be cut to an integer
+            if dtype is u8:
+                source += f"    {x} = {x} if {x} >= i64(0) and {x} <= i64({BYTE}) else i64({BYTE})\n"
+            else:
+                source += f"    {x} = min(max({x}, i64({-(2**31)})), i64({2**31 - 1}))\n"
     source += f"    emit_row(b.action, at, ({''.join(f'dtype({x}),' for x in names)}))\n"
-    source += f"    return {f'({chr(44).join(names)},)' if s.actions.components else 'x0'}\n"
-    return inline(generated("keep", source, emit_row=access.emit_row, dtype=dtype, f32=f32, i32=i32))
+    source += f"    return {f'({chr(44).join(values)},)' if s.actions.components else values[0]}\n"
+    scope = {f"allowed_{k}": function for k, function in enumerate(allowed_actions(space, np.int64))}
+    return inline(generated("keep", source, **scope, emit_row=access.emit_row, dtype=dtype, f32=f32, i32=i32, i64=i64))

@@ -53,7 +53,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         backend: "numba", or "cuda-c": with those functions that the environment has in CUDA C++; a CPU needs a C++ compiler.
         reward: of many agents: "agents" for each its own, "sum" or the name of a role for (E,) sums.
         validate: check actions in the kernel. A fault is remembered on the device and raised by `check`, `reset`,
-            `get_state`, `render` or `close`. Without it, actions out of range are memory-safe but mean nothing.
+            `get_state`, `render` or `close`. Without it, a discrete action out of range is taken as the last
+            one of the space.
         params: the environment's own parameters.
 
     Raises:

@@ -69,8 +69,9 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     put_by, put_scalars_by, aside = state.put_by, state.put_scalars_by, state.aside > 0
     lay_aside, lay_scalars_aside = state.lay_aside, state.lay_scalars_aside
     params, reset_params = parameters(env, variant, access)
-    action, fault = actions(env.spaces(env.params)[1], crowd.actions, variant, access)
-    fetch, fetched = early(crowd.actions, variant, access)
+    action_space = env.spaces(env.params)[1]
+    action, fault = actions(action_space, crowd.actions, variant, access)
+    fetch, fetched = early(action_space, crowd.actions, variant, access)
     _, _, stream, own_key, asked, renew, share = streams(access)
     written = rows(env, crowd, variant, access, arrays, params, state, given)
     time = written.time
