@@ -1,8 +1,8 @@
 """The rule of phases: agents write their own elements alone, and read nobody else's of a field that the phase writes.
 
 It is looked at in two ways. Every access is logged, so a line that breaks the rule is found when it first runs, whatever
-the values. And each agent runs alone against a snapshot, then all in several orders, which must give the same bits: that
-also finds what no log sees, `s.x.sum()` for example.
+the values. And each agent runs alone against a snapshot, then all in order and in reverse, which must give the same bits:
+that also finds what no log sees, `s.x.sum()` for example. Of two agents one comes first in one order, the other in the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from gpuvec.engine.dialect import fault, fault_at
 from gpuvec.engine.signature import OWNED
 from gpuvec.spec import Cooperative
-from gpuvec.testing.plain import World, hearing, plainly
+from gpuvec.testing.draws import Draw, recorded_draws
+from gpuvec.testing.plain import World, plainly
 from gpuvec.testing.watching import Access, watched
 
 SPLIT = "split it into two phases, or read a copy of {} that an earlier phase made"
@@ -24,14 +25,14 @@ SPLIT = "split it into two phases, or read a copy of {} that an earlier phase ma
 class Ownership:
     """A world whose phases are run in every way that must not matter."""
 
-    def __init__(self, env: Cooperative, seed: int) -> None:
+    def __init__(self, env: Cooperative) -> None:
         self.log: list[Access] = []
         self.accesses = 0  # so far
         self.world = World(env, lambda s: watched(s, self.log))
-        self._random = np.random.default_rng(seed)
         self._writes: dict[tuple[Any, str], Access] = {}  # by function and field: a write, and a read of another agent's
         self._reads: dict[tuple[Any, str], tuple[int, Access]] = {}
-        self._drawn: dict[tuple[int, int], Any] = {}  # by agent and draw number: the function that drew it in this step
+        self._drawn: dict[int, tuple[int, Any]] = {}  # by draw number: the agent and the function that drew it in this step
+        self._drawn_by: dict[tuple[bool, int], tuple[int, Any]] = {}  # the same of all resets, and of all steps
 
     def begin_step(self) -> None:
         """Draws may have any numbers again."""
@@ -45,23 +46,24 @@ class Ownership:
         """
         world, after = self.world, self.world.copy(s)
         names = world.crowd.arrays
-        with hearing() as numbers:
+        with recorded_draws() as draws:
             for i in world.agents:
                 alone = world.copy(s)
                 self.forget()
-                numbers.clear()
+                draws.clear()
                 plainly(function, i, watched(alone, self.log), *arguments(i))
                 self._check_accesses(function, i)
-                self._check_draws(function, i, numbers)
+                self._check_draws(function, i, draws)
                 for name in names:
                     changed = [j for j in differing(getattr(s, name), getattr(alone, name)) if j != i]
                     if changed:
                         raise fault(function, _foreign_write(function, i, name, changed[0]))
                     getattr(after, name)[i] = getattr(alone, name)[i]
-            for order in (world.agents, reversed(world.agents), self._random.permutation(len(world.agents)).tolist()):
+            for order in (world.agents, reversed(world.agents)):
                 together = world.copy(s)
+                shown = watched(together)
                 for i in order:
-                    plainly(function, i, together, *arguments(i))
+                    plainly(function, i, shown, *arguments(i))
                 for name in names:
                     for j in differing(getattr(after, name), getattr(together, name)):
                         a, b = getattr(after, name)[j], getattr(together, name)[j]
@@ -95,13 +97,21 @@ class Ownership:
             what = f"{called(function)} reads {field}[{read.agent}] for agent {reader}, and writes {field} too"
             raise fault_at(read.file, read.line, f"{what}, in line {self._writes[place].line}; {SPLIT.format(field)}")
 
-    def _check_draws(self, function: Any, i: int, numbers: list[int]) -> None:
-        for number in numbers:
-            before = self._drawn.setdefault((i, number), function)
-            if before is not function or numbers.count(number) > 1:
+    def _check_draws(self, function: Any, i: int, draws: list[Draw]) -> None:
+        """Whether nobody else, and nothing else, has these numbers; those of resets and of steps have different keys."""
+        own = "give each draw of an agent a number of its own in a step, normal() two"
+        numbers = [draw.number for draw in draws]
+        for draw in draws:
+            number = draw.number
+            agent, before = self._drawn.setdefault(number, (i, function))
+            if agent == i and (before is not function or numbers.count(number) > 1):
                 where = "twice" if before is function else f"after {called(before)}, which gets the same key,"
-                what = f"agent {i} uses draw number {number} {where} and draws the same again"
-                raise fault(function, f"{what}; give each draw of an agent a number of its own in a step, normal() two")
+                raise fault(function, f"agent {i} uses draw number {number} {where} and draws the same again; {own}")
+            agent, before = self._drawn_by.setdefault((function is self.world.env.reset, number), (i, function))
+            if agent != i:
+                what = f"agent {i} uses draw number {number} in {called(function)}, and agent {agent} in {called(before)}"
+                rule = "agent i may use k * i to k * i + k - 1, with one k in all phases; one agent draws what all share"
+                raise fault_at(draw.file, draw.line, f"{what}: they draw the same; {rule}, in an earlier phase")
 
 
 def called(function: Any) -> str:
