@@ -3,6 +3,7 @@
     GpuvecError
       AuthoringError          an environment file breaks a rule of device code        (TypeError)
       UnknownParameterError   a keyword that the environment does not have            (TypeError)
+      FixedParameterError     a parameter on which shapes depend, given another value (TypeError)
       DeviceError             a device that does not exist or cannot be used          (RuntimeError)
       ForkError               a CUDA environment used in a forked process             (RuntimeError)
       OutOfMemoryError        more than the device holds                              (MemoryError)
@@ -28,6 +29,10 @@ class AuthoringError(GpuvecError, TypeError):
 
 class UnknownParameterError(GpuvecError, TypeError):
     """A keyword argument that the environment does not have."""
+
+
+class FixedParameterError(GpuvecError, TypeError):
+    """Another value of a parameter on which shapes depend, or what all rows share, in an environment that is made."""
 
 
 class DeviceError(GpuvecError, RuntimeError):

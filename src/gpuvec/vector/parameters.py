@@ -12,7 +12,8 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.cpp.source import file_of
 from gpuvec.engine.device import Device
-from gpuvec.errors import UnknownParameterError
+from gpuvec.engine.structure import constant_differences, parameters_read, shape_differences
+from gpuvec.errors import FixedParameterError, UnknownParameterError
 from gpuvec.spec import Cooperative, Environment
 
 BACKENDS = ("numba", "cuda-c")
@@ -41,6 +42,8 @@ def apply(
         UnknownParameterError: a name that the environment does not have; near ones are listed.
         TypeError: a value of the wrong type; a list for a parameter that is not in `per_env`.
         ValueError: a list of the wrong length, or values that make no sense together.
+        FixedParameterError: a value that needs other buffers or spaces than those of `env` where these are made, or a row's
+            that needs others than all rows share.
     """
     known = env.params._fields
     for name in (*given, *per_env):
@@ -51,7 +54,9 @@ def apply(
             raise UnknownParameterError(f"unknown parameter {name!r}; {hint}This environment has {', '.join(known)}{besides}.")
     fixed = env.structural if isinstance(env, Cooperative) else ()
     if set(fixed) & set(per_env):
-        raise TypeError(f"parameters {sorted(set(fixed) & set(per_env))} shape the environment and cannot be stored per row.")
+        raise FixedParameterError(
+            f"parameters {sorted(set(fixed) & set(per_env))} shape the environment and cannot be stored per row."
+        )
     single, lists = {}, {}
     for name, value in given.items():
         default = getattr(env.params, name)
@@ -70,8 +75,47 @@ def apply(
         else:
             lists[name] = np.array([_as(type(default), name, v) for v in value])
     new = dataclasses.replace(env, params=env.params._replace(**single))
-    check_rows(new, {k: v for k, v in (stored or {}).items() if k not in given} | {k: v.tolist() for k, v in lists.items()})
+    rows = {k: v for k, v in (stored or {}).items() if k not in given} | {k: v.tolist() for k, v in lists.items()}
+    check_rows(new, rows)
+    common = new
+    if stored is not None:
+        common = dataclasses.replace(env, params=env.params._replace(**{k: v for k, v in single.items() if k not in per_env}))
+        refuse_other_shapes(env, common, single)
+        rows |= {name: [value] * num_envs for name, value in single.items() if name in per_env}
+    refuse_other_rows(common, rows)
     return new, lists
+
+
+def refuse_other_shapes(env: Environment, new: Environment, given: Mapping[str, Any]) -> None:
+    """Refuses the parameters `given`, with which `new` needs other buffers or spaces than those that `env` has.
+
+    Raises:
+        FixedParameterError: as said; it names what differs.
+    """
+    found = shape_differences(env, new) if given else []
+    if found:
+        names, values = ", ".join(map(repr, given)), ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise FixedParameterError(
+            f"parameter {names} shapes the environment, whose buffers exist: {'; '.join(found)}; make a new one with {values}."
+        )
+
+
+def refuse_other_rows(env: Environment, rows: Mapping[str, Sequence[Any]]) -> None:
+    """Refuses parameters stored per environment, {name: (E,) values}, with which a row needs what other rows have not.
+
+    Raises:
+        FixedParameterError: as said; it names what differs.
+    """
+    read = [name for name in rows if name in parameters_read(env)] if rows else []
+    for values in dict.fromkeys(zip(*(rows[name] for name in read), strict=True)):
+        row = dict(zip(read, values, strict=True))
+        found = constant_differences(env, dataclasses.replace(env, params=env.params._replace(**row)))
+        if found:
+            said = ", ".join(f"{name!r} of {value!r}" for name, value in row.items())
+            raise FixedParameterError(
+                f"a row with parameter {said} needs other values of what all rows share: {'; '.join(found)}. Make one "
+                "environment for each such value."
+            )
 
 
 def check_rows(env: Environment, rows: Mapping[str, Sequence[Any]]) -> None:
