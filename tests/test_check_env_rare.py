@@ -5,18 +5,24 @@ Most are looked for in a compiled run of an environment without the fault, as st
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
+import os
+import re
 import sys
 
+import numpy as np
 import pytest
 from tests.sources import DRIFT, RING
 
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
 from gpuvec.testing.comparison import check_plain
+from gpuvec.testing.recording import record
 from gpuvec.testing.rehearsal import rehearse, rehearse_moments
 from gpuvec.testing.runs import as_run, random_actions, step_results
+from gpuvec.testing.structural import check_structural
 from gpuvec.vector.env import VectorEnv
 
 NUMBERS = itertools.count()
@@ -66,6 +72,9 @@ MOVED = "    v = 0.9 * s.v + "
 RETURNED = "    return State(x, v, age, turns), 1.0 - abs(x), turns >= p.horizon"
 SEEN = "    return s.x, s.v"
 FIRST = "    return State(uniform(key, 0, -1.0, 1.0), uniform(key, 1, -0.1, 0.1), 0.0, 0)"
+
+MOVE = "    s.x[i] = s.last[(i + 1) % p.num_agents]"
+START = "    s.x[i] = uniform(key, i, -1.0, 1.0)"
 
 SINGLE = {
     "index of a table": (
@@ -154,8 +163,11 @@ def test_nothing_is_found_where_nothing_is_wrong(module, single_run, game_run):
     assert rehearse_moments(game, game_run, 0).startswith("in 150 steps")
 
 
-MOVE = "    s.x[i] = s.last[(i + 1) % p.num_agents]"
-START = "    s.x[i] = uniform(key, i, -1.0, 1.0)"
+def test_agents_may_share_a_number_beside_their_own(module):
+    source = RING.replace(START, "    s.x[i] = 0.1 * uniform(key, 4, -1.0, 1.0) + 0.9 * uniform(key, i, -1.0, 1.0)")
+    assert rehearse(importlib.import_module(module(source)).ENV, 2, 0)["draws"].startswith("reset draws 8 numbers")
+
+
 GAMES = {
     "index of a field": (
         MOVE,
@@ -170,12 +182,12 @@ GAMES = {
     "all agents draw one number": (
         START,
         "    s.x[i] = uniform(key, 0, -1.0, 1.0)",
-        r"agent 1 uses draw number 0 in `reset`, and agent 0 in `reset`: they draw the same; agent i may use k \* i",
+        "all agents use draw number 0 in `reset` and none of their own, so they draw the same; agent i may use",
     ),
     "overlapping ranges": (
         START,
-        "    s.x[i] = uniform(key, 2 * i, -1.0, 0.0) + uniform(key, i + 1, 0.0, 1.0)",
-        r"agent 1 uses draw number 2 in `reset`, and agent \d in `reset`: they draw the same|agent 1 uses draw number 2 twice",
+        "    s.x[i] = uniform(key, 2 * i, -1.0, 0.0) + uniform(key, 3 * i + 1, 0.0, 1.0)",
+        "agent 2 uses draw number 4 in `reset`, and agent 1 in `reset`: they draw the same; agent i may use",
     ),
     "ranges of two phases in different steps": (
         MOVE,
@@ -234,3 +246,74 @@ def test_by_default_episodes_are_played_to_their_end(case, module):
     source = BOUNDED if case == "observation" else LATER
     with pytest.raises(AuthoringError, match=message):
         check_env(f"{module(source, old, new)}:ENV", num_envs=5, kernels=False)
+
+
+LOOPS = {
+    "in plain Python too": (MOVED, "    while s.turns > 39:\n        turns = 0\n    v = 0.9 * s.v + ", "while s.turns > 39"),
+    "in the first step": (MOVED, "    while s.x == s.x:\n        turns = 0\n    v = 0.9 * s.v + ", "while s.x == s.x"),
+    "in compiled code alone": (
+        MOVED,
+        "    far = 16777215.0\n    while far <= 16777216.0:\n        far += 1.0\n    v = 0.0 * far + 0.9 * s.v + ",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOOPS)
+def test_a_loop_that_does_not_end_is_named(case, module):
+    """As a float32 16777216 + 1 is 16777216, and plain Python computes the floats of a `Single` with more bits."""
+    old, new, line = LOOPS[case]
+    name = module(LATER, old, new)
+    with pytest.raises(AuthoringError) as caught:
+        check_env(f"{name}:ENV", num_envs=5, kernels=False, time_limit=1.0)
+    message = str(caught.value)
+    assert f"{name}.py, line " in message
+    if line is None:
+        assert "`def step(s, action, key, p):`: compiled code" in message
+        assert "does not return within 1 s of CPU time, in step 1; plain Python does not" in message
+    else:
+        assert re.search(f"`({re.escape(line)}:|turns = 0)`: is where `step` still is after 1 s of CPU time", message)
+
+
+def test_a_process_that_crashes_is_explained(module, monkeypatch):
+    """Its last states, played again, show the index that is out of range."""
+    name = module(LATER, *SINGLE["index of a table"][:2])
+    monkeypatch.setattr("gpuvec.testing.gate.record", crash_in_step_36)
+    with pytest.raises(AuthoringError, match=r"IndexError: TABLE\[35\] does not exist; its shape is"):
+        check_env(f"{name}:ENV", num_envs=5, kernels=False)
+
+
+def crash_in_step_36(env, folder, *, num_envs, limit, seed, **options):
+    """As `recording.record`, in a process that ends as after an access beyond an array."""
+    record(env, folder, num_envs=num_envs, steps=35, limit=limit, seed=seed, time_limit=20.0)
+    actions = np.load(folder / "actions.npy")
+    np.save(folder / "actions.npy", np.concatenate([actions, actions[:1]]))
+    os.abort()
+
+
+class TestStructural:
+    """Each parameter on which shapes depend has to be in `structural`."""
+
+    def test_it_is_named(self, module):
+        name = module(RING, 'structural=("num_agents",), ', "")
+        with pytest.raises(
+            AuthoringError, match=r"parameter 'num_agents' shapes .* with 5 the number of agents is 5 instead of"
+        ):
+            check_env(f"{name}:ENV", kernels=False)
+
+    def test_one_agent(self, module):
+        name = module(LATER, "Box(-np.inf, np.inf, (2,), np.float32)", "Box(-np.inf, np.inf, (p.horizon // 30,), np.float32)")
+        env = importlib.import_module(name).ENV
+        with pytest.raises(
+            AuthoringError, match=r"parameter 'horizon' shapes the environment: with 59 the observation space has"
+        ):
+            check_structural(env)
+
+    def test_values_that_check_refuses_are_left_out(self, module):
+        env = importlib.import_module(
+            module(RING, "ENV = Cooperative(", "def refuse(p):\n    raise ValueError\n\nENV = Cooperative(\n    check=refuse,")
+        ).ENV
+        assert check_structural(env) == "with 0 other values of parameters that are not structural all shapes stay"
+        env = dataclasses.replace(env, check=None, structural=())
+        with pytest.raises(AuthoringError, match="put 'num_agents' into structural"):
+            check_structural(env)

@@ -55,7 +55,7 @@ class CheckedFunctions:
         if isinstance(value, types.FunctionType):
             return self.function(value)
         if isinstance(value, np.ndarray):
-            return CheckedArray.of(value, name)
+            return CheckedArray.of(value, name, data=False)
         return checked_value(value, data=False)
 
     def environment(self, env: Environment) -> Any:

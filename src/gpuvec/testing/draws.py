@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -27,14 +28,21 @@ class Draw(NamedTuple):
     number: int
     file: str
     line: int
+    instruction: int  # within its function
 
 
 def author_place() -> tuple[str, int]:
     """(file, line) of the innermost author code that is running."""
+    frame = author_frame()
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def author_frame() -> FrameType:
+    """The innermost author code that is running."""
     frame = sys._getframe(1)
     while frame.f_back is not None and in_package(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    return frame
 
 
 def in_package(file: str) -> bool:
@@ -100,7 +108,8 @@ def recorded_draws() -> Iterator[list[Draw]]:
     draws: list[Draw] = []
 
     def word(key: Key, draw: int) -> int:
-        place = author_place()
+        frame = author_frame()
+        place = frame.f_code.co_filename, frame.f_lineno
         if not isinstance(key, CheckedKey):
             raise fault_at(*place, "draws with a key of its own; draw with the key that it is given")
         if isinstance(draw, DataInt):
@@ -109,7 +118,7 @@ def recorded_draws() -> Iterator[list[Draw]]:
         if not 0 <= draw < POOL_DRAW:
             what = f"draw number {int(draw)} is not the author's to use; those from 0 to {POOL_DRAW - 1} are"
             raise fault_at(*place, what)
-        draws.append(Draw(int(draw), *place))
+        draws.append(Draw(int(draw), *place, frame.f_lasti))
         return _word(key.plain(), int(draw))
 
     with mock.patch.object(random, "word", word):

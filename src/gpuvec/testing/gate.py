@@ -20,7 +20,8 @@ from gpuvec.testing.kernels import compile_kernels, missing_compiler
 from gpuvec.testing.plain import plainly
 from gpuvec.testing.recording import record, recorded
 from gpuvec.testing.rehearsal import STEPS, rehearse, rehearse_moments
-from gpuvec.testing.runs import check_spaces, play, random_actions, same
+from gpuvec.testing.runs import Run, check_spaces, play, random_actions, same
+from gpuvec.testing.structural import check_structural
 from gpuvec.testing.time_limit import limited_calls
 from gpuvec.testing.unfinished import explain
 from gpuvec.testing.worker import Worker, WorkerError
@@ -94,9 +95,24 @@ def check_env(
         raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit!r}.")
     env = resolve(env, params)
     gate = Gate(progress)
-    with limited_calls(plainly, time_limit):
+    rows, length, limit = extent(env, num_envs, steps)
+    options = {"num_envs": rows, "steps": length, "limit": limit, "seed": seed, "time_limit": time_limit}
+    missing = missing_compiler() if kernels else "left out by kernels=False"
+    gate.add("parameters", check_structural(env))
+    with (
+        limited_calls(plainly, time_limit),
+        Worker(record, env, **options) as player,  # both compile while this process looks at the functions
+        nullcontext() if missing else Worker(compile_kernels, env) as compiler,
+    ):
         _check_functions(gate, env, seed)
-        _check_runs(gate, env, num_envs, steps, seed, kernels, time_limit)
+        try:
+            seeds = player.answer()
+        except WorkerError as error:
+            explain(env, recorded(player.folder, limit), error, rows, seed, time_limit)
+        _check_run(gate, env, recorded(player.folder, limit), seed)
+        gate.add("seeds", seeds)
+        _check_simulator(gate, env, seed)
+        gate.add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
     return gate.checks
 
 
@@ -127,27 +143,13 @@ def _check_functions(gate: Gate, env: Environment, seed: int) -> None:
         gate.add(name, found)
 
 
-def _check_runs(
-    gate: Gate, env: Environment, num_envs: int, steps: int | None, seed: int, kernels: bool, time_limit: float
-) -> None:
-    """What compiled code shows; it is compiled and run in processes beside this one."""
-    rows, length, limit = extent(env, num_envs, steps)
-    options = {"num_envs": rows, "steps": length, "limit": limit, "seed": seed, "time_limit": time_limit}
-    missing = missing_compiler() if kernels else "left out by kernels=False"
-    with Worker(record, env, **options) as player, nullcontext() if missing else Worker(compile_kernels, env) as compiler:
-        try:
-            seeds = player.answer()
-        except WorkerError as error:
-            explain(env, recorded(player.folder, limit), error, rows, seed, time_limit)
-        run = recorded(player.folder, limit)
-        assert run is not None, "the process that played has answered"
-        gate.add("spaces", check_spaces(env, run))
-        if not isinstance(env, Single):
-            gate.add("rare states", rehearse_moments(env, run, seed))
-        gate.add("plain Python", check_plain(env, run, seed))
-        gate.add("seeds", seeds)
-        _check_simulator(gate, env, seed)
-        gate.add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
+def _check_run(gate: Gate, env: Environment, run: Run | None, seed: int) -> None:
+    """What compiled play shows."""
+    assert run is not None, "the process that played has answered"
+    gate.add("spaces", check_spaces(env, run))
+    if not isinstance(env, Single):
+        gate.add("rare states", rehearse_moments(env, run, seed))
+    gate.add("plain Python", check_plain(env, run, seed))
 
 
 def _check_simulator(gate: Gate, env: Environment, seed: int) -> None:

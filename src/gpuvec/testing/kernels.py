@@ -36,24 +36,24 @@ def missing_compiler() -> str:
 
 
 def compile_kernels(env: Environment, folder: Path | None = None) -> str:
-    """Compiles the kernels of a reset and of a step of `env`; returns what was found.
+    """Compiles the kernels of a step of `env`, which also resets; returns what was found.
 
-    Both are those of NEXT_STEP: the other modes call the same functions of the author with the same types. The folder is not
-    used; a `Worker` hands it over.
+    They are those of NEXT_STEP. The other modes, and a reset, call the same functions of the author with the same types. The
+    folder is not used; a `Worker` hands it over.
 
     Raises:
         AuthoringError: code that cannot be compiled.
     """
     if env.cuda_c is not None:
         check_source(env)
-    given, dtype, made = shape(env, ENVS), signature(env).actions.dtype, 0
-    variant = Variant(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=dtype)
-    for played in (False, True):
-        with explaining(stepping(env) if played else env.reset), cuda.offline((9, 0)):
-            for kernel in kernels(env, variant, given, played):
-                kernel.binary((9, 0))
-                made += 1
-    return f"{made} kernels compiled" + (f", and {Path(env.cuda_c).name}" if env.cuda_c is not None else "")
+    variant = Variant(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=signature(env).actions.dtype)
+    made = 0
+    with explaining(stepping(env)), cuda.offline((9, 0)):
+        for kernel in kernels(env, variant, shape(env, ENVS), True):
+            kernel.binary((9, 0))
+            made += 1
+    what = "kernel of a step" if made == 1 else f"{made} kernels of a step"
+    return f"{what} compiled" + (f", and {Path(env.cuda_c).name}" if env.cuda_c is not None else "")
 
 
 def check_source(env: Environment) -> None:

@@ -15,7 +15,8 @@ import numpy as np
 from gpuvec.engine.dialect import fault, fault_at
 from gpuvec.engine.signature import OWNED
 from gpuvec.spec import Cooperative
-from gpuvec.testing.draws import Draw, recorded_draws
+from gpuvec.testing.draw_numbers import DrawNumbers, called
+from gpuvec.testing.draws import recorded_draws
 from gpuvec.testing.plain import World, plainly
 from gpuvec.testing.watching import Access, watched
 
@@ -31,12 +32,11 @@ class Ownership:
         self.world = World(env, lambda s: watched(s, self.log))
         self._writes: dict[tuple[Any, str], Access] = {}  # by function and field: a write, and a read of another agent's
         self._reads: dict[tuple[Any, str], tuple[int, Access]] = {}
-        self._drawn: dict[int, tuple[int, Any]] = {}  # by draw number: the agent and the function that drew it in this step
-        self._drawn_by: dict[tuple[bool, int], tuple[int, Any]] = {}  # the same of all resets, and of all steps
+        self._draws = DrawNumbers(self.world.env.reset)
 
     def begin_step(self) -> None:
         """Draws may have any numbers again."""
-        self._drawn.clear()
+        self._draws.begin_step()
 
     def run(self, function: Any, s: Any, arguments: Callable[[int], tuple[Any, ...]]) -> Any:
         """The state after `function(i, s, *arguments(i))` of all agents; `s` stays as it is.
@@ -53,12 +53,13 @@ class Ownership:
                 draws.clear()
                 plainly(function, i, watched(alone, self.log), *arguments(i))
                 self._check_accesses(function, i)
-                self._check_draws(function, i, draws)
+                self._draws.add(function, i, draws)
                 for name in names:
                     changed = [j for j in differing(getattr(s, name), getattr(alone, name)) if j != i]
                     if changed:
                         raise fault(function, _foreign_write(function, i, name, changed[0]))
                     getattr(after, name)[i] = getattr(alone, name)[i]
+            self._draws.check(function)
             for order in (world.agents, reversed(world.agents)):
                 together = world.copy(s)
                 shown = watched(together)
@@ -96,27 +97,6 @@ class Ownership:
             (reader, read), field = self._reads[place], place[1]
             what = f"{called(function)} reads {field}[{read.agent}] for agent {reader}, and writes {field} too"
             raise fault_at(read.file, read.line, f"{what}, in line {self._writes[place].line}; {SPLIT.format(field)}")
-
-    def _check_draws(self, function: Any, i: int, draws: list[Draw]) -> None:
-        """Whether nobody else, and nothing else, has these numbers; those of resets and of steps have different keys."""
-        own = "give each draw of an agent a number of its own in a step, normal() two"
-        numbers = [draw.number for draw in draws]
-        for draw in draws:
-            number = draw.number
-            agent, before = self._drawn.setdefault(number, (i, function))
-            if agent == i and (before is not function or numbers.count(number) > 1):
-                where = "twice" if before is function else f"after {called(before)}, which gets the same key,"
-                raise fault(function, f"agent {i} uses draw number {number} {where} and draws the same again; {own}")
-            agent, before = self._drawn_by.setdefault((function is self.world.env.reset, number), (i, function))
-            if agent != i:
-                what = f"agent {i} uses draw number {number} in {called(function)}, and agent {agent} in {called(before)}"
-                rule = "agent i may use k * i to k * i + k - 1, with one k in all phases; one agent draws what all share"
-                raise fault_at(draw.file, draw.line, f"{what}: they draw the same; {rule}, in an earlier phase")
-
-
-def called(function: Any) -> str:
-    """What `reset`, or a phase, is called in messages."""
-    return f"phase `{function.__name__}`" if function.__code__.co_argcount == 5 else f"`{function.__name__}`"
 
 
 def differing(a: Any, b: Any) -> list[int]:

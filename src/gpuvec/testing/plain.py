@@ -181,7 +181,7 @@ class World:
 def checked_parameters(p: Any) -> Any:
     """`p` with checked integers, which do not come from data, and checked tables."""
     parts = (
-        CheckedArray.of(v, f"p.{k}") if isinstance(v, np.ndarray) else checked_value(v, data=False)
+        CheckedArray.of(v, f"p.{k}", data=False) if isinstance(v, np.ndarray) else checked_value(v, data=False)
         for k, v in zip(p._fields, p, strict=True)
     )
     return type(p)(*parts)

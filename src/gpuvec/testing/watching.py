@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuvec.engine.signature import OWNED
 from gpuvec.testing.checked_values import CheckedInt, DataInt
 
 NUMBERS = (int, np.integer)
@@ -31,24 +32,26 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
 
     name: str
     log: list[Access] | None
+    integers: type[CheckedInt]
 
     @staticmethod
-    def of(array: Any, name: str, log: list[Access] | None = None) -> CheckedArray:
-        """A view of `array`, called `name` in messages."""
+    def of(array: Any, name: str, log: list[Access] | None = None, data: bool = True) -> CheckedArray:
+        """A view of `array`, called `name` in messages; `data` says whether its integers come from data."""
         view = array.view(CheckedArray)
-        view.name, view.log = name, log
+        view.name, view.log, view.integers = name, log, DataInt if data else CheckedInt
         return view  # type: ignore[no-any-return]  # what `view` makes has the type that it is given
 
     def __array_finalize__(self, obj: Any) -> None:
         """Called by NumPy for each new view or copy, which has no log."""
         self.name, self.log = getattr(obj, "name", "an array"), None
+        self.integers = getattr(obj, "integers", DataInt)
 
     def __getitem__(self, index: Any) -> Any:
         """An element, or some, as an array of NumPy would give them."""
         self._look_at(index, False)
         found = np.ndarray.__getitem__(self, index)
         if isinstance(found, np.signedinteger):
-            return DataInt(found)
+            return self.integers(found)
         return found
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -81,7 +84,7 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
 def checked_value(value: Any, data: bool = True) -> Any:
     """`value` with checked integers and arrays, also within a tuple; `data` says whether integers come from data."""
     if isinstance(value, np.ndarray):
-        return value if isinstance(value, CheckedArray) else CheckedArray.of(value, "an array")
+        return value if isinstance(value, CheckedArray) else CheckedArray.of(value, "an array", data=data)
     if isinstance(value, bool | np.bool_ | CheckedInt):
         return value
     if isinstance(value, int | np.signedinteger):
@@ -95,6 +98,7 @@ def checked_value(value: Any, data: bool = True) -> Any:
 def watched(s: Any, log: list[Access] | None = None) -> Any:
     """`s` with checked integers and arrays; these add each access to `log` if there is one, and share the memory of its own."""
     parts = (
-        CheckedArray.of(v, k, log) if isinstance(v, np.ndarray) else checked_value(v) for k, v in zip(s._fields, s, strict=True)
+        CheckedArray.of(v, k, log, data=k not in OWNED) if isinstance(v, np.ndarray) else checked_value(v)
+        for k, v in zip(s._fields, s, strict=True)
     )
     return type(s)(*parts)

@@ -1,6 +1,6 @@
 """The processes in which compiled code of a check runs: code that crashes or never returns ends its process alone.
 
-`python -m gpuvec.testing.worker FOLDER` reads the task in a folder, does it and writes its answer there.
+A task and its answer are files in a folder of both processes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import cloudpickle  # type: ignore[import-untyped]  # it has no types
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment
 
+COMMAND = "import sys; from gpuvec.testing.worker import main; main(sys.argv[1])"
 TASK, ANSWER = "task.pickle", "answer.json"
 
 
 class WorkerError(Exception):
-    """A process that ended without an answer."""
+    """A process that a signal ended before it had an answer."""
 
     def __init__(self, how: str, out_of_time: bool) -> None:
         super().__init__(how)
@@ -52,7 +53,7 @@ class Worker:
         path = os.pathsep.join(place for place in sys.path if place)  # it finds what this one finds
         with (self.folder / "errors").open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gpuvec.testing.worker", str(self.folder)],
+                [sys.executable, "-c", COMMAND, str(self.folder)],
                 env={**os.environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
@@ -73,7 +74,8 @@ class Worker:
 
         Raises:
             AuthoringError: raised by the function.
-            WorkerError: the process ended without an answer.
+            WorkerError: a signal ended the process.
+            RuntimeError: the function raised another error, which is in the message.
         """
         status, answer = self._process.wait(), self.folder / ANSWER
         if status == 0 and answer.exists():
@@ -81,9 +83,10 @@ class Worker:
             if found["fault"]:
                 raise AuthoringError(found["text"])
             return str(found["text"])
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         errors = (self.folder / "errors").read_text(errors="replace").strip()
-        raise WorkerError(f"{how}\n{errors}".strip(), status == -signal.SIGXCPU)
+        if status >= 0:
+            raise RuntimeError(f"a process of the check ended with status {status}\n{errors}")
+        raise WorkerError(f"signal {signal.Signals(-status).name}\n{errors}".strip(), status == -signal.SIGXCPU)
 
 
 def _pickled(task: Any, env: Environment) -> bytes:
@@ -122,7 +125,3 @@ def main(folder: str) -> None:
     except AuthoringError as error:
         fault, text = True, str(error)
     (Path(folder) / ANSWER).write_text(json.dumps({"fault": fault, "text": text}))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
