@@ -136,7 +136,7 @@ WRONG = {
     "key of its own": Wrong(
         RESET,
         "from gpuvec import Key\n\n\ndef reset(i, s, own, p):\n    key = Key(1, 2, 3, 4, 5)",
-        "all rows begin alike although it draws numbers; draw with the key that it is given",
+        "draws with a key of its own; draw with the key that it is given",
         None,
     ),
     "float64": Wrong(
@@ -199,24 +199,37 @@ def test_wrong_environments(case, written):
 
 @pytest.mark.parametrize("game", [tag_grid_world, tag_continuous])
 def test_bundled_games_keep_the_rules(game):
-    assert "no agent draws one twice" in rehearse(game.ENV, steps=3, seed=0)["draws"]
+    assert "no two draws of a step have the same" in rehearse(game.ENV, steps=3, seed=0)["draws"]
 
 
 class TestAGoodEnvironment:
     def test_it_passes(self, written):
         checks = {check.name: check for check in check_env(f"{written()}:ENV", num_envs=9, steps=24)}
-        found = ["types", "reset", "ownership", "order", "draws", "spaces", "plain Python", "seeds", "simulator", "sm_90"]
+        found = [
+            "parameters",
+            "types",
+            "reset",
+            "ownership",
+            "order",
+            "draws",
+            "spaces",
+            "rare states",
+            "plain Python",
+            "seeds",
+            "simulator",
+            "sm_90",
+        ]
         assert list(checks) == found
-        assert all(checks[name].ran for name in found[:8])
-        assert checks["ownership"].detail == "in 72 steps of random play agents write their own elements alone"
-        assert checks["draws"].detail == "reset draws 10 numbers; no agent draws one twice in a step"
-        assert "4 kernels compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
+        assert all(checks[name].ran for name in found[:10])
+        assert checks["ownership"].detail == "in 12 steps of random play agents write their own elements alone"
+        assert checks["draws"].detail == "reset draws 10 numbers; no two draws of a step have the same"
+        assert "kernel of a step compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
 
     def test_more_agents(self, written):
         """Parts of a larger game are looked at: all functions, and observations of some agents."""
         env = importlib.import_module(written()).ENV
         larger = dataclasses.replace(env, params=env.params._replace(runners=30, slots=4))
-        assert "no agent draws one twice" in rehearse(larger, steps=2, seed=1)["draws"]
+        assert "no two draws of a step have the same" in rehearse(larger, steps=2, seed=1)["draws"]
         run = play(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
         assert "resets and steps agree to 1e-05, but for 0" in check_plain(larger, run, 0)
 

@@ -174,7 +174,7 @@ class TestTheCommand:
         assert main(asked) == 1
         printed, _, script = capfd.readouterr().out.partition("To see it again:\n")
         place = "NextStep, in step 3: environment 0, terminated is True on cpu and False on twin"
-        assert printed.splitlines()[-1] == f"twin      RED  {place}"
+        assert printed.splitlines()[-1] == f"twin         RED  {place}"
         command = [sys.executable, "-c", textwrap.dedent(script)]
         monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
         again = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -194,7 +194,7 @@ class TestTheCommand:
         monkeypatch.setattr(process, "compared", lambda job: pytest.fail("nothing to compare"))
         name = module(source, old, new)
         assert main(["check", f"{name}:tests/{name}-v0"]) == 1
-        assert re.match(rf"rules     RED  .*{message}", capsys.readouterr().out)
+        assert re.search(rf"rules        RED  .*{message}", capsys.readouterr().out)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

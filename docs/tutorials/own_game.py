@@ -239,7 +239,7 @@ else:
 # And the game as we wrote it. Without `kernels=False` it would also be compiled for a GPU, which takes the longest:
 
 # %%
-for check in check_env(ENV, num_envs=9, steps=32, kernels=False):
+for check in check_env(ENV, kernels=False):
     print(f"{'ok  ' if check.ran else 'left'}  {check.name:12}  {check.detail}")
 
 # %% [markdown]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from gpuvec.spec import Single
 
 if TYPE_CHECKING:
     from gpuvec.testing.consistency import Job, Report
+    from gpuvec.testing.gate import Check
 
 WITHOUT_LIMIT = 1000  # steps of an episode in an environment that has no limit
 
@@ -26,6 +28,7 @@ def check(
     episodes: int = 3,
     max_episode_steps: int | None = None,
     seed: int = 0,
+    time_limit: float = 20.0,
     params: dict[str, bool | int | float] | None = None,
 ) -> int:
     """Whether an environment keeps the rules of device code, and does the same on every backend.
@@ -43,6 +46,7 @@ def check(
         episodes: of each environment, in each mode.
         max_episode_steps: the limit of an episode; by default the environment's own, in the simulator 3.
         seed: of the environments and of the actions.
+        time_limit: CPU seconds that one call of a function of the environment may take before it counts as an endless loop.
         params: of the environment, other than its defaults: --params gravity 3.7.
     """
     from gpuvec.testing.backends import chosen
@@ -53,6 +57,8 @@ def check(
     given: dict[str, Any] = params or {}
     try:
         positive(num_envs=num_envs, episodes=episodes, max_episode_steps=max_episode_steps)
+        if not time_limit > 0:
+            raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit}.")
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}.")
         spec = specified(env)
@@ -62,13 +68,13 @@ def check(
         print(f"gpuvec check: {error}", file=sys.stderr)
         return 2
     try:
-        checks = check_env(spec.id, seed=seed, **given)
+        print(f"rules        compiling and playing {spec.id} ...", flush=True)
+        check_env(spec.id, seed=seed, time_limit=time_limit, progress=lambda one: print(line(one), flush=True), **given)
     except AuthoringError as error:
-        print(f"rules     RED  {error}")
+        print(f"rules        RED  {error}")
         return 1
-    print(f"rules     ok   {', '.join(one.name for one in checks if one.ran)}", flush=True)
     for name, why in left_out.items():
-        print(f"{name:<9} left out: {why}", flush=True)
+        print(f"{name:<12} left out: {why}", flush=True)
     agents = 1 if isinstance(declared, Single) else declared.agents(declared.params)
     module, colon, _ = env.rpartition(":")
     red = 0
@@ -84,10 +90,16 @@ def check(
             seed=seed,
             params=given,
         )
-        report = compared(job)
+        print(f"{backend.name:<12} playing {job.num_envs} environments in {len(job.modes)} autoreset modes ...", flush=True)
+        report = compared(job, os.cpu_count() or 1 if backend.simulated else 1)
         red = red or int(bool(report.difference))
-        print(f"{backend.name:<9} {told(job, report)}", flush=True)
+        print(f"{backend.name:<12} {told(job, report)}", flush=True)
     return red
+
+
+def line(check: Check) -> str:
+    """A line on a rule that was checked, or could not be."""
+    return f"{check.name:<12} {'ok  ' if check.ran else 'not run:'} {check.detail}"
 
 
 def positive(**numbers: int | None) -> None:

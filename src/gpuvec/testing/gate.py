@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -13,10 +15,20 @@ from gpuvec.registration import load_env
 from gpuvec.spec import Environment, Single
 from gpuvec.testing import cooperative, single
 from gpuvec.testing.comparison import check_plain
-from gpuvec.testing.kernels import check_kernels
-from gpuvec.testing.rehearsal import rehearse
-from gpuvec.testing.runs import check_spaces, play, random_actions, same
+from gpuvec.testing.extent import extent
+from gpuvec.testing.kernels import compile_kernels, missing_compiler
+from gpuvec.testing.plain import plainly
+from gpuvec.testing.recording import record, recorded
+from gpuvec.testing.rehearsal import STEPS, rehearse, rehearse_moments
+from gpuvec.testing.runs import Run, check_spaces, play, random_actions, same
+from gpuvec.testing.structural import check_structural
+from gpuvec.testing.time_limit import limited_calls
+from gpuvec.testing.unfinished import explain
+from gpuvec.testing.worker import Worker, WorkerError
 from gpuvec.vector.parameters import apply
+
+TIME_LIMIT = 20.0  # CPU seconds; a call takes milliseconds
+SIMULATED_ENVS, SIMULATED_STEPS = 5, 12  # a simulated thread is a thread of Python
 
 
 class Check(NamedTuple):
@@ -27,20 +39,46 @@ class Check(NamedTuple):
     detail: str  # what was found, or what it takes to run this check
 
 
+class Gate:
+    """The checks of one environment that are done, each of which is reported when it is."""
+
+    def __init__(self, progress: Callable[[Check], None] | None) -> None:
+        self.checks: list[Check] = []
+        self._progress = progress
+
+    def add(self, name: str, detail: str, ran: bool = True) -> None:
+        """Notes a check that found no fault, or that could not run."""
+        self.checks.append(Check(name, ran, detail))
+        if self._progress is not None:
+            self._progress(self.checks[-1])
+
+
 def check_env(
-    env: Environment | str, num_envs: int = 33, steps: int = 64, seed: int = 0, *, kernels: bool = True, **params: Any
+    env: Environment | str,
+    num_envs: int = 33,
+    steps: int | None = None,
+    seed: int = 0,
+    *,
+    kernels: bool = True,
+    time_limit: float = TIME_LIMIT,
+    progress: Callable[[Check], None] | None = None,
+    **params: Any,
 ) -> list[Check]:
     """Checks an environment: its types, draws, spaces and seeds, and that it does the same wherever it runs.
 
-    Of a `Cooperative` it also checks that agents write their own elements alone, that no order of agents matters, and that
-    `reset` leaves nothing of the last episode.
+    Compiled play goes to the end of episodes and beyond. Moments of it, those with rare states first, are played again as
+    plain Python, in which every index, integer divisor, shift and draw is checked. Of a `Cooperative` it also checks that
+    agents write their own elements alone, that no order of agents matters, and that `reset` leaves nothing of the last episode.
 
     Args:
         env: the environment, its place as "module:NAME", or its id.
-        num_envs: E, the rows that are played with random actions.
-        steps: T, the steps that are played; episodes are truncated so that each row is reset several times.
+        num_envs: E, the rows that are played with random actions; of games that are too large for it fewer are.
+        steps: T, the steps that are played; by default as many as an episode has and a quarter more. With fewer, episodes are
+            truncated so that each row is reset several times.
         seed: of the rows and of the actions.
-        kernels: whether to compile them for a GPU, where that can be done; of all checks it takes the longest.
+        kernels: whether to compile them for a GPU, where that can be done.
+        time_limit: CPU seconds that one call of a function, or one compiled step of all rows, may take.
+        progress: called with each check that is done.
         params: parameters of the environment, other than its defaults.
 
     Returns:
@@ -48,13 +86,34 @@ def check_env(
 
     Raises:
         AuthoringError: the first fault, with its place and the remedy.
-        ValueError: `num_envs` or `steps` below 1.
+        ValueError: `num_envs` or `steps` below 1, or `time_limit` not above 0.
     """
     for name, value in {"num_envs": num_envs, "steps": steps}.items():
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value!r}.")
+    if not time_limit > 0:
+        raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit!r}.")
     env = resolve(env, params)
-    return _check_functions(env, steps, seed) + _check_runs(env, num_envs, steps, seed, kernels)
+    gate = Gate(progress)
+    rows, length, limit = extent(env, num_envs, steps)
+    options = {"num_envs": rows, "steps": length, "limit": limit, "seed": seed, "time_limit": time_limit}
+    missing = missing_compiler() if kernels else "left out by kernels=False"
+    gate.add("parameters", check_structural(env))
+    with (
+        limited_calls(plainly, time_limit),
+        Worker(record, env, **options) as player,  # both compile while this process looks at the functions
+        nullcontext() if missing else Worker(compile_kernels, env) as compiler,
+    ):
+        _check_functions(gate, env, seed)
+        try:
+            seeds = player.answer()
+        except WorkerError as error:
+            explain(env, recorded(player.folder, limit), error, rows, seed, time_limit)
+        _check_run(gate, env, recorded(player.folder, limit), seed)
+        gate.add("seeds", seeds)
+        _check_simulator(gate, env, seed)
+        gate.add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
+    return gate.checks
 
 
 def resolve(env: Environment | str, params: dict[str, Any]) -> Environment:
@@ -73,24 +132,32 @@ def resolve(env: Environment | str, params: dict[str, Any]) -> Environment:
     return apply(load_env(env), params, (), 1)[0]
 
 
-def _check_functions(env: Environment, steps: int, seed: int) -> list[Check]:
+def _check_functions(gate: Gate, env: Environment, seed: int) -> None:
     """What the author's functions show by themselves."""
     if isinstance(env, Single):
-        return [Check("types", True, single.check_types(env)), Check("draws", True, single.check_draws(env))]
-    types = Check("types", True, cooperative.check_types(env))
-    return [types, *(Check(name, True, found) for name, found in rehearse(env, steps, seed).items())]
+        gate.add("types", single.check_types(env))
+        gate.add("draws", single.check_draws(env))
+        return
+    gate.add("types", cooperative.check_types(env))
+    for name, found in rehearse(env, STEPS, seed).items():
+        gate.add(name, found)
 
 
-def _check_runs(env: Environment, num_envs: int, steps: int, seed: int, kernels: bool) -> list[Check]:
-    """What compiled runs show."""
-    actions = random_actions(env, steps, 2 * num_envs, seed)
-    run, again = play(env, num_envs, actions, (seed, seed))
-    checks = [Check("spaces", True, check_spaces(env, run)), Check("plain Python", True, check_plain(env, run, seed))]
-    same(env, run, again, f"two runs with seed {seed}")
-    same(env, run, play(env, 2 * num_envs, actions, (seed,))[0], f"runs of {num_envs} and of {2 * num_envs} environments")
-    checks.append(Check("seeds", True, "a seed repeats its run, and no row depends on how many there are"))
-    if cuda.SIMULATED:
-        same(env, run, play(env, num_envs, actions, (seed,), "simulator")[0], "the CPU and the CUDA simulator")
-    todo = "set NUMBA_ENABLE_CUDASIM=1 before Python starts, in a process of its own"
-    checks.append(Check("simulator", cuda.SIMULATED, "equals the CPU bit for bit" if cuda.SIMULATED else todo))
-    return [*checks, Check("sm_90", *(check_kernels(env) if kernels else (False, "left out by kernels=False")))]
+def _check_run(gate: Gate, env: Environment, run: Run | None, seed: int) -> None:
+    """What compiled play shows."""
+    assert run is not None, "the process that played has answered"
+    gate.add("spaces", check_spaces(env, run))
+    if not isinstance(env, Single):
+        gate.add("rare states", rehearse_moments(env, run, seed))
+    gate.add("plain Python", check_plain(env, run, seed))
+
+
+def _check_simulator(gate: Gate, env: Environment, seed: int) -> None:
+    """Few rows and steps in Numba's CUDA simulator, where this process has it."""
+    if not cuda.SIMULATED:
+        gate.add("simulator", "set NUMBA_ENABLE_CUDASIM=1 before Python starts, in a process of its own", ran=False)
+        return
+    actions = random_actions(env, SIMULATED_STEPS, SIMULATED_ENVS, seed)
+    run, other = (play(env, SIMULATED_ENVS, actions, (seed,), device)[0] for device in ("cpu", "simulator"))
+    same(env, run, other, "the CPU and the CUDA simulator")
+    gate.add("simulator", "equals the CPU bit for bit")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from itertools import product
 from pathlib import Path
 
 from gymnasium.vector import AutoresetMode
@@ -23,30 +22,38 @@ from gpuvec.testing.runs import stepping
 ENVS = 2048  # a batch, for which kernels are laid out
 
 
-def check_kernels(env: Environment) -> tuple[bool, str]:
-    """Compiles the kernels of `env`; (whether that could be done here, what was found or is missing).
-
-    Raises:
-        AuthoringError: code that cannot be compiled.
-    """
+def missing_compiler() -> str:
+    """Why kernels cannot be compiled here; "" if they can."""
     if cuda.SIMULATED:
-        return False, "the simulator compiles no kernels"
+        return "the simulator compiles no kernels"
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
         for library in ("nvvm", "nvJitLink"):
             pathfinder.load_nvidia_dynamic_lib(library)
     except (ImportError, RuntimeError) as error:
-        return False, f"needs gpuvec[compile]: {str(error).splitlines()[0]}"
+        return f"needs gpuvec[compile]: {str(error).splitlines()[0]}"
+    return ""
+
+
+def compile_kernels(env: Environment, folder: Path | None = None) -> str:
+    """Compiles the kernels of a step of `env`, which also resets; returns what was found.
+
+    They are those of NEXT_STEP. The other modes, and a reset, call the same functions of the author with the same types. The
+    folder is not used; a `Worker` hands it over.
+
+    Raises:
+        AuthoringError: code that cannot be compiled.
+    """
     if env.cuda_c is not None:
         check_source(env)
-    given, dtype, made = shape(env, ENVS), signature(env).actions.dtype, 0
-    for mode, played in product((AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP), (False, True)):
-        variant = Variant(mode, env.max_episode_steps, action_dtype=dtype)
-        with explaining(stepping(env) if played else env.reset), cuda.offline((9, 0)):
-            for kernel in kernels(env, variant, given, played):
-                kernel.binary((9, 0))
-                made += 1
-    return True, f"{made} kernels compiled" + (f", and {Path(env.cuda_c).name}" if env.cuda_c is not None else "")
+    variant = Variant(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=signature(env).actions.dtype)
+    made = 0
+    with explaining(stepping(env)), cuda.offline((9, 0)):
+        for kernel in kernels(env, variant, shape(env, ENVS), True):
+            kernel.binary((9, 0))
+            made += 1
+    what = "kernel of a step" if made == 1 else f"{made} kernels of a step"
+    return f"{what} compiled" + (f", and {Path(env.cuda_c).name}" if env.cuda_c is not None else "")
 
 
 def check_source(env: Environment) -> None:

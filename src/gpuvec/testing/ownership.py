@@ -1,8 +1,8 @@
 """The rule of phases: agents write their own elements alone, and read nobody else's of a field that the phase writes.
 
 It is looked at in two ways. Every access is logged, so a line that breaks the rule is found when it first runs, whatever
-the values. And each agent runs alone against a snapshot, then all in several orders, which must give the same bits: that
-also finds what no log sees, `s.x.sum()` for example.
+the values. And each agent runs alone against a snapshot, then all in order and in reverse, which must give the same bits:
+that also finds what no log sees, `s.x.sum()` for example. Of two agents one comes first in one order, the other in the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy as np
 from gpuvec.engine.dialect import fault, fault_at
 from gpuvec.engine.signature import OWNED
 from gpuvec.spec import Cooperative
-from gpuvec.testing.plain import World, hearing, plainly
+from gpuvec.testing.draw_numbers import DrawNumbers, called
+from gpuvec.testing.draws import recorded_draws
+from gpuvec.testing.plain import World, plainly
 from gpuvec.testing.watching import Access, watched
 
 SPLIT = "split it into two phases, or read a copy of {} that an earlier phase made"
@@ -24,18 +26,17 @@ SPLIT = "split it into two phases, or read a copy of {} that an earlier phase ma
 class Ownership:
     """A world whose phases are run in every way that must not matter."""
 
-    def __init__(self, env: Cooperative, seed: int) -> None:
+    def __init__(self, env: Cooperative) -> None:
         self.log: list[Access] = []
         self.accesses = 0  # so far
         self.world = World(env, lambda s: watched(s, self.log))
-        self._random = np.random.default_rng(seed)
         self._writes: dict[tuple[Any, str], Access] = {}  # by function and field: a write, and a read of another agent's
         self._reads: dict[tuple[Any, str], tuple[int, Access]] = {}
-        self._drawn: dict[tuple[int, int], Any] = {}  # by agent and draw number: the function that drew it in this step
+        self._draws = DrawNumbers(self.world.env.reset)
 
     def begin_step(self) -> None:
         """Draws may have any numbers again."""
-        self._drawn.clear()
+        self._draws.begin_step()
 
     def run(self, function: Any, s: Any, arguments: Callable[[int], tuple[Any, ...]]) -> Any:
         """The state after `function(i, s, *arguments(i))` of all agents; `s` stays as it is.
@@ -45,23 +46,25 @@ class Ownership:
         """
         world, after = self.world, self.world.copy(s)
         names = world.crowd.arrays
-        with hearing() as numbers:
+        with recorded_draws() as draws:
             for i in world.agents:
                 alone = world.copy(s)
                 self.forget()
-                numbers.clear()
+                draws.clear()
                 plainly(function, i, watched(alone, self.log), *arguments(i))
                 self._check_accesses(function, i)
-                self._check_draws(function, i, numbers)
+                self._draws.add(function, i, draws)
                 for name in names:
                     changed = [j for j in differing(getattr(s, name), getattr(alone, name)) if j != i]
                     if changed:
                         raise fault(function, _foreign_write(function, i, name, changed[0]))
                     getattr(after, name)[i] = getattr(alone, name)[i]
-            for order in (world.agents, reversed(world.agents), self._random.permutation(len(world.agents)).tolist()):
+            self._draws.check(function)
+            for order in (world.agents, reversed(world.agents)):
                 together = world.copy(s)
+                shown = watched(together)
                 for i in order:
-                    plainly(function, i, together, *arguments(i))
+                    plainly(function, i, shown, *arguments(i))
                 for name in names:
                     for j in differing(getattr(after, name), getattr(together, name)):
                         a, b = getattr(after, name)[j], getattr(together, name)[j]
@@ -94,19 +97,6 @@ class Ownership:
             (reader, read), field = self._reads[place], place[1]
             what = f"{called(function)} reads {field}[{read.agent}] for agent {reader}, and writes {field} too"
             raise fault_at(read.file, read.line, f"{what}, in line {self._writes[place].line}; {SPLIT.format(field)}")
-
-    def _check_draws(self, function: Any, i: int, numbers: list[int]) -> None:
-        for number in numbers:
-            before = self._drawn.setdefault((i, number), function)
-            if before is not function or numbers.count(number) > 1:
-                where = "twice" if before is function else f"after {called(before)}, which gets the same key,"
-                what = f"agent {i} uses draw number {number} {where} and draws the same again"
-                raise fault(function, f"{what}; give each draw of an agent a number of its own in a step, normal() two")
-
-
-def called(function: Any) -> str:
-    """What `reset`, or a phase, is called in messages."""
-    return f"phase `{function.__name__}`" if function.__code__.co_argcount == 5 else f"`{function.__name__}`"
 
 
 def differing(a: Any, b: Any) -> list[int]:

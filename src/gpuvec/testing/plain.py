@@ -5,57 +5,67 @@ A `Cooperative` is played one env at a time. Time limits and automatic resets ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 
-from gpuvec import random
-from gpuvec.engine.dialect import fault
+from gpuvec.engine.dialect import fault_at
 from gpuvec.engine.parameters import known
 from gpuvec.engine.signature import Crowd, signature
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 from gpuvec.spec import Cooperative, Nearest, Reduction, Time
-
-_word = lru_cache(maxsize=4096)(random.word)  # a phase is run several times, and plain Philox takes a fifth of a millisecond
+from gpuvec.testing.checked_functions import CheckedFunctions
+from gpuvec.testing.checked_values import CheckedInt, DataInt
+from gpuvec.testing.draws import in_package
+from gpuvec.testing.time_limit import OutOfTime
+from gpuvec.testing.watching import CheckedArray, checked_value, watched
 
 
 class NotPlainError(AuthoringError):
     """A function that does not run as plain Python."""
 
 
+class _IntegerDivision:
+    """Where NumPy reports divisions by zero: those of integers are errors, those of floats follow IEEE."""
+
+    def write(self, message: str) -> None:
+        """Called with NumPy's message."""
+        if "floor_divide" in message or "remainder" in message:
+            raise ZeroDivisionError("integer division or modulo by zero")
+
+
+_ERRORS = {"over": "ignore", "under": "ignore", "invalid": "ignore", "divide": "log", "call": _IntegerDivision()}
+
+
 def plainly(function: Callable[..., Any], *arguments: Any) -> Any:
     """What `function` returns, called as it stands.
 
     Raises:
-        NotPlainError: it raised something, with the line.
+        NotPlainError: it raised something, or does not return within the limit of `limited_calls`, with the line.
     """
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(**_ERRORS):  # type: ignore[arg-type]  # a dictionary with values of several types
             return function(*arguments)
     except AuthoringError:
         raise
+    except OutOfTime as error:
+        raise NotPlainError(*_fault_in(function, error, error.what(function.__name__)).args) from None
     except Exception as error:
-        frame = error.__traceback__.tb_next if error.__traceback__ else None
         what = f"does not run as plain Python, {type(error).__name__}: {error}; it must, in any state that it can reach"
-        raise NotPlainError(*fault(function, what, frame.tb_lineno if frame else None).args) from error
+        raise NotPlainError(*_fault_in(function, error, what).args) from error
 
 
-@contextmanager
-def hearing() -> Iterator[list[int]]:
-    """A list to which plain Python adds the number of every draw."""
-    numbers: list[int] = []
-
-    def heard(key: Key, draw: int) -> int:
-        numbers.append(int(draw))
-        return _word(key, draw)
-
-    with mock.patch.object(random, "word", heard):
-        yield numbers
+def _fault_in(function: Callable[..., Any], error: BaseException, what: str) -> AuthoringError:
+    """`what` is wrong in the innermost line of an author that `error` passed through."""
+    code = function.__code__
+    place, trace = (code.co_filename, code.co_firstlineno), error.__traceback__
+    while trace is not None:
+        if not in_package(trace.tb_frame.f_code.co_filename):
+            place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
+    return fault_at(*place, what)
 
 
 class Played(NamedTuple):
@@ -71,14 +81,17 @@ class Played(NamedTuple):
 class World:
     """One env of a `Cooperative`.
 
-    Functions get `shown(s)` in place of the state, if that is given: a view of it that watches them.
+    Functions run as `CheckedFunctions` makes them. They get `shown(s)` in place of the state, a view of it that checks and
+    may watch them.
     """
 
-    def __init__(self, env: Cooperative, shown: Callable[[Any], Any] = lambda s: s) -> None:
-        crowd = signature(env)
+    def __init__(self, env: Cooperative, shown: Callable[[Any], Any] = watched) -> None:
+        self.env = CheckedFunctions().environment(env)
+        crowd = signature(self.env)
         assert isinstance(crowd, Crowd), "a Cooperative has a crowd"
-        self.env, self.crowd, self.p, self.shown = env, crowd, known(env), shown
-        self.agents = range(crowd.agents[0])
+        self.crowd, self.shown = crowd, shown
+        self.p = checked_parameters(known(env))
+        self.agents = tuple(map(CheckedInt, range(crowd.agents[0])))
 
     def state(self, values: Mapping[str, Any] | None = None) -> Any:
         """The state with these values and zeros elsewhere; `member` follows from `role`, by default contiguous."""
@@ -99,7 +112,8 @@ class World:
 
     def each(self, function: Callable[..., Any] | None, s: Any, *rest: Any) -> list[Any]:
         """What the function says of each agent; without one, that it holds."""
-        return [function is None or plainly(function, i, self.shown(s), *rest) for i in self.agents]
+        shown = self.shown(s)
+        return [function is None or plainly(function, i, shown, *rest) for i in self.agents]
 
     def reset(self, key: Key, s: Any) -> Any:
         """The first state of an episode after `s`, from which it takes the roles."""
@@ -111,8 +125,9 @@ class World:
         """The state after a phase of all agents, which changes the arrays of `s`."""
         if isinstance(phase, Reduction):
             return self._reduced(phase, s)
+        shown = self.shown(s)
         for i in self.agents:
-            plainly(phase, i, self.shown(s), actions[i], key, self.p)
+            plainly(phase, i, shown, checked_value(actions[i]), key, self.p)
         return s
 
     def step(self, s: Any, actions: Sequence[Any], key: Key, t: Time) -> Played:
@@ -125,6 +140,7 @@ class World:
 
     def judged(self, s: Any, mask: Any, t: Time) -> Played:
         """What a step to `s` gives, of agents that were present as `mask` says."""
+        t = checked_time(t)
         left = mask & ~np.array(self.each(self.env.present, s, self.p), np.bool_)
         reward = np.array(self.each(self.env.reward, s, t, self.p), np.float32)
         return Played(s, reward, np.array(self.each(self.env.terminated, s, self.p), np.bool_), mask, left)
@@ -135,7 +151,7 @@ class World:
         if isinstance(look, Reduction):
             return self._reduced(look, s)
         for i in (self.agents if agents is None else agents) if isinstance(look, Nearest) else ():
-            getattr(s, look.field)[i] = self._nearest(look, i, self.shown(s))
+            getattr(s, look.field)[i] = self._nearest(look, CheckedInt(i), self.shown(s))
         return s
 
     def _reduced(self, reduction: Reduction, s: Any) -> Any:
@@ -153,12 +169,27 @@ class World:
     def rows(self, s: Any, t: Time, agents: Sequence[int] | None = None) -> Any:
         """(A, D) float32 observations of a state after `look`, or those of these agents alone."""
         observe, see, slots, _ = self.crowd.perception
-        shown, rows = self.shown(s), []
-        for i in self.agents if agents is None else agents:
-            seen = [plainly(see, i, slot, shown, t, self.p) for slot in range(slots)] if see is not None else []
+        shown, rows, t = self.shown(s), [], checked_time(t)
+        places = tuple(map(CheckedInt, range(slots)))
+        for i in self.agents if agents is None else map(CheckedInt, agents):
+            seen = [plainly(see, i, slot, shown, t, self.p) for slot in places] if see is not None else []
             own = plainly(observe, i, shown, t, self.p)
             rows.append([x for feature in zip(*seen, strict=True) for x in feature] + list(own))
         return np.array(rows, np.float32)
+
+
+def checked_parameters(p: Any) -> Any:
+    """`p` with checked integers, which do not come from data, and checked tables."""
+    parts = (
+        CheckedArray.of(v, f"p.{k}", data=False) if isinstance(v, np.ndarray) else checked_value(v, data=False)
+        for k, v in zip(p._fields, p, strict=True)
+    )
+    return type(p)(*parts)
+
+
+def checked_time(t: Time) -> Time:
+    """`t` with checked integers."""
+    return Time(DataInt(t.step), CheckedInt(t.limit))
 
 
 def reduce(kind: str, values: Sequence[Any]) -> Any:

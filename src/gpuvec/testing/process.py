@@ -11,17 +11,35 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpuvec.errors import GpuvecError
 from gpuvec.testing.consistency import Job, Report, compare
 
 
-def compared(job: Job) -> Report:
-    """`compare(job)`, in another process.
+def compared(job: Job, processes: int = 1) -> Report:
+    """`compare(job)`, in other processes: in so many at the same time, each of which plays some of the modes.
 
     A process that ends without a report, or an environment that the backend cannot play, is a report's `difference`.
     """
+    parts = [job._replace(modes=(mode,)) for mode in job.modes] if processes > 1 else [job]
+    with ThreadPoolExecutor(processes) as waiting:
+        return united(waiting.map(_compared, parts))
+
+
+def united(reports: Iterable[Report]) -> Report:
+    """One report of several: their sums, and the first difference."""
+    total = Report()
+    for one in reports:
+        sums = (total.results + one.results, total.identical and one.identical, total.on_threshold + one.on_threshold)
+        first = total if total.difference else one
+        total = Report(*sums, first.difference, first.script)
+    return total
+
+
+def _compared(job: Job) -> Report:
     path = os.pathsep.join(place for place in sys.path if place)  # it finds what this one finds
     with tempfile.TemporaryDirectory() as folder:
         asked, report = Path(folder, "job.json"), Path(folder, "report.json")

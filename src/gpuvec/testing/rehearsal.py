@@ -1,4 +1,4 @@
-"""Random play of a `Cooperative` in plain Python, in which every call is watched."""
+"""Resets and steps of a `Cooperative` in plain Python, in which every call is watched."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from gpuvec.engine.dialect import fault, fault_at
 from gpuvec.engine.signature import OWNED
 from gpuvec.random import Key
 from gpuvec.spec import Cooperative, Reduction, Time
+from gpuvec.testing.draws import CheckedKey, recorded_draws
+from gpuvec.testing.moments import Moments
 from gpuvec.testing.ownership import Ownership, differing
-from gpuvec.testing.plain import NotPlainError, World, hearing, plainly
-from gpuvec.testing.runs import action_of, check_observations, check_reward, limit, random_actions
+from gpuvec.testing.plain import NotPlainError, World, checked_time, plainly
+from gpuvec.testing.runs import Run, action_of, check_observations, check_reward, limit, random_actions
+from gpuvec.testing.watching import checked_value
 
 ROWS = 3  # envs that are played
+STEPS = 4  # of each, before anything is compiled for play
 OBSERVERS = 16  # agents whose observations are looked at in a step
-ACCESSES = 700_000  # after which it is enough: some ten seconds
+MOMENTS = 150  # of a compiled run
+ACCESSES = 200_000  # after which it is enough: some seconds
 LEFT = {"f": np.nan, "i": np.iinfo(np.int32).max, "b": True}  # by kind of dtype: what stands in for a last episode
 
 
@@ -28,7 +33,7 @@ def rehearse(env: Cooperative, steps: int, seed: int) -> dict[str, str]:
         AuthoringError: a fault in any function, with its line, and the agent and field that show it.
     """
     drawn = _check_starts(env)
-    rehearsal = Rehearsal(env, steps, seed)
+    rehearsal = Rehearsal(env, limit(steps), seed)
     actions = random_actions(env, steps, ROWS, seed)
     for row in range(ROWS):
         rehearsal.begin(row)
@@ -36,34 +41,50 @@ def rehearse(env: Cooperative, steps: int, seed: int) -> dict[str, str]:
     for t in range(steps):
         for row in range(ROWS):
             if rehearsal.rules.accesses < ACCESSES or played < ROWS:
-                rehearsal.step(row, [action_of(action) for action in actions[t, row]])
+                rehearsal.step(row, actions[t, row])
                 played += 1
     return {
         "reset": "every element is written, and nothing of the last episode read",
         "ownership": f"in {played:,} steps of random play agents write their own elements alone",
-        "order": "alone, in order, in reverse and shuffled, agents leave the same bits",
-        "draws": f"reset draws {drawn} numbers; no agent draws one twice in a step",
+        "order": "alone, in order and in reverse agents leave the same bits",
+        "draws": f"reset draws {drawn} numbers; no two draws of a step have the same",
     }
+
+
+def rehearse_moments(env: Cooperative, run: Run, seed: int) -> str:
+    """Watches steps from states of a compiled run, those with rare states first; returns what was found.
+
+    Raises:
+        AuthoringError: a fault in any function, with its line, and the agent and field that show it.
+    """
+    moments, played = Moments(run, seed), 0
+    rehearsal = Rehearsal(env, moments.at(0, 0).limit, seed)
+    for t, row in moments.chosen(2 * MOMENTS):
+        moment = moments.at(t, row)
+        if moment.key.step > 0 and played < MOMENTS and (rehearsal.rules.accesses < ACCESSES or played < ROWS):
+            rehearsal.step_from(moment.before, moment.action, moment.key)
+            played += 1
+    return f"in {played:,} steps from all of {len(run.reward):,} agents write their own elements alone"
 
 
 def _check_starts(env: Cooperative) -> int:
     """Raises if all rows begin alike although `reset` draws numbers, of which it returns the number."""
     world = World(env)
-    with hearing() as numbers:
-        starts = [world.reset(Key(0, 0, row, 0, 0), world.state()) for row in range(8)]
-    if numbers and not any(differing(getattr(s, k), getattr(starts[0], k)) for s in starts for k in world.crowd.arrays):
+    with recorded_draws() as draws:
+        starts = [world.reset(CheckedKey(0, 0, row, 0, 0), world.state()) for row in range(8)]
+    if draws and not any(differing(getattr(s, k), getattr(starts[0], k)) for s in starts for k in world.crowd.arrays):
         raise fault(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
-    return len(numbers) // len(starts)
+    return len(draws) // len(starts)
 
 
 class Rehearsal:
     """Envs that are played, each with its state, its time and the number of its episode."""
 
-    def __init__(self, env: Cooperative, steps: int, seed: int) -> None:
-        self.env, self.seed = env, seed
-        self.rules = Ownership(env, seed)
+    def __init__(self, env: Cooperative, limit: int, seed: int) -> None:
+        self.seed, self._limit = seed, limit
+        self.rules = Ownership(env)
         self._world = self.rules.world
-        self._limit = limit(steps)
+        self.env = self._world.env
         self._random = np.random.default_rng(seed)
         self._states: dict[int, Any] = {}
         self._episodes = [0] * ROWS
@@ -76,21 +97,20 @@ class Rehearsal:
             before = world.state()
             if row > 0 and world.crowd.roles:
                 before = world.state({"role": self._random.permutation(before.role)})
-        self._states[row] = self._reset(row, before)
-        self._observe(row)
+        self._states[row] = self._observed(self._reset(self._key(row), before), self._times[row])
 
-    def _key(self, row: int) -> Key:
-        return Key(self.seed & 0xFFFFFFFF, self.seed >> 32, row, self._episodes[row], self._times[row])
+    def _key(self, row: int) -> CheckedKey:
+        return CheckedKey(self.seed & 0xFFFFFFFF, self.seed >> 32, row, self._episodes[row], self._times[row])
 
-    def _reset(self, row: int, before: Any) -> Any:
+    def _reset(self, key: CheckedKey, before: Any) -> Any:
         """Resets from zeros, and from what an episode could have left, which must give the same."""
-        world, key = self._world, self._key(row)
+        world = self._world
         own = {k: getattr(before, k) for k in OWNED[:1] if world.crowd.roles}
         blank = world.state(own)
         full = world.state(own | {k: np.full(b.shape, LEFT[np.dtype(b.dtype).kind]) for k, b in self._written().items()})
         self.rules.begin_step()
         after = self.rules.run(self.env.reset, blank, lambda _: (key, world.p))
-        other = world.reset(key, full)
+        other = world.reset(key.plain(), full)
         for name in self._written():
             for i in differing(getattr(after, name), getattr(other, name)):
                 what = f"reset leaves {name}[{i}] as the last episode left it; write every element of every field"
@@ -102,24 +122,35 @@ class Rehearsal:
         crowd = self._world.crowd
         return {k: b for k, b in crowd.arrays.items() if k not in (*OWNED, *crowd.found)}
 
-    def step(self, row: int, actions: list[Any]) -> None:
-        """A step, and another from a state in which agents coincide."""
-        world, s = self._world, self._states[row]
+    def step(self, row: int, actions: Any) -> None:
+        """A step of a row, and a reset when its episode is over."""
         self._times[row] += 1
-        key, t = self._key(row), Time(self._times[row], self._limit)
-        with suppress(NotPlainError):  # no play leads to that state, perhaps
-            self._phases(self._coincident(s), actions, key)
-        mask = self._present(s)
-        played = world.judged(self._phases(s, actions, key), mask, t)
-        self._present(played.state)
-        check_reward(self.env, played.reward, [f"agent {i}" for i in world.agents], t.step)
-        self._states[row] = played.state
-        self._observe(row)
-        if played.votes.all() or t.step >= t.limit:
+        self._states[row], over = self._step(self._states[row], actions, self._key(row))
+        if over or self._times[row] >= self._limit:
             self._episodes[row], self._times[row] = self._episodes[row] + 1, 0
             self.begin(row)
 
-    def _phases(self, s: Any, actions: list[Any], key: Key) -> Any:
+    def step_from(self, state: dict[str, Any], actions: Any, key: Key) -> None:
+        """A step from that state, {field: values}, with (A, ...) actions."""
+        self._step(self._world.state(state), actions, CheckedKey(*key))
+
+    def reset_from(self, state: dict[str, Any], key: CheckedKey) -> None:
+        """A reset after that state, {field: values}, and the observations after it."""
+        self._observed(self._reset(key, self._world.state(state)), 0)
+
+    def _step(self, s: Any, actions: Any, key: CheckedKey) -> tuple[Any, bool]:
+        """(the state after a step, whether all vote for the end); another step begins where agents coincide."""
+        world, t = self._world, Time(key.step, self._limit)
+        given = [checked_value(action_of(action)) for action in actions]
+        with suppress(NotPlainError):  # no play leads to that state, perhaps
+            self._phases(self._coincident(s), given, key)
+        mask = self._present(s)
+        played = world.judged(self._phases(s, given, key), mask, t)
+        self._present(played.state)
+        check_reward(self.env, played.reward, [f"agent {i}" for i in world.agents], t.step)
+        return self._observed(played.state, t.step), bool(played.votes.all())
+
+    def _phases(self, s: Any, actions: list[Any], key: CheckedKey) -> Any:
         self.rules.begin_step()
         for phase in self.env.phases:
             if isinstance(phase, Reduction):
@@ -151,11 +182,11 @@ class Rehearsal:
                     raise fault_at(access.file, access.line, f"{what}: have a phase write the answer to a field")
         return mask
 
-    def _observe(self, row: int) -> None:
-        """Looks at the observations of some agents."""
-        n, step = len(self._world.agents), self._times[row]
-        agents = self._random.permutation(n)[:OBSERVERS].tolist()
-        self._states[row] = self._world.look(self._states[row], agents)
-        rows = self._world.rows(self._states[row], Time(step, self._limit), agents)
+    def _observed(self, s: Any, step: int) -> Any:
+        """`s` after the observations of some agents, which are checked."""
+        agents = self._random.permutation(len(self._world.agents))[:OBSERVERS].tolist()
+        s, t = self._world.look(s, agents), checked_time(Time(step, self._limit))
+        rows = self._world.rows(s, t, agents)
         check_observations(self.env, rows, [f"agent {i}" for i in agents], step)
         self.rules.forget()
+        return s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -25,6 +25,7 @@ class Run(NamedTuple):
     terminated: list[Any]  # T of (E,)
     truncated: list[Any]
     infos: list[dict[str, Any]]  # T of {name: (E, A)}; of a `Single` none
+    limit: int | None = None  # steps after which an episode was truncated
 
 
 def random_actions(env: Environment, steps: int, rows: int, seed: int) -> Any:
@@ -46,21 +47,41 @@ def limit(steps: int) -> int:
     return max(2, steps // 4)
 
 
+def step_results(rows: VectorEnv, actions: Any, seed: int) -> Iterator[dict[str, Any]]:
+    """What rows are and return after a seeded reset and after each step: {name: (E, ...) array}.
+
+    Names are "observation", "state x" for a field x, and after a step "reward", "terminated", "truncated" and those of infos.
+    """
+    yield {"observation": rows.reset(seed=seed)[0]} | _states(rows)
+    for action in actions:
+        obs, reward, terminated, truncated, infos = rows.step(action)
+        returned = {"reward": reward, "terminated": terminated, "truncated": truncated}
+        yield {"observation": obs} | _states(rows) | returned | infos
+
+
+def _states(rows: VectorEnv) -> dict[str, Any]:
+    return {f"state {name}": array for name, array in rows.get_state().items()}
+
+
+def as_run(actions: Any, results: Sequence[dict[str, Any]], limit: int | None) -> Run:
+    """What `step_results` gave, as a run."""
+    steps = results[1:]
+    reward, terminated, truncated = ([found[name] for found in steps] for name in ("reward", "terminated", "truncated"))
+    states = [{k.removeprefix("state "): v for k, v in found.items() if k.startswith("state ")} for found in results]
+    infos = [{k: v for k, v in found.items() if k.startswith("agent_")} for found in steps]
+    return Run(actions, [found["observation"] for found in results], states, reward, terminated, truncated, infos, limit)
+
+
 def play(env: Environment, num_envs: int, actions: Any, seeds: tuple[int, ...], device: str = "cpu") -> list[Run]:
     """A run for each seed, of the first `num_envs` rows of `actions`.
 
     Raises:
         AuthoringError: code that cannot be compiled.
     """
-    rows = VectorEnv(env, num_envs, device=device, output="numpy", max_episode_steps=limit(len(actions)))
-    runs = []
-    for seed in seeds:
-        run = Run(actions[:, :num_envs], [rows.reset(seed=seed)[0]], [rows.get_state()], [], [], [], [])
-        for action in run.actions:
-            obs, *result = rows.step(action)
-            for kept, new in zip(run[1:], (obs, rows.get_state(), *result), strict=True):
-                kept.append(new)
-        runs.append(run)
+    longest = limit(len(actions))
+    rows = VectorEnv(env, num_envs, device=device, output="numpy", max_episode_steps=longest)
+    played = actions[:, :num_envs]
+    runs = [as_run(played, list(step_results(rows, played, seed)), longest) for seed in seeds]
     rows.close()
     return runs
 
@@ -87,11 +108,30 @@ def check_spaces(env: Environment, run: Run) -> str:
         AuthoringError: the first of them.
     """
     names = [_name(index) for index in np.ndindex(run.obs[0].shape[:-1])]
+    space = env.spaces(env.params)[0]
     for t, obs in enumerate(run.obs):
-        check_observations(env, obs.reshape(len(names), -1), names, t)
-        if t > 0:
+        if not ((obs >= space.low) & (obs <= space.high) & np.isfinite(obs)).all():
+            check_observations(env, obs.reshape(len(names), -1), names, t)
+        if t > 0 and not np.isfinite(run.reward[t - 1]).all():
             check_reward(env, run.reward[t - 1].reshape(-1), names, t)
-    return f"{len(run.obs) * len(names):,} observations are finite and within their bounds, all rewards finite"
+        check_states(env, run, t)
+    return f"{len(run.obs) * len(names):,} observations are finite and within their bounds, all rewards and states finite"
+
+
+def check_states(env: Environment, run: Run, t: int) -> None:
+    """Raises unless the floats of all states after t steps are finite.
+
+    Raises:
+        AuthoringError: the first that is not.
+    """
+    for name, values in run.states[t].items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row, *rest = np.argwhere(~np.isfinite(values))[0].tolist()
+            place = name + "".join(f"[{k}]" for k in rest)
+            began = t == 0 or bool(run.terminated[t - 2][row] | run.truncated[t - 2][row] if t > 1 else False)
+            what = f"after {t} steps {place} of the state of environment {row} is {values[(row, *rest)]}, which is not finite"
+            function = env.reset if began else stepping(env)
+            raise fault(function, f"{what}: guard divisions, roots and logarithms, and mark what is missing by a bool")
 
 
 def _name(index: tuple[int, ...]) -> str:
@@ -129,18 +169,27 @@ def check_reward(env: Environment, reward: Any, names: Sequence[str], t: int) ->
 
 
 def same(env: Environment, run: Run, other: Run, which: str) -> None:
-    """Raises unless both runs are equal, bit for bit, in the rows that both have.
+    """Raises unless both runs are equal, bit for bit, in the rows and steps that both have.
 
     Raises:
         AuthoringError: the first difference.
     """
     n = min(len(run.obs[0]), len(other.obs[0]))
-    for t in range(len(run.obs)):
-        found = differences(_at(run, t, n), _at(other, t, n), bits_apart)
-        if found:
-            place, (a, b) = found[0].place(isinstance(env, Cooperative)), found[0][2:]
-            what = f"{which} differ: after {t} steps {place} is {a} and {b}; results must depend on nothing but the arguments"
-            raise fault(stepping(env) if t else env.reset, what)
+    for t in range(min(len(run.obs), len(other.obs))):
+        same_step(env, t, _at(run, t, n), _at(other, t, n), which)
+
+
+def same_step(env: Environment, t: int, expected: dict[str, Any], found: dict[str, Any], which: str) -> None:
+    """Raises unless what two runs are and return after t steps is equal, bit for bit.
+
+    Raises:
+        AuthoringError: the first difference.
+    """
+    different = differences(expected, found, bits_apart)
+    if different:
+        place, (a, b) = different[0].place(isinstance(env, Cooperative)), different[0][2:]
+        what = f"{which} differ: after {t} steps {place} is {a} and {b}; results must depend on nothing but the arguments"
+        raise fault(stepping(env) if t else env.reset, what)
 
 
 def _at(run: Run, t: int, n: int) -> dict[str, Any]:

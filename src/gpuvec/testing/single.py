@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, get_type_hints
 
 from numba import typeof, types
@@ -11,11 +12,13 @@ from gpuvec.engine.batch import SCALARS
 from gpuvec.engine.dialect import fault
 from gpuvec.engine.jit import constants
 from gpuvec.engine.signature import signature
-from gpuvec.random import Key
 from gpuvec.spec import Single
-from gpuvec.testing.plain import hearing, plainly
+from gpuvec.testing.checked_functions import CheckedFunctions
+from gpuvec.testing.draws import CheckedKey, Draw, recorded_draws
+from gpuvec.testing.plain import checked_parameters, plainly
 from gpuvec.testing.runs import action_of, random_actions
 from gpuvec.testing.values import KEY, action_type, check_parameters, typed, width
+from gpuvec.testing.watching import checked_value, watched
 
 
 def check_types(env: Single) -> str:
@@ -58,22 +61,32 @@ def _check_state(env: Single, function: Any, given: Any) -> None:
 
 
 def check_draws(env: Single) -> str:
-    """Runs `reset` and `step` as plain Python, and listens to the draw numbers that they use.
+    """Runs `reset` and `step` as plain Python, and looks at the random numbers that they draw.
 
     Raises:
-        AuthoringError: a number that is used twice, or rows that all begin alike.
+        AuthoringError: a draw that is not allowed, a number that is used twice, or rows that all begin alike.
     """
-    action = action_of(random_actions(env, 1, 1, 0)[0, 0])
-    start = plainly(env.reset, Key(0, 0, 0, 0, 0), env.params)
-    found = {}
-    for function, before in ((env.reset, ()), (env.step, (start, action))):
-        with hearing() as numbers:
-            plainly(function, *before, Key(0, 0, 0, 0, 1), env.params)
-        twice = [draw for draw, times in Counter(numbers).items() if times > 1]
-        if twice:
-            what = f"draw number {twice[0]} is used twice and gives the same twice; give each draw its own, normal() two"
-            raise fault(function, what)
-        found[function.__name__] = len(numbers)
-    if found[env.reset.__name__] and all(plainly(env.reset, Key(0, 0, row, 0, 0), env.params) == start for row in range(8)):
+    checked, p = CheckedFunctions().environment(env), checked_parameters(env.params)
+    action = checked_value(action_of(random_actions(env, 1, 1, 0)[0, 0]))
+    with recorded_draws() as draws:
+        starts = [plainly(checked.reset, CheckedKey(0, 0, row, 0, 0), p) for row in range(8)]
+    count = len(draws) // len(starts)
+    check_distinct(env.reset, draws[:count])
+    if draws and all(start == starts[0] for start in starts):
         raise fault(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
-    return ", ".join(f"{name} draws {count} numbers" for name, count in found.items())
+    with recorded_draws() as draws:
+        plainly(checked.step, watched(starts[0]), action, CheckedKey(0, 0, 0, 0, 1), p)
+    check_distinct(env.step, draws)
+    return f"reset draws {count} numbers, step draws {len(draws)} numbers"
+
+
+def check_distinct(function: Any, draws: Sequence[Draw]) -> None:
+    """Raises if a call of `function` used a draw number twice.
+
+    Raises:
+        AuthoringError: the number.
+    """
+    twice = [number for number, times in Counter(draw.number for draw in draws).items() if times > 1]
+    if twice:
+        what = f"draw number {twice[0]} is used twice and gives the same twice; give each draw its own, normal() two"
+        raise fault(function, what)

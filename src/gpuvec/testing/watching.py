@@ -1,4 +1,4 @@
-"""States that tell about every access: which field, whose element, and the line that reads or writes it."""
+"""Arrays that check every index and can log every access: which field, whose element, and the line that does it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import sys
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from gpuvec.engine.signature import OWNED
+from gpuvec.testing.checked_values import CheckedInt, DataInt
 
 NUMBERS = (int, np.integer)
 
@@ -20,28 +23,56 @@ class Access(NamedTuple):
     line: int
 
 
-class Watched(np.ndarray[Any, np.dtype[Any]]):
-    """The elements of a field for all agents, as author code gets them; what it takes out of them is not watched."""
+class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
+    """An array as author code gets it.
+
+    A negative index is refused: compiled code takes it for an element counted from the end. Integers that are taken out are
+    checked integers that come from data. With a log every access to it is logged; parts that are taken out are not.
+    """
 
     name: str
-    log: list[Access]
+    log: list[Access] | None
+    integers: type[CheckedInt]
+
+    @staticmethod
+    def of(array: Any, name: str, log: list[Access] | None = None, data: bool = True) -> CheckedArray:
+        """A view of `array`, called `name` in messages; `data` says whether its integers come from data."""
+        view = array.view(CheckedArray)
+        view.name, view.log, view.integers = name, log, DataInt if data else CheckedInt
+        return view  # type: ignore[no-any-return]  # what `view` makes has the type that it is given
+
+    def __array_finalize__(self, obj: Any) -> None:
+        """Called by NumPy for each new view or copy, which has no log."""
+        self.name, self.log = getattr(obj, "name", "an array"), None
+        self.integers = getattr(obj, "integers", DataInt)
 
     def __getitem__(self, index: Any) -> Any:
         """An element, or some, as an array of NumPy would give them."""
-        self._tell(index, False)
-        return self.view(np.ndarray)[index]
+        self._look_at(index, False)
+        found = np.ndarray.__getitem__(self, index)
+        if isinstance(found, np.signedinteger):
+            return self.integers(found)
+        return found
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Writes it there."""
-        self._tell(index, True)
-        self.view(np.ndarray)[index] = value
+        """Writes it there; an integer beyond the range of the array wraps, as it does once compiled."""
+        self._look_at(index, True)
+        if isinstance(value, int) and self.dtype.kind == "i":
+            half = 1 << (8 * self.dtype.itemsize - 1)
+            value = (int(value) + half) % (2 * half) - half
+        np.ndarray.__setitem__(self, index, value)
 
-    def _tell(self, index: Any, writes: bool) -> None:
-        whose, *rest = index if isinstance(index, tuple) else (index,)
-        for part in (whose, *rest):
-            if isinstance(part, NUMBERS) and part < 0:
-                what = f"{self.name}[{', '.join(map(str, (whose, *rest)))}] does not exist"
-                raise IndexError(f"{what}; -1 stands for nobody, so ask for that first")
+    def _look_at(self, index: Any, writes: bool) -> None:
+        places = index if isinstance(index, tuple) else (index,)
+        for k, part in enumerate(places):
+            if isinstance(part, NUMBERS) and not 0 <= part < self.shape[min(k, self.ndim - 1)]:
+                what = f"{self.name}[{', '.join(map(str, places))}] does not exist"
+                if part < 0:
+                    raise IndexError(f"{what}; -1 stands for nobody, so ask for that first")
+                raise IndexError(f"{what}; its shape is {self.shape}")
+        if self.log is None:
+            return
+        whose = places[0]
         code = sys._getframe(2)
         place = (writes, code.f_code.co_filename, code.f_lineno)
         if isinstance(whose, NUMBERS):
@@ -50,14 +81,24 @@ class Watched(np.ndarray[Any, np.dtype[Any]]):
             self.log.extend(Access(self.name, agent, *place) for agent in np.unique(np.arange(len(self))[whose]).tolist())
 
 
-def watched(s: Any, log: list[Access]) -> Any:
-    """`s` with arrays that add each access to `log`; they share the memory of its own."""
+def checked_value(value: Any, data: bool = True) -> Any:
+    """`value` with checked integers and arrays, also within a tuple; `data` says whether integers come from data."""
+    if isinstance(value, np.ndarray):
+        return value if isinstance(value, CheckedArray) else CheckedArray.of(value, "an array", data=data)
+    if isinstance(value, bool | np.bool_ | CheckedInt):
+        return value
+    if isinstance(value, int | np.signedinteger):
+        return (DataInt if data else CheckedInt)(value)
+    if isinstance(value, tuple) and value:
+        parts = [checked_value(part, data) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
 
-    def wrapped(name: str, value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
-            return value
-        view = value.view(Watched)
-        view.name, view.log = name, log
-        return view
 
-    return type(s)(*(wrapped(name, value) for name, value in zip(s._fields, s, strict=True)))
+def watched(s: Any, log: list[Access] | None = None) -> Any:
+    """`s` with checked integers and arrays; these add each access to `log` if there is one, and share the memory of its own."""
+    parts = (
+        CheckedArray.of(v, k, log, data=k not in OWNED) if isinstance(v, np.ndarray) else checked_value(v)
+        for k, v in zip(s._fields, s, strict=True)
+    )
+    return type(s)(*parts)

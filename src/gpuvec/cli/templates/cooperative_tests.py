@@ -13,7 +13,7 @@ STAY, RIGHT = 0, 1
 
 def test_it_keeps_the_rules_of_device_code():
     """Among them that no walker depends on who goes first."""
-    check_env(ID, num_envs=5, steps=16)
+    check_env(ID)
 
 
 def make(num_envs):

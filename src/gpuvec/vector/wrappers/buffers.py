@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gpuvec.errors import StateError
-from gpuvec.vector.wrappers.namespace import Namespace, to_host
+from gpuvec.vector.host_copies import to_host
+from gpuvec.vector.wrappers.namespace import Namespace
 
 
 class Buffers:

@@ -1,0 +1,60 @@
+"""A limit on the CPU time that one call of an author's function may take in plain Python."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+POLL_SECONDS = 0.25
+
+
+class OutOfTime(BaseException):
+    """Raised within a call that takes longer than `limit`."""
+
+    limit = 0.0  # CPU seconds
+
+    def what(self, name: str) -> str:
+        """What is wrong with the function of that name."""
+        return (
+            f"is where `{name}` still is after {self.limit:g} s of CPU time; is it a loop that does not end? A loop needs "
+            "a bound that it reaches in any state. If it only takes long, raise time_limit"
+        )
+
+
+@contextmanager
+def limited_calls(function: Callable[..., Any], limit: float) -> Iterator[None]:
+    """Raises `OutOfTime` within a call of `function` in this thread that takes more than `limit` CPU seconds.
+
+    A thread looks at the stack of this one now and then, so calls get no slower. The time is this thread's own: neither
+    other threads nor other processes on a busy machine count.
+    """
+    thread, ended = threading.get_ident(), threading.Event()
+    clock = time.pthread_getcpuclockid(thread)
+    error = type("OutOfTime", (OutOfTime,), {"limit": limit})
+
+    def look() -> None:
+        call: FrameType | None = None
+        began = 0.0
+        while not ended.wait(POLL_SECONDS):
+            now, frame = time.clock_gettime(clock), sys._current_frames().get(thread)
+            while frame is not None and frame.f_code is not function.__code__:
+                frame = frame.f_back
+            if frame is not call:
+                call, began = frame, now
+            elif call is not None and now - began > limit:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+                call = None
+
+    watcher = threading.Thread(target=look, name="gpuvec time limit", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

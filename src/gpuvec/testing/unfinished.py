@@ -1,0 +1,73 @@
+"""Why compiled play crashed or did not return: its last states, played again as plain Python, show the line."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from gpuvec.engine.dialect import fault
+from gpuvec.random import Key
+from gpuvec.spec import Environment, Single
+from gpuvec.testing.checked_functions import CheckedFunctions
+from gpuvec.testing.draws import CheckedKey, recorded_draws
+from gpuvec.testing.moments import Moment, Moments
+from gpuvec.testing.plain import checked_parameters, plainly
+from gpuvec.testing.rehearsal import Rehearsal
+from gpuvec.testing.runs import Run, action_of, stepping
+from gpuvec.testing.watching import checked_value, watched
+from gpuvec.testing.worker import WorkerError
+
+
+def explain(env: Environment, run: Run | None, error: WorkerError, num_envs: int, seed: int, time_limit: float) -> NoReturn:
+    """Raises what is wrong in the function during which the process that played ended.
+
+    Args:
+        env: the environment.
+        run: the results before; None if there are none.
+        error: how the process ended.
+        num_envs: E.
+        seed: of the rows.
+        time_limit: CPU seconds that a call might take.
+
+    Raises:
+        AuthoringError: always; with the line if plain Python shows it too, else with the function.
+    """
+    begun = [Moment(0, row, Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0), {}, {}, None, 1) for row in range(num_envs)]
+    moments = Moments(run, seed) if run is not None else None
+    if moments is not None and len(moments.run.obs) > len(moments.run.actions):
+        raise AssertionError(f"the process that played ended after its last step with {error}") from error
+    play = _single(env) if isinstance(env, Single) else _cooperative(env, seed, moments)
+    for row in range(num_envs):
+        play(begun[row] if moments is None else moments.following(row))
+    function = env.reset if moments is None else stepping(env)
+    when = "in the first reset" if moments is None else f"in step {len(moments.run.obs)}"
+    ended = f"does not return within {time_limit:g} s of CPU time" if error.out_of_time else f"ends the process: {error}"
+    what = f"compiled code of the environment, with which this function begins, {ended}, {when}; plain Python does not"
+    raise fault(function, f"{what}. Look for a loop, or an index, that depends on rounding")
+
+
+def _single(env: Single) -> Any:
+    checked, p = CheckedFunctions().environment(env), checked_parameters(env.params)
+
+    def play(m: Moment) -> None:
+        key = CheckedKey(*m.key)
+        with recorded_draws():
+            if m.key.step == 0:
+                after = plainly(checked.reset, key, p)
+            else:
+                before = watched(env.state(*(m.before[k].item() for k in env.state._fields)))
+                after, _, _ = plainly(checked.step, before, checked_value(action_of(m.action)), key, p)
+        plainly(checked.observe, watched(after), p)
+
+    return play
+
+
+def _cooperative(env: Any, seed: int, moments: Moments | None) -> Any:
+    rehearsal = Rehearsal(env, moments.following(0).limit if moments is not None else 1, seed)
+
+    def play(m: Moment) -> None:
+        if m.key.step == 0:
+            rehearsal.reset_from(m.before, CheckedKey(*m.key))
+        else:
+            rehearsal.step_from(m.before, m.action, m.key)
+
+    return play
