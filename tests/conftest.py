@@ -7,6 +7,7 @@ import os
 import resource
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,11 +52,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by `-m`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks as `slow` the variants of tests that are `slow_on` their backend."""
+    """Marks as `slow` the variants that the markers `slow_on` and `first_variants` name."""
+    counts: Counter[tuple[str, str | None]] = Counter()
     for item in items:
         callspec = getattr(item, "callspec", None)
         variant = callspec.params.get("backend", callspec.params.get("device")) if callspec is not None else None
-        if any(variant in mark.args for mark in item.iter_markers("slow_on")):
+        counts[test := (item.nodeid.partition("[")[0], variant)] += 1
+        beyond = any(counts[test] > mark.args[0] for mark in item.iter_markers("first_variants"))
+        if beyond or any(variant in mark.args for mark in item.iter_markers("slow_on")):
             item.add_marker("slow")
 
 

@@ -178,6 +178,7 @@ def test_captured_parts_do_what_eager_ones_do(gpu: str) -> None:
         assert torch.equal(p, replayed.policy.parameters[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_a_compiled_loss_learns_the_same() -> None:
     """With layers and gradients of our own in it."""

@@ -9,7 +9,6 @@ from types import ModuleType, SimpleNamespace
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.wrappers.vector import RecordVideo
 from tests.arrays import host, on_device, reset, step
 from tests.counter import DRAWN, make, shared
 
@@ -240,6 +239,7 @@ class TestRender:
         with pytest.raises(ValueError, match=message):
             make(id, 2, render_mode=given)
 
+    @pytest.mark.skipif(not hasattr(gym.wrappers.vector, "RecordVideo"), reason="Gymnasium has it from 1.2 on")
     def test_record_video_of_the_first_row_draws_that_row_alone(self, drawing, tmp_path, monkeypatch):
         """MoviePy, which only writes the file, is stood in for by one that notes the frames."""
         written = []
@@ -255,7 +255,7 @@ class TestRender:
         moviepy["moviepy.video.io.ImageSequenceClip"] = SimpleNamespace(ImageSequenceClip=Clip)
         for name, module in moviepy.items():
             monkeypatch.setitem(sys.modules, name, module)
-        video = RecordVideo(
+        video = gym.wrappers.vector.RecordVideo(
             drawing, str(tmp_path / "video"), record_first_only=True, video_length=4, step_trigger=lambda t: t == 0
         )
         video.reset(options={"first": 5.0})

@@ -50,6 +50,7 @@ def assert_same(ours, theirs, mode):
         np.testing.assert_array_equal(mine["final_obs"][row], other["final_obs"][row])
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("limit", [None, 5])
 @pytest.mark.parametrize("mode", MODES)
 def test_each_step_is_that_of_sync_vector_env(backend, mode, limit):
@@ -77,6 +78,7 @@ def scalars(name, limit):
     return tuple(gym.make(f"gpuvec/{name}", max_episode_steps=limit, **start) for _ in range(2))
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
     ("name", "limit", "mode"),
     [("CartPole-v1", 18, NEXT_STEP), ("CartPole-v1", 18, SAME_STEP), ("Pendulum-v1", 4, DISABLED)],

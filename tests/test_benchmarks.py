@@ -86,6 +86,7 @@ class TestSuite:
 
 
 class TestScripts:
+    @pytest.mark.first_variants(1)
     @pytest.mark.parametrize(
         ("name", "arguments", "figure"),
         [

@@ -288,6 +288,7 @@ class TestAGoodEnvironment:
             check_env(module.ENV, num_envs=0)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("name", IDS)
 def test_bundled_environments_pass(name):
     checks = check_env(f"gpuvec/{name}", num_envs=9, steps=40)

@@ -36,6 +36,7 @@ def actions(env, value):
     return on_device(env, np.full((env.num_envs, env.num_agents), value))
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("full", [False, True])
 def test_a_step(backend, full):
     env = street(backend, [[5, 5, 5, 9]], full=full)
@@ -70,12 +71,14 @@ def test_the_two_zeros_are_equal(backend):
     assert host(envs.get_state())["first"].tolist() == [0, 0, 0]
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("reward", "expected"), [("sum", 0.5), ("guard", 2.0), ("walker", -1.5)])
 def test_rewards_of_several(device, reward, expected):
     env = street(device, [[5, 5, 5, 9]], reward=reward)
     assert host(env.step(actions(env, STAY))[1]).tolist() == [expected]
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_an_episode_ends_and_the_next_begins(device, mode):
     env = street(device, [[5, 5, 5, 5], [5, 6, 7, 8]], mode)
@@ -181,6 +184,7 @@ def of_a_cpu(full):
     return digest(make(33, "cpu", autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full), 1000)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.simulator
 @pytest.mark.parametrize(
     ("full", "shape"),
@@ -206,6 +210,7 @@ def grid(device, taggers, num_envs):
     return gym.make_vec(name, num_envs=num_envs, device=device, output=output, autoreset_mode="SameStep", **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.simulator
 def test_the_simulator_gives_the_same_rows_in_turns(simulator, monkeypatch):
     monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs: mapping.Mapping(1, 4, False, True, 4))
@@ -244,6 +249,7 @@ class TestLaunches:
         assert digest(envs[0], 9) == digest(envs[1], 9)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("num_envs", [31, 32, 33, 127, 128, 129, 1023, 1024, 1025, 65_536])
 def test_an_env_is_the_same_among_any_number(device, num_envs):
     runs = []

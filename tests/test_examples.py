@@ -40,6 +40,7 @@ def test_each_is_tried() -> None:
     assert {file.stem for file in EXAMPLES.glob("*.py")} == set(SHORT)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("name", SHORT)
 def test_an_example_runs(device: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     example = script(name)
@@ -56,12 +57,14 @@ def test_ppo_learns() -> None:
     assert example.main(example.Args(device="cpu", total_steps=100_000)) > 100  # of random actions: 22
 
 
+@pytest.mark.slow
 def test_a2c_learns() -> None:
     """At random taggers catch their runner within 50 steps in three of four episodes."""
     example = script("a2c_tag")
     assert example.main(example.Args(device="cpu", num_envs=32, total_steps=150_000)) > 0.85
 
 
+@pytest.mark.slow
 def test_a_network_of_one_s_own_learns() -> None:
     """At random the goal is seldom found within 50 steps."""
     example = script("own_network")

@@ -87,6 +87,7 @@ def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
     assert given["odd"].tolist()[:3] == [-1, 3, 7]
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("case", ["cartpole", "wide"])
 def test_records_and_statistics(case, tmp_path) -> None:
     args, shape = shaped(case, epochs=2, minibatches=3)
@@ -119,6 +120,7 @@ def test_records_and_statistics(case, tmp_path) -> None:
     torch.testing.assert_close(squares, moved.square().sum().expand(args.epochs), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("parts", [1, 3, 8, 31, 140])
 def test_the_optimizer_is_adam_whatever_the_parts(parts, tmp_path) -> None:
     """Parts that some threads of a warp have none of, and more than are read at once."""
@@ -150,6 +152,7 @@ def test_the_optimizer_is_adam_whatever_the_parts(parts, tmp_path) -> None:
     assert given["odd"].tolist() == [-1, -1]
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
     ("case", "samples"), [("clipped value", 150), ("gaussian", 60), ("agents that leave", 130), ("heads, one layer", 70)]
 )

@@ -64,6 +64,7 @@ def longest():
     return get
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
     ("name", "num_envs"), [("CartPole-v1", n) for n in SIZES] + [(k, n) for k in IDS[1:] for n in (7, 257)]
 )

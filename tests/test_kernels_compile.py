@@ -133,6 +133,7 @@ def check_validated(kernel):
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
 @pytest.mark.parametrize("name", IDS)
 class TestEveryKernel:
+    @pytest.mark.first_variants(1)
     def test_reset(self, name, mode):
         kernel = compiled(name, "reset", mode)
         check(kernel, barriers=0)
@@ -140,6 +141,7 @@ class TestEveryKernel:
         assert kernel.float64 == []
         assert SLOW_PATH.search(kernel.ptx) is None
 
+    @pytest.mark.first_variants(1)
     def test_step(self, name, mode):
         kernel = compiled(name, "step", mode)
         check(kernel, barriers=1)
@@ -256,6 +258,7 @@ def in_the_loop(kernel, pattern):
 
 
 class TestRollouts:
+    @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
     @pytest.mark.parametrize("name", IDS)
     def test_of_random_actions(self, name, mode):

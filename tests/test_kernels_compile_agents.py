@@ -81,6 +81,7 @@ def compiled(env, num_envs, which, mode, **options):
     return found
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("game", "which"), [*((game, "step") for game in GAMES), *((game, "reset") for game in RESET)])
 def test_every_kernel(game, which):
     name, num_envs, split, tile, mode, params = GAMES[game]
@@ -111,6 +112,7 @@ class TestVariants:
         (kernel,) = compiled(environment("TagGridWorld-v0"), 100, "step", DISABLED, validate=True)
         assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 2
 
+    @pytest.mark.slow
     def test_the_sum_of_the_rewards_takes_the_order_of_the_agents(self):
         """Plain additions: an atomic one would add them in any order."""
         (kernel,) = compiled(environment("TagGridWorld-v0"), 100, "step", SAME_STEP, reward="sum")
@@ -130,6 +132,7 @@ many_values = generated(
 )
 
 
+@pytest.mark.slow
 def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
     env, _ = apply(environment("TagGridWorld-v0"), {"num_taggers": 999, "use_full_observation": False}, (), 1)
     env = dataclasses.replace(env, phases=(many_values, *env.phases))

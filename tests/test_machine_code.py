@@ -330,6 +330,7 @@ def twice(program, name):
     return found
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("name", ["CartPole-v1", "TagContinuous-v0"])
 def test_a_process_that_finds_its_kernels_needs_no_compiler(name, place):
     pytest.importorskip("cuda.core")
@@ -341,6 +342,7 @@ def test_a_process_that_finds_its_kernels_needs_no_compiler(name, place):
     assert len(list(place.iterdir())) == 2
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("name", ["CartPole-v1", "TagContinuous-v0"])
 def test_nor_does_one_on_a_cpu_which_does_the_same(name, place):
     found = twice(CPU_PROGRAM, name)

@@ -81,6 +81,7 @@ def test_it_makes_the_steps_of_every_environment(device, name, mode):
     assert (ends == 1).all() if mode is AutoresetMode.DISABLED else (ends >= 2).all()
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("policy", ["random", two_numbers], ids=["random", "function"])
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
 def test_steps_and_rollouts_mix(backend, mode, policy):
@@ -106,6 +107,7 @@ def test_steps_and_rollouts_mix(backend, mode, policy):
     assert_steps(theirs, played(ours, 3, policy=policy), obs)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.simulator
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
 def test_many_envs_take_branches(simulator, mode, monkeypatch):

@@ -159,6 +159,7 @@ def test_any_number(device, sheep, seen):
     check(device, sheep, seen, "scattered")
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.simulator
 @pytest.mark.parametrize("kind", ["scattered", "on whole numbers", "some nowhere", "too far for differences"])
 @pytest.mark.parametrize(

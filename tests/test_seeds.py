@@ -63,6 +63,7 @@ def test_the_same_seed_gives_the_same_run(device):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_row_k_is_the_same_among_any_number_of_rows(backend, mode):
     """Sizes on both sides of a CUDA block."""

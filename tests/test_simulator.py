@@ -74,6 +74,7 @@ def simulated(name, num_envs, episodes, limit, mode, **params):
     return compare(job)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SIZES)
 def test_every_environment_and_mode(name, mode):
@@ -82,6 +83,7 @@ def test_every_environment_and_mode(name, mode):
     assert found._replace(results=0) == (0, True, 0, "", "")
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("name", "params"), GAMES.items())
 def test_both_games(name, params):
     assert simulated(name, 2, 2, 2, "SameStep", **params) == (10, True, 0, "", "")
