@@ -39,6 +39,7 @@ copybutton_selector = "div:not(.printed) > div.highlight > pre"
 # Reference
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+autodoc_mock_imports = ["stable_baselines3"]  # whose adapter is documented without it
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 nitpicky = True
