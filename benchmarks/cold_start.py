@@ -1,7 +1,8 @@
 """Seconds from nothing to the first finished step, in fresh processes: kernels compiled, and found on disk; medians of 3.
 
 PyTorch and CuPy are imported before the clock starts; gpuvec, Gymnasium and Numba after. `.found` is a row whose kernels a
-process before it left on disk, so that no compiler is imported.
+process before it left on disk, so that no compiler is imported. `train` is a short `gpuvec train` from the shell to its exit,
+less what `python -c "import torch"` takes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Any
 
 from measure import Figures, parser, timing
@@ -67,6 +69,34 @@ def measure(figures: Figures, device: str, name: str, num_envs: int, repeats: in
     figures.add(case, total.median, "s", (name, "vector"), **details)
 
 
+def shell_seconds(arguments: list[str], cache: str) -> float:
+    """How long Python takes with those arguments, from the shell to its exit."""
+    environment, start = {**os.environ, "GPUVEC_CACHE": cache}, time.perf_counter()
+    found = subprocess.run(
+        [sys.executable, *arguments], check=False, capture_output=True, text=True, timeout=200, env=environment
+    )
+    if found.returncode:
+        raise RuntimeError(found.stderr[-600:])
+    return time.perf_counter() - start
+
+
+def measure_train(figures: Figures, device: str, repeats: int) -> None:
+    """A short training, with an empty folder of kernels and with what the training before left there."""
+    importing = timing([shell_seconds(["-c", "import torch"], "off") for _ in range(repeats)]).median
+    for suffix in ("", ".found"):
+        times = []
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as runs, tempfile.TemporaryDirectory() as cache:
+                train = ["-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", "--device", device, "--num-iterations", "8"]
+                train += ["--runs", runs]
+                if suffix:
+                    shell_seconds(train, cache)
+                times.append(shell_seconds(train, cache) - importing)
+        total = timing(times)
+        details = {"import_torch": importing, "slowest": total.slowest}
+        figures.add(f"{device}.train{suffix}", total.median, "s", ("CartPole-v1", "vector", "learners"), **details)
+
+
 def main() -> None:
     """Measures every device that is there."""
     p = parser(__doc__)
@@ -84,6 +114,10 @@ def main() -> None:
                     measure(figures, device, name, given.num_envs, given.repeats, cache)
             except (RuntimeError, subprocess.SubprocessError) as error:
                 figures.failed(f"{device}.{name}", error)
+        try:
+            measure_train(figures, device, given.repeats)
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            figures.failed(f"{device}.train", error)
 
 
 if __name__ == "__main__":
