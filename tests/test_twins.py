@@ -21,7 +21,7 @@ from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.testing.backends import GPU
 from gpuvec.testing.consistency import Job, compare
-from gpuvec.testing.kernels import check_source
+from gpuvec.testing.cuda_source import check_source
 from gpuvec.vector.env import VectorEnv
 
 ENVS = (

@@ -12,8 +12,9 @@ from tests.twins import OBSERVE, ON_CPU, STEP, needs_host_compiler, own
 from gpuvec.engine.cpp.definitions import defined, refuse_shared_variables
 from gpuvec.engine.cpp.twin import twin
 from gpuvec.errors import AuthoringError, CompilerWarning
+from gpuvec.testing import check_env
 from gpuvec.testing.consistency import Job, compare
-from gpuvec.testing.kernels import check_source
+from gpuvec.testing.cuda_source import check_source
 from gpuvec.vector.env import VectorEnv
 
 WRONG = {  # {what is wrong: (old, new, what is said of it)}
@@ -219,6 +220,17 @@ def test_planted_faults_are_found(planted, source, old, new, where):
 
 
 @needs_host_compiler
+def test_check_env_compares_values_without_a_gpu(planted):
+    right = importlib.import_module(planted(DRIFTING, "", "")).ENV
+    (found,) = (check for check in check_env(right, 5, 12, kernels=False) if check.name == "CUDA C++")
+    assert found.ran
+    assert "results are the same bits as Python's" in found.detail
+    wrong = importlib.import_module(planted(DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)))).ENV
+    with pytest.raises(AuthoringError, match=r"in CUDA C\+\+ it does something else: .*first reset: .*state x is"):
+        check_env(wrong, 5, 12, kernels=False)
+
+
+@needs_host_compiler
 def test_exchanged_fields_are_red_without_a_gpu(planted, capfd):
     pytest.importorskip("tyro")
     from gpuvec.cli import main
@@ -226,7 +238,7 @@ def test_exchanged_fields_are_red_without_a_gpu(planted, capfd):
     name = planted(DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)))
     sizes = ["--num-envs", "3", "--episodes", "2", "--max-episode-steps", "8"]
     assert main(["check", f"{name}:tests/{name}-v0", "--backends", "cuda-c-cpu", *sizes]) == 1
-    assert re.search("cuda-c-cpu +RED  .*the first reset: .*state x is", capfd.readouterr().out)
+    assert re.search("RED  .*the first reset: .*state x is", capfd.readouterr().out)
 
 
 ON_A_GPU = {k: p for k, p in PLANTED.items() if k != "missing barrier"}  # there threads in step read before any of them writes

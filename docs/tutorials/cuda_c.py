@@ -166,12 +166,13 @@ gpuvec.register("my/Flock-v0", ENV)
 #
 # ## Is it right?
 #
-# {func}`~gpuvec.testing.check_env` compiles it, with or without a GPU. No `nvcc` is needed: the compiler comes with
-# `gpuvec[cuda13]`, or `gpuvec[compile]` where there is no GPU.
+# {func}`~gpuvec.testing.check_env` compiles it, with or without a GPU, and where there is a C++ compiler it plays the
+# functions on the CPU beside those in Python. No `nvcc` is needed: the compiler comes with `gpuvec[cuda13]`, or
+# `gpuvec[compile]` where there is no GPU.
 
 # %%
 for check in check_env("my/Flock-v0", num_envs=3, steps=8):
-    if check.name == "sm_90":
+    if check.name in ("sm_90", "CUDA C++"):
         print(check.detail)
 
 # %% [markdown]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuvec.spec import Environment
 from gpuvec.testing.differences import Difference, bits_apart, differences
 from gpuvec.testing.pair import Pair, Results
 
@@ -18,7 +19,7 @@ RARE = 1e-4  # the share of results that may sit on one: rounding seldom meets a
 class Job(NamedTuple):
     """What is played."""
 
-    id: str  # of the environment
+    id: str | Environment  # of the environment, or itself
     backend: str  # its name
     options: dict[str, Any]  # keyword arguments of `make_vec` that choose it
     variables: dict[str, str]  # of the environment of its process

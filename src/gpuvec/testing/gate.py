@@ -15,6 +15,7 @@ from gpuvec.registration import load_env
 from gpuvec.spec import Environment, Single
 from gpuvec.testing import cooperative, single
 from gpuvec.testing.comparison import check_plain
+from gpuvec.testing.cuda_source import check_source, check_values
 from gpuvec.testing.extent import extent
 from gpuvec.testing.kernels import compile_kernels, missing_compiler
 from gpuvec.testing.plain import plainly
@@ -112,6 +113,7 @@ def check_env(
         _check_run(gate, env, recorded(player.folder, limit), seed)
         gate.add("seeds", seeds)
         _check_simulator(gate, env, seed)
+        _check_cuda_c(gate, env, seed, compiles=compiler is not None)
         gate.add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
     return gate.checks
 
@@ -150,6 +152,16 @@ def _check_run(gate: Gate, env: Environment, run: Run | None, seed: int) -> None
     if not isinstance(env, Single):
         gate.add("rare states", rehearse_moments(env, run, seed))
     gate.add("plain Python", check_plain(env, run, seed))
+
+
+def _check_cuda_c(gate: Gate, env: Environment, seed: int, compiles: bool) -> None:
+    """The functions in CUDA C++, if there are any; in this process, which shows the warnings of their compilers."""
+    if env.cuda_c is None or cuda.SIMULATED:
+        return
+    if compiles:
+        check_source(env)
+    ran, found = check_values(env, seed)
+    gate.add("CUDA C++", found, ran)
 
 
 def _check_simulator(gate: Gate, env: Environment, seed: int) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import re
 from pathlib import Path
 
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine import cuda
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cpp.source import compiled
-from gpuvec.engine.cpp.twin import twin
-from gpuvec.engine.dialect import explaining, fault_at
+from gpuvec.engine.dialect import explaining
 from gpuvec.engine.kernels import kernels
 from gpuvec.engine.shape import shape
 from gpuvec.engine.signature import signature
@@ -44,8 +41,6 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     Raises:
         AuthoringError: code that cannot be compiled.
     """
-    if env.cuda_c is not None:
-        check_source(env)
     variant = Variant(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=signature(env).actions.dtype)
     made = 0
     with explaining(stepping(env)), cuda.offline((9, 0)):
@@ -53,20 +48,4 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
             kernel.binary((9, 0))
             made += 1
     what = "kernel of a step" if made == 1 else f"{made} kernels of a step"
-    return f"{what} compiled" + (f", and {Path(env.cuda_c).name}" if env.cuda_c is not None else "")
-
-
-def check_source(env: Environment) -> None:
-    """Compiles the functions of `env` in CUDA C++.
-
-    Raises:
-        AuthoringError: what cannot be compiled, or the line of a float64.
-    """
-    source, place, line = twin(env, ()).source, "", 0
-    ptx = compiled(source, (9, 0), "ptx").decode()
-    files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
-    for text in ptx.splitlines():
-        if found := re.match(r"\s*\.loc\s+(\d+) (\d+)", text):
-            place, line = files[found[1]], int(found[2])
-        elif re.match(r"\s*[a-z]\S*\.f64\b", text) and place == str(source.file):  # no declaration
-            raise fault_at(source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf")
+    return f"{what} compiled"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from gpuvec.spec import Environment
 from gpuvec.testing.backends import CPU
+from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
 from gpuvec.vector.wrappers import ToNumpy
 
@@ -27,15 +30,18 @@ class Pair:
     rounding does not grow with the steps.
 
     Args:
-        id: of the environment, as `gymnasium.make_vec` takes it.
+        id: of the environment, as `gymnasium.make_vec` takes it, or the environment itself.
         other: keyword arguments that make it on the other backend.
         num_envs: E.
         seed: of the rows and of the actions.
         options: further keyword arguments of both, such as `autoreset_mode`, `max_episode_steps` and parameters.
     """
 
-    def __init__(self, id: str, other: Mapping[str, Any], *, num_envs: int, seed: int = 0, **options: Any) -> None:
-        made = (gym.make_vec(id, num_envs=num_envs, **{**options, **where}) for where in (CPU.options, other))
+    def __init__(
+        self, id: str | Environment, other: Mapping[str, Any], *, num_envs: int, seed: int = 0, **options: Any
+    ) -> None:
+        make: Callable[..., Any] = partial(gym.make_vec, id) if isinstance(id, str) else partial(VectorEnv, id)
+        made = (make(num_envs=num_envs, **{**options, **where}) for where in (CPU.options, other))
         self.cpu, self.other = (ToNumpy(env) for env in made)
         self.agents = len(self.cpu.single_observation_space.shape or ()) > 1  # whether there is an axis for them
         self.ended = np.zeros(num_envs, np.bool_)  # the rows whose episode ended in the last turn
