@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
-from tests.counter import COUNTER, make
+from tests.counter import COUNTER, MIXED, make
 
 import gpuvec
 from gpuvec.errors import AuthoringError, UnknownParameterError
@@ -138,3 +138,26 @@ def test_arguments_of_an_id_reach_the_env():
         assert env.max_episode_steps == 9
     finally:
         del gym.registry["tests/Short-v0"]
+
+
+class TestStepLimit:
+    def test_is_the_environment_s_own(self):
+        assert gpuvec.VectorEnv(MIXED, 1, device="cpu", output="numpy").max_episode_steps == 6
+        assert gpuvec.VectorEnv("tests.counter:MIXED", 1, device="cpu", output="numpy").max_episode_steps == 6
+        assert gpuvec.VectorEnv(COUNTER, 1, device="cpu", output="numpy").max_episode_steps is None
+        assert make("tests/Mixed-v0", 1).max_episode_steps == 6
+
+    @pytest.mark.parametrize(("given", "limit"), [(None, None), (-1, None), (9, 9), ("declared", 6)])
+    def test_is_what_is_given(self, given, limit):
+        env = gpuvec.VectorEnv(MIXED, 1, device="cpu", output="numpy", max_episode_steps=given)
+        assert env.max_episode_steps == limit
+        env = make("tests/Mixed-v0", 1, max_episode_steps=given)
+        assert env.max_episode_steps == env.spec.max_episode_steps == limit
+        again = gym.make_vec(env.spec)
+        assert again.max_episode_steps == again.spec.max_episode_steps == limit
+        assert gym.spec("tests/Mixed-v0").max_episode_steps == 6
+
+    @pytest.mark.parametrize("given", [0, -2, 1.5, True, "none"])
+    def test_of_no_meaning(self, given):
+        with pytest.raises(ValueError, match=r"max_episode_steps must be at least 1, None or -1 for no limit, or 'declared'"):
+            make("tests/Mixed-v0", 1, max_episode_steps=given)

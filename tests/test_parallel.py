@@ -7,6 +7,7 @@ import sys
 import warnings
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
@@ -18,6 +19,7 @@ with warnings.catch_warnings():  # about games of its own, which its tests impor
     warnings.simplefilter("ignore", DeprecationWarning)
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 from tests import crowd
+from tests.joining import COMES
 
 import gpuvec
 from gpuvec import Cooperative, Floats, Key, Perception
@@ -65,6 +67,11 @@ def street() -> Any:
 @pytest.fixture(scope="module")
 def tag() -> Any:
     return gpuvec.parallel_env("gpuvec/TagContinuous-v0", render_mode="rgb_array", **TAG)
+
+
+@pytest.fixture(scope="module")
+def visits() -> Any:
+    return gpuvec.parallel_env("tests/Visits-v0")
 
 
 def hunt(env: Any, *ways: tuple[int, int, int]) -> Any:
@@ -216,3 +223,52 @@ class TestMistakes:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "install gpuvec[pettingzoo]" in done.stdout
+
+
+class TestJoining:
+    """Agents of `tests.joining` come and go by a timetable."""
+
+    def test_agents_are_those_in_the_game(self, visits: Any) -> None:
+        obs, infos = visits.reset(seed=0)
+        names = [[name for name, comes in zip(visits.possible_agents, column, strict=True) if comes] for column in COMES.T]
+        assert visits.agents == list(obs) == list(infos) == names[0]
+        assert "agent_1" not in obs  # which is not born yet
+        for t in range(1, 6):
+            before = visits.agents
+            results = visits.step(dict.fromkeys(before, 0))
+            assert visits.agents == names[t]
+            assert [list(result) for result in results] == [sorted({*before, *names[t]})] * 5
+            obs, reward, terminated, truncated, _ = results
+            for name in obs:
+                joined = name not in before
+                np.testing.assert_array_equal(obs[name], [t, name in names[t]])
+                assert reward[name] == (0.0 if joined else 1.0)
+                assert terminated[name] == (name not in names[t])
+                assert not truncated[name]
+        _, _, terminated, truncated, _ = visits.step(dict.fromkeys(visits.agents, 0))
+        assert not any(terminated.values())
+        assert truncated == dict.fromkeys(["agent_0", "agent_1", "agent_2"], True)
+        assert visits.agents == []
+        assert visits.step({}) == ({}, {}, {}, {}, {})
+
+    def test_only_who_is_in_the_game_acts(self, visits: Any) -> None:
+        visits.reset(seed=0)
+        with pytest.raises(ValueError, match=r"not in the game \['agent_1'\]"):
+            visits.step(dict.fromkeys(visits.possible_agents, 0))
+
+    def test_a_written_state_says_who_is_in_the_game(self, visits: Any) -> None:
+        visits.reset(seed=0)
+        visits.set_state({"inside": [False, True, False, False]})
+        assert visits.agents == ["agent_1"]
+        visits.set_state({"inside": [False] * 4, "steps": [1.0] * 4})
+        assert visits.agents == []
+        obs, *_ = visits.step({})  # the episode goes on without them
+        assert list(obs) == visits.agents == ["agent_0", "agent_1"]
+
+
+def test_make_says_what_to_use() -> None:
+    for kwargs in ({}, {"num_taggers": 2}):
+        with pytest.raises(gym.error.Error, match=r"many agents.*gymnasium\.make_vec\(id.*gpuvec\.parallel_env\(id\)"):
+            gym.make("gpuvec/TagGridWorld-v0", **kwargs)
+    with pytest.raises(gym.error.Error, match=r"gpuvec\.parallel_env\(id\)"):
+        gym.make_vec("gpuvec/TagGridWorld-v0", num_envs=2, vectorization_mode="sync")

@@ -31,11 +31,23 @@ def register(id: str, env: Environment | str, **kwargs: Any) -> None:
     gym.register(
         id,
         # One env of many agents is no gymnasium.Env, whose reward is a number.
-        entry_point="gpuvec.vector.scalar:ScalarEnv" if isinstance(declared, Single) else None,
+        entry_point=f"gpuvec.{'vector.scalar:ScalarEnv' if isinstance(declared, Single) else 'registration:refuse_make'}",
         vector_entry_point="gpuvec.vector.env:VectorEnv",
         max_episode_steps=declared.max_episode_steps,
         reward_threshold=declared.reward_threshold,
         kwargs={"env": place, **kwargs},
+    )
+
+
+def refuse_make(env: str, **kwargs: Any) -> gym.Env[Any, Any]:
+    """The entry point of an environment of many agents: `gymnasium.make` is for one agent.
+
+    Raises:
+        gymnasium.error.Error: always; it says what to use.
+    """
+    raise gym.error.Error(
+        f"{env} is an environment of many agents, and gymnasium.make is for one agent: use "
+        "gymnasium.make_vec(id, num_envs=...), or gpuvec.parallel_env(id), which is PettingZoo's interface."
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuvec.engine.host_memory import available_bytes
 from gpuvec.errors import DeviceError, ForkError, MissingExtraError, OutOfMemoryError
 
 
@@ -46,10 +47,7 @@ class Device(NamedTuple):
             cupy = _cupy()
             with self.current():
                 return int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
-        try:
-            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (ValueError, OSError, AttributeError):
-            return None
+        return available_bytes()
 
     def require(self, needed: int, what: str) -> None:
         """Raises OutOfMemoryError unless `needed` bytes are free: before the allocation, so that the process stays usable."""

@@ -189,7 +189,7 @@ class Simulation:
 
 def on_host(array: Any) -> np.ndarray[Any, Any]:
     """A NumPy or CuPy array as a NumPy array: itself, or a copy for which the host waits."""
-    return array if isinstance(array, np.ndarray) else array.get()
+    return np.asarray(array if isinstance(array, np.ndarray | np.generic) else array.get())
 
 
 def address(array: Any) -> int:

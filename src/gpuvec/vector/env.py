@@ -47,7 +47,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         output: "torch", "cupy", "jax", "numpy" or "dlpack".
         autoreset_mode: `gymnasium.vector.AutoresetMode` or its value: "NextStep", "SameStep", "Disabled".
         buffers: None for new output arrays in every step; K for a ring of K sets that are reused in turn, 1 for one set.
-        max_episode_steps: the limit that truncates an episode; None or -1 for none.
+        max_episode_steps: the limit that truncates an episode; "declared" for the environment's own, None or -1 for none.
         render_mode: None or "rgb_array".
         per_env: names of parameters that are stored per environment and may be given as a list.
         backend: "numba", or "cuda-c": with those functions that the environment has in CUDA C++; a CPU needs a C++ compiler.
@@ -70,7 +70,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         output: str = "torch",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         buffers: int | None = None,
-        max_episode_steps: int | None = None,
+        max_episode_steps: int | str | None = parameters.DECLARED,
         render_mode: str | None = None,
         per_env: Sequence[str] = (),
         backend: str = "numba",
@@ -80,10 +80,6 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
     ) -> None:
         self._spec: Any = None
         declared = load_env(env)
-        self._made_of = {
-            "env": env, "output": output, "autoreset_mode": autoreset_mode, "buffers": buffers, "backend": backend,
-            "reward": reward, "validate": validate, "max_episode_steps": max_episode_steps, "render_mode": render_mode,
-        }  # fmt: skip
         if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
             raise ValueError(f"num_envs must be an integer of at least 1, got {num_envs!r}.")
         if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
@@ -95,7 +91,11 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         if isinstance(per_env, str):
             raise TypeError(f"per_env must be a sequence of parameter names, got {per_env!r}: write per_env=({per_env!r},).")
         self.autoreset_mode = parameters.autoreset(autoreset_mode)
-        self.max_episode_steps = parameters.step_limit(max_episode_steps)
+        self.max_episode_steps = parameters.step_limit(max_episode_steps, declared.max_episode_steps)
+        self._made_of = {
+            "env": env, "output": output, "autoreset_mode": autoreset_mode, "buffers": buffers, "backend": backend,
+            "reward": reward, "validate": validate, "max_episode_steps": self.max_episode_steps, "render_mode": render_mode,
+        }  # fmt: skip
         self.render_mode, self.closed, self.output = render_mode, False, output
         self.metadata = {
             "autoreset_mode": self.autoreset_mode,
@@ -169,7 +169,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
     @property
     def spec(self) -> Any:
         """How it was made. An enum given as `autoreset_mode` is kept as its value and arrays as lists, so that the spec
-        compares and has a JSON form.
+        compares and has a JSON form; `max_episode_steps` is the limit that is in force.
         """
         return self._spec
 
@@ -180,6 +180,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
                 spec.kwargs[name] = value.value
             elif isinstance(value, np.ndarray | np.generic):
                 spec.kwargs[name] = value.tolist()
+        if spec is not None:
+            spec.max_episode_steps = self.max_episode_steps
         self._spec = spec
 
     @property

@@ -211,10 +211,31 @@ def on_stream(device: Device, stream: int) -> Iterator[Any]:
                 yield entered
 
 
+def refuse_without_memory(tensor: Any) -> None:
+    """Refuses a tensor of torch that has no memory with one number for each element.
+
+    Raises:
+        TypeError: a tensor on torch's "meta" device, or one of a sparse or another layout.
+    """
+    layout = str(tensor.layout).removeprefix("torch.")
+    if tensor.is_meta:
+        raise TypeError(
+            "a tensor on torch's \"meta\" device holds no numbers; give one on the environment's device or the CPU."
+        )
+    if layout != "strided":
+        raise TypeError(f"a tensor of layout {layout} was given; give a dense one, as its to_dense() returns.")
+
+
 def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
-    """Any array or list as an array of the device's module: for resets and states, where a copy costs nothing that matters."""
+    """Any array or list as an array of the device's module: for resets and states, where a copy costs nothing that matters.
+
+    Raises:
+        TypeError: a tensor of torch on the "meta" device, or a sparse one.
+    """
     xp, on_gpu = device.arrays, device.kind == "cuda"
     if type(array).__module__.partition(".")[0] == "torch":
+        if hasattr(array, "is_meta"):
+            refuse_without_memory(array)
         array = array.detach() if on_gpu and array.is_cuda else array.detach().cpu().numpy()
     if on_gpu and hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] == 2:
         array = xp.from_dlpack(array)  # waits for what the producer still computes; the interface of raw pointers does not

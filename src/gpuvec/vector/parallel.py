@@ -10,11 +10,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from gpuvec.engine.jit import author
+from gpuvec.engine.parameters import known
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.spec import Cooperative
+from gpuvec.vector.framework import on_stream
 from gpuvec.vector.scalar import checked
 from gpuvec.vector.spaces import of_one
+from gpuvec.vector.state import host_row
 from gpuvec.vector.wrappers import ToNumpy
 
 try:
@@ -29,9 +33,10 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignor
     """One copy of an environment of many agents; `gpuvec.parallel_env("gpuvec/TagContinuous-v0")` builds it.
 
     Agents are named by their role, "tagger_0", "tagger_1", ..., "runner_0", ..., or "agent_0", ... in an environment without
-    roles, and `possible_agents` is in the order of their ids. All are in the game when an episode begins; who leaves is
-    terminated in that step and then no longer among `agents`. Actions are always checked; observations are (D,) float32, new
-    in every step.
+    roles, and `possible_agents` is in the order of their ids. `agents` are those in the game, which the environment's `present`
+    says after a reset and after each step. Who leaves is terminated in that step and then no longer among `agents`. Who joins,
+    for the first time or again, is among them from that step on: the step returns its observation, reward 0 and no end.
+    Actions are always checked; observations are (D,) float32, new in every step.
 
     Args:
         id: of a registered environment of many agents.
@@ -64,6 +69,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignor
         self._rows = {names[i]: i for i in sorted(names)}
         self.possible_agents = list(self._rows)
         self.agents: list[str] = []
+        self._over = True  # no episode has begun, or the last one has ended
         seen: Any
         acts: Any
         seen, acts = (of_one(s) for s in (self._envs.single_observation_space, self._envs.single_action_space))
@@ -90,7 +96,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignor
         """Begins an episode. Of `options` the environment's own are heeded, and others not, as PettingZoo has it."""
         own = {name: value for name, value in (options or {}).items() if name in self._reset_options}
         obs, _ = self._envs.reset(seed=seed, options=own)
-        self.agents = list(self._rows)
+        self.agents, self._over = self._in_game(), False
         return self._named(obs[0].copy()), {name: {} for name in self.agents}
 
     def step(
@@ -98,29 +104,47 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignor
     ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
         """One step of the agents in the game, {name: action}; after an episode's end nothing happens, and all is empty.
 
+        The results are those of the agents in the game before or after the step.
+
         Raises:
             ValueError: not one action for each agent in the game, or an action that is outside its space.
         """
         if actions.keys() != set(self.agents):
             missing, more = sorted(set(self.agents) - actions.keys()), sorted(actions.keys() - set(self.agents))
             raise ValueError(f"there must be an action for each of `agents`; missing {missing}, not in the game {more}.")
-        if not self.agents:
+        if self._over:
             return {}, {}, {}, {}, {}
         given = self._rest.copy()
         for name, action in actions.items():
             given[self._rows[name]] = checked(action, self.action_spaces[name])
         obs, reward, terminated, truncated, info = self._envs.step(given[None])
-        over = terminated[0] | info["agent_terminated"][0]
-        late = truncated[0] & ~over
+        self._over = bool(terminated[0] | truncated[0])
+        mask = info["agent_mask"][0]
+        over = (terminated[0] | info["agent_terminated"][0]) & mask
+        late = truncated[0] & mask & ~over
+        staying = [] if self._over else self._in_game()
+        self.agents = [name for name in self._rows if name in self.agents or name in staying]
         found: Any = (
             self._named(obs[0].copy()),
-            self._named(reward[0].tolist()),
+            self._named(np.where(mask, reward[0], 0).tolist()),
             self._named(over.tolist()),
             self._named(late.tolist()),
             {name: {} for name in self.agents},
         )
-        self.agents = [name for name in self.agents if not (over | late)[self._rows[name]]]
+        self.agents = staying
         return found  # type: ignore[no-any-return]  # as above
+
+    def _in_game(self) -> list[str]:
+        """The agents in the game, by the environment's own `present` on its state, in the order of `possible_agents`."""
+        base: Any = self._envs.unwrapped
+        env = base._env
+        if env.present is None:
+            return list(self._rows)
+        with on_stream(base._device, base._stream()):
+            s = host_row(base._sim, 0)
+        p, present = known(env), author(env.present)
+        with np.errstate(all="ignore"):  # as compiled code, which does not warn
+            return [name for name, i in self._rows.items() if present(i, s, p)]
 
     def render(self) -> Any:
         """(H, W, 3) uint8, or None without a `render_mode`."""
@@ -131,8 +155,10 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignor
         return {name: values[0] for name, values in self._envs.get_state().items()}
 
     def set_state(self, fields: dict[str, Any]) -> None:
-        """Writes fields of the physical state."""
+        """Writes fields of the physical state, on which it depends who is in the game."""
         self._envs.set_state({name: np.asarray(values)[None] for name, values in fields.items()})
+        if not self._over:
+            self.agents = self._in_game()
 
     def close(self) -> None:
         """Frees the buffers."""

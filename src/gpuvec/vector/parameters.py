@@ -18,6 +18,7 @@ from gpuvec.errors import FixedParameterError, UnknownParameterError
 from gpuvec.spec import Cooperative, Environment
 
 BACKENDS = ("numba", "cuda-c")
+DECLARED = "declared"
 
 
 def apply(
@@ -183,14 +184,19 @@ def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
         raise ValueError(f"autoreset_mode must be a gymnasium.vector.AutoresetMode or {allowed}, got {mode!r}.") from None
 
 
-def step_limit(max_episode_steps: int | None) -> int | None:
-    """None for no limit, as -1 also says.
+def step_limit(max_episode_steps: int | str | None, declared: int | None) -> int | None:
+    """None for no limit, as -1 also says; the environment's own, `declared`, for "declared".
 
     Raises:
-        ValueError: neither of these nor at least 1.
+        ValueError: none of these, nor at least 1.
     """
+    if isinstance(max_episode_steps, str) and max_episode_steps == DECLARED:
+        return declared
     if max_episode_steps is None or max_episode_steps == -1:
         return None
     if isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, int | np.integer) or max_episode_steps < 1:
-        raise ValueError(f"max_episode_steps must be at least 1, or None or -1 for no limit, got {max_episode_steps!r}.")
+        raise ValueError(
+            f"max_episode_steps must be at least 1, None or -1 for no limit, or {DECLARED!r} for the environment's own, "
+            f"got {max_episode_steps!r}."
+        )
     return int(max_episode_steps)

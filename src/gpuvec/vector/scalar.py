@@ -58,8 +58,9 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         declared = load_env(env)
         self.metadata = {"render_modes": ["rgb_array"] if declared.draw else [], "render_fps": declared.render_fps}
         self._rows = VectorEnv(
-            env, 1, device="cpu", output="numpy", autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **params
-        )
+            env, 1, device="cpu", output="numpy", autoreset_mode=AutoresetMode.DISABLED, max_episode_steps=None,
+            render_mode=render_mode, **params,
+        )  # fmt: skip
         self.render_mode = render_mode
         self._over = False
         self.observation_space, self.action_space = self._rows.single_observation_space, self._rows.single_action_space

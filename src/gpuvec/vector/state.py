@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.signature import Crowd
-from gpuvec.engine.simulation import Simulation
+from gpuvec.engine.simulation import Simulation, on_host
 from gpuvec.errors import StateError
 from gpuvec.vector.framework import as_native
 from gpuvec.vector.parameters import apply
@@ -19,6 +19,17 @@ from gpuvec.vector.state_checks import check_fields, check_saved, whole_numbers
 def get_state(sim: Simulation) -> dict[str, Any]:
     """{field: (E,) or (E, A) array of the device's module}: a copy of the physical state."""
     return {name: sim.field(name).copy() for name in sim.env.state._fields if name in sim.signature.fields}
+
+
+def host_row(sim: Simulation, row: int) -> Any:
+    """The State of one row as plain Python functions take it: arrays of NumPy, (A,), and numbers of the environment.
+
+    Fields that a search fills are None. The host waits for the device.
+    """
+    s = sim.signature
+    found = s.found if isinstance(s, Crowd) else ()
+    known = {name: on_host(sim.field(name)[row])[()] for name in sim.env.state._fields if name not in found}
+    return sim.env.state(**{name: known.get(name) for name in sim.env.state._fields})
 
 
 def _checked(sim: Simulation, fields: Mapping[str, Any], rows: int, pool: bool = False) -> dict[str, Any]:

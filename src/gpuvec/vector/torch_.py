@@ -10,6 +10,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from gpuvec.engine.device import Device
+from gpuvec.vector.framework import refuse_without_memory
 
 _NAMES = {
     torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8", torch.float32: "float32", torch.float64: "float64",
@@ -60,8 +61,13 @@ class Torch:
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """See `Framework.pointer`."""
-        if not isinstance(array, torch.Tensor) or array.get_device() != self._index:
+        if not isinstance(array, torch.Tensor):
             return None
+        index = array.get_device()
+        if index != self._index or array.layout is not torch.strided or array.is_meta:  # a meta tensor has the CPU's index
+            refuse_without_memory(array)
+            if index != self._index:
+                return None
         if not array.is_contiguous():
             array = array.contiguous()
         return array.data_ptr(), _NAMES.get(array.dtype) or str(array.dtype), array.shape, array
