@@ -42,6 +42,11 @@ class Actions:
     def _foreign(self, actions: Any, stream: int) -> tuple[int, str, tuple[int, ...], Any]:
         """Actions of another framework, through DLPack, or on a CPU of any kind that NumPy reads."""
         xp = self._device.arrays
+        layout = (
+            str(getattr(actions, "layout", "torch.strided")) if type(actions).__module__.partition(".")[0] == "torch" else ""
+        )
+        if layout and layout != "torch.strided":
+            raise TypeError(f"actions are a tensor of layout {layout}; this environment takes dense ones: actions.to_dense().")
         if self._device.kind == "cuda":
             if not hasattr(actions, "__dlpack_device__"):
                 raise TypeError(

@@ -59,7 +59,7 @@ class Torch:
 
     def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
         """See `Framework.pointer`."""
-        if not isinstance(array, torch.Tensor) or array.get_device() != self._index:
+        if not isinstance(array, torch.Tensor) or array.get_device() != self._index or array.layout is not torch.strided:
             return None
         if not array.is_contiguous():
             array = array.contiguous()
