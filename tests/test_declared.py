@@ -171,6 +171,14 @@ def test_parameters_beyond_an_int32(value):
         make("gpuvec/TagGridWorld-v0", 2, num_taggers=value)
 
 
+@pytest.mark.parametrize("name", ["TagGridWorld-v0", "TagContinuous-v0"])
+@pytest.mark.parametrize("count", [2**24, 10**9])
+def test_more_agents_than_fit(name, count):
+    """They are refused before anything of that size is allocated."""
+    with pytest.raises(OutOfMemoryError, match=rf"agents\(p\) is \d+; an environment holds at most {2**24} agents: use fewer"):
+        make(f"gpuvec/{name}", 1, num_taggers=count)
+
+
 def test_arrays_of_no_dimensions_are_numbers():
     env = make("gpuvec/CartPole-v1", 2, gravity=np.array(9.5), max_episode_steps=5)
     assert env.params.gravity == 9.5

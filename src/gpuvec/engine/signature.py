@@ -15,6 +15,7 @@ from gpuvec.spec import Bools, Cooperative, Environment, Floats, Ints, Nearest, 
 
 ARRAYS: dict[Any, Any] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
 SHARED = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # names of buffers
+MAX_AGENTS = 1 << 24  # agents of one environment: each one's number is exact as a float32
 OWNED = ("role", "member")  # fields that the engine writes
 
 
@@ -130,6 +131,8 @@ def _count(env: Cooperative) -> int:
     count = env.agents(env.params)
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
         raise AuthoringError(f"agents(p) is {count!r}; it must be an integer of at least 1.")
+    if count > MAX_AGENTS:  # before `spaces` and `tables` allocate what a machine cannot hold
+        raise OutOfMemoryError(f"agents(p) is {count}; an environment holds at most {MAX_AGENTS} agents: use fewer.")
     return int(count)
 
 
