@@ -95,7 +95,8 @@ gpuvec.register("my/Sail-v0", ENV)
 #
 # ## Plain Python first
 #
-# The functions are ordinary ones, so a debugger and `print` work. Let go of the rudder at 45 degrees to a steady wind:
+# The functions are ordinary ones. Called as here they run in plain Python, where a debugger works, and so does `print`; an
+# environment that is compiled refuses `print`, and names its line. Let go of the rudder at 45 degrees to a steady wind:
 
 # %%
 steady = Params(shift=0.0)

@@ -72,6 +72,8 @@ def load_env(place: str | Environment) -> Environment:
     """
     if isinstance(place, Environment):
         return place
+    if not isinstance(place, str):
+        raise AuthoringError(f"env is {place!r}; it must be a Single or a Cooperative, or the place of one, as 'module:NAME'.")
     module, _, name = place.partition(":")
     env = getattr(importlib.import_module(module), name or "ENV", None)
     if not isinstance(env, Environment):

@@ -16,6 +16,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuvec.declared import require_functions, require_params, require_phases, require_state
+
 Floats = NDArray[np.float32]
 """A field of a cooperative state: one float for each agent, or with `Annotated[Floats, "parameter"]` that many."""
 Ints = NDArray[np.int32]
@@ -67,6 +69,12 @@ class Single(Options):
     """`observe(s, p) -> tuple` of D floats."""
     spaces: Callable[[Any], tuple[gym.spaces.Box, gym.Space[Any]]]
     """`spaces(p) -> (observation, action)`: Box((D,)) and a Discrete, MultiDiscrete or Box((K,)) space."""
+
+    def __post_init__(self) -> None:
+        """Raises AuthoringError for a state, parameters or functions of another kind."""
+        require_functions(self, "reset", "step", "observe", "spaces")
+        require_state(self)
+        require_params(self)
 
 
 class Time(NamedTuple):
@@ -139,9 +147,9 @@ def least_of(field: str, of: Callable[..., Any]) -> Reduction:
 class Cooperative(Options):
     """An environment with many agents, which act at the same time and share a world.
 
-    A field of the state is `Floats`, `Ints` or `Bools` with an element for each agent (more, with `Annotated`), or a scalar
-    float, int or bool for the env. A step is a sequence of phases; all agents finish one before any begins the next. A phase
-    for agent i writes elements [i] alone, and reads no other agent's element of a field that it writes: who was caught
+    A field of the state is `Floats`, `Ints` or `Bools` with an element for each agent (more, with `Annotated`), or an int or a
+    bool for the env, which a reduction sets. A step is a sequence of phases; all agents finish one before any begins the next.
+    A phase for agent i writes elements [i] alone, and reads no other agent's element of a field that it writes: who was caught
     records by whom, and the catcher counts. So results never depend on who comes first, and nobody writes a barrier.
 
     Two names belong to the engine: in an environment with `roles`, Ints `role` is each agent's role, by number, and Ints
@@ -178,6 +186,14 @@ class Cooperative(Options):
     """`tables(p) -> {name: array}`: constants that follow from the parameters; functions find them in `p`."""
     structural: tuple[str, ...] = ()
     """Parameters on which shapes, spaces or tables depend: they are fixed when an environment is made."""
+
+    def __post_init__(self) -> None:
+        """Raises AuthoringError for a state, parameters, phases or functions of another kind."""
+        require_functions(self, "reset", "spaces", "agents", "reward", "terminated", "perception")
+        require_functions(self, "present", "roles", "tables", optional=True)
+        require_state(self)
+        require_params(self)
+        require_phases(self, Reduction)
 
 
 Environment = Single | Cooperative

@@ -20,6 +20,7 @@ import numpy as np
 
 from gpuvec.engine.frames import roomy
 from gpuvec.engine.loops import COUNTED, on_cpu
+from gpuvec.engine.refused_names import refuse_host_names
 from gpuvec.errors import AuthoringError
 
 P = TypeVar("P", bound=tuple[Any, ...])
@@ -68,7 +69,7 @@ def device(function: Callable[..., Any]) -> Any:
     """`function` as a Numba function with float32 literals, and with it all plain functions that it calls.
 
     Raises:
-        AuthoringError: the function calls itself, directly or through others.
+        AuthoringError: the function calls itself, directly or through others, or reads what not every backend has.
     """
     return _device(function, ())
 
@@ -83,6 +84,7 @@ def _device(function: Any, callers: tuple[Any, ...]) -> Any:
         raise AuthoringError(
             f"{function.__module__}.{function.__qualname__} calls itself ({chain}); device code has no recursion: write a loop."
         )
+    refuse_host_names(function)
 
     def single(value: Any) -> Any:
         """What `value` is read as in device code."""

@@ -10,11 +10,12 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.batch import SCALARS, Actions, Buffer, Layout, Variant, actions, asked, clockwork, features, pooled
 from gpuvec.engine.jit import author
 from gpuvec.engine.parameters import known
-from gpuvec.errors import AuthoringError
+from gpuvec.errors import AuthoringError, OutOfMemoryError
 from gpuvec.spec import Bools, Cooperative, Environment, Floats, Ints, Nearest, Perception, Single, Time
 
 ARRAYS: dict[Any, Any] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
 SHARED = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # names of buffers
+MAX_AGENTS = 1 << 24  # agents of one environment: each one's number is exact as a float32
 OWNED = ("role", "member")  # fields that the engine writes
 
 
@@ -76,7 +77,8 @@ def signature(env: Environment) -> Signature | Crowd:
     Raises:
         AuthoringError: a field, a space or a number of agents of a kind that kernels cannot hold.
     """
-    observation, action = env.spaces(env.params)
+    count = _count(env) if isinstance(env, Cooperative) else 1
+    observation, action = _spaces(env)
     shared = {"features": features(observation), "actions": actions(action)}
     hints = get_type_hints(env.state, include_extras=True)
     if isinstance(env, Single):
@@ -85,7 +87,6 @@ def signature(env: Environment) -> Signature | Crowd:
                 raise AuthoringError(f"{env.state.__module__}.State.{name} is a {hint}; a state field is float, int or bool.")
         others = {k: SCALARS[h] for k, h in hints.items() if h is not float}
         return Signature(tuple(k for k in hints if hints[k] is float), others, **shared)  # type: ignore[arg-type]  # as named
-    count = _count(env)
     arrays = {k: _array(env, k, hint, count) for k, hint in hints.items() if hint not in SCALARS}
     scalars = {k: SCALARS[h] for k, h in hints.items() if h in SCALARS}
     roles = dict(env.roles(env.params)) if env.roles is not None else {}
@@ -96,7 +97,18 @@ def signature(env: Environment) -> Signature | Crowd:
             raise AuthoringError(
                 f"a state with Ints fields {' and '.join(OWNED)} goes with roles(p); one is there without the other."
             )
+    for name, dtype in scalars.items():
+        if dtype is np.float32:
+            raise AuthoringError(
+                f"field {name!r} of State is a float for the env, which nothing can write: reductions set ints "
+                "and bools. Use Floats, with an element for each agent, or a parameter."
+            )
     perception = env.perception(env.params)
+    if not isinstance(perception, Perception):
+        raise AuthoringError(
+            f"perception(p) returned a {type(perception).__name__}; it must return one Perception(...) for all agents, whose "
+            "functions may do other things for other roles: `if s.role[i] == TAGGER`."
+        )
     look = perception.look
     found = tuple(k for k, hint in hints.items() if Nearest in get_args(hint))
     if isinstance(look, Nearest) and (look.field not in found or arrays[look.field].dtype != np.int32):
@@ -104,10 +116,23 @@ def signature(env: Environment) -> Signature | Crowd:
     return Crowd(arrays, scalars, agents=(count,), perception=perception, roles=roles, found=found, **shared)  # type: ignore[arg-type]  # as named
 
 
+def _spaces(env: Environment) -> tuple[Any, Any]:
+    """(observation, action): the spaces of one agent."""
+    try:
+        found = env.spaces(env.params)
+    except MemoryError as error:
+        raise OutOfMemoryError(f"the spaces of {env.params} do not fit into this machine's memory: make it smaller.") from error
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise AuthoringError(f"spaces(p) returned {found}; it must return two spaces, (observation, action).")
+    return found
+
+
 def _count(env: Cooperative) -> int:
     count = env.agents(env.params)
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
         raise AuthoringError(f"agents(p) is {count!r}; it must be an integer of at least 1.")
+    if count > MAX_AGENTS:  # before `spaces` and `tables` allocate what a machine cannot hold
+        raise OutOfMemoryError(f"agents(p) is {count}; an environment holds at most {MAX_AGENTS} agents: use fewer.")
     return int(count)
 
 
@@ -115,14 +140,18 @@ def _array(env: Cooperative, name: str, hint: Any, count: int) -> Buffer:
     """The buffer of a field with elements for each agent."""
     shape: tuple[int, ...] = (count,)
     if get_origin(hint) is Annotated:
-        hint, parameter, *_ = get_args(hint)
+        hint, parameter, *others = get_args(hint)
+        others = [other for other in others if other is not Nearest]
+        if others:
+            raise AuthoringError(
+                f"field {name!r} has {others[0]!r} besides {parameter!r}; a field has one number of elements for each agent: "
+                "name a parameter with the product, and write s.field[i, row * columns + column]."
+            )
         if parameter not in env.params._fields:
             raise AuthoringError(f"field {name!r} has {parameter!r} elements for each agent, which is no parameter.")
         shape += (int(getattr(env.params, parameter)),)
     if hint not in ARRAYS:
-        raise AuthoringError(
-            f"field {name!r} is a {hint}; it must be Floats, Ints or Bools, or float, int or bool for the env."
-        )
+        raise AuthoringError(f"field {name!r} is a {hint}; it must be Floats, Ints or Bools, or int or bool for the env.")
     return Buffer(ARRAYS[hint], shape)
 
 

@@ -204,8 +204,15 @@ def agreed(plan: Plan) -> TrainingArgs:
     """The settings of the course, which are those of each policy that learns.
 
     Raises:
+        TypeError: something in place of a policy.
         ValueError: there is none, or they differ.
     """
+    for role, one in plan.items():
+        if not isinstance(one, TrainingArgs | Frozen | Scripted):
+            raise TypeError(
+                f"the policy of {role} is a {type(one).__name__}; it must be the settings of an algorithm, or Frozen(...) or "
+                "Scripted(...), one for each role: {role: policy}."
+            )
     learning = {role: one for role, one in plan.items() if isinstance(one, TrainingArgs)}
     if not learning:
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpuvec.engine.structure import constant_differences, parameters_read, shape
 from gpuvec.errors import FixedParameterError, UnknownParameterError
 from gpuvec.spec import Cooperative, Environment
 
+FLOAT_MAX, INT_LIMITS = float(np.finfo(np.float32).max), np.iinfo(np.int32)
 BACKENDS = ("numba", "cuda-c")
 DECLARED = "declared"
 
@@ -62,6 +64,8 @@ def apply(
     single, lists = {}, {}
     for name, value in given.items():
         default = getattr(env.params, name)
+        if isinstance(value, np.ndarray) and value.ndim == 0:
+            value = value.item()  # noqa: PLW2901  # an array of no dimensions is a number
         if not isinstance(value, list | tuple | np.ndarray):
             single[name] = _as(type(default), name, value)
         elif name not in per_env:
@@ -131,8 +135,12 @@ def _as(kind: type, name: str, value: Any) -> Any:
     allowed = {bool: bool | np.bool_, int: int | np.integer, float: float | int | np.floating | np.integer}[kind]
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
         raise TypeError(f"parameter {name!r} must be a {kind.__name__}, got {value!r} ({type(value).__name__}).")
-    if kind is float and np.isnan(value):
+    if kind is float and value != value:
         raise ValueError(f"parameter {name!r} must be a number, got {value!r}.")
+    if kind is not bool and not (kind is float and value in (math.inf, -math.inf)):
+        low, high = (-FLOAT_MAX, FLOAT_MAX) if kind is float else (int(INT_LIMITS.min), int(INT_LIMITS.max))
+        if not low <= value <= high:
+            raise ValueError(f"parameter {name!r} must be a {kind.__name__} of 32 bits, from {low} to {high}, got {value!r}.")
     return kind(value)
 
 

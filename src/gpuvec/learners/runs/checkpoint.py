@@ -19,7 +19,13 @@ NAME = re.compile(r"checkpoint-(\d+)\.pt")
 
 
 def save(folder: Path, checkpoint: Mapping[str, Any]) -> Path:
-    """Writes checkpoint-<iteration>.pt; whoever looks finds it whole or not at all. Older ones but the last go."""
+    """Writes checkpoint-<iteration>.pt; whoever looks finds it whole or not at all. Older ones but the last go.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no run folder at {folder}: make it first, with Path({str(folder)!r}).mkdir(parents=True).")
     path = folder / f"checkpoint-{checkpoint['iteration']}.pt"
     part = path.with_suffix(".part")
     with part.open("wb") as file:
