@@ -116,7 +116,8 @@ assert abs(reward - 0.5) < 0.01
 #
 # ## Have it checked
 #
-# `check_env` compiles the functions, looks at the type of every value, plays episodes, and compares them with plain Python.
+# `check_env` compiles the functions, looks at the type of every value, plays to the end of episodes, and plays moments of
+# these again in plain Python, where it checks every index, integer division, shift and random draw.
 
 # %%
 from gpuvec.testing import check_env

@@ -25,7 +25,7 @@ def check(
     env: Annotated[str, tyro.conf.Positional],
     backends: str = "",
     num_envs: int | None = None,
-    episodes: int = 3,
+    episodes: int | None = None,
     max_episode_steps: int | None = None,
     seed: int = 0,
     time_limit: float = 20.0,
@@ -42,8 +42,8 @@ def check(
         backends: names with commas between: cpu, cuda-c-cpu (what the environment has in CUDA C++, by the CPU's C++ compiler),
             sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with CUDA C++). By default all that there are. The
             others are compared with cpu, named or not.
-        num_envs: how many play; by default 4096 agents in all, in the simulator 33.
-        episodes: of each environment, in each mode.
+        num_envs: how many play; by default 4096 agents in all, in the simulator 33, and 16 of an environment with many.
+        episodes: of each environment, in each mode; by default 3, in the simulator 2.
         max_episode_steps: the limit of an episode; by default the environment's own, in the simulator 3.
         seed: of the environments and of the actions.
         time_limit: CPU seconds that one call of a function of the environment may take before it counts as an endless loop.
@@ -75,6 +75,7 @@ def check(
         return 1
     for name, why in left_out.items():
         print(f"{name:<12} left out: {why}", flush=True)
+    single = isinstance(declared, Single)
     agents = 1 if isinstance(declared, Single) else declared.agents(declared.params)
     module, colon, _ = env.rpartition(":")
     red = 0
@@ -84,8 +85,8 @@ def check(
             backend=backend.name,
             options=backend.options,
             variables=backend.variables,
-            num_envs=num_envs or max(1, backend.agents // agents),
-            episodes=episodes,
+            num_envs=num_envs or max(1, (backend.agents if single else backend.agents_of_games) // agents),
+            episodes=episodes or backend.episodes,
             max_episode_steps=max_episode_steps or backend.episode or spec.max_episode_steps or WITHOUT_LIMIT,
             seed=seed,
             params=given,

@@ -22,6 +22,8 @@ class Backend(NamedTuple):
     missing: Callable[[Environment], str]  # why this machine, or the environment, does not have it; "" if it does
     simulated: bool = False  # whether its process must have Numba's CUDA simulator switched on before Numba is imported
     agents: int = AGENTS
+    agents_of_games: int = AGENTS  # the same where an environment has many agents
+    episodes: int = 3  # of each environment, in each mode
     episode: int | None = None  # steps of an episode unless it is said how many; None for as many as the environment has
 
     @property
@@ -66,6 +68,8 @@ SIMULATOR = Backend(
     _nothing,
     simulated=True,
     agents=33,  # each a thread of Python; of environments with one agent that is two blocks
+    agents_of_games=16,
+    episodes=2,
     episode=3,
 )
 GPU = Backend("numba", {"device": "cuda", "output": "cupy"}, _gpu)

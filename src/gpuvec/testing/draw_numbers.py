@@ -21,12 +21,15 @@ class DrawNumbers:
     def __init__(self, reset: Any) -> None:
         self._reset = reset
         self._in_step: dict[int, tuple[int, Any]] = {}  # {number: (the agent, the function)}
-        self._ever: dict[tuple[bool, int], tuple[int, Any]] = {}  # the same of all resets, and of all steps
+        # The same of all resets, and of all steps, with equal roles: agents may have numbers by their role.
+        self._ever: dict[tuple[bool, bytes, int], tuple[int, Any]] = {}
+        self._roles = b""
         self._now: dict[int, list[Draw]] = {}  # {agent: draws} of the function that runs
 
-    def begin_step(self) -> None:
-        """The key is another one, with which all numbers may be drawn again."""
+    def begin_step(self, roles: bytes) -> None:
+        """The key is another one, with which all numbers may be drawn again; agents have these roles."""
         self._in_step.clear()
+        self._roles = roles
 
     def add(self, function: Any, i: int, draws: list[Draw]) -> None:
         """Notes what agent i drew in `function`.
@@ -64,7 +67,7 @@ class DrawNumbers:
         agent, before = self._in_step.setdefault(number, (owner, function))
         if agent in (owner, ALL) and before is not function:
             raise self._again(function, i, number, f"after {called(before)}, which gets the same key,")
-        agent, before = self._ever.setdefault((function is self._reset, number), (owner, function))
+        agent, before = self._ever.setdefault((function is self._reset, self._roles, number), (owner, function))
         if agent != owner:
             whose = "all agents" if agent == ALL else f"agent {agent}"
             what = f"agent {i} uses draw number {number} in {called(function)}, and {whose} in {called(before)}"

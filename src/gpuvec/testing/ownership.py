@@ -34,9 +34,9 @@ class Ownership:
         self._reads: dict[tuple[Any, str], tuple[int, Access]] = {}
         self._draws = DrawNumbers(self.world.env.reset)
 
-    def begin_step(self) -> None:
-        """Draws may have any numbers again."""
-        self._draws.begin_step()
+    def begin_step(self, s: Any) -> None:
+        """A step or a reset from state `s`: draws may have any numbers again."""
+        self._draws.begin_step(s.role.tobytes() if self.world.crowd.roles else b"")
 
     def run(self, function: Any, s: Any, arguments: Callable[[int], tuple[Any, ...]]) -> Any:
         """The state after `function(i, s, *arguments(i))` of all agents; `s` stays as it is.

@@ -108,7 +108,7 @@ class Rehearsal:
         own = {k: getattr(before, k) for k in OWNED[:1] if world.crowd.roles}
         blank = world.state(own)
         full = world.state(own | {k: np.full(b.shape, LEFT[np.dtype(b.dtype).kind]) for k, b in self._written().items()})
-        self.rules.begin_step()
+        self.rules.begin_step(blank)
         after = self.rules.run(self.env.reset, blank, lambda _: (key, world.p))
         other = world.reset(key.plain(), full)
         for name in self._written():
@@ -151,7 +151,7 @@ class Rehearsal:
         return self._observed(played.state, t.step), bool(played.votes.all())
 
     def _phases(self, s: Any, actions: list[Any], key: CheckedKey) -> Any:
-        self.rules.begin_step()
+        self.rules.begin_step(s)
         for phase in self.env.phases:
             if isinstance(phase, Reduction):
                 s = self._world.phase(phase, self._world.copy(s), actions, key)

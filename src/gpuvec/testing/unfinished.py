@@ -31,18 +31,20 @@ def explain(env: Environment, run: Run | None, error: WorkerError, num_envs: int
     Raises:
         AuthoringError: always; with the line if plain Python shows it too, else with the function.
     """
-    begun = [Moment(0, row, Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0), {}, {}, None, 1) for row in range(num_envs)]
     moments = Moments(run, seed) if run is not None else None
+    ended = f"does not return within {time_limit:g} s of CPU time" if error.out_of_time else f"ends the process: {error}"
+    what = f"compiled code of the environment, with which this function begins, {ended}"
     if moments is not None and len(moments.run.obs) > len(moments.run.actions):
-        raise AssertionError(f"the process that played ended after its last step with {error}") from error
+        raise fault(
+            stepping(env), f"{what}, among {2 * num_envs} environments and not among {num_envs}; check more with num_envs"
+        )
     play = _single(env) if isinstance(env, Single) else _cooperative(env, seed, moments)
     for row in range(num_envs):
-        play(begun[row] if moments is None else moments.following(row))
+        key = Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0)
+        play(Moment(0, row, key, {}, {}, None, 1) if moments is None else moments.following(row))
     function = env.reset if moments is None else stepping(env)
     when = "in the first reset" if moments is None else f"in step {len(moments.run.obs)}"
-    ended = f"does not return within {time_limit:g} s of CPU time" if error.out_of_time else f"ends the process: {error}"
-    what = f"compiled code of the environment, with which this function begins, {ended}, {when}; plain Python does not"
-    raise fault(function, f"{what}. Look for a loop, or an index, that depends on rounding")
+    raise fault(function, f"{what}, {when}; plain Python does not. Look for a loop, or an index, that depends on rounding")
 
 
 def _single(env: Single) -> Any:

@@ -47,6 +47,7 @@ class Worker:
     def __init__(self, function: Any, env: Environment, **options: Any) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpuvec-check-")
         self.folder = Path(self._folder.name)
+        env = dataclasses.replace(env, draw=None)  # pictures may need what no pickle holds
         hints = get_type_hints(env.state, include_extras=True)
         task = (function, env, env.state, hints, options)
         (self.folder / TASK).write_bytes(_pickled(task, env))
