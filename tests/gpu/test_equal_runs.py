@@ -21,9 +21,24 @@ def history(env: Any, ring: list[Any], rows: int) -> list[Any]:
         *arrays, info = env.step(action)
         ended = info.get("_final_obs")
         if ended is not None:
-            arrays += [ended, torch.where(ended[:, None], info["final_obs"], 0.0)]
+            final_obs = info["final_obs"]
+            arrays += [ended, torch.where(ended.reshape(-1, *[1] * (final_obs.ndim - 1)), final_obs, 0.0)]
         steps.append([x[:rows].cpu() for x in arrays])
     return steps
+
+
+TAG = {
+    "TagGridWorld-v0": {"num_taggers": 4, "grid_length": 6},
+    "TagContinuous-v0": {"num_taggers": 2, "num_runners": 5, "tagging_distance": 0.2},
+}
+
+
+def tag_actions(env: Any, steps: int) -> list[Any]:
+    """(E, A) or (E, A, 2) random integers on the env's device for each step; those of a row do not depend on their number."""
+    levels = torch.as_tensor(env.single_action_space.nvec)
+    drawn = torch.rand(steps, ROWS, *levels.shape, generator=torch.Generator().manual_seed(2))
+    repeated = (drawn * levels).long().repeat(1, -(-env.num_envs // ROWS), *[1] * levels.ndim)[:, : env.num_envs]
+    return [step.contiguous().to(env.device) for step in repeated]
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +98,43 @@ def test_ten_steps_agree_with_the_cpu(make: Callable[..., Any], actions: Callabl
                 assert torch.equal(x, y), f"step {t}, output {k}: {int((x != y).sum())} rows differ"
             else:
                 assert float((x - y).abs().max()) <= 1e-5, f"step {t}, output {k}"
+
+
+@pytest.mark.parametrize("game", TAG)
+def test_a_game_of_tag_does_not_depend_on_the_number_of_envs(make: Callable[..., Any], game: str) -> None:
+    runs = []
+    for num_envs in (ROWS, 1, 33, 1025, 20_000):
+        env = make(game, num_envs, autoreset_mode="SameStep", max_episode_steps=12, seed=5, **TAG[game])
+        runs.append([[env.reset(seed=5)[0][:ROWS].cpu()], *history(env, tag_actions(env, 20), ROWS)])
+        for t, (ours, theirs) in enumerate(zip(runs[-1], runs[0], strict=True)):
+            for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+                assert torch.equal(a, b[: len(a)]), f"{num_envs} envs, output {k} before step {t}"
+    assert any(bool(step[3].any()) for step in runs[0][1:])
+
+
+@pytest.mark.parametrize("game", TAG)
+def test_games_of_tag_repeat_bit_for_bit_beside_other_work(make: Callable[..., Any], game: str) -> None:
+    env = make(game, 1025, autoreset_mode="SameStep", max_episode_steps=15, **TAG[game])
+    ring = tag_actions(env, 40)
+    env.reset(seed=25)
+    expected = history(env, ring, 1025)
+    other, x = torch.cuda.Stream(), torch.rand(2048, 2048, device="cuda")
+    for run in range(5):
+        with torch.cuda.stream(other):
+            for _ in range(200):
+                x = (x @ x).clamp(0.0, 1.0)
+        env.reset(seed=25)
+        for t, (a, b) in enumerate(zip(history(env, ring, 1025), expected, strict=True)):
+            assert all(torch.equal(p, q) for p, q in zip(a, b, strict=True)), f"run {run}, step {t}"
+    torch.cuda.synchronize()
+
+
+def test_a_grid_of_tag_is_the_cpu_s_bit_for_bit(make: Callable[..., Any]) -> None:
+    game = "TagGridWorld-v0"
+    options = {"autoreset_mode": "SameStep", "max_episode_steps": 12, **TAG[game]}
+    envs = [make(game, ROWS, device=device, **options) for device in ("cuda", "cpu")]
+    starts = [env.reset(seed=3)[0].cpu() for env in envs]
+    assert torch.equal(*starts)
+    on_gpu, on_cpu = (history(env, tag_actions(env, 30), ROWS) for env in envs)
+    for t, (a, b) in enumerate(zip(on_gpu, on_cpu, strict=True)):
+        assert all(torch.equal(p, q) for p, q in zip(a, b, strict=True)), f"step {t}"
