@@ -1,6 +1,6 @@
 """PPO of AgileRL learns CartPole in a vector environment, and its own `test` evaluates there."""
 # /// script
-# dependencies = ["agilerl==2.58.0", "pettingzoo==1.26.1", "tensordict==0.13.0"]
+# dependencies = ["agilerl==2.58.0", "pettingzoo==1.26.1", "tensordict==0.13.0", "peft==0.21.2"]
 #
 # [tool.client]
 # title = "AgileRL"
@@ -30,9 +30,10 @@ agent = PPO(
     update_epochs=6,
     device="cpu",
 )
-state, means = (None, None, None, None), []
+state, means = {}, []
 for _ in range(30):
-    scores, *state = collect_rollouts(agent, envs, None, *state)
+    scores, *last = collect_rollouts(agent, envs, **state)
+    state = dict(zip(("last_obs", "last_done", "last_scores", "last_info"), last, strict=True))
     agent.learn()
     means.append(float(np.mean(scores)) if scores else float("nan"))
 assert np.nanmax(means) > 3 * means[0], means

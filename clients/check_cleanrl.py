@@ -43,18 +43,20 @@ CONTINUOUS = [
     (
         SYNC.format("i, args.capture_video, run_name, args.gamma"),
         f"    envs = NormalizeObservation(ClipAction(RecordEpisodeStatistics({MAKE})))\n"
-        "    envs = ClipReward(NormalizeReward(envs, gamma=args.gamma), -10, 10)\n"
-        "    envs = gym.wrappers.vector.TransformObservation(envs, lambda obs: np.clip(obs, -10, 10))\n",
+        "    envs = ClipReward(NormalizeReward(envs, gamma=args.gamma), -10, 10)\n",
     ),
+    # Gymnasium's own TransformObservation refuses SAME_STEP.
+    ("    next_obs = torch.Tensor(next_obs)", "    next_obs = torch.Tensor(next_obs).clip(-10, 10)"),
+    ("next_done = torch.Tensor(next_obs)", "next_done = torch.Tensor(next_obs).clip(-10, 10)"),
     ("for info in " + FINAL_INFO[0], "for info in " + FINAL_INFO[1]),
 ]
 CARTPOLE, PENDULUM = ("--env-id", "gpuvec:gpuvec/CartPole-v1"), ("--env-id", "gpuvec:gpuvec/Pendulum-v1")
-STEPS = ("--total-timesteps", "120000")
+STEPS = ("--total-timesteps", "100000")
 RUNS = {
-    "ppo.py": (PPO, [*CARTPOLE, "--total-timesteps", "60000", "--learning-rate", "1e-3"], lambda a, b: b > 3 * a),
+    "ppo.py": (PPO, [*CARTPOLE, "--total-timesteps", "40000", "--learning-rate", "1e-3"], lambda a, b: b > 3 * a),
     "dqn.py": (
         DQN,
-        [*CARTPOLE, "--total-timesteps", "40000", "--learning-starts", "2000", "--learning-rate", "1e-3"],
+        [*CARTPOLE, "--total-timesteps", "25000", "--learning-starts", "2000", "--learning-rate", "1e-3"],
         lambda a, b: b > 2 * a,
     ),
     "ppo_continuous_action.py": (

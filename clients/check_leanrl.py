@@ -4,7 +4,7 @@
 #
 # [tool.client]
 # title = "LeanRL: ppo_continuous_action_torchcompile.py"
-# change = "the environment, `step_func` without its copies, and the returns in `infos`"
+# change = "the environment, `step_func` without its copies, the returns in `infos`; two lines for a newer TensorDict"
 # missing = "it is on GitHub and on no package index; `--source FOLDER` names a folder with its `leanrl/`"
 # ///
 
@@ -23,7 +23,7 @@ REPLACEMENTS = [
         "    )\n",
         '    envs = gym.make_vec(args.env_id, num_envs=args.num_envs, autoreset_mode="SameStep", device=device.type)\n'
         "    envs = NormalizeReward(NormalizeObservation(ClipAction(RecordEpisodeStatistics(envs))), gamma=args.gamma)\n"
-        "    envs = gym.wrappers.vector.TransformObservation(ClipReward(envs, -10, 10), lambda obs: obs.clip(-10, 10))\n",
+        "    envs = ClipReward(envs, -10, 10)\n",
     ),
     (
         "        next_obs_np, reward, terminations, truncations, info = envs.step(action.cpu().numpy())\n"
@@ -31,8 +31,12 @@ REPLACEMENTS = [
         "        return torch.as_tensor(next_obs_np, dtype=torch.float), torch.as_tensor(reward), "
         "torch.as_tensor(next_done), info\n",
         "        next_obs, reward, terminations, truncations, info = envs.step(action)\n"
-        "        return next_obs, reward, terminations | truncations, info\n",
+        "        return next_obs.clip(-10, 10), reward, terminations | truncations, info\n",
     ),
+    # The script is older than TensorDict 0.14, where parameters that were copied into a module ask for gradients.
+    ("policy = agent_inference.get_action_and_value\n", "policy = torch.no_grad()(agent_inference.get_action_and_value)\n"),
+    ("get_value = agent_inference.get_value\n", "get_value = torch.no_grad()(agent_inference.get_value)\n"),
+    ("torch.tensor(envs.reset()[0], device=device, dtype=torch.float)", "envs.reset()[0].clip(-10, 10)"),
     (
         '            for info in infos["final_info"]:\n                r = float(info["episode"]["r"].reshape(()))\n',
         '            for r in infos["episode"]["r"][infos["_episode"]].tolist():\n',
@@ -42,7 +46,7 @@ REPLACEMENTS = [
 script = Path(os.environ["GPUVEC_CLIENT_SOURCE"]) / "leanrl" / NAME
 changed, lines = patch(script.read_text(), REPLACEMENTS)
 output = run_script(
-    NAME, changed, "--env-id", "gpuvec:gpuvec/Pendulum-v1", "--total-timesteps", "164000", "--num-envs", "8",
+    NAME, changed, "--env-id", "gpuvec:gpuvec/Pendulum-v1", "--total-timesteps", "102400", "--num-envs", "8",
     "--num-steps", "256", "--gamma", "0.9", "--learning-rate", "1e-3",
 )  # fmt: skip
 # The mean over the last 20 episodes, which it prints in every tenth iteration.
@@ -50,4 +54,4 @@ returns = [float(found) for found in re.findall(r"returns:\s*(-?[\d.]+),", outpu
 before, after = returns[0], returns[-1]
 assert after > before + 200, (before, after)
 print(f"lines: {lines}")
-print(f"evidence: PPO: Pendulum's mean return {before:.0f} after 20,000 steps and {after:.0f} after 164,000")
+print(f"evidence: PPO: Pendulum's mean return {before:.0f} after 20,000 steps and {after:.0f} after 102,400")

