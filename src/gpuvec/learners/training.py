@@ -8,18 +8,19 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import torch
 
 from gpuvec.engine.device import device as named_device
 from gpuvec.learners.algorithms import ALL, kind_of
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.settings import settings
+from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluate import evaluate, of_many_agents
 from gpuvec.learners.learner import Learner, Made
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
 from gpuvec.learners.phases import OnPhase, phase
+from gpuvec.learners.seeds import CONFIRMATION, stream_seed
 
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
 COURSE = ("env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads")
@@ -89,11 +90,11 @@ def train(
     plan = {role: one.resolved(str(device)) if isinstance(one, TrainingArgs) else one for role, one in plan.items()}
     course = agreed(plan)
     env_args: dict[str, Any] = {"device": course.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
-    env_args |= {"backend": course.backend, **course.params}
+    env_args["backend"] = course.backend
     compiling = f"compiling {course.env}"
     with settings(course.device, course.threads), ExitStack() as stack:
         with phase(on_phase, compiling):
-            env = stack.enter_context(closing(gym.make_vec(course.env, course.num_envs or 1, **env_args)))
+            env = stack.enter_context(closing(make_env(course.env, course.num_envs or 1, course.params, **env_args)))
             learner = learner_of(plan, env, body)
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
@@ -170,7 +171,11 @@ class Iterations:
         if course.target_return is not None and metrics["last_return"] >= course.target_return and done >= learner.confirm:
             # Those episodes began under older policies, and a policy that has nothing left to learn drifts.
             returns = evaluate(
-                learner.policy.network, course.env, seed=course.seed + 1, device=course.device, params=course.params
+                learner.policy.network,
+                course.env,
+                seed=stream_seed(course.seed, CONFIRMATION),
+                device=course.device,
+                params=course.params,
             )
             self.is_solved = float(returns.mean()) >= course.target_return
             learner.confirm = done + ITERATIONS_TO_CONFIRM
