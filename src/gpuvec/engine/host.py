@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.batch import Variant, filled, packing
-from gpuvec.engine.fingerprint import fingerprint
+from gpuvec.engine.fingerprint import fingerprint, frozen_environment
 from gpuvec.engine.machine_code import kept
 from gpuvec.engine.native import Native, lasting, loaded, machine
 from gpuvec.engine.parameters import request_dtypes
@@ -45,7 +45,7 @@ class HostKernels:
     blocks, split = 1, False
 
     def __init__(self, env: Environment, num_envs: int) -> None:
-        self._env, self._num_envs = env, num_envs
+        self._env, self._num_envs = frozen_environment(env), num_envs
         (agents,) = signature(env).agents or (1,)
         threads = min(
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

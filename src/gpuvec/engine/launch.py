@@ -18,12 +18,12 @@ from gpuvec.engine.batch import Variant, filled, packing
 from gpuvec.engine.choice import Length
 from gpuvec.engine.cpp.source import everything, file_of
 from gpuvec.engine.device import Device
-from gpuvec.engine.fingerprint import fingerprint
+from gpuvec.engine.fingerprint import fingerprint, frozen_environment
 from gpuvec.engine.machine_code import Cubin, kept
 from gpuvec.engine.parameters import request_dtypes
 from gpuvec.engine.shape import Rows, shape
 from gpuvec.engine.signature import layout
-from gpuvec.errors import DeviceError
+from gpuvec.errors import AuthoringError, DeviceError
 from gpuvec.spec import Environment
 
 
@@ -36,7 +36,9 @@ def _cubins(
     def make() -> list[Cubin]:
         from gpuvec.engine import kernels
 
-        return [kernel.cubin(cc) for kernel in kernels.kernels(env, variant, given, played)]
+        made = [kernel.cubin(cc) for kernel in kernels.kernels(env, variant, given, played)]
+        _check_written(env, variant, written)
+        return made
 
     return kept(partial(fingerprint, env, variant, given, played, cc, written), make, Cubin)
 
@@ -52,7 +54,9 @@ def _rollout_cubins(
         from gpuvec.engine.policies import explaining_policy
 
         with explaining_policy(env, policy):
-            return [kernels.rollout(env, variant, policy, given).cubin(cc)]
+            made = [kernels.rollout(env, variant, policy, given).cubin(cc)]
+        _check_written(env, variant, written)
+        return made
 
     return kept(partial(fingerprint, env, variant, policy, given, cc, written), make, Cubin)
 
@@ -60,6 +64,12 @@ def _rollout_cubins(
 def _written(env: Environment, variant: Variant) -> str:
     """The author's functions in CUDA C++."""
     return everything(file_of(env)) if variant.cuda_c else ""
+
+
+def _check_written(env: Environment, variant: Variant, before: str) -> None:
+    """Raises AuthoringError if what is written in CUDA C++ is not what it was before."""
+    if _written(env, variant) != before:
+        raise AuthoringError(f"{file_of(env)}, or what it includes, changed while it was compiled: make the environment again.")
 
 
 def function_on(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:
@@ -90,7 +100,7 @@ class CudaKernels:
     def __init__(self, env: Environment, num_envs: int, device: Device) -> None:
         from cuda import core
 
-        self._env, self._num_envs, self._device = env, num_envs, device
+        self._env, self._num_envs, self._device = frozen_environment(env), num_envs, device
         self._cc = tuple(core.Device(device.ordinal).compute_capability)
         self._mapping = shape(env, num_envs)
         self.split = self._mapping.split

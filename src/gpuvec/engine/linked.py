@@ -15,6 +15,7 @@ from gpuvec.engine import cuda as target
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.cpp.source import Source, compiled
 from gpuvec.engine.cpp.twin import written
+from gpuvec.engine.fingerprint import frozen_environment
 from gpuvec.engine.jit import generated
 from gpuvec.engine.signature import Signature, layout, signature
 from gpuvec.engine.single import game
@@ -32,7 +33,7 @@ class Linked(NamedTuple):
 
 def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
     """`game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`."""
-    return _linked(*written(env, variant), variant, cc)
+    return _linked(*written(frozen_environment(env), variant), variant, cc)
 
 
 @lru_cache(maxsize=8)

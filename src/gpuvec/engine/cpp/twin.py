@@ -21,6 +21,8 @@ from gpuvec.engine.batch import SCALARS, Variant
 from gpuvec.engine.cpp.definitions import defined
 from gpuvec.engine.cpp.header import Prototype, calls, header
 from gpuvec.engine.cpp.source import Source, everything, file_of
+from gpuvec.engine.fingerprint import frozen_environment
+from gpuvec.engine.frozen import module_of
 from gpuvec.engine.jit import generated
 from gpuvec.engine.parameters import known
 from gpuvec.engine.signature import Crowd, Signature, signature, widths
@@ -48,7 +50,7 @@ def twin(env: Environment, per_env: tuple[str, ...]) -> Twin:
     Raises:
         AuthoringError: there is no file, or no function of the environment in it, or one that nothing calls.
     """
-    file = file_of(env)
+    env, file = frozen_environment(env), file_of(env)
     return _twin(env, per_env, file, everything(file))
 
 
@@ -59,7 +61,7 @@ def _twin(env: Environment, per_env: tuple[str, ...], file: Path, texts: str) ->
     endless = (k for k, x in env.params._asdict().items() if isinstance(x, float) and not math.isfinite(x))
     running = (*per_env, *env.reset_options, *endless)
     own = _of_one(env, s) if isinstance(env, Single) else _of_many(env, s)
-    lines = defined(file, text, {f.name for f in own.values()}, env.reset.__globals__)
+    lines = defined(file, text, {f.name for f in own.values()}, module_of(env.reset))
     before = header(env, s, running)
     mark = hashlib.sha256((before + texts).encode()).hexdigest()[:12]  # several may be in one process
     symbols = {author: (f, f"gpuvec_{mark}_{f.name}") for author, f in own.items() if f.name in lines}
