@@ -32,7 +32,7 @@ def place(tmp_path, monkeypatch):
     """The folder, not there yet."""
     found = tmp_path / "home" / "gpuvec"
     monkeypatch.setenv(machine_code.SWITCH, str(found))
-    return found
+    return found / machine_code.OWN_FOLDER
 
 
 def calls(made=MADE):
@@ -58,7 +58,7 @@ class TestKept:
         kept(lambda: "other", make, Cubin)
         assert len(count) == 2
 
-    @pytest.mark.parametrize("spoil", [lambda x: x[:-1], lambda x: x[:20], lambda x: b"", lambda x: x[:40] + b"?" + x[41:]])
+    @pytest.mark.parametrize("spoil", [lambda x: x[:-1], lambda x: x[:20], lambda x: b"", lambda x: x[:60] + b"?" + x[61:]])
     def test_what_is_not_whole_is_made_anew(self, place, spoil):
         make, count = calls()
         kept(lambda: "key", make, Cubin)
@@ -90,7 +90,7 @@ class TestKept:
         make, count = calls()
         other = tmp_path / "other"
         other.mkdir(mode=0o700)
-        place.parent.mkdir()
+        place.parent.mkdir(parents=True)
         place.symlink_to(other)
         kept(lambda: "key", make, Cubin)
         assert not list(other.iterdir())
@@ -151,6 +151,54 @@ class TestKept:
             kept(partial(str, k), make, Cubin)
             os.utime(place / str(k), (k, k))
         assert sorted(file.name for file in place.iterdir()) == ["3", "4", "size"]
+
+    def test_files_of_others_are_never_removed(self, place, monkeypatch):
+        """Not even those in the cache's own folder, nor those in the folder that the user names."""
+        place.mkdir(parents=True, mode=0o700)
+        others = [place.parent / "thesis.txt", place / "notes.txt", place / ("0" * 64)]
+        for other in others:
+            other.write_bytes(b"important" * 1000)
+            os.utime(other, (1, 1))
+        (place / "link").symlink_to(others[0])
+        monkeypatch.setattr(machine_code, "LIMIT", 1)
+        make, _ = calls()
+        for k in range(3):
+            kept(partial(str, k), make, Cubin)
+        assert all(other.read_bytes() == b"important" * 1000 for other in others)
+        assert (place / "link").is_symlink()
+        assert not (place / "0").exists()
+
+    def test_without_a_home_nothing_is_kept_and_one_warning_says_so(self, monkeypatch):
+        def no_home(cls):
+            raise RuntimeError("Could not determine home directory.")
+
+        for name in (machine_code.SWITCH, "XDG_CACHE_HOME", "HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", classmethod(no_home))
+        machine_code._warn_of_no_home.cache_clear()
+        make, count = calls()
+        with pytest.warns(UserWarning, match=f"no home folder.*{machine_code.SWITCH}") as warned:
+            found = [kept(lambda: "key", make, Cubin) for _ in range(3)]
+        assert found == [MADE] * 3
+        assert len(count) == 3
+        assert len(warned) == 1
+
+    def test_a_process_whose_user_has_no_entry_runs(self):
+        program = (
+            "import pwd\n"
+            "def missing(uid): raise KeyError(uid)\n"
+            "pwd.getpwuid = missing\n"
+            "from gpuvec.engine import machine_code\n"
+            "made = [machine_code.Cubin(b'x', 'n', 1, None)]\n"
+            "print(machine_code.kept(lambda: 'key', lambda: made, machine_code.Cubin)[0].name)\n"
+        )
+        unset = (machine_code.SWITCH, "XDG_CACHE_HOME", "HOME")
+        given = {name: value for name, value in os.environ.items() if name not in unset}
+        given["PYTHONPATH"] = os.pathsep.join([*(str(Path(p).parent) for p in gpuvec.__path__), *sys.path])
+        done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "n\n"
+        assert done.stderr.count("no home folder") == 1
 
     def test_by_default_in_the_users_cache(self, monkeypatch, tmp_path):
         monkeypatch.delenv(machine_code.SWITCH, raising=False)
@@ -242,8 +290,9 @@ class TestFingerprint:
         found = {told(SOURCE[:at] + outer.format(scale) + SOURCE[at:]) for scale in (0.5, 0.25, 0.5)}
         assert len(found) == 2
 
-    def test_who_calls_oneself_comes_to_an_end(self):
-        assert told(SOURCE.replace("x * SCALE", "half(x)")) != told()
+    def test_a_function_that_calls_itself_is_not_told(self):
+        with pytest.raises(Untold, match="half, which calls itself"):
+            told(SOURCE.replace("x * SCALE", "half(x)"))
 
     @pytest.mark.parametrize(
         "given", ["TABLE = types.SimpleNamespace()", "import gpuvec as TABLE", "TABLE = {1: print}.keys()"]

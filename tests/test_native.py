@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.counter import COUNTER, Count
 
-from gpuvec.engine.machine_code import SWITCH
+from gpuvec.engine.machine_code import OWN_FOLDER, SWITCH
 from gpuvec.engine.native import lasting, loaded, native
 from gpuvec.errors import AuthoringError
 from gpuvec.vector.env import VectorEnv
@@ -102,7 +102,7 @@ class TestEnvironment:
     def kept(self, tmp_path, monkeypatch):
         """The names of files on disk."""
         monkeypatch.setenv(SWITCH, str(tmp_path / "kept"))
-        return lambda: {file.name for file in (tmp_path / "kept").iterdir()}
+        return lambda: {file.name for file in (tmp_path / "kept" / OWN_FOLDER).iterdir()}
 
     def simulation(self, step, num_envs=3):
         env = dataclasses.replace(COUNTER, step=step)

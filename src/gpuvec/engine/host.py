@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.batch import Variant, filled, packing
-from gpuvec.engine.cpp.source import source_text
-from gpuvec.engine.fingerprint import fingerprint
+from gpuvec.engine.cpp.source import check_source_text, source_text
+from gpuvec.engine.fingerprint import fingerprint, frozen_environment
 from gpuvec.engine.machine_code import kept
 from gpuvec.engine.native import Native, lasting, loaded, machine
 from gpuvec.engine.parameters import request_dtypes
@@ -30,7 +30,9 @@ def _loop(what: str, env: Environment, variant: Variant, text: str, *policy: Any
     def make() -> list[Native]:
         from gpuvec.engine import host_loops
 
-        return [getattr(host_loops, f"{what}_loop")(_functions(env, variant), variant, *policy)]
+        made = [getattr(host_loops, f"{what}_loop")(_functions(env, variant), variant, *policy)]
+        check_source_text(env, variant.cuda_c, text)
+        return made
 
     return kept(partial(fingerprint, env, variant, what, *policy, machine(), text), make, Native, lasting)[0]
 
@@ -59,7 +61,7 @@ class HostKernels:
     blocks, split = 1, False
 
     def __init__(self, env: Environment, num_envs: int) -> None:
-        self._env, self._num_envs = env, num_envs
+        self._env, self._num_envs = frozen_environment(env), num_envs
         (agents,) = signature(env).agents or (1,)
         threads = min(
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

@@ -12,13 +12,15 @@ from __future__ import annotations
 import dis
 import linecache
 import types
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
 from gpuvec.engine.frames import roomy
+from gpuvec.engine.frozen import frozen_function
 from gpuvec.engine.loops import COUNTED, on_cpu
 from gpuvec.engine.refused_names import refuse_host_names
 from gpuvec.errors import AuthoringError
@@ -62,7 +64,10 @@ def compile_for(dispatcher: Any, arguments: tuple[Any, ...]) -> None:
     dispatcher.compile(arguments)
 
 
-_compiled: dict[types.FunctionType, Any] = {}  # a function is compiled once in a process, whatever calls it
+# Functions of equal content are compiled once while something uses them, and the last few beyond that.
+_compiled: WeakValueDictionary[types.FunctionType, Any] = WeakValueDictionary()  # of frozen functions
+_recently_compiled: OrderedDict[types.FunctionType, Any] = OrderedDict()
+RECENT = 64  # functions
 
 
 def device(function: Callable[..., Any]) -> Any:
@@ -77,8 +82,18 @@ def device(function: Callable[..., Any]) -> Any:
 def _device(function: Any, callers: tuple[Any, ...]) -> Any:
     if not isinstance(function, types.FunctionType):  # it is Numba's already
         return function
-    if function in _compiled:
-        return _compiled[function]
+    function = frozen_function(function)
+    dispatcher = _compiled.get(function)
+    if dispatcher is None:
+        dispatcher = _compiled[function] = _made(function, callers)
+    _recently_compiled[function] = dispatcher
+    _recently_compiled.move_to_end(function)
+    if len(_recently_compiled) > RECENT:
+        _recently_compiled.popitem(last=False)
+    return dispatcher
+
+
+def _made(function: types.FunctionType, callers: tuple[Any, ...]) -> Any:
     if function in callers:
         chain = " -> ".join(f.__name__ for f in (*callers, function))
         raise AuthoringError(
@@ -108,8 +123,7 @@ def _device(function: Any, callers: tuple[Any, ...]) -> Any:
         code.replace(co_consts=single(code.co_consts)), scope, function.__name__, single(function.__defaults__), cells
     )
     clone.__doc__, clone.__module__, clone.__qualname__ = function.__doc__, function.__module__, function.__qualname__
-    _compiled[function] = inline(clone)
-    return _compiled[function]
+    return inline(clone)
 
 
 def author(function: Any) -> Any:

@@ -7,6 +7,7 @@ between two segments stands a barrier; large games leave the search for neighbou
 from __future__ import annotations
 
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ from gpuvec.engine.binary import Binary
 from gpuvec.engine.choice import LENGTH_DTYPES, Length
 from gpuvec.engine.cpp.source import Source, compiled
 from gpuvec.engine.cpp.twin import written
+from gpuvec.engine.fingerprint import frozen_environment
+from gpuvec.engine.frozen import frozen_function
 from gpuvec.engine.jit import compile_for, generated, inline
 from gpuvec.engine.machine_code import Cubin
 from gpuvec.engine.memory import Access
@@ -72,6 +75,7 @@ class Kernel(NamedTuple):
 
 def kernels(env: Environment, variant: Variant, given: Mapping | Rows | None, played: bool) -> tuple[Kernel, ...]:
     """The kernels of a step, or of a reset (`played` false), to be launched in this order; None is `Rows` of full blocks."""
+    env = frozen_environment(env)
     given = Rows(WARP if target.SIMULATED else THREADS) if given is None else given
     if target.SIMULATED:
         signed = None
@@ -92,6 +96,8 @@ def rollout(env: Environment, variant: Variant, policy: Any, given: Mapping | Ro
     """The kernel of a rollout, which takes (batch, `rollouts.Length`)."""
     assert isinstance(env, Single), "games have no rollouts"
     assert isinstance(given, Rows), "of a Single"
+    env = frozen_environment(env)
+    policy = frozen_function(policy) if isinstance(policy, FunctionType) else policy
     batch = layout(env, variant).batch
     signed = None if target.SIMULATED else target.kernel_signature(batch, Length, LENGTH_DTYPES)
     # In many envs what waits for a result lets others have their turn, of which there are more with fewer registers.

@@ -16,9 +16,9 @@ from gpuvec.engine import early
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.batch import Variant, filled, packing
 from gpuvec.engine.choice import Length
-from gpuvec.engine.cpp.source import source_text
+from gpuvec.engine.cpp.source import check_source_text, source_text
 from gpuvec.engine.device import Device
-from gpuvec.engine.fingerprint import fingerprint
+from gpuvec.engine.fingerprint import fingerprint, frozen_environment
 from gpuvec.engine.machine_code import Cubin, kept
 from gpuvec.engine.parameters import request_dtypes
 from gpuvec.engine.shape import Rows, shape
@@ -36,7 +36,9 @@ def _cubins(
     def make() -> list[Cubin]:
         from gpuvec.engine import kernels
 
-        return [kernel.cubin(cc) for kernel in kernels.kernels(env, variant, given, played)]
+        made = [kernel.cubin(cc) for kernel in kernels.kernels(env, variant, given, played)]
+        check_source_text(env, variant.cuda_c, written)
+        return made
 
     return kept(partial(fingerprint, env, variant, given, played, cc, written), make, Cubin)
 
@@ -52,7 +54,9 @@ def _rollout_cubins(
         from gpuvec.engine.policies import explaining_policy
 
         with explaining_policy(env, policy):
-            return [kernels.rollout(env, variant, policy, given).cubin(cc)]
+            made = [kernels.rollout(env, variant, policy, given).cubin(cc)]
+        check_source_text(env, variant.cuda_c, written)
+        return made
 
     return kept(partial(fingerprint, env, variant, policy, given, cc, written), make, Cubin)
 
@@ -85,7 +89,7 @@ class CudaKernels:
     def __init__(self, env: Environment, num_envs: int, device: Device) -> None:
         from cuda import core
 
-        self._env, self._num_envs, self._device = env, num_envs, device
+        self._env, self._num_envs, self._device = frozen_environment(env), num_envs, device
         self._cc = tuple(core.Device(device.ordinal).compute_capability)
         self._mapping = shape(env, num_envs)
         self.split = self._mapping.split

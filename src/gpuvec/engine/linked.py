@@ -9,8 +9,8 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from gpuvec.engine.batch import Variant
-from gpuvec.engine.cpp.source import everything, file_of
-from gpuvec.engine.fingerprint import fingerprint
+from gpuvec.engine.cpp.source import check_source_text, source_text
+from gpuvec.engine.fingerprint import fingerprint, frozen_environment
 from gpuvec.engine.machine_code import kept
 from gpuvec.engine.signature import Signature, layout, signature
 from gpuvec.spec import Single
@@ -33,7 +33,7 @@ class ExternFunction(NamedTuple):
 
 def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
     """`game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`."""
-    return _linked(env, variant, cc, everything(file_of(env)) if variant.cuda_c else "")
+    return _linked(frozen_environment(env), variant, cc, source_text(env, variant.cuda_c))
 
 
 @lru_cache(maxsize=8)
@@ -43,7 +43,9 @@ def _linked(env: Single, variant: Variant, cc: tuple[int, int], source: str) -> 
     def make() -> list[ExternFunction]:
         from gpuvec.engine.extern_functions import extern_functions
 
-        return [ExternFunction(code, name) for name, code in extern_functions(env, variant, cc).items()]
+        made = [ExternFunction(code, name) for name, code in extern_functions(env, variant, cc).items()]
+        check_source_text(env, variant.cuda_c, source)
+        return made
 
     s = signature(env)
     assert isinstance(s, Signature), "of a Single"

@@ -1,7 +1,8 @@
 """Machine code on disk, so that a process whose kernels were compiled before needs no compiler.
 
 What is read here runs, on the CPU or the GPU. So the folder belongs to the user of this process, and nobody else may look into
-it or write there; one that others can reach is left alone. `GPUVEC_CACHE` names another folder, or is "off".
+it or write there; one that others can reach is left alone. `GPUVEC_CACHE` names a folder in which a folder for this purpose is
+made, or is "off". Files that something else wrote are never removed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import get_ident
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +23,8 @@ from gpuvec.engine.fingerprint import Untold
 from gpuvec.engine.shape import Blocks
 
 SWITCH = "GPUVEC_CACHE"
+OWN_FOLDER = "gpuvec-kernels"  # in the folder that the user names
+FORMAT = b"gpuvec machine code 1\n"  # how each file begins
 LIMIT = 256 << 20  # bytes of all files; beyond, those go that were written longest ago
 DIGEST = hashlib.sha256().digest_size
 
@@ -42,8 +46,8 @@ def kept(
 ) -> list[C]:
     """What is on disk under `key()`, or else what `make()` gives, which is put there.
 
-    A key that raises `Untold`, a folder that cannot be used, and code that is not `lasting` mean that nothing is kept. A `kind`
-    is a NamedTuple of bytes and then what JSON knows.
+    A key that raises `Untold` or changes meanwhile, a folder that cannot be used, and code that is not `lasting` mean that
+    nothing is kept. A `kind` is a NamedTuple of bytes and then what JSON knows.
     """
     place = folder()
     if place is None:
@@ -57,7 +61,7 @@ def kept(
     if found is not None:
         return found
     made = make()
-    if lasting is not None and not all(map(lasting, made)):
+    if (lasting is not None and not all(map(lasting, made))) or key() != name:
         return made
     with _opened(place) as handle:
         if handle is not None:
@@ -73,8 +77,21 @@ def folder() -> Path | None:
     if named == "off" or not hasattr(os, "geteuid"):
         return None
     if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuvec"
+        return Path(named) / OWN_FOLDER
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuvec"
+    except RuntimeError:  # neither HOME nor an entry for the user
+        _warn_of_no_home()
+        return None
+
+
+@cache
+def _warn_of_no_home() -> None:
+    warnings.warn(
+        f"this user has no home folder, so no machine code is kept on disk: set HOME or {SWITCH} to a folder, or {SWITCH} to "
+        '"off".',
+        stacklevel=4,
+    )
 
 
 @contextmanager
@@ -108,10 +125,10 @@ def _read(handle: int, name: str, kind: type[C]) -> list[C] | None:
     """None if it is not there, or not whole."""
     try:
         with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle), "rb") as file:
-            digest, content = file.read(DIGEST), file.read()
+            begin, digest, content = file.read(len(FORMAT)), file.read(DIGEST), file.read()
     except OSError:
         return None
-    if hashlib.sha256(content).digest() != digest:
+    if begin != FORMAT or hashlib.sha256(content).digest() != digest:
         return None
     head, _, codes = content.partition(b"\n")
     found, at = [], 0
@@ -128,7 +145,7 @@ def _write(handle: int, name: str, made: list[C]) -> None:
     other = f".{name}.{os.getpid()}.{get_ident()}"
     try:
         with os.fdopen(os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=handle), "wb") as file:
-            file.write(hashlib.sha256(content).digest() + content)
+            file.write(FORMAT + hashlib.sha256(content).digest() + content)
         os.replace(other, name, src_dir_fd=handle, dst_dir_fd=handle)
     except OSError:
         with suppress(OSError):
@@ -137,12 +154,15 @@ def _write(handle: int, name: str, made: list[C]) -> None:
 
 
 def _prune(handle: int, limit: int) -> None:
-    """Deletes the oldest files until the others take no more than `limit` bytes."""
+    """Deletes the oldest files of machine code until the others take no more than `limit` bytes."""
     files = []
     for name in os.listdir(handle):
-        with suppress(OSError):  # another process deleted it
-            found = os.stat(name, dir_fd=handle, follow_symlinks=False)
-            files.append((found.st_mtime, name, found.st_size))
+        with suppress(OSError):  # another process deleted it, or it is a link or a folder
+            place = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=handle)
+            with os.fdopen(place, "rb") as file:
+                found = os.fstat(place)
+                if stat.S_ISREG(found.st_mode) and file.read(len(FORMAT)) == FORMAT:
+                    files.append((found.st_mtime, name, found.st_size))
     total = sum(size for _, _, size in files)
     for _, name, size in sorted(files):
         if total <= limit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from gpuvec.engine.batch import NO_FAULT, Buffer, Variant, members
 from gpuvec.engine.choice import variant_of
 from gpuvec.engine.collection import put_off
 from gpuvec.engine.device import Device
+from gpuvec.engine.fingerprint import frozen_environment
+from gpuvec.engine.frozen import Content, content_of, frozen_function
 from gpuvec.engine.parameters import request_dtypes
 from gpuvec.engine.signature import Crowd, Signature, layout, signature
 from gpuvec.spec import Environment, Single
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from gpuvec.engine.host import HostKernels
     from gpuvec.engine.launch import CudaKernels
     from gpuvec.engine.simulator import SimulatorKernels
+
+MAX_ROLLOUT_KERNELS = 8  # that a simulation keeps ready: each policy has its own
 
 
 class Simulation:
@@ -29,11 +34,11 @@ class Simulation:
     """
 
     def __init__(self, env: Environment, variant: Variant, num_envs: int, device: Device) -> None:
-        self.env, self.variant, self.num_envs, self.device = env, variant, num_envs, device
-        self.signature = signature(env)
+        self.env, self.variant, self.num_envs, self.device = frozen_environment(env), variant, num_envs, device
+        self.signature = signature(self.env)
         self.version = 0  # grows when kernels are rebuilt
         self._kernels = self._make_kernels()
-        self.layout = layout(env, variant, self._kernels.split)
+        self.layout = layout(self.env, variant, self._kernels.split)
         device.require(self._bytes(), f"{num_envs:,} environments{self._advice()}")
         self.buffers = {name: self._zeros(b) for name, b in self.layout.own.items()}
         self.buffers["faults"][:] = NO_FAULT
@@ -43,6 +48,7 @@ class Simulation:
             roles = self.signature.roles.values()
             self.set_roles(device.arrays.asarray(np.repeat(np.arange(len(roles), dtype=np.int32), list(roles))))
         self._pool: dict[str, Any] = {}
+        self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # as they were when last given
         self._find()
 
     def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
@@ -125,16 +131,33 @@ class Simulation:
         `action` is the address of (T, E, ...) actions, to be read if they are given, else to be written; `outputs` those of as
         many of what a step returns, packed as for a step: (T, E, ...) arrays, of the observations a (T + 1, E, D) one.
         """
-        if (policy, action_dtype) not in self._rollouts:
+        policy = self._frozen_policy(policy)
+        launch = self._rollouts.get((policy, action_dtype))
+        if launch is None:
             assert isinstance(self.env, Single), "games have no rollouts"
             variant = variant_of(self.env, self.variant, policy, action_dtype)
             with put_off():
-                self._rollouts[policy, action_dtype] = self._kernels.rollout(variant, policy, self._kept)
-        return self._rollouts[policy, action_dtype]
+                launch = self._kernels.rollout(variant, policy, self._kept)
+            if len(self._rollouts) >= MAX_ROLLOUT_KERNELS:
+                del self._rollouts[next(iter(self._rollouts))]  # the one that was compiled first
+            self._rollouts[policy, action_dtype] = launch
+        return launch
+
+    def _frozen_policy(self, policy: Any) -> Any:
+        """A copy of a function as it is now, the same one while nothing that it reads changes."""
+        if not isinstance(policy, FunctionType):
+            return policy
+        function, content = self._policies.get(policy, (None, None))
+        if function is None or content is None or not content.is_current():
+            function = frozen_function(policy)
+            if len(self._policies) >= MAX_ROLLOUT_KERNELS:
+                del self._policies[next(iter(self._policies))]
+            self._policies[policy] = function, content_of(function)
+        return function
 
     def rebuild(self, env: Environment) -> None:
         """Other parameters: kernels are compiled anew when next used, buffers stay."""
-        self.env = env
+        self.env = frozen_environment(env)
         self._kernels.close()
         self._kernels = self._make_kernels()
         self._find()

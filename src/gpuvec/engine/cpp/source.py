@@ -52,6 +52,16 @@ def source_text(env: Environment, cuda_c: bool) -> str:
     return everything(file_of(env)) if cuda_c else ""
 
 
+def check_source_text(env: Environment, cuda_c: bool, before: str) -> None:
+    """Refuses kernels whose source in CUDA C++ changed between the reading of their hash's text and their compilation.
+
+    Raises:
+        AuthoringError: the files are not what they were before.
+    """
+    if source_text(env, cuda_c) != before:
+        raise AuthoringError(f"{file_of(env)}, or what it includes, changed while it was compiled: make the environment again.")
+
+
 def everything(file: Path) -> str:
     """Its text, and behind it that of the author's files which it includes, or which these include, each after a zero."""
     return "\0".join(texts_of(file).values())

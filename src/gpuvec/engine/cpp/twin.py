@@ -21,6 +21,8 @@ from gpuvec.engine.batch import SCALARS, Variant
 from gpuvec.engine.cpp.definitions import defined, refuse_shared_variables
 from gpuvec.engine.cpp.header import Prototype, calls, header
 from gpuvec.engine.cpp.source import Source, file_of, texts_of
+from gpuvec.engine.fingerprint import frozen_environment
+from gpuvec.engine.frozen import module_of
 from gpuvec.engine.jit import generated
 from gpuvec.engine.parameters import known
 from gpuvec.engine.signature import Crowd, Signature, signature, widths
@@ -50,7 +52,7 @@ def twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall = target.
         AuthoringError: there is no file, or no function of the environment in it, one that nothing calls, or a variable that
             all envs would share.
     """
-    return _twin(env, per_env, call, tuple(texts_of(file_of(env)).items()))
+    return _twin(frozen_environment(env), per_env, call, tuple(texts_of(file_of(env)).items()))
 
 
 @lru_cache(maxsize=16)
@@ -62,11 +64,10 @@ def _twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall, texts: 
     endless = (k for k, x in env.params._asdict().items() if isinstance(x, float) and not math.isfinite(x))
     running = (*per_env, *env.reset_options, *endless)
     own = _of_one(env, s) if isinstance(env, Single) else _of_many(env, s)
-    lines = defined(file, text, {f.name for f in own.values()}, env.reset.__globals__)
+    lines = defined(file, text, {f.name for f in own.values()}, module_of(env.reset))
     before = header(env, s, running)
-    mark = hashlib.sha256((before + "\0".join(text for _, text in texts)).encode()).hexdigest()[
-        :12
-    ]  # several may be in one process
+    everything = before + "\0".join(content for _, content in texts)
+    mark = hashlib.sha256(everything.encode()).hexdigest()[:12]  # several may be in one process
     symbols = {author: (f, f"gpuvec_{mark}_{f.name}") for author, f in own.items() if f.name in lines}
     bridge = _Bridge(env, s, running, call)
     made = {author: bridge.function(author, f, symbol) for author, (f, symbol) in symbols.items()}
