@@ -30,9 +30,10 @@ class FlattenAgents(Wrapper):
 
     Observations are (E * A, D), actions (E * A,) or (E * A, K), rewards and flags (E * A,); the large ones are views of what
     the environment returned (JAX, which has no views, copies). A row is terminated when its env is, or in the step in which
-    its agent leaves the game; it is truncated when its env is and it is not terminated. From then on until its env's next
-    episode it stands outside `infos["agent_mask"]`: its reward is 0 and its flags are False until those of the env, and a
-    learner must leave it out. `infos["_final_obs"]` tells whose env ended; what an agent that left saw last is in `obs`.
+    its agent leaves the game; it is truncated when its env is and it is not terminated. While its agent is not in the game,
+    before it joins, after it left and until it joins again, the row is outside `infos["agent_mask"]`: its reward is 0, its
+    flags are those of the env, and a learner must leave it out. `infos["_final_obs"]` says whose env ended. The last
+    observation of an agent that left is in `obs`, or in SAME_STEP in `infos["final_obs"]` if its env ended in that step.
 
     `step` waits for nothing and can be captured into a CUDA graph. `out` takes flat arrays; "terminated", "truncated" and
     "_final_obs" are copied there. States, roles, pictures and checkpoints are the environment's own, by env.
