@@ -55,6 +55,31 @@ def test_more_than_the_device_holds_is_refused_and_harms_nothing(make: Callable[
     assert bool((env.step(actions(env, 1)[0])[1] == 1.0).all())
 
 
+def test_a_learner_that_does_not_fit_is_refused_and_takes_nothing() -> None:
+    """The rollout of the first is larger than the device, the ring of transitions that of the second."""
+    from gpuvec.errors import OutOfMemoryError
+    from gpuvec.learners import ddpg, ppo
+    from gpuvec.learners.training import train
+
+    _, total = torch.cuda.mem_get_info()
+    train(ppo.Args(device="cuda", num_envs=64, num_steps=4, total_steps=256))
+    before = on_device()
+    steps = total // (64 * 35) * 2  # of 35 bytes and more
+    for args, what in (
+        (ppo.Args(device="cuda", num_envs=64, num_steps=steps, total_steps=1), "a rollout of"),
+        (ddpg.Args(env="gpuvec/Pendulum-v1", device="cuda", num_envs=64, capacity=total // 8), "a ring of"),
+    ):
+        with pytest.raises(OutOfMemoryError, match=what) as raised:
+            train(args)
+        needed, named_free = (
+            int(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:bytes|are free)", str(raised.value))
+        )
+        assert 0 < named_free < needed
+        del raised
+        assert on_device() - before <= 64 * MIB
+    train(ppo.Args(device="cuda", num_envs=64, num_steps=4, total_steps=256))
+
+
 def test_a_hundred_thousand_steps_and_ten_thousand_resets_leave_memory_flat(
     make: Callable[..., Any], actions: Callable[..., Any]
 ) -> None:

@@ -14,14 +14,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.jit import floats, generated, inline
-from gpuvec.engine.memory import Access
+from gpuvec.engine.jit import generated, inline
+from gpuvec.engine.memory import Access, like
 from gpuvec.engine.signature import Signature, signature
 from gpuvec.engine.single import game
 from gpuvec.spec import Single
 
+WIDE = 32  # features from which on a loop copies them: as many statements take LLVM a time that grows with their square
 ENVS = 256  # of a block, whose room stays in the nearest cache
-f32, i32, b1 = np.float32, np.int32, np.bool_
+f32, i32, i64, b1 = np.float32, np.int32, np.int64, np.bool_
 
 
 class Steps(NamedTuple):
@@ -40,7 +41,9 @@ def compose(env: Single, variant: Variant, access: Access) -> Steps:
     listed = ENVS * words  # where the numbers of envs begin that have more to do than to go on: so no branch is guessed wrong
     plain, ready = game(env, variant, access), game(env, variant, access, played=find)
     open, play, turn, show, close = plain.open, plain.play, ready.turn, ready.show, ready.close
-    load, store, emit, emit_row, row = access.load, access.store, access.emit, access.emit_row, floats(s.features)
+    load, store, emit, emit_row = access.load, access.store, access.emit, access.emit_row
+    features, column_of = s.features, ENVS * len(s.floats)  # where the observation's columns begin in the room
+    is_wide = features >= WIDE
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
     # Whether all are written as if they went on, and then the others anew: one that is never reset would lose its state.
@@ -58,7 +61,12 @@ def compose(env: Single, variant: Variant, access: Access) -> Steps:
             for k in range(count):
                 s, seen, _, _ = find(b, e + k, 0, 0, 0, 0, 0, (w, k))
                 close(b, e + k, 0, s)
-                emit_row(b.obs, at + k, row(seen))
+                if not is_wide:
+                    emit_row(b.obs, at + k, seen)
+            if is_wide:
+                for k in range(count):
+                    for j in range(features):
+                        emit(b.obs, i64(at + k) * features + j, load(w, column_of + ENVS * j + k, f32), f32)
             for k in range(count):
                 _, _, reward, _ = find(b, e + k, 0, 0, 0, 0, 0, (w, k))
                 emit(b.reward, at + k, reward, f32)
@@ -87,20 +95,26 @@ def _room(env: Single, s: Signature, access: Access) -> tuple[Any, Any, Any, int
     """(put, find, goes_on, words): `put(w, k, result, on)` of `play`, and `find` in its place, over so many words for each env;
     `goes_on(w, k)` tells whether its episode does, which it did before as well if `on`.
     """
-    numbers = [f"s.{k}" for k in s.floats] + [f"seen[{j}]" for j in range(s.features)] + ["reward"]
+    numbers = [f"s.{k}" for k in s.floats] + ["reward"]
     whole = [f"s.{k}" for k in s.others] + ["terminated", "on"]
     scope = {"State": env.state, "load": access.load, "store": access.store, "f32": f32, "i32": i32}
-    scope |= {f"t_{k}": dtype for k, dtype in s.others.items()}
-    at = {name: f"{ENVS * n} + k" for n, name in enumerate([*numbers, *whole])}
+    scope |= {f"t_{k}": dtype for k, dtype in s.others.items()} | {"seen_like": like(f32, s.features)}
+    scope |= {"load_column": access.load_column, "store_column": access.store_column}
+    # An observation has as many places as features, between the state and the reward: a statement each would compile slowly.
+    first = len(s.floats)
+    places = [*range(first), *range(first + s.features, len(numbers) + s.features + len(whole))]
+    at = {name: f"{ENVS * n} + k" for n, name in zip(places, [*numbers, *whole], strict=True)}
+    column = f"{ENVS * first} + k, {ENVS}"
     source = "def put(w, k, result, on):\n    s, seen, reward, terminated = result\n    on = on and not terminated\n"
-    source += "".join(f"    store(w, {at[name]}, {name}, f32)\n" for name in numbers)
+    source += "".join(f"    store(w, {at[name]}, {name}, f32)\n" for name in numbers[:-1])
+    source += f"    store_column(w, {column}, seen)\n    store(w, {at['reward']}, reward, f32)\n"
     source += "".join(f"    store(w, {at[name]}, i32({name}), i32)\n" for name in whole)
     put = inline(generated("put", source, **scope))
 
     take = {name: f"load(w, {place}, {'f32' if name in numbers else 'i32'})" for name, place in at.items()}
     state = [take[f"s.{k}"] if k in s.floats else f"t_{k}({take[f's.{k}']})" for k in env.state._fields]
-    seen = "".join(f"{take[f'seen[{j}]']}, " for j in range(s.features))
     source = "def find(b, e, start, t, old, stream, p, a):\n    w, k = a\n"
-    source += f"    return State({', '.join(state)}), ({seen}), {take['reward']}, {take['terminated']} != 0\n"
+    source += f"    return State({', '.join(state)}), load_column(w, {column}, seen_like), "
+    source += f"{take['reward']}, {take['terminated']} != 0\n"
     goes_on = inline(generated("goes_on", f"def goes_on(w, k):\n    return {take['on']} != 0\n", **scope))
-    return put, inline(generated("find", source, **scope)), goes_on, len(at)
+    return put, inline(generated("find", source, **scope)), goes_on, len(at) + s.features

@@ -142,12 +142,6 @@ def constants(params: P) -> P:
     return type(params)(*map(freeze, params))
 
 
-def floats(count: int) -> Any:
-    """floats(values) -> `count` numbers of any types as float32, a tuple that `Access.store_row` takes."""
-    parts = "".join(f"f32(values[{k}]), " for k in range(count))
-    return inline(generated("floats", f"def floats(values):\n    return ({parts})\n", f32=np.float32))
-
-
 def generated(name: str, source: str, **scope: Any) -> Any:
     """The function `name` of generated `source`, which tracebacks and Numba's errors can show.
 

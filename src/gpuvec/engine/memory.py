@@ -7,6 +7,7 @@ extension interface, with the same shape: `memory` makes the operations for eith
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -24,6 +25,9 @@ class Access(NamedTuple):
     lowest: Any  # lowest(buffer, index, value): the uint64 there becomes the smaller of the two, atomically
     increase: Any  # increase(buffer, index, by): the uint32 there grows, atomically; a GPU does not wait for what it was
     near: Any  # near(flag): whether flag holds for this env or for one whose 16-byte row shares a 32-byte sector with its row
+    load_column: Any  # load_column(buffer, start, stride, like) -> float32 elements, `stride` apart, as many as `like` has
+    store_column: Any  # store_column(buffer, start, stride, values): a tuple of float32, `stride` elements apart
+    to_floats: Any  # to_floats(values, like) -> the first of these numbers of any types as float32, as many as `like` has
     fetch: Any  # fetch(buffer, index, dtype): as load, for what is read once: it leaves a GPU's cache first
 
 
@@ -147,6 +151,45 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
 
         return types.void(address, index, values), codegen
 
+    def column(builder: Any, args: Any, width: int) -> list[Any]:
+        """Where the elements of a column are that begins at element args[1] and goes on by args[2]."""
+        element = ir.FloatType()
+        base, stride = pointer(builder, args[0], args[1], element), args[2]
+        stride = builder.sext(stride, word) if stride.type.width < 64 else stride
+        return [builder.gep(base, [builder.mul(stride, word(j))]) for j in range(width)]
+
+    @extending.intrinsic
+    def load_column(typingctx: Any, address: Any, start: Any, stride: Any, like: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            values = [builder.load(at) for at in column(builder, args, len(like))]
+            return context.make_tuple(builder, sig.return_type, values)
+
+        return types.UniTuple(types.float32, len(like))(address, start, stride, like), codegen
+
+    @extending.intrinsic
+    def store_column(typingctx: Any, address: Any, start: Any, stride: Any, values: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
+            items = cgutils.unpack_tuple(builder, args[3])
+            for at, value in zip(column(builder, args, len(items)), items, strict=True):
+                builder.store(value, at)
+
+        return types.void(address, start, stride, types.UniTuple(types.float32, len(values))), codegen
+
+    @extending.intrinsic
+    def to_floats(typingctx: Any, values: Any, like: Any) -> Any:
+        if not hasattr(values, "types") or len(values) < len(like):
+            raise TypeError(f"the environment's space has {len(like)} features, and its function gives {values}")
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            kinds = [getattr(kind, "literal_type", kind) for kind in sig.args[0].types]
+            items = [
+                context.cast(builder, value, kind, types.float32)
+                for kind, value in zip(kinds[: len(like)], cgutils.unpack_tuple(builder, args[0]), strict=False)
+            ]
+            return context.make_tuple(builder, sig.return_type, items)
+
+        return types.UniTuple(types.float32, len(like))(values, like), codegen
+
     @extending.intrinsic
     def emit(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
@@ -182,9 +225,12 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         return types.void(address, index, types.uint32), codegen
 
     own = (emit, emit_row) if space == 1 else (store, store_row)
-    return Access(load, store, load_row, store_row, *own, lowest, increase, near, fetch)
+    return Access(
+        load, store, load_row, store_row, *own, lowest, increase, near, load_column, store_column, to_floats, fetch
+    )  # fmt: skip
 
 
+@cache
 def host_memory() -> Access:
     """The operations on the CPU's memory, where every env is alone."""
     from numba import extending, njit, types

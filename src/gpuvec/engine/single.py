@@ -6,6 +6,7 @@ The result is target-independent: `access` holds the operations through which it
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.actions import actions
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.jit import device, floats, generated, inline
+from gpuvec.engine.jit import device, generated, inline
 from gpuvec.engine.memory import Access, like
 from gpuvec.engine.parameters import parameters
 from gpuvec.engine.signature import Signature, signature
@@ -86,8 +87,7 @@ def game(
     common, any_key, _, own_key, asked, renew, share = streams(access)
     stream_of, key = (_held_streams if held else _common_streams if ahead else _read_streams)(common, any_key)
     action = _chosen if chosen else _given(read_action)
-    reset, step, look = device(env.reset), device(env.step), device(env.observe)
-    row = floats(s.features)
+    reset, step, observe = device(env.reset), device(env.step), _observed(device(env.observe), s.features, access)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
     next_step = variant.autoreset is AutoresetMode.NEXT_STEP
@@ -97,10 +97,6 @@ def game(
     def first(b: Any, k: Any, p: Any) -> Any:
         """The first state of the episode with key `k`."""
         return pooled(b, declared(reset(k, p)), k)
-
-    @inline
-    def observe(s: Any, p: Any) -> Any:
-        return row(look(s, p))
 
     @inline
     def play(b: Any, e: int, start: int, t: int, s: Any, stream: Any, p: Any, a: Any) -> Any:
@@ -182,6 +178,20 @@ def game(
         store_state(b, e, s)
 
     return Game(begin, open, observe, play, turn, show, close)
+
+
+@lru_cache(maxsize=16)
+def _observed(look: Any, features: int, access: Access) -> Any:
+    """observe(s, p) -> row of D floats, of the compiled `look`. It is one function for all parts of an environment, as a wide
+    one takes long to compile.
+    """
+    to_floats, numbers = access.to_floats, like(f32, features)
+
+    @inline
+    def observe(s: Any, p: Any) -> Any:
+        return to_floats(look(s, p), numbers)
+
+    return observe
 
 
 def _read_streams(common: Any, any_key: Any) -> tuple[Any, Any]:

@@ -33,6 +33,7 @@ from gpuvec.learners.policy import Policy, Seat, states_of
 from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.rollouts.masked import mean
 from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
+from gpuvec.learners.rollouts.room import FLOAT, require_room
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 from gpuvec.learners.training import Result, train
 
@@ -63,7 +64,10 @@ class DDPG(Policy):
         )
         features, components = rows.obs.shape[2], len(self.network.reach)
         self.action = torch.zeros(T, R, components, device=device)
-        self.replay = Replay.of(max(args.capacity // R, T), R, features, components, device, rows.mask is not None)
+        columns = max(args.capacity // R, T)  # of each row
+        transition = (2 * features + components + 2) * FLOAT + (rows.mask is not None)
+        require_room(device, columns * R * transition, f"a ring of {columns * R:,} transitions")
+        self.replay = Replay.of(columns, R, features, components, device, rows.mask is not None)
         self.episodes = Episodes.of(R, device)
         self.guard = Guard({"collect": ("a reward", "an action")}, LEARNED, device)
         self.noise = torch.zeros(R, components, device=device)

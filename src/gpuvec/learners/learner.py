@@ -23,6 +23,7 @@ from gpuvec.learners.captured.state import copies, restore
 from gpuvec.learners.networks.rectified import unchanging
 from gpuvec.learners.policy import Policy, Seat
 from gpuvec.learners.rollouts.rollout import Part, Rollout
+from gpuvec.learners.rollouts.room import require_room, rollout_bytes
 from gpuvec.learners.runs.schema import FORMAT
 from gpuvec.vector.spaces import of_one
 
@@ -36,12 +37,17 @@ class Learner:
         args: the settings of the training, in which all policies agree.
         env: the environment.
         policies: {role: makes its policy for a seat}, or {"all": ...} for one that all agents share.
+
+    Raises:
+        OutOfMemoryError: the rollout, or what a policy stores, does not fit into the memory that is free.
     """
 
     def __init__(self, args: TrainingArgs, env: Any, policies: Mapping[str, Made]) -> None:
         self.args, self.env, self.iteration = args, env, 0
         self.seconds = 0.0  # of training
         self.confirm = 0  # the iteration from which on an evaluation may confirm the target
+        rollout = f"a rollout of {args.num_steps:,} steps of {env.num_envs:,} environments"
+        require_room(args.device, rollout_bytes(env, args.num_steps), rollout)
         self.rollout = Rollout(env, args.num_steps, args.device)
         agents, observation, action = self.rollout.agents, env.single_observation_space, env.single_action_space
         sees, does = (observation, action) if agents is None else (of_one(observation), of_one(action))

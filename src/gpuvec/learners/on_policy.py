@@ -31,6 +31,7 @@ from gpuvec.learners.rollouts.advantage import Advantage
 from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.rollouts.masked import var_mean
 from gpuvec.learners.rollouts.returns import ReturnScale
+from gpuvec.learners.rollouts.room import FLOAT, require_room
 from gpuvec.learners.sampling import Drawn
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 
@@ -81,6 +82,8 @@ class OnPolicy(Policy):
         self.entropy_weight = torch.tensor(args.entropy_weight, device=device)
         self.optimizer = Adam(self.parameters.values(), self.learning_rate, eps=1e-5)
         action = self.network.policy(rows.obs[0]).mode()
+        stored = T * R * (5 * FLOAT + action[0].numel() * action.element_size())
+        require_room(device, stored, f"what is estimated from a rollout of {T:,} steps of {R:,} rows")
         log_prob, advantage, target, self.last_value = torch.zeros(4, T, R, device=device)
         self.storage = Storage(
             **rows._asdict(), action=action.new_zeros((T, *action.shape)), log_prob=log_prob,

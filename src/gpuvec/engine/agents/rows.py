@@ -17,8 +17,8 @@ from gpuvec.engine.agents.segments import AGENTS, BLOCK, Segment
 from gpuvec.engine.agents.turns import turns
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
-from gpuvec.engine.jit import device, floats, generated, inline
-from gpuvec.engine.memory import Access
+from gpuvec.engine.jit import device, generated, inline
+from gpuvec.engine.memory import Access, like
 from gpuvec.engine.signature import Crowd, widths
 from gpuvec.spec import Cooperative, Time
 
@@ -74,7 +74,7 @@ def rows(
     def time(t: int) -> Any:
         return Time(i32(t), limit)
 
-    as_floats = floats(own)
+    to_floats, numbers = access.to_floats, like(f32, own)
 
     @inline
     def put_own(out: int, r: int, values: Any) -> None:
@@ -82,7 +82,7 @@ def rows(
         if not alone:
             spread(out, (r + 1) * D - own, 1, values)
         else:
-            emit_row(out, r, as_floats(values))
+            emit_row(out, r, to_floats(values, numbers))
 
     @inline
     def write_slot(b: Any, w: Any, out: int, e0: int, x: int, place: int) -> None:

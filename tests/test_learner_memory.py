@@ -1,0 +1,46 @@
+"""A learner whose tensors do not fit into memory is refused before any of them is allocated."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gymnasium as gym
+
+from gpuvec.errors import OutOfMemoryError
+from gpuvec.learners import ddpg, ppo
+from gpuvec.learners.rollouts.rollout import Rollout
+from gpuvec.learners.rollouts.room import rollout_bytes
+from gpuvec.learners.training import train
+
+
+def test_a_rollout_that_does_not_fit_is_refused(device: str) -> None:
+    args = ppo.Args(env="gpuvec/CartPole-v1", device=device, num_envs=64, num_steps=10**10, total_steps=1)
+    with pytest.raises(OutOfMemoryError, match=r"a rollout of 10,000,000,000 steps of 64 environments") as raised:
+        train(args)
+    needed, free = (int(x.replace(",", "")) for x in re.findall(r"([\d,]+) (?:bytes|are free)", str(raised.value)))
+    assert needed > 64 * 10**10 * 2 * 4 * 4
+    assert 0 < free < needed
+    train(ppo.Args(env="gpuvec/CartPole-v1", device=device, num_envs=4, num_steps=4, total_steps=16))  # the process goes on
+
+
+def test_a_ring_of_transitions_that_does_not_fit_is_refused(device: str) -> None:
+    args = ddpg.Args(env="gpuvec/Pendulum-v1", device=device, num_envs=4, num_steps=4, capacity=10**13)
+    with pytest.raises(OutOfMemoryError, match=r"a ring of 10,000,000,000,000 transitions needs [\d,]+ bytes"):
+        train(args)
+
+
+@pytest.mark.parametrize(
+    ("env", "params"),
+    [("gpuvec/CartPole-v1", {}), ("gpuvec/TagGridWorld-v0", {"num_taggers": 3})],
+)
+def test_the_bytes_of_a_rollout_are_those_that_it_takes(env: str, params: dict[str, Any]) -> None:
+    envs = gym.make_vec(env, 5, device="cpu", output="torch", autoreset_mode="SameStep", **params)
+    tensors = [x for x in vars(Rollout(envs, 7, "cpu")).values() if isinstance(x, torch.Tensor)]
+    held = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+    assert rollout_bytes(envs, 7) == sum(held.values())
+    envs.close()
