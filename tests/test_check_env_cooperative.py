@@ -233,6 +233,7 @@ class TestAGoodEnvironment:
                 check_plain(env, run, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.simulator
 @pytest.mark.skipif(not cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it")
 def test_the_simulator_takes_part(written):
