@@ -212,6 +212,7 @@ class TestAGoodEnvironment:
         assert checks["draws"].detail == "reset draws 10 numbers; no agent draws one twice in a step"
         assert "4 kernels compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
 
+    @pytest.mark.slow
     def test_more_agents(self, written):
         """Parts of a larger game are looked at: all functions, and observations of some agents."""
         env = importlib.import_module(written()).ENV

@@ -175,6 +175,7 @@ def still_envs(space: Any, num_envs: int, device: str, **kwargs: Any) -> Any:
     return gpuvec.VectorEnv(still(space), num_envs, device=device, output=output, **kwargs)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
     ("space", "dtype"),
     [
