@@ -125,6 +125,7 @@ class TestUpdates:
         assert all(math.isfinite(a2c.read()[name]) for name in A2C.learned)
 
 
+@pytest.mark.slow
 def test_cartpole() -> None:
     """By settings that all seeds learn with; by the defaults two of five give up."""
     result = train(tuned("gpuvec/CartPole-v1", "cpu", "a2c", total_steps=1_500_000, target_return=400.0))

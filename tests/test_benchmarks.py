@@ -87,6 +87,7 @@ class TestSuite:
 
 class TestScripts:
     @pytest.mark.first_variants(1)
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "arguments", "figure"),
         [

@@ -225,6 +225,7 @@ class TestAGoodEnvironment:
         assert checks["draws"].detail == "reset draws 10 numbers; no two draws of a step have the same"
         assert "kernel of a step compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
 
+    @pytest.mark.slow
     def test_more_agents(self, written):
         """Parts of a larger game are looked at: all functions, and observations of some agents."""
         env = importlib.import_module(written()).ENV
@@ -246,6 +247,7 @@ class TestAGoodEnvironment:
                 check_plain(env, run, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.simulator
 @pytest.mark.skipif(not cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it")
 def test_the_simulator_takes_part(written):

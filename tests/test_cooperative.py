@@ -36,6 +36,7 @@ def actions(env, value):
     return on_device(env, np.full((env.num_envs, env.num_agents), value))
 
 
+@pytest.mark.slow_on("simulator")
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("full", [False, True])
 def test_a_step(backend, full):
@@ -63,6 +64,7 @@ def signed_zero(i, s, p):
     return 0.0 if i < 2 else -0.0
 
 
+@pytest.mark.slow_on("simulator")
 def test_the_two_zeros_are_equal(backend):
     env = dataclasses.replace(STREET, phases=(least_of("first", signed_zero),))
     envs = VectorEnv(env, 3, device=backend, output="cupy" if backend == "cuda" else "numpy")

@@ -273,6 +273,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]
     assert torch.equal(network.policy(obs).mode(), second.policy.network.policy(obs).mode())
 
 
+@pytest.mark.slow
 def test_pendulum() -> None:
     settings = {**SMALL, "num_envs": 16, "capacity": 100_000, "minibatch": 128, "updates": 16, "learning_starts": 2000}
     args = Args(**{**settings, "hidden": (64, 64), "params": {}, "total_steps": 24_000, "seed": 1})

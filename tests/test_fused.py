@@ -261,6 +261,7 @@ def test_a_warp_takes_few_environments_where_there_are_few() -> None:
     assert [rows_of_a_warp(num_envs, 132) for num_envs in (1, 4096, 8448, 8449, 16_384, 65_536)] == [8, 8, 8, 16, 16, 32]
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.compile
 @pytest.mark.parametrize(
     ("name", "cuda_c"),

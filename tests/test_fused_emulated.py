@@ -87,7 +87,7 @@ def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
     assert given["odd"].tolist()[:3] == [-1, 3, 7]
 
 
-@pytest.mark.first_variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["cartpole", "wide"])
 def test_records_and_statistics(case, tmp_path) -> None:
     args, shape = shaped(case, epochs=2, minibatches=3)

@@ -87,7 +87,7 @@ def test_the_rules_as_plain_python(file):
         recording.check_step(t, outcome.obs, outcome.reward, outcome.terminated or outcome.truncated, player.get_state())
 
 
-QUICK = ("tag_grid_t2_L4_random_part", "tag_cont_small_part_exit_random")  # the files that the simulator plays in seconds
+QUICK = ("tag_grid_t2_L4_random_part",)  # the file that the simulator plays in the quick tests
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_rows_differ_from_each_other(device, longest):
     assert 0 < sum(terminated.sum() for terminated in outputs[3::4]) < max(SIZES)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_threads_do_not_matter(mode, monkeypatch):
     """1, 2, 3 and 7 threads share 1,001 rows; the smallest part is shorter than the others."""

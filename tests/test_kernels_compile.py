@@ -289,6 +289,7 @@ class TestRollouts:
         assert kernel.float64 == []
         assert len(in_the_loop(kernel, r"\b(ld|atom|red)\.global")) == (2 if "validate" in options else 0)
 
+    @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
     @pytest.mark.parametrize("name", ["Acrobot-v1", "CartPole-v1"])
     def test_of_few_envs(self, name, mode):

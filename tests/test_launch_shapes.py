@@ -62,8 +62,8 @@ def test_threads_per_block_in_the_simulator(simulator, monkeypatch, name, thread
     assert_equal(play(name, 70, simulator, 3, **options), play(name, 70, "cpu", 3, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.simulator
-@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("shape", MAPPINGS, ids=str)
 @pytest.mark.parametrize(("name", "params"), TAG.items())
 def test_tag_in_blocks_of_any_shape_in_the_simulator(simulator, monkeypatch, name, params, shape):

@@ -65,6 +65,7 @@ class Sliced(nn.Module):
         return out[..., 0]
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1", "gpuvec/TagContinuous-v0"])
 def test_its_numbers_may_lie_apart(device: str, env: str) -> None:
     """Logits of one and of several choices, and means."""
@@ -334,6 +335,7 @@ class TestRectified:
             net[0].weight.mul_(2.0)
         assert not torch.equal(net(obs), before)
 
+    @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/TagContinuous-v0"])
     def test_it_trains(self, device: str, env: str) -> None:
         """On observations of 4 and of 71 features."""

@@ -37,6 +37,7 @@ def run(*arguments, cwd):
     return done.stdout
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("options", [[], ["--cooperative"], ["--cuda-c"], ["--cooperative", "--cuda-c"]], ids=" ".join)
 def test_its_tests_pass_as_it_stands(options, capsys):
     assert main(["new-env", ROVER, *options]) == 0

@@ -92,6 +92,7 @@ class TestPettingZoo:
     def test_api_where_agents_leave(self, street: Any) -> None:
         parallel_api_test(street, num_cycles=100)
 
+    @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("id", ["gpuvec/TagContinuous-v0", "gpuvec/TagGridWorld-v0"])
     def test_seeds(self, id: str) -> None:
         params = TAG if "Continuous" in id else {"num_taggers": 2, "grid_length": 3}

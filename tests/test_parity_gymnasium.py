@@ -83,6 +83,7 @@ def transitions(name):
     return Transitions(*map(np.array, zip(*rows, strict=True)))
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("name", CASES)
 def test_one_step_agrees(name, device):
     known, fields = transitions(name), CASES[name].module.State._fields

@@ -257,6 +257,7 @@ def result() -> Any:
 
 
 class TestTraining:
+    @pytest.mark.slow
     def test_agents_leave_at_once_whatever_lies_outside(self, result: Any) -> None:
         returns = evaluate(result.network, "tests/Doors-v0", episodes=50, device="cpu")
         assert returns.shape == (50, 2)

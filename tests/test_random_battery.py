@@ -1,6 +1,9 @@
 """The generator of random numbers under a battery of statistical tests, along rows, steps, episodes, seeds and draws."""
 
 import functools
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -111,6 +114,16 @@ class TestFaultsAreFound:
     def test_episodes_that_have_the_stream_of_steps(self):
         drawn = {axis: generated(axis) for axis in ("row", "step")} | {"episode": generated("step")}
         assert {"step with episode", "episode with step"} <= set(failures(all_p_values(drawn, generated("row")[: 1 << 16])))
+
+
+@pytest.mark.parametrize(("order", "column"), [("rows", 2), ("steps", 4), ("episodes", 3)])
+def test_the_tool_for_other_batteries_has_the_same_words(order, column):
+    path = Path(__file__).parents[1] / "tools" / "random_battery.py"
+    tool = SimpleNamespace(**runpy.run_path(str(path)))
+    found = next(tool.chunks(order))
+    keys = np.tile(np.uint32([tool.SEED, 0, 0, 0, 0]), (900, 1))
+    keys[:, column] = np.arange(900)
+    np.testing.assert_array_equal(found[:900], table("cpu", words, keys, 4, np.uint32))
 
 
 @pytest.mark.parametrize("p", [0.0, 1e-9, 1.0 - 1e-9, 1.0, float("nan")])

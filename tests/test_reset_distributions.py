@@ -90,6 +90,7 @@ def test_starts(name, device):
     env.close()
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("name", RULES)
 def test_parameters_are_the_bounds_of_every_start(name, device):
     """What reset options change for once, keyword arguments change for good: automatic resets too."""

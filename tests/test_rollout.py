@@ -68,6 +68,7 @@ def assert_same_state(a: Any, b: Any, rounded: bool = False) -> None:
         same(array, theirs[name], rounded, err_msg=name)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
 @pytest.mark.parametrize("name", CLASSIC)
 def test_it_makes_the_steps_of_every_environment(device, name, mode):
@@ -174,6 +175,7 @@ def still_envs(space: Any, num_envs: int, device: str, **kwargs: Any) -> Any:
     return gpuvec.VectorEnv(still(space), num_envs, device=device, output=output, **kwargs)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
     ("space", "dtype"),
     [

@@ -147,6 +147,7 @@ def check(device, sheep, seen, kind, num_envs=2, game=MEADOW, sign=1):
     env.close()
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("sheep", [110, 600])
 def test_wherever_they_are(device, sheep, kind):
@@ -154,6 +155,7 @@ def test_wherever_they_are(device, sheep, kind):
     check(device, sheep, 10, kind)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("sheep", "seen"), [(2, 1), (7, 6), (8, 3), (9, 8), (65, 1), (65, 40), (511, 2), (512, 20), (513, 1)])
 def test_any_number(device, sheep, seen):
     check(device, sheep, seen, "scattered")

@@ -320,6 +320,11 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
                 stream.synchronize()  # rows may be fetched while another stream is the current one
         return frames if rows is None else tuple(frames[int(k)] for k in rows)
 
+    def __del__(self) -> None:
+        """Does nothing: buffers are freed with their last reference. Gymnasium before 1.2 closes an environment here, also one
+        that could not be made, and faults that `close` reports would be raised where no caller can catch them.
+        """
+
     def close_extras(self, **kwargs: Any) -> None:
         """Frees the buffers; outputs that someone holds stay valid."""
         self.closed = True  # also if a pending fault is raised now

@@ -44,6 +44,9 @@ class Wrapper(VectorWrapper):
         """Frames of all rows, or of `rows` where the environment can choose."""
         return self.env.render() if rows is None else self.env.render(rows)  # type: ignore[call-arg]  # as `out`
 
+    def __del__(self) -> None:
+        """Does nothing, as in `gpuvec.VectorEnv`: the environment may be in use without this wrapper."""
+
     def __getattr__(self, name: str) -> Any:
         """What neither this wrapper nor Gymnasium's has, from the environment."""
         if name.startswith("_") or name == "env":
