@@ -45,7 +45,8 @@ else:
 # ## Train
 #
 # `train` calls `on_iteration` after every iteration with the learner and the metrics, on the host. That is the place for a
-# progress bar, a logger, or a checkpoint.
+# progress bar, a logger, or a checkpoint. A GPU waits for it after each iteration; with `exact_at=lambda iteration: False` it
+# computes the next iteration meanwhile, and `learner` is then one iteration ahead of the metrics.
 
 
 # %%
