@@ -220,10 +220,12 @@ def test_wrong_environments(case, written):
 
 def test_the_engine_explains_what_it_cannot_compile(written):
     """Also an environment that nobody has checked."""
-    name = written("pushed", "    return np.clip(v, -1.0, 1.0)")
+    name = written("pushed", "    return float(v > 1.0)")
     envs = gpuvec.VectorEnv(f"{name}:ENV", 1, device="cpu", output="numpy")
     envs.reset(seed=0)
-    with pytest.raises(AuthoringError, match=r"walker_\w+\.py, line \d+, `return np.clip.*: there is no clip\(.*min\(max\("):
+    with pytest.raises(
+        AuthoringError, match=r"walker_\w+\.py, line \d+, `return float.*: there is no float\(bool\).* write 1.0 if c"
+    ):
         envs.step(np.zeros(1, np.int64))
 
 
