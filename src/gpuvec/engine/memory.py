@@ -7,6 +7,7 @@ extension interface, with the same shape: `memory` makes the operations for eith
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -185,6 +186,7 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
     return Access(load, store, load_row, store_row, *own, lowest, increase, near, fetch)
 
 
+@cache  # as Numba keeps each intrinsic for ever
 def host_memory() -> Access:
     """The operations on the CPU's memory, where every env is alone."""
     from numba import extending, njit, types
