@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from tests.arrays import host, on_device
-from tests.twins import twin_on_cpu
+from tests.twins import needs_host_compiler
 
 import gpuvec
 from gpuvec import Cooperative, Floats, Perception, Single
@@ -129,16 +129,16 @@ def test_a_policy_s_actions(backend, space, value):
     np.testing.assert_array_equal(host(again.reward), host(found.reward))
 
 
-def test_in_cuda_c(tmp_path, monkeypatch):
+@needs_host_compiler
+def test_in_cuda_c(tmp_path):
     """Functions in C++ are given what those in Python are."""
     file = tmp_path / "single.cu"
     file.write_text(
         "__device__ Step step(State s, Action action, const Key& key, const Params& p) {\n"
         "    return {{(float)action}, (float)action, false};\n}\n"
     )
-    env = twin_on_cpu(dataclasses.replace(single(Discrete(5)), cuda_c=str(file)), tmp_path, monkeypatch)
-    given = extremes(np.int64, 0, 4)
-    np.testing.assert_array_equal(make(env, len(given), "cpu").step(given)[1], allowed(given, 0, 4))
+    env, given = dataclasses.replace(single(Discrete(5)), cuda_c=str(file)), extremes(np.int64, 0, 4)
+    np.testing.assert_array_equal(make(env, len(given), "cpu", backend="cuda-c").step(given)[1], allowed(given, 0, 4))
 
 
 def test_a_space_beyond_an_int(backend):

@@ -77,11 +77,14 @@ COOPERATIVE = {
 }
 
 
-@pytest.mark.parametrize(("env", "cases", "case"), [
-    *((COUNTER, SINGLE, case) for case in SINGLE), *((STREET, COOPERATIVE, case) for case in COOPERATIVE),
-], ids=str)  # fmt: skip
-def test_declarations(env, cases, case):
-    changes, message = cases[case]
+DECLARATIONS = {
+    **{f"{case} of one agent": (COUNTER, *found) for case, found in SINGLE.items()},
+    **{f"{case} of many agents": (STREET, *found) for case, found in COOPERATIVE.items()},
+}
+
+
+@pytest.mark.parametrize(("env", "changes", "message"), DECLARATIONS.values(), ids=DECLARATIONS)
+def test_declarations(env, changes, message):
     with pytest.raises(AuthoringError, match=message) as caught:
         dataclasses.replace(env, **changes)
     if "reset" not in changes:

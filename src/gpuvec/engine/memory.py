@@ -230,7 +230,7 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
     )  # fmt: skip
 
 
-@cache
+@cache  # as Numba keeps each intrinsic for ever
 def host_memory() -> Access:
     """The operations on the CPU's memory, where every env is alone."""
     from numba import extending, njit, types
