@@ -14,16 +14,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
-from gpuvec.cli import bench, main
+from gpuvec.cli import bench, main, progress
 from gpuvec.cli.eval import interval
-from gpuvec.cli.progress import Progress
+from gpuvec.cli.progress import Progress, Waiting, waiting
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
-from gpuvec.learners.learner import FORMAT
 from gpuvec.learners.on_policy import PLAYED
-from gpuvec.learners.ppo import PPO
+from gpuvec.learners.ppo import PPO, train
+from gpuvec.learners.ppo import Args as PPOArgs
 from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.run import Run
+from gpuvec.learners.runs.schema import FORMAT
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--total-steps", "96", "--device", "cpu", "--episodes", "3"]
 
@@ -53,7 +55,8 @@ class TestTrain:
     def test_writes_a_run_folder(self, trained: tuple[Path, str]) -> None:
         folder, _ = trained
         assert folder.name.startswith("gpuvec-CartPole-v1__ppo__5__")
-        assert sorted(p.name for p in folder.iterdir()) == ["args.json", "checkpoint-3.pt", "metrics.jsonl", "versions.json"]
+        written = ["args.json", "checkpoint-3.pt", "lock", "metrics.jsonl", "result.json", "versions.json"]
+        assert sorted(p.name for p in folder.iterdir()) == written
         args = json.loads((folder / "args.json").read_text())
         assert (args["seed"], args["num_envs"], args["device"], args["total_steps"]) == (5, 4, "cpu", 96)
         assert json.loads((folder / "versions.json").read_text())["numpy"]
@@ -159,11 +162,12 @@ class TestRunFolder:
     def test_a_failed_write_leaves_the_old_checkpoint(self, tmp_path: Path) -> None:
         run = Run.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
         good = {"args": {}, "env": {}, "policies": {}, "iteration": 1, "format": FORMAT}
-        run.save(good)
+        path = run.save(good)
         with pytest.raises(Exception, match="pickle"):
             run.save({**good, "policies": lambda: None})
         run.close()
-        assert load(run.path) == good
+        assert torch.load(path, weights_only=True) == good
+        assert not [file.name for file in run.path.iterdir() if "part" in file.name]
 
 
 class TestEnvs:
@@ -179,6 +183,21 @@ class TestEnvs:
         assert cartpole[1:5] == ["Box(4)", "Discrete(2)", "500", "475"]
         assert "gravity=9.8" in cartpole
 
+    def test_the_installed_command_finds_a_module_in_the_working_folder(self, tmp_path: Path) -> None:
+        """Its own folder is the first on the path, as that of a script; a file there takes no package's place."""
+        text = "import gpuvec\ngpuvec.register('mine/Pole-v0', 'gpuvec_envs.cartpole:ENV', gravity=3.7)\n"
+        (tmp_path / "an_environment_here.py").write_text(text)
+        (tmp_path / "json.py").write_text("raise SystemExit('a file of the working folder took the place of a module')")
+        (tmp_path / "tyro.py").write_text("raise SystemExit('a file of the working folder took the place of a package')")
+        (tmp_path / "bin").mkdir()
+        script = tmp_path / "bin" / "gpuvec"
+        script.write_text("import sys\nfrom gpuvec.cli import main\nsys.exit(main())\n")
+        for options, status in (([], 0), (["-P"], 1)):
+            command = [sys.executable, *options, str(script), "envs", "an_environment_here"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+            assert done.returncode == status, done.stderr
+        assert "No module named 'an_environment_here'" in done.stderr
+
     def test_lists_those_of_a_module_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -192,6 +211,47 @@ class TestEnvs:
             gym.registry.pop("mine/Pole-v0", None)
         (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("mine/Pole-v0"))
         assert "gravity=3.7" in row.split()
+
+
+class TestRuns:
+    def test_lists_runs_with_their_results(self, trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+        folder, printed = trained
+        (folder.parent / "notes.txt").write_text("no run")
+        assert main(["runs", str(folder.parent)]) == 0
+        heads, row = capsys.readouterr().out.splitlines()
+        assert heads.split()[:4] == ["run", "environment", "algorithm", "seed"]
+        cells = row.split()
+        assert cells[:5] == [folder.name, "gpuvec/CartPole-v1", "ppo", "5", "3/3"]
+        assert f"mean return {cells[5]} over" in printed
+        assert cells[-1] == "complete"
+
+    def test_states(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        args = {"env": "a/B-v0", "seed": 1, "num_envs": 4, "num_steps": 8, "total_steps": 65}
+        run = Run.new(tmp_path, "ppo", args)
+        run.log({"iteration": 1.0, "return": 7.0})
+        run.log({"iteration": 2.0, "return": float("nan")})
+
+        def state() -> list[str]:
+            assert main(["runs", str(tmp_path)]) == 0
+            cells = capsys.readouterr().out.splitlines()[-1].split()
+            return [*cells[4:6], cells[-1]]
+
+        assert state() == ["2/3", "7.0", "running"]
+        run.close()
+        assert state() == ["2/3", "7.0", "stopped"]
+        with RunFolder(run.path) as folder:
+            folder.write("result.json", b'{"mean_return": 9.5}')
+        assert state() == ["2/3", "9.5", "complete"]
+        (run.path / "metrics.jsonl").write_bytes(b"[" * 100_000 + b"\n\xff\n[1]\n")
+        (run.path / "args.json").write_text("[" * 100_000)
+        (run.path / "result.json").write_text("")
+        assert state() == ["0/?", "none", "damaged"]
+
+    def test_a_folder_without_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["runs", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
+        assert main(["runs", str(tmp_path / "nothing")]) == 1
+        assert "there is no folder" in capsys.readouterr().err
 
 
 class TestBench:
@@ -228,12 +288,58 @@ def test_help_loads_nothing_heavy() -> None:
         assert option in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        ([], ["128 on a CPU, 4096 on a GPU", "262144 on a CPU, 8388608 on a GPU", "the environment's own", "no limit"]),
+        (["--device", "cpu"], ["(default: 128)", "(default: 262144)"]),
+        (["--env", "gpuvec/MountainCar-v0", "--device", "cpu"], ["low -1.2 high 0.45", "(default: 4194304)"]),
+        (["--env", "gpuvec/Pendulum-v1", "--algorithm", "ddpg"], ["(default: 64)", "(default: 200192)"]),
+    ],
+)
+def test_help_shows_the_values_in_force(
+    arguments: list[str], values: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *arguments, "--help"])
+    assert not stop.value.code
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "None)" not in printed
+    for value in values:
+        assert value in printed
+
+
+class TestWaiting:
+    def test_what_takes_long_is_named_on_standard_error(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(progress, "SECONDS_UNTIL_NAMED", 0.0)
+        shown = Waiting("compiling")
+        shown._timer.join()
+        shown.stop()
+        assert capsys.readouterr().err == "compiling ...\n"
+
+    def test_what_does_not_is_not(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(progress, "SECONDS_UNTIL_NAMED", 1000.0)
+        with waiting("compiling"):
+            pass
+        assert capsys.readouterr().err == ""
+
+    def test_training_names_what_it_does(self) -> None:
+        phases: list[str] = []
+        settings: dict[str, Any] = {"device": "cpu", "num_envs": 4, "num_steps": 8, "total_steps": 32, "hidden": (8,)}
+        train(PPOArgs(**settings), on_phase=phases.append)
+        assert len(phases) == 2
+        assert all("compiling" in phase for phase in phases)
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--help"])
     assert not stop.value.code
     printed = capsys.readouterr().out
-    assert all(command in printed for command in ("train", "eval", "envs", "check", "new-env", "doctor", "bench"))
+    assert all(command in printed for command in ("train", "eval", "runs", "envs", "check", "new-env", "doctor", "bench"))
 
 
 def test_a_number_that_an_iteration_lacks_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:

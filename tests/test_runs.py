@@ -18,11 +18,12 @@ pytest.importorskip("tyro")
 
 from gpuvec import Single, register, uniform
 from gpuvec.cli import main
-from gpuvec.errors import MissingExtraError, NonFiniteError, StateError
+from gpuvec.errors import ActionError, MissingExtraError, NonFiniteError, StateError
 from gpuvec.learners.algorithms import args_from, args_of
 from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.runs import sinks
 from gpuvec.learners.runs.checkpoint import load, saved
+from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.training import train
 
 SMALL = ["--num-envs", "8", "--num-steps", "16", "--episodes", "1", "--hidden", "16", "--normalize"]
@@ -259,6 +260,31 @@ class TestNumbersThatAreNotFinite:
             guard.check(guard.found.tolist(), 7, "a/B-v0", 3)
 
 
+class Masked(torch.nn.Module):
+    """Forbids all actions once the cart has moved to the right."""
+
+    def __init__(self, observations: Any, actions: Any) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def policy(self, obs: Any) -> Any:
+        return self.layer(obs)
+
+    def value(self, obs: Any) -> Any:
+        return obs[..., 0]
+
+    def allowed(self, obs: Any) -> Any:
+        return (obs[..., :1] <= 0.04).expand(*obs.shape[:-1], 2)
+
+
+def test_a_mask_that_allows_nothing_stops_training(device: str) -> None:
+    args = args_of("ppo")(device=device, num_envs=8, num_steps=16, total_steps=5000, hidden=(8,))
+    with pytest.raises(
+        ActionError, match=r"`allowed` of the body forbids all actions: in iteration 1, row \d of gpuvec/CartPole"
+    ):
+        train(args, body=Masked)
+
+
 class Tracked:
     """What Weights & Biases and trackio offer, and what was asked of it."""
 
@@ -312,7 +338,7 @@ class TestSinks:
 
     def test_lines_that_were_written_after_the_checkpoint_are_taken_back(self, tmp_path: Path) -> None:
         (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n{"itera')
-        log = sinks.JsonLines(tmp_path, 2)
+        log = sinks.JsonLines(RunFolder(tmp_path), 2)
         log.log({"iteration": 3, "return": float("nan")})
         log.close()
         lines = (tmp_path / "metrics.jsonl").read_text()

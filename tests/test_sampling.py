@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpuvec.errors import ActionError
 from gpuvec.learners.sampling import Drawn, Sampler  # after the package that it cannot do without
 
 R = 50_000
@@ -238,6 +239,12 @@ class TestBadInput:
             s.categorical(logits, torch.tensor(0.0), 0)
         with pytest.raises(TypeError, match=r"action must be torch\.int64"):
             s.categorical(logits, clock, 0, out=Drawn(torch.zeros(4), torch.zeros(4), torch.zeros(4)))
+        mask = torch.tensor([[True, True, False]] * 4)
+        with pytest.raises(ActionError, match=r"mask of row 0 allows no action of head 1"):
+            s.categorical(logits, clock, 0, sizes=(2, 1), mask=mask)
+        mask[2] = False
+        with pytest.raises(ActionError, match=r"mask of row 2 allows no action: at least one"):
+            s.categorical(logits, clock, 0, mask=mask)
         with pytest.raises(ValueError, match="stream must be from 0"):
             Sampler("cpu", 0, 4000)
         with pytest.raises(ValueError, match="seed must be from 0"):

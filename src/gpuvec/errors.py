@@ -10,6 +10,9 @@
       StaleGraphError         a captured graph whose kernels were rebuilt since       (RuntimeError)
       ActionError             actions out of range, found by `validate=True`          (ValueError)
       StateError              a state that does not fit the environment               (ValueError)
+        CheckpointError       a checkpoint or run folder that is damaged or refused    (ValueError)
+      RunInUseError           a run folder that another process is writing to          (RuntimeError)
+      RunWriteError           a file of a run folder that cannot be written            (OSError)
       NonFiniteError          training met a number that is not finite                (FloatingPointError)
 
 Each also derives from the built-in class that a user of Gymnasium would catch.
@@ -56,6 +59,18 @@ class ActionError(GpuvecError, ValueError):
 
 class StateError(GpuvecError, ValueError):
     """A state that does not fit the environment."""
+
+
+class CheckpointError(StateError):
+    """A checkpoint or a run folder that is damaged, was not written by gpuvec, or asks for more than it may."""
+
+
+class RunInUseError(GpuvecError, RuntimeError):
+    """A run folder that another process is writing to."""
+
+
+class RunWriteError(GpuvecError, OSError):
+    """A file of a run folder that cannot be written, for example because the disk is full."""
 
 
 class NonFiniteError(GpuvecError, FloatingPointError):

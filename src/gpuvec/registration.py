@@ -11,6 +11,8 @@ import gymnasium as gym
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment, Single
 
+VECTOR_ENTRY_POINT = "gpuvec.vector.env:VectorEnv"  # which tells environments of gpuvec in Gymnasium's list
+
 
 def register(id: str, env: Environment | str, **kwargs: Any) -> None:
     """Makes `gymnasium.make_vec(id, num_envs=...)` and `gymnasium.make(id)` build `env`.
@@ -32,7 +34,7 @@ def register(id: str, env: Environment | str, **kwargs: Any) -> None:
         id,
         # One env of many agents is no gymnasium.Env, whose reward is a number.
         entry_point="gpuvec.vector.scalar:ScalarEnv" if isinstance(declared, Single) else None,
-        vector_entry_point="gpuvec.vector.env:VectorEnv",
+        vector_entry_point=VECTOR_ENTRY_POINT,
         max_episode_steps=declared.max_episode_steps,
         reward_threshold=declared.reward_threshold,
         kwargs={"env": place, **kwargs},

@@ -9,8 +9,9 @@ import argparse
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -21,41 +22,73 @@ from gpuvec.errors import GpuvecError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns its exit status: 0, 1 for a failure that it explains, 2 for a wrong command line."""
     try:
-        import tyro
+        import tyro  # noqa: F401  # before anything else, for its absence has a message of its own
     except ModuleNotFoundError:
         print('gpuvec: the command line needs tyro, which is not installed: pip install "gpuvec[train]"', file=sys.stderr)
         return 1
-    from gpuvec.cli import bench, check, doctor, envs, eval, new_env, train
-    from gpuvec.learners.args.tuned import tuned
-
     try:
-        settings = replace(tuned(**asked_for(arguments, "env", "device", "algorithm")), params={})
-        commands: dict[str, Callable[..., int]] = {
-            "train": with_default(train.train, settings=settings),
-            "resume": train.resume,
-            "eval": eval.evaluate,
-            "envs": envs.envs,
-            "check": check.check,
-            "new-env": new_env.new_env,
-            "doctor": doctor.doctor,
-            "bench": bench.bench,
-        }
-        status: int = tyro.extras.subcommand_cli_from_dict(
-            commands,
-            prog="gpuvec",
-            description="Environments and learners on one GPU, or on a CPU.",
-            args=arguments,
-            config=(tyro.conf.OmitArgPrefixes,),
-        )
-    except (GpuvecError, gym.error.Error, FileNotFoundError, ModuleNotFoundError, ValueError) as error:
+        with working_folder_on_path():
+            return run_command(arguments)
+    except (GpuvecError, gym.error.Error, OSError, MemoryError, ModuleNotFoundError, ValueError) as error:
         remedy = ': pip install "gpuvec[train]"' if getattr(error, "name", None) in ("torch", "rich") else ""
-        print(f"gpuvec: {error}{remedy}", file=sys.stderr)
+        print(f"gpuvec: {in_one_line(error)}{remedy}", file=sys.stderr)
         return 1
+
+
+def run_command(arguments: Sequence[str] | None) -> int:
+    """Parses the command line and runs its command; the exit status."""
+    import tyro
+
+    from gpuvec.cli import bench, check, doctor, envs, eval, new_env, runs, train
+    from gpuvec.cli.defaults import tuned_settings
+
+    settings = tuned_settings(**asked_for(arguments, "env", "device", "algorithm"))
+    commands: dict[str, Callable[..., int]] = {
+        "train": with_default(train.train, settings=settings),
+        "resume": train.resume,
+        "eval": eval.evaluate,
+        "runs": runs.runs,
+        "envs": envs.envs,
+        "check": check.check,
+        "new-env": new_env.new_env,
+        "doctor": doctor.doctor,
+        "bench": bench.bench,
+    }
+    status: int = tyro.extras.subcommand_cli_from_dict(
+        commands,
+        prog="gpuvec",
+        description="Train and run reinforcement-learning environments on a GPU or a CPU.",
+        args=arguments,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
     return status
 
 
+@contextmanager
+def working_folder_on_path() -> Iterator[None]:
+    """Lets `--env module:id` name a module in the working folder, as `python -m gpuvec` does.
+
+    The installed command has its own folder on the path, and not the working folder. The working folder comes last: a file in
+    it that has the name of an installed package does not take the package's place. With Python's option -P it is left out.
+    """
+    folder = str(Path.cwd())
+    added = not sys.flags.safe_path and not {"", folder} & set(sys.path)
+    if added:
+        sys.path.append(folder)
+    try:
+        yield
+    finally:
+        if added and folder in sys.path:
+            sys.path.remove(folder)
+
+
+def in_one_line(error: BaseException) -> str:
+    """The message of an error, or its type where it has none, without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def asked_for(arguments: Sequence[str] | None, *options: str) -> dict[str, Any]:
-    """Those options that are given on the command line: the defaults of the others hang on them."""
+    """Those options that are given on the command line: the defaults of the others depend on them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option in options:
         parser.add_argument(f"--{option}", default=argparse.SUPPRESS)

@@ -8,16 +8,15 @@ from typing import Annotated
 import gymnasium as gym
 import tyro
 
-from gpuvec.registration import load_env
-
-VECTOR_ENTRY_POINT = "gpuvec.vector.env:VectorEnv"
+from gpuvec.cli.table import print_table
+from gpuvec.registration import VECTOR_ENTRY_POINT, load_env
 
 
 def envs(modules: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
-    """A table of the registered environments: their spaces, step limit, return at which they count as solved, parameters.
+    """List the registered environments: spaces, step limit, the return at which each counts as solved, and parameters.
 
     Args:
-        modules: modules to import first, which register environments of their own.
+        modules: Python modules to import first, which register environments of their own.
     """
     for module in modules:
         importlib.import_module(module)
@@ -36,9 +35,7 @@ def envs(modules: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
                 " ".join(f"{name}={_number(value)}" for name, value in params._asdict().items()),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(rows)
     return 0
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from gpuvec.cli.progress import waiting
+
 if TYPE_CHECKING:
     from gpuvec.learners.evaluate import Played
 
@@ -18,30 +20,40 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
     stochastic: bool = False,
+    trust: bool = False,
 ) -> int:
-    """Plays a trained policy and prints the returns, their mean with its 95 % confidence interval.
+    """Play a trained policy and print its returns, with the mean and its 95 % confidence interval.
 
     Args:
-        checkpoint: a run folder, or a checkpoint-<iteration>.pt in one.
-        episodes: how many; each is the first of its environment.
-        seed: of the environments, and of the actions if stochastic.
-        device: auto, cpu, cuda or cuda:1.
-        stochastic: draw actions from the policy instead of taking the likeliest.
+        checkpoint: a run folder, or a file checkpoint-<iteration>.pt in one.
+        episodes: the number of episodes. Each is the first episode of an environment of its own.
+        seed: of the environments, and of the actions if --stochastic is given. With the seed of the training, the result is
+            that of the evaluation at the end of the training.
+        device: auto, cpu, cuda or cuda:1; auto is a GPU if there is one.
+        stochastic: draw actions from the policy, instead of taking the likeliest action.
+        trust: import the Python module that the checkpoint names for its environment. Importing runs the module's code.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
-    from gpuvec.engine.device import device as named_device
-    from gpuvec.learners import evaluate as playing
-    from gpuvec.learners.players import of_roles
-    from gpuvec.learners.runs.checkpoint import load, require_learned
+    from gpuvec.cli.train import trusted
+
+    with waiting("loading PyTorch"):
+        from gpuvec.engine.device import device as named_device
+        from gpuvec.learners import evaluate as playing
+        from gpuvec.learners.players import of_roles
+        from gpuvec.learners.runs.checkpoint import load, require_learned
+        from gpuvec.learners.seeds import EVALUATION, stream_seed
 
     saved = load(checkpoint)
     require_learned(saved, checkpoint)
-    where = str(named_device(device))
+    for settings in saved["args"].values():
+        trusted(settings["env"], trust, checkpoint)
+    where, seed = str(named_device(device)), stream_seed(seed, EVALUATION)
     policies = {role: playing.policy_of(saved, where, role=role) for role in saved["args"]}
     args = next(args for args, _ in policies.values())
     player = of_roles({role: network for role, (_, network) in policies.items()}, greedy=not stochastic, seed=seed)
-    played = playing.play(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
+    with waiting(f"compiling {args.env}, and playing {episodes} episodes"):
+        played = playing.play(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
     returns = played.returns
     print(
         f"{args.env}: mean return {returns.mean():.1f}{interval(returns)} over {episodes} episodes "

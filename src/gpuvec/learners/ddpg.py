@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.args.ddpg import Args
 from gpuvec.learners.captured.guard import LEARNED, Guard
 from gpuvec.learners.captured.optimizer import adam
@@ -32,6 +33,7 @@ from gpuvec.learners.policy import Policy, Seat, states_of
 from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.rollouts.masked import mean
 from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
+from gpuvec.learners.seeds import WEIGHTS, stream_seed
 from gpuvec.learners.training import Result, train
 
 __all__ = ["DDPG", "Args", "Result", "train"]
@@ -51,7 +53,7 @@ class DDPG(Policy):
         super().__init__(args, seat)
         device, rows = args.device, seat.rows
         T, R = rows.reward.shape
-        self.network = self.networks(args, seat.observation_space, seat.action_space, body).to(device)
+        self.network = self.networks(args, seat.observation_space, seat.action_space, body, seat.role).to(device)
         self.actor, self.critics = (dict(part.named_parameters()) for part in (self.network.actor, self.network.critics))
         self.target_actor, self.target_critics = copy.deepcopy((self.network.actor, self.network.critics))
         rates = (torch.tensor(rate, device=device) for rate in (args.actor_learning_rate, args.critic_learning_rate))
@@ -72,11 +74,13 @@ class DDPG(Policy):
         self.parts = (self.remember, *self.improves)
 
     @staticmethod
-    def networks(args: Args, observation_space: Any, action_space: Any, body: Body | None = None) -> DeterministicActorCritic:
-        """Those of a policy for these spaces of an agent, with their first weights."""
+    def networks(
+        args: Args, observation_space: Any, action_space: Any, body: Body | None = None, role: str = ALL
+    ) -> DeterministicActorCritic:
+        """Those of a role's policy for these spaces of an agent, with their first weights."""
         spaces = observation_space, action_space
         features, components = features_of(observation_space), bounded(action_space).shape[0]
-        with first_weights(args.seed):
+        with first_weights(stream_seed(args.seed, WEIGHTS, role)):
             if body is None:
                 actor, critics = perceptrons(features, components, args.hidden, args.critics)
             else:

@@ -13,8 +13,10 @@ from gpuvec.episode import STEP_LIMIT, endless
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_from, kind_of
 from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.environments import make_env
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.players import Acting, Player, policy
+from gpuvec.learners.runs.schema import require_network_size, require_trusted
 from gpuvec.vector.spaces import of_one
 
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
@@ -51,7 +53,7 @@ def play(
     Raises:
         GpuvecError: an episode took more than 100,000 steps.
     """
-    envs: Any = gym.make_vec(env, num_envs=episodes, device=device, output="torch", buffers=1, **(params or {}))
+    envs = make_env(env, episodes, params or {}, device=device, output="torch", buffers=1)
     try:
         obs, _ = envs.reset(seed=seed)
         many = of_many_agents(envs)
@@ -115,12 +117,16 @@ def policy_of(
 
     Raises:
         StateError: no policy of that role learned, or parameters of another network.
+        CheckpointError: the environment is in a module that is not imported, or settings need more than the file holds.
     """
     learned = checkpoint["args"]
     role = next(iter(learned)) if role is None and len(learned) == 1 else role
     if role not in learned:
         raise StateError(f"the checkpoint has policies for {', '.join(learned)}: name one of these roles, not {role!r}.")
     args = args_from(learned[role])
+    require_trusted(args.env)
+    if body is None:
+        require_network_size(args, checkpoint["policies"][role]["network"])
     network = kind_of(args).networks(args, *spaces_of(args, device), *([] if body is None else [body]))
     try:
         network.load_state_dict(checkpoint["policies"][role]["network"])
@@ -131,8 +137,7 @@ def policy_of(
 
 def spaces_of(args: TrainingArgs, device: str) -> tuple[gym.Space[Any], gym.Space[Any]]:
     """What an agent of the settings' environment observes and does."""
-    params: dict[str, Any] = dict(args.params)
-    env = gym.make_vec(args.env, num_envs=1, device=device, output="torch", **params)
+    env = make_env(args.env, 1, args.params, device=device, output="torch")
     try:
         observation, action = env.single_observation_space, env.single_action_space
         return (of_one(observation), of_one(action)) if of_many_agents(env) else (observation, action)

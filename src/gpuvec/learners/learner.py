@@ -21,9 +21,8 @@ from gpuvec.learners.captured.state import copies, restore
 from gpuvec.learners.networks.rectified import unchanging
 from gpuvec.learners.policy import Policy, Seat
 from gpuvec.learners.rollouts.rollout import Part, Rollout
+from gpuvec.learners.runs.schema import FORMAT
 from gpuvec.vector.spaces import of_one
-
-FORMAT = 2  # of checkpoints; another number for each change that leaves older ones unreadable
 
 Made = Callable[[Seat], Policy]
 
@@ -46,9 +45,9 @@ class Learner:
         sees, does = (observation, action) if agents is None else (of_one(observation), of_one(action))
         self.agents = {role: Part(None if role == ALL else env.roles[role], agents) for role in policies}
         self.policies: dict[str, Policy] = {}
-        for stream, (role, made) in enumerate(policies.items()):
+        for role, made in policies.items():
             part = self.agents[role]
-            self.policies[role] = made(Seat(sees, does, self.rollout.rows(part), part.each, self.rollout.truncations, stream))
+            self.policies[role] = made(Seat(sees, does, self.rollout.rows(part), part.each, self.rollout.truncations, role))
         kind = torch.float32 if action.dtype.kind == "f" else torch.int64
         self.action = torch.zeros((env.num_envs, *action.shape), dtype=kind, device=args.device)  # of all agents
         self.rollout.begin(args.seed)
@@ -185,6 +184,12 @@ class Learner:
                 raise StateError(f"this checkpoint is of {other['env']}; it cannot go on in {own.env}.")
             if saved["generators"][role].shape != policy.generator.get_state().shape:
                 raise StateError(f"this checkpoint was written on {other['device']}; it cannot go on on {own.device}.")
+        generators = {role: torch.Generator(p.generator.device) for role, p in self.policies.items()}
+        try:
+            for role, generator in generators.items():
+                generator.set_state(saved["generators"][role].cpu())
+        except RuntimeError as error:
+            raise StateError(f"this checkpoint holds no state of a random generator: {error}") from error
         own_tensors = self.tensors()
         restore(own_tensors, {name: saved.get(name, {}) for name in own_tensors})
         for role, policy in self.policies.items():

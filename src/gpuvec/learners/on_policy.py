@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.args.schedule import interpolated
 from gpuvec.learners.args.training import OnPolicyArgs
-from gpuvec.learners.captured.guard import LEARNED, Guard
+from gpuvec.learners.captured.guard import ALLOWED, LEARNED, Guard
 from gpuvec.learners.captured.optimizer import adam
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
@@ -31,6 +32,7 @@ from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.rollouts.masked import var_mean
 from gpuvec.learners.rollouts.returns import ReturnScale
 from gpuvec.learners.sampling import Drawn
+from gpuvec.learners.seeds import WEIGHTS, stream_seed
 
 PLAYED = ("episodes", "return", "length", "last_return", "explained_variance")  # metrics of a rollout
 
@@ -73,7 +75,7 @@ class OnPolicy(Policy):
         super().__init__(args, seat)
         device, rows = args.device, seat.rows
         T, R = rows.reward.shape
-        self.network = self.networks(args, seat.observation_space, seat.action_space, body).to(device)
+        self.network = self.networks(args, seat.observation_space, seat.action_space, body, seat.role).to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
         self.entropy_weight = torch.tensor(args.entropy_weight, device=device)
@@ -91,13 +93,16 @@ class OnPolicy(Policy):
         self.advantage = Advantage(device, args.gamma, args.gae_lambda)
         self.return_scale = ReturnScale(R, args.gamma, device) if args.normalize_returns else None
         self.entropy = torch.zeros(R, device=device)  # of the policy in the last step
+        self.masked = hasattr(self.network.body, "allowed")
         looks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
-        self.guard = Guard(looks, LEARNED, device)
+        self.guard = Guard({"act": (ALLOWED,), **looks} if self.masked else looks, LEARNED, device)
         self.parts = (self.estimate, self.improve)
 
     @staticmethod
-    def networks(args: OnPolicyArgs, observation_space: Any, action_space: Any, body: Body | None = None) -> ActorCritic:
-        """Those of a policy for these spaces of an agent, with their first weights."""
+    def networks(
+        args: OnPolicyArgs, observation_space: Any, action_space: Any, body: Body | None = None, role: str = ALL
+    ) -> ActorCritic:
+        """Those of a role's policy for these spaces of an agent, with their first weights."""
         spaces = observation_space, action_space
         if body is not None and args.precision != "tf32":
             raise ValueError(f"precision={args.precision!r} is for the layers of `hidden`; a body of one's own has its own.")
@@ -106,7 +111,7 @@ class OnPolicy(Policy):
             kind = Shared if args.shared else Separate
             return kind(features_of(observations), outputs_of(actions), args.hidden, args.init, args.unit, args.precision)
 
-        with first_weights(args.seed):
+        with first_weights(stream_seed(args.seed, WEIGHTS, role)):
             return ActorCritic(*spaces, (body or perceptron)(*spaces), args.normalize)
 
     def begin(self) -> None:
@@ -128,6 +133,10 @@ class OnPolicy(Policy):
     def look_at_rollout(self) -> None:
         """Whether it is finite."""
         super().look_at_rollout()
+        if self.masked:
+            s = self.storage
+            some = self.network.some_allowed(s.obs[:-1])
+            self.guard.look_at_allowed(some if s.mask is None else some | ~s.mask)
         self.guard.look_at_rows("collect", self.storage.reward, self.storage.log_prob)
 
     @torch.no_grad()

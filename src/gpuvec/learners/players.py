@@ -10,8 +10,10 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.sampling import Sampler
+from gpuvec.learners.seeds import ACTIONS, stream_seed
 
 
 class Acting(Protocol):
@@ -28,11 +30,16 @@ Player = Callable[[Any], Callable[[Tensor], Tensor]]
 """Given the vector environment that it is to play, a function of observations that gives actions."""
 
 
-def policy(network: Acting, *, greedy: bool = True, seed: int = 0, stream: int = 0) -> Player:
-    """Who takes the network's likeliest action, or draws one if not `greedy`."""
+def policy(network: Acting, *, greedy: bool = True, seed: int = 0) -> Player:
+    """Who takes the network's likeliest action, or draws one if not `greedy`.
+
+    Raises:
+        NonFiniteError: a weight of the network, or a number by which it normalises, is not finite.
+    """
+    require_finite(network)
 
     def player(envs: Any) -> Callable[[Tensor], Tensor]:
-        sampler, steps = Sampler(str(envs.device), seed, stream), count()
+        sampler, steps = Sampler(str(envs.device), seed), count()
         none = torch.zeros((), dtype=torch.int64, device=envs.device)
 
         def act(obs: Tensor) -> Tensor:
@@ -44,11 +51,23 @@ def policy(network: Acting, *, greedy: bool = True, seed: int = 0, stream: int =
     return player
 
 
+def require_finite(network: Acting) -> None:
+    """Raises NonFiniteError unless all numbers of a module are finite: one that is not would still choose actions."""
+    if not isinstance(network, torch.nn.Module):
+        return
+    for name, value in network.state_dict().items():
+        if not value.isfinite().all():
+            raise NonFiniteError(
+                f"{name} of the network is not finite, so what it plays means nothing: take a checkpoint from before."
+            )
+
+
 def of_roles(networks: Mapping[str, Acting], *, greedy: bool = True, seed: int = 0) -> Player:
     """Each network for its role, or for all agents if it is that of "all"; those that draw do so apart from each other."""
     if ALL in networks:
         return policy(networks[ALL], greedy=greedy, seed=seed)
-    return by_role({role: policy(each, greedy=greedy, seed=seed, stream=k) for k, (role, each) in enumerate(networks.items())})
+    seeds = {role: stream_seed(seed, ACTIONS, role) for role in networks}
+    return by_role({role: policy(each, greedy=greedy, seed=seeds[role]) for role, each in networks.items()})
 
 
 def at_random(seed: int = 0) -> Player:

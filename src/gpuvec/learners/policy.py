@@ -13,10 +13,12 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.rollouts.rollout import Rollout, Rows
 from gpuvec.learners.sampling import Sampler
+from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 
 
 class Seat(NamedTuple):
@@ -27,7 +29,7 @@ class Seat(NamedTuple):
     rows: Rows  # what happens to its agents
     each: int = 1  # of them in an environment
     truncations: int = 0  # of an environment's episodes within a rollout, at most
-    stream: int = 0  # of its random numbers: another for each policy of a learner
+    role: str = ALL  # whose policy it is, of which its random numbers depend
 
 
 class Policy:
@@ -41,8 +43,10 @@ class Policy:
 
     def __init__(self, args: TrainingArgs, seat: Seat) -> None:
         self.args, self.rows, self.each = args, seat.rows, seat.each
-        self.generator = torch.Generator(args.device).manual_seed(args.seed + seat.stream)
-        self.sampler = Sampler(args.device, args.seed, seat.stream)
+        self.role, self.action_seed = seat.role, stream_seed(args.seed, ACTIONS, seat.role)
+        self.minibatch_seed = stream_seed(args.seed, MINIBATCHES, seat.role)
+        self.generator = torch.Generator(args.device).manual_seed(self.minibatch_seed)
+        self.sampler = Sampler(args.device, self.action_seed)
         self.rounds = torch.zeros((), dtype=torch.int64, device=args.device)  # rollouts, as the sampler reads them
         self.metrics = torch.zeros(len(self.names), dtype=torch.float64, device=args.device)
 

@@ -8,6 +8,7 @@ Where a GPU and a small perceptron allow it, kernels of `fused` do the same in p
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,9 +36,9 @@ class PPO(OnPolicy):
 
     def __init__(self, args: Args, seat: Seat, body: Body | None = None) -> None:
         super().__init__(args, seat, loss, body)
-        self.stream = seat.stream
         storage, scalars = self.storage, (self.learning_rate, self.entropy_weight, self.rounds)
-        self._fused = fused_update(args, self.network, self.optimizer, storage.reward, storage.mask is not None, *scalars)
+        shuffled = replace(args, seed=self.minibatch_seed)  # from which the fused update draws its order
+        self._fused = fused_update(shuffled, self.network, self.optimizer, storage.reward, storage.mask is not None, *scalars)
         self._estimate: Any = None  # the fused one, where rollouts are fused
 
     def player(self, rollout: Rollout) -> Callable[[], None] | None:
@@ -49,7 +50,7 @@ class PPO(OnPolicy):
         from gpuvec.learners.fused.rollout import Play
 
         update, s = self._fused, self.storage
-        play = Play(update.shape, update.parameters, rollout, self.rounds, self.args.seed, self.stream)
+        play = Play(update.shape, update.parameters, rollout, self.rounds, self.action_seed, 0)
         if self.return_scale is None:
             self._estimate = Estimate(update.shape, self.args, self.storage.reward.shape[1], update.records, self.rounds)
         self.valued = self.at_once = True

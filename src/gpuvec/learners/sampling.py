@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpuvec.engine.rowwise import Rowwise
+from gpuvec.errors import ActionError
 from gpuvec.learners.captured.draws import KEY, categorical, gaussian, noisy
 from gpuvec.learners.captured.launches import Launches
 
@@ -67,6 +68,8 @@ class Sampler:
 
         Raises:
             ValueError, TypeError: tensors of other shapes, types or devices.
+            ActionError: on a CPU, a mask that allows no action of a head. On a GPU, where looking would wait for the device, the
+                log-probability of such a row is nan.
         """
         rows, width = logits.shape
         heads = (width,) if sizes is None else tuple(map(int, sizes))
@@ -76,6 +79,8 @@ class Sampler:
             raise ValueError(f"temperature must be above 0, got {temperature}.")
         shape = (rows,) if sizes is None else (rows, len(heads))
         out = out or Drawn(logits.new_empty(shape, dtype=torch.int64), logits.new_empty(rows), logits.new_empty(rows))
+        if mask is not None and mask.shape == logits.shape and mask.device.type == "cpu":
+            require_allowed(mask, heads)
         members = {"logits": logits, "mask": mask, **out._asdict()}
         expected = {"logits": ((rows, width), torch.float32), "mask": ((rows, width), torch.bool)} | _outputs(
             shape, torch.int64
@@ -163,6 +168,16 @@ class Sampler:
         key = {"iteration": ((), torch.int64)}
         numbers = (int(step), self._seed, self._stream)
         self._launches(work, rows, {**tensors, "iteration": iteration}, {**expected, **key}, numbers)
+
+
+def require_allowed(mask: Tensor, sizes: Sequence[int]) -> None:
+    """Raises ActionError unless each row of a mask, (R, N) bool, allows an action of each head."""
+    for head, part in enumerate(mask.split(list(sizes), -1)):
+        if not (some := part.any(-1)).all():
+            where = f" of head {head}" if len(sizes) > 1 else ""
+            raise ActionError(
+                f"the mask of row {int(some.int().argmin())} allows no action{where}: at least one must be allowed in each row."
+            )
 
 
 def _outputs(shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:

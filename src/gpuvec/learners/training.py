@@ -8,17 +8,18 @@ from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import torch
 
 from gpuvec.engine.device import device as named_device
 from gpuvec.learners.algorithms import ALL, kind_of
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.settings import settings
+from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluate import evaluate, of_many_agents
 from gpuvec.learners.learner import Learner, Made
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
+from gpuvec.learners.seeds import CONFIRMATION, stream_seed
 
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
 COURSE = ("env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads")
@@ -55,6 +56,7 @@ def train(
     on_iteration: Callable[[Learner, dict[str, float]], None] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     body: Body | Mapping[str, Body] | None = None,
+    on_phase: Callable[[str], None] | None = None,
 ) -> Result:
     """Trains until `args.total_steps`, or until `args.target_return` is reached.
 
@@ -64,6 +66,7 @@ def train(
         checkpoint: where to go on: of the same environment, algorithms and networks; other settings may differ.
         body: makes a network of one's own, see `networks.actor_critic`, and for DDPG `networks.deterministic`; with several
             policies {role: body}.
+        on_phase: called with a few words when something begins that may take long, before the first iteration ends.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
@@ -74,13 +77,20 @@ def train(
     plan = {role: one.resolved(str(device)) if isinstance(one, TrainingArgs) else one for role, one in plan.items()}
     course = agreed(plan)
     env_args: dict[str, Any] = {"device": course.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
-    env_args |= {"backend": course.backend, **course.params}
-    with settings(course.device, course.threads), closing(gym.make_vec(course.env, course.num_envs or 1, **env_args)) as env:
+    env_args["backend"] = course.backend
+    with (
+        settings(course.device, course.threads),
+        closing(make_env(course.env, course.num_envs or 1, course.params, **env_args)) as env,
+    ):
+        announce = on_phase or (lambda text: None)
+        announce("compiling the environment's reset, and making the networks")
         learner = learner_of(plan, env, body)
         if checkpoint is not None:
             learner.load_state_dict(checkpoint)
         if course.device != "cpu":
+            announce("compiling kernels, and capturing CUDA graphs")
             learner.capture()
+        announce("compiling what the first iteration needs")
 
         def memory() -> int:
             """Bytes of the GPU that this process has taken for arrays."""
@@ -101,7 +111,11 @@ def train(
             if course.target_return is not None and metrics["last_return"] >= course.target_return and done >= learner.confirm:
                 # Those episodes began under older policies, and a policy that has nothing left to learn drifts.
                 returns = evaluate(
-                    learner.policy.network, course.env, seed=course.seed + 1, device=course.device, params=course.params
+                    learner.policy.network,
+                    course.env,
+                    seed=stream_seed(course.seed, CONFIRMATION),
+                    device=course.device,
+                    params=course.params,
                 )
                 reached = float(returns.mean()) >= course.target_return
                 learner.confirm = done + ITERATIONS_TO_CONFIRM

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpuvec.learners.args.training import TrainingArgs
 
@@ -46,12 +47,15 @@ class Args(TrainingArgs):
     target_sigma: float = 0.0
     """Of the noise on the actions that targets are asked for, in half ranges, clipped at 2.5 times that."""
 
+    counts: ClassVar[tuple[str, ...]] = (
+        *TrainingArgs.counts, "n_step", "capacity", "updates", "minibatch", "policy_delay"
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require = self._require
-        for name in ("n_step", "capacity", "updates", "minibatch", "policy_delay"):
-            require(name, "an integer of at least 1", self._counts(name))
         require("n_step", f"at most num_steps, {self.num_steps}", self.n_step <= self.num_steps)
+        require("minibatch", f"at most capacity, {self.capacity}", self.minibatch <= self.capacity)
         require("critics", "1 or 2", self.critics in (1, 2))
         require("gamma", "from 0 to 1", 0.0 <= self.gamma <= 1.0)
         require("tau", "above 0 and at most 1", 0.0 < self.tau <= 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from gpuvec.learners.args.training import OnPolicyArgs
 
@@ -31,10 +31,10 @@ class Args(OnPolicyArgs):
     fused: Literal["auto"] | bool = "auto"
     """Play and learn in a few kernels that keep activations on the chip; auto where there is a GPU and the network fits."""
 
+    counts: ClassVar[tuple[str, ...]] = (*OnPolicyArgs.counts, "epochs", "minibatches")
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("epochs", "minibatches"):
-            self._require(name, "an integer of at least 1", self._counts(name))
         self._require("target_kl", "above 0 or None", self.target_kl is None or self.target_kl > 0.0)
         self._require("fused", "auto, True or False", self.fused in ("auto", True, False))
         self._require("clip", "above 0 and below 1", 0.0 < self.clip < 1.0)

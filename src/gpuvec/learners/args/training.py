@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import reprlib
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from gpuvec.learners.args.schedule import Table, ascending
+from gpuvec.learners.args.types import in_words, matches, setting_types
+
+MAX_COUNT = 2**63 - 1  # of anything that is counted
+MAX_THREADS = 1024  # beyond, PyTorch fails to start them, and ends the process
 
 A = TypeVar("A", bound="TrainingArgs")
 
@@ -49,12 +54,19 @@ class TrainingArgs:
     threads: int = 1
     """PyTorch's threads on the CPU. For networks this small more gain little, and lose much where others use the cores."""
 
+    counts: ClassVar[tuple[str, ...]] = ("num_envs", "num_steps", "total_steps", "num_iterations", "threads")
+    """Settings that count something, so that they are at least 1."""
+
     def __post_init__(self) -> None:
         require = self._require
-        for name in ("num_envs", "num_steps", "total_steps", "num_iterations", "threads"):
-            optional = name in ("num_envs", "total_steps")
+        hints = setting_types(type(self))
+        for name in self.counts:
+            optional = matches(None, hints[name])
             holds = self._counts(name) or (optional and getattr(self, name) is None)
             require(name, "an integer of at least 1" + (" or None" if optional else ""), holds)
+        require("threads", f"at most {MAX_THREADS}", self.threads <= MAX_THREADS)
+        for name, hint in hints.items():
+            require(name, in_words(hint), matches(getattr(self, name), hint))
         require("device", "auto, cpu, cuda or cuda:<index>", bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device)))
         require("backend", "numba or cuda-c", self.backend in ("numba", "cuda-c"))
         require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
@@ -63,11 +75,11 @@ class TrainingArgs:
 
     def _require(self, name: str, allowed: str, holds: bool) -> None:
         if not holds:
-            raise ValueError(f"{name} must be {allowed}, got {getattr(self, name)!r}.")
+            raise ValueError(f"{name} must be {allowed}, got {reprlib.repr(getattr(self, name))}.")
 
     def _counts(self, name: str) -> bool:
         value = getattr(self, name)
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_COUNT
 
     def resolved(self: A, device: str) -> A:
         """With nothing left open, for "cpu" or "cuda:<index>"."""

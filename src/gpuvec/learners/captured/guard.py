@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gpuvec.errors import NonFiniteError
+from gpuvec.errors import ActionError, NonFiniteError
 
 CLEAN = -1  # what stands for no fault
+ALLOWED = "an allowed action"  # what `look_at_allowed` looks for in each row
 LEARNED = {"improve": ("a mean over the minibatches, such as the loss,", "a parameter")}  # what `look_at_learned` looks at
 
 
@@ -34,6 +35,12 @@ class Guard:
         finite = [value.isfinite() if value.dim() == 2 else value.isfinite().all(-1) for value in values]
         sound = torch.stack([each.all(0) for each in finite])  # (looks, E)
         self._note(part, torch.where(sound.all(1), CLEAN, sound.int().argmin(1)))
+
+    def look_at_allowed(self, allowed: Tensor) -> None:
+        """Notes the lowest row of `allowed`, (T, E) bool, in which the policy had no action to choose from in some step."""
+        sound = allowed.all(0, keepdim=True)
+        where = next(k for k, look in enumerate(self.looks) if look[1] == ALLOWED)
+        self.found[where] = torch.where(sound.all(1), CLEAN, sound.int().argmin(1))[0]
 
     def look_at(self, part: str, *values: Tensor) -> None:
         """Notes for each whether it has such numbers."""
@@ -59,13 +66,18 @@ class Guard:
             role: of the agents, if they are some of an environment's.
 
         Raises:
-            NonFiniteError: of what came first.
+            NonFiniteError, ActionError: of what came first.
         """
         for (part, what, by_row), row in zip(self.looks, found, strict=True):
             if row != CLEAN:
                 e, i = divmod(int(row), agents)
                 where = f"row {e}{f', agent {i},' if agents > 1 else ''} of " if by_row else ""
                 where += f"{role} in " if role else ""
+                if what == ALLOWED:
+                    raise ActionError(
+                        f"`allowed` of the body forbids all actions: in iteration {iteration}, {where}{env}. It must allow at least "
+                        "one action of each component in every observation."
+                    )
                 raise NonFiniteError(
                     f"{what} is not finite: seen by {part} in iteration {iteration}, {where}{env}. Lower the learning rate, "
                     "or see whether all rewards and observations of the environment are finite."

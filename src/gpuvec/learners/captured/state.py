@@ -29,9 +29,10 @@ def restore(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 
 def _pairs(tensors: Mapping[str, Any], saved: Mapping[str, Any], path: str) -> list[tuple[Tensor, Tensor]]:
-    if tensors.keys() != saved.keys():
+    if not isinstance(saved, Mapping) or tensors.keys() != saved.keys():
+        found = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
         raise StateError(
-            f"this is no state of the learner: {path or 'it'} has {sorted(saved)}, expected {sorted(tensors)}; "
+            f"this is no state of the learner: {path or 'it'} has {found}, expected {sorted(tensors)}; "
             "it was saved by another algorithm, network or environment."
         )
     pairs: list[tuple[Tensor, Tensor]] = []
@@ -39,6 +40,8 @@ def _pairs(tensors: Mapping[str, Any], saved: Mapping[str, Any], path: str) -> l
         other = saved[name]
         if not isinstance(own, Tensor):
             pairs += _pairs(own, other, f"{path}{name}.")
+        elif not isinstance(other, Tensor):
+            raise StateError(f"{path}{name} must be a tensor of shape {tuple(own.shape)}, got {type(other).__name__}.")
         elif own.shape != other.shape or own.dtype != other.dtype:
             raise StateError(
                 f"{path}{name} must have shape {tuple(own.shape)} and dtype {own.dtype}, "

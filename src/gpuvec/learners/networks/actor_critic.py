@@ -116,6 +116,12 @@ class ActorCritic(nn.Module):
             return MultiCategorical(out, self.sizes)
         return Categorical(out) if self.discrete else Gaussian(out, self.log_std)
 
+    def some_allowed(self, obs: Tensor) -> Tensor:
+        """(...,) bool: whether the body's mask allows an action of each component at `obs`, (..., D)."""
+        allowed: Tensor = self.body.allowed(obs)
+        parts = allowed.split(self.sizes, -1) if self.sizes else (allowed,)
+        return torch.stack([part.any(-1) for part in parts]).all(0)
+
     def _seen(self, obs: Tensor) -> Tensor:
         return obs if self.normalizer is None else self.normalizer(obs)
 

@@ -4,38 +4,55 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
-from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import ARGS
-from gpuvec.learners.learner import FORMAT
+from gpuvec.errors import CheckpointError, RunWriteError, StateError
+from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.schema import require_checkpoint
 
 KEPT = 2
-NAME = re.compile(r"checkpoint-(\d+)\.pt")
+NAME = re.compile(r"checkpoint-(\d{1,19})\.pt")
 
 
-def save(folder: Path, checkpoint: Mapping[str, Any]) -> Path:
-    """Writes checkpoint-<iteration>.pt; whoever looks finds it whole or not at all. Older ones but the last go."""
-    path = folder / f"checkpoint-{checkpoint['iteration']}.pt"
-    part = path.with_suffix(".part")
-    with part.open("wb") as file:
-        torch.save(dict(checkpoint), file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    for old in saved(folder)[:-KEPT]:
-        old.unlink()
-    return path
+def save(folder: RunFolder, checkpoint: Mapping[str, Any]) -> Path:
+    """Writes checkpoint-<iteration>.pt; whoever looks finds it whole or not at all. Older ones but the last go.
+
+    Raises:
+        RunWriteError: it cannot be written, for example because the disk is full; the message names the newest that is whole.
+    """
+    name = f"checkpoint-{checkpoint['iteration']}.pt"
+    try:
+        with folder.replacing(name) as file:
+            torch.save(dict(checkpoint), file)
+    except RunWriteError as error:
+        before = checkpoints_in(folder)
+        remedy = f"The newest checkpoint is {folder.path / before[-1]}." if before else "There is no checkpoint from before."
+        raise RunWriteError(f"{error} {remedy}") from error
+    for old in checkpoints_in(folder)[:-KEPT]:
+        folder.remove(old)
+    return folder.path / name
 
 
-def saved(folder: Path) -> list[Path]:
-    """The checkpoints in a run folder, the newest last."""
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+def checkpoints_in(folder: RunFolder) -> list[str]:
+    """The names of the checkpoints in a run folder, the newest last."""
+    return in_order(folder.names())
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Those of the names that checkpoints have, by iteration."""
+    found = [(int(match[1]), name) for name in names if (match := NAME.fullmatch(name))]
+    return [name for _, name in sorted(found)]
+
+
+def saved(path: Path) -> list[Path]:
+    """The checkpoints in the run folder at `path`, the newest last."""
+    with RunFolder(path) as folder:
+        return [path / name for name in checkpoints_in(folder)]
 
 
 def require_learned(checkpoint: Mapping[str, Any], place: Path) -> None:
@@ -51,26 +68,68 @@ def load(place: Path | str) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is none.
-        StateError: the file is no checkpoint, or one of another version.
+        CheckpointError: the file is no checkpoint, one of another version, or damaged. The message names the one before it.
     """
     path = Path(place)
-    before: list[Path] = []
-    if path.is_dir() and (all_ := saved(path)):
-        *before, path = all_
-    if not path.is_file():
+    if path.is_dir():
+        with RunFolder(path) as folder:
+            return load_newest(folder)
+    if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; give a run folder or a checkpoint-<iteration>.pt in one.")
+    if not path.is_file():
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: it is no regular file.")
+    with path.open("rb") as file:
+        return _load(file, path, _before(path))
+
+
+def load_newest(folder: RunFolder) -> dict[str, Any]:
+    """The newest checkpoint in a run folder; raises as `load`."""
+    names = in_order(folder.all_names())
+    if not names:
+        raise FileNotFoundError(f"no checkpoint at {folder.path}; give a run folder or a checkpoint-<iteration>.pt in one.")
+    path = folder.path / names[-1]
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        file = folder.open(path.name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{_offer(_before(path))}") from error
+    with file:
+        return _load(file, path, _before(path))
+
+
+def _before(path: Path) -> Path | None:
+    """The newest checkpoint of the same run that is older than the one at `path`."""
+    match = NAME.fullmatch(path.name)
+    older = [p for p in saved(path.parent) if int(p.name[11:-3]) < int(match[1])] if match else []
+    return older[-1] if older else None
+
+
+def _offer(before: Path | None) -> str:
+    return f" The one before it is {before}." if before else ""
+
+
+def _load(file: IO[bytes], path: Path, before: Path | None) -> dict[str, Any]:
+    try:
+        _require_archive(file)
+        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        other = f" The one before it is {before[-1]}." if before else ""
-        raise StateError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}{other}") from error
-    if not isinstance(checkpoint, dict) or not {"format", "args", "env"} <= checkpoint.keys():
-        raise StateError(f"{path} is no checkpoint of a gpuvec learner.")
-    if checkpoint["format"] != FORMAT:
-        raise StateError(
-            f"{path} has the format {checkpoint['format']}; this gpuvec reads {FORMAT}: use the version that wrote it."
-        )
-    for settings in checkpoint["args"].values():
-        if settings["algorithm"] not in ARGS:
-            raise StateError(f"{path} is a checkpoint of {settings['algorithm']!r}; this version has {', '.join(ARGS)}.")
-    return checkpoint
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason[:300]}{_offer(before)}") from error
+    try:
+        return require_checkpoint(checkpoint)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} cannot be used as a checkpoint: {error}{_offer(before)}") from error
+
+
+def _require_archive(file: IO[bytes]) -> None:
+    """Raises CheckpointError unless it is a zip file as torch.save writes it: older forms run more code when they are read, and
+    what is compressed may need any amount of memory.
+    """
+    size = os.fstat(file.fileno()).st_size
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+    except zipfile.BadZipFile as error:
+        raise CheckpointError("it is not a file that torch.save wrote, or it was cut off.") from error
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > size:
+        raise CheckpointError("its content is compressed, which torch.save does not do.")
+    file.seek(0)

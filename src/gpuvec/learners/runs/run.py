@@ -7,14 +7,16 @@ Its files::
         versions.json    packages, Python, platform, and the commit if gpuvec runs from a checkout
         metrics.jsonl    one line per iteration; null where there is no number yet
         checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
+        result.json      what the evaluation at the end gave; missing while the run is not complete
+        lock             held by the process that writes to the folder
         tensorboard/     if asked for
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -23,55 +25,89 @@ from pathlib import Path
 from typing import Any
 
 import gpuvec
+from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.checkpoint import save
+from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.records import RECORD_LIMIT, RESULT, SETTINGS, VERSIONS, as_json, parsed
 from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
 
 class Run:
-    """The folder of one run.
+    """A run folder that this process writes to.
 
     Args:
-        path: where it is.
+        folder: which is locked by this, and closed by `close`.
         args: the settings.
         sinks: where metrics go besides metrics.jsonl, names of `sinks.SINKS`.
-        iteration: after which the run goes on; 0 for a new one.
+        iteration: after which the run continues; 0 for a new one.
+
+    Raises:
+        RunInUseError: another process writes to the folder.
+        CheckpointError: the folder holds links, or metrics that are damaged.
+        RunWriteError: it cannot be written.
     """
 
-    def __init__(self, path: Path, args: Mapping[str, Any], sinks: Sequence[str] = (), iteration: int = 0) -> None:
-        self.path = path
+    def __init__(self, folder: RunFolder, args: Mapping[str, Any], sinks: Sequence[str] = (), iteration: int = 0) -> None:
+        folder.lock()
+        self._folder, self.path = folder, folder.path
+        for name in sinks:
+            folder.require_not_link(name)
+        metrics = JsonLines(folder, iteration)
+        folder.remove(RESULT)
+        folder.write(SETTINGS, as_json(dict(args)))
         steps = iteration * args["num_envs"] * args["num_steps"] if iteration else 0
-        self._sinks: list[Sink] = [JsonLines(path, iteration)]
-        self._sinks += [SINKS[name](path, args, steps) for name in sinks]
+        self._sinks: list[Sink] = [metrics]
+        self._sinks += [SINKS[name](self.path, args, steps) for name in sinks]
 
     @classmethod
     def new(cls, runs: Path | str, algorithm: str, args: Mapping[str, Any], sinks: Sequence[str] = ()) -> Run:
-        """A folder of its own, `runs`/<env>__<algorithm>__<seed>__<time>."""
+        """A folder of its own, `runs`/<env>__<algorithm>__<seed>__<time>; none is left if it cannot be written."""
         env = re.sub(r"[^\w.-]+", "-", args["env"])
         path = _new_folder(Path(runs) / f"{env}__{algorithm}__{args['seed']}__{time.strftime('%Y%m%d-%H%M%S')}")
-        (path / "args.json").write_text(json.dumps(dict(args), indent=2) + "\n")
-        (path / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")
-        return cls(path, args, sinks)
+        folder = RunFolder(path)
+        try:
+            folder.write(VERSIONS, as_json(versions()))
+            return cls(folder, args, sinks)
+        except BaseException:
+            folder.close()
+            shutil.rmtree(path)
+            raise
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Hands the metrics of an iteration on."""
+        """Passes the metrics of an iteration to the sinks."""
         for sink in self._sinks:
             sink.log(metrics)
 
     def save(self, checkpoint: Mapping[str, Any]) -> Path:
         """Writes the checkpoint, of which the last two are kept."""
-        return save(self.path, checkpoint)
+        return save(self._folder, checkpoint)
+
+    def finish(self, result: Mapping[str, float]) -> None:
+        """Writes what the evaluation gave, which marks the run as complete."""
+        self._folder.write(RESULT, as_json(dict(result)))
 
     def close(self) -> None:
-        """Nothing will follow."""
+        """Closes all files and releases the folder."""
         for sink in self._sinks:
             sink.close()
+        self._folder.close()
 
 
-def changed(path: Path) -> dict[str, tuple[str | None, str | None]]:
-    """{package: (then, now)} of what the run in `path` depended on and is now another."""
-    then, now = json.loads((path / "versions.json").read_text()), versions()
+def changed_versions(folder: RunFolder) -> dict[str, tuple[str | None, str | None]]:
+    """{package: (then, now)} of what the run depended on and is now another.
+
+    Raises:
+        CheckpointError: versions.json is missing or damaged.
+    """
+    try:
+        then = parsed(folder.read(VERSIONS, RECORD_LIMIT))
+    except FileNotFoundError:
+        then = None
+    if not isinstance(then, dict) or not all(isinstance(value, str | None) for value in then.values()):
+        raise CheckpointError(f"{folder.path / VERSIONS} is not a JSON object of packages and versions: it is damaged.")
+    now = versions()
     return {name: (then.get(name), now[name]) for name in now if then.get(name) != now[name]}
 
 

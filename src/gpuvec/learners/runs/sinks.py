@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpuvec.errors import MissingExtraError
+from gpuvec.errors import CheckpointError, MissingExtraError, RunWriteError
+from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.records import METRICS, parsed
 
 PROJECT = "gpuvec"
 
@@ -28,20 +30,31 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """A line for each iteration in metrics.jsonl, null where there is no number; lines after `iteration` are taken back."""
+    """A line for each iteration in metrics.jsonl, null where there is no number.
 
-    def __init__(self, folder: Path, iteration: int = 0) -> None:
-        path = folder / "metrics.jsonl"
-        if path.exists():
-            part = path.with_suffix(".part")
-            part.write_text("".join(_until(path, iteration)))
-            part.replace(path)
-        self._file = path.open("a", buffering=1)
+    Args:
+        folder: the run folder.
+        iteration: after which the run continues; later lines are removed.
+
+    Raises:
+        CheckpointError: the file holds something else than such lines.
+        RunWriteError: the file cannot be written.
+    """
+
+    def __init__(self, folder: RunFolder, iteration: int = 0) -> None:
+        lines = recorded_lines(folder, iteration)
+        self._folder = folder
+        with folder.replacing(METRICS, keep_open=True) as file:
+            file.write(b"".join(lines))
+        self._file = file
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Adds a line."""
         numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._file.write(json.dumps(numbers) + "\n")
+        try:
+            self._file.write(json.dumps(numbers).encode() + b"\n")
+        except OSError as error:
+            raise RunWriteError(f"{self._folder.path / METRICS} cannot be written: {error.strerror or error}.") from error
 
     def close(self) -> None:
         """Closes the file."""
@@ -102,17 +115,30 @@ def require(names: Iterable[str]) -> None:
         _imported("torch.utils.tensorboard" if name == "tensorboard" else name, name)
 
 
-def _until(path: Path, iteration: int) -> list[str]:
-    """The lines up to that iteration; one that was cut off is not among them."""
+def recorded_lines(folder: RunFolder, iteration: int) -> list[bytes]:
+    """The lines of metrics.jsonl up to that iteration; none without the file. A last one that was cut off is left out.
+
+    Raises:
+        CheckpointError: a line is not a JSON object with an "iteration".
+    """
     lines = []
-    for line in path.read_text().splitlines(keepends=True):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break
-        if not line.endswith("\n") or row["iteration"] > iteration:
-            break
-        lines.append(line)
+    try:
+        file = folder.open(METRICS)
+    except FileNotFoundError:
+        return []
+    with file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            row = parsed(line)
+            if not isinstance(row, dict) or type(row.get("iteration")) not in (int, float):
+                raise CheckpointError(
+                    f"line {number} of {folder.path / METRICS} is not a JSON object with an iteration: correct the line, or "
+                    "remove the file."
+                )
+            if row["iteration"] > iteration:
+                break
+            lines.append(line)
     return lines
 
 

@@ -1,0 +1,64 @@
+"""Random numbers of a training: adjacent seeds, roles and purposes share none."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuvec.learners.a2c import Args
+from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.seeds import ACTIONS, CONFIRMATION, EVALUATION, MINIBATCHES, WEIGHTS, stream_seed
+from gpuvec.learners.training import learner_of
+
+TAG: dict[str, Any] = {"env": "gpuvec/TagGridWorld-v0", "num_envs": 2, "num_steps": 4, "hidden": (8,), "device": "cpu"}
+PURPOSES = (WEIGHTS, ACTIONS, MINIBATCHES, CONFIRMATION, EVALUATION)
+
+
+def test_no_two_of_seed_purpose_and_role_have_a_stream_in_common() -> None:
+    keys = list(product([*range(50), 2**63 - 1], PURPOSES, ("all", "tagger", "runner")))
+    seeds = {stream_seed(*key) for key in keys}
+    assert len(seeds) == len(keys)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert not seeds & {seed + k for seed, *_ in keys for k in range(4)}
+
+
+def test_names_are_not_run_together() -> None:
+    assert stream_seed(1, "a", "bc") != stream_seed(1, "ab", "c")
+
+
+def policies_of(seed: int) -> dict[str, Any]:
+    """Those of a learner with two roles."""
+    import gymnasium as gym
+
+    plan: dict[str, TrainingArgs] = {
+        role: Args(**TAG, total_steps=64, seed=seed).resolved("cpu") for role in ("tagger", "runner")
+    }
+    env = gym.make_vec(TAG["env"], 2, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1)
+    try:
+        return {f"{role} of seed {seed}": policy for role, policy in learner_of(plan, env).policies.items()}
+    finally:
+        env.close()
+
+
+def test_adjacent_seeds_and_roles_share_no_numbers() -> None:
+    """Role 1 of seed s once shared a generator with role 0 of seed s + 1, and all roles the first weights."""
+    policies = {**policies_of(3), **policies_of(4)}
+    assert len(policies) == 4
+    draws = {name: tuple(torch.rand(4, generator=p.generator).tolist()) for name, p in policies.items()}
+    assert len(set(draws.values())) == 4, draws
+    logits, iteration = torch.zeros(64, 8), torch.zeros((), dtype=torch.int64)
+    actions = {name: tuple(p.sampler.categorical(logits, iteration, 0).action.tolist()) for name, p in policies.items()}
+    assert len(set(actions.values())) == 4
+    weights = {name: tuple(next(p.network.parameters()).flatten()[:4].tolist()) for name, p in policies.items()}
+    assert len(set(weights.values())) == 4, weights
+
+
+def test_the_same_seed_and_role_have_the_same_numbers() -> None:
+    first, again = policies_of(3), policies_of(3)
+    for name in first:
+        draws = [torch.rand(4, generator=policies[name].generator) for policies in (first, again)]
+        assert torch.equal(*draws)
