@@ -84,6 +84,7 @@ def main() -> None:
     from gpuvec.engine.device import device
     from gpuvec.learners.args.tuned import tuned
     from gpuvec.learners.players import at_random, policy
+    from gpuvec.learners.seeds import EVALUATION, stream_seed
     from gpuvec.learners.training import train
 
     where, episodes = str(device(given.device)), given.episodes
@@ -106,8 +107,8 @@ def main() -> None:
                 continue
             last = result.history[-1]
             details = {"steps": int(last["steps"]), "seconds": last["seconds"], "envs": args.num_envs}
-            pairs = enumerate(result.networks.items())
-            players = {role: policy(net, greedy=False, seed=seed, stream=k) for k, (role, net) in pairs}
+            seeds = {role: stream_seed(seed, EVALUATION, role) for role in result.networks}
+            players = {role: policy(net, greedy=False, seed=seeds[role]) for role, net in result.networks.items()}
             taggers = players["all" if policies == "trained" else "tagger"]
             add(f"{policies}.seed{seed}", taggers, at_random(1000 + seed), 1000 + seed, **details)
             if policies == "two":  # the same taggers, against those who learned to run

@@ -22,7 +22,7 @@ from gpuvec.cli import main
 from gpuvec.errors import CheckpointError, NonFiniteError, OutOfMemoryError, RunInUseError, RunWriteError
 from gpuvec.learners.algorithms import args_of
 from gpuvec.learners.evaluate import evaluate, policy_of
-from gpuvec.learners.runs.checkpoint import load, saved
+from gpuvec.learners.runs.checkpoint import load, save, saved
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.run import Run
 from gpuvec.learners.training import train
@@ -439,6 +439,14 @@ class TestLock:
         with RunFolder(folder) as opened:
             opened.lock()
         assert [path.name for path in folder.iterdir() if path.suffix == ".part"] == ["mine.part"]
+
+
+def test_a_checkpoint_is_not_saved_into_a_folder_that_is_missing(ppo_run: Path, tmp_path: Path) -> None:
+    checkpoint = load(ppo_run)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing: .* make it first"):
+        save(tmp_path / "missing", checkpoint)
+    assert save(tmp_path, checkpoint) == tmp_path / "checkpoint-2.pt"
+    assert load(tmp_path)["iteration"] == 2
 
 
 def test_settings_of_a_resumed_run_are_brought_up_to_date(ppo_run: Path, tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ def bench(
     json: Path | None = None,
     to: Path | None = None,
 ) -> int:
-    """Runs benchmarks, which are part of a checkout of gpuvec and not of the package.
+    """Run benchmarks. They are part of a checkout of gpuvec, and not of the installed package.
 
     Args:
-        names: of the benchmarks; without any all run, which takes an hour or more.
-        listed: print what there is, and run nothing.
-        json: a file to which figures are appended, one JSON object a line.
-        to: the folder where learning curves are written, by default benchmarks/results.
+        names: the names of the benchmarks. By default all run, which takes an hour or more.
+        listed: print the names, and run nothing.
+        json: a file to which figures are appended, one JSON object per line.
+        to: the folder where learning curves are written. By default benchmarks/results.
     """
     options = ["--list"] if listed else []
     for option, path in (("--json", json), ("--to", to)):

@@ -28,21 +28,22 @@ def check(
     seed: int = 0,
     params: dict[str, bool | int | float] | None = None,
 ) -> int:
-    """Whether an environment keeps the rules of device code, and does the same on every backend.
+    """Check that an environment follows the rules of device code and behaves the same on every backend.
 
-    First `gpuvec.testing.check_env` looks at its code. Then each backend plays random actions beside the CPU, in every
+    First `gpuvec.testing.check_env` checks the code. Then each backend plays random actions beside the CPU, in every
     autoreset mode, and all outputs and states are compared after every call. The exit status is 0 if all agree, 1 for a
-    difference or a broken rule, 2 for a question that cannot be answered.
+    difference or a broken rule, and 2 if the check cannot be made.
 
     Args:
-        env: its id, such as gpuvec/CartPole-v1, or CartPole-v1 for one of gpuvec's own; module:id imports the module first.
-        backends: names with commas between: cpu, sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with what
-            the environment has in CUDA C++). By default all that there are. The others are compared with cpu, named or not.
-        num_envs: how many play; by default 4096 agents in all, in the simulator 33.
-        episodes: of each environment, in each mode.
-        max_episode_steps: the limit of an episode; by default the environment's own, in the simulator 3.
+        env: the id of the environment, such as gpuvec/CartPole-v1, or CartPole-v1 for one that comes with gpuvec. With
+            module:id, the module is imported first.
+        backends: names, separated by commas: cpu, sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with the
+            environment's functions in CUDA C++). By default all that this machine has. Each is compared with cpu.
+        num_envs: the number of environments. By default as many as have 4096 agents together, in the simulator 33.
+        episodes: the number of episodes of each environment, in each autoreset mode.
+        max_episode_steps: the step limit of an episode. By default the environment's own, in the simulator 3.
         seed: of the environments and of the actions.
-        params: of the environment, other than its defaults: --params gravity 3.7.
+        params: parameters of the environment that differ from its defaults, such as --params gravity 3.7.
     """
     from gpuvec.testing.backends import chosen
     from gpuvec.testing.consistency import Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def doctor() -> int:
-    """What works on this machine and what does not, why, and what to do about it."""
+    """Report what works on this machine, what does not and why, and what to do about it."""
     from gpuvec.doctor import main
 
     return main()

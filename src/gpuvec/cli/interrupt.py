@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, taken note of until it suits."""
+"""Ctrl-C and SIGTERM, remembered until the running iteration has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def noted() -> Iterator[Callable[[], int]]:
-    """Within it the first signal is only noted, and the second one does what it always does.
+    """Within the block the first signal is only remembered; a second one ends the process, as without this.
 
     Yields:
         A function that gives the signal's number, 0 as long as there was none.

@@ -22,15 +22,15 @@ TAKEN = ("src", "tests")  # folders that stand beside or around it
 def new_env(
     name: Annotated[str, tyro.conf.Positional], cooperative: bool = False, cuda_c: bool = False, to: Path | None = None
 ) -> int:
-    """Writes a package with an environment of your own: a small game to change, its tests, a README.
+    """Write a package with a new environment to start from: a small game, its tests, and a README.
 
-    Importing it registers the environment; `pytest` in its folder passes as it stands.
+    Importing the package registers the environment. Its tests pass before you change anything.
 
     Args:
-        name: of the package, such as lunar_rover; the environment is lunar_rover/LunarRover-v0.
-        cooperative: many agents that share a world, instead of one.
-        cuda_c: functions in CUDA C++ too, for `backend="cuda-c"`, and a test that compares them.
-        to: the folder to make, by default one of that name here.
+        name: the name of the package, such as lunar_rover. The environment is then lunar_rover/LunarRover-v0.
+        cooperative: write an environment with many agents that share a world, instead of one agent.
+        cuda_c: add functions in CUDA C++ for `backend="cuda-c"`, and a test that compares them with the Python functions.
+        to: the folder to make. By default one with the name of the package, in the working folder.
     """
     require_name(name)
     folder = to or Path(name)

@@ -68,8 +68,8 @@ class Sampler:
 
         Raises:
             ValueError, TypeError: tensors of other shapes, types or devices.
-            ActionError: on a CPU, a mask that allows no action of a head. On a GPU, where looking would wait for the device, the
-                log-probability of such a row is nan.
+            ActionError: on a CPU, a mask that allows no action of a head. On a GPU, where looking would wait for the device,
+                the log-probability of such a row is nan.
         """
         rows, width = logits.shape
         heads = (width,) if sizes is None else tuple(map(int, sizes))

@@ -18,6 +18,6 @@ class Args(OnPolicyArgs):
     num_steps: int = 8
     """Steps of each environment per iteration, T."""
     gae_lambda: float = 1.0
-    """Lambda of generalised advantage estimation; 1 gives the returns of up to T steps that the paper has."""
+    """Lambda of generalised advantage estimation; 1 gives the n-step returns of the paper."""
     learning_rate: float = 5e-3
     """Adam's step size."""

@@ -19,33 +19,33 @@ class Args(TrainingArgs):
     num_steps: int = 4
     """Steps of each environment per iteration, T."""
     n_step: int = 1
-    """Rewards that are added up before a critic is asked, at most T."""
+    """Rewards that are summed before the value of the critic is added, at most num_steps."""
     gamma: float = 0.99
     """Discount factor."""
     capacity: int = 1_000_000
-    """Transitions that are remembered."""
+    """Transitions in the replay buffer."""
     learning_starts: int = 10_000
     """Environment steps before the first update."""
     updates: int = 8
     """Gradient steps per iteration."""
     minibatch: int = 512
-    """Transitions of each."""
+    """Transitions in a gradient step, at most capacity."""
     actor_learning_rate: float = 1e-3
     """Adam's step size for the policy."""
     critic_learning_rate: float = 1e-3
     """Adam's step size for the critics."""
     tau: float = 0.005
-    """How much of the networks the targets take over in an update."""
+    """Share of the networks that the target networks take over in an update."""
     sigma: float = 0.1
-    """Of the noise, in half ranges of the action."""
+    """Standard deviation of the noise on actions, in half ranges of the action."""
     theta: float = 1.0
-    """Of the noise of Ornstein and Uhlenbeck: what fades in a step. With 1 it is independent, the paper has 0.15."""
+    """Share of the Ornstein-Uhlenbeck noise that decays in a step. With 1 steps are independent; the paper has 0.15."""
     critics: int = 1
-    """1, or 2 of which the lower one counts."""
+    """Number of critics: 1, or 2 whose lower value is used."""
     policy_delay: int = 1
-    """Updates of the critics for each one of the policy."""
+    """Updates of the critics for each update of the policy."""
     target_sigma: float = 0.0
-    """Of the noise on the actions that targets are asked for, in half ranges, clipped at 2.5 times that."""
+    """Standard deviation of the noise on actions in targets, in half ranges of the action, clipped at 2.5 times that."""
 
     counts: ClassVar[tuple[str, ...]] = (
         *TrainingArgs.counts, "n_step", "capacity", "updates", "minibatch", "policy_delay"

@@ -21,15 +21,15 @@ class Args(OnPolicyArgs):
     minibatches: int = 4
     """Gradient steps per pass."""
     clip: float = 0.2
-    """Epsilon: the surrogate gains nothing from probability ratios outside 1 - clip .. 1 + clip."""
+    """Epsilon: probability ratios are clipped to the range from 1 - clip to 1 + clip."""
     clip_value: bool = False
-    """Clip the change of the value function likewise. It slows learning where returns are large."""
+    """Clip the change of the value function, too. It slows learning where returns are large."""
 
     target_kl: float | None = None
-    """Learn no more from a rollout once a minibatch finds the policy farther than this from the one that played, in nats."""
+    """Stop learning from a rollout when the approximate KL divergence from the policy that played it exceeds this, in nats."""
 
     fused: Literal["auto"] | bool = "auto"
-    """Play and learn in a few kernels that keep activations on the chip; auto where there is a GPU and the network fits."""
+    """Play and learn in a few fused CUDA kernels; auto uses them on a GPU if the network fits."""
 
     counts: ClassVar[tuple[str, ...]] = (*OnPolicyArgs.counts, "epochs", "minibatches")
 

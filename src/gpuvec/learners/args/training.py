@@ -26,33 +26,33 @@ class TrainingArgs:
     """
 
     env: str = "gpuvec/CartPole-v1"
-    """Id of a gpuvec environment."""
+    """Id of an environment of gpuvec, or module:id to import the module first."""
     params: dict[str, bool | int | float] = field(default_factory=dict)
-    """The environment's own parameters, such as gravity."""
+    """Parameters of the environment, such as gravity, and max_episode_steps."""
     backend: Literal["numba", "cuda-c"] = "numba"
-    """cuda-c trains on a GPU with the functions that the environment has in CUDA C++."""
+    """With cuda-c, a GPU runs the functions that the environment has in CUDA C++."""
     seed: int = 1
-    """Of the environments, the first weights, the actions and the minibatches."""
+    """Of the environments. Those of first weights, actions and minibatches are derived from it."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:1; auto is a GPU if there is one."""
     num_envs: int | None = None
-    """Environments that step together; by default 128 on a CPU and 4096 on a GPU."""
+    """Environments that step together."""
     num_steps: int = 32
     """Steps of each environment per iteration, T."""
     total_steps: int | None = None
-    """Environment steps in all, rounded up to whole iterations; by default those of `num_iterations`."""
+    """Total number of environment steps, rounded up to whole iterations. By default that of num_iterations."""
     num_iterations: int = 128
-    """Rollouts in all, if total_steps is not given."""
+    """Number of iterations, if total_steps is not given."""
     target_return: float | None = None
-    """Stop once the mean over all environments of the last episode's return reaches this, and an evaluation confirms it."""
+    """Stop when the mean return of the environments' last episodes reaches this and an evaluation confirms it."""
     hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers of the policy, and likewise of the value function."""
+    """Sizes of the hidden layers, of the policy and of the value function."""
     reward_scale: float = 1.0
-    """What rewards are multiplied with before anything is learned from them; the returns that are shown are not."""
+    """Factor of the rewards that the learner sees. Returns are shown without it."""
     normalize: bool = False
-    """Give the networks observations in units of their running standard deviation, around their running mean."""
+    """Normalize observations by their running mean and standard deviation."""
     threads: int = 1
-    """PyTorch's threads on the CPU. For networks this small more gain little, and lose much where others use the cores."""
+    """Threads of PyTorch on a CPU. Small networks gain little from more."""
 
     counts: ClassVar[tuple[str, ...]] = ("num_envs", "num_steps", "total_steps", "num_iterations", "threads")
     """Settings that count something, so that they are at least 1."""
@@ -115,31 +115,31 @@ class OnPolicyArgs(TrainingArgs):
     learning_rate: float = 2.5e-3
     """Adam's step size."""
     anneal: bool = True
-    """Let the learning rate fall linearly to 0."""
+    """Decrease the learning rate linearly to 0."""
     learning_rate_table: Table = ()
-    """Environment steps and step sizes, with straight lines between them, in place of learning_rate and anneal."""
+    """Pairs of environment steps and learning rates, interpolated linearly, instead of learning_rate and anneal."""
     gamma: float = 0.99
     """Discount factor."""
     gae_lambda: float = 0.95
     """Lambda of generalised advantage estimation."""
     value_weight: float = 0.5
-    """Of the value loss."""
+    """Coefficient of the value loss."""
     entropy_weight: float = 0.01
-    """Of the entropy bonus."""
+    """Coefficient of the entropy bonus."""
     entropy_table: Table = ()
-    """Likewise environment steps and weights, in place of entropy_weight."""
+    """Pairs of environment steps and entropy weights, interpolated linearly, instead of entropy_weight."""
     normalize_returns: bool = False
-    """Learn from rewards in units of the running standard deviation of discounted returns."""
+    """Divide rewards by the running standard deviation of discounted returns."""
     max_grad_norm: float = 0.5
-    """Limit of the norm of the whole gradient."""
+    """Largest norm of the gradient; a larger one is scaled down."""
     shared: bool = False
-    """Let policy and value function have their hidden layers in common."""
+    """Share the hidden layers between policy and value function."""
     init: Literal["orthogonal", "xavier"] = "orthogonal"
-    """How the first weights are drawn."""
+    """Distribution of the initial weights."""
     unit: Literal["tanh", "relu"] = "tanh"
-    """What is between the layers."""
+    """Activation function between the layers."""
     precision: Literal["tf32", "bf16"] = "tf32"
-    """Of the layers: tf32 (on a CPU float32), or bf16, which halves what activations take and rounds them to 8 bits."""
+    """Number format of the layers: tf32 (on a CPU float32), or bf16, which needs half the memory and has 8 significant bits."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 

@@ -75,8 +75,8 @@ class Guard:
                 where += f"{role} in " if role else ""
                 if what == ALLOWED:
                     raise ActionError(
-                        f"`allowed` of the body forbids all actions: in iteration {iteration}, {where}{env}. It must allow at least "
-                        "one action of each component in every observation."
+                        f"`allowed` of the body forbids all actions: in iteration {iteration}, {where}{env}. It must allow at "
+                        "least one action of each component in every observation."
                     )
                 raise NonFiniteError(
                     f"{what} is not finite: seen by {part} in iteration {iteration}, {where}{env}. Lower the learning rate, "

@@ -19,8 +19,23 @@ KEPT = 2
 NAME = re.compile(r"checkpoint-(\d{1,19})\.pt")
 
 
-def save(folder: RunFolder, checkpoint: Mapping[str, Any]) -> Path:
-    """Writes checkpoint-<iteration>.pt; whoever looks finds it whole or not at all. Older ones but the last go.
+def save(place: Path | str, checkpoint: Mapping[str, Any]) -> Path:
+    """Writes checkpoint-<iteration>.pt into a folder, in which the last two are kept.
+
+    Args:
+        place: the folder, which exists.
+        checkpoint: as `Learner.state_dict` gives it.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        RunWriteError: as `save_in`.
+    """
+    with RunFolder(place) as folder:
+        return save_in(folder, checkpoint)
+
+
+def save_in(folder: RunFolder, checkpoint: Mapping[str, Any]) -> Path:
+    """Writes checkpoint-<iteration>.pt; whoever looks finds it whole or not at all. Older ones but the last are removed.
 
     Raises:
         RunWriteError: it cannot be written, for example because the disk is full; the message names the newest that is whole.

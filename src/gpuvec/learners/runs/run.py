@@ -26,7 +26,7 @@ from typing import Any
 
 import gpuvec
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.runs.checkpoint import save
+from gpuvec.learners.runs.checkpoint import save_in
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.records import RECORD_LIMIT, RESULT, SETTINGS, VERSIONS, as_json, parsed
 from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
@@ -82,7 +82,7 @@ class Run:
 
     def save(self, checkpoint: Mapping[str, Any]) -> Path:
         """Writes the checkpoint, of which the last two are kept."""
-        return save(self._folder, checkpoint)
+        return save_in(self._folder, checkpoint)
 
     def finish(self, result: Mapping[str, float]) -> None:
         """Writes what the evaluation gave, which marks the run as complete."""

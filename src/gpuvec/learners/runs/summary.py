@@ -56,8 +56,8 @@ def summary(run: RunFolder) -> RunSummary:
     return RunSummary(
         path=run.path,
         env=str(settings.get("env", parts[0]))[:80],
-        algorithm=parts[1] if len(parts) > 2 else "",
-        seed=str(settings.get("seed", ""))[:20],
+        algorithm=parts[1] if len(parts) > 2 else "?",
+        seed=str(settings.get("seed", "?"))[:20],
         iteration=0 if math.isnan(iteration) else int(iteration),
         iterations=iterations_of(settings),
         mean_return=number(result, "mean_return") if result else number(last, "return"),
