@@ -45,7 +45,7 @@ def test_episode_statistics(mode: AutoresetMode) -> None:
 
 def test_normalized_observations() -> None:
     mine, other = (wrap(sync("CartPole-v1")) for wrap in (ours.NormalizeObservation, theirs.NormalizeObservation))
-    assert mine.observation_space == other.observation_space
+    assert mine.observation_space == gym.spaces.Box(-np.inf, np.inf, (E, 4), np.float32)  # Gymnasium 1.1 leaves the old bounds
     for got, expected in zip(run(mine, 100), run(other, 100), strict=True):
         np.testing.assert_allclose(got[0], expected[0], rtol=1e-3, atol=1e-4)
 
