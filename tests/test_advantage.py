@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.engine import cuda, rowwise
+from gpuvec.engine import cuda, rowwise_kernels
 from gpuvec.learners.rollouts.advantage import AHEAD, WORK, Advantage  # needs torch
 from gpuvec.learners.rollouts.episodes import Episodes  # likewise
 
@@ -97,7 +97,7 @@ def test_the_kernel_has_no_float64_and_waits_for_many_loads_at_once() -> None:
     from tests.test_kernels_compile import compile_kernel
 
     with cuda.offline((9, 0)):
-        kernel = compile_kernel(rowwise.body(WORK), cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
+        kernel = compile_kernel(rowwise_kernels.body(WORK), cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)
     loads = re.findall(r"ld\.global|st\.global", kernel.ptx)

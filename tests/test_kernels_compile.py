@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from gpuvec import uniform
-from gpuvec.engine import cuda, early, rowwise
+from gpuvec.engine import cuda, early, rowwise_kernels
 from gpuvec.engine.batch import Variant
 from gpuvec.engine.choice import GIVEN, RANDOM, variant_of
 from gpuvec.engine.kernels import kernels, rollout
@@ -319,7 +319,7 @@ class TestRowwise:
     def test_it_has_no_float64_and_no_local_memory(self, make, settings, members):
         work = Rowwise(make, (*members, *draws.KEY), getattr(draws, make), settings)
         with cuda.offline((9, 0)):
-            kernel = compile_kernel(rowwise.body(work), cuda.kernel_signature(work.batch, None, ()), work.threads)
+            kernel = compile_kernel(rowwise_kernels.body(work), cuda.kernel_signature(work.batch, None, ()), work.threads)
         if make == "categorical":
             check(kernel, barriers=0)
             assert kernel.float64 == []

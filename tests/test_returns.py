@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments
-from gpuvec.engine import cuda, rowwise
+from gpuvec.engine import cuda, rowwise_kernels
 from gpuvec.learners.algorithms import args_of
 from gpuvec.learners.rollouts.returns import WORK, ReturnScale
 from gpuvec.learners.training import learner_of
@@ -102,6 +102,6 @@ def test_the_kernel_has_no_float64() -> None:
     from tests.test_kernels_compile import compile_kernel
 
     with cuda.offline((9, 0)):
-        kernel = compile_kernel(rowwise.body(WORK), cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
+        kernel = compile_kernel(rowwise_kernels.body(WORK), cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)

@@ -282,4 +282,4 @@ class TestOnAGpu:
             rewards.append(reward)
         np.testing.assert_array_equal(rewards[0], rewards[1])
         np.testing.assert_allclose(rewards[2], 2.0 * rewards[0], rtol=1e-6)
-        assert len(list((tmp_path / "cache").iterdir())) == 4
+        assert len(list((tmp_path / "cache" / "gpuvec-kernels").iterdir())) == 4

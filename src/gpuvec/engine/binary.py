@@ -6,6 +6,13 @@ import re
 from typing import NamedTuple
 
 
+class Loadable(NamedTuple):
+    """The machine code of a kernel, as it is stored on disk."""
+
+    code: bytes
+    name: str
+
+
 class Binary(NamedTuple):
     """A kernel as machine code: the cubin and the kernel's name in it."""
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.binary import Binary
+from gpuvec.engine.binary import Binary, Loadable
 from gpuvec.engine.device import Device
 from gpuvec.engine.early import configuration, possible
 from gpuvec.engine.launch import checked, function_on
@@ -53,13 +53,6 @@ class Kernel(NamedTuple):
             f'#line 1 "{self.file.name}"',
         ]
         return "\n".join([*lines, self.file.read_text()])
-
-
-class Loadable(NamedTuple):
-    """The machine code of a kernel, as it is stored on disk."""
-
-    code: bytes
-    name: str
 
 
 @lru_cache(maxsize=64)

@@ -112,6 +112,26 @@ def fingerprint(env: Environment, variant: Variant, *rest: Any) -> str:
     return content.digest
 
 
+def module_fingerprint(function: Callable[..., Any], *rest: Any) -> str:
+    """The hash for kernels that a function of this package composes of the engine's parts, and further values.
+
+    What counts is the file of the function's module, besides the engine's files; it composes of nothing else of the package.
+
+    Raises:
+        Untold: one of the further values cannot be followed, or the function has a closure.
+    """
+    if function.__closure__:
+        raise Untold("a function with a closure")
+    freezer = Freezer()
+    file = Path(function.__code__.co_filename)
+    freezer.put(_toolchain(), file.name, hashlib.sha256(file.read_bytes()).hexdigest(), function.__qualname__)
+    freezer.value(rest)
+    content = freezer.content()
+    if content.unknown is not None:
+        raise Untold(content.unknown)
+    return content.digest
+
+
 @cache
 def _toolchain() -> str:
     """The engine's files, the versions of what compiles them, and settings of Numba."""

@@ -89,12 +89,17 @@ def _read(kind: Any, dtypes: tuple[Any, ...], first: int = 0) -> Any:
     return inline(generated("read", f"def read(m):\n    return Kind({parts})\n", **scope))
 
 
-def _batch(env: Environment, variant: Variant) -> Any:
-    batch = layout(env, variant).batch
+def read_members(batch: Any) -> Any:
+    """read(m) -> the `batch` whose members, of 64 bits, are at address `m`."""
     return _read(batch, (np.int64,) * len(batch._fields))
 
 
-def _compiled(function: Callable[..., None], room: int) -> Native:
+def _batch(env: Environment, variant: Variant) -> Any:
+    return read_members(layout(env, variant).batch)
+
+
+def compile_native(function: Callable[..., None], room: int) -> Native:
+    """Machine code of a function of numbers of 64 bits that a thread lends `room` bytes, at its second argument."""
     dispatcher = njit(function, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
     arguments = function.__code__.co_argcount
     compile_for(dispatcher, (types.int64,) * arguments)
@@ -116,7 +121,7 @@ def reset_loop(env: Environment, variant: Variant) -> Native:
             begin(b, w, e, clock, r)
 
     with explaining(env.reset):
-        return _compiled(loop, size)
+        return compile_native(loop, size)
 
 
 def step_loop(env: Environment, variant: Variant) -> Native:
@@ -138,7 +143,7 @@ def _agents_loop(env: Cooperative, variant: Variant) -> Native:
         if tick:
             store(b.clock, 0, clock, np.uint32)
 
-    return _compiled(loop, size)
+    return compile_native(loop, size)
 
 
 def _block_loop(env: Single, variant: Variant) -> Native:
@@ -158,7 +163,7 @@ def _block_loop(env: Single, variant: Variant) -> Native:
         if tick:
             store(b.clock, 0, clock, np.uint32)
 
-    return _compiled(loop, size)
+    return compile_native(loop, size)
 
 
 def rollout_loop(env: Single, variant: Variant, policy: Any) -> Native:
@@ -189,4 +194,4 @@ def rollout_loop(env: Single, variant: Variant, policy: Any) -> Native:
             if tick:
                 store(b.clock, 0, np.uint32(clock + np.uint32(steps)), np.uint32)
 
-        return _compiled(loop, size + more)
+        return compile_native(loop, size + more)

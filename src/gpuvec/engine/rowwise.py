@@ -1,7 +1,8 @@
 """Functions of single rows as kernels, for what is done to a batch besides its game: to draw actions, to sum up rewards.
 
 A thread has a row on a GPU, a loop goes over them on a CPU. A function gets the batch, a NamedTuple of addresses and numbers,
-and the row, and reads and writes by the operations of `memory.Access`, as composed environments do.
+and the row, and reads and writes by the operations of `memory.Access`, as composed environments do. `rowwise_kernels` compiles
+them; a process that finds them on disk imports no compiler.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.batch import batch_of
+from gpuvec.engine.binary import Loadable
 from gpuvec.engine.device import Device
-from gpuvec.engine.jit import compile_for, generated
-from gpuvec.engine.memory import host_memory
+from gpuvec.engine.fingerprint import module_fingerprint
+from gpuvec.engine.machine_code import kept
+from gpuvec.engine.native import Native, lasting, loaded, machine
 
 
 class Rowwise(NamedTuple):
@@ -42,50 +45,42 @@ def launcher(work: Rowwise, device: Device) -> Callable[..., None]:
 
 
 @lru_cache(maxsize=64)
-def _loop(work: Rowwise) -> Any:
-    from numba import njit, types
+def _loop(work: Rowwise) -> Callable[[tuple[int, ...]], None]:
+    """The loop over all rows on a CPU: it takes the members of the batch."""
 
-    batch, one = work.batch, work.make(host_memory(), *work.settings)
+    def make() -> list[Native]:
+        from gpuvec.engine.rowwise_kernels import native_loop
 
-    @njit(nogil=True, error_model="numpy")
-    def loop(members: Any) -> None:
-        b = batch(*members)
-        for row in range(b.n):
-            one(b, row)
+        return [native_loop(work)]
 
-    compile_for(loop, (types.UniTuple(types.int64, len(work.members) + 1),))
-    return loop
+    (made,) = kept(partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], machine()), make, Native, lasting)
+    run = loaded(made)
 
+    def call(members: tuple[int, ...]) -> None:
+        block = np.array(members, np.int64)
+        run(block.ctypes.data, 0)
 
-@lru_cache(maxsize=64)
-def body(work: Rowwise) -> Any:
-    """Its kernel, for the compiler or the simulator."""
-    from numba import njit
-
-    from gpuvec.engine import cuda as target
-
-    one = work.make(target.device_memory(), *work.settings)
-    if target.SIMULATED:  # a thread is a call, and a float32 that passes through Python would come back a double
-        one = njit(one.py_func, error_model="numpy")
-
-    source = f"def kernel(b):\n    row = cuda.blockIdx.x * {work.threads} + cuda.threadIdx.x\n"
-    source += "    if row < b.n:\n        one(b, row)\n"
-    return generated("kernel", source, cuda=target.cuda, one=one)  # `cuda` a global, where the simulator puts its own
+    return call
 
 
 @lru_cache(maxsize=64)
-def binary(work: Rowwise, cc: tuple[int, int]) -> Any:
-    """Its machine code for compute capability `cc`."""
-    from gpuvec.engine import cuda as target
+def loadable(work: Rowwise, cc: tuple[int, int]) -> Loadable:
+    """Its kernel for compute capability `cc`, from disk if it was compiled before."""
 
-    signature = target.kernel_signature(work.batch, None, ())
-    return target.link(target.intermediate(body(work), signature, cc, "ltoir", work.threads), cc)
+    def make() -> list[Loadable]:
+        from gpuvec.engine.rowwise_kernels import binary
+
+        return [Loadable(*binary(work, cc)[:2])]
+
+    (made,) = kept(partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], cc), make, Loadable)
+    return made
 
 
 def _launcher(work: Rowwise, device: Device) -> Callable[..., None]:
     batch = work.batch
     if device.kind == "simulator":
         from gpuvec.engine import cuda as target
+        from gpuvec.engine.rowwise_kernels import body
         from gpuvec.engine.simulator import quick_turns
 
         simulated = target.cuda.jit(body(work))
@@ -101,7 +96,7 @@ def _launcher(work: Rowwise, device: Device) -> Callable[..., None]:
 
     from gpuvec.engine.launch import checked, function_on
 
-    function, keep = function_on(device, *binary(work, tuple(core.Device(device.ordinal).compute_capability))[:2])
+    function, keep = function_on(device, *loadable(work, tuple(core.Device(device.ordinal).compute_capability)))
     block = np.zeros(len(batch._fields), np.uint64)
     pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
     start = partial(driver.cuLaunchKernel, function)

@@ -12,7 +12,7 @@ import gymnasium as gym
 from gpuvec.registration import VECTOR_ENTRY_POINT
 from gpuvec.vector.env import VectorEnv
 
-SETTABLE = {"max_episode_steps"}  # an argument of `make_vec` that changes the game and not how it is run
+SETTABLE = {"max_episode_steps", "per_env"}  # arguments of `make_vec` that change the game and not how it is run
 
 
 def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: Any) -> Any:
@@ -21,7 +21,7 @@ def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: An
     Args:
         env: its id; "module:id" imports the module.
         num_envs: how many, E.
-        params: the environment's own parameters, and `max_episode_steps`.
+        params: the environment's own parameters, `max_episode_steps` and `per_env`.
         arguments: of `VectorEnv`.
 
     Raises:
@@ -38,6 +38,6 @@ def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: An
     if taken := sorted(params.keys() & arguments_of_make - SETTABLE):
         raise ValueError(
             f"params holds {', '.join(taken)}, which gymnasium.make_vec takes itself; params are the environment's own "
-            "parameters, such as gravity, and max_episode_steps."
+            "parameters, such as gravity, max_episode_steps and per_env."
         )
     return gym.make_vec(env, num_envs=num_envs, **arguments, **params)

@@ -1,0 +1,71 @@
+"""The learners' small kernels on disk: a process that finds them imports no compiler, and whatever changes them counts."""
+
+import ast
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuvec.engine.fingerprint import Untold, module_fingerprint
+from gpuvec.engine.native import machine
+from gpuvec.learners.captured import draws
+from gpuvec.learners.rollouts import advantage, returns
+
+PROGRAM = """
+import sys
+import torch
+from gpuvec.learners.rollouts.advantage import Advantage
+from gpuvec.learners.sampling import Sampler
+
+if sys.argv[1] == "blocked":
+    sys.modules["numba"] = None  # whose import raises ImportError
+logits = torch.tensor([[0.0, 1.0, 2.0]] * 5)
+action, log_prob, entropy = Sampler("cpu", 3).categorical(logits, torch.tensor(1), 0)
+ones, flags = torch.ones(2, 4), torch.zeros(2, 4, dtype=torch.bool)
+gains, targets = Advantage("cpu", 0.5, 0.5)(ones, torch.ones(3, 4), ones, flags, flags)
+print(action.tolist(), log_prob.tolist(), gains.tolist())
+"""
+
+
+def test_a_process_that_finds_them_imports_no_compiler(tmp_path):
+    def run(numba):
+        environment = {**os.environ, "GPUVEC_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", PROGRAM, numba]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run("there") == run("blocked")
+    assert "[[0.625, 0.625, 0.625, 0.625], [0.5, 0.5, 0.5, 0.5]]" in run("blocked")  # delta 0.5, and 0.5 + 0.25 * 0.5
+
+
+def test_what_they_are_made_for_counts():
+    found = [
+        module_fingerprint(draws.categorical, ((3,), 1.0, False, False), machine()),
+        module_fingerprint(draws.categorical, ((4,), 1.0, False, False), machine()),
+        module_fingerprint(draws.gaussian, ((3,), 1.0, False, False), machine()),
+        module_fingerprint(draws.categorical, ((3,), 1.0, False, False), (9, 0)),
+    ]
+    assert len(set(found)) == 4
+
+
+def test_a_function_with_a_closure_is_not_put_on_disk():
+    captured = 3
+    with pytest.raises(Untold, match="closure"):
+        module_fingerprint(lambda access: captured)
+    with pytest.raises(Untold):
+        module_fingerprint(draws.categorical, partial(print))
+
+
+@pytest.mark.parametrize("module", [draws, advantage, returns], ids=lambda module: module.__name__.rpartition(".")[2])
+def test_their_modules_compose_of_the_engine_alone(module):
+    """The hash has the engine's files, gpuvec.random and the module's own: what kernels are made from must not be elsewhere."""
+    launching = {"gpuvec.learners.captured.launches", "gpuvec.learners.networks.normalizer"}  # by the host
+    for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("gpuvec."):
+            assert node.module.startswith("gpuvec.engine.") or node.module == "gpuvec.random" or node.module in launching
