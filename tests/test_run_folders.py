@@ -457,5 +457,5 @@ def test_settings_of_a_resumed_run_are_brought_up_to_date(ppo_run: Path, tmp_pat
 
 def test_a_rollout_that_does_not_fit_into_memory_is_refused_before_it_is_made() -> None:
     args = args_of("ppo")(device="cpu", num_envs=4, num_steps=10**13, num_iterations=1, hidden=(8,))
-    with pytest.raises(OutOfMemoryError, match=r"a rollout of 10000000000000 steps of 4 environments needs"):
+    with pytest.raises(OutOfMemoryError, match=r"a rollout of 10,000,000,000,000 steps of 4 environments needs"):
         train(args)

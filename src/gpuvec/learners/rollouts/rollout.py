@@ -6,13 +6,11 @@ one environment after those of the one before. An environment of one agent is a 
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpuvec.engine.device import device as named_device
 from gpuvec.vector.wrappers.flatten_agents import of_each
 
 
@@ -90,9 +88,6 @@ class Rollout:
         shape = env.single_observation_space.shape
         self.agents = shape[0] if len(shape) == 2 else None
         E, each = env.num_envs, (env.num_envs, *shape[:-1])  # a number for each agent of each environment
-
-        needed = steps * math.prod(each) * (2 * shape[-1] + 1) * 4  # bytes of observations and rewards
-        named_device(device).require(needed, f"a rollout of {steps} steps of {E} environments")
 
         def room(*shape: int, dtype: torch.dtype = torch.float32, extra: int = 0) -> Tensor:
             return torch.zeros((steps + extra, *shape), dtype=dtype, device=device)
