@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -71,8 +72,11 @@ def judge(job: Job, log: str, status: int) -> Result:
     return Result(job, number, number == 0 and status == 0 and log.count(f"checked {job.name} ") == CHECKED[job.kind], log)
 
 
-def run(program: str, job: Job, port: int, seconds: float) -> Result:
-    """Runs a job."""
+def run(program: str, job: Job, port: int, seconds: float, end: float) -> Result:
+    """Runs a job for at most so many seconds, and not beyond `end`, a time of the monotonic clock."""
+    seconds = min(seconds, end - time.monotonic())
+    if seconds <= 0:
+        return judge(job, "not started: the time of all jobs together was up\n", 124)
     options = ["--tool", job.tool, "--port", str(port), "--launch-timeout", "300"]
     if job.tool == "memcheck":  # CuPy asks about pointers that CUDA does not know, and expects the error
         options += ["--report-api-errors", "no"]
@@ -93,6 +97,7 @@ def main() -> int:
     p.add_argument("--json", type=Path, metavar="PATH", help="append the numbers there, one JSON object a line")
     p.add_argument("--log", type=Path, metavar="PATH", help="append everything that the tools print there")
     p.add_argument("--seconds", type=float, default=200, help="that a job may take")
+    p.add_argument("--together", type=float, default=3600, help="seconds that all jobs together may take; the rest fail")
     p.add_argument("--parallel", type=int, default=min(16, os.cpu_count() or 1))
     p.add_argument("--kinds", nargs="*", choices=list(NAMES), default=list(NAMES), help="of kernels to look at")
     given = p.parse_args()
@@ -103,8 +108,9 @@ def main() -> int:
 
     jobs = [Job(tool, "planted", tool) for tool in TOOLS]
     jobs += [Job(tool, kind, name) for kind in given.kinds for tool in TOOLS for name in NAMES[kind]]
+    end = time.monotonic() + given.together
     with ThreadPoolExecutor(given.parallel) as pool:  # each needs a port of its own
-        results = list(pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, given.seconds), range(len(jobs))))
+        results = list(pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, given.seconds, end), range(len(jobs))))
     for result in results:
         job, number = result.job, "no summary" if result.reported is None else f"{result.reported} reported"
         print(f"{job.tool:<10} {job.kind:<8} {job.name:<26} {number:<16} {'ok' if result.passed else 'FAILED'}")
