@@ -330,8 +330,7 @@ class TestWaiting:
         phases: list[str] = []
         settings: dict[str, Any] = {"device": "cpu", "num_envs": 4, "num_steps": 8, "total_steps": 32, "hidden": (8,)}
         train(PPOArgs(**settings), on_phase=phases.append)
-        assert len(phases) == 2
-        assert all("compiling" in phase for phase in phases)
+        assert phases == ["compiling gpuvec/CartPole-v1", ""] * 2  # its reset, and its step with the first iteration
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

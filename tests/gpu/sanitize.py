@@ -23,7 +23,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 TARGET = Path(__file__).with_name("sanitizer_target.py")
 GAMES = (
-    "straight-all", "straight-nearest", "boxed-all", "boxed-least", "straight-least-of-1000", "tiles-all", "tiles-all-of-1025",
+    "straight-all", "straight-nearest", "boxed-all", "boxed-least", "boxed-least-of-1000", "tiles-all", "tiles-all-of-1025",
     "tiles-nearest", "tiles-nearest-of-1100", "tiles-least-of-1025", "features-all-of-1025",
 )  # fmt: skip
 FUSED = ("CartPole-v1", "Pendulum-v1", "TagContinuous-v0")

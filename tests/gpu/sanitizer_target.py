@@ -72,7 +72,7 @@ GAMES = {
     "straight-nearest": Game(CONTINUOUS, 1001, {**NEAREST, "num_runners": 4, "num_other_agents_observed": 2}),
     "boxed-all": Game(CONTINUOUS, 8001, {"num_runners": 4, "tagging_distance": 0.05}),
     "boxed-least": Game(GRID, 500, {**PARTIAL, "num_taggers": 19}),
-    "straight-least-of-1000": Game(GRID, 331, {**PARTIAL, "num_taggers": 999, "grid_length": 100}),
+    "boxed-least-of-1000": Game(GRID, 331, {**PARTIAL, "num_taggers": 999, "grid_length": 100}),
     "tiles-all": Game(CONTINUOUS, 301, {"num_runners": 19, "tagging_distance": 0.05}),
     "tiles-all-of-1025": Game(GRID, 3, {"num_taggers": 1024, "grid_length": 100}),  # a row each
     "tiles-nearest": Game(CONTINUOUS, 51, {**NEAREST, "num_taggers": 10, "num_runners": 100, "num_other_agents_observed": 10}),

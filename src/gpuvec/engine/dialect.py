@@ -9,11 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from numba.core.errors import NumbaError, UnsupportedBytecodeError
-
 from gpuvec.errors import AuthoringError
 
-REFUSALS = (NumbaError, UnsupportedBytecodeError, NotImplementedError, TypeError)  # what compiling raises
 PACKAGE = Path(__file__).parents[1]
 
 REMEDIES = {  # what Numba says, and what an author can do about it
@@ -35,6 +32,13 @@ REMEDIES = {  # what Numba says, and what an author can do about it
 }
 
 
+def compiler_errors() -> tuple[type[Exception], ...]:
+    """What compiling raises. A process whose kernels are on disk imports this module, and no Numba."""
+    from numba.core.errors import NumbaError, UnsupportedBytecodeError
+
+    return NumbaError, UnsupportedBytecodeError, NotImplementedError, TypeError
+
+
 @contextmanager
 def explaining(function: Any) -> Iterator[None]:
     """Raises what the compiler says about `function`, or about those that it calls, in plain words.
@@ -46,7 +50,7 @@ def explaining(function: Any) -> Iterator[None]:
         yield
     except AuthoringError:
         raise
-    except REFUSALS as error:
+    except compiler_errors() as error:
         raise explained(function, error) from error
 
 
