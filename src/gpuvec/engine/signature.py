@@ -77,7 +77,7 @@ def signature(env: Environment) -> Signature | Crowd:
     Raises:
         AuthoringError: a field, a space or a number of agents of a kind that kernels cannot hold.
     """
-    count = _count(env) if isinstance(env, Cooperative) else 1
+    count = count_agents(env) if isinstance(env, Cooperative) else 1
     observation, action = _spaces(env)
     shared = {"features": features(observation), "actions": actions(action)}
     hints = get_type_hints(env.state, include_extras=True)
@@ -127,7 +127,25 @@ def _spaces(env: Environment) -> tuple[Any, Any]:
     return found
 
 
-def _count(env: Cooperative) -> int:
+def check_size(env: Environment) -> None:
+    """Refuses an environment that is too large for the machine, before anything else is made of its parameters.
+
+    Raises:
+        AuthoringError: `agents(p)` gives no number, or `spaces(p)` no two spaces.
+        OutOfMemoryError: it gives more agents than an environment can hold, or spaces that do not fit into memory.
+    """
+    if isinstance(env, Cooperative):
+        count_agents(env)
+    _spaces(env)
+
+
+def count_agents(env: Cooperative) -> int:
+    """A, found without anything else of the environment's.
+
+    Raises:
+        AuthoringError: `agents(p)` gives no number.
+        OutOfMemoryError: it gives more agents than an environment can hold.
+    """
     count = env.agents(env.params)
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
         raise AuthoringError(f"agents(p) is {count!r}; it must be an integer of at least 1.")

@@ -15,7 +15,7 @@ from gpuvec.engine.device import Device
 from gpuvec.engine.fingerprint import frozen_environment
 from gpuvec.engine.frozen import Content, content_of, frozen_function
 from gpuvec.engine.parameters import request_dtypes
-from gpuvec.engine.signature import Crowd, Signature, layout, signature
+from gpuvec.engine.signature import Crowd, Signature, check_size, layout, signature
 from gpuvec.spec import Environment, Single
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Simulation:
     """
 
     def __init__(self, env: Environment, variant: Variant, num_envs: int, device: Device) -> None:
+        check_size(env)
         self.env, self.variant, self.num_envs, self.device = frozen_environment(env), variant, num_envs, device
         self.signature = signature(self.env)
         self.version = 0  # grows when kernels are rebuilt

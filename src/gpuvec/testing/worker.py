@@ -112,8 +112,10 @@ def _can_be_imported(name: str) -> bool:
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
         spec = find(name, path) if find is not None else None
+        if spec is not None and file is None:  # of Python itself; code run by `exec` says that it is of `builtins`
+            return spec.origin in ("built-in", "frozen")
         if spec is not None:
-            return file is not None and spec.origin is not None and Path(spec.origin) == Path(file)
+            return spec.origin is not None and Path(spec.origin) == Path(file or "")
     return False
 
 
