@@ -55,7 +55,6 @@ class Args(TrainingArgs):
         super().__post_init__()
         require = self._require
         require("n_step", f"at most num_steps, {self.num_steps}", self.n_step <= self.num_steps)
-        require("minibatch", f"at most capacity, {self.capacity}", self.minibatch <= self.capacity)
         require("critics", "1 or 2", self.critics in (1, 2))
         require("gamma", "from 0 to 1", 0.0 <= self.gamma <= 1.0)
         require("tau", "above 0 and at most 1", 0.0 < self.tau <= 1.0)
@@ -67,3 +66,4 @@ class Args(TrainingArgs):
             require(name, "above 0", getattr(self, name) > 0.0)
         if self.num_envs is not None and self.capacity < self.batch_size:
             raise ValueError(f"capacity must hold an iteration, {self.batch_size} transitions, got {self.capacity}.")
+        require("minibatch", f"at most capacity, {self.capacity}", self.minibatch <= self.capacity)
