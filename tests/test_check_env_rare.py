@@ -12,6 +12,7 @@ import os
 import re
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from tests.sources import DRIFT, RING
@@ -48,6 +49,7 @@ def module(tmp_path_factory):
     sys.path.remove(str(folder))
     for name in names:
         sys.modules.pop(name, None)
+        gym.registry.pop(f"tests/{name}-v0", None)  # whose module is gone
 
 
 def played(env):

@@ -43,7 +43,7 @@ def observe(s: Walker, p: WalkerParams) -> Any:
 
 SPACES = Box(-np.inf, np.inf, (3,), np.float32), Discrete(2)
 ENV = Single(Walker, WalkerParams(), reset, step, observe, lambda p: SPACES, max_episode_steps=20)
-register("tests/Walker-v0", ENV)
+register("tests/SpoiledWalker-v0", ENV)
 
 
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
@@ -52,7 +52,7 @@ def test_what_is_not_finite_stays_in_its_row(backend: str, mode: str) -> None:
     output = "dlpack" if backend == "cuda" else "numpy"
 
     def run(spoils: bool) -> list[list[Any]]:
-        envs = gym.make_vec("tests/Walker-v0", rows, device=backend, output=output, autoreset_mode=mode, spoils=spoils)
+        envs = gym.make_vec("tests/SpoiledWalker-v0", rows, device=backend, output=output, autoreset_mode=mode, spoils=spoils)
         envs.reset(seed=7)
         steps = []
         actions = np.arange(rows, dtype=np.int64) % 2
