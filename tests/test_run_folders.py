@@ -165,10 +165,10 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     "a weight that is not finite": (spoil_weight(float("nan")), "not finite"),
     "a weight that is infinite": (spoil_weight(float("inf")), "not finite"),
     "a tensor larger than its file": (expand_weight, "body.actor.0.weight"),
-    "a sparse tensor": (put("policies.all.network", {"body": torch.eye(3).to_sparse()}), "body"),
+    "a sparse tensor": (put("policies.all.network", {"body": torch.eye(3).to_sparse()}), "checkpoint-2.pt"),
     "text in place of a tensor": (put("policies.all.rounds", "three"), "rounds"),
     "a tensor in place of a mapping": (put("policies.all.network", torch.zeros(3)), "network"),
-    "very deep nesting": (put("policies.all.network", nested(5_000)), "deep"),
+    "very deep nesting": (put("policies.all.network", nested(1_000)), "deep"),
     "an env that is a list": (put("env", [1, 2]), "env"),
 }
 

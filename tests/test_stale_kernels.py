@@ -294,7 +294,7 @@ def test_several_processes_with_one_folder(cache_folder):
     """Each reads what the one before stored, of other constants and of the same."""
     sources = [SOURCE, SOURCE.replace("GAIN = 0.5", "GAIN = 0.125"), SOURCE.replace("GAIN = 0.5", "GAIN = 0.25")]
     root = Path(__file__).parents[1]
-    paths = os.pathsep.join([str(Path(gpuvec.__path__[0]).parent), str(root / "envs"), str(root)])
+    paths = os.pathsep.join([str(Path(gpuvec.__path__[0]).parent), str(root / "envs"), str(root), *filter(None, sys.path)])
     for order in ((0, 1), (1, 2)):
         text = "#####".join(sources[k] for k in order)
         command = [sys.executable, "-c", PROGRAM]
