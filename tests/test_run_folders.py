@@ -122,6 +122,7 @@ def expand_weight(checkpoint: dict[str, Any]) -> None:
 
 
 # {name: (what is done to a whole checkpoint, words of the message)}
+SPARSE = ("body", "cannot be read")  # torch reads it, or before 2.12 refuses to
 DAMAGES: dict[str, tuple[Change, str]] = {
     "not a mapping": (lambda c: [1, 2, 3], "list"),
     "a mapping of nothing": (lambda c: {}, "lacks"),
@@ -165,7 +166,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     "a weight that is not finite": (spoil_weight(float("nan")), "not finite"),
     "a weight that is infinite": (spoil_weight(float("inf")), "not finite"),
     "a tensor larger than its file": (expand_weight, "body.actor.0.weight"),
-    "a sparse tensor": (put("policies.all.network", {"body": torch.eye(3).to_sparse()}), "checkpoint-2.pt"),
+    "a sparse tensor": (put("policies.all.network", {"body": torch.eye(3).to_sparse()}), SPARSE),
     "text in place of a tensor": (put("policies.all.rounds", "three"), "rounds"),
     "a tensor in place of a mapping": (put("policies.all.network", torch.zeros(3)), "network"),
     "very deep nesting": (put("policies.all.network", nested(1_000)), "deep"),
@@ -224,7 +225,7 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
     changed = change(checkpoint)
     save_nested(checkpoint if changed is None else changed, newest)
     line = refused(folder)
-    assert words in line
+    assert any(word in line for word in ([words] if isinstance(words, str) else words))
     assert (f"{folder}/checkpoint-1.pt" in line) == (damage not in BEYOND_THE_FILE)
 
 

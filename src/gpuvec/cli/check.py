@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ from gpuvec.errors import AuthoringError, GpuvecError
 from gpuvec.spec import Single
 
 if TYPE_CHECKING:
+    from gpuvec.testing.backends import Backend
     from gpuvec.testing.consistency import Job, Report
     from gpuvec.testing.gate import Check
 
@@ -54,15 +56,11 @@ def check(
     from gpuvec.testing.backends import chosen
     from gpuvec.testing.consistency import Job
     from gpuvec.testing.gate import check_env, resolve
-    from gpuvec.testing.process import compared
 
     given: dict[str, Any] = params or {}
     try:
         positive(num_envs=num_envs, episodes=episodes, max_episode_steps=max_episode_steps)
-        if not time_limit > 0:
-            raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit}.")
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}.")
+        within_range(seed, time_limit)
         spec = specified(env)
         declared = resolve(spec.id, given)
         asked, left_out = chosen([name for name in backends.split(",") if name], declared)
@@ -80,9 +78,8 @@ def check(
     single = isinstance(declared, Single)
     agents = 1 if isinstance(declared, Single) else declared.agents(declared.params)
     module, colon, _ = env.rpartition(":")
-    red = 0
-    for backend in asked:
-        job = Job(
+    jobs = [
+        (backend, Job(
             id=f"{module}{colon}{spec.id}",
             backend=backend.name,
             options=backend.options,
@@ -92,12 +89,30 @@ def check(
             max_episode_steps=max_episode_steps or backend.episode or spec.max_episode_steps or WITHOUT_LIMIT,
             seed=seed,
             params=given,
-        )
+        )) for backend in asked
+    ]  # fmt: skip
+    return compare_with_cpu(jobs)
+
+
+def compare_with_cpu(jobs: Sequence[tuple[Backend, Job]]) -> int:
+    """Plays each job beside the CPU, one after the other, and prints what came of it; 1 if one is different."""
+    from gpuvec.testing.process import compared
+
+    red = 0
+    for backend, job in jobs:
         print(f"{backend.name:<12} playing {job.num_envs} environments in {len(job.modes)} autoreset modes ...", flush=True)
         report = compared(job, os.cpu_count() or 1 if backend.simulated else 1)
         red = red or int(bool(report.difference))
         print(f"{backend.name:<12} {told(job, report)}", flush=True)
     return red
+
+
+def within_range(seed: int, time_limit: float) -> None:
+    """Raises ValueError for a seed that is none, or a time limit that leaves no time."""
+    if not time_limit > 0:
+        raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit}.")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}.")
 
 
 def line(check: Check) -> str:
