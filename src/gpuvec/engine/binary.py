@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Loadable(NamedTuple):
-    """The machine code of a kernel, as it is stored on disk."""
+    """The machine code of a kernel, or the LTO-IR of functions that one is linked with, as it is stored on disk."""
 
     code: bytes
     name: str

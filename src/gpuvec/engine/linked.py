@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from gpuvec.engine.batch import Variant
+from gpuvec.engine.binary import Loadable
 from gpuvec.engine.cpp.source import check_source_text, source_text
 from gpuvec.engine.fingerprint import fingerprint, frozen_environment
 from gpuvec.engine.machine_code import kept
@@ -24,13 +25,6 @@ class Linked(NamedTuple):
     constants: dict[str, int | str]  # numbers of fields of the state that are floats, and of others
 
 
-class ExternFunction(NamedTuple):
-    """The LTO-IR of a function with C's calling convention, or of several, as it is stored on disk."""
-
-    code: bytes
-    name: str
-
-
 def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
     """`game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`."""
     return _linked(frozen_environment(env), variant, cc, source_text(env, variant.cuda_c))
@@ -40,15 +34,15 @@ def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
 def _linked(env: Single, variant: Variant, cc: tuple[int, int], source: str) -> Linked:
     """As `linked`; `source` is what the functions are made from beside Python."""
 
-    def make() -> list[ExternFunction]:
+    def make() -> list[Loadable]:
         from gpuvec.engine.extern_functions import extern_functions
 
-        made = [ExternFunction(code, name) for name, code in extern_functions(env, variant, cc).items()]
+        made = [Loadable(code, name) for name, code in extern_functions(env, variant, cc).items()]
         check_source_text(env, variant.cuda_c, source)
         return made
 
     s = signature(env)
     assert isinstance(s, Signature), "of a Single"
-    functions = kept(partial(fingerprint, env, variant, "extern functions", cc, source), make, ExternFunction)
+    functions = kept(partial(fingerprint, env, variant, "extern functions", cc, source), make, Loadable)
     constants: dict[str, int | str] = {"NUMBERS": len(s.floats), "WORDS": len(s.others)}
     return Linked(tuple(one.code for one in functions), layout(env, variant).batch._fields, constants)
