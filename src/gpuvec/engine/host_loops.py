@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from gpuvec.engine.agents.cooperative import compose as compose_many
 from gpuvec.engine.agents.mapping import ONE_BY_ONE
@@ -23,7 +23,7 @@ from gpuvec.engine.batch import Variant
 from gpuvec.engine.blocks import ENVS
 from gpuvec.engine.blocks import compose as compose_blocks
 from gpuvec.engine.dialect import explaining
-from gpuvec.engine.jit import compile_for, generated, inline
+from gpuvec.engine.jit import compile_for, dispatcher_of, generated, inline
 from gpuvec.engine.memory import host_memory
 from gpuvec.engine.native import Native, native
 from gpuvec.engine.parameters import request, request_dtypes
@@ -100,12 +100,12 @@ def _batch(env: Environment, variant: Variant) -> Any:
 
 def compile_native(function: Callable[..., None], room: int) -> Native:
     """Machine code of a function of numbers of 64 bits that a thread lends `room` bytes, at its second argument."""
-    dispatcher = njit(function, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    dispatcher = dispatcher_of(function)
     arguments = function.__code__.co_argcount
     compile_for(dispatcher, (types.int64,) * arguments)
     (signature_,) = dispatcher.signatures
-    name = dispatcher.overloads[signature_].fndesc.llvm_func_name
-    return native(dispatcher.inspect_llvm(signature_), name, arguments, room)
+    compiled = dispatcher.overloads[signature_]
+    return native(compiled.library.optimized(), compiled.fndesc.llvm_func_name, arguments, room)
 
 
 def reset_loop(env: Environment, variant: Variant) -> Native:

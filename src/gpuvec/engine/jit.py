@@ -28,15 +28,21 @@ from gpuvec.errors import AuthoringError
 P = TypeVar("P", bound=tuple[Any, ...])
 
 
+def dispatcher_of(function: Callable[..., Any], **options: bool) -> Any:
+    """`function` as a Numba function that is compiled as far as LLVM's language: see `numba_target`."""
+    from gpuvec.engine.numba_target import Dispatcher
+
+    fixed = {"nopython": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return Dispatcher(function, targetoptions=fixed | options)
+
+
 def inline(function: Callable[..., Any]) -> Any:
     """`function` as a Numba function for other compiled functions to call; LLVM puts it in place.
 
     Division follows IEEE, as on a GPU: Numba's default tests every divisor for zero in order to raise. Numba would compile
     a function anew for each literal that it is called with (every draw number, say); here one version serves all.
     """
-    from numba import njit
-
-    dispatcher = njit(function, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+    dispatcher = dispatcher_of(function, forceinline=True)
     template = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: template(*without_literals(args, kws))
     _inlined.add(function)

@@ -64,6 +64,21 @@ def _target() -> Any:
     )
 
 
+def run_passes(passes: Any, module: Any, builder: Any) -> None:
+    """Runs LLVM's `passes` on `module` and frees them.
+
+    llvmlite 0.50 does not: its managers of passes inherit `_dispose` from two classes, and the first one's does nothing, so
+    that what each computed, a hundred kilobytes to a megabyte, is kept for as long as the process lives.
+    """
+    from llvmlite.binding.ffi import ObjectRef
+    from llvmlite.binding.newpassmanagers import NewPassManager
+
+    passes.run(module, builder)
+    if type(passes)._dispose is ObjectRef._dispose:
+        NewPassManager._dispose(passes)
+    passes.close()
+
+
 def native(source: str, name: str, arguments: int, room: int) -> Native:
     """The function `name` of LLVM assembly, which takes two addresses of Numba's, of a result and of an exception, and so many
     numbers.
@@ -75,7 +90,7 @@ def native(source: str, name: str, arguments: int, room: int) -> Native:
             function.linkage = "internal"
     passes = binding.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
-    passes.run(module, binding.create_pass_builder(target, binding.create_pipeline_tuning_options()))
+    run_passes(passes, module, binding.create_pass_builder(target, binding.create_pipeline_tuning_options()))
     used = {x.name for x in (*module.functions, *module.global_variables) if x.is_declaration}
     needs = sorted(name for name in used - KNOWN if not name.startswith("llvm."))
     return Native(target.emit_object(module), name, arguments, room, " ".join(needs))
