@@ -79,15 +79,13 @@ class Layout(NamedTuple):
     @property
     def batch(self) -> Any:
         """The NamedTuple class of a kernel's argument."""
-        return batch_of((*self.own, *self.pool, *self.given, *self.returned))
+        return named_tuple("Batch", (*self.own, *self.pool, *self.given, *self.returned, "n"))
 
 
 @cache
-def batch_of(names: tuple[str, ...]) -> Any:
-    """The NamedTuple class of those addresses and the number of envs, or rows: one for the same names, as kernels share what is
-    compiled for the same types.
-    """
-    return NamedTuple("Batch", [(name, Any) for name in (*names, "n")])
+def named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """The NamedTuple class of that name with those fields: one for the same, as functions are compiled once for each type."""
+    return NamedTuple(name, [(field, Any) for field in fields])
 
 
 def members(

@@ -34,7 +34,7 @@ from gpuvec.engine.single import game
 from gpuvec.spec import Cooperative, Environment, Single
 
 
-@lru_cache(maxsize=8)  # what a reset and a step have in common is compiled once
+@lru_cache(maxsize=2)  # what a reset and a step have in common is compiled once
 def _composed(env: Cooperative, variant: Variant) -> tuple[int, Any, Any, Any]:
     """(size, work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env of many agents.
 

@@ -144,7 +144,7 @@ def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
     return _compiled(read_clock, b, 0), _compiled(tick, b, 0, u32(0))
 
 
-@lru_cache(maxsize=8)  # what a reset and a step have in common is compiled once
+@lru_cache(maxsize=2)  # what a reset and a step have in common is compiled once
 def _one(env: Single, variant: Variant, threads: int) -> tuple[Any, Any]:
     """The bodies of (reset, step)."""
     access = target.device_memory()
@@ -173,7 +173,7 @@ def _one(env: Single, variant: Variant, threads: int) -> tuple[Any, Any]:
     return reset, step
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _rollout(env: Single, variant: Variant, policy: Any, given: Rows) -> Any:
     """The body of a rollout."""
     access, threads = target.device_memory(), given.envs
@@ -195,7 +195,7 @@ def _rollout(env: Single, variant: Variant, policy: Any, given: Rows) -> Any:
     return rollout
 
 
-@lru_cache(maxsize=8)  # likewise
+@lru_cache(maxsize=2)  # likewise
 def _program(env: Cooperative, variant: Variant, given: Mapping) -> Program:
     return compose_many(env, variant, target.device_memory(), target.device_arrays(), target.device_tally(), given)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.batch import SCALARS, Variant
+from gpuvec.engine.batch import SCALARS, Variant, named_tuple
 from gpuvec.engine.jit import constants, generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.spec import Environment, Single
@@ -22,14 +22,12 @@ def known(env: Environment) -> Any:
     tables = {name: np.ascontiguousarray(table) for name, table in env.tables(env.params).items()}
     for table in tables.values():
         table.flags.writeable = False
-    fields = [(name, Any) for name in (*p._fields, *tables)]
-    return NamedTuple(type(p).__name__, fields)(*p, *tables.values())  # type: ignore[operator]  # a class made here
+    return named_tuple(type(p).__name__, (*p._fields, *tables))(*p, *tables.values())
 
 
 def request(env: Environment) -> Any:
     """The NamedTuple class of what a reset asks for: which rows, which seeds, and the environment's reset options."""
-    fields = [(k, int) for k in ("masked", "seeding", "seed", "seed_high")]
-    return NamedTuple("Request", fields + [(k, Any) for k in env.reset_options])
+    return named_tuple("Request", ("masked", "seeding", "seed", "seed_high", *env.reset_options))
 
 
 def request_dtypes(env: Environment) -> tuple[Any, ...]:

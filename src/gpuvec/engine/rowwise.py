@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.batch import batch_of
+from gpuvec.engine.batch import named_tuple
 from gpuvec.engine.binary import Loadable
 from gpuvec.engine.device import Device
 from gpuvec.engine.fingerprint import module_fingerprint
@@ -33,7 +33,7 @@ class Rowwise(NamedTuple):
     @property
     def batch(self) -> Any:
         """The class of `b`, whose last member `n` is the number of rows."""
-        return batch_of(self.members)
+        return named_tuple("Batch", (*self.members, "n"))
 
 
 def launcher(work: Rowwise, device: Device) -> Callable[..., None]:

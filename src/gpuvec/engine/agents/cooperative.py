@@ -22,7 +22,7 @@ from gpuvec.engine.agents.rows import Rows, rows
 from gpuvec.engine.agents.seek import Seeking, listed, seeking, seeking_apart
 from gpuvec.engine.agents.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.arrays import Arrays
-from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
+from gpuvec.engine.batch import WITHOUT_LIMIT, Variant, named_tuple
 from gpuvec.engine.jit import device, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
@@ -271,7 +271,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     apart = (state, by, A, same_step, given, access, arrays, params)
     opening = (Segment(ENVS, open_env, wait=False), Segment(AGENTS, open_agent))
     return Program(
-        work=NamedTuple("Work", [(name, Any) for name in held]),
+        work=named_tuple("Work", tuple(held)),
         arrays=held,
         reset=(
             Segment(ENVS, ask, wait=not stage, asked=True),

@@ -18,6 +18,7 @@ from gpuvec.engine.agents.mapping import cells as counted
 from gpuvec.engine.agents.reduction import Tally
 from gpuvec.engine.agents.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.arrays import Arrays
+from gpuvec.engine.batch import named_tuple
 from gpuvec.engine.jit import inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.signature import Crowd
@@ -138,7 +139,7 @@ def _by_walks(
             u = natural(u + threads)
 
     held: dict[str, tuple[Any, tuple[int, ...]]] = {"tasks": (i32, (1,)), "task": (i32, (2 * threads,))}
-    return Seeking(NamedTuple("Work", [(name, Any) for name in held]), held, one, (clear, enlist, seek))
+    return Seeking(named_tuple("Work", tuple(held)), held, one, (clear, enlist, seek))
 
 
 def _by_cells(
@@ -185,4 +186,4 @@ def _by_cells(
                 nobody(i, s)
             i = natural(i + parts * threads)
 
-    return Seeking(NamedTuple("Work", [(name, Any) for name in held]), held, rounds, (clear, measure_, link_, seek))
+    return Seeking(named_tuple("Work", tuple(held)), held, rounds, (clear, measure_, link_, seek))
