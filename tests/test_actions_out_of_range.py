@@ -87,6 +87,7 @@ def allowed(values: Any, low: int, high: int) -> Any:
     return np.where((values >= low) & (values <= high), values, high).astype(np.float32)
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("space", [Discrete(5), Discrete(7, start=-3), Discrete(2, start=2**31 - 2)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 class TestScalar:
@@ -105,6 +106,7 @@ class TestScalar:
         np.testing.assert_array_equal(host(env.step(on_device(env, given))[1]), allowed(given, low, high))
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_components(backend, dtype):
     space = MultiDiscrete([3, 200])
@@ -115,6 +117,7 @@ def test_components(backend, dtype):
     np.testing.assert_array_equal(reward, allowed(given[:, 1], 0, 199))
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("value", [-7, 5, 10**9, 2**31 + 1, 2**33, 2**32 + 3])
 @pytest.mark.parametrize("space", [Discrete(5), Discrete(7, start=-3)], ids=str)
 def test_a_policy_s_actions(backend, space, value):
@@ -197,6 +200,7 @@ print("played", name)
 """
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("name", BUNDLED)
 def test_every_bundled_environment(backend, name):
     id, arguments = name.partition(" ")[0], [backend, name.partition(" ")[0], repr(BUNDLED[name])]

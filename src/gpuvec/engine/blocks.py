@@ -37,8 +37,10 @@ def compose(env: Single, variant: Variant, access: Access) -> Steps:
     """Those of `env`."""
     s = signature(env)
     assert isinstance(s, Signature), "of a Single"
-    put, find, goes_on, words = _room(env, s, access)
-    listed = ENVS * words  # where the numbers of envs begin that have more to do than to go on: so no branch is guessed wrong
+    room = _room(env, s, access)
+    put, find, goes_on = room.put, room.find, room.goes_on
+    state, seen_of, reward_of = room.state, room.seen, room.reward
+    listed = ENVS * room.words  # where the numbers of envs that do more than go on begin: so no branch is guessed wrong
     plain, ready = game(env, variant, access), game(env, variant, access, played=find)
     open, play, turn, show, close = plain.open, plain.play, ready.turn, ready.show, ready.close
     load, store, emit, emit_row = access.load, access.store, access.emit, access.emit_row
@@ -59,17 +61,15 @@ def compose(env: Single, variant: Variant, access: Access) -> Steps:
     def settle(b: Any, w: int, e: int, count: int, at: int, clock: int) -> None:
         if at_once:  # in loops of few arrays each, which a compiler can tell apart
             for k in range(count):
-                s, seen, _, _ = find(b, e + k, 0, 0, 0, 0, 0, (w, k))
-                close(b, e + k, 0, s)
+                close(b, e + k, 0, state(w, k))
                 if not is_wide:
-                    emit_row(b.obs, at + k, seen)
+                    emit_row(b.obs, at + k, seen_of(w, k))
             if is_wide:
                 for k in range(count):
                     for j in range(features):
                         emit(b.obs, i64(at + k) * features + j, load(w, column_of + ENVS * j + k, f32), f32)
             for k in range(count):
-                _, _, reward, _ = find(b, e + k, 0, 0, 0, 0, 0, (w, k))
-                emit(b.reward, at + k, reward, f32)
+                emit(b.reward, at + k, reward_of(w, k), f32)
             for k in range(count):
                 emit(b.terminated, at + k, False, b1)
             for k in range(count):
@@ -91,10 +91,19 @@ def compose(env: Single, variant: Variant, access: Access) -> Steps:
     return Steps(4 * (listed + ENVS), ahead, settle)
 
 
-def _room(env: Single, s: Signature, access: Access) -> tuple[Any, Any, Any, int]:
-    """(put, find, goes_on, words): `put(w, k, result, on)` of `play`, and `find` in its place, over so many words for each env;
-    `goes_on(w, k)` tells whether its episode does, which it did before as well if `on`.
-    """
+class Room(NamedTuple):
+    """What reads and writes the room of a block: its functions of (w, k) are of env number k."""
+
+    words: int  # for each env
+    put: Any  # put(w, k, result, on) stores the result of `play`
+    find: Any  # a function as `play`, with (w, k) for an action, that gives what was put there
+    state: Any  # parts of it, as each number that is loaded takes time to compile
+    seen: Any
+    reward: Any
+    goes_on: Any  # whether the env's episode does, which it did before as well if `on`
+
+
+def _room(env: Single, s: Signature, access: Access) -> Room:
     numbers = [f"s.{k}" for k in s.floats] + ["reward"]
     whole = [f"s.{k}" for k in s.others] + ["terminated", "on"]
     scope = {"State": env.state, "load": access.load, "store": access.store, "f32": f32, "i32": i32}
@@ -112,9 +121,20 @@ def _room(env: Single, s: Signature, access: Access) -> tuple[Any, Any, Any, int
     put = inline(generated("put", source, **scope))
 
     take = {name: f"load(w, {place}, {'f32' if name in numbers else 'i32'})" for name, place in at.items()}
-    state = [take[f"s.{k}"] if k in s.floats else f"t_{k}({take[f's.{k}']})" for k in env.state._fields]
-    source = "def find(b, e, start, t, old, stream, p, a):\n    w, k = a\n"
-    source += f"    return State({', '.join(state)}), load_column(w, {column}, seen_like), "
-    source += f"{take['reward']}, {take['terminated']} != 0\n"
-    goes_on = inline(generated("goes_on", f"def goes_on(w, k):\n    return {take['on']} != 0\n", **scope))
-    return put, inline(generated("find", source, **scope)), goes_on, len(at) + s.features
+    fields = [take[f"s.{k}"] if k in s.floats else f"t_{k}({take[f's.{k}']})" for k in env.state._fields]
+    parts = {
+        "state": f"State({', '.join(fields)})",
+        "seen": f"load_column(w, {column}, seen_like)",
+        "reward": take["reward"],
+        "terminated": f"{take['terminated']} != 0",
+        "goes_on": f"{take['on']} != 0",
+    }
+    made = {k: inline(generated(k, f"def {k}(w, k):\n    return {part}\n", **scope)) for k, part in parts.items()}
+    state, seen, reward, terminated = (made[k] for k in ("state", "seen", "reward", "terminated"))
+
+    @inline
+    def find(b: Any, e: int, start: int, t: int, old: Any, stream: Any, p: Any, a: Any) -> Any:
+        w, k = a
+        return state(w, k), seen(w, k), reward(w, k), terminated(w, k)
+
+    return Room(len(at) + s.features, put, find, state, seen, reward, made["goes_on"])
