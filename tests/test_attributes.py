@@ -77,6 +77,7 @@ class TestAttributes:
 
 
 class TestPerEnv:
+    @pytest.mark.slow
     def test_each_row_has_the_physics_of_its_own_value(self, device):
         """Row k against gpuvec's scalar environment with that value; on a GPU the last bits differ."""
         gravity, dt, start = [9.8, 3.7], [0.02, 0.05], {"low": 0.03, "high": 0.03}

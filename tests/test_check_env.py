@@ -205,6 +205,7 @@ WRONG = {
 }
 
 
+@pytest.mark.first_variants(12)
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_environments(case, written):
     wrong = WRONG[case]
@@ -273,6 +274,7 @@ class TestAGoodEnvironment:
         finally:
             del gym.registry["tests/Walker-v0"]
 
+    @pytest.mark.slow
     def test_ids_and_parameters(self, written):
         module = importlib.import_module(written())
         gpuvec.register("tests/Walker-v1", module.ENV, noise=0.0)

@@ -185,6 +185,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.first_variants(10)
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_environments(case, written):
     wrong = WRONG[case]
@@ -234,6 +235,7 @@ class TestAGoodEnvironment:
         run = play(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
         assert "resets and steps agree to 1e-05, but for 0" in check_plain(larger, run, 0)
 
+    @pytest.mark.slow
     def test_runs_that_are_not_plain_python_s(self, written):
         """Compiled code follows the same source, so here the run is changed."""
         env = importlib.import_module(written()).ENV

@@ -242,6 +242,7 @@ BOUNDED = LATER.replace("Box(-np.inf, np.inf, (2,), np.float32)", "Box(-BOUND, B
 )
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("case", LATE)
 def test_by_default_episodes_are_played_to_their_end(case, module):
     old, new, message = LATE[case]
@@ -261,6 +262,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("case", LOOPS)
 def test_a_loop_that_does_not_end_is_named(case, module):
     """As a float32 16777216 + 1 is 16777216, and plain Python computes the floats of a `Single` with more bits."""

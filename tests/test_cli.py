@@ -42,6 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 class TestTrain:
+    @pytest.mark.slow
     def test_prints_plain_lines_without_a_terminal(self, trained: tuple[Path, str]) -> None:
         folder, printed = trained
         lines = printed.splitlines()

@@ -78,12 +78,12 @@ def growth(setup: str) -> float:
     return int(done.stdout) / MEBIBYTE
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc how much is allocated")
 @pytest.mark.parametrize(
     ("id", "name", "first", "settings"),
     [
         ("CartPole-v1", "gravity", 9.0, ""),
-        ("Pendulum-v1", "g", 9.0, ""),
         ("TagContinuous-v0", "max_speed", 1.0, "num_runners=4"),
     ],
 )

@@ -66,6 +66,7 @@ def job(right, wrong, **options):
 NUMBER = r"-?\d[\d.e-]*"
 
 
+@pytest.mark.first_variants(2)
 @pytest.mark.parametrize(
     ("source", "old", "new", "where"),
     [
@@ -112,6 +113,7 @@ def test_who_agrees_is_green_in_every_mode(module):
 
 
 class TestRounding:
+    @pytest.mark.slow
     def test_a_number_that_is_rounded_over_a_threshold_is_told_from_a_fault(self, module, monkeypatch):
         """At the age of 1.0000001 an episode ends; two roundings less and it does not."""
         rounded = job(module(BY_AGE), module(BY_AGE, "s.age + 0.1", "s.age + 0.1 - 2e-7"))._replace(max_episode_steps=30)
@@ -121,6 +123,7 @@ class TestRounding:
         monkeypatch.setattr(consistency, "RARE", 0.1)
         assert compare(rounded)._replace(results=0) == (0, False, 6, "", "")
 
+    @pytest.mark.slow
     def test_another_bound_is_a_fault(self, module, monkeypatch):
         monkeypatch.setattr(consistency, "RARE", 1.0)
         right, wrong = (module(DRIFT, "turns >= p.horizon", f"x > {bound}") for bound in (0.5, 0.6))
@@ -139,6 +142,7 @@ class TestRounding:
 
 
 class TestProcesses:
+    @pytest.mark.slow
     def test_the_simulator_has_one_of_its_own(self, module):
         name, sim = module(DRIFT), backends.SIMULATOR
         asked = Job(f"{name}:tests/{name}-v0", sim.name, sim.options, sim.variables, 2, 1, 2, modes=("SameStep",))
@@ -164,6 +168,7 @@ class TestTheCommand:
     def right(self, module):
         return module(DRIFT)
 
+    @pytest.mark.slow
     def test_red_with_a_script_that_shows_it(self, right, module, monkeypatch, capfd):
         """Also what a backend is: an entry in a table."""
         wrong = module(DRIFT, "turns >= p", "turns > p")

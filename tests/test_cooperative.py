@@ -130,6 +130,7 @@ def test_roles_may_lie_anywhere(device):
 class TestResetPool:
     pool = np.arange(12, dtype=np.float32).reshape(3, 4)
 
+    @pytest.mark.slow
     def test_every_reset_draws_a_whole_state(self, device, tmp_path):
         env = make(64, device, autoreset_mode="SameStep", max_episode_steps=1)
         env.set_reset_pool({"x": self.pool})
@@ -273,6 +274,7 @@ print(digest(make(64, {device!r}, autoreset_mode="SameStep", max_episode_steps=2
 """
 
 
+@pytest.mark.slow
 def test_the_same_bits_in_another_process(device):
     places = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     program = [sys.executable, "-c", PROGRAM.format(device=device)]

@@ -204,6 +204,7 @@ class TestAgentsThatLeave:
                    "runner_exits_game_after_tagged": True},
     }  # fmt: skip
 
+    @pytest.mark.slow
     def test_their_steps_outside_the_game_are_remembered_as_such(self) -> None:
         ddpg = learner(**self.TAG, n_step=3)
         ddpg.collect()

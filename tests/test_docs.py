@@ -137,6 +137,7 @@ def test_the_readme_has_examples() -> None:
     assert len(EXAMPLES) >= 5
 
 
+@pytest.mark.first_variants(3)
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_an_example_of_the_readme_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")

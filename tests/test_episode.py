@@ -50,6 +50,7 @@ def test_the_same_as_gymnasium_plays():
     assert found.terminated
 
 
+@pytest.mark.slow
 def test_many_agents(device):
     envs = make_street(3, device, max_episode_steps=4)
     stay = on_device(envs, np.ones((3, envs.num_agents), np.int64))

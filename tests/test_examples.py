@@ -71,6 +71,7 @@ def test_a_network_of_one_s_own_learns() -> None:
     assert example.main(example.Args(device="cpu", total_steps=120_000)) > 0.5
 
 
+@pytest.mark.slow
 def test_they_are_commands() -> None:
     command = [sys.executable, str(EXAMPLES / "ppo.py"), "--num-envs", "4", "--num-steps", "4", "--total-steps", "16"]
     done = subprocess.run([*command, "--minibatches", "2", "--device", "cpu"], capture_output=True, text=True, check=True)

@@ -105,6 +105,7 @@ def test_rows_are_the_agents(kind: str, mode: AutoresetMode) -> None:
     assert alone
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_who_is_met_ends_once(mode: AutoresetMode) -> None:
     """One walker is met in the first step, the other in the third, which ends the env."""

@@ -90,6 +90,7 @@ def test_the_rules_as_plain_python(file):
 QUICK = ("tag_grid_t2_L4_random_part",)  # the file that the simulator plays in the quick tests
 
 
+@pytest.mark.first_variants(3)
 @pytest.mark.parametrize(
     "file",
     [pytest.param(file, id=file.stem, marks=() if file.stem in QUICK else pytest.mark.slow_on("simulator")) for file in FILES],
@@ -109,6 +110,7 @@ def test_every_row_of_a_batch(file, backend):
     env.close()
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
     "file", [file for file in FILES if "part" in file.stem and "chase" in file.stem], ids=lambda file: file.stem
 )

@@ -149,6 +149,7 @@ class TestEveryKernel:
         assert kernel.float64 == []
         assert SLOW_PATH.search(kernel.ptx) is None
 
+    @pytest.mark.first_variants(3)
     def test_the_state_is_read_and_written_as_a_whole(self, name, mode):
         """Four floats by 16 bytes, two by 8: the only float32 read alone is a continuous action, by a load of its own."""
         kernel = compiled(name, "step", mode)

@@ -89,6 +89,7 @@ class TestPettingZoo:
         parallel_api_test(tag, num_cycles=100)
         assert "Passed" in capsys.readouterr().out
 
+    @pytest.mark.slow
     def test_api_where_agents_leave(self, street: Any) -> None:
         parallel_api_test(street, num_cycles=100)
 

@@ -99,6 +99,7 @@ def episodes_of(mask: Any, over: Any) -> Any:
 
 
 class TestEstimates:
+    @pytest.mark.slow
     def test_of_a_rollout_against_the_environment_s_own_record(self) -> None:
         """The environment plays the same actions once more; advantages follow from its (E, A) arrays."""
         gamma, lam = 0.9, 0.8
@@ -267,6 +268,7 @@ class TestTraining:
         assert last["return"] == pytest.approx(1.0 - last["length"], abs=1e-5)
         assert result.network.value(torch.tensor([[-1.0], [1.0]])).abs().max() < 0.3  # 100 lie outside
 
+    @pytest.mark.slow
     def test_a_checkpoint_goes_on(self, result: Any) -> None:
         saved: list[Any] = []
         train(ARGS, lambda ppo, metrics: saved.append(ppo.state_dict()) if ppo.iteration == 20 else None)
@@ -301,6 +303,7 @@ class TestPlaying:
         assert float(played.returns.mean()) == pytest.approx(22.0, abs=2.5)
         assert played.left.all()
 
+    @pytest.mark.slow
     def test_each_role_has_its_player(self) -> None:
         """The guard stays at 0; walkers, who all go left, come to it."""
 

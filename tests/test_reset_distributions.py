@@ -57,6 +57,7 @@ def drawn(state, rule):
     return [state[field] for field, (low, high) in rule.items() if low != high]
 
 
+@pytest.mark.first_variants(4)
 @pytest.mark.parametrize("name", RULES)
 def test_starts(name, device):
     """Episodes last one step, so that a step shows what an automatic reset draws."""

@@ -323,6 +323,7 @@ class TestErrors:
         with pytest.raises(ValueError, match="num_steps must be an integer from 1 to"):
             env.rollout(num_steps)
 
+    @pytest.mark.slow
     def test_policies(self, env):
         for policy, error, said in [
             ("greedy", ValueError, "policy must be 'random', an array of actions, or a function, got 'greedy'"),

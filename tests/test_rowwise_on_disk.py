@@ -32,6 +32,7 @@ print(action.tolist(), log_prob.tolist(), gains.tolist())
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_finds_them_imports_no_compiler(tmp_path):
     def run(numba):
         environment = {**os.environ, "GPUVEC_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}

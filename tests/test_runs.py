@@ -73,6 +73,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "ddpg"])
 def test_a_run_that_was_killed_goes_on_as_if_it_had_not(device: str, algorithm: str, tmp_path: Path) -> None:
     for where in ("whole", "killed"):
@@ -170,6 +171,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
 def test_an_interrupt_ends_the_iteration_and_saves(sent: str, tmp_path: Path) -> None:
     arguments = command("ppo", tmp_path, iterations=20)

@@ -28,6 +28,7 @@ def env():
     env.close()
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_gymnasium_s_checker_passes(name):
     """Its check of rendering makes two more environments, so one name must do for that."""

@@ -131,6 +131,7 @@ class TestLearning:
             found.append([p.detach().clone() for p in learner.policies["guard"].parameters.values()])
         assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
 
+    @pytest.mark.slow
     def test_metrics_tell_the_role(self) -> None:
         result = train(plan(total_steps=3 * E * T))
         last = result.history[-1]
@@ -168,6 +169,7 @@ class TestLearning:
             pairs = zip(rest.networks[role].parameters(), whole.networks[role].parameters(), strict=True)
             assert all(torch.equal(x, y) for x, y in pairs)
 
+    @pytest.mark.slow
     def test_a_deterministic_policy_learns_beside_a_stochastic_one(self) -> None:
         shared: dict[str, Any] = {**TAG, "device": "cpu", "total_steps": 8 * 8 * 16}
         small: dict[str, Any] = {"capacity": 8 * 3 * 64, "minibatch": 32, "updates": 2, "learning_starts": 256}

@@ -159,6 +159,7 @@ class TestOneProcess:
         module.helper.__code__ = module_of(SOURCE.replace("x + offset", "x * offset")).helper.__code__
         assert played(vector_env(module)) == expected(module)
 
+    @pytest.mark.slow
     def test_a_policy_whose_constant_changes(self, cache_folder):
         module = module_of()
         env = vector_env(module)
@@ -256,6 +257,7 @@ def in_types_of(module: ModuleType, result: tuple[float, float]) -> tuple[float,
     return (result[0], float(int(result[1])) if module.State.__annotations__["x"] is int else result[1])
 
 
+@pytest.mark.slow
 def test_random_edits_never_give_a_wrong_kernel(cache_folder):
     """The interpreter says what is right. Half of the modules are edited in place, half are new; modes and cache are shared."""
     chance, module = random.Random(7), module_of()
@@ -290,6 +292,7 @@ for source in sys.stdin.read().split("#####"):
 """
 
 
+@pytest.mark.slow
 def test_several_processes_with_one_folder(cache_folder):
     """Each reads what the one before stored, of other constants and of the same."""
     sources = [SOURCE, SOURCE.replace("GAIN = 0.5", "GAIN = 0.125"), SOURCE.replace("GAIN = 0.5", "GAIN = 0.25")]

@@ -29,6 +29,7 @@ def test_what_is_given_comes_first_and_parameters_are_added() -> None:
     assert tuned(f"gpuvec:{TAG}", "cpu", params={"observe_self": False}).params == {"observe_self": False}
 
 
+@pytest.mark.first_variants(1)
 @pytest.mark.parametrize("given", [[], ["--params", "observe_self", "False", "num_runners", "3"]])
 def test_a_command_line_starts_from_them(given, tmp_path, capsys) -> None:
     """A small training of taggers and runners with one policy, and what came of each role."""

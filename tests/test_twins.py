@@ -49,6 +49,7 @@ def environment(name, **params):
     return dataclasses.replace(env, params=env.params._replace(**params))
 
 
+@pytest.mark.first_variants(1)
 @needs_host_compiler
 @pytest.mark.parametrize(("name", "params"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x))
 def test_they_do_what_python_does(name, params):
