@@ -96,7 +96,7 @@ def sources(root: Path = ROOT) -> dict[str, str]:
     for name, module in calls:
         own = [folder / f"{m}.py" for m in sorted(with_imports(module, folder))]
         own += [package / file for called, file in WHERE_CALLED.items() if any(mentions(one, called) for one in own)]
-        many = "Cooperative(" in (folder / f"{module}.py").read_text()
+        many = "MultiAgentEnv(" in (folder / f"{module}.py").read_text()
         everything = [*engine, *(agents if many else []), *own]
         found[name] = digest(everything)
         if (twin := folder / f"{module}.cu").exists():

@@ -34,8 +34,8 @@ def compile_seconds(name: str) -> tuple[float, float]:
     import torch
 
     import gpuvec  # noqa: F401  # registers the environments
+    from gpuvec.engine.cpp.cuda_functions import cuda_functions
     from gpuvec.engine.cpp.source import compiled
-    from gpuvec.engine.cpp.twin import twin
 
     start = time.perf_counter()
     env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=4096, device="cuda", output="torch", backend="cuda-c")
@@ -43,7 +43,7 @@ def compile_seconds(name: str) -> tuple[float, float]:
     env.step(torch.from_numpy(env.action_space.sample()).to("cuda"))
     synchronize()
     took = time.perf_counter() - start
-    source = twin(env._env, ())[1]
+    source = cuda_functions(env._env, ())[1]
     compiled.cache_clear()
     start = time.perf_counter()
     compiled(source, torch.cuda.get_device_capability())

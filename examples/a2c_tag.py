@@ -41,8 +41,8 @@ class Args:
     gamma: float = 0.95
     reward_scale: float = 0.1
     """What rewards are multiplied with before anything is learnt from them."""
-    entropy_weight: float = 0.01
-    value_weight: float = 0.5
+    ent_coef: float = 0.01
+    vf_coef: float = 0.5
     max_grad_norm: float = 0.5
 
 
@@ -102,7 +102,7 @@ def main(args: Args) -> float:
         value_loss = 0.5 * (weight * advantage.square()).sum()
         entropy = (weight * policy.entropy()).sum()
         optimizer.zero_grad()
-        (policy_loss + args.value_weight * value_loss - args.entropy_weight * entropy).backward()
+        (policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy).backward()
         nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
         optimizer.step()
 

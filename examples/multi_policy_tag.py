@@ -43,8 +43,8 @@ class Args:
     gamma: float = 0.9
     gae_lambda: float = 0.8
     clip: float = 0.2
-    entropy_weight: float = 0.0
-    value_weight: float = 0.5
+    ent_coef: float = 0.0
+    vf_coef: float = 0.5
     max_grad_norm: float = 0.5
 
 
@@ -110,7 +110,7 @@ def improve(policy: Policy, optimizer: torch.optim.Optimizer, steps: list[dict[s
             surrogate = torch.min(ratio * scaled, ratio.clamp(1.0 - args.clip, 1.0 + args.clip) * scaled).mean()
             error = 0.5 * (policy.value(obs[rows]) - target[rows]).square().mean()
             entropy = sum(head.entropy() for head in heads).mean()
-            loss = args.value_weight * error - surrogate - args.entropy_weight * entropy
+            loss = args.vf_coef * error - surrogate - args.ent_coef * entropy
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(policy.parameters(), args.max_grad_norm)

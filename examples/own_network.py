@@ -16,7 +16,7 @@ import tyro
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
-from gpuvec import Key, Single, randint, register
+from gpuvec import Key, SingleAgentEnv, randint, register
 from gpuvec.learners import ppo
 from gpuvec.learners.evaluate import evaluate
 
@@ -50,7 +50,7 @@ def step(s: Board, action: int, key: Key, p: NoParams) -> tuple[Board, float, bo
     return Board(x, y, s.goal_x, s.goal_y), 1.0 if found else -0.05, found
 
 
-FIND = Single(
+FIND = SingleAgentEnv(
     state=Board,
     params=NoParams(),
     reset=reset,

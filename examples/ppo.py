@@ -40,8 +40,8 @@ class Args:
     gamma: float = 0.99
     gae_lambda: float = 0.95
     clip: float = 0.2
-    entropy_weight: float = 0.01
-    value_weight: float = 0.5
+    ent_coef: float = 0.01
+    vf_coef: float = 0.5
     max_grad_norm: float = 0.5
 
 
@@ -122,7 +122,7 @@ def main(args: Args) -> float:
                 gain = (gain - gain.mean()) / (gain.std() + 1e-8)
                 surrogate = torch.min(ratio * gain, ratio.clamp(1.0 - args.clip, 1.0 + args.clip) * gain).mean()
                 error = 0.5 * (agent.value(batch["obs"][rows]) - target[rows]).square().mean()
-                loss = args.value_weight * error - surrogate - args.entropy_weight * policy.entropy().mean()
+                loss = args.vf_coef * error - surrogate - args.ent_coef * policy.entropy().mean()
                 optimizer.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)

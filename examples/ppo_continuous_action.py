@@ -42,8 +42,8 @@ class Args:
     clip: float = 0.2
     reward_scale: float = 0.1
     """What rewards are multiplied with before anything is learnt from them."""
-    entropy_weight: float = 0.0
-    value_weight: float = 0.5
+    ent_coef: float = 0.0
+    vf_coef: float = 0.5
     max_grad_norm: float = 0.5
 
 
@@ -128,7 +128,7 @@ def main(args: Args) -> float:
                 gain = (gain - gain.mean()) / (gain.std() + 1e-8)
                 surrogate = torch.min(ratio * gain, ratio.clamp(1.0 - args.clip, 1.0 + args.clip) * gain).mean()
                 error = 0.5 * (agent.value(batch["obs"][rows]) - target[rows]).square().mean()
-                loss = args.value_weight * error - surrogate - args.entropy_weight * policy.entropy().sum(-1).mean()
+                loss = args.vf_coef * error - surrogate - args.ent_coef * policy.entropy().sum(-1).mean()
                 optimizer.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from gpuvec import Key, Single, randint, register, uniform
+from gpuvec import Key, SingleAgentEnv, randint, register, uniform
 
 
 class Count(NamedTuple):
@@ -43,7 +43,7 @@ def _draw(s: Count, p: CountParams) -> Any:
 
 
 # The observation counts the steps, the action is the reward, and the count `maximum` ends the episode.
-COUNTER = Single(
+COUNTER = SingleAgentEnv(
     state=Count,
     params=CountParams(),
     reset=_reset,
@@ -98,7 +98,7 @@ def _mixed_step(s: Mixed, action: tuple[int, int], key: Key, p: MixedParams) -> 
 
 
 # Fields of all three types, two discrete actions, and draws in every step, of which one in eight ends the episode.
-MIXED = Single(
+MIXED = SingleAgentEnv(
     state=Mixed,
     params=MixedParams(),
     reset=_mixed_reset,

@@ -13,17 +13,17 @@ from gymnasium.spaces import Box, Discrete
 
 from gpuvec import (
     Bools,
-    Cooperative,
     Floats,
     Ints,
     Key,
-    Nearest,
-    Perception,
+    MultiAgentEnv,
+    NearestNeighbors,
+    Observation,
     Time,
     all_of,
     any_of,
+    argmin_of,
     count_of,
-    least_of,
     randint,
     register,
 )  # fmt: skip
@@ -35,9 +35,9 @@ class Street(NamedTuple):
     x: Floats  # the place
     out: Bools
     met: Ints  # the guard that a walker met in this step, -1 without
-    near: Annotated[Ints, "seen", Nearest]
+    near: Annotated[Ints, "seen", NearestNeighbors]
     role: Ints
-    member: Ints
+    agents_by_role: Ints
     left: int  # walkers that are not out
     all_out: bool
     some_met: bool
@@ -71,7 +71,7 @@ def walk(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
 def meet(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
     if s.role[i] == WALKER and not s.out[i]:
         for k in range(p.guards):
-            j = s.member[k]
+            j = s.agents_by_role[k]
             if s.x[j] == s.x[i] and s.met[i] < 0:
                 s.met[i] = j
 
@@ -103,7 +103,7 @@ def reward(i: int, s: Street, t: Time, p: StreetParams) -> float:
         return -1.0 if s.met[i] >= 0 else 0.0 if s.out[i] else 0.5
     count = 0
     for k in range(p.guards, p.guards + p.walkers):
-        if s.met[s.member[k]] == i:
+        if s.met[s.agents_by_role[k]] == i:
             count += 1
     return np.float32(count)
 
@@ -112,7 +112,7 @@ def terminated(i: int, s: Street, p: StreetParams) -> bool:
     return s.left == 0
 
 
-def present(i: int, s: Street, p: StreetParams) -> bool:
+def active(i: int, s: Street, p: StreetParams) -> bool:
     return not s.out[i]
 
 
@@ -124,7 +124,7 @@ def seeks(i: int, s: Street, p: StreetParams) -> bool:
     return not s.out[i]
 
 
-def see(i: int, slot: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float]:
+def other_features(i: int, slot: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float]:
     j = s.near[i, slot]
     if j < 0:
         return -100.0, -1.0
@@ -140,10 +140,10 @@ def observe(i: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float, 
     return s.x[i], np.float32(s.left), np.float32(t.step) / np.float32(t.limit)
 
 
-def perception(p: StreetParams) -> Perception:
+def observation(p: StreetParams) -> Observation:
     if p.full:
-        return Perception(observe, see_all, p.guards + p.walkers - 1)
-    return Perception(observe, see, p.seen, Nearest("near", distance, seeks))
+        return Observation(observe, see_all, p.guards + p.walkers - 1)
+    return Observation(observe, other_features, p.seen, NearestNeighbors("near", distance, seeks))
 
 
 def spaces(p: StreetParams) -> tuple[Box, Discrete]:
@@ -151,7 +151,7 @@ def spaces(p: StreetParams) -> tuple[Box, Discrete]:
     return Box(-np.inf, np.inf, (2 * slots + 3,)), Discrete(3)
 
 
-STREET = Cooperative(
+STREET = MultiAgentEnv(
     state=Street,
     params=StreetParams(),
     spaces=spaces,
@@ -159,12 +159,12 @@ STREET = Cooperative(
     reset=reset,
     phases=(
         walk, meet, any_of("some_met", caught), leave, count_of("left", walks), all_of("all_out", outside),
-        least_of("first", place),
+        argmin_of("first", place),
     ),
     reward=reward,
     terminated=terminated,
-    perception=perception,
-    present=present,
+    observation=observation,
+    active=active,
     roles=lambda p: {"guard": p.guards, "walker": p.walkers},
     structural=("guards", "walkers", "seen", "full"),
     max_episode_steps=50,

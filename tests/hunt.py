@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Bools, Cooperative, Floats, Ints, Nearest, Perception, count_of, normal, uniform
+from gpuvec import Bools, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, count_of, normal, uniform
 
 HUNTER = 0
 INF = math.inf
@@ -22,8 +22,8 @@ class State(NamedTuple):
     hunter: Ints  # who catches it in this step, or -1
     score: Floats  # of this step
     role: Ints
-    member: Ints
-    near: Annotated[Ints, "slots", Nearest]
+    agents_by_role: Ints
+    near: Annotated[Ints, "slots", NearestNeighbors]
     prey: int  # left
 
 
@@ -55,10 +55,10 @@ def catch(i, s, action, key, p):
     if s.role[i] != HUNTER and s.alive[i]:
         least = p.reach
         for k in range(p.hunters):
-            far = abs(s.x[s.member[k]] - s.x[i])
+            far = abs(s.x[s.agents_by_role[k]] - s.x[i])
             if far < least:
                 least = far
-                s.hunter[i] = s.member[k]
+                s.hunter[i] = s.agents_by_role[k]
 
 
 def leave(i, s, action, key, p):
@@ -69,7 +69,7 @@ def leave(i, s, action, key, p):
 def gather(i, s, action, key, p):
     s.score[i] = 0.0 if s.hunter[i] < 0 else -1.0
     for k in range(p.hunters, p.hunters + p.runners):
-        if s.hunter[s.member[k]] == i:
+        if s.hunter[s.agents_by_role[k]] == i:
             s.score[i] += 1.0
 
 
@@ -85,7 +85,7 @@ def terminated(i, s, p):
     return s.prey == 0
 
 
-def present(i, s, p):
+def active(i, s, p):
     return s.alive[i]
 
 
@@ -99,7 +99,7 @@ def seekers(i, s, p):
     return s.alive[i]
 
 
-def see(i, slot, s, t, p):
+def other_features(i, slot, s, t, p):
     j = s.near[i, slot]
     if j < 0:
         return 0.0, 0.0
@@ -110,8 +110,8 @@ def observe(i, s, t, p):
     return s.x[i] / p.length, np.float32(t.step) / np.float32(t.limit), np.float32(s.prey)
 
 
-def perception(p):
-    return Perception(observe, see, p.slots, Nearest("near", distance, seekers))
+def observation(p):
+    return Observation(observe, other_features, p.slots, NearestNeighbors("near", distance, seekers))
 
 
 def spaces(p):
@@ -124,13 +124,13 @@ def tables(p):
     return {"push": np.array([-0.3, 0.0, 0.3], np.float32)}
 
 
-ENV = Cooperative(
+ENV = MultiAgentEnv(
     state=State,
     params=Params(),
     spaces=spaces,
     reset=reset,
-    perception=perception,
-    present=present,
+    observation=observation,
+    active=active,
     tables=tables,
     agents=lambda p: p.hunters + p.runners,
     phases=(move, catch, leave, gather, count_of("prey", is_prey)),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Bools, Cooperative, Floats, Key, Perception, Time, register
+from gpuvec import Bools, Floats, Key, MultiAgentEnv, Observation, Time, register
 
 COMES = np.array(  # [agent, steps since the start]
     [
@@ -46,7 +46,7 @@ def observe(i: int, s: Visit, t: Time, p: Timetable) -> tuple[float, float]:
     return s.steps[i], 1.0 if s.inside[i] else 0.0
 
 
-VISITS = Cooperative(
+VISITS = MultiAgentEnv(
     state=Visit,
     params=VisitParams(),
     spaces=lambda p: (Box(0.0, np.inf, (2,)), Discrete(2)),
@@ -55,8 +55,8 @@ VISITS = Cooperative(
     phases=(attend,),
     reward=lambda i, s, t, p: p.gain,
     terminated=lambda i, s, p: False,
-    perception=lambda p: Perception(observe),
-    present=lambda i, s, p: s.inside[i],
+    observation=lambda p: Observation(observe),
+    active=lambda i, s, p: s.inside[i],
     tables=lambda p: {"comes": COMES},
     max_episode_steps=6,
 )

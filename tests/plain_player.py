@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 
 import numpy as np
 
-from gpuvec import Bools, Cooperative, Floats, Ints, Key, Nearest, Time
+from gpuvec import Bools, Floats, Ints, Key, MultiAgentEnv, NearestNeighbors, Time
 from gpuvec.spec import Reduction
 
 ARRAYS = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
@@ -27,14 +27,14 @@ class Outcome(NamedTuple):
 class Player:
     """One env. Agents take their turns in the order that is given, by default ascending."""
 
-    def __init__(self, env: Cooperative, order: Iterable[int] | None = None, **params: Any) -> None:
+    def __init__(self, env: MultiAgentEnv, order: Iterable[int] | None = None, **params: Any) -> None:
         limit = params.pop("max_episode_steps", env.max_episode_steps)
         given = env.params._replace(**params)
         if env.check:
             env.check(given)
         self.env, self.t = env, Time(0, NEVER if limit is None else limit)
         self.p = known(given, env.tables(given) if env.tables else {})
-        self.perception, self.agents = env.perception(given), range(env.agents(given))
+        self.observation, self.agents = env.observation(given), range(env.agents(given))
         self.order = self.agents if order is None else order
         fields = get_type_hints(env.state, include_extras=True)
         self.s = env.state(**{name: self._field(kind) for name, kind in fields.items()})
@@ -59,7 +59,7 @@ class Player:
             else:
                 getattr(self.s, name)[:] = values
         if "role" in fields:
-            self.s.member[:] = np.argsort(self.s.role, kind="stable")
+            self.s.agents_by_role[:] = np.argsort(self.s.role, kind="stable")
 
     def get_state(self) -> dict[str, Any]:
         return {name: np.copy(value) for name, value in self.s._asdict().items()}
@@ -74,7 +74,7 @@ class Player:
     def step(self, actions: Any, key: Key | None = None) -> Outcome:
         """`actions` (A,) or (A, K)."""
         self.t = self.t._replace(step=self.t.step + 1)
-        before = self._present()
+        before = self._active()
         for phase in self.env.phases:
             if isinstance(phase, Reduction):
                 self._reduce(phase)
@@ -85,10 +85,10 @@ class Player:
         reward = np.array([self.env.reward(i, self.s, self.t, self.p) for i in self.agents], np.float32)
         terminated = all(self.env.terminated(i, self.s, self.p) for i in self.agents)
         truncated = self.t.step >= self.t.limit
-        return Outcome(self.observe(), reward, terminated, truncated, before, before & ~self._present())
+        return Outcome(self.observe(), reward, terminated, truncated, before, before & ~self._active())
 
-    def _present(self) -> np.ndarray:
-        return np.array([self.env.present is None or self.env.present(i, self.s, self.p) for i in self.agents])
+    def _active(self) -> np.ndarray:
+        return np.array([self.env.active is None or self.env.active(i, self.s, self.p) for i in self.agents])
 
     def _reduce(self, phase: Reduction) -> None:
         values = [phase.of(i, self.s, self.p) for i in self.agents]
@@ -97,26 +97,26 @@ class Player:
 
     def observe(self) -> np.ndarray:
         """(A, D)."""
-        look = self.perception.look
+        look = self.observation.neighbors
         if isinstance(look, Reduction):
             self._reduce(look)
         elif look is not None:
             self._search(look)
         return np.array([self._row(i) for i in self.agents], np.float32)
 
-    def _search(self, look: Nearest) -> None:
+    def _search(self, look: NearestNeighbors) -> None:
         found = getattr(self.s, look.field)
         found[:] = -1
         for i in self.agents:
-            if look.seekers is None or look.seekers(i, self.s, self.p):
+            if look.mask is None or look.mask(i, self.s, self.p):
                 near = sorted((look.distance(i, j, self.s, self.p), j) for j in self.agents)
                 seen = [j for d, j in near if np.isfinite(d)][: found.shape[1]]
                 found[i, : len(seen)] = seen
 
     def _row(self, i: int) -> list[float]:
-        see = self.perception.see
-        slots = [see(i, k, self.s, self.t, self.p) for k in range(self.perception.slots)] if see else []
-        return [*np.transpose(slots).ravel(), *self.perception.observe(i, self.s, self.t, self.p)]
+        see = self.observation.other_features
+        slots = [see(i, k, self.s, self.t, self.p) for k in range(self.observation.max_neighbors)] if see else []
+        return [*np.transpose(slots).ravel(), *self.observation.self_features(i, self.s, self.t, self.p)]
 
 
 def least(values: list[Any]) -> Any:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 import gpuvec
-from gpuvec import Single, uniform
+from gpuvec import SingleAgentEnv, uniform
 
 class State(NamedTuple):
     x: float
@@ -32,7 +32,7 @@ def observe(s, p):
 def spaces(p):
     return Box(-np.inf, np.inf, (2,), np.float32), Discrete(2)
 
-ENV = Single(State, Params(), reset, step, observe, spaces, max_episode_steps=100)
+ENV = SingleAgentEnv(State, Params(), reset, step, observe, spaces, max_episode_steps=100)
 gpuvec.register(f"tests/{__name__}-v0", ENV)
 """
 RING = """
@@ -40,7 +40,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 import gpuvec
-from gpuvec import Cooperative, Floats, Perception, uniform
+from gpuvec import MultiAgentEnv, Floats, Observation, uniform
 
 class State(NamedTuple):
     x: Floats
@@ -68,15 +68,15 @@ def reward(i, s, t, p):
 def terminated(i, s, p):
     return False
 
-def perception(p):
-    return Perception(lambda i, s, t, p: (s.x[i],))
+def observation(p):
+    return Observation(lambda i, s, t, p: (s.x[i],))
 
 def spaces(p):
     return Box(-1.0, 1.0, (1,), np.float32), Discrete(2)
 
-ENV = Cooperative(
+ENV = MultiAgentEnv(
     state=State, params=Params(), spaces=spaces, agents=lambda p: p.num_agents, reset=reset, phases=(keep, move), reward=reward,
-    terminated=terminated, perception=perception, structural=("num_agents",), max_episode_steps=100,
+    terminated=terminated, observation=observation, structural=("num_agents",), max_episode_steps=100,
 )
 gpuvec.register(f"tests/{__name__}-v0", ENV)
 """

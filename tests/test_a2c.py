@@ -43,7 +43,7 @@ class TestLoss:
         batch = Batch(
             torch.zeros(2, 1, 4), torch.tensor([[0], [1]]), torch.tensor([[1.0], [-2.0]]), torch.tensor([[5.0], [1.0]])
         )
-        args = Args(value_weight=0.5)
+        args = Args(vf_coef=0.5)
         total, (policy_loss, value_loss, entropy) = loss(network, batch, args, 0.1)
         by_hand = -(math.log(0.25) * 1.0 + math.log(0.75) * -2.0) / 2
         chance = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
@@ -62,7 +62,7 @@ class TestLoss:
         logits = network.body.actor(obs).detach().requires_grad_()
         known = -((torch.nn.functional.one_hot(action, 2) - logits.softmax(-1)) * advantage.unsqueeze(-1)) / 18
         bias = network.body.actor[-1].bias
-        total, _ = loss(network, Batch(obs, action, advantage, torch.zeros(6, 3)), Args(value_weight=0.0), 0.0)
+        total, _ = loss(network, Batch(obs, action, advantage, torch.zeros(6, 3)), Args(vf_coef=0.0), 0.0)
         torch.testing.assert_close(torch.autograd.grad(total, bias)[0], known.sum((0, 1)))
 
     def test_what_the_mask_leaves_out_changes_nothing(self) -> None:
@@ -81,12 +81,12 @@ class TestLoss:
 
 class TestUpdates:
     def test_one_step_of_adam_along_the_whole_rollout(self) -> None:
-        a2c = learner(max_grad_norm=1e9, anneal=False)
+        a2c = learner(max_grad_norm=1e9, anneal_lr=False)
         a2c.collect()
         a2c.policy.estimate()
         s, before = a2c.policy.storage, copy.deepcopy(a2c.policy.network)
         a2c.policy.improve()
-        total, _ = loss(before, Batch(s.obs[:-1], s.action, s.advantage, s.target), a2c.args, a2c.args.entropy_weight)
+        total, _ = loss(before, Batch(s.obs[:-1], s.action, s.advantage, s.target), a2c.args, a2c.args.ent_coef)
         gradient = torch.autograd.grad(total, list(before.parameters()))
         for p, q, g in zip(before.parameters(), a2c.policy.network.parameters(), gradient, strict=True):
             torch.testing.assert_close(q, p - a2c.args.learning_rate * g / (g.abs() + 1e-5), rtol=1e-4, atol=1e-6)

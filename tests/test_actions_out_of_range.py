@@ -14,7 +14,7 @@ from tests.arrays import host, on_device
 from tests.twins import needs_host_compiler
 
 import gpuvec
-from gpuvec import Cooperative, Floats, Perception, Single
+from gpuvec import Floats, MultiAgentEnv, Observation, SingleAgentEnv
 from gpuvec.errors import ActionError, AuthoringError
 
 DTYPES = (np.int32, np.int64, np.uint8)
@@ -30,7 +30,7 @@ class State(NamedTuple):
     x: float
 
 
-def single(space: Any) -> Single:
+def single(space: Any) -> SingleAgentEnv:
     """An environment that never ends, whose observation and reward are the first component of the last action."""
 
     def reset(key: Any, p: Any) -> Any:
@@ -42,7 +42,7 @@ def single(space: Any) -> Single:
     def step_tuple(s: Any, action: Any, key: Any, p: Any) -> Any:
         return State(np.float32(action[0])), np.float32(action[1]), False
 
-    return Single(
+    return SingleAgentEnv(
         state=State, params=State(0.0), reset=reset, step=step_scalar if isinstance(space, Discrete) else step_tuple,
         observe=lambda s, p: (s.x,), spaces=lambda p: (Box(-np.inf, np.inf, (1,)), space),
     )  # fmt: skip
@@ -52,7 +52,7 @@ class Field(NamedTuple):
     x: Floats
 
 
-def cooperative(space: Any) -> Cooperative:
+def cooperative(space: Any) -> MultiAgentEnv:
     """The same with three agents."""
 
     def reset(i: int, s: Any, key: Any, p: Any) -> None:
@@ -61,9 +61,9 @@ def cooperative(space: Any) -> Cooperative:
     def phase(i: int, s: Any, action: Any, key: Any, p: Any) -> None:
         s.x[i] = np.float32(action)
 
-    return Cooperative(
+    return MultiAgentEnv(
         state=Field, params=State(0.0), agents=lambda p: 3, reset=reset, phases=(phase,), reward=lambda i, s, t, p: s.x[i],
-        terminated=lambda i, s, p: False, perception=lambda p: Perception(lambda i, s, t, p: (s.x[i],)),
+        terminated=lambda i, s, p: False, observation=lambda p: Observation(lambda i, s, t, p: (s.x[i],)),
         spaces=lambda p: (Box(-np.inf, np.inf, (1,)), space),
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from gpuvec import Key, Single, normal, randint, random, uniform
+from gpuvec import Key, SingleAgentEnv, normal, randint, random, uniform
 
 REACH = 4.0
 TABLE = np.array([0.5, 1.0])
@@ -71,7 +71,7 @@ def spaces(p):
     return Box(-high, high), Discrete(2)
 
 
-ENV = Single(State, Params(), reset, step, observe, spaces, max_episode_steps=100)
+ENV = SingleAgentEnv(State, Params(), reset, step, observe, spaces, max_episode_steps=100)
 """
 
 

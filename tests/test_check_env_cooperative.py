@@ -13,7 +13,7 @@ from gpuvec.engine import cuda
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
 from gpuvec.testing.comparison import check_plain
-from gpuvec.testing.rehearsal import rehearse
+from gpuvec.testing.race_check import check_races
 from gpuvec.testing.runs import play, random_actions
 from gpuvec_envs import tag_continuous, tag_grid_world
 
@@ -68,10 +68,10 @@ WRONG = {
         "v = 0.8 * s.v[(i + 1) % 5] + p.push[action] + p.noise * normal(key, 2 * i)",
     ),
     "rare read of a field written in the same phase": Wrong(
-        "                s.hunter[i] = s.member[k]",
-        "                s.hunter[i] = s.member[k] + 0 * s.hunter[(i + 1) % 5]",
+        "                s.hunter[i] = s.agents_by_role[k]",
+        "                s.hunter[i] = s.agents_by_role[k] + 0 * s.hunter[(i + 1) % 5]",
         r"phase `catch` reads hunter\[\d\] for agent \d, and writes hunter too",
-        "s.hunter[i] = s.member[k] + 0 * s.hunter[(i + 1) % 5]",
+        "s.hunter[i] = s.agents_by_role[k] + 0 * s.hunter[(i + 1) % 5]",
     ),
     "read that no log sees": Wrong(
         "    v = 0.8 * s.v[i] +",
@@ -92,7 +92,7 @@ WRONG = {
         "s.score[i] += 2.0",
     ),
     "role written": Wrong(
-        LEAVE, "        s.role[i] = 0", "writes what it may only read; .* the engine sets role and member", "s.role[i] = 0"
+        LEAVE, "        s.role[i] = 0", "writes what it may only read; .* agents_by_role are the engine's", "s.role[i] = 0"
     ),
     "number of the env written": Wrong(
         LEAVE, "        s.prey = 0", r"gives State\.prey another value; .*have an env's own number .* set by count_of", None
@@ -100,13 +100,13 @@ WRONG = {
     "search read in a phase": Wrong(
         "    if s.hunter[i] >= 0:\n",
         "    if s.near[i, 0] >= 0:\n",
-        r"there is no getitem\(none, .*what `look` finds is no part of the state: only see and observe read it",
+        r"there is no getitem\(none, .*what `neighbors` finds is no part of the state",
         "if s.near[i, 0] >= 0:",
     ),
-    "present of others": Wrong(
-        "def present(i, s, p):\n    return s.alive[i]",
-        "def present(i, s, p):\n    return s.alive[0]",
-        r"present reads alive\[0\] for agent 1, and may read 1's own elements alone: have a phase write the answer to a field",
+    "active of others": Wrong(
+        "def active(i, s, p):\n    return s.alive[i]",
+        "def active(i, s, p):\n    return s.alive[0]",
+        r"active reads alive\[0\] for agent 1, and may read 1's own elements alone: have a phase write the answer to a field",
         "return s.alive[0]",
     ),
     "reset forgets a field": Wrong(
@@ -149,16 +149,16 @@ WRONG = {
     "row width": Wrong(
         ", np.float32(s.prey)\n",
         "\n",
-        r"2 slots of 2 values and 2 of its own make 6 values, but the observation space has shape \(7,\)",
+        r"2 neighbors of 2 values and 2 of its own make 6 values, but the observation space has shape \(7,\)",
         "def observe(i, s, t, p):",
     ),
     "int reward": Wrong("    return s.score[i]", "    return s.hunter[i]", "reward returns int32; it must return a", None),
     "vote": Wrong("    return s.prey == 0", "    return s.prey", "terminated returns int32; it must return a bool", None),
-    "present": Wrong(
-        "def present(i, s, p):\n    return s.alive[i]",
-        "def present(i, s, p):\n    return s.x[i]",
-        "present returns float32; it must return a bool, as a comparison is",
-        "def present(i, s, p):",
+    "active": Wrong(
+        "def active(i, s, p):\n    return s.alive[i]",
+        "def active(i, s, p):\n    return s.x[i]",
+        "active returns float32; it must return a bool, as a comparison is",
+        "def active(i, s, p):",
     ),
     "phase that returns": Wrong(
         LEAVE, f"{LEAVE}\n    return s.alive[i]", "phase `leave` returns bool; it must return nothing: write what is new", None
@@ -169,7 +169,9 @@ WRONG = {
     "count in a field of agents": Wrong(
         'count_of("prey"', 'count_of("hunter"', r"count_of\('hunter', ...\) sets a field .* one int for the env", None
     ),
-    "slots without see": Wrong("Perception(observe, see,", "Perception(observe, None,", "2 slots, and see is missing", None),
+    "neighbors without features": Wrong(
+        "Observation(observe, other_features,", "Observation(observe, None,", "max_neighbors=2, and other_features is", None,
+    ),
     "out of bounds": Wrong(
         " [1.0] * (2 * p.slots + 2) +",
         " [1.0] * (2 * p.slots) + [0.1, 1.0] +",
@@ -200,7 +202,7 @@ def test_wrong_environments(case, written):
 
 @pytest.mark.parametrize("game", [tag_grid_world, tag_continuous])
 def test_bundled_games_keep_the_rules(game):
-    assert "no two draws of a step have the same" in rehearse(game.ENV, steps=3, seed=0)["draws"]
+    assert "no two draws of a step have the same" in check_races(game.ENV, steps=3, seed=0)["draws"]
 
 
 class TestAGoodEnvironment:
@@ -231,7 +233,7 @@ class TestAGoodEnvironment:
         """Parts of a larger game are looked at: all functions, and observations of some agents."""
         env = importlib.import_module(written()).ENV
         larger = dataclasses.replace(env, params=env.params._replace(runners=30, slots=4))
-        assert "no two draws of a step have the same" in rehearse(larger, steps=2, seed=1)["draws"]
+        assert "no two draws of a step have the same" in check_races(larger, steps=2, seed=1)["draws"]
         run = play(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
         assert "resets and steps agree to 1e-05, but for 0" in check_plain(larger, run, 0)
 

@@ -20,8 +20,8 @@ from tests.sources import DRIFT, RING
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
 from gpuvec.testing.comparison import check_plain
+from gpuvec.testing.race_check import check_races, check_races_from
 from gpuvec.testing.recording import record
-from gpuvec.testing.rehearsal import rehearse, rehearse_moments
 from gpuvec.testing.runs import as_run, random_actions, step_results
 from gpuvec.testing.structural import check_structural
 from gpuvec.vector.env import VectorEnv
@@ -162,12 +162,12 @@ def test_nothing_is_found_where_nothing_is_wrong(module, single_run, game_run):
     assert check_plain(env, single_run, 0) == "355 resets and steps agree to 1e-05, but for 0"
     game = importlib.import_module(module(RING)).ENV
     assert "agree to 1e-05, but for 0" in check_plain(game, game_run, 0)
-    assert rehearse_moments(game, game_run, 0).startswith("in 150 steps")
+    assert check_races_from(game, game_run, 0).startswith("in 150 steps")
 
 
 def test_agents_may_share_a_number_beside_their_own(module):
     source = RING.replace(START, "    s.x[i] = 0.1 * uniform(key, 4, -1.0, 1.0) + 0.9 * uniform(key, i, -1.0, 1.0)")
-    assert rehearse(importlib.import_module(module(source)).ENV, 2, 0)["draws"].startswith("reset draws 8 numbers")
+    assert check_races(importlib.import_module(module(source)).ENV, 2, 0)["draws"].startswith("reset draws 8 numbers")
 
 
 GAMES = {
@@ -211,8 +211,8 @@ def test_many_agents(case, module, game_run):
     env = importlib.import_module(name).ENV
 
     def find():
-        rehearse(env, 4, 0)
-        rehearse_moments(env, game_run, 0)
+        check_races(env, 4, 0)
+        check_races_from(env, game_run, 0)
 
     with pytest.raises(AuthoringError, match=message) as caught:
         find()
@@ -265,7 +265,7 @@ LOOPS = {
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("case", LOOPS)
 def test_a_loop_that_does_not_end_is_named(case, module):
-    """As a float32 16777216 + 1 is 16777216, and plain Python computes the floats of a `Single` with more bits."""
+    """As a float32 16777216 + 1 is 16777216, and plain Python computes the floats of a `SingleAgentEnv` with more bits."""
     old, new, line = LOOPS[case]
     name = module(LATER, old, new)
     with pytest.raises(AuthoringError) as caught:
@@ -315,7 +315,9 @@ class TestStructural:
 
     def test_values_that_check_refuses_are_left_out(self, module):
         env = importlib.import_module(
-            module(RING, "ENV = Cooperative(", "def refuse(p):\n    raise ValueError\n\nENV = Cooperative(\n    check=refuse,")
+            module(
+                RING, "ENV = MultiAgentEnv(", "def refuse(p):\n    raise ValueError\n\nENV = MultiAgentEnv(\n    check=refuse,"
+            )
         ).ENV
         assert check_structural(env) == "with 0 other values of parameters that are not structural all shapes stay"
         env = dataclasses.replace(env, check=None, structural=())

@@ -54,7 +54,7 @@ def compile_again(k):
 GPU = """
 from gymnasium.vector import AutoresetMode
 from gpuvec.engine import cuda
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.kernels import kernels
 from gpuvec.engine.shape import shape
 from gpuvec.registration import load_env
@@ -66,7 +66,7 @@ def compile_again(k):
     env, _ = apply(GAME, {{"{name}": {first} + k / 64}}, (), 1)
     with cuda.offline((9, 0)):
         for played in (False, True):
-            for kernel in kernels(env, Variant(AutoresetMode.SAME_STEP, 100), shape(env, 2000), played):
+            for kernel in kernels(env, KernelOptions(AutoresetMode.SAME_STEP, 100), shape(env, 2000), played):
                 kernel.cubin((9, 0))
 """
 

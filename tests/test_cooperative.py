@@ -16,7 +16,7 @@ import pytest
 from tests.arrays import host, on_device
 from tests.crowd import GUARD, STREET, WALKER, make
 
-from gpuvec import VectorEnv, least_of
+from gpuvec import VectorEnv, argmin_of
 from gpuvec.engine.agents import mapping
 from gpuvec.errors import StateError
 
@@ -66,7 +66,7 @@ def signed_zero(i, s, p):
 
 @pytest.mark.slow_on("simulator")
 def test_the_two_zeros_are_equal(backend):
-    env = dataclasses.replace(STREET, phases=(least_of("first", signed_zero),))
+    env = dataclasses.replace(STREET, phases=(argmin_of("first", signed_zero),))
     envs = VectorEnv(env, 3, device=backend, output="cupy" if backend == "cuda" else "numpy")
     envs.reset(seed=0)
     envs.step(actions(envs, STAY))

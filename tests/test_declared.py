@@ -12,7 +12,7 @@ from tests.counter import COUNTER, make
 from tests.crowd import STREET
 
 import gpuvec
-from gpuvec import Floats, Ints, Perception
+from gpuvec import Floats, Ints, Observation
 from gpuvec.engine.signature import signature
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 
@@ -71,7 +71,7 @@ COOPERATIVE = {
     "phases: list": ({"phases": [move]}, r"phases is \[<function move.* \(list\); it must be a tuple, also of one phase"),
     "phases: function": ({"phases": move}, r"phases is <function move.* \(function\); it must be a tuple, .* phases=\(move,\)"),
     "phases: text": ({"phases": (move, "move")}, r"phase 1 is 'move' \(str\); it must be a function, or count_of"),
-    "perception: roles": ({"perception": {"guard": move}}, r"perception is \{'guard': .* \(dict\); it must be a function"),
+    "observation: roles": ({"observation": {"guard": move}}, r"observation is \{'guard': .* \(dict\); it must be a function"),
     "roles": ({"roles": {"guard": 1}}, r"roles is \{'guard': 1\} \(dict\); it must be a function"),
     "params: dict": ({"params": {"guards": 1}}, r"params is \{'guards': 1\} \(dict\); it must be an instance of a NamedTuple"),
 }
@@ -110,10 +110,10 @@ class GridParams(NamedTuple):
 
 
 def plain(state: type[Any] = Rows, **changes: Any) -> Any:
-    return gpuvec.Cooperative(**{
+    return gpuvec.MultiAgentEnv(**{
         "state": state, "params": GridParams(), "spaces": lambda p: (Box(-1.0, 1.0, (1,)), Discrete(2)), "agents": lambda p: 2,
         "reset": lambda i, s, key, p: None, "phases": (), "reward": lambda i, s, t, p: 0.0,
-        "terminated": lambda i, s, p: False, "perception": lambda p: Perception(lambda i, s, t, p: (0.0,)), **changes,
+        "terminated": lambda i, s, p: False, "observation": lambda p: Observation(lambda i, s, t, p: (0.0,)), **changes,
     })  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def too_large(p: Any) -> Any:
     raise MemoryError
 
 
-ROLES = {"perception": lambda p: {"guard": Perception(lambda i, s, t, p: (0.0,))}}
+ROLES = {"observation": lambda p: {"guard": Observation(lambda i, s, t, p: (0.0,))}}
 CALLED = {
     "two numbers of elements": (
         plain(Grid),
@@ -133,7 +133,11 @@ CALLED = {
         AuthoringError,
         "field 'wind' of State is a float for the env, which nothing can",
     ),
-    "perception by role": (plain(**ROLES), AuthoringError, r"perception\(p\) returned a dict; it must return one Perception"),
+    "observation by role": (
+        plain(**ROLES),
+        AuthoringError,
+        r"observation\(p\) returned a dict; it must return one Observation",
+    ),
     "one space": (
         plain(spaces=lambda p: Discrete(2)),
         AuthoringError,
@@ -158,7 +162,7 @@ def test_what_is_declared_rightly():
 
 @pytest.mark.parametrize("env", [None, 3, ["a"]])
 def test_what_is_no_environment(env):
-    with pytest.raises(AuthoringError, match=r"env is .*; it must be a Single or a Cooperative, or the place of one"):
+    with pytest.raises(AuthoringError, match=r"env is .*; it must be a SingleAgentEnv or a MultiAgentEnv, or the place of one"):
         gpuvec.VectorEnv(env, 2)
 
 

@@ -8,7 +8,7 @@ from types import FunctionType
 
 import pytest
 
-from gpuvec.engine.frames import roomy
+from gpuvec.engine.frames import with_large_frame
 
 CALLS = 300
 
@@ -33,7 +33,7 @@ def wherever_frames_end() -> list[int]:
 
 def test_no_call_is_slow() -> None:
     """Without it, the calls below two of these frames get a new piece each, on CPython 3.11 to 3.13."""
-    assert max(roomy(wherever_frames_end)()) < CALLS / 2
+    assert max(with_large_frame(wherever_frames_end)()) < CALLS / 2
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="was measured with CPython 3.11 to 3.13")
@@ -42,7 +42,7 @@ def test_calls_are_slow_without_it() -> None:
 
 
 def test_results_errors_and_names_come_through() -> None:
-    @roomy
+    @with_large_frame
     def divide(a: float, *, by: float) -> float:
         """Divides."""
         return a / by

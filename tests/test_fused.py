@@ -110,7 +110,7 @@ def updater(case, gpu, samples, **given):
     features, space, more, leave = case
     args = Args(device=f"{gpu}:0", num_envs=samples, num_steps=1, **(more | given)).resolved(f"{gpu}:0")
     network = network_of(features, space, args).to(gpu)
-    rate, weight = torch.tensor(args.learning_rate, device=gpu), torch.tensor(args.entropy_weight, device=gpu)
+    rate, weight = torch.tensor(args.learning_rate, device=gpu), torch.tensor(args.ent_coef, device=gpu)
     optimizer = Adam(network.parameters(), rate, eps=1e-5)
     shape = shape_of(network, args, leave)
     assert isinstance(shape, Shape), shape
@@ -130,7 +130,7 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
 
     def by_torch(network, kind):
         batch = Batch(*(x if x is None else (x.to(kind) if x.is_floating_point() else x).flatten(0, 1) for x in fields))
-        value, metrics = loss(network, batch, args, args.entropy_weight)
+        value, metrics = loss(network, batch, args, args.ent_coef)
         names = [name for name, _ in network.named_parameters()]
         return dict(zip(names, torch.autograd.grad(value, list(network.parameters())), strict=True)), metrics
 
@@ -182,7 +182,7 @@ def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
         order = torch.randperm(samples, device=gpu)
         fields = (storage.obs[:-1], storage.action, storage.log_prob, storage.value[:-1], storage.advantage, storage.target)
         for rows in order.chunk(args.minibatches):
-            value, _ = loss(plain, Batch(*(x.flatten(0, 1)[rows] for x in fields)), args, args.entropy_weight)
+            value, _ = loss(plain, Batch(*(x.flatten(0, 1)[rows] for x in fields)), args, args.ent_coef)
             optimizer.zero_grad()
             value.backward()
             torch.nn.utils.clip_grad_norm_(plain.parameters(), args.max_grad_norm)
@@ -273,7 +273,7 @@ def test_a_warp_takes_few_environments_where_there_are_few() -> None:
 def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     from gpuvec.engine import cuda as target
     from gpuvec.engine import cuda_c
-    from gpuvec.engine.batch import Variant
+    from gpuvec.engine.batch import KernelOptions
     from gpuvec.engine.linked import linked
     from gpuvec.learners.fused.rollout import kernel
 
@@ -283,7 +283,7 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     network = network_of(observation.shape[0], action, args)
     shape = shape_of(network, args, False)
     with target.offline((9, 0)):
-        game = linked(env, Variant(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
+        game = linked(env, KernelOptions(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
     for rows in (8, 16, 32):
         made = cuda_c.binary(kernel(shape, game, rows, (0,)), (9, 0))
         assert made.spilled == 0

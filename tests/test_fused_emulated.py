@@ -165,7 +165,7 @@ def test_the_gradient_is_that_of_float64(case, samples, tmp_path) -> None:
     fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
     exact_fields = (x.double() if x is not None and x.is_floating_point() else x for x in fields)
     batch = Batch(*(x if x is None else x.flatten(0, 1) for x in exact_fields))
-    value, metrics = loss(exact, batch, args, args.entropy_weight)
+    value, metrics = loss(exact, batch, args, args.ent_coef)
     wanted = torch.cat([g.flatten() for g in torch.autograd.grad(value, list(exact.parameters()))])
 
     plan = planned(shape, samples, 132)
@@ -180,8 +180,8 @@ def test_the_gradient_is_that_of_float64(case, samples, tmp_path) -> None:
     emulated(kernels(shape, plan)["gradient"], tmp_path)(
         (2 * plan.parts,), records=records, advantage=s.advantage, mask=s.mask if leave else 0, statistics=statistics,
         parameters=flat, partials=partials, measured=measured, iteration=torch.tensor(0), seed=1, minibatches=1,
-        entropy_weight=torch.tensor(args.entropy_weight), size=samples, samples=samples, bits=(samples - 1).bit_length(),
-        clip=args.clip, value_weight=args.value_weight,
+        ent_coef=torch.tensor(args.ent_coef), size=samples, samples=samples, bits=(samples - 1).bit_length(),
+        clip=args.clip, vf_coef=args.vf_coef,
     )  # fmt: skip
     found = views(shape, network, partials.sum(0) / len(moved))
     gradient = torch.cat([found[name].flatten() for name, _ in exact.named_parameters()])

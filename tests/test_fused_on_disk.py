@@ -22,7 +22,7 @@ if compiled_before:
     for name in ("numba", "cuda.core"):  # an import of one of them fails
         sys.modules[name] = None
 from gpuvec.engine import cuda_c
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.linked import linked
 from gpuvec.learners.fused.rollout import kernel, value_kernel
 from gpuvec.learners.fused.shape import Shape
@@ -36,7 +36,7 @@ else:
 
     compiler = target.offline((9, 0))
 with compiler:
-    game = linked(ENV, Variant(AutoresetMode.SAME_STEP, 100), (9, 0))
+    game = linked(ENV, KernelOptions(AutoresetMode.SAME_STEP, 100), (9, 0))
 for one in (kernel(shape, game, 8, (0,)), value_kernel(shape, 2)):
     made = cuda_c.loadable(one, (9, 0))
     print(made.name, hashlib.sha256(made.code).hexdigest())

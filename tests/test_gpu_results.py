@@ -152,7 +152,7 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
         # b is of many agents
         "envs/gpuvec_envs/__init__.py": 'register("gpuvec/A-v0", a.ENV)\nregister("gpuvec/B-v0", "gpuvec_envs.b:ENV")',
         "envs/gpuvec_envs/a.py": "from gpuvec_envs.valley import slope\nfrom gpuvec_envs import pictures",
-        "envs/gpuvec_envs/b.py": "ENV = Cooperative()",
+        "envs/gpuvec_envs/b.py": "ENV = MultiAgentEnv()",
         "envs/gpuvec_envs/valley.py": "from gpuvec import fraction",
         "envs/gpuvec_envs/pictures.py": "a = 1",
     }

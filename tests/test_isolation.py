@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Key, Single, register, uniform
+from gpuvec import Key, SingleAgentEnv, register, uniform
 
 
 class Walker(NamedTuple):
@@ -42,7 +42,7 @@ def observe(s: Walker, p: WalkerParams) -> Any:
 
 
 SPACES = Box(-np.inf, np.inf, (3,), np.float32), Discrete(2)
-ENV = Single(Walker, WalkerParams(), reset, step, observe, lambda p: SPACES, max_episode_steps=20)
+ENV = SingleAgentEnv(Walker, WalkerParams(), reset, step, observe, lambda p: SPACES, max_episode_steps=20)
 register("tests/SpoiledWalker-v0", ENV)
 
 

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec import uniform
 from gpuvec.engine import cuda, early, rowwise_kernels
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.choice import GIVEN, RANDOM, variant_of
 from gpuvec.engine.kernels import kernels, rollout
 from gpuvec.engine.rowwise import Rowwise
@@ -89,7 +89,7 @@ def compiled(name, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
     options.setdefault("action_dtype", np.int32 if signature(env).actions.discrete else np.float32)
-    (kernel,) = compile_variant(env, Variant(mode, env.max_episode_steps, **options), which, Rows(), cc)
+    (kernel,) = compile_variant(env, KernelOptions(mode, env.max_episode_steps, **options), which, Rows(), cc)
     return kernel
 
 
@@ -243,7 +243,7 @@ def leaning(obs, key, p):
 
 def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **options):
     env = environment(name)
-    variant = variant_of(env, Variant(mode, env.max_episode_steps, **options), policy, action_dtype)
+    variant = variant_of(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
     with cuda.offline((9, 0)):
         kernel = rollout(env, variant, policy, Rows(threads, few=threads < 256))
         return compile_kernel(kernel.body, kernel.signature, kernel.threads, resident=kernel.resident)

@@ -11,7 +11,7 @@ from tests.test_kernels_compile import check, check_order, compile_variant, envi
 
 from gpuvec.engine import cuda
 from gpuvec.engine.agents.cooperative import compose
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.jit import generated
 from gpuvec.engine.kernels import SPARE, kernels
 from gpuvec.engine.shape import shape
@@ -68,7 +68,7 @@ def barriers(env, variant, which, given):
 
 def compiled(env, num_envs, which, mode, **options):
     """The kernels of a reset or a step, which have passed the checks."""
-    variant, given = Variant(mode, env.max_episode_steps, **options), shape(env, num_envs)
+    variant, given = KernelOptions(mode, env.max_episode_steps, **options), shape(env, num_envs)
     found = compile_variant(env, variant, which, given)
     residents = [given.resident, *[1] * (len(found) - 1)]  # at least
     for kernel, count, resident in zip(found, barriers(env, variant, which, given), residents, strict=True):
@@ -96,7 +96,7 @@ def test_a_reset_and_a_step_are_made_of_the_same_functions():
     name, num_envs, _, _, mode, params = GAMES["nearest"]
     env, _ = apply(environment(name), params, (), 1)
     with cuda.offline((9, 0)):
-        reset, step = (kernels(env, Variant(mode, 50), shape(env, num_envs), played) for played in (False, True))
+        reset, step = (kernels(env, KernelOptions(mode, 50), shape(env, num_envs), played) for played in (False, True))
 
     def called(kernel):
         return {value for value in kernel.body.__globals__.values() if isinstance(value, Dispatcher)}
@@ -139,7 +139,7 @@ def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
     given = shape(env, 2000)
     assert given.resident > 1
     with cuda.offline((9, 0)):
-        (kernel,) = kernels(env, Variant(SAME_STEP, 50), given, True)
+        (kernel,) = kernels(env, KernelOptions(SAME_STEP, 50), given, True)
         code = cuda.intermediate(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.resident)
         for _ in range(2):  # the second time it could come from the linker's cache, which keeps no log
             assert cuda.link(code, (9, 0), logged=True).spilled > SPARE
@@ -157,6 +157,6 @@ def strays(i, s, key, p):
 
 def test_faults_of_environment_code_are_found():
     env = environment("TagContinuous-v0")
-    (kernel,) = compile_variant(dataclasses.replace(env, reset=strays), Variant(SAME_STEP, 50), "reset", shape(env, 1))
+    (kernel,) = compile_variant(dataclasses.replace(env, reset=strays), KernelOptions(SAME_STEP, 50), "reset", shape(env, 1))
     assert len(stray(kernel, SPACES)) == 1
     assert kernel.float64 != []

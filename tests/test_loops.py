@@ -17,7 +17,7 @@ from gpuvec.engine.jit import device
 from gpuvec.errors import AuthoringError
 
 AGENTS = 110
-below, view = host_arrays().below(AGENTS), host_arrays().view
+assume_below, view = host_arrays().assume_below(AGENTS), host_arrays().view
 
 
 def walk(first, last, step):
@@ -140,7 +140,7 @@ def test_elements_that_are_below_are_those_of_the_array(kind):
 
     @njit
     def found(x, at, first, last):
-        known = below(view(at, 0, (AGENTS,), kind))
+        known = assume_below(view(at, 0, (AGENTS,), kind))
         return f(x, known, first, last), known[-1], known[1:3][1], len(known)
 
     total, last, third, count = found(x, member.ctypes.data, 3, 9)
@@ -152,7 +152,7 @@ def test_a_smaller_bound_is_no_larger_one():
     """A compiler that believes the wrong one leaves the comparison out."""
 
     def beyond(bound):
-        known = host_arrays().below(bound)
+        known = host_arrays().assume_below(bound)
 
         @njit
         def found(at):
@@ -170,7 +170,7 @@ def test_a_smaller_bound_is_no_larger_one():
 def test_a_gpu_does_not_look_at_the_sign_of_what_is_not_negative():
     from numba.cuda import types
 
-    f, known = device(total_of), cuda.device_arrays().below(AGENTS)
+    f, known = device(total_of), cuda.device_arrays().assume_below(AGENTS)
 
     def kernel(x, member, out):
         out[0] = f(x, known(member), 10, AGENTS)

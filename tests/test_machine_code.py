@@ -14,16 +14,16 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import gpuvec
-from gpuvec import Single
+from gpuvec import SingleAgentEnv
 from gpuvec.engine import machine_code
-from gpuvec.engine.batch import Variant
-from gpuvec.engine.fingerprint import COMPILERS, Untold, fingerprint
+from gpuvec.engine.batch import KernelOptions
+from gpuvec.engine.fingerprint import COMPILERS, NotHashable, fingerprint
 from gpuvec.engine.machine_code import Cubin, kept
 from gpuvec.engine.native import Native
 from gpuvec.engine.shape import Blocks
 from gpuvec.registration import load_env
 
-VARIANT = Variant(AutoresetMode.NEXT_STEP, 10)
+VARIANT = KernelOptions(AutoresetMode.NEXT_STEP, 10)
 MADE = [Cubin(b"\x7fELF one", "first", 32, Blocks(1, 32)), Cubin(b"\n\0two", "second", 128, Blocks(5, 64))]
 
 
@@ -112,7 +112,7 @@ class TestKept:
 
     def test_nothing_is_kept_without_a_key(self, place):
         def key():
-            raise Untold
+            raise NotHashable
 
         make, count = calls()
         kept(key, make, Cubin)
@@ -240,7 +240,7 @@ def environment(source=SOURCE, params=None, **more):
     scope = {"np": np, "gym": gym, "State": State, "math": math, "__name__": "made"}
     exec(source, scope)  # a module of its own
     functions = {name: scope[name] for name in ("reset", "step", "observe", "spaces")}
-    return Single(state=State, params=params or Params(), **functions, **more)
+    return SingleAgentEnv(state=State, params=params or Params(), **functions, **more)
 
 
 def told(*given, **more):
@@ -291,7 +291,7 @@ class TestFingerprint:
         assert len(found) == 2
 
     def test_a_function_that_calls_itself_is_not_told(self):
-        with pytest.raises(Untold, match="half, which calls itself"):
+        with pytest.raises(NotHashable, match="half, which calls itself"):
             told(SOURCE.replace("x * SCALE", "half(x)"))
 
     @pytest.mark.parametrize(
@@ -299,13 +299,13 @@ class TestFingerprint:
     )
     def test_what_cannot_be_followed_is_not_told(self, given):
         source = SOURCE.replace("TABLE = np.arange(4, dtype=np.float32)", "import types\n" + given)
-        with pytest.raises(Untold):
+        with pytest.raises(NotHashable):
             told(source)
 
     def test_a_variable_without_a_value_is_not_told(self):
         late = "\ndef make():\n    def half(x):\n        return x * later\n    return half\n    later = 1.0\nhalf = make()\n"
         at = SOURCE.index("def reset")
-        with pytest.raises(Untold, match="without a value"):
+        with pytest.raises(NotHashable, match="without a value"):
             told(SOURCE[:at] + late + SOURCE[at:])
 
     @pytest.mark.parametrize("name", [name for name in gym.registry if name.startswith("gpuvec/")])
@@ -333,11 +333,11 @@ import gymnasium, numpy as np
 from gymnasium.vector import AutoresetMode
 import gpuvec, gpuvec.vector.env
 from gpuvec.engine import launch
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.shape import shape
 from gpuvec.registration import load_env
 env = load_env(gymnasium.spec("gpuvec/" + sys.argv[1]).kwargs["env"])
-variant = Variant(AutoresetMode.SAME_STEP, env.max_episode_steps)
+variant = KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps)
 if sys.argv[2] == "made":
     from gpuvec.engine import cuda
     context = cuda.offline((9, 0))

@@ -123,7 +123,7 @@ def test_an_env_without_a_name_is_refused():
     with pytest.raises(AuthoringError, match="bound to no name"):
         register(
             "tests/Nameless-v0",
-            gpuvec.Single(*(getattr(COUNTER, k) for k in ("state", "params", "reset", "step", "observe", "spaces"))),
+            gpuvec.SingleAgentEnv(*(getattr(COUNTER, k) for k in ("state", "params", "reset", "step", "observe", "spaces"))),
         )
     assert "tests/Nameless-v0" not in gym.registry
     with pytest.raises(AuthoringError, match=r"'tests.counter:nothing' holds NoneType"):

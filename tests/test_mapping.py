@@ -14,7 +14,7 @@ from gpuvec.engine.agents.cooperative import compose
 from gpuvec.engine.agents.mapping import mapping
 from gpuvec.engine.agents.reduction import host_tally
 from gpuvec.engine.arrays import host_arrays
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.memory import host_memory
 from gpuvec.engine.signature import signature
 from gpuvec.vector.parameters import apply
@@ -24,7 +24,7 @@ SHARED = 48 << 10  # bytes that a block may have without asking for more
 
 
 def shared_bytes(env, shape):
-    program = compose(env, Variant(AutoresetMode.SAME_STEP, 100), host_memory(), host_arrays(), host_tally(), shape)
+    program = compose(env, KernelOptions(AutoresetMode.SAME_STEP, 100), host_memory(), host_arrays(), host_tally(), shape)
     held = [program.arrays] + ([program.seeking.arrays] if program.seeking else [])
     return max(sum(math.prod(dims) * np.dtype(dtype).itemsize for dtype, dims in arrays.values()) for arrays in held)
 

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from tests.counter import COUNTER, Count
 
 from gpuvec.engine.machine_code import OWN_FOLDER, SWITCH
-from gpuvec.engine.native import lasting, loaded, native
+from gpuvec.engine.native import is_cacheable, loaded, native
 from gpuvec.errors import AuthoringError
 from gpuvec.vector.env import VectorEnv
 
@@ -53,10 +53,10 @@ def test_code_of_the_same_name_stays_apart():
 
 
 def test_it_needs_what_it_calls_and_no_process_has():
-    assert lasting(put())
-    assert lasting(put(more="call float @sinf(float 1.0)"))
+    assert is_cacheable(put())
+    assert is_cacheable(put(more="call float @sinf(float 1.0)"))
     assert put(more="call void @numba_helper()").needs == "numba_helper"
-    assert not lasting(put(more="call void @numba_helper()"))
+    assert not is_cacheable(put(more="call void @numba_helper()"))
 
 
 def test_an_error_is_told():

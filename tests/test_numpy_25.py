@@ -23,11 +23,11 @@ COMPILE = """
 import re
 from gymnasium.vector import AutoresetMode
 from gpuvec.engine import cuda, kernels
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec_envs.cartpole import ENV
 
 assert not hasattr(np, "row_stack"), "the name must be gone again"
-variant = Variant(AutoresetMode.SAME_STEP, 500)
+variant = KernelOptions(AutoresetMode.SAME_STEP, 500)
 with cuda.offline((9, 0)):
     for kernel in (*kernels.kernels(ENV, variant, None, False), *kernels.kernels(ENV, variant, None, True)):
         assert kernel.binary((9, 0)).cubin[:4] == b"\\x7fELF"

@@ -22,7 +22,7 @@ from tests import crowd
 from tests.joining import COMES
 
 import gpuvec
-from gpuvec import Cooperative, Floats, Key, Perception
+from gpuvec import Floats, Key, MultiAgentEnv, Observation
 from gpuvec.errors import AuthoringError, UnknownParameterError
 
 STREET: dict[str, Any] = {"guards": 1, "walkers": 2, "length": 3, "seen": 1, "max_episode_steps": 5}
@@ -43,7 +43,7 @@ def begin(i: int, s: Places, key: Key, p: NoParams) -> None:
     s.x[i] = 0.0
 
 
-ROLELESS = Cooperative(
+ROLELESS = MultiAgentEnv(
     state=Places,
     params=NoParams(),
     spaces=lambda p: (Box(-1.0, 1.0, (1,)), Discrete(2)),
@@ -52,7 +52,7 @@ ROLELESS = Cooperative(
     phases=(),
     reward=lambda i, s, t, p: 0.0,
     terminated=lambda i, s, p: False,
-    perception=lambda p: Perception(lambda i, s, t, p: (s.x[i],)),
+    observation=lambda p: Observation(lambda i, s, t, p: (s.x[i],)),
 )
 
 gpuvec.register("tests/Roleless-v0", ROLELESS)

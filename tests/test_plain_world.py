@@ -7,12 +7,12 @@ import pytest
 from tests.hunt import ENV
 
 from gpuvec import Key, Time
-from gpuvec.testing.plain import World, reduce
+from gpuvec.testing.plain import PythonReference, reduce
 
 
 @pytest.fixture
 def world():
-    return World(dataclasses.replace(ENV, params=ENV.params._replace(noise=0.0)))
+    return PythonReference(dataclasses.replace(ENV, params=ENV.params._replace(noise=0.0)))
 
 
 def test_a_step(world):
@@ -35,7 +35,7 @@ def test_a_step(world):
 
 def test_roles(world):
     s = world.state({"role": [1, 0, 1, 1, 0]})
-    assert s.member.tolist() == [1, 4, 0, 2, 3]
+    assert s.agents_by_role.tolist() == [1, 4, 0, 2, 3]
     assert world.state().role.tolist() == [0, 0, 1, 1, 1]
 
 

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 torch = pytest.importorskip("torch")
 
-from gpuvec import Single, register, uniform  # after the package that it cannot do without
+from gpuvec import SingleAgentEnv, register, uniform  # after the package that it cannot do without
 from gpuvec.errors import StateError
 from gpuvec.learners.evaluate import evaluate, policy_of
 from gpuvec.learners.learner import Learner
@@ -40,7 +40,7 @@ class NoParams(NamedTuple):
 
 
 # One step: the best action is the observation.
-FOLLOW = Single(
+FOLLOW = SingleAgentEnv(
     state=Point,
     params=NoParams(),
     reset=lambda key, p: Point(uniform(key, 0, -0.8, 0.8)),
@@ -50,7 +50,7 @@ FOLLOW = Single(
 )
 
 # A reward of 1 for ever, of which one is shown four steps at a time.
-FOREVER = Single(
+FOREVER = SingleAgentEnv(
     state=Point,
     params=NoParams(),
     reset=lambda key, p: Point(0.0),
@@ -128,7 +128,7 @@ class TestFormulas:
 
     def test_the_first_gradient_is_the_policy_gradient(self) -> None:
         """Before any update all ratios are 1: the surrogate then pulls as advantage times log-probability does."""
-        ppo = learner(entropy_weight=0.0, value_weight=0.0)
+        ppo = learner(ent_coef=0.0, vf_coef=0.0)
         ppo.collect()
         ppo.policy.estimate()
         s = ppo.policy.storage
@@ -154,7 +154,7 @@ class TestFormulas:
             obs=torch.ones(2, 1), action=torch.tensor([0, 1]), log_prob=torch.tensor([0.25, 0.5]).log(),
             value=torch.full((2,), 2.0), advantage=torch.tensor([1.0, -1.0]), target=torch.tensor([3.0, 5.0]),
         )  # fmt: skip
-        total, metrics = loss(network, batch, Args(value_weight=0.5), 0.1)
+        total, metrics = loss(network, batch, Args(vf_coef=0.5), 0.1)
         scale = 1.0 / math.sqrt(2.0)
         policy_loss = -(1.0 * scale + 1.5 * -scale) / 2  # ratios 1 and 1.5; the latter is bad, so not clipped
         value_loss = (0.5 * 1.0 + 0.5 * 9.0) / 2
@@ -299,7 +299,7 @@ class TestRollout:
         ppo, seen = learner(total_steps=5 * 128, **tables), []
         for _ in range(5):
             ppo.iterate()
-            seen.append((float(ppo.policy.learning_rate), float(ppo.policy.entropy_weight)))
+            seen.append((float(ppo.policy.learning_rate), float(ppo.policy.ent_coef)))
         known = [(1e-3, 0.1), (2e-3, 0.1), (3e-3, 0.05), (3e-3, 0.0), (3e-3, 0.0)]
         np.testing.assert_allclose(seen, known, rtol=1e-6, atol=1e-9)
 
@@ -341,7 +341,7 @@ class TestLearning:
 
     @pytest.mark.slow
     def test_a_continuous_action(self) -> None:
-        args = Args(env="tests/Follow-v0", device="cpu", num_envs=64, num_steps=8, total_steps=64 * 8 * 60, entropy_weight=0.0)
+        args = Args(env="tests/Follow-v0", device="cpu", num_envs=64, num_steps=8, total_steps=64 * 8 * 60, ent_coef=0.0)
         result = train(args)
         returns = evaluate(result.network, args.env, episodes=200, device="cpu")
         assert float(returns.mean()) > -0.01  # an action of 0 would get -0.21

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from tests import crowd  # noqa: F401  # registers the street
 
-from gpuvec import Bools, Cooperative, Floats, Key, Perception, Time, count_of, randint, register
+from gpuvec import Bools, Floats, Key, MultiAgentEnv, Observation, Time, count_of, randint, register
 from gpuvec.learners.evaluate import evaluate, play, policy_of
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import PLAYED
@@ -57,17 +57,17 @@ def _reward(i: int, s: Doors, t: Time, p: NoParams) -> float:
 
 
 # Who takes the right door leaves; each step inside costs 1. Outside lie 100 a step, which no longer count.
-DOORS = Cooperative(
+DOORS = MultiAgentEnv(
     state=Doors,
     params=NoParams(),
     spaces=lambda p: (Box(-1.0, 1.0, (1,)), Discrete(2)),
     agents=lambda p: 2,
     reset=_begin,
     phases=(_choose, count_of("inside", lambda i, s, p: not s.out[i])),
-    present=lambda i, s, p: not s.out[i],
+    active=lambda i, s, p: not s.out[i],
     reward=_reward,
     terminated=lambda i, s, p: False,
-    perception=lambda p: Perception(lambda i, s, t, p: (s.door[i],)),
+    observation=lambda p: Observation(lambda i, s, t, p: (s.door[i],)),
     max_episode_steps=4,
 )
 
@@ -191,7 +191,7 @@ class TestLoss:
         args = Args(clip_value=True)
         results = []
         for batch in (Batch(*(x.flatten(0, 1) for x in (*whole, s.mask))), Batch(*(x[s.mask] for x in whole))):
-            total, metrics = loss(ppo.policy.network, batch, args, args.entropy_weight)
+            total, metrics = loss(ppo.policy.network, batch, args, args.ent_coef)
             gradient = torch.autograd.grad(total, list(ppo.policy.network.parameters()))
             results.append(torch.cat([total.detach().view(1), metrics, *(g.flatten() for g in gradient)]))
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)

@@ -14,8 +14,8 @@ from gymnasium.spaces import Box, Discrete
 from numba import njit
 
 import gpuvec
-from gpuvec import Single
-from gpuvec.engine.batch import Variant
+from gpuvec import SingleAgentEnv
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.jit import device as prepared
 from gpuvec.engine.jit import inlined
 from gpuvec.errors import AuthoringError
@@ -97,14 +97,14 @@ class State(NamedTuple):
     x: float
 
 
-def env_of(function: Any) -> Single:
+def env_of(function: Any) -> SingleAgentEnv:
     """An environment whose step prints, or does what else `function` does."""
 
     def step(s: Any, action: Any, key: Any, p: Any) -> Any:
         function(s.x)
         return s, 0.0, False
 
-    return Single(
+    return SingleAgentEnv(
         state=State, params=State(0.0), reset=lambda key, p: State(1.0), step=step, observe=lambda s, p: (s.x,),
         spaces=lambda p: (Box(-np.inf, np.inf, (1,)), Discrete(2)), max_episode_steps=10,
     )  # fmt: skip
@@ -129,7 +129,7 @@ class TestEverywhere:
             pytest.skip("the simulator compiles no kernels")
         function, message = REFUSED[case]
         with cuda.offline((9, 0)), pytest.raises(AuthoringError, match=message):
-            kernels(env_of(function), Variant(AutoresetMode.NEXT_STEP, 10), None, True)
+            kernels(env_of(function), KernelOptions(AutoresetMode.NEXT_STEP, 10), None, True)
 
     def test_the_check(self, case):
         function, message = REFUSED[case]

@@ -14,7 +14,7 @@ from tests.arrays import address, host, on_device, reset, step
 from tests.counter import make, shared
 
 import gpuvec
-from gpuvec import Key, Single, randint, uniform
+from gpuvec import Key, SingleAgentEnv, randint, uniform
 from gpuvec.engine import host as host_kernels
 from gpuvec.errors import ActionError, AuthoringError
 from gpuvec.random import philox
@@ -158,9 +158,9 @@ class Still(NamedTuple):
     x: float
 
 
-def still(space: Any) -> Single:
+def still(space: Any) -> SingleAgentEnv:
     """Never ends, and rewards the action."""
-    return Single(
+    return SingleAgentEnv(
         state=Still,
         params=Still(0.0),
         reset=lambda key, p: Still(uniform(key, 0, 0.0, 1.0)),

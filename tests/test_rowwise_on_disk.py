@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpuvec.engine.fingerprint import Untold, module_fingerprint
+from gpuvec.engine.fingerprint import NotHashable, module_fingerprint
 from gpuvec.engine.native import machine
 from gpuvec.learners.captured import draws
 from gpuvec.learners.rollouts import advantage, returns
@@ -57,9 +57,9 @@ def test_what_they_are_made_for_counts():
 
 def test_a_function_with_a_closure_is_not_put_on_disk():
     captured = 3
-    with pytest.raises(Untold, match="closure"):
+    with pytest.raises(NotHashable, match="closure"):
         module_fingerprint(lambda access: captured)
-    with pytest.raises(Untold):
+    with pytest.raises(NotHashable):
         module_fingerprint(draws.categorical, partial(print))
 
 

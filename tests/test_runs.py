@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete
 torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
-from gpuvec import Single, register, uniform
+from gpuvec import SingleAgentEnv, register, uniform
 from gpuvec.cli import main
 from gpuvec.errors import ActionError, MissingExtraError, NonFiniteError, StateError
 from gpuvec.learners.algorithms import args_from, args_of
@@ -196,7 +196,7 @@ class NoParams(NamedTuple):
 
 
 # Some of the rows, from the 40th step on, get a reward that is no number.
-SPOILT = Single(
+SPOILT = SingleAgentEnv(
     state=Clock,
     params=NoParams(),
     reset=lambda key, p: Clock(0, uniform(key, 0, 0.0, 1.0) < 0.4),

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from tests.arrays import host, on_device
 
-from gpuvec import Bools, Cooperative, Floats, Ints, Nearest, Perception, VectorEnv, randint
+from gpuvec import Bools, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, VectorEnv, randint
 from gpuvec.engine.agents import mapping
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.metric import Metric, metric
@@ -28,7 +28,7 @@ class Meadow(NamedTuple):
     x: Floats
     y: Floats
     gone: Bools  # neither looks nor is seen
-    near: Annotated[Ints, "seen", Nearest]
+    near: Annotated[Ints, "seen", NearestNeighbors]
 
 
 class Params(NamedTuple):
@@ -57,16 +57,16 @@ def closeness(i, j, s, p):
     return -((s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2) if i != j and not s.gone[j] else INF
 
 
-def see(i, slot, s, t, p):
+def other_features(i, slot, s, t, p):
     return (np.float32(s.near[i, slot]),)
 
 
-def perception(distance):
-    look = Nearest("near", distance, seeks)
-    return lambda p: Perception(lambda i, s, t, p: (s.x[i],), see, p.seen, look)
+def observation(distance):
+    look = NearestNeighbors("near", distance, seeks)
+    return lambda p: Observation(lambda i, s, t, p: (s.x[i],), other_features, p.seen, look)
 
 
-MEADOW = Cooperative(
+MEADOW = MultiAgentEnv(
     state=Meadow,
     params=Params(),
     spaces=lambda p: (Box(-1.0, INF, (p.seen + 1,)), Discrete(2)),
@@ -75,13 +75,13 @@ MEADOW = Cooperative(
     phases=(graze,),
     reward=lambda i, s, t, p: 0.0,
     terminated=lambda i, s, p: False,
-    perception=perception(distance),
+    observation=observation(distance),
     structural=("sheep", "seen"),
     max_episode_steps=1,
 )
 
 
-FARTHEST = dataclasses.replace(MEADOW, perception=perception(closeness))
+FARTHEST = dataclasses.replace(MEADOW, observation=observation(closeness))
 
 
 def nearest(x, y, gone, seen, sign=1):

@@ -30,7 +30,14 @@ from gpuvec.vector.wrappers import FlattenAgents
 
 E, T = 4, 16
 STREET: dict[str, Any] = {"guards": 2, "walkers": 3, "length": 4, "seen": 1, "max_episode_steps": 7}
-COURSE: dict[str, Any] = {"env": "tests/Street-v0", "params": STREET, "num_envs": E, "num_steps": T, "hidden": (8,), "seed": 3}
+SHARED_SETTINGS: dict[str, Any] = {
+    "env": "tests/Street-v0",
+    "params": STREET,
+    "num_envs": E,
+    "num_steps": T,
+    "hidden": (8,),
+    "seed": 3,
+}
 TAG: dict[str, Any] = {
     "env": "gpuvec/TagContinuous-v0", "num_envs": 8, "num_steps": 16, "hidden": (8,),
     "params": {"num_taggers": 2, "num_runners": 3, "grid_length": 4.0, "continuous_actions": True, "max_episode_steps": 12},
@@ -45,8 +52,8 @@ def street() -> Any:
 def plan(**settings: Any) -> dict[str, Any]:
     """Guards learn by PPO, walkers by A2C."""
     return {
-        "guard": ppo.Args(**{**COURSE, "device": "cpu", **settings}).resolved("cpu"),
-        "walker": a2c.Args(**{**COURSE, "device": "cpu", "learning_rate": 1e-3, **settings}).resolved("cpu"),
+        "guard": ppo.Args(**{**SHARED_SETTINGS, "device": "cpu", **settings}).resolved("cpu"),
+        "walker": a2c.Args(**{**SHARED_SETTINGS, "device": "cpu", "learning_rate": 1e-3, **settings}).resolved("cpu"),
     }
 
 
@@ -199,14 +206,14 @@ class TestCommandLine:
         pytest.importorskip("tyro")
         from gpuvec.cli import main
 
-        path = self.run(plan(total_steps=2 * E * T, anneal=False), tmp_path)
+        path = self.run(plan(total_steps=2 * E * T, anneal_lr=False), tmp_path)
         assert main(["eval", str(path), "--episodes", "3", "--device", "cpu"]) == 0
         played = capsys.readouterr().out
         assert "guard      mean return" in played
         assert "walker     mean return" in played
         assert main(["resume", str(path), "--total-steps", str(4 * E * T), "--episodes", "3"]) == 0
         assert "PPO and A2C on tests/Street-v0" in capsys.readouterr().out
-        whole = train(plan(total_steps=4 * E * T, anneal=False)).checkpoint
+        whole = train(plan(total_steps=4 * E * T, anneal_lr=False)).checkpoint
         resumed = load(path)
         assert resumed["iteration"] == 4
         for role in ("guard", "walker"):
@@ -294,7 +301,7 @@ class TestPlansThatDoNotFit:
 
     def test_an_algorithm_for_other_actions(self) -> None:
         with pytest.raises(ValueError, match="a deterministic policy takes a bounded Box"):
-            train({**plan(), "guard": ddpg.Args(**COURSE, device="cpu").resolved("cpu")})
+            train({**plan(), "guard": ddpg.Args(**SHARED_SETTINGS, device="cpu").resolved("cpu")})
 
     def test_a_body_for_a_role(self) -> None:
         made: list[int] = []

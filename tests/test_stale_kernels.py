@@ -23,7 +23,7 @@ from typing import NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from gpuvec import Single, uniform
+from gpuvec import SingleAgentEnv, uniform
 
 GAIN = 0.5
 TABLE = np.array([1.0, 2.0, 4.0], np.float32)
@@ -74,7 +74,7 @@ def policy(obs, key, p):
     return 1 if GAIN > 0.3 else 0
 
 
-ENV = Single(state=State, params=Params(), reset=reset, step=step, observe=observe, spaces=spaces)
+ENV = SingleAgentEnv(state=State, params=Params(), reset=reset, step=step, observe=observe, spaces=spaces)
 """
 
 
@@ -249,7 +249,7 @@ def edit_in_place(module: ModuleType, changed: ModuleType) -> None:
     module.TABLE = module.TABLE if module.TABLE.dtype == changed.TABLE.dtype else changed.TABLE.copy()
     module.TABLE[:] = changed.TABLE
     module.State.__annotations__["x"] = changed.State.__annotations__["x"]
-    module.ENV = module.Single(**{**vars(module.ENV), "params": module.Params(changed.ENV.params.size)})
+    module.ENV = module.SingleAgentEnv(**{**vars(module.ENV), "params": module.Params(changed.ENV.params.size)})
 
 
 def in_types_of(module: ModuleType, result: tuple[float, float]) -> tuple[float, float]:

@@ -106,9 +106,9 @@ class TestLoad:
             ("role", 2, r"'role', row 2: given \[2, 1, 1, 1\], allowed 1 times 0 \(guard\), 3 times 1 \(walker\)"),
             ("role", -1, r"'role', row 2"),
             ("role", 1, r"'role', row 2: given \[1, 1, 1, 1\]"),
-            ("member", 10**9, r"'member', row 2, agent 0: given 1000000000, allowed 0"),
-            ("member", -1, r"'member', row 2, agent 0: given -1, allowed 0"),
-            ("member", 1, r"'member', row 2, agent 0: given 1, allowed 0"),
+            ("agents_by_role", 10**9, r"'agents_by_role', row 2, agent 0: given 1000000000, allowed 0"),
+            ("agents_by_role", -1, r"'agents_by_role', row 2, agent 0: given -1, allowed 0"),
+            ("agents_by_role", 1, r"'agents_by_role', row 2, agent 0: given 1, allowed 0"),
         ],
     )
     def test_roles_and_their_order(self, device, field, value, message):
@@ -128,12 +128,12 @@ class TestLoad:
 
     def test_an_order_that_is_another_than_that_of_the_roles(self, device):
         env = street(device)
-        buffer, k = column(env, "member")
+        buffer, k = column(env, "agents_by_role")
 
         def change(array):
             array[1, k] = [0, 2, 1, 3]
 
-        with pytest.raises(StateError, match=r"'member', row 1, agent 1: given 2, allowed 1"):
+        with pytest.raises(StateError, match=r"'agents_by_role', row 1, agent 1: given 2, allowed 1"):
             env.load_state_dict(with_buffer(env.state_dict(), buffer, change))
 
     def test_roles_that_lie_anywhere(self, device):

@@ -13,7 +13,7 @@ from tests.arrays import host
 from tests.crowd import STREET
 from tests.hunt import ENV as HUNT
 
-from gpuvec import Cooperative, Floats, Key, Perception, Single, Time, VectorEnv
+from gpuvec import Floats, Key, MultiAgentEnv, Observation, SingleAgentEnv, Time, VectorEnv
 from gpuvec.engine.structure import constant_differences, parameters_read, shape_differences
 from gpuvec.errors import FixedParameterError, GpuvecError
 
@@ -32,7 +32,7 @@ class DotParams(NamedTuple):
     step_length: float = 1.0
 
 
-DOT = Single(
+DOT = SingleAgentEnv(
     state=Dot,
     params=DotParams(),
     reset=lambda key, p: Dot(1.0),
@@ -72,7 +72,7 @@ def _layer(i: int, s: Pile, t: Time, p: PileParams) -> tuple[float]:
     return (s.layers[i, 0],)
 
 
-PILE = Cooperative(
+PILE = MultiAgentEnv(
     state=Pile,
     params=PileParams(),
     reset=_pile_reset,
@@ -81,7 +81,7 @@ PILE = Cooperative(
     terminated=lambda i, s, p: False,
     agents=lambda p: 2,
     tables=lambda p: {"weights": np.full(3, p.weight, np.float32)},
-    perception=lambda p: Perception(_height if p.tall else _layer),
+    observation=lambda p: Observation(_height if p.tall else _layer),
     spaces=lambda p: (Box(-np.inf, np.inf, (1,)), Discrete(2)),
 )
 
@@ -98,9 +98,9 @@ def changed(env: Any, **params: Any) -> Any:
     ("env", "params", "messages"),
     [
         (UNDECLARED, {"walkers": 4}, ["number of agents is 5 instead of 4", "roles", r"'x' has shape \(5,\) instead"]),
-        (UNDECLARED, {"seen": 3}, ["observation slots is 3 instead of 2", r"'near' has shape \(4, 3\)"]),
+        (UNDECLARED, {"seen": 3}, ["observed neighbors is 3 instead of 2", r"'near' has shape \(4, 3\)"]),
         (UNDECLARED, {"full": True}, ["search"]),
-        (replace(HUNT, structural=()), {"slots": 4}, ["observation slots"]),
+        (replace(HUNT, structural=()), {"slots": 4}, ["observed neighbors"]),
         (DOT, {"copies": 3}, [r"observation space has shape \(3,\) instead of \(2,\)"]),
         (DOT, {"choices": 4}, [r"action space is Discrete\(4\) instead of Discrete\(3\)"]),
         (PILE, {"depth": 3}, [r"field 'layers' has shape \(2, 3\) instead of \(2, 2\)"]),
@@ -159,11 +159,11 @@ class TestWhatMayChange:
         [
             (DOT, {"bound": 9.0}, "bounds of the observation space differ"),
             (PILE, {"weight": 2.0}, "values of table 'weights' differ"),
-            (PILE, {"tall": True}, "function `observe` of the perception"),
+            (PILE, {"tall": True}, "function `self_features` of the observation"),
         ],
     )
     def test_for_each_row_nothing_that_all_rows_share(self, env, params, message):
-        """Kernels read one table, one space and one perception; a row with others would be played wrong in silence."""
+        """Kernels read one table, one space and one observation; a row with others would be played wrong in silence."""
         ((name, value),) = params.items()
         assert any(message in one for one in constant_differences(env, changed(env, **params)))
         own = [getattr(env.params, name)] * E

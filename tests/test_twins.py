@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tests.twins import OBSERVE, ON_CPU, STEP, Params, needs_host_compiler, own
 
-from gpuvec import Single
+from gpuvec import SingleAgentEnv
 from gpuvec.engine import cuda
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
+from gpuvec.engine.cpp.cuda_functions import cuda_functions
 from gpuvec.engine.cpp.source import compiled, everything, file_of
-from gpuvec.engine.cpp.twin import twin
 from gpuvec.engine.kernels import kernels, rollout
 from gpuvec.engine.shape import Rows, shape
 from gpuvec.engine.signature import signature
@@ -94,7 +94,7 @@ def test_what_a_file_does_not_have_stays_python(source, tmp_path):
 @pytest.mark.parametrize("cc", CAPABILITIES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 @pytest.mark.parametrize("name", ENVS)
 def test_they_compile_for_every_gpu(name, cc):
-    assert len(compiled(twin(environment(name), ()).source, cc)) > 1000
+    assert len(compiled(cuda_functions(environment(name), ()).source, cc)) > 1000
 
 
 @needs_compiler
@@ -105,7 +105,7 @@ def test_the_linker_puts_them_in_place(name, cc):
     """No call is left, nothing lies in a thread's own memory, and nothing is a float64."""
     env = environment(name)
     check_source(env)
-    variant = Variant(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=signature(env).actions.dtype, cuda_c=True)
+    variant = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=signature(env).actions.dtype, cuda_c=True)
     with cuda.offline(cc):
         for played in (False, True):
             for kernel in kernels(env, variant, shape(env, 4096), played):
@@ -121,7 +121,7 @@ def test_compiling_leaves_the_objects_of_python_alone(tmp_path):
     """NVRTC writes into bytes; a log of one byte must not end up in the one object that Python has for it."""
     file = tmp_path / "own.cu"
     file.write_text(STEP)
-    compiled(twin(own(file), ()).source, (9, 0))
+    compiled(cuda_functions(own(file), ()).source, (9, 0))
     assert chr(32).encode()[0] == 32
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_is_included_counts(tmp_path):
     found = []
     for size in ("0.5f", "0.25f", "0.5f"):
         other.write_text(f"constexpr float SIZE = {size};\n")
-        found.append(compiled(twin(own(file), ()).source, (9, 0)))
+        found.append(compiled(cuda_functions(own(file), ()).source, (9, 0)))
     assert found[0] == found[2] != found[1]
     assert everything(file).endswith("SIZE = 0.5f;\n")
 
@@ -186,14 +186,14 @@ def test_parameters_may_have_any_value(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP)
     for size, most in ((math.inf, -(2**31)), (-math.inf, 2**31 - 1), (1e-45, 0), (-0.0, 1)):
-        assert compiled(twin(dataclasses.replace(own(file), params=Params(size, most)), ()).source, (9, 0))
+        assert compiled(cuda_functions(dataclasses.replace(own(file), params=Params(size, most)), ()).source, (9, 0))
 
 
 @needs_compiler
 def test_rollouts_call_them_too():
     env = environment("CartPole-v1")
     with cuda.offline((9, 0)):
-        kernel = rollout(env, Variant(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", Rows())
+        kernel = rollout(env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", Rows())
         assert kernel.source is not None
         assert kernel.binary((9, 0)).cubin[:4] == b"\x7fELF"
 
@@ -219,7 +219,8 @@ class TestMakeVec:
 
     def test_an_environment_without_a_file(self, tmp_path):
         with pytest.raises(
-            AuthoringError, match=r'has no functions in CUDA C\+\+: name their file, as in Single\(..., cuda_c="name.cu"\)'
+            AuthoringError,
+            match=r'has no functions in CUDA C\+\+: name their file, as in SingleAgentEnv\(..., cuda_c="name.cu"\)',
         ):
             file_of(dataclasses.replace(own(tmp_path / "own.cu"), cuda_c=None))
         with pytest.raises(AuthoringError, match=r"there is no file .*nowhere.cu"):
@@ -231,9 +232,12 @@ class TestMakeVec:
         for case, params in CASES:
             if case == name:
                 env = environment(name, **{k: v for k, v in params.items() if k != "per_env" and not isinstance(v, list)})
-                text, found = file_of(env).read_text(), twin(env, ())
+                text, found = file_of(env).read_text(), cuda_functions(env, ())
                 written = set(re.findall(r"gpuvec_\w{12}_(\w+)\(", found.source.after))
-                declared = [env.reset, *([env.step, env.observe] if isinstance(env, Single) else [env.reward, env.terminated])]
+                declared = [
+                    env.reset,
+                    *([env.step, env.observe] if isinstance(env, SingleAgentEnv) else [env.reward, env.terminated]),
+                ]
                 assert {function.__name__ for function in declared} <= written
                 assert text.startswith("//")
 

@@ -9,8 +9,8 @@ import pytest
 from tests.sources import DRIFT, RING
 from tests.twins import OBSERVE, ON_CPU, STEP, needs_host_compiler, own
 
+from gpuvec.engine.cpp.cuda_functions import cuda_functions
 from gpuvec.engine.cpp.definitions import defined, refuse_shared_variables
-from gpuvec.engine.cpp.twin import twin
 from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.testing import check_env
 from gpuvec.testing.consistency import Job, compare
@@ -116,7 +116,7 @@ def test_an_included_file_may_not_share_variables_either(tmp_path):
     (tmp_path / "own.cu").write_text('#include "calls.cuh"\n' + STEP)
     (tmp_path / "calls.cuh").write_text("\n\n__device__ int calls;\n")
     with pytest.raises(AuthoringError, match=r"calls.cuh, line 3, `__device__ int calls;`"):
-        twin(own(tmp_path / "own.cu"), ())
+        cuda_functions(own(tmp_path / "own.cu"), ())
 
 
 @needs_host_compiler

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Key, Single, register, uniform
+from gpuvec import Key, SingleAgentEnv, register, uniform
 from gpuvec.engine import blocks
 from gpuvec.engine.jit import generated
 
@@ -38,7 +38,7 @@ def step(s: Pair, action: int, key: Key, p: NoParams) -> Any:
 FEATURES = "".join(f"{k}.0 * s.x + s.count, " for k in range(4, WIDTH))
 observe = generated("observe", f"def observe(s, p):\n    return (s.x, s.count, True, 7, {FEATURES})\n", __name__=__name__)
 SPACES = Box(-np.inf, np.inf, (WIDTH,), np.float32), Discrete(2)
-ENV = Single(Pair, NoParams(), reset, step, observe, lambda p: SPACES, max_episode_steps=50)
+ENV = SingleAgentEnv(Pair, NoParams(), reset, step, observe, lambda p: SPACES, max_episode_steps=50)
 register("tests/Wide-v0", ENV)
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from gpuvec import Key, Single, VectorEnv, uniform
+from gpuvec import Key, SingleAgentEnv, VectorEnv, uniform
 from gpuvec.errors import StateError
 from gpuvec.vector.wrappers import (
     ClipAction,
@@ -55,7 +55,7 @@ def _step(s: State, action: tuple[float, float], key: Key, p: Params) -> tuple[S
 
 
 # The first action is the reward, and a positive second one ends the episode.
-TOLD = Single(
+TOLD = SingleAgentEnv(
     state=State,
     params=Params(),
     reset=_reset,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Key, Single, uniform
+from gpuvec import Key, SingleAgentEnv, uniform
 from gpuvec.engine.cpp.host_compiler import COMPILERS
 
 NO_COMPILER = not any(map(shutil.which, COMPILERS))
@@ -57,6 +57,8 @@ STEP = """__device__ Step step(State s, Action action, const Key& key, const Par
 OBSERVE = "__device__ Floats<2> observe(const State& s, const Params& p) { return {s.x, s.odd ? 1.0f : 0.0f}; }\n"
 
 
-def own(file: Path) -> Single:
+def own(file: Path) -> SingleAgentEnv:
     """The environment with that file."""
-    return Single(state=State, params=Params(), reset=reset, step=step, observe=observe, spaces=spaces, cuda_c=str(file))
+    return SingleAgentEnv(
+        state=State, params=Params(), reset=reset, step=step, observe=observe, spaces=spaces, cuda_c=str(file)
+    )

@@ -17,8 +17,8 @@ from repository_pages import ENVIRONMENTS, GENERATED, PAGES, keep
 
 from gpuvec.random import Key
 from gpuvec.registration import load_env
-from gpuvec.spec import Cooperative, Environment
-from gpuvec.testing.plain import World
+from gpuvec.spec import Environment, MultiAgentEnv
+from gpuvec.testing.plain import PythonReference
 
 SECTIONS = ("Observation", "Action", "Reward", "Termination", "Parameters", "Source")
 """What the docstring of an environment's module says, in this order."""
@@ -44,8 +44,8 @@ def picture(env: Environment) -> bytes:
     """A start, as PNG."""
     assert env.draw is not None, "bundled environments draw"
     key, p, file = Key(seed=7, seed_high=0, row=0, episode=0, step=0), env.params, io.BytesIO()
-    if isinstance(env, Cooperative):
-        world = World(env)
+    if isinstance(env, MultiAgentEnv):
+        world = PythonReference(env)
         start, p = world.reset(key, world.state()), world.p
     else:
         start = env.reset(key, p)
@@ -71,9 +71,9 @@ def page(spec: Any, code: str) -> str:
     module = sys.modules[spec.kwargs["env"].partition(":")[0]]
     summary, sections = sections_of(module.__doc__ or "")
     observation, action = env.spaces(env.params)
-    many = isinstance(env, Cooperative)
+    many = isinstance(env, MultiAgentEnv)
     facts = {"make": f'`gymnasium.make_vec("{spec.id}", num_envs=...)`'}
-    if isinstance(env, Cooperative):
+    if isinstance(env, MultiAgentEnv):
         named = ", ".join(f"{count} {role}" for role, count in (env.roles(env.params) if env.roles else {}).items())
         facts["agents"] = f"{env.agents(env.params)}: {named}"
     facts[f"observation{' of an agent' * many}"] = _space(observation)
@@ -85,7 +85,7 @@ def page(spec: Any, code: str) -> str:
         facts["options of `reset`"] = ", ".join(f"`{name}`" for name in env.reset_options)
 
     words = comments_of(type(env.params))
-    fixed = env.structural if isinstance(env, Cooperative) else ()
+    fixed = env.structural if isinstance(env, MultiAgentEnv) else ()
     table = ["| parameter | default | |", "| --- | --- | --- |"]
     for name, value in env.params._asdict().items():
         told = ("; ".join(x for x in (words[name], "fixed when made" * (name in fixed)) if x)).replace("|", "\\|")
@@ -109,7 +109,9 @@ def table() -> str:
     for file, spec in ENVIRONMENTS.items():
         env = load_env(spec.kwargs["env"])
         summary, _ = sections_of(sys.modules[spec.kwargs["env"].partition(":")[0]].__doc__ or "")
-        many = ", ".join(f"{role}s" for role in env.roles(env.params)) if isinstance(env, Cooperative) and env.roles else "one"
+        many = (
+            ", ".join(f"{role}s" for role in env.roles(env.params)) if isinstance(env, MultiAgentEnv) and env.roles else "one"
+        )
         rows.append(f"| [{spec.id}](environments/{PAGES[file].name}) | {summary} | {many} |")
     return "\n".join(rows) + "\n"
 

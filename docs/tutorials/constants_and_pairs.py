@@ -22,7 +22,7 @@ from gymnasium.spaces import Box, Discrete
 from torch import nn
 
 import gpuvec
-from gpuvec import Cooperative, Floats, Ints, Key, Perception, Time
+from gpuvec import Floats, Ints, Key, MultiAgentEnv, Observation, Time
 
 FARMER, FISHER = 0, 1  # roles
 SEASONS = 4
@@ -63,7 +63,7 @@ class State(NamedTuple):
     destination: Ints
     received: Floats  # goods of the other kind
     role: Ints
-    member: Ints
+    agents_by_role: Ints
 
 
 def agents(p: Params) -> int:
@@ -125,7 +125,7 @@ def terminated(i: int, s: State, p: Constants) -> bool:
 
 
 # %%
-def see(i: int, slot: int, s: State, t: Time, p: Constants) -> tuple[float, float]:
+def other_features(i: int, slot: int, s: State, t: Time, p: Constants) -> tuple[float, float]:
     return 1.0 if slot == i else 0.0, 1.0 if s.role[slot] != s.role[i] else 0.0
 
 
@@ -139,8 +139,8 @@ def observe(i: int, s: State, t: Time, p: Constants) -> tuple[float, float, floa
     )
 
 
-def perception(p: Params) -> Perception:
-    return Perception(observe, see, p.num_ports)
+def observation(p: Params) -> Observation:
+    return Observation(observe, other_features, p.num_ports)
 
 
 def spaces(p: Params) -> tuple[Box, Discrete]:
@@ -152,16 +152,16 @@ def check(p: Params) -> None:
         raise ValueError(f"num_farmers is {p.num_farmers}; it must be from 1 to num_ports - 1, {p.num_ports - 1}.")
 
 
-ENV = Cooperative(
+ENV = MultiAgentEnv(
     state=State, params=Params(), spaces=spaces, agents=agents, roles=roles, tables=tables, reset=reset, phases=(ship, unload),
-    reward=reward, terminated=terminated, perception=perception, check=check, max_episode_steps=20,
+    reward=reward, terminated=terminated, observation=observation, check=check, max_episode_steps=20,
     structural=("num_ports", "num_farmers", "freight_rate"),
 )  # fmt: skip
 gpuvec.register("my/Ports-v0", ENV)
 
 # %% [markdown]
 # {func}`~gpuvec.testing.check_env` verifies that no phase reads what it also writes, and plays the agents in several orders. It
-# also exchanges roles: `role` and `member` are data of the engine, `set_state({"role": ...})` changes them at any time, so no
+# also exchanges roles: `role` and `agents_by_role` are the engine's, `set_state({"role": ...})` changes them at any time, so no
 # function may assume that the farmers are the first agents.
 
 # %%

@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import gpuvec
-from gpuvec import Bools, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, uniform
+from gpuvec import Bools, Floats, Ints, Key, MultiAgentEnv, NearestNeighbors, Observation, Time, uniform
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
 
@@ -34,9 +34,9 @@ class State(NamedTuple):
     x: Floats  # [m]
     y: Floats
     alive: Bools  # in the game
-    rival: Annotated[Ints, "rivals", Nearest]  # the nearest of the other role
+    rival: Annotated[Ints, "rivals", NearestNeighbors]  # the nearest of the other role
     role: Ints
-    member: Ints
+    agents_by_role: Ints
 
 
 class Params(NamedTuple):
@@ -72,12 +72,12 @@ def hunt(i: int, s: State, action: int, key: Key, p: Params) -> None:
     """A sheep finds out whether a wolf reaches it."""
     if s.role[i] == SHEEP and s.alive[i]:
         for k in range(p.num_wolves):
-            j = s.member[k]
+            j = s.agents_by_role[k]
             if (s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2 < p.reach * p.reach:
                 s.alive[i] = False
 
 
-def present(i: int, s: State, p: Params) -> bool:
+def active(i: int, s: State, p: Params) -> bool:
     return bool(s.alive[i])
 
 
@@ -94,7 +94,7 @@ def distance(i: int, j: int, s: State, p: Params) -> float:
     return x * x + y * y if s.alive[j] and s.role[i] != s.role[j] else INFINITY
 
 
-def see(i: int, slot: int, s: State, t: Time, p: Params) -> tuple[float, float]:
+def other_features(i: int, slot: int, s: State, t: Time, p: Params) -> tuple[float, float]:
     j = s.rival[i, slot]
     if j < 0:
         return 0.0, 0.0
@@ -105,8 +105,8 @@ def itself(i: int, s: State, t: Time, p: Params) -> tuple[float, float]:
     return s.x[i] / p.side, s.y[i] / p.side
 
 
-def perception(p: Params) -> Perception:
-    return Perception(itself, see, p.rivals, Nearest("rival", distance))
+def observation(p: Params) -> Observation:
+    return Observation(itself, other_features, p.rivals, NearestNeighbors("rival", distance))
 
 
 def spaces(p: Params) -> tuple[Box, Discrete]:
@@ -133,7 +133,7 @@ __device__ void hunt(int i, State& s, Action action, const Key& key, const Param
     if (s.role[i] != SHEEP || !s.alive[i]) return;
     bool caught = false;
     for (int k = 0; k < p.num_wolves; k++) {
-        const int j = s.member[k];
+        const int j = s.agents_by_role[k];
         const float x = s.x[i] - s.x[j], y = s.y[i] - s.y[j];
         caught |= x * x + y * y < p.reach * p.reach;
     }
@@ -145,7 +145,7 @@ __device__ float distance(int i, int j, const State& s, const Params& p) {
     return s.alive[j] && s.role[i] != s.role[j] ? x * x + y * y : INFINITY;
 }
 
-__device__ Floats<2> see(int i, int slot, const State& s, Time t, const Params& p) {
+__device__ Floats<2> other_features(int i, int slot, const State& s, Time t, const Params& p) {
     const int j = s.rival[i][slot];
     if (j < 0) return {};
     return {(s.x[j] - s.x[i]) / p.side, (s.y[j] - s.y[i]) / p.side};
@@ -153,9 +153,9 @@ __device__ Floats<2> see(int i, int slot, const State& s, Time t, const Params& 
 """
 _ = file.write_text(TWIN)
 
-ENV = Cooperative(
+ENV = MultiAgentEnv(
     state=State, params=Params(), spaces=spaces, agents=agents, roles=roles, reset=reset, phases=(move, hunt), reward=reward,
-    terminated=terminated, present=present, perception=perception, structural=("num_wolves", "num_sheep", "rivals"),
+    terminated=terminated, active=active, observation=observation, structural=("num_wolves", "num_sheep", "rivals"),
     max_episode_steps=200, cuda_c=str(file),
 )  # fmt: skip
 gpuvec.register("my/Flock-v0", ENV)

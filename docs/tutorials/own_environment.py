@@ -24,7 +24,7 @@ from gymnasium.spaces import Box, Discrete
 from PIL import Image
 
 import gpuvec
-from gpuvec import Canvas, Key, Single, normal, sincos, uniform, wrap
+from gpuvec import Canvas, Key, SingleAgentEnv, normal, sincos, uniform, wrap
 
 
 class State(NamedTuple):
@@ -86,7 +86,7 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
     return Box(-np.inf, np.inf, (6,), np.float32), Discrete(3)
 
 
-ENV = Single(State, Params(), reset, step, observe, spaces, max_episode_steps=200)
+ENV = SingleAgentEnv(State, Params(), reset, step, observe, spaces, max_episode_steps=200)
 gpuvec.register("my/Sail-v0", ENV)
 
 # %% [markdown]
@@ -139,7 +139,7 @@ def turn(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool
 
 
 try:
-    check_env(Single(State, Params(), reset, turn, observe, spaces))
+    check_env(SingleAgentEnv(State, Params(), reset, turn, observe, spaces))
 except gpuvec.errors.AuthoringError as error:
     print(str(error).partition("line ")[2])
 else:
@@ -184,7 +184,7 @@ device = "cuda:0" if torch.cuda.is_available() else "cpu"
 result = train(
     Args(
         env="my/Sail-v0", num_envs=64, num_steps=64, num_iterations=40, minibatches=8, learning_rate=3e-3, gamma=0.98,
-        gae_lambda=0.9, entropy_weight=0.003, device=device,
+        gae_lambda=0.9, ent_coef=0.003, device=device,
     )
 )  # fmt: skip
 for metrics in result.history[4::5]:

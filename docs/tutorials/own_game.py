@@ -24,7 +24,7 @@ from gymnasium.spaces import Box, Discrete
 from PIL import Image
 
 import gpuvec
-from gpuvec import Bools, Canvas, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, count_of, uniform
+from gpuvec import Bools, Canvas, Floats, Ints, Key, MultiAgentEnv, NearestNeighbors, Observation, Time, count_of, uniform
 
 WOLF, SHEEP = 0, 1  # roles
 INFINITY = math.inf
@@ -40,9 +40,9 @@ class State(NamedTuple):
     bush_y: Floats
     eaten_by: Ints  # a bush's sheep in this step, or -1
     caught: int  # how many sheep were caught in this step
-    rival: Annotated[Ints, "rivals", Nearest]  # the nearest of the other role
+    rival: Annotated[Ints, "rivals", NearestNeighbors]  # the nearest of the other role
     role: Ints
-    member: Ints
+    agents_by_role: Ints
 
 
 class Params(NamedTuple):
@@ -65,8 +65,8 @@ def roles(p: Params) -> dict[str, int]:
 
 
 # %% [markdown]
-# `role` and `member` are the engine's: who is what, and the agents in order of their role, so that a loop over the wolves is
-# one over `member[0]` to `member[num_wolves - 1]`.
+# `role` and `agents_by_role` are the engine's: each agent's role, and the agents by role, so that a loop over the wolves is
+# one over `agents_by_role[0]` to `agents_by_role[num_wolves - 1]`.
 #
 # ## Phases
 #
@@ -100,7 +100,7 @@ def within_reach(x: float, y: float, first: int, last: int, s: State, p: Params)
     """The nearest of members `first` to `last` - 1 that reaches (x, y), or -1."""
     least, found = p.reach * p.reach, -1
     for k in range(first, last):
-        j = s.member[k]
+        j = s.agents_by_role[k]
         square = (s.x[j] - x) ** 2 + (s.y[j] - y) ** 2
         if s.playing[j] and square < least:
             least, found = square, j
@@ -128,14 +128,14 @@ def is_caught(i: int, s: State, p: Params) -> bool:
 
 # %% [markdown]
 # What all agents make up together is a *reduction*: `count_of("caught", is_caught)` is a phase that counts for how many
-# agents the function holds, and writes the game's own field. There are `any_of`, `all_of` and `least_of`, too.
+# agents the function holds, and writes the game's own field. There are `any_of`, `all_of` and `argmin_of`, too.
 #
 # After the phases everybody gets a reward. Each sheep counts the bushes that name it; wolves share what the count says. The
-# vote `terminated` ends the episode when all agree, here when no sheep is left, and `present` says who is in the game.
+# vote `terminated` ends the episode when all agree, here when no sheep is left, and `active` says who is in the game.
 
 
 # %%
-def present(i: int, s: State, p: Params) -> bool:
+def active(i: int, s: State, p: Params) -> bool:
     return bool(s.alive[i])
 
 
@@ -181,8 +181,8 @@ def observe(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, 
     return s.x[i] * scale, s.y[i] * scale, berries[0], berries[1], 1.0, away[0], away[1]
 
 
-def perception(p: Params) -> Perception:
-    return Perception(observe, look=Nearest("rival", distance))
+def observation(p: Params) -> Observation:
+    return Observation(observe, neighbors=NearestNeighbors("rival", distance))
 
 
 def spaces(p: Params) -> tuple[Box, Discrete]:
@@ -202,11 +202,11 @@ def draw(s: State, p: Params) -> np.ndarray:
 
 
 GAME = dict(
-    state=State, params=Params(), spaces=spaces, agents=agents, roles=roles, reset=reset, present=present, reward=reward,
-    terminated=terminated, perception=perception, structural=("num_wolves", "num_sheep", "rivals"), max_episode_steps=100,
+    state=State, params=Params(), spaces=spaces, agents=agents, roles=roles, reset=reset, active=active, reward=reward,
+    terminated=terminated, observation=observation, structural=("num_wolves", "num_sheep", "rivals"), max_episode_steps=100,
     draw=draw,
 )  # fmt: skip
-ENV = Cooperative(phases=(move, graze, hunt, count_of("caught", is_caught)), **GAME)
+ENV = MultiAgentEnv(phases=(move, graze, hunt, count_of("caught", is_caught)), **GAME)
 gpuvec.register("my/Meadow-v0", ENV)
 
 # %% [markdown]
@@ -229,7 +229,7 @@ def kill(i: int, s: State, action: int, key: Key, p: Params) -> None:
 
 
 try:
-    check_env(Cooperative(phases=(move, graze, kill, count_of("caught", is_caught)), **GAME))
+    check_env(MultiAgentEnv(phases=(move, graze, kill, count_of("caught", is_caught)), **GAME))
 except gpuvec.errors.AuthoringError as error:
     print(str(error).partition("line ")[2])
 else:

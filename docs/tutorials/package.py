@@ -49,7 +49,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Key, Single, normal, sincos, uniform
+from gpuvec import Key, SingleAgentEnv, normal, sincos, uniform
 
 DAY = 2.0 * math.pi  # [rad]; names of the module are read as float32
 
@@ -102,7 +102,7 @@ def check(p: Params) -> None:
         raise ValueError(f"leak is {p.leak}; it must be between 0 and 1.")
 
 
-ENV = Single(State, Params(), reset, step, observe, spaces, max_episode_steps=192, check=check)
+ENV = SingleAgentEnv(State, Params(), reset, step, observe, spaces, max_episode_steps=192, check=check)
 ''',
 )
 

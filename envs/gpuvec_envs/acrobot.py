@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Key, Single, sincos, uniform, wrap
+from gpuvec import Key, SingleAgentEnv, sincos, uniform, wrap
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import ordered, positive
 
@@ -122,7 +122,7 @@ def check(p: Params) -> None:
     ordered(p, "low", "high")
 
 
-ENV = Single(
+ENV = SingleAgentEnv(
     state=State,
     params=Params(),
     reset=reset,

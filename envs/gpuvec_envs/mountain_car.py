@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Key, Single, sincos, uniform
+from gpuvec import Key, SingleAgentEnv, sincos, uniform
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import ordered, positive
 
@@ -65,7 +65,7 @@ def check(p: Params) -> None:
     ordered(p, "low", "high")
 
 
-ENV = Single(
+ENV = SingleAgentEnv(
     state=State,
     params=Params(),
     reset=reset,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box
 
-from gpuvec import Key, Single, sincos, uniform, wrap
+from gpuvec import Key, SingleAgentEnv, sincos, uniform, wrap
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import not_negative, positive
 
@@ -65,7 +65,7 @@ def check(p: Params) -> None:
     not_negative(p, "x_init", "y_init")
 
 
-ENV = Single(
+ENV = SingleAgentEnv(
     state=State,
     params=Params(),
     reset=reset,

@@ -65,7 +65,7 @@ __device__ void tag(int i, State& s, Action action, const Key& key, const Params
     float least = INFINITY;
     int tagger = -1;
     for (int k = 0; k < p.num_taggers; k++) {
-        const int j = s.member[k];
+        const int j = s.agents_by_role[k];
         const float distance2 = square(i, j, s);
         if (distance2 < least) least = distance2, tagger = j;
     }
@@ -75,7 +75,7 @@ __device__ void tag(int i, State& s, Action action, const Key& key, const Params
     }
 }
 
-__device__ bool present(int i, const State& s, const Params& p) { return s.alive[i]; }
+__device__ bool active(int i, const State& s, const Params& p) { return s.alive[i]; }
 
 __device__ float reward(int i, const State& s, Time t, const Params& p) {
     if (!s.playing[i]) return 0.0f;
@@ -83,7 +83,7 @@ __device__ float reward(int i, const State& s, Time t, const Params& p) {
     if (s.role[i] == TAGGER) {
         total += p.step_penalty_for_tagger;
         for (int k = p.num_taggers; k < AGENTS; k++)
-            if (s.tagged_by[s.member[k]] == i) total += p.tag_reward_for_tagger;
+            if (s.tagged_by[s.agents_by_role[k]] == i) total += p.tag_reward_for_tagger;
         return total;
     }
     total += p.step_reward_for_runner;
@@ -95,7 +95,7 @@ __device__ float reward(int i, const State& s, Time t, const Params& p) {
 // No runner objects that is in the game.
 __device__ bool terminated(int i, const State& s, const Params& p) { return s.role[i] == TAGGER || !s.alive[i]; }
 
-__device__ Floats<7> see(int i, int slot, const State& s, Time t, const Params& p) {
+__device__ Floats<7> other_features(int i, int slot, const State& s, Time t, const Params& p) {
     const int j = !p.use_full_observation ? s.nearest[i][slot] : slot >= i ? slot + 1 : slot;
     if (j < 0) return {};
     const float sight = s.playing[i] ? 1.0f : 0.0f;

@@ -26,7 +26,20 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
-from gpuvec import Bools, Cooperative, Floats, Ints, Key, Nearest, Perception, Time, fraction, randint, sincos, uniform
+from gpuvec import (
+    Bools,
+    Floats,
+    Ints,
+    Key,
+    MultiAgentEnv,
+    NearestNeighbors,
+    Observation,
+    Time,
+    fraction,
+    randint,
+    sincos,
+    uniform,
+)
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import at_least_one, finite, less_than_a_turn, not_negative, ordered, positive
 
@@ -47,8 +60,8 @@ class State(NamedTuple):
     hit_edge: Bools
     tagged_by: Ints  # a runner's tagger in this step, or -1
     role: Ints
-    member: Ints
-    nearest: Annotated[Ints, "num_other_agents_observed", Nearest]
+    agents_by_role: Ints
+    nearest: Annotated[Ints, "num_other_agents_observed", NearestNeighbors]
 
 
 class Params(NamedTuple):
@@ -156,15 +169,15 @@ def tag(i: int, s: State, action: tuple[float, float], key: Key, p: Known) -> No
     if s.role[i] == RUNNER and s.playing[i]:
         least, tagger = INFINITY, -1
         for k in range(p.num_taggers):
-            distance2 = square(i, s.member[k], s)
+            distance2 = square(i, s.agents_by_role[k], s)
             if distance2 < least:
-                least, tagger = distance2, s.member[k]
+                least, tagger = distance2, s.agents_by_role[k]
         if math.sqrt(least) < p.tagging_distance * p.grid_length:
             s.tagged_by[i] = tagger
             s.alive[i] = not p.runner_exits_game_after_tagged
 
 
-def present(i: int, s: State, p: Known) -> bool:
+def active(i: int, s: State, p: Known) -> bool:
     return bool(s.alive[i])
 
 
@@ -175,7 +188,7 @@ def reward(i: int, s: State, t: Time, p: Known) -> float:
     if s.role[i] == TAGGER:
         total += p.step_penalty_for_tagger
         for k in range(p.num_taggers, p.num_taggers + p.num_runners):
-            if s.tagged_by[s.member[k]] == i:
+            if s.tagged_by[s.agents_by_role[k]] == i:
                 total += p.tag_reward_for_tagger
         return total
     total += p.step_reward_for_runner
@@ -191,7 +204,7 @@ def terminated(i: int, s: State, p: Known) -> bool:
     return bool(s.role[i] == TAGGER or not s.alive[i])
 
 
-def see(i: int, slot: int, s: State, t: Time, p: Known) -> tuple[float, float, float, float, float, float, float]:
+def other_features(i: int, slot: int, s: State, t: Time, p: Known) -> tuple[float, float, float, float, float, float, float]:
     j = s.nearest[i, slot] if not p.use_full_observation else slot + 1 if slot >= i else slot
     if j < 0:
         return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -228,20 +241,20 @@ def played(i: int, s: State, p: Known) -> bool:
     return bool(s.playing[i])
 
 
-def perception(p: Params) -> Perception:
+def observation(p: Params) -> Observation:
     own = itself_and_time if p.observe_self else time
     if p.use_full_observation:
-        return Perception(own, see, agents(p) - 1)
-    return Perception(own, see, p.num_other_agents_observed, Nearest("nearest", distance, seekers=played))
+        return Observation(own, other_features, agents(p) - 1)
+    return Observation(own, other_features, p.num_other_agents_observed, NearestNeighbors("nearest", distance, mask=played))
 
 
 def spaces(p: Params) -> tuple[Box, Box | MultiDiscrete]:
     most = max(1.0, 2.0 * p.skill_level_tagger, 2.0 * p.skill_level_runner)  # differences of speeds and of accelerations
-    observation = Box(-most, most, (7 * perception(p).slots + (6 if p.observe_self else 1),))
+    observation_space = Box(-most, most, (7 * observation(p).max_neighbors + (6 if p.observe_self else 1),))
     choices = tables(p).values()
     if p.continuous_actions:
-        return observation, Box(np.array([x.min() for x in choices]), np.array([x.max() for x in choices]))
-    return observation, MultiDiscrete([len(x) for x in choices])
+        return observation_space, Box(np.array([x.min() for x in choices]), np.array([x.max() for x in choices]))
+    return observation_space, MultiDiscrete([len(x) for x in choices])
 
 
 def check(p: Params) -> None:
@@ -259,7 +272,7 @@ def check(p: Params) -> None:
         )
 
 
-ENV = Cooperative(
+ENV = MultiAgentEnv(
     state=State,
     params=Params(),
     spaces=spaces,
@@ -268,10 +281,10 @@ ENV = Cooperative(
     tables=tables,
     reset=reset,
     phases=(move, tag),
-    present=present,
+    active=active,
     reward=reward,
     terminated=terminated,
-    perception=perception,
+    observation=observation,
     structural=(
         "num_taggers",
         "num_runners",

@@ -3,7 +3,7 @@
 constexpr int TAGGER = 0, RUNNER = 1;  // roles
 
 __device__ void reset(int i, State& s, const Key& key, const Params& p) {
-    const int side = p.grid_length + 1, runner = s.member[p.num_taggers];
+    const int side = p.grid_length + 1, runner = s.agents_by_role[p.num_taggers];
     int cell = randint(key, runner, 0, side * side);
     const int mine = i != runner ? i : AGENTS;  // the runner's is not used, and nobody draws a number twice
     const int other = randint(key, mine, 0, side * side - 1);
@@ -24,7 +24,7 @@ __device__ void move(int i, State& s, Action action, const Key& key, const Param
 
 // Whether agent i is a tagger in the runner's cell.
 __device__ bool tags(int i, const State& s, const Params& p) {
-    const int runner = s.member[p.num_taggers];
+    const int runner = s.agents_by_role[p.num_taggers];
     return i != runner && s.x[i] == s.x[runner] && s.y[i] == s.y[runner];
 }
 
@@ -40,13 +40,13 @@ __device__ __forceinline__ float kind(int i, const State& s) { return s.role[i] 
 
 __device__ Floats<1> time(int i, const State& s, Time t, const Params& p) { return {fraction(t.step, t.limit)}; }
 
-__device__ Floats<4> see(int i, int j, const State& s, Time t, const Params& p) {
+__device__ Floats<4> other_features(int i, int j, const State& s, Time t, const Params& p) {
     return {fraction(s.x[j], p.grid_length), fraction(s.y[j], p.grid_length), kind(j, s), i == j ? 1.0f : 0.0f};
 }
 
 // How far tagger i is from the runner, squared.
 __device__ float from_runner(int i, const State& s, const Params& p) {
-    const int j = s.member[p.num_taggers];
+    const int j = s.agents_by_role[p.num_taggers];
     if (i == j) return INFINITY;
     const float x = (float)s.x[i] - (float)s.x[j], y = (float)s.y[i] - (float)s.y[j];
     return x * x + y * y;
@@ -55,7 +55,7 @@ __device__ float from_runner(int i, const State& s, const Params& p) {
 // A partial observation.
 __device__ Floats<6> observe_one(int i, const State& s, Time t, const Params& p) {
     const int length = p.grid_length;
-    const int j = s.role[i] == RUNNER ? s.nearest_tagger : s.member[p.num_taggers];
+    const int j = s.role[i] == RUNNER ? s.nearest_tagger : s.agents_by_role[p.num_taggers];
     return {
         fraction(s.x[i], length),
         fraction(s.y[i], length),

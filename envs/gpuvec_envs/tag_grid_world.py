@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Bools, Cooperative, Ints, Key, Perception, Time, any_of, fraction, least_of, randint
+from gpuvec import Bools, Ints, Key, MultiAgentEnv, Observation, Time, any_of, argmin_of, fraction, randint
 from gpuvec_envs import pictures
 from gpuvec_envs.checks import at_least_one
 
@@ -34,7 +34,7 @@ class State(NamedTuple):
     tagged: bool  # whether a tagger stands in the runner's cell
     nearest_tagger: int  # to the runner, the lower id of equally near ones; with a partial observation
     role: Ints
-    member: Ints
+    agents_by_role: Ints
 
 
 class Params(NamedTuple):
@@ -57,7 +57,7 @@ def roles(p: Params) -> dict[str, int]:
 
 def reset(i: int, s: State, key: Key, p: Params) -> None:
     side = p.grid_length + 1
-    runner = s.member[p.num_taggers]
+    runner = s.agents_by_role[p.num_taggers]
     cell = randint(key, runner, 0, side * side)
     mine = i if i != runner else agents(p)  # the runner's is not used, and nobody draws a number twice
     other = randint(key, mine, 0, side * side - 1)  # by all, so that a GPU reckons both draws at a time
@@ -77,7 +77,7 @@ def move(i: int, s: State, action: int, key: Key, p: Params) -> None:
 
 def tags(i: int, s: State, p: Params) -> bool:
     """Whether agent i is a tagger in the runner's cell."""
-    runner = s.member[p.num_taggers]
+    runner = s.agents_by_role[p.num_taggers]
     return bool(i != runner and s.x[i] == s.x[runner] and s.y[i] == s.y[runner])
 
 
@@ -100,13 +100,13 @@ def time(i: int, s: State, t: Time, p: Params) -> tuple[float]:
     return (fraction(t.step, t.limit),)
 
 
-def see(i: int, j: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float]:
+def other_features(i: int, j: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float]:
     return fraction(s.x[j], p.grid_length), fraction(s.y[j], p.grid_length), kind(j, s), 1.0 if i == j else 0.0
 
 
 def from_runner(i: int, s: State, p: Params) -> float:
     """How far tagger i is from the runner, squared."""
-    j = s.member[p.num_taggers]
+    j = s.agents_by_role[p.num_taggers]
     if i == j:
         return INFINITY
     x, y = np.float32(s.x[i]) - np.float32(s.x[j]), np.float32(s.y[i]) - np.float32(s.y[j])
@@ -116,15 +116,15 @@ def from_runner(i: int, s: State, p: Params) -> float:
 def observe_one(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float, float, float]:
     """A partial observation."""
     length = p.grid_length
-    j = s.nearest_tagger if s.role[i] == RUNNER else s.member[p.num_taggers]
+    j = s.nearest_tagger if s.role[i] == RUNNER else s.agents_by_role[p.num_taggers]
     x, y = fraction(s.x[i], length), fraction(s.y[i], length)
     return x, y, fraction(s.x[j], length), fraction(s.y[j], length), kind(i, s), fraction(t.step, t.limit)
 
 
-def perception(p: Params) -> Perception:
+def observation(p: Params) -> Observation:
     if p.use_full_observation:
-        return Perception(time, see, slots=agents(p))
-    return Perception(observe_one, look=least_of("nearest_tagger", from_runner))
+        return Observation(time, other_features, max_neighbors=agents(p))
+    return Observation(observe_one, neighbors=argmin_of("nearest_tagger", from_runner))
 
 
 def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
@@ -143,7 +143,7 @@ def check(p: Params) -> None:
         )
 
 
-ENV = Cooperative(
+ENV = MultiAgentEnv(
     state=State,
     params=Params(),
     spaces=spaces,
@@ -153,7 +153,7 @@ ENV = Cooperative(
     phases=(move, any_of("tagged", tags)),
     reward=reward,
     terminated=terminated,
-    perception=perception,
+    observation=observation,
     structural=("num_taggers", "use_full_observation"),
     max_episode_steps=100,
     field_ranges=field_ranges,

@@ -19,17 +19,17 @@ from gpuvec.random import Key, normal, randint, uniform
 from gpuvec.registration import register
 from gpuvec.spec import (
     Bools,
-    Cooperative,
     Floats,
     Ints,
-    Nearest,
-    Perception,
-    Single,
+    MultiAgentEnv,
+    NearestNeighbors,
+    Observation,
+    SingleAgentEnv,
     Time,
     all_of,
     any_of,
+    argmin_of,
     count_of,
-    least_of,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -38,9 +38,30 @@ if TYPE_CHECKING:
     from gpuvec.vector.parallel import ParallelEnv
 
 __all__ = [
-    "Bools", "Canvas", "Cooperative", "Floats", "Ints", "Key", "Nearest", "Perception", "Single", "Time", "VectorEnv",
-    "all_of", "any_of", "count_of", "fetch_episode", "fraction", "least_of", "normal", "parallel_env", "randint", "register",
-    "sincos", "uniform", "wrap",
+    "Bools",
+    "Canvas",
+    "Floats",
+    "Ints",
+    "Key",
+    "MultiAgentEnv",
+    "NearestNeighbors",
+    "Observation",
+    "SingleAgentEnv",
+    "Time",
+    "VectorEnv",
+    "all_of",
+    "any_of",
+    "argmin_of",
+    "count_of",
+    "fetch_episode",
+    "fraction",
+    "normal",
+    "parallel_env",
+    "randint",
+    "register",
+    "sincos",
+    "uniform",
+    "wrap",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -65,5 +65,5 @@ def require_phases(env: Any, reduction: type) -> None:
     for number, phase in enumerate(env.phases):
         if not callable(phase) and not isinstance(phase, reduction):
             raise _fault(
-                env, f"phase {number} is {_shown(phase)}; it must be a function, or count_of, any_of, all_of or least_of."
+                env, f"phase {number} is {_shown(phase)}; it must be a function, or count_of, any_of, all_of or argmin_of."
             )

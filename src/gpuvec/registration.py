@@ -9,9 +9,10 @@ from typing import Any
 import gymnasium as gym
 
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Environment, Single
+from gpuvec.spec import Environment, SingleAgentEnv
 
 VECTOR_ENTRY_POINT = "gpuvec.vector.env:VectorEnv"  # which tells environments of gpuvec in Gymnasium's list
+SCALAR_ENTRY_POINT = "gpuvec.vector.scalar:ScalarEnv"  # one env of many agents is no gymnasium.Env, whose reward is a number
 
 
 def register(id: str, env: Environment | str, **kwargs: Any) -> None:
@@ -32,8 +33,7 @@ def register(id: str, env: Environment | str, **kwargs: Any) -> None:
         return
     gym.register(
         id,
-        # One env of many agents is no gymnasium.Env, whose reward is a number.
-        entry_point=f"gpuvec.{'vector.scalar:ScalarEnv' if isinstance(declared, Single) else 'registration:refuse_make'}",
+        entry_point=SCALAR_ENTRY_POINT if isinstance(declared, SingleAgentEnv) else "gpuvec.registration:refuse_make",
         vector_entry_point=VECTOR_ENTRY_POINT,
         max_episode_steps=declared.max_episode_steps,
         reward_threshold=declared.reward_threshold,
@@ -62,7 +62,7 @@ def place_of(env: Environment) -> str:
             return f"{name}:{attribute}"
     raise AuthoringError(
         f"this environment is bound to no name in {name!r}, the module of its functions, so its spec could not be copied or "
-        "serialised: bind it there (ENV = Single(...)) and register that, or give its place as 'module:NAME'."
+        "serialised: bind it there (ENV = SingleAgentEnv(...)) and register that, or give its place as 'module:NAME'."
     )
 
 
@@ -75,11 +75,13 @@ def load_env(place: str | Environment) -> Environment:
     if isinstance(place, Environment):
         return place
     if not isinstance(place, str):
-        raise AuthoringError(f"env is {place!r}; it must be a Single or a Cooperative, or the place of one, as 'module:NAME'.")
+        raise AuthoringError(
+            f"env is {place!r}; it must be a SingleAgentEnv or a MultiAgentEnv, or the place of one, as 'module:NAME'."
+        )
     module, _, name = place.partition(":")
     env = getattr(importlib.import_module(module), name or "ENV", None)
     if not isinstance(env, Environment):
         raise AuthoringError(
-            f"{place!r} holds {type(env).__name__}, not an environment; expected 'module:NAME' of a Single or Cooperative."
+            f"{place!r} holds {type(env).__name__}; expected 'module:NAME' of a SingleAgentEnv or a MultiAgentEnv."
         )
     return env

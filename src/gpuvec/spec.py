@@ -1,4 +1,4 @@
-"""What an environment file declares: `Single` for one agent, `Cooperative` for many that share a world.
+"""What an environment file declares: `SingleAgentEnv` for one agent, `MultiAgentEnv` for many that share a world.
 
 Letters used for shapes everywhere: E envs, A agents, T steps, D observation features, K action components.
 
@@ -51,7 +51,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Single(Options):
+class SingleAgentEnv(Options):
     """An environment with one agent, as pure functions of scalars; nothing in it names a device."""
 
     state: type[Any]
@@ -84,41 +84,44 @@ class Time(NamedTuple):
     limit: int  # at which it is truncated; the largest int32 if it has no limit
 
 
-class Nearest(NamedTuple):
+class NearestNeighbors(NamedTuple):
     """A search that runs before every observation: row i of `field` becomes the agents nearest to i, nearest first.
 
     Of equally near ones the lower index comes first, and places for which there is nobody hold -1.
     """
 
     field: str
-    """An `Annotated[Ints, "parameter", Nearest]` field, the parameter being the number of places; no part of `get_state`."""
+    """The name of an `Annotated[Ints, "parameter", NearestNeighbors]` field: as many places as the parameter says.
+
+    `get_state` leaves it out.
+    """
     distance: Callable[..., Any]
     """`distance(i, j, s, p) -> float`; infinite for a `j` that `i` does not see, itself for example."""
-    seekers: Callable[..., Any] | None = None
-    """`seekers(i, s, p) -> bool`: who searches; the others find nobody. None for all."""
+    mask: Callable[..., Any] | None = None
+    """`mask(i, s, p) -> bool`: who searches; the others find nobody. None for all."""
 
 
-class Perception(NamedTuple):
+class Observation(NamedTuple):
     """What each agent observes: M slots with F features each, then its own features.
 
-    A row is laid out feature by feature, the M values of the first, the M of the second, ..., and then what `observe` gives.
+    A row is laid out feature by feature: the M values of the first, the M of the second, ..., then what `self_features` gives.
     """
 
-    observe: Callable[..., tuple[Any, ...]]
-    """`observe(i, s, t, p) -> tuple`: what agent i knows by itself, at `t`, a `Time`."""
-    see: Callable[..., tuple[Any, ...]] | None = None
-    """`see(i, slot, s, t, p) -> tuple` of F floats: what agent i sees in that slot."""
-    slots: int = 0
+    self_features: Callable[..., tuple[Any, ...]]
+    """`self_features(i, s, t, p) -> tuple`: what agent i knows by itself, at `t`, a `Time`."""
+    other_features: Callable[..., tuple[Any, ...]] | None = None
+    """`other_features(i, slot, s, t, p) -> tuple` of F floats: what agent i sees in that slot."""
+    max_neighbors: int = 0
     """M, how many there are."""
-    look: Any = None
-    """What runs before every observation, for `see` and `observe` to use: a `Nearest` search, or a reduction."""
+    neighbors: Any = None
+    """A `NearestNeighbors` search or a reduction that runs before every observation, for both functions to use."""
 
 
 class Reduction(NamedTuple):
     """A phase that sums up the agents of an env in one of its scalar fields, the same whatever the launch."""
 
     field: str
-    """A field of the state that is an int (`count_of`, `least_of`) or a bool (`any_of`, `all_of`), one for the env."""
+    """A field of the state that is an int (`count_of`, `argmin_of`) or a bool (`any_of`, `all_of`), one for the env."""
     of: Callable[..., Any]
     kind: str
 
@@ -138,13 +141,13 @@ def all_of(field: str, of: Callable[..., Any]) -> Reduction:
     return Reduction(field, of, "all")
 
 
-def least_of(field: str, of: Callable[..., Any]) -> Reduction:
+def argmin_of(field: str, of: Callable[..., Any]) -> Reduction:
     """A phase that sets int `field` to the agent of least `of(i, s, p)`, the lowest of equal ones; -1 if all are infinite."""
     return Reduction(field, of, "least")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cooperative(Options):
+class MultiAgentEnv(Options):
     """An environment with many agents, which act at the same time and share a world.
 
     A field of the state is `Floats`, `Ints` or `Bools` with an element for each agent (more, with `Annotated`), or an int or a
@@ -153,7 +156,7 @@ class Cooperative(Options):
     records by whom, and the catcher counts. So results never depend on who comes first, and nobody writes a barrier.
 
     Two names belong to the engine: in an environment with `roles`, Ints `role` is each agent's role, by number, and Ints
-    `member` holds the agents in order of their role. They are set when the environment is made, or by
+    `agents_by_role` holds the agents in order of their role. They are set when the environment is made, or by
     `set_state({"role": ...})`; no function writes them.
     """
 
@@ -171,15 +174,15 @@ class Cooperative(Options):
     The key is the same for all agents of an env: agent i draws with numbers of its own, k * i, ..., k * i + k - 1.
     """
     phases: tuple[Any, ...]
-    """Functions `phase(i, s, action, key, p)`, `action` being that of agent i as in `Single.step`, and reductions."""
+    """Functions `phase(i, s, action, key, p)`, `action` being that of agent i as in `SingleAgentEnv.step`, and reductions."""
     reward: Callable[..., Any]
     """`reward(i, s, t, p) -> float`, after the phases."""
     terminated: Callable[..., Any]
     """`terminated(i, s, p) -> bool`: a vote, after the phases; the episode ends when all agents agree."""
-    perception: Callable[[Any], Perception]
-    """`perception(p)`: what agents observe, under those parameters."""
-    present: Callable[..., Any] | None = None
-    """`present(i, s, p) -> bool`: whether agent i is in the game, from its own elements; None if all always are."""
+    observation: Callable[[Any], Observation]
+    """`observation(p)`: what agents observe, under those parameters."""
+    active: Callable[..., Any] | None = None
+    """`active(i, s, p) -> bool`: whether agent i is in the game, from its own elements; None if all always are."""
     roles: Callable[[Any], Mapping[str, int]] | None = None
     """`roles(p) -> {name: number of agents}`; they sum up to A, and are numbered in this order."""
     tables: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
@@ -189,11 +192,11 @@ class Cooperative(Options):
 
     def __post_init__(self) -> None:
         """Raises AuthoringError for a state, parameters, phases or functions of another kind."""
-        require_functions(self, "reset", "spaces", "agents", "reward", "terminated", "perception")
-        require_functions(self, "present", "roles", "tables", optional=True)
+        require_functions(self, "reset", "spaces", "agents", "reward", "terminated", "observation")
+        require_functions(self, "active", "roles", "tables", optional=True)
         require_state(self)
         require_params(self)
         require_phases(self, Reduction)
 
 
-Environment = Single | Cooperative
+Environment = SingleAgentEnv | MultiAgentEnv

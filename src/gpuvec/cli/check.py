@@ -13,7 +13,7 @@ import gymnasium as gym
 import tyro
 
 from gpuvec.errors import AuthoringError, GpuvecError
-from gpuvec.spec import Single
+from gpuvec.spec import SingleAgentEnv
 
 if TYPE_CHECKING:
     from gpuvec.testing.backends import Backend
@@ -75,8 +75,8 @@ def check(
         return 1
     for name, why in left_out.items():
         print(f"{name:<12} left out: {why}", flush=True)
-    single = isinstance(declared, Single)
-    agents = 1 if isinstance(declared, Single) else declared.agents(declared.params)
+    single = isinstance(declared, SingleAgentEnv)
+    agents = 1 if isinstance(declared, SingleAgentEnv) else declared.agents(declared.params)
     module, colon, _ = env.rpartition(":")
     jobs = [
         (backend, Job(

@@ -11,31 +11,31 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.batch import Actions, Variant
+from gpuvec.engine.batch import Actions, KernelOptions
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
 
 
-def early(space: gym.Space[Any], a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
-    """`fetch(b, w, v, u)`: action v of all into place u of `w.actions`, before it is needed; `fetched(w, u)` as `action`."""
+def early(space: gym.Space[Any], a: Actions, variant: KernelOptions, access: Access) -> tuple[Any, Any]:
+    """`load_action(b, w, v, u)` copies action v of all to place u of `w.actions`; `loaded_action(w, u)` reads it there."""
     count = max(1, a.components)
     scope = _reading(space, variant, access) | {"dtype": a.dtype}
-    fetch = "def fetch(b, w, v, u):\n"
-    fetch += "".join(
+    load_action = "def load_action(b, w, v, u):\n"
+    load_action += "".join(
         f"    w.actions[{count} * u + {k}] = dtype(allowed_{k}(load(b.action, {count} * v + {k}, raw)))\n" for k in range(count)
     )
     values = [f"w.actions[{count} * u + {k}]" for k in range(count)]
-    fetched = f"def fetched(w, u):\n    return {f'({chr(44).join(values)},)' if a.components else values[0]}\n"
-    return inline(generated("fetch", fetch, **scope)), inline(generated("fetched", fetched))
+    loaded_action = f"def loaded_action(w, u):\n    return {f'({chr(44).join(values)},)' if a.components else values[0]}\n"
+    return inline(generated("load_action", load_action, **scope)), inline(generated("loaded_action", loaded_action))
 
 
-def _reading(space: gym.Space[Any], variant: Variant, access: Access) -> dict[str, Any]:
+def _reading(space: gym.Space[Any], variant: KernelOptions, access: Access) -> dict[str, Any]:
     """The names with which generated code reads actions.
 
     Where `fault` reads them as well, an ordinary load is the same one for both.
     """
     scope = {f"allowed_{k}": function for k, function in enumerate(allowed_actions(space, variant.action_dtype))}
-    return scope | {"load": access.load if variant.validate else access.fetch, "raw": variant.action_dtype}
+    return scope | {"load": access.load if variant.validate else access.load_streaming, "raw": variant.action_dtype}
 
 
 def allowed_actions(space: gym.Space[Any], dtype: Any) -> list[Any]:
@@ -69,14 +69,14 @@ def bounds(space: gym.Space[Any]) -> tuple[list[Any], list[Any]]:
     return list(map(float, space.low)), list(map(float, space.high))
 
 
-def actions(space: gym.Space[Any], a: Actions, variant: Variant, access: Access) -> tuple[Any, Any]:
+def actions(space: gym.Space[Any], a: Actions, variant: KernelOptions, access: Access) -> tuple[Any, Any]:
     """`action(b, u)`: a scalar or a tuple, and `fault(b, u)`, which reports one that the space does not allow.
 
     `u` counts the rows of actions: envs, or agents of all envs. A report is u << 32 | what was given.
     """
     reading = _reading(space, variant, access) | {"dtype": a.dtype}
     scope = {
-        "load": access.load, "lowest": access.lowest, "raw": variant.action_dtype, "dtype": a.dtype,
+        "load": access.load, "atomic_min": access.atomic_min, "raw": variant.action_dtype, "dtype": a.dtype,
         "i64": np.int64, "u32": np.uint32, "u64": np.uint64, "inf": np.float32(np.inf),
     }  # fmt: skip
     at = [f"{a.components} * u + {k}" for k in range(a.components)] or ["u"]
@@ -91,5 +91,5 @@ def actions(space: gym.Space[Any], a: Actions, variant: Variant, access: Access)
             check += f"        given = u64(u32(min(max(i64(a), i64({-(2**31)})), i64({2**31 - 1}))))\n"
         else:  # outside the bounds is clipped by the rules, but what is no number spoils the state for good
             check += f"    if not abs(dtype(a)) < inf:\n        given = u64({k})\n"
-        check += "        lowest(b.faults, 0, u64(u) << u64(32) | given)\n"
+        check += "        atomic_min(b.faults, 0, u64(u) << u64(32) | given)\n"
     return inline(generated("action", source, **reading)), inline(generated("fault", check, **scope))

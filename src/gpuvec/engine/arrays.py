@@ -17,20 +17,34 @@ from gpuvec.engine.memory import evicted_first
 class Arrays(NamedTuple):
     """The operations beside those of `memory.Access`."""
 
-    view: Any  # view(buffer, index, shape, dtype) -> the index-th C-contiguous array of that shape
-    part: Any  # part(array, start, shape) -> the C-contiguous array of that shape which begins there in a one-dimensional one
-    below: Any  # below(n)(view or part) -> that array of integers, known to be natural and below n, as indices shall be
-    natural: Any  # natural(x) -> x as int64, known not to be negative, so that an index needs no look at its sign
-    after: Any  # after(x, n) -> likewise x + n, for a literal n
-    divide: Any  # divide(u, n) -> (u // n, u % n) as int64, of numbers below 2**32; by a constant it takes no division
-    spread: Any  # spread(buffer, start, stride, values): element start + f * stride becomes float32(values[f]), as by `emit`
-    put: Any  # put(array, start, stride, values): likewise in a one-dimensional array
-    move: Any  # move(buffer, index, array, start): emits four float32 of a 16-byte aligned array, both places aligned so too
-    bits: Any  # bits(float32) -> uint32 of the same order: a < b, or equal, as floats or as bits
-    label: Any  # label(float32, low, n) -> int32 of the same order if not negative, but for bits `low`, which become those of n
-    swap: Any  # swap(array, index, value) -> what was there, of a one-dimensional array of int32, atomically
-    take: Any  # take(array, index) -> likewise, and it becomes one more
-    sift: Any  # sift(kept, new) -> as many of the int32 of both tuples as `kept` has, the smallest in order, as `kept` is
+    # view(buffer, index, shape, dtype) -> the index-th C-contiguous array of that shape
+    view: Any
+    # part(array, start, shape) -> the C-contiguous array of that shape which begins there in a one-dimensional one
+    part: Any
+    # assume_below(n)(view or part) -> that array of integers, known to be indices: not negative, and below n
+    assume_below: Any
+    # assume_nonnegative(x) -> x as int64, known not to be negative, so that an index needs no look at its sign
+    assume_nonnegative: Any
+    # after(x, n) -> x + n, known not to be negative, for a literal n
+    after: Any
+    # divide(u, n) -> (u // n, u % n) as int64, of numbers below 2**32; by a constant it takes no division
+    divide: Any
+    # scatter_strided(buffer, start, stride, values): element start + f * stride becomes float32(values[f]), by streaming stores
+    scatter_strided: Any
+    # put(array, start, stride, values): the same in a one-dimensional array
+    put: Any
+    # move(buffer, index, array, start): streams four float32 of an array to a buffer, both places aligned to 16 bytes
+    move: Any
+    # ordered_bits(float32) -> uint32 of the same order: a < b, or equal, as floats or as bits
+    ordered_bits: Any
+    # pack_key(float32, low, n) -> int32 of the same order if not negative, but for bits `low`, which become those of n
+    pack_key: Any
+    # atomic_exchange(array, index, value) -> the old value, of a one-dimensional array of int32
+    atomic_exchange: Any
+    # fetch_add(array, index) -> the old value, which becomes one more, atomically
+    fetch_add: Any
+    # merge_k_smallest(kept, new) -> the smallest int32 of both tuples, in order like `kept`, and as many
+    merge_k_smallest: Any
 
 
 def exchanges(count: int) -> list[tuple[int, int]]:
@@ -123,7 +137,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
     class Below(types.Array):  # type: ignore[misc]  # a module given as Any
         def __init__(self, dtype: Any, bound: int) -> None:
             self.bound = bound
-            super().__init__(dtype, 1, "C", name=f"below({bound}, {dtype})")
+            super().__init__(dtype, 1, "C", name=f"assume_below({bound}, {dtype})")
 
         @property
         def key(self) -> Any:  # by which types are told apart; that of arrays knows no bound
@@ -140,7 +154,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
         value.set_metadata("range", builder.module.add_metadata([value.type(0), value.type(kind.bound)]))
         return value
 
-    def below(bound: int) -> Any:
+    def assume_below(bound: int) -> Any:
         @extending.intrinsic
         def known(typingctx: Any, array: Any) -> Any:
             return Below(array.dtype, bound)(array), lambda context, builder, sig, args: args[0]
@@ -148,7 +162,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
         return known
 
     @extending.intrinsic
-    def natural(typingctx: Any, number: Any) -> Any:
+    def assume_nonnegative(typingctx: Any, number: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             (x,) = args
             return builder.zext(builder.trunc(x, half) if x.type.width > 32 else x, word)
@@ -174,7 +188,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
         return types.UniTuple(types.int64, 2)(number, by), codegen
 
     @extending.intrinsic
-    def spread(typingctx: Any, address: Any, start: Any, stride: Any, values: Any) -> Any:
+    def scatter_strided(typingctx: Any, address: Any, start: Any, stride: Any, values: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
             strided(context, builder, pointer(builder, args[0], args[1], real), args[2], values, args[3], emitted)
 
@@ -203,7 +217,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
         return types.void(address, index, array, start), codegen
 
     @extending.intrinsic
-    def bits(typingctx: Any, value: Any) -> Any:
+    def ordered_bits(typingctx: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             raw = builder.bitcast(context.cast(builder, args[0], sig.args[0], types.float32), half)
             # Negative floats order backwards, and below the others: flip all their bits, of the others the sign.
@@ -217,21 +231,21 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
         return builder.atomic_rmw(how, builder.gep(data, [wide(builder, args[1])]), value, "monotonic")
 
     @extending.intrinsic
-    def swap(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+    def atomic_exchange(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return exchanged("xchg", context, builder, sig, args, context.cast(builder, args[2], sig.args[2], types.int32))
 
         return types.int32(array, index, value), codegen
 
     @extending.intrinsic
-    def take(typingctx: Any, array: Any, index: Any) -> Any:
+    def fetch_add(typingctx: Any, array: Any, index: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return exchanged("add", context, builder, sig, args, half(1))
 
         return types.int32(array, index), codegen
 
     @extending.intrinsic
-    def label(typingctx: Any, value: Any, low: Any, number: Any) -> Any:
+    def pack_key(typingctx: Any, value: Any, low: Any, number: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             raw = builder.bitcast(context.cast(builder, args[0], sig.args[0], types.float32), half)
             low, n = (builder.trunc(x, half) if x.type.width > 32 else x for x in args[1:])
@@ -240,7 +254,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
         return types.int32(value, low, number), codegen
 
     @extending.intrinsic
-    def sift(typingctx: Any, kept: Any, new: Any) -> Any:
+    def merge_k_smallest(typingctx: Any, kept: Any, new: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             best, others = (cgutils.unpack_tuple(builder, x) for x in args)
 
@@ -259,7 +273,22 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
 
         return kept(kept, new), codegen
 
-    return Arrays(view, part, below, natural, after, divide, spread, put, move, bits, label, swap, take, sift)
+    return Arrays(
+        view,
+        part,
+        assume_below,
+        assume_nonnegative,
+        after,
+        divide,
+        scatter_strided,
+        put,
+        move,
+        ordered_bits,
+        pack_key,
+        atomic_exchange,
+        fetch_add,
+        merge_k_smallest,
+    )
 
 
 @cache

@@ -30,7 +30,7 @@ WITHOUT_LIMIT = np.iinfo(np.int32).max  # as max_episode_steps: an episode never
 NO_FAULT = np.iinfo(np.uint64).max
 
 
-class Variant(NamedTuple):
+class KernelOptions(NamedTuple):
     """What the kernels of an env are compiled for."""
 
     autoreset: AutoresetMode
@@ -163,12 +163,12 @@ def actions(space: gym.Space[Any]) -> Actions:
     raise AuthoringError(f"the action space is {space}; it must be Discrete, MultiDiscrete of shape (K,) or Box of shape (K,).")
 
 
-def clockwork(variant: Variant, params: Any) -> dict[str, Buffer]:
+def clockwork(variant: KernelOptions, params: Any) -> dict[str, Buffer]:
     """The buffers that every environment keeps beside its state."""
     return {f"param_{k}": Buffer(SCALARS[type(getattr(params, k))]) for k in variant.per_env} | {
         "start": Buffer(np.uint32),
         "clock": Buffer(np.uint32, rows="block"),
-        "streams": Buffer(np.uint32, (4,)),  # seed, its high word, row, origin
+        "rng_streams": Buffer(np.uint32, (4,)),  # seed, its high word, row, origin
         "shared": Buffer(np.uint32, (4,), rows="batch"),  # is it in force?, seed, its high word, origin
         "faults": Buffer(np.uint64, (2,), rows="batch"),  # first bad action, first step of an ended env
     }

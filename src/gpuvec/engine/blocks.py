@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
+from gpuvec.engine.batch import WITHOUT_LIMIT, KernelOptions
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access, like
 from gpuvec.engine.signature import Signature, signature
 from gpuvec.engine.single import game
-from gpuvec.spec import Single
+from gpuvec.spec import SingleAgentEnv
 
 WIDE = 32  # features from which on a loop copies them: as many statements take LLVM a time that grows with their square
 ENVS = 256  # of a block, whose room stays in the nearest cache
@@ -33,17 +33,22 @@ class Steps(NamedTuple):
     settle: Any  # settle(b, w, e, count, at, clock): makes those of `count` envs from e on; their outputs begin at row `at`
 
 
-def compose(env: Single, variant: Variant, access: Access) -> Steps:
+def compose(env: SingleAgentEnv, variant: KernelOptions, access: Access) -> Steps:
     """Those of `env`."""
     s = signature(env)
-    assert isinstance(s, Signature), "of a Single"
+    assert isinstance(s, Signature), "of a SingleAgentEnv"
     room = _room(env, s, access)
     put, find, goes_on = room.put, room.find, room.goes_on
     state, seen_of, reward_of = room.state, room.seen, room.reward
     listed = ENVS * room.words  # where the numbers of envs that do more than go on begin: so no branch is guessed wrong
     plain, ready = game(env, variant, access), game(env, variant, access, played=find)
     open, play, turn, show, close = plain.open, plain.play, ready.turn, ready.show, ready.close
-    load, store, emit, emit_row = access.load, access.store, access.emit, access.emit_row
+    load, store, store_streaming, store_row_streaming = (
+        access.load,
+        access.store,
+        access.store_streaming,
+        access.store_row_streaming,
+    )
     features, column_of = s.features, ENVS * len(s.floats)  # where the observation's columns begin in the room
     is_wide = features >= WIDE
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
@@ -63,20 +68,20 @@ def compose(env: Single, variant: Variant, access: Access) -> Steps:
             for k in range(count):
                 close(b, e + k, 0, state(w, k))
                 if not is_wide:
-                    emit_row(b.obs, at + k, seen_of(w, k))
+                    store_row_streaming(b.obs, at + k, seen_of(w, k))
             if is_wide:
                 for k in range(count):
                     for j in range(features):
-                        emit(b.obs, i64(at + k) * features + j, load(w, column_of + ENVS * j + k, f32), f32)
+                        store_streaming(b.obs, i64(at + k) * features + j, load(w, column_of + ENVS * j + k, f32), f32)
             for k in range(count):
-                emit(b.reward, at + k, reward_of(w, k), f32)
+                store_streaming(b.reward, at + k, reward_of(w, k), f32)
             for k in range(count):
-                emit(b.terminated, at + k, False, b1)
+                store_streaming(b.terminated, at + k, False, b1)
             for k in range(count):
-                emit(b.truncated, at + k, False, b1)
+                store_streaming(b.truncated, at + k, False, b1)
             if same_step:
                 for k in range(count):
-                    emit(b.final_mask, at + k, False, b1)
+                    store_streaming(b.final_mask, at + k, False, b1)
         rare = 0
         for k in range(count):
             store(w, listed + rare, i32(k), i32)
@@ -103,7 +108,7 @@ class Room(NamedTuple):
     goes_on: Any  # whether the env's episode does, which it did before as well if `on`
 
 
-def _room(env: Single, s: Signature, access: Access) -> Room:
+def _room(env: SingleAgentEnv, s: Signature, access: Access) -> Room:
     numbers = [f"s.{k}" for k in s.floats] + ["reward"]
     whole = [f"s.{k}" for k in s.others] + ["terminated", "on"]
     scope = {"State": env.state, "load": access.load, "store": access.store, "f32": f32, "i32": i32}

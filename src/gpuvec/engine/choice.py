@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.actions import bounds
-from gpuvec.engine.batch import Variant
-from gpuvec.spec import Single
+from gpuvec.engine.batch import KernelOptions
+from gpuvec.spec import SingleAgentEnv
 
 RANDOM, GIVEN = "random", "given"  # a policy is one of these, or a function `policy(obs, key, p) -> action`
 BYTE = 255  # what does not fit into a byte is kept as this, which no space allows whose actions are kept in bytes
@@ -38,6 +38,6 @@ def unbounded(space: gym.Space[Any]) -> bool:
     return not all(math.isfinite(x) for part in bounds(space) for x in part)
 
 
-def variant_of(env: Single, variant: Variant, policy: Any, given_dtype: Any = None) -> Variant:
+def variant_of(env: SingleAgentEnv, variant: KernelOptions, policy: Any, given_dtype: Any = None) -> KernelOptions:
     """`variant` for a rollout: with the dtype of the actions that are given, or else stored."""
     return variant._replace(action_dtype=given_dtype if policy == GIVEN else stored_as(env.spaces(env.params)[1]))

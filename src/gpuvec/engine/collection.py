@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def put_off() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No search within. A compiler makes many objects that stay, which is when Python looks for those that do not: a fifth of
     the time that the first kernels take, more beside large libraries, and next to nothing is found.
     """

@@ -23,7 +23,7 @@ from gpuvec.engine.agents.reduction import Tally, host_tally
 from gpuvec.engine.arrays import Arrays, arrays, host_arrays
 from gpuvec.engine.binary import Binary
 from gpuvec.engine.cpp.foreign import foreign as of_c
-from gpuvec.engine.frames import roomy
+from gpuvec.engine.frames import with_large_frame
 from gpuvec.engine.jit import inlined, without_literals
 from gpuvec.engine.memory import Access, host_memory, memory
 
@@ -87,11 +87,11 @@ def device_memory() -> Access:
     from numba.cuda import cgutils, extending, types
 
     @cuda.jit(device=True, forceinline=True)
-    def near(flag: bool) -> bool:
+    def any_in_sector(flag: bool) -> bool:
         pair = np.uint32(3) << np.uint32(cuda.laneid & 30)
         return (cuda.ballot_sync(cuda.activemask(), flag) & pair) != np.uint32(0)
 
-    return memory(extending, types, cgutils, 1, near)
+    return memory(extending, types, cgutils, 1, any_in_sector)
 
 
 @cache
@@ -105,14 +105,14 @@ def device_arrays() -> Arrays:
 
 
 @cache
-def opening() -> Any:
-    """`opening()`, the first that a kernel does, so that it can be launched early; in the simulator nothing."""
+def wait_for_previous() -> Any:
+    """`wait_for_previous()`, the first that a kernel does, so that it can be launched early; in the simulator nothing."""
     if SIMULATED:
         return lambda: None
     from numba.cuda import extending, types
     from numba.cuda.core.targetconfig import ConfigStack
 
-    return early.opening(extending, types, lambda: ConfigStack.top_or_none().compute_capability)
+    return early.wait_for_previous(extending, types, lambda: ConfigStack.top_or_none().compute_capability)
 
 
 @cache
@@ -150,7 +150,7 @@ def kernel_signature(batch: Any, request: Any | None, dtypes: tuple[Any, ...]) -
     return types.void(b, types.NamedTuple([from_dtype(np.dtype(t)) for t in dtypes], request))
 
 
-@roomy
+@with_large_frame
 def intermediate(
     kernel: Any, signature: Any, cc: tuple[int, int], form: str, threads: int | None = None, resident: int = 1
 ) -> Any:
@@ -161,7 +161,7 @@ def intermediate(
     return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=form, launch_bounds=bounds)[0]
 
 
-@roomy
+@with_large_frame
 def external(function: Any, arguments: str, name: str, cc: tuple[int, int]) -> bytes:
     """A device function as LTO-IR, with C's calling convention, for kernels in CUDA C++ to be linked with.
 

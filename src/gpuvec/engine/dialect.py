@@ -15,16 +15,16 @@ PACKAGE = Path(__file__).parents[1]
 
 REMEDIES = {  # what Numba says, and what an author can do about it
     r">>> float\(bool\)": "write 1.0 if c else 0.0",
-    r">>> \w+\(none\b": "what `look` finds is no part of the state: only see and observe read it",
+    r">>> \w+\(none\b": "what `neighbors` finds is no part of the state: only other_features and self_features read it",
     r">>> getitem\(int": "the action of a Discrete space is an int, that of a Box or MultiDiscrete a tuple",
-    r"modify readonly": "reset and phases write to the state, the other functions read it, and the engine sets role and member",
+    r"modify readonly": "reset and phases write to the state, others read it, and role and agents_by_role are the engine's",
     r"No implementation of function": "use functions of math, other plain functions, and min(max(x, low), high) for a clip",
     r"Unknown attribute '\w+' of type Module": "import the function by its name, as in `from gpuvec import uniform`",
     r"Unknown attribute '_replace'": "build a new State, with every field",
     r"Unknown attribute": "use a field that the NamedTuple has",
     r"NameError|Untyped global name": "use numbers, tuples, NumPy tables and functions that the module defines or imports",
     r"No definition for lowering": "a NamedTuple does not change: build a new one; if it holds arrays, write their elements, "
-    "and have an env's own number or bool set by count_of, any_of, all_of or least_of",
+    "and have an env's own number or bool set by count_of, any_of, all_of or argmin_of",
     r"[Cc]annot unify": "give the variable, or the field, the same type on every path",
     r"yield": "device code has no generators or comprehensions: write a loop",
     r"exception|opcode|bytecode": "device code has no try, with, class or import statement",

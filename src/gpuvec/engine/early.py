@@ -24,8 +24,8 @@ def possible(cc: tuple[int, int]) -> bool:
     return cc >= SINCE
 
 
-def opening(extending: Any, types: Any, capability: Callable[[], tuple[int, int]]) -> Any:
-    """`opening()`, the first that a kernel does.
+def wait_for_previous(extending: Any, types: Any, capability: Callable[[], tuple[int, int]]) -> Any:
+    """`wait_for_previous()`, the first that a kernel does.
 
     Args:
         extending: `numba.cuda.extending`.
@@ -34,7 +34,7 @@ def opening(extending: Any, types: Any, capability: Callable[[], tuple[int, int]
     """
 
     @extending.intrinsic
-    def opening(typingctx: Any) -> Any:
+    def wait_for_previous(typingctx: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
             kind = ir.FunctionType(ir.VoidType(), [])
             for instruction in OPENING if possible(capability()) else ():  # no access to memory is moved across it
@@ -42,7 +42,7 @@ def opening(extending: Any, types: Any, capability: Callable[[], tuple[int, int]
 
         return types.void(), codegen
 
-    return opening
+    return wait_for_previous
 
 
 def configuration(grid: tuple[int, ...], threads: int, shared: int = 0, *, early: bool) -> Any:

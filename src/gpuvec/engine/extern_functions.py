@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine import cuda as target
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
+from gpuvec.engine.cpp.cuda_functions import substitute_cuda_functions
 from gpuvec.engine.cpp.source import compiled
-from gpuvec.engine.cpp.twin import written
 from gpuvec.engine.jit import generated
 from gpuvec.engine.signature import Signature, layout, signature
 from gpuvec.engine.single import game
 from gpuvec.random import Key
-from gpuvec.spec import Single
+from gpuvec.spec import SingleAgentEnv
 
 
-def extern_functions(env: Single, variant: Variant, cc: tuple[int, int]) -> dict[str, bytes]:
+def extern_functions(env: SingleAgentEnv, variant: KernelOptions, cc: tuple[int, int]) -> dict[str, bytes]:
     """{name: LTO-IR} of `game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`, and before them of
     the author's functions in CUDA C++, if there are any.
     """
-    env, source = written(env, variant)
+    env, source = substitute_cuda_functions(env, variant)
     s, code = signature(env), {"author": compiled(source, cc)} if source else {}
-    assert isinstance(s, Signature), "of a Single"
+    assert isinstance(s, Signature), "of a SingleAgentEnv"
     batch = layout(env, variant).batch
     parts = game(env, variant, target.device_memory(), held=True, chosen=True)
     fields, count = env.state._fields, len(batch._fields)

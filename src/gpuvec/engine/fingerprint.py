@@ -1,7 +1,7 @@
 """One hash of all that a kernel is made from: a frozen copy of the environment, the engine, and the compilers.
 
 Kernels are compiled from the frozen copy (`engine.frozen`), so the hash is that of what was compiled. If it holds something
-that cannot be followed, `Untold` is raised: then nothing may be kept under the hash.
+that cannot be followed, `NotHashable` is raised: then nothing may be kept under the hash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.frozen import Content, Freezer
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment, Options
@@ -32,11 +32,11 @@ COMPILERS = (
 )  # fmt: skip
 PACKAGE = Path(__file__).parents[1]
 CALLED = ("random.py", "angles.py", "fractions.py", "spec.py")  # of the package, beside the engine
-DECLARED = ("spaces", "agents", "roles", "perception", "tables")  # called with the parameters: what they give is what counts
+DECLARED = ("spaces", "agents", "roles", "observation", "tables")  # called with the parameters: what they give is what counts
 ON_THE_HOST = {*Options.__dataclass_fields__, "structural"} - {"reset_options"}
 
 
-class Untold(Exception):  # no error: a caller goes on without
+class NotHashable(Exception):  # no error: a caller goes on without
     """Something whose content cannot be told."""
 
 
@@ -47,7 +47,7 @@ _environments: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # frozen e
 def frozen_environment(env: E) -> E:
     """`env` as it is now: with copies of the functions that kernels are compiled from, which nobody else can change.
 
-    What is called with the parameters (`spaces`, `agents`, `roles`, `perception`, `tables`) is called once: the frozen
+    What is called with the parameters (`spaces`, `agents`, `roles`, `observation`, `tables`) is called once: the frozen
     environment's own give that result, for the same parameters alone. Frozen environments of equal content are one object
     within a process. That of a frozen environment is itself.
     """
@@ -89,11 +89,11 @@ def _constant(params: Any, result: Any) -> Callable[[Any], Any]:
     return constant
 
 
-def fingerprint(env: Environment, variant: Variant, *rest: Any) -> str:
+def fingerprint(env: Environment, variant: KernelOptions, *rest: Any) -> str:
     """The hash for kernels of `env` as `variant`, and further values that they are made from.
 
     Raises:
-        Untold: something that they reach cannot be followed.
+        NotHashable: something that they reach cannot be followed.
         AuthoringError: the fields of a NamedTuple class are not those that a frozen `env` was made with.
     """
     freezer = Freezer()
@@ -103,7 +103,7 @@ def fingerprint(env: Environment, variant: Variant, *rest: Any) -> str:
         freezer.value(value)
     content = freezer.content()
     if content.unknown is not None:
-        raise Untold(content.unknown)
+        raise NotHashable(content.unknown)
     if not content.are_classes_current():
         raise AuthoringError(
             f"the fields of {env.state.__module__}.{env.state.__qualname__}, or of another NamedTuple class, changed after the "
@@ -118,17 +118,17 @@ def module_fingerprint(function: Callable[..., Any], *rest: Any) -> str:
     What counts is the file of the function's module, besides the engine's files; it composes of nothing else of the package.
 
     Raises:
-        Untold: one of the further values cannot be followed, or the function has a closure.
+        NotHashable: one of the further values cannot be followed, or the function has a closure.
     """
     if function.__closure__:
-        raise Untold("a function with a closure")
+        raise NotHashable("a function with a closure")
     freezer = Freezer()
     file = Path(function.__code__.co_filename)
     freezer.put(_toolchain(), file.name, hashlib.sha256(file.read_bytes()).hexdigest(), function.__qualname__)
     freezer.value(rest)
     content = freezer.content()
     if content.unknown is not None:
-        raise Untold(content.unknown)
+        raise NotHashable(content.unknown)
     return content.digest
 
 

@@ -16,7 +16,7 @@ R = TypeVar("R")
 WORDS = 1 << 17  # of a frame; with what else belongs to it just too many for 1 MB, so a piece has 2 MB, of which half is left
 
 
-def roomy(function: Callable[P, R]) -> Callable[P, R]:
+def with_large_frame(function: Callable[P, R]) -> Callable[P, R]:
     """`function` such that the calls below it, to a depth of a thousand or so, have their frames in one piece."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.batch import Variant, filled, packing
+from gpuvec.engine.batch import KernelOptions, filled, packing
 from gpuvec.engine.cpp.source import check_source_text, source_text
 from gpuvec.engine.fingerprint import fingerprint, frozen_environment
 from gpuvec.engine.machine_code import kept
-from gpuvec.engine.native import Native, lasting, loaded, machine
+from gpuvec.engine.native import Native, is_cacheable, loaded, machine
 from gpuvec.engine.parameters import request_dtypes
 from gpuvec.engine.signature import layout, signature
-from gpuvec.spec import Environment, Single
+from gpuvec.spec import Environment, SingleAgentEnv
 
 AGENTS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
 
 
 @lru_cache(maxsize=64)  # a loop serves any number of envs, so one of the same environment is made once in a process
-def _loop(what: str, env: Environment, variant: Variant, text: str, *policy: Any) -> Native:
+def _loop(what: str, env: Environment, variant: KernelOptions, text: str, *policy: Any) -> Native:
     """A "reset", a "step" or a "rollout" of `host_loops`; `text` is what it is made from beside Python."""
 
     def make() -> list[Native]:
@@ -34,17 +34,17 @@ def _loop(what: str, env: Environment, variant: Variant, text: str, *policy: Any
         check_source_text(env, variant.cuda_c, text)
         return made
 
-    return kept(partial(fingerprint, env, variant, what, *policy, machine(), text), make, Native, lasting)[0]
+    return kept(partial(fingerprint, env, variant, what, *policy, machine(), text), make, Native, is_cacheable)[0]
 
 
-def _functions(env: Environment, variant: Variant) -> Environment:
+def _functions(env: Environment, variant: KernelOptions) -> Environment:
     """`env` as loops are composed of it: with the author's functions in CUDA C++ if the variant has these."""
     if not variant.cuda_c:
         return env
+    from gpuvec.engine.cpp.cuda_functions import substitute_cuda_functions
     from gpuvec.engine.cpp.host_library import host_call, load_library
-    from gpuvec.engine.cpp.twin import written
 
-    composed, source = written(env, variant, host_call)
+    composed, source = substitute_cuda_functions(env, variant, host_call)
     assert source is not None, "the variant has functions in CUDA C++"
     load_library(source)
     return composed
@@ -73,7 +73,7 @@ class HostKernels:
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
 
-    def reset(self, variant: Variant) -> Callable[..., None]:
+    def reset(self, variant: KernelOptions) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
         kinds = request_dtypes(self._env)
         made, pack = _loop("reset", self._env, variant, self._text(variant)), packing(kinds)
@@ -87,7 +87,7 @@ class HostKernels:
 
         return call
 
-    def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
+    def step(self, variant: KernelOptions, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
         block, _ = self._block(variant)
         play = self._playing(_loop("step", self._env, variant, self._text(variant)), block)
@@ -100,9 +100,9 @@ class HostKernels:
 
         return call
 
-    def rollout(self, variant: Variant, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
+    def rollout(self, variant: KernelOptions, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
         """`launch(stream, action, outputs, steps)`, likewise."""
-        assert isinstance(self._env, Single), "games have no rollouts"
+        assert isinstance(self._env, SingleAgentEnv), "games have no rollouts"
         block, _ = self._block(variant)
         play = self._playing(_loop("rollout", self._env, variant, self._text(variant), policy), block)
         words, octets, at, places = filled(block, kept, self._num_envs)
@@ -114,10 +114,10 @@ class HostKernels:
 
         return call
 
-    def _text(self, variant: Variant) -> str:
+    def _text(self, variant: KernelOptions) -> str:
         return source_text(self._env, variant.cuda_c)
 
-    def _block(self, variant: Variant, asked: int = 0) -> tuple[Any, int]:
+    def _block(self, variant: KernelOptions, asked: int = 0) -> tuple[Any, int]:
         """(memory for the members of a batch and so many of a request, how many the former are)."""
         count = len(layout(self._env, variant).batch._fields)
         return np.zeros(count + asked, np.uint64), count

@@ -19,7 +19,7 @@ from gpuvec.engine.agents.mapping import ONE_BY_ONE
 from gpuvec.engine.agents.reduction import host_tally
 from gpuvec.engine.agents.segments import Block, Segment, loop
 from gpuvec.engine.arrays import host_arrays
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.blocks import ENVS
 from gpuvec.engine.blocks import compose as compose_blocks
 from gpuvec.engine.dialect import explaining
@@ -31,11 +31,11 @@ from gpuvec.engine.policies import explaining_policy
 from gpuvec.engine.rollouts import acting
 from gpuvec.engine.signature import layout, signature
 from gpuvec.engine.single import game
-from gpuvec.spec import Cooperative, Environment, Single
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 
 @lru_cache(maxsize=2)  # what a reset and a step have in common is compiled once
-def _composed(env: Cooperative, variant: Variant) -> tuple[int, Any, Any, Any]:
+def _composed(env: MultiAgentEnv, variant: KernelOptions) -> tuple[int, Any, Any, Any]:
     """(size, work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env of many agents.
 
     `w` is what `work(place)` gives, views of `size` bytes at that address: Numba would count references to arrays.
@@ -43,7 +43,7 @@ def _composed(env: Cooperative, variant: Variant) -> tuple[int, Any, Any, Any]:
     access, arrays, size = host_memory(), host_arrays(), 0
     program = compose_many(env, variant, access, arrays, host_tally(), ONE_BY_ONE)
     (agents,) = signature(env).agents
-    scope = {"Work": program.work, "view": arrays.view, "natural": arrays.natural}
+    scope = {"Work": program.work, "view": arrays.view, "assume_nonnegative": arrays.assume_nonnegative}
     held = []
     for name, (dtype, shape) in program.arrays.items():
         scope[f"t_{name}"] = dtype
@@ -67,7 +67,7 @@ def _composed(env: Cooperative, variant: Variant) -> tuple[int, Any, Any, Any]:
     return size, inline(generated("work", work, **scope)), first, then
 
 
-def _alone(env: Single, variant: Variant) -> tuple[int, Any, Any]:
+def _alone(env: SingleAgentEnv, variant: KernelOptions) -> tuple[int, Any, Any]:
     """(size, work, begin) of one env of one agent, which needs no `w`."""
     begin_one = game(env, variant, host_memory()).begin
 
@@ -94,7 +94,7 @@ def read_members(batch: Any) -> Any:
     return _read(batch, (np.int64,) * len(batch._fields))
 
 
-def _batch(env: Environment, variant: Variant) -> Any:
+def _batch(env: Environment, variant: KernelOptions) -> Any:
     return read_members(layout(env, variant).batch)
 
 
@@ -108,10 +108,10 @@ def compile_native(function: Callable[..., None], room: int) -> Native:
     return native(compiled.library.optimized(), compiled.fndesc.llvm_func_name, arguments, room)
 
 
-def reset_loop(env: Environment, variant: Variant) -> Native:
+def reset_loop(env: Environment, variant: KernelOptions) -> Native:
     """`loop(m, room)`."""
     load, read = host_memory().load, _batch(env, variant)
-    size, work, begin = _alone(env, variant) if isinstance(env, Single) else _composed(env, variant)[:3]
+    size, work, begin = _alone(env, variant) if isinstance(env, SingleAgentEnv) else _composed(env, variant)[:3]
     ask = _read(request(env), request_dtypes(env), len(layout(env, variant).batch._fields))
 
     def loop(m: int, room: int) -> None:
@@ -124,13 +124,13 @@ def reset_loop(env: Environment, variant: Variant) -> Native:
         return compile_native(loop, size)
 
 
-def step_loop(env: Environment, variant: Variant) -> Native:
+def step_loop(env: Environment, variant: KernelOptions) -> Native:
     """`loop(m, room, first, last, tick)`: rows from the first to the last, and whether the clock moves."""
-    with explaining(env.step if isinstance(env, Single) else env.reward):
-        return _block_loop(env, variant) if isinstance(env, Single) else _agents_loop(env, variant)
+    with explaining(env.step if isinstance(env, SingleAgentEnv) else env.reward):
+        return _block_loop(env, variant) if isinstance(env, SingleAgentEnv) else _agents_loop(env, variant)
 
 
-def _agents_loop(env: Cooperative, variant: Variant) -> Native:
+def _agents_loop(env: MultiAgentEnv, variant: KernelOptions) -> Native:
     access, read = host_memory(), _batch(env, variant)
     load, store = access.load, access.store
     size, work, _, advance = _composed(env, variant)
@@ -146,7 +146,7 @@ def _agents_loop(env: Cooperative, variant: Variant) -> Native:
     return compile_native(loop, size)
 
 
-def _block_loop(env: Single, variant: Variant) -> Native:
+def _block_loop(env: SingleAgentEnv, variant: KernelOptions) -> Native:
     access, read = host_memory(), _batch(env, variant)
     load, store = access.load, access.store
     size, ahead, settle = compose_blocks(env, variant, access)
@@ -166,7 +166,7 @@ def _block_loop(env: Single, variant: Variant) -> Native:
     return compile_native(loop, size)
 
 
-def rollout_loop(env: Single, variant: Variant, policy: Any) -> Native:
+def rollout_loop(env: SingleAgentEnv, variant: KernelOptions, policy: Any) -> Native:
     """`loop(m, room, steps, first, last, tick)`."""
     access, read = host_memory(), _batch(env, variant)
     load, store = access.load, access.store

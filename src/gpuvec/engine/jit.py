@@ -19,7 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
-from gpuvec.engine.frames import roomy
+from gpuvec.engine.frames import with_large_frame
 from gpuvec.engine.frozen import frozen_function
 from gpuvec.engine.loops import COUNTED, on_cpu
 from gpuvec.engine.refused_names import refuse_host_names
@@ -64,7 +64,7 @@ def without_literals(args: Any, kws: dict[str, Any]) -> tuple[Any, dict[str, Any
     return tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()}
 
 
-@roomy
+@with_large_frame
 def compile_for(dispatcher: Any, arguments: tuple[Any, ...]) -> None:
     """Compiles a Numba function for arguments of these Numba types, if that is not done yet."""
     dispatcher.compile(arguments)

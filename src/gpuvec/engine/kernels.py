@@ -17,14 +17,14 @@ from gpuvec.engine import cuda as target
 from gpuvec.engine.agents.cooperative import Program
 from gpuvec.engine.agents.cooperative import compose as compose_many
 from gpuvec.engine.agents.mapping import Mapping
-from gpuvec.engine.agents.seek import Seeking
+from gpuvec.engine.agents.seek import NeighborSearch
 from gpuvec.engine.agents.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
 from gpuvec.engine.arrays import Arrays
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.binary import Binary
 from gpuvec.engine.choice import LENGTH_DTYPES, Length
+from gpuvec.engine.cpp.cuda_functions import substitute_cuda_functions
 from gpuvec.engine.cpp.source import Source, compiled
-from gpuvec.engine.cpp.twin import written
 from gpuvec.engine.fingerprint import frozen_environment
 from gpuvec.engine.frozen import frozen_function
 from gpuvec.engine.jit import compile_for, generated, inline
@@ -33,14 +33,16 @@ from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import request, request_dtypes
 from gpuvec.engine.rollouts import compose as compose_rollout
 from gpuvec.engine.shape import THREADS, WARP, Blocks, Rows
-from gpuvec.engine.signature import Crowd, layout, signature
+from gpuvec.engine.signature import MultiAgentSchema, layout, signature
 from gpuvec.engine.single import compose as compose_one
-from gpuvec.spec import Cooperative, Environment, Single
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 u32 = np.uint32
 cuda = target.cuda  # a global of kernels: there the simulator puts its own
 ALIGNED = "" if target.SIMULATED else ", 16"  # bytes, of shared memory that is read by four floats
-HEAD = "    opening()\n    block, thread = natural(cuda.blockIdx.x), natural(cuda.threadIdx.x)\n"
+HEAD = (
+    "    wait_for_previous()\n    block, thread = assume_nonnegative(cuda.blockIdx.x), assume_nonnegative(cuda.threadIdx.x)\n"
+)
 RESIDENT = 4  # blocks of a rollout on a multiprocessor
 WALKING = 8  # likewise of a search that walks over all agents
 SPARE = 32  # bytes that a large game's threads may spill: what they put by is rarely read, and more blocks wait together
@@ -73,7 +75,7 @@ class Kernel(NamedTuple):
         return Cubin(code, name, self.threads, self.blocks)
 
 
-def kernels(env: Environment, variant: Variant, given: Mapping | Rows | None, played: bool) -> tuple[Kernel, ...]:
+def kernels(env: Environment, variant: KernelOptions, given: Mapping | Rows | None, played: bool) -> tuple[Kernel, ...]:
     """The kernels of a step, or of a reset (`played` false), to be launched in this order; None is `Rows` of full blocks."""
     env = frozen_environment(env)
     given = Rows(WARP if target.SIMULATED else THREADS) if given is None else given
@@ -82,27 +84,27 @@ def kernels(env: Environment, variant: Variant, given: Mapping | Rows | None, pl
     else:
         asked = (None, ()) if played else (request(env), request_dtypes(env))
         signed = target.kernel_signature(layout(env, variant, given.split).batch, *asked)
-    env, source = written(env, variant)
-    if isinstance(env, Single):
-        assert isinstance(given, Rows), "of a Single"
+    env, source = substitute_cuda_functions(env, variant)
+    if isinstance(env, SingleAgentEnv):
+        assert isinstance(given, Rows), "of a SingleAgentEnv"
         found = [_rowwise(_one(env, variant, given.envs)[1 if played else 0], signed, given.envs)]
     else:
-        assert isinstance(given, Mapping), "of a Cooperative"
+        assert isinstance(given, Mapping), "of a MultiAgentEnv"
         found = _many(env, variant, given, played)
     return tuple(kernel._replace(signature=signed, source=source) for kernel in found)
 
 
-def rollout(env: Environment, variant: Variant, policy: Any, given: Mapping | Rows) -> Kernel:
+def rollout(env: Environment, variant: KernelOptions, policy: Any, given: Mapping | Rows) -> Kernel:
     """The kernel of a rollout, which takes (batch, `rollouts.Length`)."""
-    assert isinstance(env, Single), "games have no rollouts"
-    assert isinstance(given, Rows), "of a Single"
+    assert isinstance(env, SingleAgentEnv), "games have no rollouts"
+    assert isinstance(given, Rows), "of a SingleAgentEnv"
     env = frozen_environment(env)
     policy = frozen_function(policy) if isinstance(policy, FunctionType) else policy
     batch = layout(env, variant).batch
     signed = None if target.SIMULATED else target.kernel_signature(batch, Length, LENGTH_DTYPES)
     # In many envs what waits for a result lets others have their turn, of which there are more with fewer registers.
     resident = 1 if given.few else RESIDENT
-    env, source = written(env, variant)
+    env, source = substitute_cuda_functions(env, variant)
     kernel = _rowwise(_rollout(env, variant, policy, given), signed, given.envs)
     return kernel._replace(resident=resident, source=source)
 
@@ -122,7 +124,7 @@ def _compiled(function: Any, *examples: Any) -> Any:
     return made
 
 
-def _examples(env: Environment, variant: Variant, split: bool) -> tuple[Any, Any]:
+def _examples(env: Environment, variant: KernelOptions, split: bool) -> tuple[Any, Any]:
     """(batch, request) that hold what kernels in the simulator are given."""
     batch = layout(env, variant, split).batch
     return batch(*(0,) * len(batch._fields)), request(env)(*(dtype(0) for dtype in request_dtypes(env)))
@@ -130,7 +132,7 @@ def _examples(env: Environment, variant: Variant, split: bool) -> tuple[Any, Any
 
 def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
     """(read_clock, tick). Each block has a clock: a late one could read a common clock that an early one moved on."""
-    load, increase = access.load, access.increase
+    load, atomic_add = access.load, access.atomic_add
 
     @inline
     def read_clock(b: Any, block: int) -> int:
@@ -139,29 +141,29 @@ def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
     @inline
     def tick(b: Any, block: int, steps: int) -> None:
         """Not by what was read, as all that is loaded after that would wait for it."""
-        increase(b.clock, block, u32(steps))
+        atomic_add(b.clock, block, u32(steps))
 
     return _compiled(read_clock, b, 0), _compiled(tick, b, 0, u32(0))
 
 
 @lru_cache(maxsize=2)  # what a reset and a step have in common is compiled once
-def _one(env: Single, variant: Variant, threads: int) -> tuple[Any, Any]:
+def _one(env: SingleAgentEnv, variant: KernelOptions, threads: int) -> tuple[Any, Any]:
     """The bodies of (reset, step)."""
     access = target.device_memory()
     b, r = _examples(env, variant, False)
     begin, advance = compose_one(env, variant, access)
-    opening = target.opening()
+    wait_for_previous = target.wait_for_previous()
     begin, advance = _compiled(begin, b, 0, 0, r), _compiled(advance, b, 0, u32(0))
     read_clock, tick = _clocks(access, b)
 
     def reset(b: Any, r: Any) -> None:
-        opening()
+        wait_for_previous()
         e = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if e < b.n:
             begin(b, e, read_clock(b, cuda.blockIdx.x), r)
 
     def step(b: Any) -> None:
-        opening()
+        wait_for_previous()
         clock = u32(read_clock(b, cuda.blockIdx.x) + u32(1))
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
@@ -174,16 +176,16 @@ def _one(env: Single, variant: Variant, threads: int) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=2)
-def _rollout(env: Single, variant: Variant, policy: Any, given: Rows) -> Any:
+def _rollout(env: SingleAgentEnv, variant: KernelOptions, policy: Any, given: Rows) -> Any:
     """The body of a rollout."""
     access, threads = target.device_memory(), given.envs
     b, r = _examples(env, variant, False)[0], Length(0)
-    opening = target.opening()
+    wait_for_previous = target.wait_for_previous()
     play = _compiled(compose_rollout(env, variant, access, policy, ahead=given.few), b, 0, u32(0), r)
     read_clock, tick = _clocks(access, b)
 
     def rollout(b: Any, r: Any) -> None:
-        opening()
+        wait_for_previous()
         clock = read_clock(b, cuda.blockIdx.x)
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
@@ -196,24 +198,24 @@ def _rollout(env: Single, variant: Variant, policy: Any, given: Rows) -> Any:
 
 
 @lru_cache(maxsize=2)  # likewise
-def _program(env: Cooperative, variant: Variant, given: Mapping) -> Program:
+def _program(env: MultiAgentEnv, variant: KernelOptions, given: Mapping) -> Program:
     return compose_many(env, variant, target.device_memory(), target.device_arrays(), target.device_tally(), given)
 
 
-def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> list[Kernel]:
-    crowd = signature(env)
-    assert isinstance(crowd, Crowd), "of a Cooperative"
+def _many(env: MultiAgentEnv, variant: KernelOptions, given: Mapping, played: bool) -> list[Kernel]:
+    schema = signature(env)
+    assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
     access, arrays = target.device_memory(), target.device_arrays()
     program = _program(env, variant, given)
     envs, writers = given.envs, given.writers
     b, r = _examples(env, variant, given.split)
-    (agents,), rows = crowd.agents, program.rows
+    (agents,), rows = schema.agents, program.rows
     game = _game(program, access, arrays, given, agents, played, b, r)
     found = [Kernel(game, None, given.threads, Blocks(1, envs), given.resident, SPARE)]
     if not given.split:
         return found
     scope = _head(arrays) | {"played": played, "tile": given.tile, "f32": np.float32}
-    scope["room"] = given.tile * crowd.features + 8
+    scope["room"] = given.tile * schema.features + 8
     start = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD
 
     def each(count: int, what: str) -> Kernel:
@@ -228,27 +230,27 @@ def _many(env: Cooperative, variant: Variant, given: Mapping, played: bool) -> l
     box = np.zeros(1, np.float32)
     scope |= {"fill": _compiled(rows.fill_apart, b, box, 0, 0, 0), "drain": _compiled(rows.drain_apart, b, box, 0, 0, 0, True)}
     source = start + f"    box = cuda.shared.array(room, f32{ALIGNED})\n    first = block * tile\n"
-    source += f"    m = min(tile, natural(b.n * {agents} - first))\n    fill(b, box, first, m, thread)\n"
+    source += f"    m = min(tile, assume_nonnegative(b.n * {agents} - first))\n    fill(b, box, first, m, thread)\n"
     source += "    cuda.syncthreads()\n    drain(b, box, first, m, thread, played)\n"
     return [*found, Kernel(generated("kernel", source, **scope), None, writers, Blocks(agents, given.tile))]
 
 
-def _seeking(seeking: Seeking, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any) -> Kernel:
+def _seeking(seeking: NeighborSearch, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any) -> Kernel:
     """The kernel that searches for neighbours."""
     w = _example(seeking)
     scope = _head(arrays) | {"Work": seeking.work, "played": played}
     scope["rounds"] = _compiled(seeking.rounds, b, 0, True)
     source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(seeking.arrays, scope)
-    source += "    number = natural(0)\n    while number < rounds(b, block, played):\n"
+    source += "    number = assume_nonnegative(0)\n    while number < rounds(b, block, played):\n"
     for n, function in enumerate(seeking.functions):
         scope[f"f{n}"] = _compiled(function, b, w, 0, 0, True, 0)
         source += f"        f{n}(b, w, block, thread, played, number)\n        cuda.syncthreads()\n"
-    kernel = generated("kernel", source + "        number = natural(number + 1)\n", **scope)
+    kernel = generated("kernel", source + "        number = assume_nonnegative(number + 1)\n", **scope)
     blocks = Blocks(given.parts, 1) if given.parts else Blocks(agents, given.seekers)
     return Kernel(kernel, None, given.seekers, blocks, 1 if given.parts else WALKING)
 
 
-def _example(made: Program | Seeking) -> Any:
+def _example(made: Program | NeighborSearch) -> Any:
     """A `w` whose arrays have the types of those that threads share."""
     return made.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in made.arrays.values()))
 
@@ -265,7 +267,11 @@ def _shared(arrays: dict[str, Any], scope: dict[str, Any]) -> str:
 
 def _head(arrays: Arrays) -> dict[str, Any]:
     """What HEAD calls."""
-    return {"cuda": target.cuda, "opening": target.opening(), "natural": int if target.SIMULATED else arrays.natural}
+    return {
+        "cuda": target.cuda,
+        "wait_for_previous": target.wait_for_previous(),
+        "assume_nonnegative": int if target.SIMULATED else arrays.assume_nonnegative,
+    }
 
 
 def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any, r: Any) -> Any:
@@ -280,7 +286,8 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
     scope = _head(arrays) | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
     scope |= {"divide": divmod if target.SIMULATED else arrays.divide, "i32": np.int32}
     source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(program.arrays, scope)
-    source += f"    e0 = natural(block * {envs})\n    m = {'1' if envs == 1 else f'min({envs}, natural(b.n - e0))'}\n"
+    source += f"    e0 = assume_nonnegative(block * {envs})\n"
+    source += f"    m = {'1' if envs == 1 else f'min({envs}, assume_nonnegative(b.n - e0))'}\n"
     source += "    clock = read_clock(b, block)\n"
     source += "    clock = u32(clock + u32(1))\n" if played else ""
 

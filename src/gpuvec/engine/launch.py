@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuvec.engine import early
 from gpuvec.engine.agents.mapping import Mapping
-from gpuvec.engine.batch import Variant, filled, packing
+from gpuvec.engine.batch import KernelOptions, filled, packing
 from gpuvec.engine.choice import Length
 from gpuvec.engine.cpp.source import check_source_text, source_text
 from gpuvec.engine.device import Device
@@ -29,7 +29,7 @@ from gpuvec.spec import Environment
 
 @lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping, so those of the same environment are compiled once
 def _cubins(
-    env: Environment, variant: Variant, given: Mapping | Rows, played: bool, cc: tuple[int, int], written: str
+    env: Environment, variant: KernelOptions, given: Mapping | Rows, played: bool, cc: tuple[int, int], written: str
 ) -> list[Cubin]:
     """The kernels of a step or a reset; `written` is what they are made from beside Python."""
 
@@ -45,7 +45,7 @@ def _cubins(
 
 @lru_cache(maxsize=64)
 def _rollout_cubins(
-    env: Environment, variant: Variant, policy: Any, given: Mapping | Rows, cc: tuple[int, int], written: str
+    env: Environment, variant: KernelOptions, policy: Any, given: Mapping | Rows, cc: tuple[int, int], written: str
 ) -> list[Cubin]:
     """Likewise of a rollout."""
 
@@ -95,7 +95,7 @@ class CudaKernels:
         self.split = self._mapping.split
         self.blocks = -(-num_envs // self._mapping.envs)
 
-    def reset(self, variant: Variant) -> Callable[..., None]:
+    def reset(self, variant: KernelOptions) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
         kinds = request_dtypes(self._env)
         pack = packing(kinds)
@@ -109,7 +109,7 @@ class CudaKernels:
 
         return call
 
-    def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
+    def step(self, variant: KernelOptions, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
         block, launch = self._loaded(variant, partial(_cubins, self._env, variant, self._mapping, True))
         words, octets, at, places = filled(block, kept, self._num_envs)
@@ -121,7 +121,7 @@ class CudaKernels:
 
         return call
 
-    def rollout(self, variant: Variant, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
+    def rollout(self, variant: KernelOptions, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
         """`launch(stream, action, outputs, steps)`, likewise."""
         cubins = partial(_rollout_cubins, self._env, variant, policy, self._mapping)
         block, launch = self._loaded(variant, cubins, len(Length._fields))
@@ -134,7 +134,7 @@ class CudaKernels:
 
         return call
 
-    def _loaded(self, variant: Variant, cubins: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
+    def _loaded(self, variant: KernelOptions, cubins: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
         """(block, launch): `launch(stream)` takes the arguments from the block, 8 bytes each, the last `asked` a request's.
 
         `cubins(cc, written)` gives the kernels.

@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.binary import Loadable
 from gpuvec.engine.cpp.source import check_source_text, source_text
 from gpuvec.engine.fingerprint import fingerprint, frozen_environment
 from gpuvec.engine.machine_code import kept
 from gpuvec.engine.signature import Signature, layout, signature
-from gpuvec.spec import Single
+from gpuvec.spec import SingleAgentEnv
 
 
 class Linked(NamedTuple):
@@ -25,13 +25,13 @@ class Linked(NamedTuple):
     constants: dict[str, int | str]  # numbers of fields of the state that are floats, and of others
 
 
-def linked(env: Single, variant: Variant, cc: tuple[int, int]) -> Linked:
+def linked(env: SingleAgentEnv, variant: KernelOptions, cc: tuple[int, int]) -> Linked:
     """`game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`."""
     return _linked(frozen_environment(env), variant, cc, source_text(env, variant.cuda_c))
 
 
 @lru_cache(maxsize=8)
-def _linked(env: Single, variant: Variant, cc: tuple[int, int], source: str) -> Linked:
+def _linked(env: SingleAgentEnv, variant: KernelOptions, cc: tuple[int, int], source: str) -> Linked:
     """As `linked`; `source` is what the functions are made from beside Python."""
 
     def make() -> list[Loadable]:
@@ -42,7 +42,7 @@ def _linked(env: Single, variant: Variant, cc: tuple[int, int], source: str) -> 
         return made
 
     s = signature(env)
-    assert isinstance(s, Signature), "of a Single"
+    assert isinstance(s, Signature), "of a SingleAgentEnv"
     functions = kept(partial(fingerprint, env, variant, "extern functions", cc, source), make, Loadable)
     constants: dict[str, int | str] = {"NUMBERS": len(s.floats), "WORDS": len(s.others)}
     return Linked(tuple(one.code for one in functions), layout(env, variant).batch._fields, constants)

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any, NamedTuple, TypeVar
 
-from gpuvec.engine.fingerprint import Untold
+from gpuvec.engine.fingerprint import NotHashable
 from gpuvec.engine.shape import Blocks
 
 SWITCH = "GPUVEC_CACHE"
@@ -42,11 +42,11 @@ class Cubin(NamedTuple):
 
 
 def kept(
-    key: Callable[[], str], make: Callable[[], list[C]], kind: type[C], lasting: Callable[[C], bool] | None = None
+    key: Callable[[], str], make: Callable[[], list[C]], kind: type[C], is_cacheable: Callable[[C], bool] | None = None
 ) -> list[C]:
     """What is on disk under `key()`, or else what `make()` gives, which is put there.
 
-    A key that raises `Untold` or changes meanwhile, a folder that cannot be used, and code that is not `lasting` mean that
+    A key that raises `NotHashable` or changes meanwhile, a folder that cannot be used, and code that is not cacheable mean that
     nothing is kept. A `kind` is a NamedTuple of bytes and then what JSON knows.
     """
     place = folder()
@@ -54,14 +54,14 @@ def kept(
         return make()
     try:
         name = key()
-    except Untold:
+    except NotHashable:
         return make()
     with _opened(place) as handle:
         found = None if handle is None else _read(handle, name, kind)
     if found is not None:
         return found
     made = make()
-    if (lasting is not None and not all(map(lasting, made))) or key() != name:
+    if (is_cacheable is not None and not all(map(is_cacheable, made))) or key() != name:
         return made
     with _opened(place) as handle:
         if handle is not None:

@@ -16,19 +16,32 @@ from llvmlite import ir
 class Access(NamedTuple):
     """The operations on buffers that composed code may use. An index counts elements, that of a row counts rows."""
 
-    load: Any  # load(buffer, index, dtype) -> element
-    store: Any  # store(buffer, index, value, dtype)
-    load_row: Any  # load_row(buffer, index, like) -> tuple of len(like) elements of like's type
-    store_row: Any  # store_row(buffer, index, values): a tuple of equal types
-    emit: Any  # emit(buffer, index, value, dtype): as store, for what no kernel reads: it leaves a GPU's cache first
-    emit_row: Any  # emit_row(buffer, index, values): likewise as store_row
-    lowest: Any  # lowest(buffer, index, value): the uint64 there becomes the smaller of the two, atomically
-    increase: Any  # increase(buffer, index, by): the uint32 there grows, atomically; a GPU does not wait for what it was
-    near: Any  # near(flag): whether flag holds for this env or for one whose 16-byte row shares a 32-byte sector with its row
-    load_column: Any  # load_column(buffer, start, stride, like) -> float32 elements, `stride` apart, as many as `like` has
-    store_column: Any  # store_column(buffer, start, stride, values): a tuple of float32, `stride` elements apart
-    to_floats: Any  # to_floats(values, like) -> the first of these numbers of any types as float32, as many as `like` has
-    fetch: Any  # fetch(buffer, index, dtype): as load, for what is read once: it leaves a GPU's cache first
+    # load(buffer, index, dtype) -> the element there
+    load: Any
+    # store(buffer, index, value, dtype): writes the element there
+    store: Any
+    # load_row(buffer, index, like) -> tuple of len(like) elements of like's type
+    load_row: Any
+    # store_row(buffer, index, values): stores a tuple of equal types
+    store_row: Any
+    # store_streaming(buffer, index, value, dtype): a store that leaves a GPU's cache first, as no kernel reads it
+    store_streaming: Any
+    # store_row_streaming(buffer, index, values): such a store of a row
+    store_row_streaming: Any
+    # atomic_min(buffer, index, value): the uint64 there becomes the smaller of the two
+    atomic_min: Any
+    # atomic_add(buffer, index, by): adds to the uint32 there; a GPU does not wait for the old value
+    atomic_add: Any
+    # any_in_sector(flag): whether flag holds for this env or for the one whose 16-byte row shares a 32-byte sector with its row
+    any_in_sector: Any
+    # load_column(buffer, start, stride, like) -> as many float32 elements as `like` has, `stride` apart
+    load_column: Any
+    # store_column(buffer, start, stride, values): stores a tuple of float32, `stride` elements apart
+    store_column: Any
+    # to_floats(values, like) -> the first of these numbers of any types as float32, as many as `like` has
+    to_floats: Any
+    # load_streaming(buffer, index, dtype): a load that leaves a GPU's cache first, as it is read once
+    load_streaming: Any
 
 
 def like(dtype: Any, width: int) -> Any:
@@ -61,7 +74,7 @@ def fetched_once(builder: Any, at: Any) -> Any:
     return value if held is element else builder.trunc(value, element)  # PTX holds bytes in wider registers
 
 
-def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> Access:
+def memory(extending: Any, types: Any, cgutils: Any, space: int, any_in_sector: Any) -> Access:
     """The operations on `space`, an LLVM address space: 1 is a GPU's global memory, 0 a CPU's.
 
     Args:
@@ -99,7 +112,7 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         return dtype.dtype(address, index, dtype), codegen
 
     @extending.intrinsic
-    def fetch(typingctx: Any, address: Any, index: Any, dtype: Any) -> Any:
+    def load_streaming(typingctx: Any, address: Any, index: Any, dtype: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             model = context.data_model_manager[dtype.dtype]
             at = pointer(builder, args[0], args[1], model.get_data_type())
@@ -191,7 +204,7 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         return types.UniTuple(types.float32, len(like))(values, like), codegen
 
     @extending.intrinsic
-    def emit(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:
+    def store_streaming(typingctx: Any, address: Any, index: Any, value: Any, dtype: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
             model = context.data_model_manager[dtype.dtype]
             value = model.as_data(builder, context.cast(builder, args[2], sig.args[2], dtype.dtype))
@@ -200,7 +213,7 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         return types.void(address, index, value, dtype), codegen
 
     @extending.intrinsic
-    def emit_row(typingctx: Any, address: Any, index: Any, values: Any) -> Any:
+    def store_row_streaming(typingctx: Any, address: Any, index: Any, values: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
             element = context.get_data_type(values.dtype)
             wide, starts = pieces(len(values), element)
@@ -211,22 +224,23 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, near: Any) -> A
         return types.void(address, index, values), codegen
 
     @extending.intrinsic
-    def lowest(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+    def atomic_min(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
             builder.atomic_rmw("umin", pointer(builder, args[0], args[1], word), args[2], "monotonic")
 
         return types.void(address, index, types.uint64), codegen
 
     @extending.intrinsic
-    def increase(typingctx: Any, address: Any, index: Any, by: Any) -> Any:
+    def atomic_add(typingctx: Any, address: Any, index: Any, by: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
             builder.atomic_rmw("add", pointer(builder, args[0], args[1], ir.IntType(32)), args[2], "monotonic")
 
         return types.void(address, index, types.uint32), codegen
 
-    own = (emit, emit_row) if space == 1 else (store, store_row)
+    own = (store_streaming, store_row_streaming) if space == 1 else (store, store_row)
     return Access(
-        load, store, load_row, store_row, *own, lowest, increase, near, load_column, store_column, to_floats, fetch
+        load, store, load_row, store_row, *own, atomic_min, atomic_add, any_in_sector, load_column, store_column, to_floats,
+        load_streaming,
     )  # fmt: skip
 
 
@@ -237,7 +251,7 @@ def host_memory() -> Access:
     from numba.core import cgutils
 
     @njit
-    def near(flag: bool) -> bool:
+    def any_in_sector(flag: bool) -> bool:
         return flag
 
-    return memory(extending, types, cgutils, 0, near)
+    return memory(extending, types, cgutils, 0, any_in_sector)

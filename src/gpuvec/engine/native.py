@@ -30,7 +30,7 @@ class Native(NamedTuple):
     needs: str  # what it calls beside what is `KNOWN`
 
 
-def lasting(native: Native) -> bool:
+def is_cacheable(native: Native) -> bool:
     """Whether another process has all that it needs."""
     return not native.needs
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.batch import SCALARS, Variant, named_tuple
+from gpuvec.engine.batch import SCALARS, KernelOptions, named_tuple
 from gpuvec.engine.jit import constants, generated, inline
 from gpuvec.engine.memory import Access
-from gpuvec.spec import Environment, Single
+from gpuvec.spec import Environment, SingleAgentEnv
 
 u32 = np.uint32
 
@@ -17,7 +17,7 @@ u32 = np.uint32
 def known(env: Environment) -> Any:
     """What an environment's functions get as `p`: the parameters as kernels hold them, and the tables that follow from them."""
     p = constants(env.params)
-    if isinstance(env, Single) or env.tables is None:
+    if isinstance(env, SingleAgentEnv) or env.tables is None:
         return p
     tables = {name: np.ascontiguousarray(table) for name, table in env.tables(env.params).items()}
     for table in tables.values():
@@ -35,7 +35,7 @@ def request_dtypes(env: Environment) -> tuple[Any, ...]:
     return (u32, u32, u32, u32, *(SCALARS[type(getattr(env.params, k))] for k in env.reset_options))
 
 
-def parameters(env: Environment, variant: Variant, access: Access) -> tuple[Any, Any]:
+def parameters(env: Environment, variant: KernelOptions, access: Access) -> tuple[Any, Any]:
     """`params(b, e)` and `reset_params(b, e, r)`, the latter with the values of request `r`."""
     p = known(env)
     scope = {"Params": type(p), "load": access.load} | {f"c_{k}": v for k, v in p._asdict().items()}

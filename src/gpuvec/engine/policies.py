@@ -23,7 +23,7 @@ from gpuvec.engine.memory import Access
 from gpuvec.engine.signature import signature
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key, philox, unit, word
-from gpuvec.spec import Environment, Single
+from gpuvec.spec import Environment, SingleAgentEnv
 
 OWN, CHANCE = -1, -2  # in place of a step in the key of what a function draws, and of random actions
 
@@ -39,7 +39,7 @@ def explaining_policy(env: Environment, policy: Any) -> Iterator[None]:
     Raises:
         AuthoringError: code that cannot be compiled, or that gives something else than an action.
     """
-    assert isinstance(env, Single), "games have no rollouts"
+    assert isinstance(env, SingleAgentEnv), "games have no rollouts"
     given = policy in (RANDOM, GIVEN)
     try:
         with explaining(env.step if given else policy):
@@ -52,7 +52,7 @@ def explaining_policy(env: Environment, policy: Any) -> Iterator[None]:
         raise fault(policy, f"what it returns is no action of {space}, which is {needed}") from error
 
 
-def chooser(env: Single, access: Access, policy: Any, ahead: bool = False) -> tuple[Any, Any]:
+def chooser(env: SingleAgentEnv, access: Access, policy: Any, ahead: bool = False) -> tuple[Any, Any]:
     """(prepare, choose).
 
     `prepare(clock, stream)` is what the policy remembers before step number `clock + 1`.
@@ -146,7 +146,7 @@ def _by_steps(draw: Any, keep: Any) -> Any:
     return choose
 
 
-def _random(env: Single) -> tuple[bool, Any]:
+def _random(env: SingleAgentEnv) -> tuple[bool, Any]:
     """(whether an action is a single number, draw): `draw(word)` of it, else `draw(key)`, uniform over the action space."""
     space = env.spaces(env.params)[1]
     lows, highs = bounds(space)
@@ -164,7 +164,7 @@ def _random(env: Single) -> tuple[bool, Any]:
     return count == 1, inline(generated("draw", source, **scope))
 
 
-def _keep(env: Single, access: Access, in_space: bool) -> Any:
+def _keep(env: SingleAgentEnv, access: Access, in_space: bool) -> Any:
     """`keep(b, at, a)`: writes action `a` to `b.action`, and gives it as the environment gets it when it is played back.
 
     With `in_space` the space holds `a` for sure.
@@ -184,7 +184,11 @@ def _keep(env: Single, access: Access, in_space: bool) -> Any:
                 source += f"    {x} = {x} if {x} >= i64(0) and {x} <= i64({BYTE}) else i64({BYTE})\n"
             else:
                 source += f"    {x} = min(max({x}, i64({-(2**31)})), i64({2**31 - 1}))\n"
-    source += f"    emit_row(b.action, at, ({''.join(f'dtype({x}),' for x in names)}))\n"
+    source += f"    store_row_streaming(b.action, at, ({''.join(f'dtype({x}),' for x in names)}))\n"
     source += f"    return {f'({chr(44).join(values)},)' if s.actions.components else values[0]}\n"
     scope = {f"allowed_{k}": function for k, function in enumerate(allowed_actions(space, np.int64))}
-    return inline(generated("keep", source, **scope, emit_row=access.emit_row, dtype=dtype, f32=f32, i32=i32, i64=i64))
+    return inline(
+        generated(
+            "keep", source, **scope, store_row_streaming=access.store_row_streaming, dtype=dtype, f32=f32, i32=i32, i64=i64
+        )
+    )

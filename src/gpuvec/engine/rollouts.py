@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.batch import Buffer, Variant
+from gpuvec.engine.batch import Buffer, KernelOptions
 from gpuvec.engine.blocks import ENVS
 from gpuvec.engine.choice import GIVEN
 from gpuvec.engine.jit import generated, inline
@@ -15,13 +15,13 @@ from gpuvec.engine.policies import chooser
 from gpuvec.engine.signature import layout
 from gpuvec.engine.single import game
 from gpuvec.random import Key
-from gpuvec.spec import Single
+from gpuvec.spec import SingleAgentEnv
 
 Stream: Any = Key  # of uint32, which are no ints to mypy
 i32, i64, u32, u64 = np.int32, np.int64, np.uint32, np.uint64
 
 
-def compose(env: Single, variant: Variant, access: Access, policy: Any, ahead: bool = False) -> Any:
+def compose(env: SingleAgentEnv, variant: KernelOptions, access: Access, policy: Any, ahead: bool = False) -> Any:
     """`play(b, e, clock, r)`: the next `r.steps` steps of env `e`, `clock` being the number of steps before.
 
     The addresses of what is returned, and of the actions, are those of (T, E, ...) arrays, that of the observations of a
@@ -30,13 +30,13 @@ def compose(env: Single, variant: Variant, access: Access, policy: Any, ahead: b
     """
     _, open, observe, _, turn, show, close = game(env, variant, access, held=True, chosen=policy != GIVEN, branchless=ahead)
     prepare, choose = chooser(env, access, policy, ahead)
-    after, acting, emit_row = _after(env, variant), _acting(env, variant), access.emit_row
+    after, acting, store_row_streaming = _after(env, variant), _acting(env, variant), access.store_row_streaming
 
     @inline
     def play(b: Any, e: int, clock: int, r: Any) -> None:
         start, s, stream, p = open(b, e)
         row = observe(s, p)
-        emit_row(b.obs, e, row)
+        store_row_streaming(b.obs, e, row)
         c, at, now, memory = after(b), i64(e), u32(clock), prepare(clock, stream)
         for t in range(i32(r.steps)):
             now = u32(now + u32(1))
@@ -58,7 +58,7 @@ class Acting(NamedTuple):
     act: Any  # act(b, w, e, k, at, clock): writes the action of step number `clock`, as row `at` of the actions
 
 
-def acting(env: Single, variant: Variant, access: Access, policy: Any) -> Acting:
+def acting(env: SingleAgentEnv, variant: KernelOptions, access: Access, policy: Any) -> Acting:
     """Those of `env`. The actions are read as given ones then, which they equal when they are played back.
 
     The room holds the envs' streams, word by word: so a compiler draws for eight envs with one instruction.
@@ -66,12 +66,12 @@ def acting(env: Single, variant: Variant, access: Access, policy: Any) -> Acting
     _, open, observe, *_ = game(env, variant, access, held=True)
     prepare, choose = chooser(env, access, policy, ahead=True)
     after, given = _after(env, variant), _acting(env, variant)
-    emit_row, load, store = access.emit_row, access.load, access.store
+    store_row_streaming, load, store = access.store_row_streaming, access.load, access.store
 
     @inline
     def begin(b: Any, w: int, e: int, k: int) -> None:
         _, s, stream, p = open(b, e)
-        emit_row(b.obs, e, observe(s, p))
+        store_row_streaming(b.obs, e, observe(s, p))
         store(w, k, stream.seed, u32)
         store(w, ENVS + k, stream.seed_high, u32)
         store(w, 2 * ENVS + k, stream.row, u32)
@@ -91,13 +91,13 @@ def acting(env: Single, variant: Variant, access: Access, policy: Any) -> Acting
     return Acting(16 * ENVS, begin, at, act)
 
 
-def _after(env: Single, variant: Variant) -> Any:
+def _after(env: SingleAgentEnv, variant: KernelOptions) -> Any:
     """`after(b)`: the batch with the observations after each step, which begin behind those before the first."""
     found = layout(env, variant)
     return _changed(found.batch, "after(b)", obs=f"u64(b.obs) + u64(b.n) * u64({_bytes(found.returned['obs'])})")
 
 
-def _acting(env: Single, variant: Variant) -> Any:
+def _acting(env: SingleAgentEnv, variant: KernelOptions) -> Any:
     """`acting(b, t)`: the batch with the actions of step t, from 0."""
     found = layout(env, variant)
     size = _bytes(found.given["action"]._replace(dtype=variant.action_dtype))

@@ -18,7 +18,7 @@ from gpuvec.engine.binary import Loadable
 from gpuvec.engine.device import Device
 from gpuvec.engine.fingerprint import module_fingerprint
 from gpuvec.engine.machine_code import kept
-from gpuvec.engine.native import Native, lasting, loaded, machine
+from gpuvec.engine.native import Native, is_cacheable, loaded, machine
 
 
 class Rowwise(NamedTuple):
@@ -53,7 +53,9 @@ def _loop(work: Rowwise) -> Callable[[tuple[int, ...]], None]:
 
         return [native_loop(work)]
 
-    (made,) = kept(partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], machine()), make, Native, lasting)
+    (made,) = kept(
+        partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], machine()), make, Native, is_cacheable
+    )
     run = loaded(made)
 
     def call(members: tuple[int, ...]) -> None:

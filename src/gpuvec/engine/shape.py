@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpuvec.engine.agents.mapping import Mapping, mapping
-from gpuvec.engine.signature import Crowd, signature
+from gpuvec.engine.signature import MultiAgentSchema, signature
 from gpuvec.spec import Environment
 
 WARP, MULTIPROCESSORS = 32, 132  # threads, and of an H200
-THREADS = 256  # per block of many a `Single`; 64 to 512 differ by less than 2 %
+THREADS = 256  # per block of many a `SingleAgentEnv`; 64 to 512 differ by less than 2 %
 
 
 class Rows(NamedTuple):
@@ -37,11 +37,11 @@ def shape(env: Environment, num_envs: int, threads: int = THREADS) -> Mapping | 
     Args:
         env: the environment.
         num_envs: E.
-        threads: per block of a `Single`, where there is work for so many.
+        threads: per block of a `SingleAgentEnv`, where there is work for so many.
     """
-    crowd = signature(env)
-    if isinstance(crowd, Crowd):
-        return mapping(crowd, num_envs)
+    schema = signature(env)
+    if isinstance(schema, MultiAgentSchema):
+        return mapping(schema, num_envs)
     few = num_envs < threads * MULTIPROCESSORS
     while threads > WARP and num_envs < threads * MULTIPROCESSORS:  # some would have nothing to do
         threads //= 2

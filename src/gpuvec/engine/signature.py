@@ -7,20 +7,20 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.batch import SCALARS, Actions, Buffer, Layout, Variant, actions, asked, clockwork, features, pooled
+from gpuvec.engine.batch import SCALARS, Actions, Buffer, KernelOptions, Layout, actions, asked, clockwork, features, pooled
 from gpuvec.engine.jit import author
 from gpuvec.engine.parameters import known
 from gpuvec.errors import AuthoringError, OutOfMemoryError
-from gpuvec.spec import Bools, Cooperative, Environment, Floats, Ints, Nearest, Perception, Single, Time
+from gpuvec.spec import Bools, Environment, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv, Time
 
 ARRAYS: dict[Any, Any] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
 SHARED = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # names of buffers
 MAX_AGENTS = 1 << 24  # agents of one environment: each one's number is exact as a float32
-OWNED = ("role", "member")  # fields that the engine writes
+OWNED = ("role", "agents_by_role")  # fields that the engine writes
 
 
 class Signature(NamedTuple):
-    """What the kernels of a `Single` need to know."""
+    """What the kernels of a `SingleAgentEnv` need to know."""
 
     floats: tuple[str, ...]  # float fields of the state, stored together as (E, len(floats))
     others: dict[str, Any]  # the other fields and their dtypes, one buffer each
@@ -34,15 +34,15 @@ class Signature(NamedTuple):
         return {k: Buffer(np.float32) for k in self.floats} | {k: Buffer(dtype) for k, dtype in self.others.items()}
 
 
-class Crowd(NamedTuple):
-    """What the kernels of a `Cooperative` need to know."""
+class MultiAgentSchema(NamedTuple):
+    """What the kernels of a `MultiAgentEnv` need to know."""
 
     arrays: dict[str, Buffer]  # fields of the state with elements for each agent
     scalars: dict[str, Any]  # fields that are one for the env, and their dtypes
     features: int  # D
     actions: Actions
     agents: tuple[int]
-    perception: Perception
+    observation: Observation
     roles: dict[str, int]  # {name: number of agents}
     found: tuple[str, ...]  # fields for searches to fill
 
@@ -55,33 +55,33 @@ class Crowd(NamedTuple):
         return {name: found for t, name in SHARED.items() if (found := tuple(k for k, d in plain.items() if d is t))}
 
     @property
-    def search(self) -> Nearest | None:
+    def search(self) -> NearestNeighbors | None:
         """The search that fills one."""
-        return self.perception.look if isinstance(self.perception.look, Nearest) else None
+        return self.observation.neighbors if isinstance(self.observation.neighbors, NearestNeighbors) else None
 
     @property
     def alone(self) -> bool:
         """Whether an observation is an agent's own features and nothing else."""
-        return self.perception.see is None or self.perception.slots == 0
+        return self.observation.other_features is None or self.observation.max_neighbors == 0
 
     @property
     def fields(self) -> dict[str, Buffer]:
         """What a user sees of the state."""
-        arrays = {k: b for k, b in self.arrays.items() if k not in self.found and k != "member"}
+        arrays = {k: b for k, b in self.arrays.items() if k not in self.found and k != "agents_by_role"}
         return arrays | {k: Buffer(dtype) for k, dtype in self.scalars.items()}
 
 
-def signature(env: Environment) -> Signature | Crowd:
+def signature(env: Environment) -> Signature | MultiAgentSchema:
     """What the kernels of `env` need to know.
 
     Raises:
         AuthoringError: a field, a space or a number of agents of a kind that kernels cannot hold.
     """
-    count = count_agents(env) if isinstance(env, Cooperative) else 1
-    observation, action = _spaces(env)
-    shared = {"features": features(observation), "actions": actions(action)}
+    count = count_agents(env) if isinstance(env, MultiAgentEnv) else 1
+    observation_space, action_space = _spaces(env)
+    shared = {"features": features(observation_space), "actions": actions(action_space)}
     hints = get_type_hints(env.state, include_extras=True)
-    if isinstance(env, Single):
+    if isinstance(env, SingleAgentEnv):
         for name, hint in hints.items():
             if hint not in SCALARS:
                 raise AuthoringError(f"{env.state.__module__}.State.{name} is a {hint}; a state field is float, int or bool.")
@@ -103,17 +103,19 @@ def signature(env: Environment) -> Signature | Crowd:
                 f"field {name!r} of State is a float for the env, which nothing can write: reductions set ints "
                 "and bools. Use Floats, with an element for each agent, or a parameter."
             )
-    perception = env.perception(env.params)
-    if not isinstance(perception, Perception):
+    observation = env.observation(env.params)
+    if not isinstance(observation, Observation):
         raise AuthoringError(
-            f"perception(p) returned a {type(perception).__name__}; it must return one Perception(...) for all agents, whose "
+            f"observation(p) returned a {type(observation).__name__}; it must return one Observation(...) for all agents: its "
             "functions may do other things for other roles: `if s.role[i] == TAGGER`."
         )
-    look = perception.look
-    found = tuple(k for k, hint in hints.items() if Nearest in get_args(hint))
-    if isinstance(look, Nearest) and (look.field not in found or arrays[look.field].dtype != np.int32):
-        raise AuthoringError(f"the search fills {look.field!r}, which must be an Annotated[Ints, 'parameter', Nearest] field.")
-    return Crowd(arrays, scalars, agents=(count,), perception=perception, roles=roles, found=found, **shared)  # type: ignore[arg-type]  # as named
+    look = observation.neighbors
+    found = tuple(k for k, hint in hints.items() if NearestNeighbors in get_args(hint))
+    if isinstance(look, NearestNeighbors) and (look.field not in found or arrays[look.field].dtype != np.int32):
+        raise AuthoringError(
+            f"the search fills {look.field!r}, which must be an Annotated[Ints, 'parameter', NearestNeighbors] field."
+        )
+    return MultiAgentSchema(arrays, scalars, agents=(count,), observation=observation, roles=roles, found=found, **shared)  # type: ignore[arg-type]  # as named
 
 
 def _spaces(env: Environment) -> tuple[Any, Any]:
@@ -134,12 +136,12 @@ def check_size(env: Environment) -> None:
         AuthoringError: `agents(p)` gives no number, or `spaces(p)` no two spaces.
         OutOfMemoryError: it gives more agents than an environment can hold, or spaces that do not fit into memory.
     """
-    if isinstance(env, Cooperative):
+    if isinstance(env, MultiAgentEnv):
         count_agents(env)
     _spaces(env)
 
 
-def count_agents(env: Cooperative) -> int:
+def count_agents(env: MultiAgentEnv) -> int:
     """A, found without anything else of the environment's.
 
     Raises:
@@ -154,12 +156,12 @@ def count_agents(env: Cooperative) -> int:
     return int(count)
 
 
-def _array(env: Cooperative, name: str, hint: Any, count: int) -> Buffer:
+def _array(env: MultiAgentEnv, name: str, hint: Any, count: int) -> Buffer:
     """The buffer of a field with elements for each agent."""
     shape: tuple[int, ...] = (count,)
     if get_origin(hint) is Annotated:
         hint, parameter, *others = get_args(hint)
-        others = [other for other in others if other is not Nearest]
+        others = [other for other in others if other is not NearestNeighbors]
         if others:
             raise AuthoringError(
                 f"field {name!r} has {others[0]!r} besides {parameter!r}; a field has one number of elements for each agent: "
@@ -173,7 +175,7 @@ def _array(env: Cooperative, name: str, hint: Any, count: int) -> Buffer:
     return Buffer(ARRAYS[hint], shape)
 
 
-def layout(env: Environment, variant: Variant, split: bool = False) -> Layout:
+def layout(env: Environment, variant: KernelOptions, split: bool = False) -> Layout:
     """The buffers that `env` needs as `variant`; `split` if one kernel plays and another writes the observations."""
     s = signature(env)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
@@ -210,21 +212,25 @@ def layout(env: Environment, variant: Variant, split: bool = False) -> Layout:
     )
 
 
-def widths(env: Cooperative, crowd: Crowd) -> tuple[int, int]:
-    """(F, own features): how many numbers `see` and `observe` give, found by calling them as plain Python.
+def widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:
+    """(F, own features): how many numbers `other_features` and `self_features` give, found by calling them as plain Python.
 
     Raises:
         AuthoringError: they do not make up a row of D numbers.
     """
-    p, perception = known(env), crowd.perception
-    zeros = {k: np.zeros(b.shape, b.dtype) for k, b in crowd.arrays.items()}
-    s = env.state(**{k: zeros[k] if k in zeros else crowd.scalars[k](0) for k in env.state._fields})
+    p, observation = known(env), schema.observation
+    zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.arrays.items()}
+    s = env.state(**{k: zeros[k] if k in zeros else schema.scalars[k](0) for k in env.state._fields})
     with np.errstate(all="ignore"):
-        own = len(author(perception.observe)(0, s, Time(0, 1), p))
-        seen = len(author(perception.see)(0, 0, s, Time(0, 1), p)) if perception.see is not None and perception.slots else 0
-    if seen * perception.slots + own != crowd.features:
+        own = len(author(observation.self_features)(0, s, Time(0, 1), p))
+        seen = (
+            len(author(observation.other_features)(0, 0, s, Time(0, 1), p))
+            if observation.other_features is not None and observation.max_neighbors
+            else 0
+        )
+    if seen * observation.max_neighbors + own != schema.features:
         raise AuthoringError(
-            f"an observation has {perception.slots} slots of {seen} features and {own} own features, "
-            f"{seen * perception.slots + own} numbers; the observation space says {crowd.features}."
+            f"an observation has {observation.max_neighbors} neighbors of {seen} features and {own} own features, "
+            f"{seen * observation.max_neighbors + own} numbers; the observation space says {schema.features}."
         )
     return seen, own

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuvec.engine.batch import NO_FAULT, Buffer, Variant, members
+from gpuvec.engine.batch import NO_FAULT, Buffer, KernelOptions, members
 from gpuvec.engine.choice import variant_of
-from gpuvec.engine.collection import put_off
+from gpuvec.engine.collection import gc_paused
 from gpuvec.engine.device import Device
 from gpuvec.engine.fingerprint import frozen_environment
 from gpuvec.engine.frozen import Content, content_of, frozen_function
 from gpuvec.engine.parameters import request_dtypes
-from gpuvec.engine.signature import Crowd, Signature, check_size, layout, signature
-from gpuvec.spec import Environment, Single
+from gpuvec.engine.signature import MultiAgentSchema, Signature, check_size, layout, signature
+from gpuvec.spec import Environment, SingleAgentEnv
 
 if TYPE_CHECKING:
     from gpuvec.engine.host import HostKernels
@@ -33,7 +33,7 @@ class Simulation:
     a step writes is given by address, so outputs belong to the caller.
     """
 
-    def __init__(self, env: Environment, variant: Variant, num_envs: int, device: Device) -> None:
+    def __init__(self, env: Environment, variant: KernelOptions, num_envs: int, device: Device) -> None:
         check_size(env)
         self.env, self.variant, self.num_envs, self.device = frozen_environment(env), variant, num_envs, device
         self.signature = signature(self.env)
@@ -45,7 +45,7 @@ class Simulation:
         self.buffers["faults"][:] = NO_FAULT
         for name in variant.per_env:
             self.buffers[f"param_{name}"][:] = getattr(env.params, name)
-        if isinstance(self.signature, Crowd) and self.signature.roles:
+        if isinstance(self.signature, MultiAgentSchema) and self.signature.roles:
             roles = self.signature.roles.values()
             self.set_roles(device.arrays.asarray(np.repeat(np.arange(len(roles), dtype=np.int32), list(roles))))
         self._pool: dict[str, Any] = {}
@@ -53,7 +53,7 @@ class Simulation:
         self._find()
 
     def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
-        with put_off():  # imports on use: a GPU whose kernels are on disk needs no compiler
+        with gc_paused():  # imports on use: a GPU whose kernels are on disk needs no compiler
             if self.device.kind == "cuda":
                 from gpuvec.engine.launch import CudaKernels
 
@@ -79,11 +79,11 @@ class Simulation:
 
     def _advice(self) -> str:
         """How large an observation is, where that is what fills the memory."""
-        if not isinstance(self.signature, Crowd):
+        if not isinstance(self.signature, MultiAgentSchema):
             return ""
         (agents,), row = self.signature.agents, self.signature.features
         fit = "fewer environments or agents" + (
-            ", or observing the K nearest," if self.signature.perception.slots >= agents - 1 else ""
+            ", or observing the K nearest," if self.signature.observation.max_neighbors >= agents - 1 else ""
         )
         return f", whose observations are {4 * agents * row:,} bytes each ({agents} agents, {row} numbers); {fit} would fit"
 
@@ -106,7 +106,7 @@ class Simulation:
             outputs: the addresses of a step's outputs, packed into 8 bytes each; observations alone are written.
         """
         if self._reset is None:
-            with put_off():
+            with gc_paused():
                 self._reset = self._kernels.reset(self.variant)
         asked = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
         self._reset(stream, *members(self._kept, outputs, self.num_envs, mask=mask, seeds=seeds), *asked)
@@ -118,7 +118,7 @@ class Simulation:
         packed into 8 bytes each.
         """
         if action_dtype not in self._steps:
-            with put_off():
+            with gc_paused():
                 self._steps[action_dtype] = self._kernels.step(self.variant._replace(action_dtype=action_dtype), self._kept)
         return self._steps[action_dtype]
 
@@ -135,9 +135,9 @@ class Simulation:
         policy = self._frozen_policy(policy)
         launch = self._rollouts.get((policy, action_dtype))
         if launch is None:
-            assert isinstance(self.env, Single), "games have no rollouts"
+            assert isinstance(self.env, SingleAgentEnv), "games have no rollouts"
             variant = variant_of(self.env, self.variant, policy, action_dtype)
-            with put_off():
+            with gc_paused():
                 launch = self._kernels.rollout(variant, policy, self._kept)
             if len(self._rollouts) >= MAX_ROLLOUT_KERNELS:
                 del self._rollouts[next(iter(self._rollouts))]  # the one that was compiled first
@@ -196,7 +196,7 @@ class Simulation:
         """Gives agents their roles, (A,) or (E, A) int32 of the device's module, and puts them in order of these."""
         rows = self.field("role")
         rows[:] = role
-        self.field("member")[:] = self.order_of(rows)
+        self.field("agents_by_role")[:] = self.order_of(rows)
 
     def order_of(self, role: Any) -> Any:
         """(E, A): the agents in order of their roles, (E, A), and of one role in order of their numbers."""

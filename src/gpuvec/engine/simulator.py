@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpuvec.engine.batch import Variant, members
+from gpuvec.engine.batch import KernelOptions, members
 from gpuvec.engine.choice import Length
 from gpuvec.engine.parameters import request
 from gpuvec.engine.policies import explaining_policy
@@ -43,11 +43,11 @@ class SimulatorKernels:
         self.split = self._mapping.split
         self.blocks = -(-num_envs // self._mapping.envs)
 
-    def reset(self, variant: Variant) -> Callable[..., None]:
+    def reset(self, variant: KernelOptions) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
         return self._launcher(variant, self._kernels(variant, False), request(self._env))
 
-    def step(self, variant: Variant, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
+    def step(self, variant: KernelOptions, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
         launch, num_envs = self._launcher(variant, self._kernels(variant, True)), self._num_envs
 
@@ -56,7 +56,7 @@ class SimulatorKernels:
 
         return call
 
-    def rollout(self, variant: Variant, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
+    def rollout(self, variant: KernelOptions, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
         """`launch(stream, action, outputs, steps)`, likewise."""
         from gpuvec.engine.kernels import rollout
 
@@ -69,12 +69,12 @@ class SimulatorKernels:
 
         return call
 
-    def _kernels(self, variant: Variant, played: bool) -> Any:
+    def _kernels(self, variant: KernelOptions, played: bool) -> Any:
         from gpuvec.engine.kernels import kernels
 
         return kernels(self._env, variant, self._mapping, played)
 
-    def _launcher(self, variant: Variant, kernels: Any, asked: Any = None) -> Callable[..., None]:
+    def _launcher(self, variant: KernelOptions, kernels: Any, asked: Any = None) -> Callable[..., None]:
         """`asked` is the class of their second argument, if they have one."""
         batch = layout(self._env, variant, self.split).batch
         count = len(batch._fields)

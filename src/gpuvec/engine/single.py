@@ -13,15 +13,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.actions import actions
-from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
+from gpuvec.engine.batch import WITHOUT_LIMIT, KernelOptions
 from gpuvec.engine.jit import device, generated, inline
 from gpuvec.engine.memory import Access, like
 from gpuvec.engine.parameters import parameters
+from gpuvec.engine.rng_streams import POOL_DRAW, rng_streams
 from gpuvec.engine.signature import Signature, signature
 from gpuvec.engine.straight import straight
-from gpuvec.engine.streams import POOL_DRAW, streams
 from gpuvec.random import Key, randint
-from gpuvec.spec import Single
+from gpuvec.spec import SingleAgentEnv
 
 f32, i32, u32, u64, b1 = np.float32, np.int32, np.uint32, np.uint64, np.bool_
 
@@ -38,7 +38,7 @@ class Game(NamedTuple):
     close: Any  # close(b, e, start, s): puts the env back
 
 
-def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
+def compose(env: SingleAgentEnv, variant: KernelOptions, access: Access) -> tuple[Any, Any]:
     """(begin, advance) for one env: `begin` as in `Game`, `advance(b, e, clock)` is step number `clock`."""
     begin, open, _, _, turn, show, close = game(env, variant, access, ahead=True)
 
@@ -53,8 +53,8 @@ def compose(env: Single, variant: Variant, access: Access) -> tuple[Any, Any]:
 
 
 def game(
-    env: Single,
-    variant: Variant,
+    env: SingleAgentEnv,
+    variant: KernelOptions,
     access: Access,
     held: bool = False,
     chosen: bool = False,
@@ -77,14 +77,20 @@ def game(
             draws more often than not.
     """
     s = signature(env)
-    assert isinstance(s, Signature), "of a Single"
-    load, store, store_row, emit, emit_row = access.load, access.store, access.store_row, access.emit, access.emit_row
-    lowest, near = access.lowest, access.near
+    assert isinstance(s, Signature), "of a SingleAgentEnv"
+    load, store, store_row, store_streaming, store_row_streaming = (
+        access.load,
+        access.store,
+        access.store_row,
+        access.store_streaming,
+        access.store_row_streaming,
+    )
+    atomic_min, any_in_sector = access.atomic_min, access.any_in_sector
     load_state, store_state = _state_access(env, s, access)
     declared, pooled = _declared(env, s), _pooled(env, s, variant, access)
     params, reset_params = parameters(env, variant, access)
     read_action, fault = actions(env.spaces(env.params)[1], s.actions, variant, access)
-    common, any_key, _, own_key, asked, renew, share = streams(access)
+    common, any_key, _, own_key, asked, reseed, share = rng_streams(access)
     stream_of, key = (_held_streams if held else _common_streams if ahead else _read_streams)(common, any_key)
     action = _chosen if chosen else _given(read_action)
     reset, step, observe = device(env.reset), device(env.step), _observed(device(env.observe), s.features, access)
@@ -111,7 +117,7 @@ def game(
         if e == 0:  # no row reads the shared stream in a reset, so its first may rewrite it
             share(b, clock, r)
         if asked(b, e, r):
-            renew(b, e, clock, r)
+            reseed(b, e, clock, r)
             store_state(b, e, first(b, own_key(b, e, u32(clock), i32(0)), reset_params(b, e, r)))
         store_row(b.obs, e, observe(load_state(b, e), params(b, e)))
 
@@ -136,7 +142,7 @@ def game(
             else:
                 start = moved(b, e, clock + u32(1))
                 if validate:
-                    lowest(b.faults, 1, u64(e) << u64(32))
+                    atomic_min(b.faults, 1, u64(e) << u64(32))
             seen = observe(s, p)
         else:
             if validate:
@@ -145,9 +151,9 @@ def game(
             truncated = t >= limit
             over = terminated or truncated
             if same_step:
-                emit(b.final_mask, at, over, b1)
-                if near(over):  # by pairs: a 32-byte sector of two 16-byte rows is written whole and never read
-                    emit_row(b.final_obs, at, seen)
+                store_streaming(b.final_mask, at, over, b1)
+                if any_in_sector(over):  # by pairs: a 32-byte sector of two 16-byte rows is written whole and never read
+                    store_row_streaming(b.final_obs, at, seen)
                 if over:
                     start = moved(b, e, clock)
                     s = first(b, key(b, e, stream, start, i32(0)), p)
@@ -166,10 +172,10 @@ def game(
 
     @inline
     def show(b: Any, at: int, seen: Any, reward: float, terminated: bool, truncated: bool) -> None:
-        emit_row(b.obs, at, seen)
-        emit(b.reward, at, reward, f32)
-        emit(b.terminated, at, terminated, b1)
-        emit(b.truncated, at, truncated, b1)
+        store_row_streaming(b.obs, at, seen)
+        store_streaming(b.reward, at, reward, f32)
+        store_streaming(b.terminated, at, terminated, b1)
+        store_streaming(b.truncated, at, truncated, b1)
 
     @inline
     def close(b: Any, e: int, start: int, s: Any) -> None:
@@ -245,7 +251,7 @@ def _given(read_action: Any) -> Any:
     return action
 
 
-def _state_access(env: Single, s: Signature, access: Access) -> tuple[Any, Any]:
+def _state_access(env: SingleAgentEnv, s: Signature, access: Access) -> tuple[Any, Any]:
     """`load_state(b, e) -> State` and `store_state(b, e, s)`: float fields lie side by side, the others apart."""
     scope = {"State": env.state, "load": access.load, "store": access.store, "store_row": access.store_row, "f32": f32}
     scope |= {"load_row": access.load_row, "floats": like(f32, len(s.floats))} | {
@@ -261,14 +267,14 @@ def _state_access(env: Single, s: Signature, access: Access) -> tuple[Any, Any]:
     return inline(generated("load_state", load, **scope)), inline(generated("store_state", store, **scope))
 
 
-def _declared(env: Single, s: Signature) -> Any:
+def _declared(env: SingleAgentEnv, s: Signature) -> Any:
     """`declared(s)`: a state whose fields have the types that the class says; `s.count + 1` makes an int64, say."""
     scope = {"State": env.state} | {f"t_{k}": s.others.get(k, f32) for k in env.state._fields}
     fields = ", ".join(f"t_{k}(s.{k})" for k in env.state._fields)
     return inline(generated("declared", f"def declared(s):\n    return State({fields})\n", **scope))
 
 
-def _pooled(env: Single, s: Signature, variant: Variant, access: Access) -> Any:
+def _pooled(env: SingleAgentEnv, s: Signature, variant: KernelOptions, access: Access) -> Any:
     """`pooled(b, s, k)`: state `s` with the pool's fields from that state of the pool which key `k` draws."""
     scope = {"State": env.state, "load": access.load, "randint": device(randint), "i32": i32, "draw": POOL_DRAW}
     scope |= {f"t_{k}": s.others.get(k, f32) for k in env.state._fields}

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.signature import Signature
-from gpuvec.spec import Single
+from gpuvec.spec import SingleAgentEnv
 
 f32, i32, u32, b1 = np.float32, np.int32, np.uint32, np.bool_
 
 
 def straight(
-    env: Single,
+    env: SingleAgentEnv,
     s: Signature,
-    variant: Variant,
+    variant: KernelOptions,
     access: Access,
     limit: int,
     made: Callable[..., Any],
@@ -48,7 +48,11 @@ def straight(
         observe: as in `single.Game`.
         fault: fault(b, e) looks at the action of env e.
     """
-    emit, emit_row, near = access.emit, access.emit_row, access.near
+    store_streaming, store_row_streaming, any_in_sector = (
+        access.store_streaming,
+        access.store_row_streaming,
+        access.any_in_sector,
+    )
     either, either_row = _selections(env, s)
     same_step, validate = variant.autoreset is AutoresetMode.SAME_STEP, variant.validate
 
@@ -63,9 +67,9 @@ def straight(
         terminated, truncated = dead and not waiting, t >= limit and not waiting
         over = terminated or truncated
         if same_step:
-            emit(b.final_mask, at, over, b1)
-            if near(over):
-                emit_row(b.final_obs, at, seen)
+            store_streaming(b.final_mask, at, over, b1)
+            if any_in_sector(over):
+                store_row_streaming(b.final_obs, at, seen)
         begins = over if same_step else waiting
         s, seen = either(begins, fresh, s), either_row(begins, observe(fresh, p), seen)
         then = u32(clock if same_step else clock + u32(1)) if over else u32(start)
@@ -74,7 +78,7 @@ def straight(
     return turn
 
 
-def _selections(env: Single, s: Signature) -> tuple[Any, Any]:
+def _selections(env: SingleAgentEnv, s: Signature) -> tuple[Any, Any]:
     """`either(c, x, y)` is state x if c, else state y; `either_row(c, x, y)` likewise of observations. Number by number: what
     stands in a branch as a whole may be worked out in it.
     """

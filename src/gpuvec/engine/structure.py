@@ -8,15 +8,15 @@ from typing import Any, get_args, get_type_hints
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.signature import Crowd, signature
-from gpuvec.spec import Cooperative, Environment, Nearest, Perception, Reduction
+from gpuvec.engine.signature import MultiAgentSchema, signature
+from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, Reduction
 
 
 def shape_differences(env: Environment, changed: Environment) -> list[str]:
     """Compares the shapes that two sets of parameters give to one environment.
 
     Buffers, spaces and a learner's networks are made for one number of agents, one size of every field and one number of
-    observation slots. The bounds of a Box and the values of a table are no shapes.
+    observed neighbors. The bounds of a Box and the values of a table are no shapes.
 
     Args:
         env: the environment.
@@ -35,7 +35,7 @@ def constant_differences(env: Environment, changed: Environment) -> list[str]:
     """Compares all that kernels, spaces and observations have once for all rows, shapes included.
 
     Parameters stored per environment differ from row to row, while all rows share one space, one set of tables and one
-    `Perception`: those are what the common parameters say.
+    `Observation`: those are what the common parameters say.
 
     Args:
         env: the environment with the common parameters.
@@ -76,15 +76,15 @@ def parameters_read(env: Environment) -> frozenset[str]:
 
     p = Recorder(*env.params)
     env.spaces(p)
-    if isinstance(env, Cooperative):
-        for function in (env.agents, env.perception, env.roles, env.tables):
+    if isinstance(env, MultiAgentEnv):
+        for function in (env.agents, env.observation, env.roles, env.tables):
             if function is not None:
                 function(p)
         read |= {name for name in _field_parameters(env) if name in fields}
     return frozenset(read)
 
 
-def _field_parameters(env: Cooperative) -> list[Any]:
+def _field_parameters(env: MultiAgentEnv) -> list[Any]:
     """What `Annotated` fields name as their numbers of elements."""
     return [one for hint in get_type_hints(env.state, include_extras=True).values() for one in get_args(hint)[1:]]
 
@@ -105,10 +105,10 @@ def _shapes(env: Environment) -> dict[str, Any]:
     s = signature(env)
     observation, action = env.spaces(env.params)
     shapes: dict[str, Any] = {}
-    if isinstance(s, Crowd):
-        look = s.perception.look
+    if isinstance(s, MultiAgentSchema):
+        look = s.observation.neighbors
         shapes |= {"number of agents": s.agents[0], "mapping of roles": s.roles}
-        shapes |= {"number of observation slots": s.perception.slots}
+        shapes |= {"number of observed neighbors": s.observation.max_neighbors}
         shapes |= {"search or reduction before an observation": _look_of(look)}
         shapes |= {f"field {name!r}": b.shape for name, b in s.arrays.items()}
         for name, table in _tables(env).items():
@@ -120,24 +120,27 @@ def _constants(env: Environment) -> dict[str, Any]:
     """{what: its values in a form that `==` compares}, of what all rows share beside shapes."""
     names = ("bounds of the observation space", "bounds of the action space")
     constants = {name: _bounds(space) for name, space in zip(names, env.spaces(env.params), strict=True)}
-    if isinstance(env, Cooperative):
+    if isinstance(env, MultiAgentEnv):
         constants |= {f"values of table {name!r}": table.tobytes() for name, table in _tables(env).items()}
-        perception: Perception = env.perception(env.params)
-        constants |= {f"function `{name}` of the perception": _code(getattr(perception, name)) for name in ("observe", "see")}
-        look: Any = perception.look
-        for part in ("distance", "seekers", "of"):
+        observation: Observation = env.observation(env.params)
+        constants |= {
+            f"function `{name}` of the observation": _code(getattr(observation, name))
+            for name in ("self_features", "other_features")
+        }
+        look: Any = observation.neighbors
+        for part in ("distance", "mask", "of"):
             constants |= {f"function `{part}` before an observation": _code(getattr(look, part, None))}
     return constants
 
 
 def _tables(env: Environment) -> dict[str, np.ndarray[Any, Any]]:
-    if not isinstance(env, Cooperative) or env.tables is None:
+    if not isinstance(env, MultiAgentEnv) or env.tables is None:
         return {}
     return {name: np.asarray(table) for name, table in env.tables(env.params).items()}
 
 
 def _look_of(look: Any) -> str:
-    if isinstance(look, Nearest):
+    if isinstance(look, NearestNeighbors):
         return f"a search that fills {look.field!r}"
     return f"a {look.kind} in {look.field!r}" if isinstance(look, Reduction) else "none"
 

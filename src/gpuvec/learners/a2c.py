@@ -15,7 +15,7 @@ from torch import Tensor
 from gpuvec.learners.args.a2c import Args
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body
 from gpuvec.learners.on_policy import OnPolicy
-from gpuvec.learners.policy import Seat
+from gpuvec.learners.policy import PolicyContext
 from gpuvec.learners.rollouts.masked import mean
 from gpuvec.learners.training import Result, train
 
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     mask: Tensor | None = None  # (T, E) bool: the samples that count; None for all
 
 
-def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor | float) -> tuple[Tensor, Tensor]:
+def loss(network: ActorCritic, batch: Batch, args: Args, ent_coef: Tensor | float) -> tuple[Tensor, Tensor]:
     """The loss of a rollout, and (3,) metrics: policy loss, value loss, entropy."""
     policy, value = network.both(batch.obs)
     log_prob, surprise = policy.log_prob_and_entropy(batch.action)
@@ -40,25 +40,25 @@ def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor 
     value_loss = mean(0.5 * (value - batch.target).square(), batch.mask)
     entropy = mean(surprise, batch.mask)
     metrics = torch.stack([policy_loss, value_loss, entropy]).detach()
-    return policy_loss + args.value_weight * value_loss - entropy_weight * entropy, metrics
+    return policy_loss + args.vf_coef * value_loss - ent_coef * entropy, metrics
 
 
 class A2C(OnPolicy):
-    """The policy of `seat` with the settings `args` (resolved)."""
+    """The policy of `context` with the settings `args` (resolved)."""
 
     args: Args
     learned = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
-    def __init__(self, args: Args, seat: Seat, body: Body | None = None) -> None:
-        super().__init__(args, seat, loss, body)
+    def __init__(self, args: Args, context: PolicyContext, body: Body | None = None) -> None:
+        super().__init__(args, context, loss, body)
 
     def improve(self) -> None:
         """One step along the policy gradient."""
         s = self.storage
         rollout = Batch(s.obs[:-1], s.action, s.advantage, s.target, s.mask)
-        value, metrics = self.loss(self.network, rollout, self.args, self.entropy_weight)
+        value, metrics = self.loss(self.network, rollout, self.args, self.ent_coef)
         norm = self.update(value)
         self.metrics[-len(self.learned) :] = torch.cat([metrics, norm.view(1)])
         if self.network.normalizer is not None:
             self.network.normalizer.update(s.obs[:-1], s.mask)
-        self.look_back()
+        self.check_update_finite()

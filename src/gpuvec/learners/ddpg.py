@@ -29,7 +29,7 @@ from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.networks.actor_critic import Body, features_of
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic, bounded, of_bodies, perceptrons
 from gpuvec.learners.networks.mlp import first_weights
-from gpuvec.learners.policy import Policy, Seat, states_of
+from gpuvec.learners.policy import Policy, PolicyContext, states_of
 from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.rollouts.masked import mean
 from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
@@ -41,7 +41,7 @@ __all__ = ["DDPG", "Args", "Result", "train"]
 
 
 class DDPG(Policy):
-    """The policy of `seat` with the settings `args` (resolved).
+    """The policy of `context` with the settings `args` (resolved).
 
     `body` makes the networks, see `networks.deterministic`; by default they are perceptrons as `args` have it.
     """
@@ -50,11 +50,11 @@ class DDPG(Policy):
     network: DeterministicActorCritic
     names = ("episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm")
 
-    def __init__(self, args: Args, seat: Seat, body: Body | None = None) -> None:
-        super().__init__(args, seat)
-        device, rows = args.device, seat.rows
+    def __init__(self, args: Args, context: PolicyContext, body: Body | None = None) -> None:
+        super().__init__(args, context)
+        device, rows = args.device, context.rows
         T, R = rows.reward.shape
-        self.network = self.networks(args, seat.observation_space, seat.action_space, body, seat.role).to(device)
+        self.network = self.networks(args, context.observation_space, context.action_space, body, context.role).to(device)
         self.actor, self.critics = (dict(part.named_parameters()) for part in (self.network.actor, self.network.critics))
         self.target_actor, self.target_critics = copy.deepcopy((self.network.actor, self.network.critics))
         rates = (torch.tensor(rate, device=device) for rate in (args.actor_learning_rate, args.critic_learning_rate))
@@ -105,9 +105,9 @@ class DDPG(Policy):
         drawn = self.sampler.noisy(chosen, self.noise, fresh, low, high, self.rounds, t, sigma=a.sigma, theta=a.theta)
         return net.outward(drawn, out=self.action[t])
 
-    def look_at_rollout(self) -> None:
+    def check_rollout_finite(self) -> None:
         """Whether it is finite."""
-        super().look_at_rollout()
+        super().check_rollout_finite()
         self.guard.look_at_rows("collect", self.rows.reward, self.action)
 
     @torch.no_grad()

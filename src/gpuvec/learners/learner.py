@@ -21,13 +21,13 @@ from gpuvec.learners.captured.graph import capture
 from gpuvec.learners.captured.readout import Readout
 from gpuvec.learners.captured.state import copies, restore
 from gpuvec.learners.networks.rectified import unchanging
-from gpuvec.learners.policy import Policy, Seat
+from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.rollouts.rollout import Part, Rollout
 from gpuvec.learners.rollouts.room import require_room, rollout_bytes
 from gpuvec.learners.runs.schema import FORMAT
 from gpuvec.vector.spaces import of_one
 
-Made = Callable[[Seat], Policy]
+Made = Callable[[PolicyContext], Policy]
 
 
 class Learner:
@@ -36,7 +36,7 @@ class Learner:
     Args:
         args: the settings of the training, in which all policies agree.
         env: the environment.
-        policies: {role: makes its policy for a seat}, or {"all": ...} for one that all agents share.
+        policies: {role: makes its policy for a context}, or {"all": ...} for one that all agents share.
 
     Raises:
         OutOfMemoryError: the rollout, or what a policy stores, does not fit into the memory that is free.
@@ -55,7 +55,9 @@ class Learner:
         self.policies: dict[str, Policy] = {}
         for role, made in policies.items():
             part = self.agents[role]
-            self.policies[role] = made(Seat(sees, does, self.rollout.rows(part), part.each, self.rollout.truncations, role))
+            self.policies[role] = made(
+                PolicyContext(sees, does, self.rollout.rows(part), part.each, self.rollout.truncations, role)
+            )
         kind = torch.float32 if action.dtype.kind == "f" else torch.int64
         self.action = torch.zeros((env.num_envs, *action.shape), dtype=kind, device=args.device)  # of all agents
         self._readout = Readout(self._reported())
@@ -88,7 +90,7 @@ class Learner:
                     self.rollout.step(t, self.act(t))
                 self.rollout.share()
             for policy in self.policies.values():
-                policy.look_at_rollout()
+                policy.check_rollout_finite()
 
     def act(self, t: int) -> Tensor:
         """What all agents do in step t."""
@@ -110,7 +112,7 @@ class Learner:
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # how Inductor tells of a choice it made
-            functions = [*self._functions(), *([self._whole] if self._at_once else [])]
+            functions = [*self._functions(), *([self._whole] if self._single_graph else [])]
             recorded = {part: capture(part, self.args.device, generators, version) for part in functions}
         self._run = recorded.__getitem__
         self.load_state_dict(saved)
@@ -124,9 +126,9 @@ class Learner:
         return [self.collect, *(part for policy in self.policies.values() for part in policy.parts)]
 
     @property
-    def _at_once(self) -> bool:
+    def _single_graph(self) -> bool:
         """Whether all parts of an iteration follow each other, whatever the iteration, so that one graph holds them."""
-        return len(self.policies) == 1 and all(policy.at_once for policy in self.policies.values())
+        return len(self.policies) == 1 and all(policy.single_graph for policy in self.policies.values())
 
     def _whole(self) -> None:
         for part in self._functions():
@@ -134,7 +136,7 @@ class Learner:
 
     def iterate(self) -> None:
         """One iteration; waits for nothing."""
-        if self._at_once:
+        if self._single_graph:
             self.policy.prepare(self.iteration)
             self._run(self._whole)()
             self.iteration += 1

@@ -26,7 +26,7 @@ from gpuvec.learners.captured.guard import ALLOWED, LEARNED, Guard
 from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
-from gpuvec.learners.policy import Policy, Seat, states_of
+from gpuvec.learners.policy import Policy, PolicyContext, states_of
 from gpuvec.learners.rollouts.advantage import Advantage
 from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.rollouts.masked import var_mean
@@ -55,12 +55,12 @@ class Storage(NamedTuple):
 
 
 class OnPolicy(Policy):
-    """The policy of `seat` with the settings `args` (resolved).
+    """The policy of `context` with the settings `args` (resolved).
 
     Args:
         args: the settings.
-        seat: its place in the game.
-        loss: what is minimised: `loss(network, batch, args, entropy_weight)` gives the loss and metrics.
+        context: its place in the game.
+        loss: what is minimised: `loss(network, batch, args, ent_coef)` gives the loss and metrics.
         body: makes the network, see `networks.actor_critic`; by default a perceptron as `args` have it.
     """
 
@@ -69,17 +69,17 @@ class OnPolicy(Policy):
     learned: tuple[str, ...] = ()  # names of the metrics of `improve`
 
     def __init__(
-        self, args: OnPolicyArgs, seat: Seat, loss: Callable[..., tuple[Tensor, Tensor]], body: Body | None = None
+        self, args: OnPolicyArgs, context: PolicyContext, loss: Callable[..., tuple[Tensor, Tensor]], body: Body | None = None
     ) -> None:
         self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if args.compile else loss
         self.names = PLAYED + self.learned
-        super().__init__(args, seat)
-        device, rows = args.device, seat.rows
+        super().__init__(args, context)
+        device, rows = args.device, context.rows
         T, R = rows.reward.shape
-        self.network = self.networks(args, seat.observation_space, seat.action_space, body, seat.role).to(device)
+        self.network = self.networks(args, context.observation_space, context.action_space, body, context.role).to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
-        self.entropy_weight = torch.tensor(args.entropy_weight, device=device)
+        self.ent_coef = torch.tensor(args.ent_coef, device=device)
         self.optimizer = Adam(self.parameters.values(), self.learning_rate, eps=1e-5)
         action = self.network.policy(rows.obs[0]).mode()
         stored = T * R * (5 * FLOAT + action[0].numel() * action.element_size())
@@ -90,8 +90,8 @@ class OnPolicy(Policy):
             value=torch.zeros(T + 1, R, device=device), advantage=advantage, target=target,
         )  # fmt: skip
         self.value_with_policy = hasattr(self.network.body, "both")  # whether V comes with the policy
-        self.valued = False  # whether V of all that was seen is there when `estimate` begins
-        self.truncations = seat.truncations
+        self.has_values = False  # whether V of all that was seen is there when `estimate` begins
+        self.truncations = context.truncations
         self.episodes = Episodes.of(R, device)
         self.advantage = Advantage(device, args.gamma, args.gae_lambda)
         self.return_scale = ReturnScale(R, args.gamma, device) if args.normalize_returns else None
@@ -133,9 +133,9 @@ class OnPolicy(Policy):
         policy.draw(self.sampler, self.rounds, t, Drawn(s.action[t], s.log_prob[t], self.entropy))
         return net.control(s.action[t])
 
-    def look_at_rollout(self) -> None:
+    def check_rollout_finite(self) -> None:
         """Whether it is finite."""
-        super().look_at_rollout()
+        super().check_rollout_finite()
         if self.masked:
             s = self.storage
             some = self.network.some_allowed(s.obs[:-1])
@@ -146,7 +146,7 @@ class OnPolicy(Policy):
     def estimate(self) -> None:
         """Advantages and targets, from V of each step's true successor: a truncated episode's final observation counts."""
         s, over = self.storage, self.rows.over
-        if not self.valued:
+        if not self.has_values:
             unknown = slice(-1, None) if self.value_with_policy else slice(None)
             s.value[unknown] = self.network.value(s.obs[unknown])
             self.value_truncated()
@@ -180,7 +180,7 @@ class OnPolicy(Policy):
         raise NotImplementedError
 
     @torch.no_grad()
-    def look_back(self) -> None:
+    def check_update_finite(self) -> None:
         """At the end of `improve`: whether all that was learned is finite."""
         self.guard.look_at_learned(self.metrics[-len(self.learned) :], self.parameters.values())
 
@@ -198,10 +198,10 @@ class OnPolicy(Policy):
         a, steps = self.args, iteration * self.args.batch_size
         if a.learning_rate_table:
             self.learning_rate.fill_(interpolated(a.learning_rate_table, steps))
-        elif a.anneal:
+        elif a.anneal_lr:
             self.learning_rate.fill_(a.learning_rate * (1.0 - iteration / a.iterations))
         if a.entropy_table:
-            self.entropy_weight.fill_(interpolated(a.entropy_table, steps))
+            self.ent_coef.fill_(interpolated(a.entropy_table, steps))
         return self.parts
 
     def tensors(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.evaluate import policy_of, spaces_of
 from gpuvec.learners.networks.actor_critic import Body
-from gpuvec.learners.policy import Policy, Seat
+from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.runs.checkpoint import load
 
 
@@ -42,22 +42,22 @@ class Scripted:
 
 
 class FrozenPolicy(Policy):
-    """`given` in the seat of a training with settings `args`.
+    """`given` in the context of a training with settings `args`.
 
     Raises:
         StateError: its networks were trained for other observations or actions.
     """
 
-    def __init__(self, given: Frozen, args: TrainingArgs, seat: Seat) -> None:
-        super().__init__(args, seat)
+    def __init__(self, given: Frozen, args: TrainingArgs, context: PolicyContext) -> None:
+        super().__init__(args, context)
         self.guard, self._greedy = Guard({}, {}, args.device), given.greedy
         checkpoint = given.checkpoint if isinstance(given.checkpoint, Mapping) else load(given.checkpoint)
         settings, self.network = policy_of(checkpoint, args.device, given.body, given.role)
         observation, action = spaces_of(settings, args.device)
-        if observation.shape != seat.observation_space.shape or action != seat.action_space:
+        if observation.shape != context.observation_space.shape or action != context.action_space:
             raise StateError(
                 f"the frozen policy, of {settings.env}, is for {observation} and {action}; here an agent has "
-                f"{seat.observation_space} and {seat.action_space}."
+                f"{context.observation_space} and {context.action_space}."
             )
 
     @torch.no_grad()
@@ -73,18 +73,21 @@ class FrozenPolicy(Policy):
 
 
 class ScriptedPolicy(Policy):
-    """`given` in the seat of a training with settings `args`.
+    """`given` in the context of a training with settings `args`.
 
     Raises:
         ValueError: it gives actions of another shape.
     """
 
-    def __init__(self, given: Scripted, args: TrainingArgs, seat: Seat) -> None:
-        super().__init__(args, seat)
+    def __init__(self, given: Scripted, args: TrainingArgs, context: PolicyContext) -> None:
+        super().__init__(args, context)
         self.guard, self._act = Guard({}, {}, args.device), given.act
-        found, wanted = tuple(given.act(seat.rows.obs[0]).shape), (len(seat.rows.obs[0]), *(seat.action_space.shape or ()))
+        found, wanted = (
+            tuple(given.act(context.rows.obs[0]).shape),
+            (len(context.rows.obs[0]), *(context.action_space.shape or ())),
+        )
         if found != wanted:
-            raise ValueError(f"the script gives actions of shape {found}; for {seat.action_space} it must give {wanted}.")
+            raise ValueError(f"the script gives actions of shape {found}; for {context.action_space} it must give {wanted}.")
 
     def act(self, t: int, began: Tensor) -> Tensor:
         """As the function says."""

@@ -22,7 +22,7 @@ from gpuvec.learners.sampling import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 
 
-class Seat(NamedTuple):
+class PolicyContext(NamedTuple):
     """A policy's place in a game."""
 
     observation_space: gym.Space[Any]  # of one agent
@@ -34,18 +34,18 @@ class Seat(NamedTuple):
 
 
 class Policy:
-    """The policy of `seat` with the settings `args`."""
+    """The policy of `context` with the settings `args`."""
 
     names: tuple[str, ...] = ()  # of the metrics
     network: Any = None  # a module, and `players.Acting`; a script has none
     guard: Guard
     parts: tuple[Callable[[], None], ...] = ()  # what may follow a rollout
-    at_once = False  # whether these are what follows each, so that rollout and parts are worth being one graph
+    single_graph = False  # whether these are what follows each, so that rollout and parts are worth being one graph
 
-    def __init__(self, args: TrainingArgs, seat: Seat) -> None:
-        self.args, self.rows, self.each = args, seat.rows, seat.each
-        self.role, self.action_seed = seat.role, stream_seed(args.seed, ACTIONS, seat.role)
-        self.minibatch_seed = stream_seed(args.seed, MINIBATCHES, seat.role)
+    def __init__(self, args: TrainingArgs, context: PolicyContext) -> None:
+        self.args, self.rows, self.each = args, context.rows, context.each
+        self.role, self.action_seed = context.role, stream_seed(args.seed, ACTIONS, context.role)
+        self.minibatch_seed = stream_seed(args.seed, MINIBATCHES, context.role)
         self.generator = torch.Generator(args.device).manual_seed(self.minibatch_seed)
         self.sampler = Sampler(args.device, self.action_seed)
         self.rounds = torch.zeros((), dtype=torch.int64, device=args.device)  # rollouts, as the sampler reads them
@@ -75,7 +75,7 @@ class Policy:
         """What plays whole rollouts in place of `act`, by one for all agents; None if there is nothing like it."""
         return None
 
-    def look_at_rollout(self) -> None:
+    def check_rollout_finite(self) -> None:
         """After the last step of a rollout, within the part that played it."""
         self.rounds.add_(1)
 

@@ -18,7 +18,7 @@ from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.fused.choice import fused_update
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.on_policy import PLAYED, OnPolicy
-from gpuvec.learners.policy import Seat
+from gpuvec.learners.policy import PolicyContext
 from gpuvec.learners.ppo_loss import Batch, loss
 from gpuvec.learners.rollouts.rollout import Rollout
 from gpuvec.learners.training import Result, train
@@ -29,14 +29,14 @@ KL = 3  # where the approximate KL divergence is among the metrics of the loss
 
 
 class PPO(OnPolicy):
-    """The policy of `seat` with the settings `args` (resolved)."""
+    """The policy of `context` with the settings `args` (resolved)."""
 
     args: Args
     learned = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 
-    def __init__(self, args: Args, seat: Seat, body: Body | None = None) -> None:
-        super().__init__(args, seat, loss, body)
-        storage, scalars = self.storage, (self.learning_rate, self.entropy_weight, self.rounds)
+    def __init__(self, args: Args, context: PolicyContext, body: Body | None = None) -> None:
+        super().__init__(args, context, loss, body)
+        storage, scalars = self.storage, (self.learning_rate, self.ent_coef, self.rounds)
         shuffled = replace(args, seed=self.minibatch_seed)  # from which the fused update draws its order
         self._fused = fused_update(shuffled, self.network, self.optimizer, storage.reward, storage.mask is not None, *scalars)
         self._estimate: Any = None  # the fused one, where rollouts are fused
@@ -53,14 +53,14 @@ class PPO(OnPolicy):
         play = Play(update.shape, update.parameters, rollout, self.rounds, self.action_seed, 0)
         if self.return_scale is None:
             self._estimate = Estimate(update.shape, self.args, self.storage.reward.shape[1], update.records, self.rounds)
-        self.valued = self.at_once = True
+        self.has_values = self.single_graph = True
         return partial(play, s.action, s.log_prob, s.value, self.last_value)
 
     @torch.no_grad()
-    def look_at_rollout(self) -> None:
+    def check_rollout_finite(self) -> None:
         """Whether it is finite; the fused estimate tells that."""
         if self._estimate is None:
-            super().look_at_rollout()
+            super().check_rollout_finite()
 
     @torch.no_grad()
     def estimate(self) -> None:
@@ -82,7 +82,7 @@ class PPO(OnPolicy):
         self._improve()
         if self.network.normalizer is not None:  # not before: ratios are to policies of the same observations
             self.network.normalizer.update(s.obs[:-1], s.mask)
-        self.look_back()
+        self.check_update_finite()
 
     def _improve(self) -> None:
         s, a = self.storage, self.args
@@ -95,7 +95,7 @@ class PPO(OnPolicy):
             order = torch.rand(samples, generator=self.generator, device=a.device).argsort()
             shuffled = (x.flatten(0, 1).index_select(0, order).chunk(a.minibatches) for x in rollout if x is not None)
             for minibatch in zip(*shuffled, strict=True):
-                value, metrics = self.loss(self.network, Batch(*minibatch), a, self.entropy_weight)
+                value, metrics = self.loss(self.network, Batch(*minibatch), a, self.ent_coef)
                 if a.target_kl is not None:  # on the device: Adam skips the steps at which this is 1
                     far = torch.maximum(far, (metrics[KL] > a.target_kl).float())
                     self.optimizer.found_inf = far

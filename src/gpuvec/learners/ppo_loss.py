@@ -40,7 +40,7 @@ def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) 
     return 0.5 * error
 
 
-def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor | float) -> tuple[Tensor, Tensor]:
+def loss(network: ActorCritic, batch: Batch, args: Args, ent_coef: Tensor | float) -> tuple[Tensor, Tensor]:
     """The loss of a minibatch, and (5,) metrics: policy loss, value loss, entropy, approximate KL, clip fraction."""
     policy, value = network.both(batch.obs)
     log_prob, surprise = policy.log_prob_and_entropy(batch.action)
@@ -58,4 +58,4 @@ def loss(network: ActorCritic, batch: Batch, args: Args, entropy_weight: Tensor 
         approx_kl = mean(ratio - 1.0 - log_ratio, batch.mask)  # Schulman (2020), "Approximating KL divergence", k3
         clip_fraction = mean(((ratio - 1.0).abs() > args.clip).float(), batch.mask)
     metrics = torch.stack([policy_loss.detach(), value_loss.detach(), entropy.detach(), approx_kl, clip_fraction])
-    return policy_loss + args.value_weight * value_loss - entropy_weight * entropy, metrics
+    return policy_loss + args.vf_coef * value_loss - ent_coef * entropy, metrics

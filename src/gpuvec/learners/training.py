@@ -23,10 +23,21 @@ from gpuvec.learners.phases import OnPhase, phase
 from gpuvec.learners.seeds import CONFIRMATION, stream_seed
 
 ITERATIONS_TO_CONFIRM = 8  # after an evaluation that fell short of the target, until the next
-COURSE = ("env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads")
+SHARED_SETTINGS = (
+    "env",
+    "params",
+    "backend",
+    "seed",
+    "device",
+    "num_envs",
+    "num_steps",
+    "total_steps",
+    "target_return",
+    "threads",
+)
 """Settings in which all policies of a training agree."""
 
-Plan = Mapping[str, TrainingArgs | Frozen | Scripted]
+PolicyConfigs = Mapping[str, TrainingArgs | Frozen | Scripted]
 """{role: its settings, which tell the algorithm, or an opponent that does not learn}."""
 
 
@@ -56,7 +67,7 @@ class Result(NamedTuple):
 
 
 def train(
-    args: TrainingArgs | Plan,
+    args: TrainingArgs | PolicyConfigs,
     on_iteration: OnIteration | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     body: Body | Mapping[str, Body] | None = None,
@@ -85,17 +96,17 @@ def train(
         OutOfMemoryError: the environment or what the learner stores does not fit into the memory that is free.
         NonFiniteError: an iteration met a number that is not finite; `on_iteration` does not see it.
     """
-    plan = args if isinstance(args, Mapping) else {ALL: args}
-    device = named_device(agreed(plan).device)
-    plan = {role: one.resolved(str(device)) if isinstance(one, TrainingArgs) else one for role, one in plan.items()}
-    course = agreed(plan)
+    configs = args if isinstance(args, Mapping) else {ALL: args}
+    device = named_device(shared_settings(configs).device)
+    configs = {role: one.resolved(str(device)) if isinstance(one, TrainingArgs) else one for role, one in configs.items()}
+    course = shared_settings(configs)
     env_args: dict[str, Any] = {"device": course.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
     env_args["backend"] = course.backend
     compiling = f"compiling {course.env}"
     with settings(course.device, course.threads), ExitStack() as stack:
         with phase(on_phase, compiling):
             env = stack.enter_context(closing(make_env(course.env, course.num_envs or 1, course.params, **env_args)))
-            learner = learner_of(plan, env, body)
+            learner = learner_of(configs, env, body)
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
         if course.device != "cpu":
@@ -111,7 +122,7 @@ def train(
         for network in networks.values():
             for p in network.parameters():  # of which fused kernels have views with gaps
                 p.data = p.data.contiguous()
-        return Result(plan, networks, history, learner.state_dict())
+        return Result(configs, networks, history, learner.state_dict())
 
 
 def reads_late(device: str) -> bool:
@@ -188,66 +199,66 @@ class Iterations:
         return 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
 
 
-def learner_of(args: TrainingArgs | Plan, env: Any, body: Body | Mapping[str, Body] | None = None) -> Learner:
+def learner_of(args: TrainingArgs | PolicyConfigs, env: Any, body: Body | Mapping[str, Body] | None = None) -> Learner:
     """The learner that `train` lets go on; its settings are resolved, and `env` is as `Learner` takes it.
 
     Raises:
         ValueError: policies, or bodies, that do not fit the environment or each other.
     """
-    plan = args if isinstance(args, Mapping) else {ALL: args}
-    bodies = body if isinstance(body, Mapping) else {} if body is None else dict.fromkeys(plan, body)
+    configs = args if isinstance(args, Mapping) else {ALL: args}
+    bodies = body if isinstance(body, Mapping) else {} if body is None else dict.fromkeys(configs, body)
     for role in bodies:
-        one = plan.get(role)
+        one = configs.get(role)
         if not isinstance(one, TrainingArgs):
             raise ValueError(f"a body of one's own goes with the settings of an algorithm, which {role} has not.")
-    require_roles(plan, env)
-    course = agreed(plan)
-    return Learner(course, env, {role: seated(one, course, bodies.get(role)) for role, one in plan.items()})
+    require_roles(configs, env)
+    course = shared_settings(configs)
+    return Learner(course, env, {role: make_policy(one, course, bodies.get(role)) for role, one in configs.items()})
 
 
-def agreed(plan: Plan) -> TrainingArgs:
+def shared_settings(configs: PolicyConfigs) -> TrainingArgs:
     """The settings of the course, which are those of each policy that learns.
 
     Raises:
         TypeError: something in place of a policy.
         ValueError: there is none, or they differ.
     """
-    for role, one in plan.items():
+    for role, one in configs.items():
         if not isinstance(one, TrainingArgs | Frozen | Scripted):
             raise TypeError(
                 f"the policy of {role} is a {type(one).__name__}; it must be the settings of an algorithm, or Frozen(...) or "
                 "Scripted(...), one for each role: {role: policy}."
             )
-    learning = {role: one for role, one in plan.items() if isinstance(one, TrainingArgs)}
+    learning = {role: one for role, one in configs.items() if isinstance(one, TrainingArgs)}
     if not learning:
         raise ValueError(
-            f"nobody learns: of {', '.join(plan) or 'no roles'} at least one must have the settings of an algorithm."
+            f"nobody learns: of {', '.join(configs) or 'no roles'} at least one must have the settings of an algorithm."
         )
     (first, course), *others = learning.items()
     for role, other in others:
-        for name in COURSE:
+        for name in SHARED_SETTINGS:
             if getattr(other, name) != getattr(course, name):
                 values = f"{getattr(course, name)!r} for {first} and {getattr(other, name)!r} for {role}"
                 raise ValueError(f"policies that play together agree on {name}: it is {values}.")
-    if len(plan) > 1 and course.target_return is not None:
+    if len(configs) > 1 and course.target_return is not None:
         raise ValueError("target_return is for one policy; with several give total_steps.")
     return course
 
 
-def require_roles(plan: Plan, env: Any) -> None:
+def require_roles(configs: PolicyConfigs, env: Any) -> None:
     """Raises ValueError unless each agent has one policy."""
-    if set(plan) == {ALL}:
+    if set(configs) == {ALL}:
         return
     roles = env.roles if of_many_agents(env) else {}
-    if set(plan) != set(roles):
-        given, known = ", ".join(plan), ", ".join(roles) or "no roles"
+    if set(configs) != set(roles):
+        given, known = ", ".join(configs), ", ".join(roles) or "no roles"
         raise ValueError(
             f"there are policies for {given}; the environment has {known}: give one for each, or one alone for all."
         )
 
 
-def seated(one: TrainingArgs | Frozen | Scripted, course: TrainingArgs, body: Body | None) -> Made:
-    """What makes its policy for a seat."""
+def make_policy(one: TrainingArgs | Frozen | Scripted, course: TrainingArgs, body: Body | None) -> Made:
+    """What makes its policy for a context."""
     if isinstance(one, Frozen):
         return partial(FrozenPolicy, one, course)
     if isinstance(one, Scripted):

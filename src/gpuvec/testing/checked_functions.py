@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec import random
-from gpuvec.spec import Cooperative, Environment, Nearest, Reduction, Single
+from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Reduction, SingleAgentEnv
 from gpuvec.testing.checked_values import BUILTINS, CONVERSIONS, CheckedNumpy
 from gpuvec.testing.draws import checked_randint, checked_uniform, checked_word
 from gpuvec.testing.watching import CheckedArray, checked_value
@@ -60,27 +60,27 @@ class CheckedFunctions:
 
     def environment(self, env: Environment) -> Any:
         """`env` with copies of all functions that kernels run."""
-        if isinstance(env, Single):
+        if isinstance(env, SingleAgentEnv):
             changed = {name: self.function(getattr(env, name)) for name in ("reset", "step", "observe")}
             return dataclasses.replace(env, **changed)
-        names = ("reset", "reward", "terminated", "present")
+        names = ("reset", "reward", "terminated", "active")
         changed = {name: self.function(getattr(env, name)) for name in names}
         changed["phases"] = tuple(self._phase(phase) for phase in env.phases)
-        changed["perception"] = lambda p: self._perception(env, p)
+        changed["observation"] = lambda p: self._perception(env, p)
         return dataclasses.replace(env, **changed)
 
     def _phase(self, phase: Any) -> Any:
         return phase._replace(of=self.function(phase.of)) if isinstance(phase, Reduction) else self.function(phase)
 
-    def _perception(self, env: Cooperative, p: Any) -> Any:
-        perception = env.perception(p)
-        look = perception.look
-        if isinstance(look, Nearest):
-            look = look._replace(distance=self.function(look.distance), seekers=self.function(look.seekers))
+    def _perception(self, env: MultiAgentEnv, p: Any) -> Any:
+        observation = env.observation(p)
+        look = observation.neighbors
+        if isinstance(look, NearestNeighbors):
+            look = look._replace(distance=self.function(look.distance), mask=self.function(look.mask))
         elif isinstance(look, Reduction):
             look = self._phase(look)
-        observe, see = self.function(perception.observe), self.function(perception.see)
-        return perception._replace(observe=observe, see=see, look=look)
+        observe, see = self.function(observation.self_features), self.function(observation.other_features)
+        return observation._replace(self_features=observe, other_features=see, neighbors=look)
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.dialect import fault
-from gpuvec.spec import Environment, Single, Time
+from gpuvec.spec import Environment, SingleAgentEnv, Time
 from gpuvec.testing.checked_functions import CheckedFunctions
 from gpuvec.testing.differences import TOLERANCE, apart
 from gpuvec.testing.draws import CheckedKey, recorded_draws
 from gpuvec.testing.moments import Moment, Moments
-from gpuvec.testing.plain import World, checked_parameters, plainly
+from gpuvec.testing.plain import PythonReference, checked_parameters, plainly
 from gpuvec.testing.runs import Run, action_of, stepping
 from gpuvec.testing.single import check_distinct
 from gpuvec.testing.watching import checked_value, watched
 
 DIFFERENT = 0.01  # the share of steps that may differ more: a comparison near its threshold, an angle near its wrap
-CALLS = 3_000  # of the functions of a `Single`
+CALLS = 3_000  # of the functions of a `SingleAgentEnv`
 AGENT_CALLS = 40_000  # of author functions with many agents, about: some seconds; of larger games a part is compared
 OBSERVERS = 16  # agents whose observations are compared
 
@@ -31,10 +31,10 @@ def check_plain(env: Environment, run: Run, seed: int) -> str:
         AuthoringError: a fault in plain Python, or results that differ too often, the first of them.
     """
     moments = Moments(run, seed)
-    if isinstance(env, Single):
+    if isinstance(env, SingleAgentEnv):
         observers, count, step = None, CALLS // 2, _single(env)
     else:
-        world = World(env)
+        world = PythonReference(env)
         observers = np.unique(np.linspace(0, len(world.agents) - 1, OBSERVERS).astype(int)).tolist()
         count = max(1, AGENT_CALLS // _calls(world, len(observers)))
         step = _cooperative(world, observers)
@@ -72,7 +72,7 @@ def _unequal(name: str, plain: Any, compiled: Any) -> list[tuple[str, float, flo
     return [(name + place, a[index].item(), b[index].item())]
 
 
-def _single(env: Single) -> Callable[[Moment], dict[str, Any]]:
+def _single(env: SingleAgentEnv) -> Callable[[Moment], dict[str, Any]]:
     """What plain Python makes of a moment."""
     checked, p = CheckedFunctions().environment(env), checked_parameters(env.params)
 
@@ -91,7 +91,7 @@ def _single(env: Single) -> Callable[[Moment], dict[str, Any]]:
     return step
 
 
-def _cooperative(world: World, observers: Sequence[int]) -> Callable[[Moment], dict[str, Any]]:
+def _cooperative(world: PythonReference, observers: Sequence[int]) -> Callable[[Moment], dict[str, Any]]:
     """What plain Python makes of a moment of many agents, with the observations of some."""
 
     def step(m: Moment) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _cooperative(world: World, observers: Sequence[int]) -> Callable[[Moment], d
             plain |= {"agent_mask": played.mask, "agent_terminated": played.left}
         state, after = world.look(state, ()), world.look(world.state(m.after), observers)
         observations = zip(observers, world.rows(after, t, observers), strict=True)
-        return plain | {k: getattr(state, k) for k in world.crowd.fields} | {_observation(i): row for i, row in observations}
+        return plain | {k: getattr(state, k) for k in world.schema.fields} | {_observation(i): row for i, row in observations}
 
     return step
 
@@ -114,7 +114,9 @@ def _observation(i: int) -> str:
     return f"agent {i}'s observation"
 
 
-def _calls(world: World, observers: int) -> int:
+def _calls(world: PythonReference, observers: int) -> int:
     """About how many calls of author functions a step and the observations of some agents take."""
-    agents, perception = len(world.agents), world.crowd.perception
-    return agents * (len(world.env.phases) + 4) + observers * (perception.slots + (agents if world.crowd.search else 0) + 1)
+    agents, observation = len(world.agents), world.schema.observation
+    return agents * (len(world.env.phases) + 4) + observers * (
+        observation.max_neighbors + (agents if world.schema.search else 0) + 1
+    )

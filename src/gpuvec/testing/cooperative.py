@@ -1,4 +1,4 @@
-"""The functions of a `Cooperative`: their parameters, the types of what they return, and what they may write."""
+"""The functions of a `MultiAgentEnv`: their parameters, the types of what they return, and what they may write."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numba.np.numpy_support import from_dtype
 
 from gpuvec.engine.dialect import fault
 from gpuvec.engine.parameters import known
-from gpuvec.engine.signature import OWNED, Crowd, signature
+from gpuvec.engine.signature import OWNED, MultiAgentSchema, signature
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Cooperative, Reduction, Time
+from gpuvec.spec import MultiAgentEnv, Reduction, Time
 from gpuvec.testing.values import KEY, action_type, check_parameters, typed, width
 
 RESULTS = {  # of which Numba type a result must be, and what to do about another
@@ -25,24 +25,24 @@ RESULTS = {  # of which Numba type a result must be, and what to do about anothe
 REDUCED = {"count": (np.int32, "bool"), "least": (np.int32, "number"), "any": (np.bool_, "bool"), "all": (np.bool_, "bool")}
 
 
-def check_types(env: Cooperative) -> str:
+def check_types(env: MultiAgentEnv) -> str:
     """Compiles the author's functions as kernels do, and looks at the type of every value in them.
 
-    Only `reset` and phases may write to the state, and not to role and member. What a search finds is for `see` and
-    `observe` alone.
+    Only `reset` and phases may write to the state, and not to role and agents_by_role. What a search finds is for
+    `other_features` and `self_features` alone.
 
     Raises:
         AuthoringError: a function that cannot be compiled, a value that no kernel should hold, a wrong result, or a write
             where there must be none.
     """
-    crowd = signature(env)
-    assert isinstance(crowd, Crowd), "a Cooperative has a crowd"
+    schema = signature(env)
+    assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
     _check_tables(env)
     i, p = types.int32, typeof(known(env))
     t = types.NamedTuple([types.int32] * 2, Time)
-    action, mutable = action_type(crowd.actions), _state_type(env, crowd, writes=True)
-    s, found = _state_type(env, crowd), _state_type(env, crowd, found=True)
-    observe, see, _, look = crowd.perception
+    action, mutable = action_type(schema.actions), _state_type(env, schema, writes=True)
+    s, found = _state_type(env, schema), _state_type(env, schema, found=True)
+    observe, see, _, look = schema.observation
     before = (look,) if isinstance(look, Reduction) else ()
 
     def returns(name: str, function: Any, parameters: str, arguments: tuple[Any, ...], result: str) -> None:
@@ -56,7 +56,7 @@ def check_types(env: Cooperative) -> str:
         if isinstance(phase, Reduction):
             dtype, result = REDUCED[phase.kind]
             name = f"{phase.kind}_of({phase.field!r}, ...)"
-            if crowd.scalars.get(phase.field) is not dtype:
+            if schema.scalars.get(phase.field) is not dtype:
                 kind = "bool" if dtype is np.bool_ else "int"
                 raise AuthoringError(f"{name} sets a field of the state that must be one {kind} for the env.")
             returns(f"the function of {name}", phase.of, "i, s, p", (i, s, p), result)
@@ -65,14 +65,14 @@ def check_types(env: Cooperative) -> str:
             returns(name, phase, "i, s, action, key, p", (i, mutable, action, KEY, p), "nothing")
     returns("reward", env.reward, "i, s, t, p", (i, s, t, p), "float")
     returns("terminated", env.terminated, "i, s, p", (i, s, p), "bool")
-    if env.present is not None:
-        returns("present", env.present, "i, s, p", (i, s, p), "bool")
-    if crowd.search is not None:
-        returns("distance", crowd.search.distance, "i, j, s, p", (i, i, s, p), "float")
-        if crowd.search.seekers is not None:
-            returns("seekers", crowd.search.seekers, "i, s, p", (i, s, p), "bool")
-    seen = _features("see", see, "i, slot, s, t, p", (i, i, found, t, p))
-    _check_row(crowd, seen, _features("observe", observe, "i, s, t, p", (i, found, t, p)))
+    if env.active is not None:
+        returns("active", env.active, "i, s, p", (i, s, p), "bool")
+    if schema.search is not None:
+        returns("distance", schema.search.distance, "i, j, s, p", (i, i, s, p), "float")
+        if schema.search.mask is not None:
+            returns("mask", schema.search.mask, "i, s, p", (i, s, p), "bool")
+    seen = _features("other_features", see, "i, slot, s, t, p", (i, i, found, t, p))
+    _check_row(schema, seen, _features("self_features", observe, "i, s, t, p", (i, found, t, p)))
     return "every value is a float32, an integer or a bool; only reset and phases write"
 
 
@@ -84,30 +84,35 @@ def _features(name: str, function: Callable[..., Any] | None, parameters: str, a
     return width(function, typed(function, arguments), "a tuple of numbers")
 
 
-def _check_row(crowd: Crowd, seen: int, own: int) -> None:
-    perception = crowd.perception
-    if (perception.see is None) != (perception.slots == 0):
-        what = "see is missing" if perception.see is None else "there is nothing for see to fill"
-        raise AuthoringError(f"perception(p) has {perception.slots} slots, and {what}; give both, or neither.")
-    total = seen * perception.slots + own
-    if total != crowd.features:
-        what = f"{perception.slots} slots of {seen} values and {own} of its own make {total} values, but the observation space"
-        raise fault(perception.observe, f"{what} has shape ({crowd.features},)")
+def _check_row(schema: MultiAgentSchema, seen: int, own: int) -> None:
+    observation = schema.observation
+    if (observation.other_features is None) != (observation.max_neighbors == 0):
+        what = (
+            "other_features is missing" if observation.other_features is None else "there is nothing for other_features to fill"
+        )
+        raise AuthoringError(
+            f"observation(p) has max_neighbors={observation.max_neighbors}, and {what}; give both, or neither."
+        )
+    total = seen * observation.max_neighbors + own
+    if total != schema.features:
+        pairs = f"{observation.max_neighbors} neighbors of {seen} values"
+        what = f"{pairs} and {own} of its own make {total} values, but the observation space"
+        raise fault(observation.self_features, f"{what} has shape ({schema.features},)")
 
 
-def _check_tables(env: Cooperative) -> None:
+def _check_tables(env: MultiAgentEnv) -> None:
     for name, table in (env.tables(env.params) if env.tables is not None else {}).items():
         if table.dtype not in (np.float32, np.int32, np.bool_):
             given = f"table {name!r} of tables(p) is {table.dtype}"
             raise AuthoringError(f"{given}; it must be float32, int32 or bool: np.array(..., np.float32).")
 
 
-def _state_type(env: Cooperative, crowd: Crowd, writes: bool = False, found: bool = False) -> Any:
+def _state_type(env: MultiAgentEnv, schema: MultiAgentSchema, writes: bool = False, found: bool = False) -> Any:
     """The Numba type of the state in functions that write to it, and in those that may read what a search found."""
     arrays = {
         k: types.Array(from_dtype(np.dtype(b.dtype)), len(b.shape), "C", readonly=not writes or k in OWNED)
-        for k, b in crowd.arrays.items()
+        for k, b in schema.arrays.items()
     }
-    arrays |= {} if found else dict.fromkeys(crowd.found, types.none)
-    scalars = {k: from_dtype(np.dtype(dtype)) for k, dtype in crowd.scalars.items()}
+    arrays |= {} if found else dict.fromkeys(schema.found, types.none)
+    scalars = {k: from_dtype(np.dtype(dtype)) for k, dtype in schema.scalars.items()}
     return types.NamedTuple([(arrays | scalars)[k] for k in env.state._fields], env.state)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from gpuvec.engine.cpp.cuda_functions import cuda_functions
 from gpuvec.engine.cpp.host_compiler import host_compiler
 from gpuvec.engine.cpp.source import compiled
-from gpuvec.engine.cpp.twin import twin
 from gpuvec.engine.dialect import fault, fault_at
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.spec import Environment
@@ -23,7 +23,7 @@ def check_source(env: Environment) -> None:
     Raises:
         AuthoringError: what cannot be compiled, or the line of a float64.
     """
-    source, place, line = twin(env, ()).source, "", 0
+    source, place, line = cuda_functions(env, ()).source, "", 0
     ptx = compiled(source, (9, 0), "ptx").decode()
     files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
     for text in ptx.splitlines():

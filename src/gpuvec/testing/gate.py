@@ -12,15 +12,15 @@ import gymnasium as gym
 from gpuvec.engine import cuda
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import load_env
-from gpuvec.spec import Environment, Single
+from gpuvec.spec import Environment, SingleAgentEnv
 from gpuvec.testing import cooperative, single
 from gpuvec.testing.comparison import check_plain
 from gpuvec.testing.cuda_source import check_source, check_values
 from gpuvec.testing.extent import extent
 from gpuvec.testing.kernels import compile_kernels, missing_compiler
 from gpuvec.testing.plain import plainly
+from gpuvec.testing.race_check import STEPS, check_races, check_races_from
 from gpuvec.testing.recording import record, recorded
-from gpuvec.testing.rehearsal import STEPS, rehearse, rehearse_moments
 from gpuvec.testing.runs import Run, check_spaces, play, random_actions, same
 from gpuvec.testing.structural import check_structural
 from gpuvec.testing.time_limit import limited_calls
@@ -68,7 +68,7 @@ def check_env(
     """Checks an environment: its types, draws, spaces and seeds, and that it does the same wherever it runs.
 
     Compiled play goes to the end of episodes and beyond. Moments of it, those with rare states first, are played again as
-    plain Python, in which every index, integer divisor, shift and draw is checked. Of a `Cooperative` it also checks that
+    plain Python, in which every index, integer divisor, shift and draw is checked. Of a `MultiAgentEnv` it also checks that
     agents write their own elements alone, that no order of agents matters, and that `reset` leaves nothing of the last episode.
 
     Args:
@@ -136,12 +136,12 @@ def resolve(env: Environment | str, params: dict[str, Any]) -> Environment:
 
 def _check_functions(gate: Gate, env: Environment, seed: int) -> None:
     """What the author's functions show by themselves."""
-    if isinstance(env, Single):
+    if isinstance(env, SingleAgentEnv):
         gate.add("types", single.check_types(env))
         gate.add("draws", single.check_draws(env))
         return
     gate.add("types", cooperative.check_types(env))
-    for name, found in rehearse(env, STEPS, seed).items():
+    for name, found in check_races(env, STEPS, seed).items():
         gate.add(name, found)
 
 
@@ -149,8 +149,8 @@ def _check_run(gate: Gate, env: Environment, run: Run | None, seed: int) -> None
     """What compiled play shows."""
     assert run is not None, "the process that played has answered"
     gate.add("spaces", check_spaces(env, run))
-    if not isinstance(env, Single):
-        gate.add("rare states", rehearse_moments(env, run, seed))
+    if not isinstance(env, SingleAgentEnv):
+        gate.add("rare states", check_races_from(env, run, seed))
     gate.add("plain Python", check_plain(env, run, seed))
 
 

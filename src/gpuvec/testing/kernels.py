@@ -8,7 +8,7 @@ from pathlib import Path
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine import cuda
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.dialect import explaining
 from gpuvec.engine.kernels import kernels
 from gpuvec.engine.shape import shape
@@ -41,7 +41,7 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     Raises:
         AuthoringError: code that cannot be compiled.
     """
-    variant = Variant(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=signature(env).actions.dtype)
+    variant = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=signature(env).actions.dtype)
     made = 0
     with explaining(stepping(env)), cuda.offline((9, 0)):
         for kernel in kernels(env, variant, shape(env, ENVS), True):

@@ -14,10 +14,10 @@ import numpy as np
 
 from gpuvec.engine.dialect import fault, fault_at
 from gpuvec.engine.signature import OWNED
-from gpuvec.spec import Cooperative
+from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.draw_numbers import DrawNumbers, called
 from gpuvec.testing.draws import recorded_draws
-from gpuvec.testing.plain import World, plainly
+from gpuvec.testing.plain import PythonReference, plainly
 from gpuvec.testing.watching import Access, watched
 
 SPLIT = "split it into two phases, or read a copy of {} that an earlier phase made"
@@ -26,17 +26,17 @@ SPLIT = "split it into two phases, or read a copy of {} that an earlier phase ma
 class Ownership:
     """A world whose phases are run in every way that must not matter."""
 
-    def __init__(self, env: Cooperative) -> None:
+    def __init__(self, env: MultiAgentEnv) -> None:
         self.log: list[Access] = []
         self.accesses = 0  # so far
-        self.world = World(env, lambda s: watched(s, self.log))
+        self.world = PythonReference(env, lambda s: watched(s, self.log))
         self._writes: dict[tuple[Any, str], Access] = {}  # by function and field: a write, and a read of another agent's
         self._reads: dict[tuple[Any, str], tuple[int, Access]] = {}
         self._draws = DrawNumbers(self.world.env.reset)
 
     def begin_step(self, s: Any) -> None:
         """A step or a reset from state `s`: draws may have any numbers again."""
-        self._draws.begin_step(s.role.tobytes() if self.world.crowd.roles else b"")
+        self._draws.begin_step(s.role.tobytes() if self.world.schema.roles else b"")
 
     def run(self, function: Any, s: Any, arguments: Callable[[int], tuple[Any, ...]]) -> Any:
         """The state after `function(i, s, *arguments(i))` of all agents; `s` stays as it is.
@@ -45,7 +45,7 @@ class Ownership:
             AuthoringError: agents that depend on each other, or a draw number that one of them uses twice.
         """
         world, after = self.world, self.world.copy(s)
-        names = world.crowd.arrays
+        names = world.schema.arrays
         with recorded_draws() as draws:
             for i in world.agents:
                 alone = world.copy(s)

@@ -1,6 +1,6 @@
 """Environments as plain Python over NumPy arrays: what an author's functions mean, without a compiler.
 
-A `Cooperative` is played one env at a time. Time limits and automatic resets are the engine's, and left out here.
+A `MultiAgentEnv` is played one env at a time. Time limits and automatic resets are the engine's, and left out here.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 
 from gpuvec.engine.dialect import fault_at
 from gpuvec.engine.parameters import known
-from gpuvec.engine.signature import Crowd, signature
+from gpuvec.engine.signature import MultiAgentSchema, signature
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
-from gpuvec.spec import Cooperative, Nearest, Reduction, Time
+from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Reduction, Time
 from gpuvec.testing.checked_functions import CheckedFunctions
 from gpuvec.testing.checked_values import CheckedInt, DataInt
 from gpuvec.testing.draws import in_package
@@ -78,31 +78,31 @@ class Played(NamedTuple):
     left: Any  # (A,) bool: present before and not after
 
 
-class World:
-    """One env of a `Cooperative`.
+class PythonReference:
+    """One env of a `MultiAgentEnv`.
 
     Functions run as `CheckedFunctions` makes them. They get `shown(s)` in place of the state, a view of it that checks and
     may watch them.
     """
 
-    def __init__(self, env: Cooperative, shown: Callable[[Any], Any] = watched) -> None:
+    def __init__(self, env: MultiAgentEnv, shown: Callable[[Any], Any] = watched) -> None:
         self.env = CheckedFunctions().environment(env)
-        crowd = signature(self.env)
-        assert isinstance(crowd, Crowd), "a Cooperative has a crowd"
-        self.crowd, self.shown = crowd, shown
+        schema = signature(self.env)
+        assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
+        self.schema, self.shown = schema, shown
         self.p = checked_parameters(known(env))
-        self.agents = tuple(map(CheckedInt, range(crowd.agents[0])))
+        self.agents = tuple(map(CheckedInt, range(schema.agents[0])))
 
     def state(self, values: Mapping[str, Any] | None = None) -> Any:
-        """The state with these values and zeros elsewhere; `member` follows from `role`, by default contiguous."""
-        kept = {k: np.zeros(b.shape, b.dtype) for k, b in self.crowd.arrays.items()}
-        kept |= {k: dtype(0).item() for k, dtype in self.crowd.scalars.items()}
-        if self.crowd.roles:
-            kept["role"][:] = np.repeat(np.arange(len(self.crowd.roles)), list(self.crowd.roles.values()))
+        """The state with these values and zeros elsewhere; `agents_by_role` follows from `role`, by default contiguous."""
+        kept = {k: np.zeros(b.shape, b.dtype) for k, b in self.schema.arrays.items()}
+        kept |= {k: dtype(0).item() for k, dtype in self.schema.scalars.items()}
+        if self.schema.roles:
+            kept["role"][:] = np.repeat(np.arange(len(self.schema.roles)), list(self.schema.roles.values()))
         for name, value in (values or {}).items():
-            kept[name] = np.array(value, kept[name].dtype) if name in self.crowd.arrays else np.asarray(value).item()
-        if self.crowd.roles:
-            kept["member"][:] = np.argsort(kept["role"], kind="stable")
+            kept[name] = np.array(value, kept[name].dtype) if name in self.schema.arrays else np.asarray(value).item()
+        if self.schema.roles:
+            kept["agents_by_role"][:] = np.argsort(kept["role"], kind="stable")
         return self.env.state(**kept)
 
     @staticmethod
@@ -117,7 +117,7 @@ class World:
 
     def reset(self, key: Key, s: Any) -> Any:
         """The first state of an episode after `s`, from which it takes the roles."""
-        s = self.copy(s)._replace(**{k: dtype(0).item() for k, dtype in self.crowd.scalars.items()})
+        s = self.copy(s)._replace(**{k: dtype(0).item() for k, dtype in self.schema.scalars.items()})
         self.each(self.env.reset, s, key, self.p)
         return s
 
@@ -132,7 +132,7 @@ class World:
 
     def step(self, s: Any, actions: Sequence[Any], key: Key, t: Time) -> Played:
         """A step, `actions` holding one for each agent and `t` being the time after it."""
-        mask = np.array(self.each(self.env.present, s, self.p), np.bool_)
+        mask = np.array(self.each(self.env.active, s, self.p), np.bool_)
         s = self.copy(s)
         for phase in self.env.phases:
             s = self.phase(phase, s, actions, key)
@@ -141,34 +141,34 @@ class World:
     def judged(self, s: Any, mask: Any, t: Time) -> Played:
         """What a step to `s` gives, of agents that were present as `mask` says."""
         t = checked_time(t)
-        left = mask & ~np.array(self.each(self.env.present, s, self.p), np.bool_)
+        left = mask & ~np.array(self.each(self.env.active, s, self.p), np.bool_)
         reward = np.array(self.each(self.env.reward, s, t, self.p), np.float32)
         return Played(s, reward, np.array(self.each(self.env.terminated, s, self.p), np.bool_), mask, left)
 
     def look(self, s: Any, agents: Sequence[int] | None = None) -> Any:
         """The state after what runs before observations, which changes the arrays of `s`; only these agents search."""
-        look = self.crowd.perception.look
+        look = self.schema.observation.neighbors
         if isinstance(look, Reduction):
             return self._reduced(look, s)
-        for i in (self.agents if agents is None else agents) if isinstance(look, Nearest) else ():
+        for i in (self.agents if agents is None else agents) if isinstance(look, NearestNeighbors) else ():
             getattr(s, look.field)[i] = self._nearest(look, CheckedInt(i), self.shown(s))
         return s
 
     def _reduced(self, reduction: Reduction, s: Any) -> Any:
         return s._replace(**{reduction.field: reduce(reduction.kind, self.each(reduction.of, s, self.p))})
 
-    def _nearest(self, look: Nearest, i: int, s: Any) -> list[int]:
+    def _nearest(self, look: NearestNeighbors, i: int, s: Any) -> list[int]:
         """The agents that i finds, and -1 in the places that are left."""
         found: list[tuple[Any, int]] = []
-        if look.seekers is None or plainly(look.seekers, i, s, self.p):
+        if look.mask is None or plainly(look.mask, i, s, self.p):
             found = [(np.float32(plainly(look.distance, i, j, s, self.p)), j) for j in self.agents]
         nearest = [j for _, j in sorted(pair for pair in found if pair[0] < np.inf)]
-        places = self.crowd.arrays[look.field].shape[1]
+        places = self.schema.arrays[look.field].shape[1]
         return (nearest + [-1] * places)[:places]
 
     def rows(self, s: Any, t: Time, agents: Sequence[int] | None = None) -> Any:
         """(A, D) float32 observations of a state after `look`, or those of these agents alone."""
-        observe, see, slots, _ = self.crowd.perception
+        observe, see, slots, _ = self.schema.observation
         shown, rows, t = self.shown(s), [], checked_time(t)
         places = tuple(map(CheckedInt, range(slots)))
         for i in self.agents if agents is None else map(CheckedInt, agents):

@@ -9,14 +9,14 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.dialect import fault
-from gpuvec.engine.signature import Crowd, signature, widths
-from gpuvec.spec import Cooperative, Environment, Single
+from gpuvec.engine.signature import MultiAgentSchema, signature, widths
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.differences import bits_apart, differences
 from gpuvec.vector.env import VectorEnv
 
 
 class Run(NamedTuple):
-    """T steps of E rows; "..." is empty for a `Single`, and A for a `Cooperative`."""
+    """T steps of E rows; "..." is empty for a `SingleAgentEnv`, and A for a `MultiAgentEnv`."""
 
     actions: Any  # (T, E, ...) or (T, E, ..., K)
     obs: list[Any]  # T + 1 of (E, ..., D)
@@ -24,13 +24,13 @@ class Run(NamedTuple):
     reward: list[Any]  # T of (E, ...)
     terminated: list[Any]  # T of (E,)
     truncated: list[Any]
-    infos: list[dict[str, Any]]  # T of {name: (E, A)}; of a `Single` none
+    infos: list[dict[str, Any]]  # T of {name: (E, A)}; of a `SingleAgentEnv` none
     limit: int | None = None  # steps after which an episode was truncated
 
 
 def random_actions(env: Environment, steps: int, rows: int, seed: int) -> Any:
     """(steps, rows, ...) actions from the action space."""
-    shape = (rows,) if isinstance(env, Single) else (rows, env.agents(env.params))
+    shape = (rows,) if isinstance(env, SingleAgentEnv) else (rows, env.agents(env.params))
     space = gym.vector.utils.batch_space(env.spaces(env.params)[1], int(np.prod(shape)))
     space.seed(seed)
     sampled = np.stack([space.sample() for _ in range(steps)])
@@ -88,17 +88,17 @@ def play(env: Environment, num_envs: int, actions: Any, seeds: tuple[int, ...], 
 
 def stepping(env: Environment) -> Any:
     """The function to name when a step goes wrong."""
-    return env.step if isinstance(env, Single) else next(filter(callable, env.phases), env.reward)
+    return env.step if isinstance(env, SingleAgentEnv) else next(filter(callable, env.phases), env.reward)
 
 
 def observing(env: Environment, k: int) -> Any:
     """The function that gives observation k."""
-    if isinstance(env, Single):
+    if isinstance(env, SingleAgentEnv):
         return env.observe
-    crowd = signature(env)
-    assert isinstance(crowd, Crowd), "a Cooperative has a crowd"
-    see, slots = crowd.perception.see, crowd.perception.slots
-    return see if k < slots * widths(env, crowd)[0] else crowd.perception.observe
+    schema = signature(env)
+    assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
+    see, slots = schema.observation.other_features, schema.observation.max_neighbors
+    return see if k < slots * widths(env, schema)[0] else schema.observation.self_features
 
 
 def check_spaces(env: Environment, run: Run) -> str:
@@ -165,7 +165,7 @@ def check_reward(env: Environment, reward: Any, names: Sequence[str], t: int) ->
     for name, value in zip(names, reward, strict=True):
         if not np.isfinite(value):
             what = f"the reward of {name} in step {t} is {value}: guard divisions, roots and logarithms"
-            raise fault(env.step if isinstance(env, Single) else env.reward, what)
+            raise fault(env.step if isinstance(env, SingleAgentEnv) else env.reward, what)
 
 
 def same(env: Environment, run: Run, other: Run, which: str) -> None:
@@ -187,7 +187,7 @@ def same_step(env: Environment, t: int, expected: dict[str, Any], found: dict[st
     """
     different = differences(expected, found, bits_apart)
     if different:
-        place, (a, b) = different[0].place(isinstance(env, Cooperative)), different[0][2:]
+        place, (a, b) = different[0].place(isinstance(env, MultiAgentEnv)), different[0][2:]
         what = f"{which} differ: after {t} steps {place} is {a} and {b}; results must depend on nothing but the arguments"
         raise fault(stepping(env) if t else env.reset, what)
 

@@ -1,4 +1,4 @@
-"""The functions of a `Single`: their parameters, the types of what they return, and the random numbers that they draw."""
+"""The functions of a `SingleAgentEnv`: parameters, types of what they return, and the random numbers that they draw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuvec.engine.batch import SCALARS
 from gpuvec.engine.dialect import fault
 from gpuvec.engine.jit import constants
 from gpuvec.engine.signature import signature
-from gpuvec.spec import Single
+from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.checked_functions import CheckedFunctions
 from gpuvec.testing.draws import CheckedKey, Draw, recorded_draws
 from gpuvec.testing.plain import checked_parameters, plainly
@@ -21,7 +21,7 @@ from gpuvec.testing.values import KEY, action_type, check_parameters, typed, wid
 from gpuvec.testing.watching import checked_value, watched
 
 
-def check_types(env: Single) -> str:
+def check_types(env: SingleAgentEnv) -> str:
     """Compiles the author's functions as kernels do, and looks at the type of every value in them.
 
     Raises:
@@ -49,7 +49,7 @@ def check_types(env: Single) -> str:
     return "every value is a float32, an integer or a bool"
 
 
-def _check_state(env: Single, function: Any, given: Any) -> None:
+def _check_state(env: SingleAgentEnv, function: Any, given: Any) -> None:
     state = env.state.__name__
     if not isinstance(given, types.BaseNamedTuple) or given.instance_class is not env.state:
         raise fault(function, f"the state that it returns is {given}; it must be a {state}, on every path")
@@ -60,7 +60,7 @@ def _check_state(env: Single, function: Any, given: Any) -> None:
             raise fault(function, what)
 
 
-def check_draws(env: Single) -> str:
+def check_draws(env: SingleAgentEnv) -> str:
     """Runs `reset` and `step` as plain Python, and looks at the random numbers that they draw.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuvec.engine.structure import shape_differences
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Cooperative, Environment
+from gpuvec.spec import Environment, MultiAgentEnv
 
 
 def check_structural(env: Environment) -> str:
@@ -18,7 +18,7 @@ def check_structural(env: Environment) -> str:
     Raises:
         AuthoringError: a parameter on which one of these depends.
     """
-    structural = env.structural if isinstance(env, Cooperative) else ()
+    structural = env.structural if isinstance(env, MultiAgentEnv) else ()
     varied = 0
     for name, value in env.params._asdict().items():
         others = [other for other in _other_values(value) if name not in structural]
@@ -33,8 +33,8 @@ def check_structural(env: Environment) -> str:
             varied += 1
             if found:
                 remedy = f"put {name!r} into structural=(...)"
-                if not isinstance(env, Cooperative):
-                    remedy = "make an environment of its own for each shape: those of a Single are fixed"
+                if not isinstance(env, MultiAgentEnv):
+                    remedy = "make an environment of its own for each shape: those of a SingleAgentEnv are fixed"
                 raise AuthoringError(f"parameter {name!r} shapes the environment: with {other!r} {'; '.join(found)}; {remedy}.")
     return f"with {varied} other values of parameters that are not structural all shapes stay"
 

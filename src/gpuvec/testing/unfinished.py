@@ -6,12 +6,12 @@ from typing import Any, NoReturn
 
 from gpuvec.engine.dialect import fault
 from gpuvec.random import Key
-from gpuvec.spec import Environment, Single
+from gpuvec.spec import Environment, SingleAgentEnv
 from gpuvec.testing.checked_functions import CheckedFunctions
 from gpuvec.testing.draws import CheckedKey, recorded_draws
 from gpuvec.testing.moments import Moment, Moments
 from gpuvec.testing.plain import checked_parameters, plainly
-from gpuvec.testing.rehearsal import Rehearsal
+from gpuvec.testing.race_check import RaceCheck
 from gpuvec.testing.runs import Run, action_of, stepping
 from gpuvec.testing.watching import checked_value, watched
 from gpuvec.testing.worker import WorkerError
@@ -38,7 +38,7 @@ def explain(env: Environment, run: Run | None, error: WorkerError, num_envs: int
         raise fault(
             stepping(env), f"{what}, among {2 * num_envs} environments and not among {num_envs}; check more with num_envs"
         )
-    play = _single(env) if isinstance(env, Single) else _cooperative(env, seed, moments)
+    play = _single(env) if isinstance(env, SingleAgentEnv) else _cooperative(env, seed, moments)
     for row in range(num_envs):
         key = Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0)
         play(Moment(0, row, key, {}, {}, None, 1) if moments is None else moments.following(row))
@@ -47,7 +47,7 @@ def explain(env: Environment, run: Run | None, error: WorkerError, num_envs: int
     raise fault(function, f"{what}, {when}; plain Python does not. Look for a loop, or an index, that depends on rounding")
 
 
-def _single(env: Single) -> Any:
+def _single(env: SingleAgentEnv) -> Any:
     checked, p = CheckedFunctions().environment(env), checked_parameters(env.params)
 
     def play(m: Moment) -> None:
@@ -64,12 +64,12 @@ def _single(env: Single) -> Any:
 
 
 def _cooperative(env: Any, seed: int, moments: Moments | None) -> Any:
-    rehearsal = Rehearsal(env, moments.following(0).limit if moments is not None else 1, seed)
+    race_check = RaceCheck(env, moments.following(0).limit if moments is not None else 1, seed)
 
     def play(m: Moment) -> None:
         if m.key.step == 0:
-            rehearsal.reset_from(m.before, CheckedKey(*m.key))
+            race_check.reset_from(m.before, CheckedKey(*m.key))
         else:
-            rehearsal.step_from(m.before, m.action, m.key)
+            race_check.step_from(m.before, m.action, m.key)
 
     return play

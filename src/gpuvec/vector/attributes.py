@@ -9,7 +9,7 @@ import gymnasium as gym
 from gpuvec.engine.device import Device
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import FixedParameterError
-from gpuvec.spec import Cooperative, Environment
+from gpuvec.spec import Environment, MultiAgentEnv
 from gpuvec.vector import parameters
 from gpuvec.vector.framework import on_stream
 
@@ -62,7 +62,7 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
             TypeError: a list for a parameter that is not stored per environment.
             FixedParameterError: a parameter on which shapes depend; nothing changes then.
         """
-        if isinstance(self._env, Cooperative) and name in self._env.structural:
+        if isinstance(self._env, MultiAgentEnv) and name in self._env.structural:
             raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
         per_env = self._sim.variant.per_env
         stored = {k: self._stored(k) for k in per_env}

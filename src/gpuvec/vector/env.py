@@ -11,10 +11,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.device import device as named_device
 from gpuvec.engine.device import refuse_fork, several_gpus
-from gpuvec.engine.signature import Crowd
+from gpuvec.engine.signature import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation, address
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
@@ -106,7 +106,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._env, lists = parameters.apply(declared, params, tuple(per_env), self.num_envs, keywords=keywords)
         self._device = named_device("cpu" if device == "auto" and output == "numpy" else device)
         self._framework = framework(output, self._device)
-        variant = Variant(
+        variant = KernelOptions(
             self.autoreset_mode,
             self.max_episode_steps,
             tuple(per_env),
@@ -128,7 +128,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._stream = self._framework.stream
         self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self._many = isinstance(s, Crowd)
+        self._many = isinstance(s, MultiAgentSchema)
         self._several = self._device.kind == "cuda" and several_gpus()
         self._seed: int | tuple[int | None, ...] | None = None
         self._was_reset, self._pid = False, getpid()

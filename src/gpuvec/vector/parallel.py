@@ -14,7 +14,7 @@ from gpuvec.engine.jit import author
 from gpuvec.engine.parameters import known
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
-from gpuvec.spec import Cooperative
+from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.framework import on_stream
 from gpuvec.vector.scalar import checked
 from gpuvec.vector.spaces import of_one
@@ -26,14 +26,14 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError(f"this needs PettingZoo ({error}): install gpuvec[pettingzoo].") from error
 
-Observation = NDArray[np.float32]
+Row = NDArray[np.float32]
 
 
-class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignore[misc]  # PettingZoo has no types
+class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc]  # PettingZoo has no types
     """One copy of an environment of many agents; `gpuvec.parallel_env("gpuvec/TagContinuous-v0")` builds it.
 
     Agents are named by their role, "tagger_0", "tagger_1", ..., "runner_0", ..., or "agent_0", ... in an environment without
-    roles, and `possible_agents` is in the order of their ids. `agents` are those in the game, which the environment's `present`
+    roles, and `possible_agents` is in the order of their ids. `agents` are those in the game, which the environment's `active`
     says after a reset and after each step. Who leaves is terminated in that step and then no longer among `agents`. Who joins,
     for the first time or again, is among them from that step on: the step returns its observation, reward 0 and no end.
     Actions are always checked; observations are (D,) float32, new in every step.
@@ -52,7 +52,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignor
     def __init__(self, id: str, *, device: str = "cpu", render_mode: str | None = None, **params: Any) -> None:
         spec = gym.spec(id)
         declared = load_env(spec.kwargs["env"]) if "env" in spec.kwargs else None
-        if not isinstance(declared, Cooperative):
+        if not isinstance(declared, MultiAgentEnv):
             raise AuthoringError(f"{id} is no gpuvec environment of many agents, which PettingZoo is for; use gymnasium.make.")
         self._reset_options = declared.reset_options
         envs: Any = gym.make_vec(
@@ -92,7 +92,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignor
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
+    ) -> tuple[dict[str, Row], dict[str, dict[str, Any]]]:
         """Begins an episode. Of `options` the environment's own are heeded, and others not, as PettingZoo has it."""
         own = {name: value for name, value in (options or {}).items() if name in self._reset_options}
         obs, _ = self._envs.reset(seed=seed, options=own)
@@ -101,7 +101,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignor
 
     def step(
         self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    ) -> tuple[dict[str, Row], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
         """One step of the agents in the game, {name: action}; after an episode's end nothing happens, and all is empty.
 
         The results are those of the agents in the game before or after the step.
@@ -135,16 +135,16 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Observation, Any]):  # type: ignor
         return found  # type: ignore[no-any-return]  # as above
 
     def _in_game(self) -> list[str]:
-        """The agents in the game, by the environment's own `present` on its state, in the order of `possible_agents`."""
+        """The agents in the game, by the environment's own `active` on its state, in the order of `possible_agents`."""
         base: Any = self._envs.unwrapped
         env = base._env
-        if env.present is None:
+        if env.active is None:
             return list(self._rows)
         with on_stream(base._device, base._stream()):
             s = host_row(base._sim, 0)
-        p, present = known(env), author(env.present)
+        p, active = known(env), author(env.active)
         with np.errstate(all="ignore"):  # as compiled code, which does not warn
-            return [name for name, i in self._rows.items() if present(i, s, p)]
+            return [name for name, i in self._rows.items() if active(i, s, p)]
 
     def render(self) -> Any:
         """(H, W, 3) uint8, or None without a `render_mode`."""

@@ -16,7 +16,7 @@ from gpuvec.engine.cpp.source import file_of
 from gpuvec.engine.device import Device
 from gpuvec.engine.structure import constant_differences, parameters_read, shape_differences
 from gpuvec.errors import FixedParameterError, UnknownParameterError
-from gpuvec.spec import Cooperative, Environment
+from gpuvec.spec import Environment, MultiAgentEnv
 
 FLOAT_MAX, INT_LIMITS = float(np.finfo(np.float32).max), np.iinfo(np.int32)
 BACKENDS = ("numba", "cuda-c")
@@ -56,7 +56,7 @@ def apply(
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             besides = f"; besides, every environment takes {', '.join(keywords)}" if keywords else ""
             raise UnknownParameterError(f"unknown parameter {name!r}; {hint}This environment has {', '.join(known)}{besides}.")
-    fixed = env.structural if isinstance(env, Cooperative) else ()
+    fixed = env.structural if isinstance(env, MultiAgentEnv) else ()
     if set(fixed) & set(per_env):
         raise FixedParameterError(
             f"parameters {sorted(set(fixed) & set(per_env))} shape the environment and cannot be stored per row."
@@ -151,7 +151,7 @@ def reward_of(reward: str, env: Environment) -> str:
         ValueError: a name that is neither "agents" nor, with many agents, "sum" or a role.
     """
     allowed = ["agents"]
-    if isinstance(env, Cooperative):
+    if isinstance(env, MultiAgentEnv):
         allowed += ["sum", *(env.roles(env.params) if env.roles is not None else ())]
     if reward not in allowed:
         raise ValueError(f"reward must be {' or '.join(map(repr, allowed))} in this environment, got {reward!r}.")

@@ -6,24 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.signature import Crowd
+from gpuvec.engine.signature import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.vector.framework import Framework
 
 
 def groups(sim: Simulation, framework: Framework) -> dict[str, Any]:
     """{role: slice, (n,) indices or (E, n) indices}; waits for the device, as roles are set but seldom."""
-    if not isinstance(sim.signature, Crowd) or not sim.signature.roles:
+    if not isinstance(sim.signature, MultiAgentSchema) or not sim.signature.roles:
         return {}
-    member = sim.field("member")
-    alike = bool((member == member[:1]).all())
-    order = member[0] if isinstance(member, np.ndarray) else member[0].get()
+    agents_by_role = sim.field("agents_by_role")
+    alike = bool((agents_by_role == agents_by_role[:1]).all())
+    order = agents_by_role[0] if isinstance(agents_by_role, np.ndarray) else agents_by_role[0].get()
     found: dict[str, Any] = {}
     begin = 0
     for name, count in sim.signature.roles.items():
         ids = order[begin : begin + count]
         if not alike:
-            found[name] = framework.wrap(member[:, begin : begin + count].astype(np.int64))
+            found[name] = framework.wrap(agents_by_role[:, begin : begin + count].astype(np.int64))
         elif (np.diff(ids) == 1).all():
             found[name] = slice(int(ids[0]), int(ids[0]) + count)
         else:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuvec.engine.batch import Buffer
 from gpuvec.engine.choice import GIVEN, RANDOM, stored_as, unbounded
-from gpuvec.spec import Cooperative
+from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.outputs import OutputBuffers, Outputs
 from gpuvec.vector.stateful import Stateful
@@ -81,7 +81,7 @@ class Rollouts(Stateful):
         if self._several and self._device.elsewhere():
             with self._device.current():
                 return self.rollout(num_steps, policy, out)
-        if isinstance(self._env, Cooperative):
+        if isinstance(self._env, MultiAgentEnv):
             raise NotImplementedError("rollout() plays environments of one agent; those of many not yet: step() them.")
         if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer) or not 1 <= num_steps < 2**31:
             raise ValueError(f"num_steps must be an integer from 1 to 2**31 - 1, got {num_steps!r}.")

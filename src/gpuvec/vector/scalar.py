@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuvec.errors import UnknownParameterError
 from gpuvec.registration import load_env
-from gpuvec.spec import Single
+from gpuvec.spec import SingleAgentEnv
 from gpuvec.vector.env import VectorEnv
 
 
@@ -47,7 +47,7 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  # as Gymnasium declares it
 
-    def __init__(self, env: Single | str, *, render_mode: str | None = None, **params: Any) -> None:
+    def __init__(self, env: SingleAgentEnv | str, *, render_mode: str | None = None, **params: Any) -> None:
         misplaced = params.keys() & (VectorEnv.__init__.__kwdefaults__ or {}).keys()
         if misplaced:
             raise UnknownParameterError(

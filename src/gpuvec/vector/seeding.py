@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.device import Device
-from gpuvec.engine.streams import ALL_ALIKE, ONE_SEED, SEED_EACH
+from gpuvec.engine.rng_streams import ALL_ALIKE, ONE_SEED, SEED_EACH
 from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Environment
 from gpuvec.vector.framework import as_native

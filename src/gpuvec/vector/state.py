@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.signature import Crowd
+from gpuvec.engine.signature import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation, on_host
 from gpuvec.errors import StateError
 from gpuvec.vector.framework import as_native
@@ -27,7 +27,7 @@ def host_row(sim: Simulation, row: int) -> Any:
     Fields that a search fills are None. The host waits for the device.
     """
     s = sim.signature
-    found = s.found if isinstance(s, Crowd) else ()
+    found = s.found if isinstance(s, MultiAgentSchema) else ()
     known = {name: on_host(sim.field(name)[row])[()] for name in sim.env.state._fields if name not in found}
     return sim.env.state(**{name: known.get(name) for name in sim.env.state._fields})
 
@@ -99,7 +99,7 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise StateError(f"the fields of a reset pool must hold the same number of states, at least 1; they hold {sizes}.")
     s = sim.signature
-    fixed = {"role", *s.scalars} if isinstance(s, Crowd) else set()
+    fixed = {"role", *s.scalars} if isinstance(s, MultiAgentSchema) else set()
     if fixed & states.keys():
         raise StateError(f"a reset pool cannot hold {sorted(fixed & states.keys())}, which no reset writes.")
     arrays = _checked(sim, states, next(iter(sizes.values()), 0), pool=True)

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.batch import NO_FAULT, WITHOUT_LIMIT
-from gpuvec.engine.signature import Crowd
+from gpuvec.engine.signature import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation, on_host
 from gpuvec.errors import StateError
 from gpuvec.spec import Environment
@@ -70,7 +70,7 @@ def check_fields(
         StateError: as said; with the field, the row, what is given and what is allowed.
     """
     unit, xp = ("state of the pool" if pool else "row"), sim.device.arrays
-    if "role" in fields and isinstance(sim.signature, Crowd):
+    if "role" in fields and isinstance(sim.signature, MultiAgentSchema):
         _check_roles(sim, fields["role"], mask)
     for name, (low, high) in _limits(sim.env, stored).items():
         if name not in fields:
@@ -99,7 +99,7 @@ def _limits(env: Environment, stored: Mapping[str, Sequence[Any]]) -> dict[str, 
 
 def _check_roles(sim: Simulation, role: Any, mask: Any) -> None:
     """Refuses roles, (E, A), of which one does not exist or has another number of agents."""
-    assert isinstance(sim.signature, Crowd), "only these have roles"
+    assert isinstance(sim.signature, MultiAgentSchema), "only these have roles"
     counts = sim.signature.roles
     wrong = (role < 0) | (role >= len(counts))
     for number, count in enumerate(counts.values()):
@@ -122,11 +122,16 @@ def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
     stored = {name: on_host(saved[f"param_{name}"]).tolist() for name in sim.variant.per_env}
     fields = {name: sim.part_of(saved, name) for name in sim.signature.fields}
     check_fields(sim, fields, stored)
-    if "role" in fields and isinstance(sim.signature, Crowd):
+    if "role" in fields and isinstance(sim.signature, MultiAgentSchema):
         expected = sim.order_of(fields["role"])
-        member = sim.part_of(saved, "member")
+        agents_by_role = sim.part_of(saved, "agents_by_role")
         known = on_host(expected)
-        refuse_wrong("state field 'member'", member, member != expected, lambda *at: f"{known[at]}, the agents by role")
+        refuse_wrong(
+            "state field 'agents_by_role'",
+            agents_by_role,
+            agents_by_role != expected,
+            lambda *at: f"{known[at]}, the agents by role",
+        )
     _check_times(sim, saved)
     faults = on_host(saved["faults"])
     rows = sim.num_envs * (sim.signature.agents or (1,))[0]

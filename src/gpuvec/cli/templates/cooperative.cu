@@ -20,7 +20,7 @@ __device__ bool in_company(int i, const State& s, const Params& p) {
     return least < p.reach * p.reach;
 }
 
-__device__ Floats<2> see(int i, int slot, const State& s, Time t, const Params& p) {
+__device__ Floats<2> other_features(int i, int slot, const State& s, Time t, const Params& p) {
     const int j = s.nearest[i][slot];
     if (j < 0) return {};
     return {(s.x[j] - s.x[i]) / p.side, (s.y[j] - s.y[i]) / p.side};

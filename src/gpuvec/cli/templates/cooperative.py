@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import gpuvec
-from gpuvec import Cooperative, Floats, Ints, Key, Nearest, Perception, Time, all_of, uniform
+from gpuvec import MultiAgentEnv, Floats, Ints, Key, NearestNeighbors, Observation, Time, all_of, uniform
 
 INFINITY = math.inf
 
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
     x: Floats  # [m]
     y: Floats  # [m]
-    nearest: Annotated[Ints, "num_seen", Nearest]  # the walkers that one sees, nearest first
+    nearest: Annotated[Ints, "num_seen", NearestNeighbors]  # the walkers that one sees, nearest first
     met: bool  # whether nobody is alone
 
 
@@ -82,7 +82,7 @@ def terminated(i: int, s: State, p: Params) -> bool:
     return s.met
 
 
-def see(i: int, slot: int, s: State, t: Time, p: Params) -> tuple[float, float]:
+def other_features(i: int, slot: int, s: State, t: Time, p: Params) -> tuple[float, float]:
     """What i sees of the one in that slot; -1 stands for nobody."""
     j = s.nearest[i, slot]
     if j < 0:
@@ -95,9 +95,9 @@ def itself(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float]:
     return s.x[i] / p.side, s.y[i] / p.side, np.float32(t.step) / np.float32(t.limit)
 
 
-def perception(p: Params) -> Perception:
+def observation(p: Params) -> Observation:
     """What walkers observe."""
-    return Perception(itself, see, p.num_seen, Nearest("nearest", distance))
+    return Observation(itself, other_features, p.num_seen, NearestNeighbors("nearest", distance))
 
 
 def spaces(p: Params) -> tuple[Box, Discrete]:
@@ -111,7 +111,7 @@ def check(p: Params) -> None:
         raise ValueError(f"num_seen is {p.num_seen}; it must be from 1 to {p.num_agents - 1}, the number of others.")
 
 
-ENV = Cooperative(
+ENV = MultiAgentEnv(
     state=State,
     params=Params(),
     spaces=spaces,
@@ -120,7 +120,7 @@ ENV = Cooperative(
     phases=(walk, all_of("met", in_company)),
     reward=reward,
     terminated=terminated,
-    perception=perception,
+    observation=observation,
     structural=("num_agents", "num_seen"),
     check=check,
     max_episode_steps=100,

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import gpuvec
-from gpuvec import Key, Single, uniform
+from gpuvec import Key, SingleAgentEnv, uniform
 
 
 class State(NamedTuple):
@@ -77,5 +77,5 @@ def check(p: Params) -> None:
         raise ValueError(f"far is {p.far}; it must be greater than 1, the least distance of a buoy.")
 
 
-ENV = Single(State, Params(), reset, step, observe, spaces, check=check, max_episode_steps=200)
+ENV = SingleAgentEnv(State, Params(), reset, step, observe, spaces, check=check, max_episode_steps=200)
 gpuvec.register("my_game/MyGame-v0", ENV)

@@ -17,7 +17,7 @@ from gpuvec.engine.agents.look import WALK, keep, nobody_yet, written
 from gpuvec.engine.agents.metric import Metric
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.jit import device, generated, inline
-from gpuvec.spec import Nearest
+from gpuvec.spec import NearestNeighbors
 
 f32, i32, i64 = np.float32, np.int32, np.int64
 SHORT = 1 << 15  # agents, below which two bytes tell one
@@ -25,7 +25,7 @@ MARGIN = f32(0.01)  # of a cell: more than the roundings of two places, in cells
 SMALLEST, LARGEST = f32(1e-30), f32(1e30)  # widths of a cell whose inverse float32 can hold
 
 
-class Cells(NamedTuple):
+class CellList(NamedTuple):
     """The functions of composed code that deal with the list, which is in the work; `thread` is one of those who share it."""
 
     arrays: dict[str, tuple[Any, tuple[int, ...]]]  # of the work: {name: (dtype, shape)}
@@ -36,10 +36,15 @@ class Cells(NamedTuple):
 
 
 def cells(
-    look: Nearest, known: Metric, count: int, agents: int, places: int, threads: int, arrays: Arrays, tally: Any
-) -> Cells:
+    look: NearestNeighbors, known: Metric, count: int, agents: int, places: int, threads: int, arrays: Arrays, tally: Any
+) -> CellList:
     """Their versions for `look`, whose distance is `known`, in about `count` cells."""
-    natural, bits, swap, most_of_block = arrays.natural, arrays.bits, arrays.swap, tally.most_of_block
+    assume_nonnegative, ordered_bits, atomic_exchange, most_of_block = (
+        arrays.assume_nonnegative,
+        arrays.ordered_bits,
+        arrays.atomic_exchange,
+        tally.most_of_block,
+    )
     size, thinnest, root = 2 * count + 4, f32(1.0 / count), f32(1.0 / math.sqrt(count))
     inf, none, index = f32(np.inf), i32(-1), i64(2**31 - 1)
     two = [f"s.{field}[i]" for field in known.fields[:2]] + ["f32(0.0)"]
@@ -54,16 +59,16 @@ def cells(
         u = thread
         while u < size:
             w.head[u] = none
-            u = natural(u + threads)
+            u = assume_nonnegative(u + threads)
         u = thread
         while u < 4:
             w.ends[0, u] = i64(0)
-            u = natural(u + threads)
+            u = assume_nonnegative(u + threads)
 
     @inline
     def further(end: Any, x: float, i: int) -> Any:
         """The end, or agent i if its x is larger."""
-        return max(end, i64(bits(x)) << i64(31) | i64(i))
+        return max(end, i64(ordered_bits(x)) << i64(31) | i64(i))
 
     @inline
     def measure(w: Any, s: Any, thread: int) -> None:
@@ -73,7 +78,7 @@ def cells(
             if finite(x, y):
                 left, right = further(left, -x, u), further(right, x, u)
                 low, high = further(low, -y, u), further(high, y, u)
-            u = natural(u + threads)
+            u = assume_nonnegative(u + threads)
         most_of_block(w.ends, 0, 0, left)
         most_of_block(w.ends, 0, 1, right)
         most_of_block(w.ends, 0, 2, low)
@@ -82,15 +87,15 @@ def cells(
     @inline
     def grid(w: Any, s: Any) -> Any:
         """(x of the first cell, y, cells per unit of length, columns, rows); one cell if a float32 cannot tell more."""
-        x0, y0 = place(natural(w.ends[0, 0] & index), s)[0], place(natural(w.ends[0, 2] & index), s)[1]
-        x1, y1 = place(natural(w.ends[0, 1] & index), s)[0], place(natural(w.ends[0, 3] & index), s)[1]
+        x0, y0 = place(assume_nonnegative(w.ends[0, 0] & index), s)[0], place(assume_nonnegative(w.ends[0, 2] & index), s)[1]
+        x1, y1 = place(assume_nonnegative(w.ends[0, 1] & index), s)[0], place(assume_nonnegative(w.ends[0, 3] & index), s)[1]
         wide, high = x1 - x0, y1 - y0
         width = max(math.sqrt(wide) * math.sqrt(high) * root, max(wide, high) * thinnest)
         scale = f32(1.0) / width if width > SMALLEST and width < LARGEST else f32(0.0)
         columns, rows = 1, 1
         if scale > f32(0.0):
-            columns = min(natural(i32(wide * scale)), count) + 1
-            rows = min(min(natural(i32(high * scale)), count) + 1, size // columns)
+            columns = min(assume_nonnegative(i32(wide * scale)), count) + 1
+            rows = min(min(assume_nonnegative(i32(high * scale)), count) + 1, size // columns)
         return x0, y0, scale, columns, rows
 
     @inline
@@ -99,7 +104,7 @@ def cells(
 
     @inline
     def cell(x: float, cells: int) -> Any:
-        return min(natural(i32(x)), cells - 1)
+        return min(assume_nonnegative(i32(x)), cells - 1)
 
     @inline
     def link(w: Any, s: Any, thread: int) -> None:
@@ -109,8 +114,8 @@ def cells(
             x, y = place(u, s)
             if finite(x, y):
                 k = cell(scaled(x, x0, scale), columns) + columns * cell(scaled(y, y0, scale), rows)
-                w.following[u] = swap(w.head, natural(k), i32(u))
-            u = natural(u + threads)
+                w.following[u] = atomic_exchange(w.head, assume_nonnegative(k), i32(u))
+            u = assume_nonnegative(u + threads)
 
     @inline
     def beyond(x: float, at: int, ring: int, cells: int) -> Any:
@@ -138,11 +143,11 @@ def cells(
             if u < 0:
                 u = 0 if whole else column + ring
             while u <= min(column + ring, columns - 1):
-                j = natural(w.head[natural(v * columns + u)] + 1)
+                j = assume_nonnegative(w.head[assume_nonnegative(v * columns + u)] + 1)
                 while j > 0:
-                    j = natural(j - 1)
+                    j = assume_nonnegative(j - 1)
                     d = f32(distance(i, j, s, p))
-{keep(places, " " * 20, in_order=False)}                    j = natural(w.following[j] + 1)
+{keep(places, " " * 20, in_order=False)}                    j = assume_nonnegative(w.following[j] + 1)
                 u += 1 if whole else 2 * ring
             v += 1
         gap = min(beyond(x, column, ring, columns), beyond(y, row, ring, rows))
@@ -150,11 +155,11 @@ def cells(
         ring += 1
 """
     scope = {"place": place, "finite": finite, "grid": grid, "scaled": scaled, "cell": cell, "beyond": beyond, "least": least}
-    scope |= {"natural": natural, "distance": device(look.distance), "zero": f32(0.0)}
+    scope |= {"assume_nonnegative": assume_nonnegative, "distance": device(look.distance), "zero": f32(0.0)}
     find = inline(generated("find", source + written(look.field, places, "    "), **scope, **WALK))
     held = {
         "head": (i32, (size,)),  # of each cell: an agent in it, or -1
         "following": (np.int16 if agents < SHORT else i32, (agents,)),  # the next in its cell, or -1
         "ends": (i64, (1, 4)),  # who is furthest to the left, right, low and high, and how far
     }
-    return Cells(held, clear, measure, link, find)
+    return CellList(held, clear, measure, link, find)

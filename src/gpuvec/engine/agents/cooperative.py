@@ -14,21 +14,21 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.actions import actions, early
-from gpuvec.engine.agents.crowd_state import AGAINST, CLOCK, COUNTERS, IDLE, OVER, START, STREAM, TIME, crowd_state
 from gpuvec.engine.agents.episode import episode
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.reduction import Tally, reduction
 from gpuvec.engine.agents.rows import Rows, rows
-from gpuvec.engine.agents.seek import Seeking, listed, seeking, seeking_apart
+from gpuvec.engine.agents.seek import NeighborSearch, listed, seeking, seeking_apart
 from gpuvec.engine.agents.segments import AGENTS, ENVS, Segment
+from gpuvec.engine.agents.state_access import AGAINST, CLOCK, COUNTERS, IDLE, OVER, START, STREAM, TIME, state_access
 from gpuvec.engine.arrays import Arrays
-from gpuvec.engine.batch import WITHOUT_LIMIT, Variant, named_tuple
+from gpuvec.engine.batch import WITHOUT_LIMIT, KernelOptions, named_tuple
 from gpuvec.engine.jit import device, inline
 from gpuvec.engine.memory import Access
 from gpuvec.engine.parameters import parameters
-from gpuvec.engine.signature import Crowd, signature
-from gpuvec.engine.streams import streams
-from gpuvec.spec import Cooperative, Reduction
+from gpuvec.engine.rng_streams import rng_streams
+from gpuvec.engine.signature import MultiAgentSchema, signature
+from gpuvec.spec import MultiAgentEnv, Reduction
 
 f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
 
@@ -44,10 +44,12 @@ class Program(NamedTuple):
     over: tuple[Segment, ...]  # if one is
     end: tuple[Segment, ...]
     rows: Rows  # what writes the observations, if that is left to kernels of their own
-    seeking: Seeking | None  # likewise what searches for neighbours
+    seeking: NeighborSearch | None  # likewise what searches for neighbours
 
 
-def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, tally: Tally, given: Mapping) -> Program:
+def compose(
+    env: MultiAgentEnv, variant: KernelOptions, access: Access, arrays: Arrays, tally: Tally, given: Mapping
+) -> Program:
     """The program of `env`.
 
     Args:
@@ -58,33 +60,38 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         tally: the operations on what the threads of a block count together.
         given: how it is laid over a GPU, or `ONE_BY_ONE`.
     """
-    crowd = signature(env)
-    assert isinstance(crowd, Crowd), "of a Cooperative"
-    (A,) = crowd.agents
+    schema = signature(env)
+    assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
+    (A,) = schema.agents
     envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile == given.envs * A and not given.split
-    load, store, emit, lowest = access.load, access.store, access.emit, access.lowest
-    state = crowd_state(env, crowd, variant, access, arrays, given)
+    load, store, store_streaming, atomic_min = access.load, access.store, access.store_streaming, access.atomic_min
+    state = state_access(env, schema, variant, access, arrays, given)
     row, clear, role_of = state.row, state.clear, state.role
-    pull, push, pull_scalars, push_scalars = state.pull, state.push, state.pull_scalars, state.push_scalars
-    put_by, put_scalars_by, aside = state.put_by, state.put_scalars_by, state.aside > 0
-    lay_aside, lay_scalars_aside = state.lay_aside, state.lay_scalars_aside
+    load_to_shared, store_to_global, pull_scalars, push_scalars = (
+        state.load_to_shared,
+        state.store_to_global,
+        state.pull_scalars,
+        state.push_scalars,
+    )
+    save_final, put_scalars_by, aside = state.save_final, state.put_scalars_by, state.aside > 0
+    stage_copy, lay_scalars_aside = state.stage_copy, state.lay_scalars_aside
     params, reset_params = parameters(env, variant, access)
     action_space = env.spaces(env.params)[1]
-    action, fault = actions(action_space, crowd.actions, variant, access)
-    fetch, fetched = early(action_space, crowd.actions, variant, access)
-    _, _, stream, own_key, asked, renew, share = streams(access)
-    written = rows(env, crowd, variant, access, arrays, params, state, given)
+    action, fault = actions(action_space, schema.actions, variant, access)
+    load_action, loaded_action = early(action_space, schema.actions, variant, access)
+    _, _, stream, own_key, asked, reseed, share = rng_streams(access)
+    written = rows(env, schema, variant, access, arrays, params, state, given)
     time = written.time
     reward, vote = device(env.reward), device(env.terminated)
-    present, by = _present(env), listed(crowd, given, arrays, tally)
+    active, by = _active(env), listed(schema, given, arrays, tally)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
     next_step = variant.autoreset is AutoresetMode.NEXT_STEP
     validate, one_reward = variant.validate, variant.reward != "agents"
-    role = list(crowd.roles).index(variant.reward) if variant.reward in crowd.roles else -1
-    count, noted = tally.count, stage and env.present is not None
+    role = list(schema.roles).index(variant.reward) if variant.reward in schema.roles else -1
+    count, noted = tally.count, stage and env.active is not None
     reductions = [entry for entry in env.phases if isinstance(entry, Reduction)]
-    counted = len(reductions) + 2 * isinstance(crowd.perception.look, Reduction)
+    counted = len(reductions) + 2 * isinstance(schema.observation.neighbors, Reduction)
 
     idle, playing, over, any_env, now, key, first = episode(env, variant, state)
 
@@ -106,17 +113,17 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
             else:
                 w.now[k, TIME] = load(b.last_time, e, i32)
                 if validate:
-                    lowest(b.faults, 1, u64(e) << u64(32))
+                    atomic_min(b.faults, 1, u64(e) << u64(32))
 
     @inline
     def open_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         """Nothing here is read that another thread writes: `start` is, in `close`."""
         v = e * A + i
         if stage:
-            pull(b, w, e, k, i)
-            fetch(b, w, v, k * A + i)
+            load_to_shared(b, w, e, k, i)
+            load_action(b, w, v, k * A + i)
         start = load(b.start, e, u32)
-        here = (same_step or start != u32(clock)) and present(i, row(b, w, e, k), params(b, e))
+        here = (same_step or start != u32(clock)) and active(i, row(b, w, e, k), params(b, e))
         store(b.agent_mask, v, here, b1)
         if noted:
             w.acting[k * A + i] = here
@@ -134,7 +141,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         @inline
         def take_part(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
             if playing(w, k):
-                choice = fetched(w, k * A + i) if stage else action(b, e * A + i)
+                choice = loaded_action(w, k * A + i) if stage else action(b, e * A + i)
                 act(i, row(b, w, e, k), choice, key(w, k, u32(w.now[k, START]), w.now[k, TIME]), params(b, e))
 
         return take_part
@@ -146,16 +153,16 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         if playing(w, k):
             gained = f32(reward(i, s, time(w.now[k, TIME]), p))
             acted = w.acting[k * A + i] if noted else load(b.agent_mask, v, b1)
-            left = acted and not present(i, s, p)
+            left = acted and not active(i, s, p)
             if not vote(i, s, p):
                 count(w.now, k, AGAINST)
         if aside:
-            lay_aside(w, k, i)
-        emit(b.agent_terminated, v, left, b1)
+            stage_copy(w, k, i)
+        store_streaming(b.agent_terminated, v, left, b1)
         if one_reward:
             store(b.agent_reward, v, gained, f32)
         else:
-            emit(b.reward, v, gained, f32)
+            store_streaming(b.reward, v, gained, f32)
 
     @inline
     def close(b: Any, w: Any, e: int, k: int, clock: int) -> bool:
@@ -165,14 +172,14 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         w.now[k, OVER] = ended
         if aside:
             lay_scalars_aside(w, k)
-        emit(b.terminated, e, dead, b1)
-        emit(b.truncated, e, late, b1)
+        store_streaming(b.terminated, e, dead, b1)
+        store_streaming(b.truncated, e, late, b1)
         if one_reward:
             s, total = row(b, w, e, k), f32(0.0)
             for i in range(A):
                 if role < 0 or role_of(s, i) == role:
                     total += load(b.agent_reward, e * A + i, f32)
-            emit(b.reward, e, total, f32)
+            store_streaming(b.reward, e, total, f32)
         if ended:
             store(b.last_time, e, w.now[k, TIME], i32)
         if ended and same_step:
@@ -180,7 +187,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         elif ended or (idle(w, k) and not next_step):
             store(b.start, e, u32(now(w, k) + u32(1)), u32)
         if same_step:
-            emit(b.final_mask, e, ended, b1)
+            store_streaming(b.final_mask, e, ended, b1)
         if next_step and idle(w, k):
             w.now[k, TIME] = i32(0)
         return ended
@@ -198,7 +205,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     def end_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if over(w, k):
             if split:
-                put_by(b, w, e, k, i)
+                save_final(b, w, e, k, i)
             first(b, w, e, k, i, key(w, k, now(w, k), i32(0)), params(b, e))
 
     @inline
@@ -207,7 +214,7 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
 
     @inline
     def keep_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        push(b, w, e, k, i)
+        store_to_global(b, w, e, k, i)
 
     @inline
     def ask(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
@@ -218,14 +225,14 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
             w.now[k, COUNTERS + j], w.least[k, j] = i32(0), i64(0)
         pull_scalars(b, w, e, k)
         if over(w, k):
-            renew(b, e, clock, r)
+            reseed(b, e, clock, r)
             clear(w, k)
         start = load(b.start, e, u32)
         w.now[k, TIME] = load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start)
 
     @inline
     def fetch_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        pull(b, w, e, k, i)
+        load_to_shared(b, w, e, k, i)
 
     @inline
     def start_over(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
@@ -243,9 +250,9 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
             played.append(Segment(AGENTS, phase(entry)))
     before: list[Segment] = []  # what looks before the last observation of an episode, and before every observation
     always: list[Segment] = []
-    if isinstance(crowd.perception.look, Reduction):
-        before, always = (reduced(crowd.perception.look, len(reductions) + n, w) for n, w in enumerate((over, any_env)))
-    elif crowd.search and not split:
+    if isinstance(schema.observation.neighbors, Reduction):
+        before, always = (reduced(schema.observation.neighbors, len(reductions) + n, w) for n, w in enumerate((over, any_env)))
+    elif schema.search and not split:
         before, always = (list(seeking(state, by, params, where)) for where in (over, any_env))
     if not split:
         before += [] if aside else written.last
@@ -261,12 +268,12 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
     held |= {name: (dtype, (places, *shape)) for name, (dtype, shape) in state.rows.items()}
     held |= {name: (dtype, (size,)) for name, (dtype, size) in state.flat.items()}
     if stage:
-        held["actions"] = (crowd.actions.dtype, (envs * A * max(1, crowd.actions.components),))
+        held["actions"] = (schema.actions.dtype, (envs * A * max(1, schema.actions.components),))
     if noted:
         held["acting"] = (b1, (envs * A,))
     held |= by.arrays if by and not split else {}
     if given.tile and not split:
-        held["box"] = (f32, (given.tile * crowd.features + 8,))
+        held["box"] = (f32, (given.tile * schema.features + 8,))
     held["least"] = (i64, (envs, max(1, counted)))
     apart = (state, by, A, same_step, given, access, arrays, params)
     opening = (Segment(ENVS, open_env, wait=False), Segment(AGENTS, open_agent))
@@ -283,13 +290,13 @@ def compose(env: Cooperative, variant: Variant, access: Access, arrays: Arrays, 
         over=(*before, Segment(ENVS, end_env, wait=False), *ending) if same_step else (),
         end=tuple(always),
         rows=written,
-        seeking=seeking_apart(*apart) if crowd.search and split else None,
+        seeking=seeking_apart(*apart) if schema.search and split else None,
     )
 
 
-def _present(env: Cooperative) -> Any:
-    if env.present is not None:
-        return device(env.present)
+def _active(env: MultiAgentEnv) -> Any:
+    if env.active is not None:
+        return device(env.active)
 
     @inline
     def always(i: int, s: Any, p: Any) -> bool:

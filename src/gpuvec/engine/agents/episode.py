@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.agents.crowd_state import CLOCK, IDLE, OVER, STREAM, CrowdState
-from gpuvec.engine.batch import Variant
+from gpuvec.engine.agents.state_access import CLOCK, IDLE, OVER, STREAM, StateAccess
+from gpuvec.engine.batch import KernelOptions
 from gpuvec.engine.jit import device, inline
 from gpuvec.random import Key
-from gpuvec.spec import Cooperative
+from gpuvec.spec import MultiAgentEnv
 
 i32, u32 = np.int32, np.uint32
 
@@ -31,7 +31,7 @@ class Episode(NamedTuple):
     first: Any  # first(b, w, e, k, i, key, params)
 
 
-def episode(env: Cooperative, variant: Variant, state: CrowdState) -> Episode:
+def episode(env: MultiAgentEnv, variant: KernelOptions, state: StateAccess) -> Episode:
     """Their versions for `env`."""
     row, pooled, takes, reset = state.row, state.pooled, bool(variant.pool), device(env.reset)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP

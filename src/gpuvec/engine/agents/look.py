@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.jit import device, generated, inline
-from gpuvec.spec import Nearest
+from gpuvec.spec import NearestNeighbors
 
 f32, i32 = np.float32, np.int32
 MOST = 1024  # agents, beyond which what a label has left of a distance hardly tells two apart
@@ -26,10 +26,10 @@ class Look(NamedTuple):
     at_once: Any  # at_once(i, s, p): the same by labels, without a branch for each agent (of no more than `MOST`)
 
 
-def search(look: Nearest, agents: int, places: int, arrays: Arrays) -> Look:
+def search(look: NearestNeighbors, agents: int, places: int, arrays: Arrays) -> Look:
     """Their versions for `look` with so many `places`."""
     kept, field = range(places), f"s.{look.field}"
-    scope = {"distance": device(look.distance), "natural": arrays.natural, "after": arrays.after} | WALK
+    scope = {"distance": device(look.distance), "assume_nonnegative": arrays.assume_nonnegative, "after": arrays.after} | WALK
 
     empty = "".join(f"    {field}[i, {k}] = i32(-1)\n" for k in kept)
     nobody = inline(generated("nobody", f"def nobody(i, s):\n{empty}", i32=i32))
@@ -51,9 +51,9 @@ def search(look: Nearest, agents: int, places: int, arrays: Arrays) -> Look:
     def block(margin: str, count: int) -> str:
         """Sifts `count` agents from j on."""
         lines = [f"n{n} = after(j, {n})" for n in range(count)]
-        lines += [f"l{n} = label(distance(i, n{n}, s, p), {low}, n{n})" for n in range(count)]
+        lines += [f"l{n} = pack_key(distance(i, n{n}, s, p), {low}, n{n})" for n in range(count)]
         labels = [f"l{n}" for n in range(count)] + ["last"] * (TOGETHER - count)
-        lines.append(f"best = sift(best, ({', '.join(labels)}))")
+        lines.append(f"best = merge_k_smallest(best, ({', '.join(labels)}))")
         return "".join(f"{margin}{line}\n" for line in lines)
 
     source = f"def at_once(i, s, p):\n    best, j = ({'last, ' * len(names)}), zero\n"
@@ -65,7 +65,7 @@ def search(look: Nearest, agents: int, places: int, arrays: Arrays) -> Look:
     source += "".join(f"    {field}[i, {k}] = k{k} & low if k{k} < infinite else i32(-1)\n" for k in kept)
     source += "    if not certain:\n        among_all(i, s, p)\n"
     constants = {"last": i32(2**31 - 1), "low": i32(low), "infinite": i32(INFINITE), "zero": i32(0)}
-    scope |= {"label": arrays.label, "sift": arrays.sift, "among_all": among_all}
+    scope |= {"pack_key": arrays.pack_key, "merge_k_smallest": arrays.merge_k_smallest, "among_all": among_all}
     return Look(_seeks(look), nobody, among_all, inline(generated("at_once", source, **scope, **constants)))
 
 
@@ -114,9 +114,9 @@ def placed(nearer: bool, before: bool, mine: Any, theirs: Any, new: Any) -> Any:
 WALK = {"f32": f32, "i32": i32, "far": f32(np.inf), "none": i32(-1), "placed": placed, "nearer": nearer}  # what they call
 
 
-def _seeks(look: Nearest) -> Any:
-    if look.seekers is not None:
-        return device(look.seekers)
+def _seeks(look: NearestNeighbors) -> Any:
+    if look.mask is not None:
+        return device(look.mask)
 
     @inline
     def all_seek(i: int, s: Any, p: Any) -> bool:

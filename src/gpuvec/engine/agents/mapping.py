@@ -9,7 +9,7 @@ import numpy as np
 from gpuvec.engine.agents.metric import Metric, metric
 from gpuvec.engine.batch import Buffer
 from gpuvec.engine.jit import author
-from gpuvec.engine.signature import Crowd
+from gpuvec.engine.signature import MultiAgentSchema
 
 SMALL, FEW = 16, 40_000  # agents of an env, and of all envs, up to which features go straight to their places
 LARGE = 128  # agents of an env, from which on it is walked by more threads
@@ -43,41 +43,41 @@ class Mapping(NamedTuple):
 ONE_BY_ONE = Mapping(envs=1, threads=1, split=False, stage=False)  # of a CPU
 
 
-def cells(crowd: Crowd, room: int | None = None) -> tuple[Metric, int] | None:
+def cells(schema: MultiAgentSchema, room: int | None = None) -> tuple[Metric, int] | None:
     """By what and in how many cells neighbours are searched for; None if by a walk over all. `room`: bytes for the list."""
-    (agents,), look = crowd.agents, crowd.search
+    (agents,), look = schema.agents, schema.search
     if look is None or agents < CROWDED:
         return None
-    known = metric(author(look.distance), (*crowd.arrays, *crowd.scalars))
-    if known is None or any(crowd.arrays.get(field) != Buffer(np.float32, crowd.agents) for field in known.fields):
+    known = metric(author(look.distance), (*schema.arrays, *schema.scalars))
+    if known is None or any(schema.arrays.get(field) != Buffer(np.float32, schema.agents) for field in known.fields):
         return None
-    places = crowd.arrays[look.field].shape[1]
+    places = schema.arrays[look.field].shape[1]
     count = min(CELLS, max(1, 2 * agents // places), CELLS if room is None else (room - 2 * agents) // 8)
     return (known, count) if count * CROWDED_CELL >= agents else None
 
 
-def mapping(crowd: Crowd, num_envs: int) -> Mapping:
+def mapping(schema: MultiAgentSchema, num_envs: int) -> Mapping:
     """The one for `num_envs` games."""
-    (agents,) = crowd.agents
+    (agents,) = schema.agents
     if agents <= SMALL and agents * num_envs <= FEW:
-        slots = agents * max(1, crowd.perception.slots)
+        slots = agents * max(1, schema.observation.max_neighbors)
         envs = max(1, min(96 // slots, -(-num_envs // BLOCKS)))
         return Mapping(envs, threads=96, split=False, stage=True, aside=True)
     threads = 128 if agents <= LARGE else SHARED_BY if num_envs > BLOCKS else min(1024, -(-agents // 128) * 128)
     envs = max(1, threads // agents)
     state = envs * sum(
-        int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for k, b in crowd.arrays.items() if k not in crowd.found
+        int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for k, b in schema.arrays.items() if k not in schema.found
     )
-    state += 4 * envs * agents * max(1, crowd.actions.components)
-    if crowd.search is None and state + 4 * envs * agents * crowd.features <= STAGED_BYTES:
+    state += 4 * envs * agents * max(1, schema.actions.components)
+    if schema.search is None and state + 4 * envs * agents * schema.features <= STAGED_BYTES:
         if agents > LARGE:
             if threads > SHARED_BY:
                 return Mapping(envs, threads, split=False, stage=True)
-            tile = min(threads, agents) if crowd.alone else 0
+            tile = min(threads, agents) if schema.alone else 0
             return Mapping(envs, threads, split=False, stage=True, tile=tile, resident=RESIDENT)
         return Mapping(envs, threads, split=False, stage=True, tile=envs * agents)
-    rows = min(TILE_BYTES // (4 * crowd.features), 64)
+    rows = min(TILE_BYTES // (4 * schema.features), 64)
     tile = rows - rows % SECTOR_ROWS if rows > SECTOR_ROWS else rows
-    parts = max(1, BLOCKS // num_envs) if cells(crowd, STAGED_BYTES) else 0
+    parts = max(1, BLOCKS // num_envs) if cells(schema, STAGED_BYTES) else 0
     seekers = SEEKERS if parts else 128
     return Mapping(envs, threads, True, state <= STAGED_BYTES, tile, seekers=seekers, parts=parts)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.agents.crowd_state import COUNTERS, CrowdState
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.segments import AGENTS, BLOCK, ENVS, Segment
+from gpuvec.engine.agents.state_access import COUNTERS, StateAccess
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.jit import device, generated, inline
 from gpuvec.spec import Reduction
@@ -45,14 +45,14 @@ def host_tally() -> Tally:
 
 
 def reduction(
-    entry: Reduction, number: int, tally: Tally, arrays: Arrays, state: CrowdState, params: Any, where: Any, agents: int,
+    entry: Reduction, number: int, tally: Tally, arrays: Arrays, state: StateAccess, params: Any, where: Any, agents: int,
     given: Mapping,
 ) -> tuple[Segment, Segment]:  # fmt: skip
     """The segments of `entry`: one adds to its counter, the `number`-th, and one writes the field.
 
     `where(w, k)` says whether env k of the block takes part.
     """
-    of, row, bits, natural = device(entry.of), state.row, arrays.bits, arrays.natural
+    of, row, ordered_bits, assume_nonnegative = device(entry.of), state.row, arrays.ordered_bits, arrays.assume_nonnegative
     count, most, most_of_block, threads = tally.count, tally.most, tally.most_of_block, given.threads
     against = entry.kind == "all"  # it holds for all if it is not false for any
 
@@ -68,7 +68,7 @@ def reduction(
     @inline
     def rank(found: Any, i: int) -> int:
         """More for a smaller value, then for a lower index; 0 for infinity."""
-        return LAST - (i64(bits(found)) << i64(31) | i64(i)) if found < f32(np.inf) else i64(0)
+        return LAST - (i64(ordered_bits(found)) << i64(31) | i64(i)) if found < f32(np.inf) else i64(0)
 
     @inline
     def rank_each(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
@@ -82,7 +82,7 @@ def reduction(
         while u < agents and where(w, 0):
             found = value(b, w, e0, 0, u)
             best, i = (found, u) if found < best else (best, i)
-            u = natural(u + threads)
+            u = assume_nonnegative(u + threads)
         most_of_block(w.least, 0, number, rank(best, i))
 
     results = {"count": "c", "any": "c != i32(0)", "all": "c == i32(0)", "least": "i32((last - c) & index) if c else i32(-1)"}

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.agents.crowd_state import OVER, TIME, CrowdState
 from gpuvec.engine.agents.mapping import Mapping
 from gpuvec.engine.agents.segments import AGENTS, BLOCK, Segment
+from gpuvec.engine.agents.state_access import OVER, TIME, StateAccess
 from gpuvec.engine.agents.turns import turns
 from gpuvec.engine.arrays import Arrays
-from gpuvec.engine.batch import WITHOUT_LIMIT, Variant
+from gpuvec.engine.batch import WITHOUT_LIMIT, KernelOptions
 from gpuvec.engine.jit import device, generated, inline
 from gpuvec.engine.memory import Access, like
-from gpuvec.engine.signature import Crowd, widths
-from gpuvec.spec import Cooperative, Time
+from gpuvec.engine.signature import MultiAgentSchema, widths
+from gpuvec.spec import MultiAgentEnv, Time
 
 f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
 
@@ -46,28 +46,34 @@ class Rows(NamedTuple):
 
 
 def rows(
-    env: Cooperative,
-    crowd: Crowd,
-    variant: Variant,
+    env: MultiAgentEnv,
+    schema: MultiAgentSchema,
+    variant: KernelOptions,
     access: Access,
     arrays: Arrays,
     params: Any,
-    state: CrowdState,
+    state: StateAccess,
     given: Mapping,
 ) -> Rows:
     """Their versions for `env`, laid over a GPU as `given`."""
-    (A,), D, M = crowd.agents, crowd.features, crowd.perception.slots
-    seen, own = widths(env, crowd)
+    (A,), D, M = schema.agents, schema.features, schema.observation.max_neighbors
+    seen, own = widths(env, schema)
     M = M if seen else 0
-    alone = crowd.alone
+    alone = schema.alone
     tuples = max(M, 1)  # per row; the last writes the own features too
     threads, writers = given.threads, given.writers
-    load, store, emit_row = access.load, access.store, access.emit_row
-    natural, divide, spread, put, move = arrays.natural, arrays.divide, arrays.spread, arrays.put, arrays.move
-    observe, see = device(crowd.perception.observe), _see(crowd)
+    load, store, store_row_streaming = access.load, access.store, access.store_row_streaming
+    assume_nonnegative, divide, scatter_strided, put, move = (
+        arrays.assume_nonnegative,
+        arrays.divide,
+        arrays.scatter_strided,
+        arrays.put,
+        arrays.move,
+    )
+    observe, see = device(schema.observation.self_features), _see(schema)
     limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
     same_step = variant.autoreset is AutoresetMode.SAME_STEP
-    row, outside, put_away, aside = state.row, state.outside, state.put_away, state.aside
+    row, outside, load_final, aside = state.row, state.outside, state.load_final, state.aside
     busy = 32 if threads > 32 else 0  # threads that have other things to do
 
     @inline
@@ -80,9 +86,9 @@ def rows(
     def put_own(out: int, r: int, values: Any) -> None:
         """An agent's own features to the end of row r; a row that has no others leaves in pieces as wide as it is aligned."""
         if not alone:
-            spread(out, (r + 1) * D - own, 1, values)
+            scatter_strided(out, (r + 1) * D - own, 1, values)
         else:
-            emit_row(out, r, to_floats(values, numbers))
+            store_row_streaming(out, r, to_floats(values, numbers))
 
     @inline
     def write_slot(b: Any, w: Any, out: int, e0: int, x: int, place: int) -> None:
@@ -90,7 +96,7 @@ def rows(
         v, j = divide(x, M)
         k, i = divide(v, A)
         s, t = row(b, w, e0 + k, place + k), time(w.now[place + k, TIME])
-        spread(out, e0 * (A * D) + (v * D + j), M, see(i, j, s, t, params(b, e0 + k)))
+        scatter_strided(out, e0 * (A * D) + (v * D + j), M, see(i, j, s, t, params(b, e0 + k)))
 
     @inline
     def write_slots(b: Any, w: Any, out: int, e0: int, u: int, end: int, thread: int) -> None:
@@ -98,7 +104,7 @@ def rows(
         x = u * M + thread
         while x < end * M:
             write_slot(b, w, out, e0, x, 0)
-            x = natural(x + threads)
+            x = assume_nonnegative(x + threads)
 
     @inline
     def write_slots_alone(b: Any, w: Any, out: int, e0: int, u: int, end: int, thread: int) -> None:
@@ -106,7 +112,7 @@ def rows(
         s, t, p = row(b, w, e0, 0), time(w.now[0, TIME]), params(b, e0)
         for i in range(A):
             for j in range(M):
-                spread(out, (e0 * A + i) * D + j, M, see(i, j, s, t, p))
+                scatter_strided(out, (e0 * A + i) * D + j, M, see(i, j, s, t, p))
 
     @inline
     def knows(b: Any, w: Any, e: int, place: int, i: int) -> Any:
@@ -145,7 +151,7 @@ def rows(
         while 0 <= x < m * (A * M):
             if w.now[divide(x, A * M)[0], OVER]:
                 write_slot(b, w, b.final_obs, e0, x, aside)
-            x = natural(x + (threads - busy))
+            x = assume_nonnegative(x + (threads - busy))
 
     @inline
     def itself_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
@@ -153,8 +159,8 @@ def rows(
         while 0 <= x < m * A:
             k, i = divide(x, A)
             if w.now[k, OVER]:
-                write_own(b, w, b.final_obs, natural(e0 + k), natural(aside + k), i)
-            x = natural(x + (threads - busy))
+                write_own(b, w, b.final_obs, assume_nonnegative(e0 + k), assume_nonnegative(aside + k), i)
+            x = assume_nonnegative(x + (threads - busy))
 
     @inline
     def offset(b: Any, r0: int) -> int:
@@ -174,12 +180,15 @@ def rows(
         source += f"    while x < (m if thread < {threads // side * side} else 0):\n"
         source += f"        (i, s, t, p), j = place(b, w, origin, x), first\n        while j < {M}:\n"
         for n in ahead:
-            source += f"            j{n} = natural(j + {n * side})\n"
+            source += f"            j{n} = assume_nonnegative(j + {n * side})\n"
             source += f"            v{n} = see(i, {f'min(j{n}, {M - 1})' if n else 'j0'}, s, t, p)\n"
         for n in ahead:
             source += f"            {f'if j{n} < {M}: ' if n else ''}put(box, at + x * {D} + j{n}, {M}, v{n})\n"
-        source += f"            j = natural(j + {len(ahead) * side})\n        x = natural(x + {threads // side})\n"
-        return inline(generated("fill", source, divide=divide, natural=natural, place=place, see=see, put=put))
+        source += f"            j = assume_nonnegative(j + {len(ahead) * side})\n"
+        source += f"        x = assume_nonnegative(x + {threads // side})\n"
+        return inline(
+            generated("fill", source, divide=divide, assume_nonnegative=assume_nonnegative, place=place, see=see, put=put)
+        )
 
     def draining(threads: int) -> Any:
         """drain(b, box, r0, m, thread): rows r0 to r0 + m from `box` into the memory of observations."""
@@ -189,10 +198,10 @@ def rows(
             at = offset(b, r0)
             origin, end = r0 * D - at, at + m * D
             whole, rest = (at + 3) & ~3, end & ~3
-            q = natural(whole + 4 * thread)
+            q = assume_nonnegative(whole + 4 * thread)
             while q < rest:
                 move(b.obs, origin + q, box, q)
-                q = natural(q + 4 * threads)
+                q = assume_nonnegative(q + 4 * threads)
             if thread < 4:
                 if at <= thread and thread < min(whole, end):
                     store(b.obs, origin + thread, box[thread], f32)
@@ -233,9 +242,9 @@ def rows(
         """Tuple j of agent i, and with the last its own features, as they were at the end of the episode."""
         r, t = e * A + i, time(load(b.last_time, e, i32))
         if M > 0:
-            spread(b.final_obs, r * D + j, M, see(i, j, put_away(b, e), t, params(b, e)))
+            scatter_strided(b.final_obs, r * D + j, M, see(i, j, load_final(b, e), t, params(b, e)))
         if j == tuples - 1:
-            put_own(b.final_obs, r, observe(i, put_away(b, e), t, params(b, e)))
+            put_own(b.final_obs, r, observe(i, load_final(b, e), t, params(b, e)))
 
     @inline
     def single(b: Any, x: int, played: bool) -> None:
@@ -243,7 +252,7 @@ def rows(
         j = x - r * tuples
         e, i = divide(r, A)
         if M > 0:
-            spread(b.obs, r * D + j, M, see(i, j, outside(b, e), shown(b, e), params(b, e)))
+            scatter_strided(b.obs, r * D + j, M, see(i, j, outside(b, e), shown(b, e), params(b, e)))
         if j == tuples - 1:
             put_own(b.obs, r, observe(i, outside(b, e), shown(b, e), params(b, e)))
         if same_step and played and load(b.final_mask, e, b1):
@@ -276,16 +285,16 @@ def rows(
                     first, end, x = max(r0, e * A), min(r0 + m, (e + 1) * A), thread
                     while x < (end - first) * tuples:
                         r, j = divide(x, tuples)
-                        last_tuple(b, e, natural(first - e * A + r), j)
+                        last_tuple(b, e, assume_nonnegative(first - e * A + r), j)
                         x += writers
-                e = natural(e + 1)
+                e = assume_nonnegative(e + 1)
 
     def segments(of_slots: Any, of_agent: Any, wait: bool, over: int = AGENTS) -> tuple[Segment, ...]:
         return (*([Segment(BLOCK, of_slots, wait=False)] if M else []), Segment(over, of_agent, wait))
 
     return Rows(
         time,
-        straight=turns(crowd, access, arrays, given, knows) if given.tile and alone else segments(slots, itself, False),
+        straight=turns(schema, access, arrays, given, knows) if given.tile and alone else segments(slots, itself, False),
         last=segments(last_slots, last_itself, True),
         aside=segments(slots_aside, itself_aside, True, BLOCK),
         fill=segments(fill_slots, fill_itself, True),
@@ -297,9 +306,9 @@ def rows(
     )
 
 
-def _see(crowd: Crowd) -> Any:
-    if crowd.perception.see is not None:
-        return device(crowd.perception.see)
+def _see(schema: MultiAgentSchema) -> Any:
+    if schema.observation.other_features is not None:
+        return device(schema.observation.other_features)
 
     @inline
     def nothing(i: int, slot: int, s: Any, t: Any, p: Any) -> Any:

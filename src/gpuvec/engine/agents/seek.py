@@ -10,23 +10,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.agents.cells import Cells, cells
-from gpuvec.engine.agents.crowd_state import CrowdState
+from gpuvec.engine.agents.cells import CellList, cells
 from gpuvec.engine.agents.look import Look
 from gpuvec.engine.agents.mapping import STAGED_BYTES, Mapping
 from gpuvec.engine.agents.mapping import cells as counted
 from gpuvec.engine.agents.reduction import Tally
 from gpuvec.engine.agents.segments import AGENTS, ENVS, Segment
+from gpuvec.engine.agents.state_access import StateAccess
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.batch import named_tuple
 from gpuvec.engine.jit import inline
 from gpuvec.engine.memory import Access
-from gpuvec.engine.signature import Crowd
+from gpuvec.engine.signature import MultiAgentSchema
 
 i32, b1 = np.int32, np.bool_
 
 
-class Seeking(NamedTuple):
+class NeighborSearch(NamedTuple):
     """A kernel that searches. All of a block finish one function before any begins the next; they run for one round or two."""
 
     work: Any  # the NamedTuple class of `w`
@@ -35,16 +35,18 @@ class Seeking(NamedTuple):
     functions: tuple[Any, ...]  # function(b, w, block, thread, played, number), `number` being that of the round
 
 
-def listed(crowd: Crowd, given: Mapping, arrays: Arrays, tally: Tally) -> Cells | None:
+def listed(schema: MultiAgentSchema, given: Mapping, arrays: Arrays, tally: Tally) -> CellList | None:
     """The list of cells that the search goes by, if it does."""
-    look, alone = crowd.search, given.threads == 1
-    found = counted(crowd, None if alone else STAGED_BYTES) if alone or given.parts else None
+    look, alone = schema.search, given.threads == 1
+    found = counted(schema, None if alone else STAGED_BYTES) if alone or given.parts else None
     if look is None or found is None:
         return None
-    return cells(look, *found, crowd.agents[0], crowd.arrays[look.field].shape[1], 1 if alone else given.seekers, arrays, tally)
+    return cells(
+        look, *found, schema.agents[0], schema.arrays[look.field].shape[1], 1 if alone else given.seekers, arrays, tally
+    )
 
 
-def seeking(state: CrowdState, by: Cells | None, params: Any, where: Any) -> tuple[Segment, ...]:
+def seeking(state: StateAccess, by: CellList | None, params: Any, where: Any) -> tuple[Segment, ...]:
     """The segments of a search in envs k of the block for which `where(w, k)` holds; by cells if one thread does all."""
     assert state.look is not None, "a search"
     row, (seeks, nobody, among_all, *_) = state.row, state.look
@@ -83,15 +85,15 @@ def seeking(state: CrowdState, by: Cells | None, params: Any, where: Any) -> tup
 
 
 def seeking_apart(
-    state: CrowdState,
-    by: Cells | None,
+    state: StateAccess,
+    by: CellList | None,
     agents: int,
     same_step: bool,
     given: Mapping,
     access: Access,
     arrays: Arrays,
     params: Any,
-) -> Seeking:
+) -> NeighborSearch:
     """The kernel of a search: by cells, or a walk of every seeker over all agents."""
     assert state.look is not None, "a search"
     shared = (agents, same_step, given, access, arrays, params)
@@ -99,10 +101,16 @@ def seeking_apart(
 
 
 def _by_walks(
-    state: CrowdState, look: Look, agents: int, same_step: bool, given: Mapping, access: Access, arrays: Arrays, params: Any
-) -> Seeking:
+    state: StateAccess, look: Look, agents: int, same_step: bool, given: Mapping, access: Access, arrays: Arrays, params: Any
+) -> NeighborSearch:
     outside, either, (seeks, nobody, _, at_once) = state.outside, state.either, look
-    load, divide, natural, take, threads = access.load, arrays.divide, arrays.natural, arrays.take, given.seekers
+    load, divide, assume_nonnegative, fetch_add, threads = (
+        access.load,
+        arrays.divide,
+        arrays.assume_nonnegative,
+        arrays.fetch_add,
+        given.seekers,
+    )
 
     @inline
     def one(b: Any, block: int, played: bool) -> int:
@@ -115,7 +123,7 @@ def _by_walks(
 
     @inline
     def enlist(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
-        v = natural(block * threads + thread)
+        v = assume_nonnegative(block * threads + thread)
         if v < b.n * agents:
             e, i = divide(v, agents)
             last = 1 if same_step and played and load(b.final_mask, e, b1) else 0
@@ -123,34 +131,40 @@ def _by_walks(
             while n <= last:
                 s = either(b, e, n > 0) if same_step else outside(b, e)
                 if seeks(i, s, params(b, e)):
-                    w.task[natural(take(w.tasks, 0))] = i32(2 * thread + n)
+                    w.task[assume_nonnegative(fetch_add(w.tasks, 0))] = i32(2 * thread + n)
                 else:
                     nobody(i, s)
-                n = natural(n + 1)
+                n = assume_nonnegative(n + 1)
 
     @inline
     def seek(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
-        u, tasks = thread, natural(w.tasks[0])
+        u, tasks = thread, assume_nonnegative(w.tasks[0])
         while u < tasks:
-            task = natural(w.task[u])
-            e, i = divide(natural(block * threads + (task >> 1)), agents)
+            task = assume_nonnegative(w.task[u])
+            e, i = divide(assume_nonnegative(block * threads + (task >> 1)), agents)
             s = either(b, e, task & 1 != 0) if same_step else outside(b, e)
             at_once(i, s, params(b, e))
-            u = natural(u + threads)
+            u = assume_nonnegative(u + threads)
 
     held: dict[str, tuple[Any, tuple[int, ...]]] = {"tasks": (i32, (1,)), "task": (i32, (2 * threads,))}
-    return Seeking(named_tuple("Work", tuple(held)), held, one, (clear, enlist, seek))
+    return NeighborSearch(named_tuple("Work", tuple(held)), held, one, (clear, enlist, seek))
 
 
 def _by_cells(
-    state: CrowdState, look: Look, by: Cells, agents: int, same_step: bool, given: Mapping, access: Access, arrays: Arrays,
+    state: StateAccess, look: Look, by: CellList, agents: int, same_step: bool, given: Mapping, access: Access, arrays: Arrays,
     params: Any,
-) -> Seeking:  # fmt: skip
+) -> NeighborSearch:  # fmt: skip
     """Some blocks have an env together, of which each makes the list for itself: to make it is cheap, and it fits into shared
     memory. The round after the first is for an episode that ended.
     """
     outside, either, (seeks, nobody, *_) = state.outside, state.either, look
-    load, divide, natural, threads, parts = access.load, arrays.divide, arrays.natural, given.seekers, given.parts
+    load, divide, assume_nonnegative, threads, parts = (
+        access.load,
+        arrays.divide,
+        arrays.assume_nonnegative,
+        given.seekers,
+        given.parts,
+    )
     held, empty, measure, link, find = by
 
     @inline
@@ -178,12 +192,12 @@ def _by_cells(
     @inline
     def seek(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
         e, part = divide(block, parts)
-        s, p, i = shown(b, block, number), params(b, e), natural(part * threads + thread)
+        s, p, i = shown(b, block, number), params(b, e), assume_nonnegative(part * threads + thread)
         while i < agents:
             if seeks(i, s, p):
                 find(i, s, p, w)
             else:
                 nobody(i, s)
-            i = natural(i + parts * threads)
+            i = assume_nonnegative(i + parts * threads)
 
-    return Seeking(named_tuple("Work", tuple(held)), held, rounds, (clear, measure_, link_, seek))
+    return NeighborSearch(named_tuple("Work", tuple(held)), held, rounds, (clear, measure_, link_, seek))

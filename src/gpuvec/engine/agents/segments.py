@@ -43,7 +43,7 @@ class Block(NamedTuple):
     @property
     def env(self) -> str:
         """There, the env within the block."""
-        return f"natural(thread - {self.env_thread})"
+        return f"assume_nonnegative(thread - {self.env_thread})"
 
 
 def loop(segment: Segment, name: str, block: Block, margin: str) -> str:
@@ -55,24 +55,33 @@ def loop(segment: Segment, name: str, block: Block, margin: str) -> str:
         lines = [f"if {block.of_env}:\n", "    " + called.format(f"e0 + {block.env}, {block.env}")]
     elif segment.then is not None:
         assert block.envs == 1, "agents of several envs take no turns"
-        lines = ["u = natural(0)\n", f"while u < {block.agents}:\n"]
-        lines += [f"    if u + thread < {block.agents}:\n", "        " + called.format("e0, 0, natural(u + thread)")]
+        lines = ["u = assume_nonnegative(0)\n", f"while u < {block.agents}:\n"]
+        lines += [f"    if u + thread < {block.agents}:\n", "        " + called.format("e0, 0, assume_nonnegative(u + thread)")]
         lines += ["    barrier()\n", f"    {name}_then(b, w, e0, u, thread, clock)\n", "    barrier()\n"]
-        lines += [f"    u = natural(u + {block.threads})\n"]
+        lines += [f"    u = assume_nonnegative(u + {block.threads})\n"]
     elif block.threads == 1:
         lines = [f"for i in range({block.agents}):\n", "    " + called.format("e0, 0, i")]
     elif block.envs == 1 and block.agents <= block.threads:
         lines = [f"if thread < {block.agents}:\n", "    " + called.format("e0, 0, thread")]
     elif block.envs == 1:
         lines = ["u = thread\n", f"while u < {block.agents}:\n", "    " + called.format("e0, 0, u")]
-        lines.append(f"    u = natural(u + {block.threads})\n")
+        lines.append(f"    u = assume_nonnegative(u + {block.threads})\n")
     elif block.envs * block.agents <= block.threads:
         place = f"k, i = divide(thread, {block.agents})\n"
-        lines = [f"if thread < m * {block.agents}:\n", "    " + place, "    " + called.format("natural(e0 + k), k, i")]
+        lines = [
+            f"if thread < m * {block.agents}:\n",
+            "    " + place,
+            "    " + called.format("assume_nonnegative(e0 + k), k, i"),
+        ]
     else:
         place = f"    k, i = divide(u, {block.agents})\n"
-        lines = ["u = thread\n", f"while u < m * {block.agents}:\n", place, "    " + called.format("natural(e0 + k), k, i")]
-        lines.append(f"    u = natural(u + {block.threads})\n")
+        lines = [
+            "u = thread\n",
+            f"while u < m * {block.agents}:\n",
+            place,
+            "    " + called.format("assume_nonnegative(e0 + k), k, i"),
+        ]
+        lines.append(f"    u = assume_nonnegative(u + {block.threads})\n")
     if segment.wait:
         lines.append("barrier()\n")
     return "".join(margin + line for line in lines)

@@ -13,13 +13,18 @@ from gpuvec.engine.agents.segments import AGENTS, Segment
 from gpuvec.engine.arrays import Arrays
 from gpuvec.engine.jit import generated, inline
 from gpuvec.engine.memory import Access
-from gpuvec.engine.signature import Crowd
+from gpuvec.engine.signature import MultiAgentSchema
 
 
-def turns(crowd: Crowd, access: Access, arrays: Arrays, given: Mapping, knows: Any) -> tuple[Segment, ...]:
+def turns(schema: MultiAgentSchema, access: Access, arrays: Arrays, given: Mapping, knows: Any) -> tuple[Segment, ...]:
     """The segment that writes them; `knows(b, w, e, k, i)` is what agent i of env e, the k-th of the block, sees."""
-    (A,), D, threads = crowd.agents, crowd.features, given.threads
-    emit_row, natural, divide, put = access.emit_row, arrays.natural, arrays.divide, arrays.put
+    (A,), D, threads = schema.agents, schema.features, given.threads
+    store_row_streaming, assume_nonnegative, divide, put = (
+        access.store_row_streaming,
+        arrays.assume_nonnegative,
+        arrays.divide,
+        arrays.put,
+    )
     wide = next(k for k in (4, 2, 1) if D % k == 0)  # floats of a piece, as rows are aligned
     parts = "".join(f"box[{wide} * q + {k}], " for k in range(wide))
     piece = inline(generated("piece", f"def piece(box, q):\n    return ({parts})\n"))
@@ -31,9 +36,9 @@ def turns(crowd: Crowd, access: Access, arrays: Arrays, given: Mapping, knows: A
 
     @inline
     def drain(b: Any, w: Any, e0: int, u: int, thread: int, clock: int) -> None:
-        first, end, q = (e0 * A + u) * (D // wide), min(threads, natural(A - u)) * (D // wide), thread
+        first, end, q = (e0 * A + u) * (D // wide), min(threads, assume_nonnegative(A - u)) * (D // wide), thread
         while q < end:
-            emit_row(b.obs, first + q, piece(w.box, q))
-            q = natural(q + threads)
+            store_row_streaming(b.obs, first + q, piece(w.box, q))
+            q = assume_nonnegative(q + threads)
 
     return (Segment(AGENTS, fill, wait=False, then=drain),)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuvec.engine.batch import SCALARS, Actions, Buffer
 from gpuvec.engine.parameters import known
-from gpuvec.engine.signature import Crowd, Signature
+from gpuvec.engine.signature import MultiAgentSchema, Signature
 from gpuvec.spec import Environment
 
 SHARED = Path(__file__).with_name("authoring.cuh")
@@ -47,13 +47,13 @@ class Prototype(NamedTuple):
         return f"{self.gives} {self.name}({', '.join(PARAMETERS[kind][0] for kind in self.parameters)})"
 
 
-def header(env: Environment, s: Signature | Crowd, running: Iterable[str]) -> str:
+def header(env: Environment, s: Signature | MultiAgentSchema, running: Iterable[str]) -> str:
     """What stands before the file; parameters in `running` have their values at run time."""
     sizes = f"FEATURES = {s.features}" + (
-        f", AGENTS = {s.agents[0]}, SLOTS = {s.perception.slots}" if isinstance(s, Crowd) else ""
+        f", AGENTS = {s.agents[0]}, SLOTS = {s.observation.max_neighbors}" if isinstance(s, MultiAgentSchema) else ""
     )
     lines = [SHARED.read_text(), f"[[maybe_unused]] constexpr int {sizes};", f"using Action = {action_type(s.actions)};"]
-    if isinstance(s, Crowd):
+    if isinstance(s, MultiAgentSchema):
         fields = [f"{pointer(k, s.arrays[k]) if k in s.arrays else f'{TYPES[s.scalars[k]]} {k}'};" for k in env.state._fields]
         lines.append(f"struct State {{ {' '.join(fields)} }};")
     else:

@@ -38,7 +38,8 @@ def file_of(env: Environment) -> Path:
     module = env.reset.__module__
     if env.cuda_c is None:
         raise AuthoringError(
-            f'the environment of {module} has no functions in CUDA C++: name their file, as in Single(..., cuda_c="name.cu"), '
+            f"the environment of {module} has no functions in CUDA C++: name their file, as in "
+            'SingleAgentEnv(..., cuda_c="name.cu"), '
             'or choose backend="numba".'
         )
     place = Path(env.reset.__globals__.get("__file__") or ".").parent / env.cuda_c

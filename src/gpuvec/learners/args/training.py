@@ -114,20 +114,20 @@ class OnPolicyArgs(TrainingArgs):
 
     learning_rate: float = 2.5e-3
     """Adam's step size."""
-    anneal: bool = True
+    anneal_lr: bool = True
     """Decrease the learning rate linearly to 0."""
     learning_rate_table: Table = ()
-    """Pairs of environment steps and learning rates, interpolated linearly, instead of learning_rate and anneal."""
+    """Pairs of environment steps and learning rates, interpolated linearly, instead of learning_rate and anneal_lr."""
     gamma: float = 0.99
     """Discount factor."""
     gae_lambda: float = 0.95
     """Lambda of generalised advantage estimation."""
-    value_weight: float = 0.5
+    vf_coef: float = 0.5
     """Coefficient of the value loss."""
-    entropy_weight: float = 0.01
+    ent_coef: float = 0.01
     """Coefficient of the entropy bonus."""
     entropy_table: Table = ()
-    """Pairs of environment steps and entropy weights, interpolated linearly, instead of entropy_weight."""
+    """Pairs of environment steps and entropy weights, interpolated linearly, instead of ent_coef."""
     normalize_returns: bool = False
     """Divide rewards by the running standard deviation of discounted returns."""
     max_grad_norm: float = 0.5
@@ -149,8 +149,8 @@ class OnPolicyArgs(TrainingArgs):
         require("learning_rate", "above 0", self.learning_rate > 0.0)
         require("gamma", "from 0 to 1", 0.0 <= self.gamma <= 1.0)
         require("gae_lambda", "from 0 to 1", 0.0 <= self.gae_lambda <= 1.0)
-        require("value_weight", "at least 0", self.value_weight >= 0.0)
-        require("entropy_weight", "at least 0", self.entropy_weight >= 0.0)
+        require("vf_coef", "at least 0", self.vf_coef >= 0.0)
+        require("ent_coef", "at least 0", self.ent_coef >= 0.0)
         for name in ("learning_rate_table", "entropy_table"):
             rising = "pairs of environment steps, each above the one before, and a value of at least 0"
             require(name, rising, ascending(getattr(self, name)))

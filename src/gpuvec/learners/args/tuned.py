@@ -19,7 +19,7 @@ class Tuned(NamedTuple):
 
 # A rollout holds whole episodes, as all end together; to come near a runner pays within a few steps or not at all.
 TAG: dict[str, Any] = {
-    "num_steps": 200, "minibatches": 32, "learning_rate": 2e-3, "gamma": 0.9, "gae_lambda": 0.8, "entropy_weight": 0.0,
+    "num_steps": 200, "minibatches": 32, "learning_rate": 2e-3, "gamma": 0.9, "gae_lambda": 0.8, "ent_coef": 0.0,
     "hidden": (128, 128), "normalize": True,
 }  # fmt: skip
 # Hanging nearly still it may take chance longer than an episode to swing up, and a policy that never saw it done gives up.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from gpuvec.engine.collection import put_off
+from gpuvec.engine.collection import gc_paused
 from gpuvec.errors import StaleGraphError
 
 WARM_UPS = 2  # the first call compiles kernels and creates library handles, the second finds them there
@@ -31,7 +31,7 @@ def capture(
         StaleGraphError: in a replay, when kernels were rebuilt since the capture.
     """
     gc.collect()  # garbage goes before and none within: to free a graph or a kernel is what the driver forbids meanwhile
-    with torch.cuda.device(device), put_off():
+    with torch.cuda.device(device), gc_paused():
         ahead = torch.cuda.Stream()
         ahead.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(ahead):

@@ -35,7 +35,7 @@ template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char*
     const int before = (int)(b.minibatch % b.minibatches) * size, own = warp * ROWS;
     const Order order(b.seed, *b.iteration, (int)(b.minibatch / b.minibatches), (u32)b.samples, (int)b.bits);
     const float* parameters = b.parameters + (ACTOR ? 0 : Net<OUTPUTS>::SIZE);
-    const float clip = (float)b.clip, factor = (float)b.value_weight;
+    const float clip = (float)b.clip, factor = (float)b.vf_coef;
 
     // A warp fetches the samples that it will work on, so it need not wait for others.
     auto fetch = [&](int tile) {
@@ -55,7 +55,7 @@ template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char*
     float centre = 0.0f, scale = 0.0f, bonus = 0.0f, count = 0.0f, total = 0.0f, squares = 0.0f;
     if (ACTOR) {  // asked for together with the parameters
         const float* s = b.statistics + b.minibatch * 3 * 32 + lane;
-        count = s[0], total = s[32], squares = s[64], centre = b.advantage[0], bonus = *b.entropy_weight;
+        count = s[0], total = s[32], squares = s[64], centre = b.advantage[0], bonus = *b.ent_coef;
     }
     copy<OUT>(room.w, parameters);
     if (ACTOR) {

@@ -61,19 +61,19 @@ class Shape(NamedTuple):
         return 16 * self.tiles * self.warps
 
     @property
-    def frugal(self) -> bool:
+    def in_place_gradients(self) -> bool:
         """Whether derivatives take the place of what they are derived from, as there is none for them otherwise."""
         return self._room(False) > ROOM
 
     @property
     def room(self) -> int:
         """Bytes of shared memory of a block of the gradient, which has the actor or the critic."""
-        return self._room(self.frugal)
+        return self._room(self.in_place_gradients)
 
-    def _room(self, frugal: bool) -> int:
+    def _room(self, in_place_gradients: bool) -> int:
         h, o, x, rows = self.hidden, self.numbers, self.pitch, self.rows
         deep, full, none = self.layers == 2, rows * (h + 8), 8
-        derivatives = 2 * none if frugal else full + (full if deep else none)
+        derivatives = 2 * none if in_place_gradients else full + (full if deep else none)
         activations = 2 * (rows * (x + _pitch(o)) + full + (full if deep else none) + derivatives)
         return rows * self.record * 4 + self.weights(False) + activations + self.warps * (2 * o + MEASURED) * 4
 
@@ -100,7 +100,7 @@ class Shape(NamedTuple):
             "FEATURES": self.features, "HIDDEN": self.hidden, "LAYERS": self.layers, "OUTPUTS": self.outputs,
             "ACTIONS": self.actions, "GAUSSIAN": int(not self.heads), "HEADS": "{" + ", ".join(map(str, heads)) + "}",
             "RELU": int(self.relu), "MASKED": int(self.masked), "CLIP_VALUE": int(self.clip_value), "RECORD": self.record,
-            "WARPS": self.warps, "TILES": self.tiles, "SPACE": self.room, "FRUGAL": int(self.frugal),
+            "WARPS": self.warps, "TILES": self.tiles, "SPACE": self.room, "FRUGAL": int(self.in_place_gradients),
         }  # fmt: skip
 
     def places(self, critic: bool) -> dict[str, tuple[int, tuple[int, int]]]:

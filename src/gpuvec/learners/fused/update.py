@@ -29,8 +29,8 @@ FEW = 20_000  # parameters for which the optimiser's threads have more parts to 
 GRADIENT = {
     "records": "const float*", "advantage": "const float*", "mask": "const bool*", "statistics": "float*",
     "parameters": "const float*", "partials": "float*", "measured": "float*", "iteration": "const long long*",
-    "entropy_weight": "const float*", "learned": "double*", "odd": "long long*", "seed": "u64", "minibatch": "i64",
-    "minibatches": "i64", "size": "i64", "samples": "i64", "bits": "i64", "clip": "double", "value_weight": "double",
+    "ent_coef": "const float*", "learned": "double*", "odd": "long long*", "seed": "u64", "minibatch": "i64",
+    "minibatches": "i64", "size": "i64", "samples": "i64", "bits": "i64", "clip": "double", "vf_coef": "double",
 }  # fmt: skip
 OPTIMIZER = {
     "partials": "const float*", "statistics": "const float*", "measured": "const float*", "parameters": "float*",
@@ -103,7 +103,7 @@ class Update:
         network: its parameters are moved, and stay views of `parameters`.
         optimizer: Adam, whose moments are moved likewise.
         samples: T * R.
-        learning_rate, entropy_weight: scalars on the device, read in each minibatch.
+        learning_rate, ent_coef: scalars on the device, read in each minibatch.
         iteration: scalar int64 on the device, of which the order of the samples hangs.
     """
 
@@ -115,11 +115,11 @@ class Update:
         optimizer: Adam,
         samples: int,
         learning_rate: Tensor,
-        entropy_weight: Tensor,
+        ent_coef: Tensor,
         iteration: Tensor,
     ) -> None:
         self.shape, self.args, self.samples, self.size = shape, args, samples, samples // args.minibatches
-        self._learning_rate, self._entropy_weight, self._iteration = learning_rate, entropy_weight, iteration
+        self._learning_rate, self._entropy_weight, self._iteration = learning_rate, ent_coef, iteration
         multiprocessors = torch.cuda.get_device_properties(args.device).multi_processor_count
         self.plan = planned(shape, self.size, multiprocessors)
         minibatches, count = args.epochs * args.minibatches, shape.parameters()
@@ -169,9 +169,9 @@ class Update:
         gradient = {
             "records": self.records, "advantage": s.advantage, "mask": 0 if s.mask is None else s.mask,
             "statistics": self.statistics, "parameters": self.parameters, "partials": self.partials, "measured": self.measured,
-            "iteration": self._iteration, "entropy_weight": self._entropy_weight, "learned": learned, "odd": odd,
+            "iteration": self._iteration, "ent_coef": self._entropy_weight, "learned": learned, "odd": odd,
             "seed": a.seed, "minibatches": a.minibatches, "size": self.size, "samples": self.samples,
-            "bits": max(1, (self.samples - 1).bit_length()), "clip": a.clip, "value_weight": a.value_weight,
+            "bits": max(1, (self.samples - 1).bit_length()), "clip": a.clip, "vf_coef": a.vf_coef,
         }  # fmt: skip
         optimizer = {
             "partials": self.partials, "statistics": self.statistics, "measured": self.measured, "parameters": self.parameters,

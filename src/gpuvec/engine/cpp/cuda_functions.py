@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine import cuda as target
-from gpuvec.engine.batch import SCALARS, Variant
+from gpuvec.engine.batch import SCALARS, KernelOptions
 from gpuvec.engine.cpp.definitions import defined, refuse_shared_variables
 from gpuvec.engine.cpp.header import Prototype, calls, header
 from gpuvec.engine.cpp.source import Source, file_of, texts_of
@@ -25,27 +25,29 @@ from gpuvec.engine.fingerprint import frozen_environment
 from gpuvec.engine.frozen import module_of
 from gpuvec.engine.jit import generated
 from gpuvec.engine.parameters import known
-from gpuvec.engine.signature import Crowd, Signature, signature, widths
-from gpuvec.spec import Cooperative, Environment, Nearest, Perception, Reduction, Single
+from gpuvec.engine.signature import MultiAgentSchema, Signature, signature, widths
+from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, Reduction, SingleAgentEnv
 
 CASTS = {np.float32: "f32", np.int32: "i32", np.bool_: "bool"}
 ForeignCall = Callable[[str, Any], Any]  # (symbol, types of its results) -> an intrinsic that calls it
 KEY = "u32(key.seed), u32(key.seed_high), u32(key.row), u32(key.episode), i32(key.step)"
 
 
-class Twin(NamedTuple):
+class CudaFunctions(NamedTuple):
     """An environment for kernels, and the source that they are linked with."""
 
     env: Any
     source: Source
 
 
-def written(env: Environment, variant: Variant, call: ForeignCall = target.foreign) -> tuple[Any, Source | None]:
+def substitute_cuda_functions(
+    env: Environment, variant: KernelOptions, call: ForeignCall = target.foreign
+) -> tuple[Any, Source | None]:
     """`env` as the kernels of `variant` are composed of it, and what they are linked with; `call` is the device's."""
-    return twin(env, variant.per_env, call) if variant.cuda_c else (env, None)
+    return cuda_functions(env, variant.per_env, call) if variant.cuda_c else (env, None)
 
 
-def twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall = target.foreign) -> Twin:
+def cuda_functions(env: Environment, per_env: tuple[str, ...], call: ForeignCall = target.foreign) -> CudaFunctions:
     """`env` with the functions that its file has; parameters in `per_env` are stored for each env.
 
     Raises:
@@ -56,14 +58,14 @@ def twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall = target.
 
 
 @lru_cache(maxsize=16)
-def _twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall, texts: tuple[tuple[Path, str], ...]) -> Twin:
+def _twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall, texts: tuple[tuple[Path, str], ...]) -> CudaFunctions:
     s, (file, text) = signature(env), texts[0]
     for one in texts:
         refuse_shared_variables(*one)
     # What C++ has no constant for comes at run time, as a constant of the kernel's.
     endless = (k for k, x in env.params._asdict().items() if isinstance(x, float) and not math.isfinite(x))
     running = (*per_env, *env.reset_options, *endless)
-    own = _of_one(env, s) if isinstance(env, Single) else _of_many(env, s)
+    own = _of_one(env, s) if isinstance(env, SingleAgentEnv) else _of_many(env, s)
     lines = defined(file, text, {f.name for f in own.values()}, module_of(env.reset))
     before = header(env, s, running)
     everything = before + "\0".join(content for _, content in texts)
@@ -72,10 +74,10 @@ def _twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall, texts: 
     bridge = _Bridge(env, s, running, call)
     made = {author: bridge.function(author, f, symbol) for author, (f, symbol) in symbols.items()}
     after = calls(file, {symbol: (f, lines[f.name]) for f, symbol in symbols.values()})
-    return Twin(_replaced(env, made), Source(file, text, before, after))
+    return CudaFunctions(_replaced(env, made), Source(file, text, before, after))
 
 
-def _of_one(env: Single, s: Signature | Crowd) -> dict[Callable[..., Any], Prototype]:
+def _of_one(env: SingleAgentEnv, s: Signature | MultiAgentSchema) -> dict[Callable[..., Any], Prototype]:
     """{the author's function: how it is written in C++}."""
     return {
         env.reset: Prototype("reset", ("key", "params"), "State"),
@@ -84,10 +86,10 @@ def _of_one(env: Single, s: Signature | Crowd) -> dict[Callable[..., Any], Proto
     }
 
 
-def _of_many(env: Cooperative, s: Signature | Crowd) -> dict[Callable[..., Any], Prototype]:
+def _of_many(env: MultiAgentEnv, s: Signature | MultiAgentSchema) -> dict[Callable[..., Any], Prototype]:
     """Likewise; each has the name that it has in Python."""
-    assert isinstance(s, Crowd), "of a Cooperative"
-    perception, look = s.perception, s.perception.look
+    assert isinstance(s, MultiAgentSchema), "of a MultiAgentEnv"
+    observation, look = s.observation, s.observation.neighbors
     seen, own = widths(env, s)
     found: dict[Callable[..., Any], Prototype] = {}
 
@@ -103,25 +105,25 @@ def _of_many(env: Cooperative, s: Signature | Crowd) -> dict[Callable[..., Any],
             add(phase, ("i", "written", "action", "key", "params"), "void")
     add(env.reward, ("i", "shown", "time", "params"), "float")
     add(env.terminated, ("i", "shown", "params"), "bool")
-    add(env.present, ("i", "shown", "params"), "bool")
-    add(perception.observe, ("i", "shown", "time", "params"), f"Floats<{own}>")
+    add(env.active, ("i", "shown", "params"), "bool")
+    add(observation.self_features, ("i", "shown", "time", "params"), f"Floats<{own}>")
     if seen:
-        add(perception.see, ("i", "j", "shown", "time", "params"), f"Floats<{seen}>")
-    if isinstance(look, Nearest):
+        add(observation.other_features, ("i", "j", "shown", "time", "params"), f"Floats<{seen}>")
+    if isinstance(look, NearestNeighbors):
         add(look.distance, ("i", "j", "shown", "params"), "float")
-        add(look.seekers, ("i", "shown", "params"), "bool")
+        add(look.mask, ("i", "shown", "params"), "bool")
     return found
 
 
 class _Bridge:
     """Makes functions of Python's arguments that call C++: numbers go as the structures that the header declares."""
 
-    def __init__(self, env: Environment, s: Signature | Crowd, running: tuple[str, ...], call: ForeignCall) -> None:
+    def __init__(self, env: Environment, s: Signature | MultiAgentSchema, running: tuple[str, ...], call: ForeignCall) -> None:
         self.env, self.s, self._call = env, s, call
         names = known(env)._fields
         values = {k: f"{CASTS[SCALARS[type(getattr(env.params, k))]]}(p.{k})" for k in running}
         values |= {k: f"p.{k}" for k in names if k not in env.params._fields}  # tables
-        if isinstance(s, Crowd):
+        if isinstance(s, MultiAgentSchema):
             state = [f"s.{k}" if k in s.arrays else f"{CASTS[s.scalars[k]]}(s.{k})" for k in env.state._fields]
         else:
             state = [f"{CASTS[s.others.get(k, np.float32)]}(s.{k})" for k in env.state._fields]
@@ -145,7 +147,7 @@ class _Bridge:
         if gives.startswith("Floats"):
             count = int(gives[7:-1])
             return [np.float32] * count, _tuple(f"r[{k}]" for k in range(count))
-        assert isinstance(self.s, Signature), "of a Single"
+        assert isinstance(self.s, Signature), "of a SingleAgentEnv"
         types = [self.s.others.get(k, np.float32) for k in self.env.state._fields]
         state = f"State({', '.join(f'r[{k}]' for k in range(len(types)))})"
         if gives == "State":
@@ -176,15 +178,19 @@ def _replaced(env: Environment, made: dict[Any, Any]) -> Any:
     def within(x: Any) -> Any:
         if isinstance(x, Reduction):
             return x._replace(of=of(x.of))
-        return x._replace(distance=of(x.distance), seekers=of(x.seekers)) if isinstance(x, Nearest) else of(x)
+        return x._replace(distance=of(x.distance), mask=of(x.mask)) if isinstance(x, NearestNeighbors) else of(x)
 
-    if isinstance(env, Single):
+    if isinstance(env, SingleAgentEnv):
         return dataclasses.replace(env, reset=of(env.reset), step=of(env.step), observe=of(env.observe))
-    declared = env.perception
+    declared = env.observation
 
-    def perception(p: Any) -> Perception:
+    def observation(p: Any) -> Observation:
         found = declared(p)
-        return found._replace(observe=of(found.observe), see=of(found.see), look=within(found.look))
+        return found._replace(
+            self_features=of(found.self_features),
+            other_features=of(found.other_features),
+            neighbors=within(found.neighbors),
+        )
 
-    functions = {name: of(getattr(env, name)) for name in ("reset", "reward", "terminated", "present")}
-    return dataclasses.replace(env, phases=tuple(map(within, env.phases)), perception=perception, **functions)
+    functions = {name: of(getattr(env, name)) for name in ("reset", "reward", "terminated", "active")}
+    return dataclasses.replace(env, phases=tuple(map(within, env.phases)), observation=observation, **functions)

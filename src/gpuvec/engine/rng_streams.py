@@ -23,18 +23,18 @@ class Streams(NamedTuple):
     stream: Any  # stream(b, e): the seed, its high word, row and origin with which env e draws; nothing waits in between
     own: Any  # own(b, e, start, t): likewise from the env's own stream, which every reset by the user writes
     asked: Any  # asked(b, e, r): whether request r is for env e
-    renew: Any  # renew(b, e, clock, r): writes the stream and the start of an env that is reset
+    reseed: Any  # reseed(b, e, clock, r): writes the stream and the start of an env that is reset
     share: Any  # share(b, clock, r): writes what rows share; once in a reset
 
 
-def streams(access: Access) -> Streams:
+def rng_streams(access: Access) -> Streams:
     """Their versions for the buffers that `access` reads."""
     load, store, load_row, store_row, *_ = access
     words = like(u32, 4)
 
     @inline
     def own(b: Any, e: int, start: int, t: int) -> Any:
-        seed, high, row, origin = load_row(b.streams, e, words)
+        seed, high, row, origin = load_row(b.rng_streams, e, words)
         return Key(seed, high, row, u32(start - origin), i32(t))
 
     @inline
@@ -50,7 +50,7 @@ def streams(access: Access) -> Streams:
 
     @inline
     def stream(b: Any, e: int) -> Any:
-        (in_force, seed, high, origin), mine = common(b), load_row(b.streams, e, words)
+        (in_force, seed, high, origin), mine = common(b), load_row(b.rng_streams, e, words)
         return (seed, high, u32(e), origin) if in_force != u32(0) else mine
 
     @inline
@@ -68,15 +68,15 @@ def streams(access: Access) -> Streams:
             store(b.shared, 0, u32(0), u32)
 
     @inline
-    def renew(b: Any, e: int, clock: int, r: Any) -> None:
-        seed, high, row, origin = load_row(b.streams, e, words)
+    def reseed(b: Any, e: int, clock: int, r: Any) -> None:
+        seed, high, row, origin = load_row(b.rng_streams, e, words)
         if r.seeding == u32(ONE_SEED):
             seed, high, row, origin = u32(r.seed), u32(r.seed_high), u32(e), u32(clock)
         elif r.seeding == u32(SEED_EACH) and load(b.seeds, 3 * e, u32) != u32(0):
             seed, high, row, origin = load(b.seeds, 3 * e + 1, u32), load(b.seeds, 3 * e + 2, u32), u32(0), u32(clock)
         else:
             origin = u32(origin - u32(1))
-        store_row(b.streams, e, (seed, high, row, origin))
+        store_row(b.rng_streams, e, (seed, high, row, origin))
         store(b.start, e, u32(clock), u32)
 
-    return Streams(common, key, stream, own, asked, renew, share)
+    return Streams(common, key, stream, own, asked, reseed, share)

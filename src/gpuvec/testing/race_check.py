@@ -1,4 +1,4 @@
-"""Resets and steps of a `Cooperative` in plain Python, in which every call is watched."""
+"""Resets and steps of a `MultiAgentEnv` in plain Python, in which every call is watched."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from gpuvec.engine.dialect import fault, fault_at
 from gpuvec.engine.signature import OWNED
 from gpuvec.random import Key
-from gpuvec.spec import Cooperative, Reduction, Time
+from gpuvec.spec import MultiAgentEnv, Reduction, Time
 from gpuvec.testing.draws import CheckedKey, recorded_draws
 from gpuvec.testing.moments import Moments
 from gpuvec.testing.ownership import Ownership, differing
-from gpuvec.testing.plain import NotPlainError, World, checked_time, plainly
+from gpuvec.testing.plain import NotPlainError, PythonReference, checked_time, plainly
 from gpuvec.testing.runs import Run, action_of, check_observations, check_reward, limit, random_actions
 from gpuvec.testing.watching import checked_value
 
@@ -26,22 +26,22 @@ ACCESSES = 200_000  # after which it is enough: some seconds
 LEFT = {"f": np.nan, "i": np.iinfo(np.int32).max, "b": True}  # by kind of dtype: what stands in for a last episode
 
 
-def rehearse(env: Cooperative, steps: int, seed: int) -> dict[str, str]:
+def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
     """Plays a few envs for some steps; returns what was found, by check.
 
     Raises:
         AuthoringError: a fault in any function, with its line, and the agent and field that show it.
     """
     drawn = _check_starts(env)
-    rehearsal = Rehearsal(env, limit(steps), seed)
+    race_check = RaceCheck(env, limit(steps), seed)
     actions = random_actions(env, steps, ROWS, seed)
     for row in range(ROWS):
-        rehearsal.begin(row)
+        race_check.begin(row)
     played = 0
     for t in range(steps):
         for row in range(ROWS):
-            if rehearsal.rules.accesses < ACCESSES or played < ROWS:
-                rehearsal.step(row, actions[t, row])
+            if race_check.rules.accesses < ACCESSES or played < ROWS:
+                race_check.step(row, actions[t, row])
                 played += 1
     return {
         "reset": "every element is written, and nothing of the last episode read",
@@ -51,36 +51,36 @@ def rehearse(env: Cooperative, steps: int, seed: int) -> dict[str, str]:
     }
 
 
-def rehearse_moments(env: Cooperative, run: Run, seed: int) -> str:
+def check_races_from(env: MultiAgentEnv, run: Run, seed: int) -> str:
     """Watches steps from states of a compiled run, those with rare states first; returns what was found.
 
     Raises:
         AuthoringError: a fault in any function, with its line, and the agent and field that show it.
     """
     moments, played = Moments(run, seed), 0
-    rehearsal = Rehearsal(env, moments.at(0, 0).limit, seed)
+    race_check = RaceCheck(env, moments.at(0, 0).limit, seed)
     for t, row in moments.chosen(2 * MOMENTS):
         moment = moments.at(t, row)
-        if moment.key.step > 0 and played < MOMENTS and (rehearsal.rules.accesses < ACCESSES or played < ROWS):
-            rehearsal.step_from(moment.before, moment.action, moment.key)
+        if moment.key.step > 0 and played < MOMENTS and (race_check.rules.accesses < ACCESSES or played < ROWS):
+            race_check.step_from(moment.before, moment.action, moment.key)
             played += 1
     return f"in {played:,} steps from all of {len(run.reward):,} agents write their own elements alone"
 
 
-def _check_starts(env: Cooperative) -> int:
+def _check_starts(env: MultiAgentEnv) -> int:
     """Raises if all rows begin alike although `reset` draws numbers, of which it returns the number."""
-    world = World(env)
+    world = PythonReference(env)
     with recorded_draws() as draws:
         starts = [world.reset(CheckedKey(0, 0, row, 0, 0), world.state()) for row in range(8)]
-    if draws and not any(differing(getattr(s, k), getattr(starts[0], k)) for s in starts for k in world.crowd.arrays):
+    if draws and not any(differing(getattr(s, k), getattr(starts[0], k)) for s in starts for k in world.schema.arrays):
         raise fault(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
     return len(draws) // len(starts)
 
 
-class Rehearsal:
+class RaceCheck:
     """Envs that are played, each with its state, its time and the number of its episode."""
 
-    def __init__(self, env: Cooperative, limit: int, seed: int) -> None:
+    def __init__(self, env: MultiAgentEnv, limit: int, seed: int) -> None:
         self.seed, self._limit = seed, limit
         self.rules = Ownership(env)
         self._world = self.rules.world
@@ -95,7 +95,7 @@ class Rehearsal:
         world, before = self._world, self._states.get(row)
         if before is None:
             before = world.state()
-            if row > 0 and world.crowd.roles:
+            if row > 0 and world.schema.roles:
                 before = world.state({"role": self._random.permutation(before.role)})
         self._states[row] = self._observed(self._reset(self._key(row), before), self._times[row])
 
@@ -105,7 +105,7 @@ class Rehearsal:
     def _reset(self, key: CheckedKey, before: Any) -> Any:
         """Resets from zeros, and from what an episode could have left, which must give the same."""
         world = self._world
-        own = {k: getattr(before, k) for k in OWNED[:1] if world.crowd.roles}
+        own = {k: getattr(before, k) for k in OWNED[:1] if world.schema.roles}
         blank = world.state(own)
         full = world.state(own | {k: np.full(b.shape, LEFT[np.dtype(b.dtype).kind]) for k, b in self._written().items()})
         self.rules.begin_step(blank)
@@ -119,8 +119,8 @@ class Rehearsal:
 
     def _written(self) -> dict[str, Any]:
         """The arrays that author code writes."""
-        crowd = self._world.crowd
-        return {k: b for k, b in crowd.arrays.items() if k not in (*OWNED, *crowd.found)}
+        schema = self._world.schema
+        return {k: b for k, b in schema.arrays.items() if k not in (*OWNED, *schema.found)}
 
     def step(self, row: int, actions: Any) -> None:
         """A step of a row, and a reset when its episode is over."""
@@ -144,9 +144,9 @@ class Rehearsal:
         given = [checked_value(action_of(action)) for action in actions]
         with suppress(NotPlainError):  # no play leads to that state, perhaps
             self._phases(self._coincident(s), given, key)
-        mask = self._present(s)
+        mask = self._active(s)
         played = world.judged(self._phases(s, given, key), mask, t)
-        self._present(played.state)
+        self._active(played.state)
         check_reward(self.env, played.reward, [f"agent {i}" for i in world.agents], t.step)
         return self._observed(played.state, t.step), bool(played.votes.all())
 
@@ -167,18 +167,18 @@ class Rehearsal:
             getattr(s, name)[:] = getattr(s, name)[like]
         return s
 
-    def _present(self, s: Any) -> Any:
+    def _active(self, s: Any) -> Any:
         """Who is in the game, each by its own elements."""
-        world, present = self._world, self.env.present
+        world, active = self._world, self.env.active
         mask = np.ones(len(world.agents), np.bool_)
-        if present is None:
+        if active is None:
             return mask
         for i in world.agents:
             self.rules.forget()
-            mask[i] = plainly(present, i, world.shown(s), world.p)
+            mask[i] = plainly(active, i, world.shown(s), world.p)
             for access in self.rules.log:
                 if access.agent != i and access.field not in OWNED:
-                    what = f"present reads {access.field}[{access.agent}] for agent {i}, and may read {i}'s own elements alone"
+                    what = f"active reads {access.field}[{access.agent}] for agent {i}, and may read {i}'s own elements alone"
                     raise fault_at(access.file, access.line, f"{what}: have a phase write the answer to a field")
         return mask
 
