@@ -38,7 +38,7 @@ def bare(env: Any, actions: Any) -> Bare:
     import torch
     from cuda.core import ObjectCode
 
-    from gpuvec.engine import kernels
+    from gpuvec.engine.backends.cuda import kernels
 
     sim = env._sim
     variant = sim.variant._replace(action_dtype=np.int64)

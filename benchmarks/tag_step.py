@@ -50,7 +50,7 @@ def actions(env: Any, count: int) -> list[Any]:
 
 def bytes_per_step(env: Any, rate: float, action: int) -> float:
     """Bytes that a step must move per env, `action` being those of its actions."""
-    from gpuvec.engine.signature import OWNED
+    from gpuvec.engine.layout.schema import OWNED
 
     def size(buffer: Any) -> int:
         return int(np.prod(buffer.shape, dtype=np.int64)) * np.dtype(buffer.dtype).itemsize

@@ -81,7 +81,7 @@ def main() -> None:
     given = p.parse_args()
     figures = Figures("tag_training", given.json)
 
-    from gpuvec.engine.device import device
+    from gpuvec.engine.backends.device import device
     from gpuvec.learners.args.tuned import tuned
     from gpuvec.learners.players import at_random, policy
     from gpuvec.learners.seeds import EVALUATION, stream_seed

@@ -34,8 +34,8 @@ def compile_seconds(name: str) -> tuple[float, float]:
     import torch
 
     import gpuvec  # noqa: F401  # registers the environments
-    from gpuvec.engine.cpp.cuda_functions import cuda_functions
-    from gpuvec.engine.cpp.source import compiled
+    from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
+    from gpuvec.engine.backends.cuda.cpp.source import compiled
 
     start = time.perf_counter()
     env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=4096, device="cuda", output="torch", backend="cuda-c")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuvec.engine import device as devices
+from gpuvec.engine.backends import device as devices
 
 REQUIRE_GPU = os.environ.get("GPUVEC_REQUIRE_GPU") == "1"
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"

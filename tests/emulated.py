@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpuvec.engine.cuda_c import Kernel
+from gpuvec.engine.backends.cuda.nvrtc import Kernel
 
 MEANT = r"""
 #include <algorithm>

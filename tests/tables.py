@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from gpuvec.engine.device import device
-from gpuvec.engine.jit import device as compiled
-from gpuvec.engine.jit import inline
-from gpuvec.engine.memory import like
-from gpuvec.engine.rowwise import Rowwise, launcher
+from gpuvec.engine.backends.device import device
+from gpuvec.engine.backends.elementwise import Rowwise, launcher
+from gpuvec.engine.compiler.functions import device as compiled
+from gpuvec.engine.compiler.functions import inline
+from gpuvec.engine.compiler.memory_ops import like
 from gpuvec.engine.simulation import address
 
 

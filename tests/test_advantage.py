@@ -10,7 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.engine import cuda, rowwise_kernels
+from gpuvec.engine.backends import elementwise_kernels
+from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.learners.rollouts.advantage import AHEAD, WORK, Advantage  # needs torch
 from gpuvec.learners.rollouts.episodes import Episodes  # likewise
 
@@ -96,8 +97,8 @@ def test_it_is_the_weighted_sum_of_the_deltas(device: str, steps: int) -> None:
 def test_the_kernel_has_no_float64_and_waits_for_many_loads_at_once() -> None:
     from tests.test_kernels_compile import compile_kernel
 
-    with cuda.offline((9, 0)):
-        kernel = compile_kernel(rowwise_kernels.body(WORK), cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
+    with numba_cuda.offline((9, 0)):
+        kernel = compile_kernel(elementwise_kernels.body(WORK), numba_cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)
     loads = re.findall(r"ld\.global|st\.global", kernel.ptx)

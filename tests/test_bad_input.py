@@ -47,7 +47,7 @@ def test_a_gpu_without_a_driver():
     """In a process that finds no driver, as on a machine without one."""
     code = """
         import gymnasium, gpuvec
-        from gpuvec.engine import device
+        from gpuvec.engine.backends import device
         from gpuvec.errors import DeviceError
         from cuda.bindings import driver
 

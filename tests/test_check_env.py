@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gpuvec
-from gpuvec.engine import cuda
+from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError, UnknownParameterError
 from gpuvec.testing import check_env
 from gpuvec.testing.runs import play, random_actions, same
@@ -300,7 +300,7 @@ def test_bundled_environments_pass(name):
 
 
 @pytest.mark.simulator
-@pytest.mark.skipif(not cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it")
+@pytest.mark.skipif(not numba_cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it")
 def test_the_simulator_takes_part(written):
     checks = {check.name: check for check in check_env(f"{written()}:ENV", num_envs=5, steps=12)}
     assert checks["simulator"] == ("simulator", True, "equals the CPU bit for bit")

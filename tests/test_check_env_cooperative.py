@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from gpuvec.engine import cuda
+from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
 from gpuvec.testing.comparison import check_plain
@@ -253,7 +253,7 @@ class TestAGoodEnvironment:
 
 @pytest.mark.slow
 @pytest.mark.simulator
-@pytest.mark.skipif(not cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it")
+@pytest.mark.skipif(not numba_cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it")
 def test_the_simulator_takes_part(written):
     checks = {check.name: check for check in check_env(f"{written()}:ENV", num_envs=3, steps=8)}
     assert checks["simulator"] == ("simulator", True, "equals the CPU bit for bit")

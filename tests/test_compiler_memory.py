@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpuvec.engine import cuda
+from gpuvec.engine.backends.cuda import numba_cuda
 
 MEBIBYTE = 2**20
 # Each in a process of its own, without machine code on disk: what is allocated for each of some values, once the first are
@@ -53,10 +53,10 @@ def compile_again(k):
 
 GPU = """
 from gymnasium.vector import AutoresetMode
-from gpuvec.engine import cuda
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.kernels import kernels
-from gpuvec.engine.shape import shape
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.backends.cuda.kernels import kernels
+from gpuvec.engine.backends.cuda.launch_config import shape
 from gpuvec.registration import load_env
 from gpuvec.vector.parameters import apply
 
@@ -93,7 +93,7 @@ def test_each_value_of_set_attr(id: str, name: str, first: float, settings: str)
 
 @pytest.mark.slow
 @pytest.mark.compile
-@pytest.mark.skipif(cuda.SIMULATED, reason="the simulator compiles no kernels")
+@pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels")
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc how much is allocated")
 @pytest.mark.parametrize(("module", "name", "first"), [("cartpole", "gravity", 9.0), ("tag_continuous", "max_speed", 1.0)])
 def test_each_kernel_for_a_gpu(module: str, name: str, first: float) -> None:

@@ -13,7 +13,7 @@ from tests.crowd import STREET
 
 import gpuvec
 from gpuvec import Floats, Ints, Observation
-from gpuvec.engine.signature import signature
+from gpuvec.engine.layout.schema import signature
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 
 

@@ -8,7 +8,7 @@ from types import FunctionType
 
 import pytest
 
-from gpuvec.engine.frames import with_large_frame
+from gpuvec.engine.compiler.frames import with_large_frame
 
 CALLS = 300
 

@@ -241,7 +241,7 @@ def test_an_epoch_takes_each_sample_once(samples, gpu) -> None:
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0), (10, 0)])
 @pytest.mark.parametrize("case", ["cartpole", "gaussian", "heads, one layer", "widest"])
 def test_kernels_compile(case, cc) -> None:
-    from gpuvec.engine import cuda_c
+    from gpuvec.engine.backends.cuda import nvrtc
     from gpuvec.learners.fused.estimate import kernel as estimate
     from gpuvec.learners.fused.rollout import value_kernel
     from gpuvec.learners.fused.update import kernels, planned
@@ -251,7 +251,7 @@ def test_kernels_compile(case, cc) -> None:
     shape = shape_of(network_of(features, space, args), args, leave)
     assert isinstance(shape, Shape), shape
     for kernel in (*kernels(shape, planned(shape, 4096, 132)).values(), estimate(shape), value_kernel(shape, 2)):
-        assert cuda_c.binary(kernel, cc).cubin
+        assert nvrtc.binary(kernel, cc).cubin
 
 
 @pytest.mark.compile
@@ -271,10 +271,9 @@ def test_a_warp_takes_few_environments_where_there_are_few() -> None:
     ],
 )
 def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
-    from gpuvec.engine import cuda as target
-    from gpuvec.engine import cuda_c
-    from gpuvec.engine.batch import KernelOptions
-    from gpuvec.engine.linked import linked
+    from gpuvec.engine.backends.cuda import numba_cuda, nvrtc
+    from gpuvec.engine.backends.cuda.linked_functions import linked
+    from gpuvec.engine.layout.buffers import KernelOptions
     from gpuvec.learners.fused.rollout import kernel
 
     env = importlib.import_module(f"gpuvec_envs.{name}").ENV
@@ -282,10 +281,10 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     args = Args(device="cpu")
     network = network_of(observation.shape[0], action, args)
     shape = shape_of(network, args, False)
-    with target.offline((9, 0)):
+    with numba_cuda.offline((9, 0)):
         game = linked(env, KernelOptions(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
     for rows in (8, 16, 32):
-        made = cuda_c.binary(kernel(shape, game, rows, (0,)), (9, 0))
+        made = nvrtc.binary(kernel(shape, game, rows, (0,)), (9, 0))
         assert made.spilled == 0
         assert "0 bytes stack frame" in made.log  # the state, which the functions share by address, is in registers
 

@@ -21,9 +21,9 @@ compiled_before = bool(int(sys.argv[1]))
 if compiled_before:
     for name in ("numba", "cuda.core"):  # an import of one of them fails
         sys.modules[name] = None
-from gpuvec.engine import cuda_c
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.linked import linked
+from gpuvec.engine.backends.cuda import nvrtc
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.backends.cuda.linked_functions import linked
 from gpuvec.learners.fused.rollout import kernel, value_kernel
 from gpuvec.learners.fused.shape import Shape
 from gpuvec_envs.cartpole import ENV
@@ -32,7 +32,7 @@ shape = Shape(features=4, hidden=32, layers=1, outputs=2, actions=1, heads=(2,),
 if compiled_before:
     compiler = nullcontext()
 else:
-    from gpuvec.engine import cuda as target
+    from gpuvec.engine.backends.cuda import numba_cuda
 
     compiler = target.offline((9, 0))
 with compiler:
@@ -61,7 +61,7 @@ def test_a_second_process_loads_the_fused_rollout_without_a_compiler(tmp_path: P
 
 
 def test_the_key_of_a_kernel_covers_all_that_it_is_compiled_from(tmp_path: Path) -> None:
-    from gpuvec.engine.cuda_c import Kernel, content_hash
+    from gpuvec.engine.backends.cuda.nvrtc import Kernel, content_hash
 
     def written(file: str, text: str) -> Path:
         (tmp_path / file).write_text(text)

@@ -145,8 +145,8 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
         "src/gpuvec/angles.py": "a = 1",
         "src/gpuvec/random.py": "a = 1",
         "src/gpuvec/fractions.py": "a = 1",
-        "src/gpuvec/engine/single.py": "a = 1",
-        "src/gpuvec/engine/agents/rows.py": "a = 1",
+        "src/gpuvec/engine/single_agent/step.py": "a = 1",
+        "src/gpuvec/engine/multi_agent/observations.py": "a = 1",
         "src/gpuvec/vector/env.py": "a = 1",
         "src/gpuvec/learners/fused/value.cu": "// what it does\nint a = 1;",
         # b is of many agents
@@ -170,8 +170,8 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
     assert changed_by("envs/gpuvec_envs/valley.py") == {"A-v0"}
     assert changed_by("envs/gpuvec_envs/b.py") == {"B-v0"}
     assert changed_by("envs/gpuvec_envs/pictures.py") == set()
-    assert changed_by("src/gpuvec/engine/single.py") == {"A-v0", "B-v0"}
-    assert changed_by("src/gpuvec/engine/agents/rows.py") == {"B-v0"}
+    assert changed_by("src/gpuvec/engine/single_agent/step.py") == {"A-v0", "B-v0"}
+    assert changed_by("src/gpuvec/engine/multi_agent/observations.py") == {"B-v0"}
     assert changed_by("src/gpuvec/random.py") == changed_by("src/gpuvec/angles.py") == {"A-v0", "B-v0"}
     assert changed_by("src/gpuvec/fractions.py") == {"A-v0"}  # which names what is in it
     assert changed_by("src/gpuvec/vector/env.py") == {"vector"}

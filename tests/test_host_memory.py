@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuvec.engine.device import Device
-from gpuvec.engine.host_memory import available_bytes
+from gpuvec.engine.backends.device import Device
+from gpuvec.engine.backends.host_memory import available_bytes
 from gpuvec.errors import OutOfMemoryError
 
 MEMINFO = "MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 800 kB\nBuffers: 1 kB\n"
@@ -83,7 +83,7 @@ def test_of_this_machine():
 
 def test_more_than_a_group_allows_is_refused(system, monkeypatch):
     root = system({"proc/self/cgroup": "0::/a\n", f"{V2}/a/memory.max": "5000\n", f"{V2}/a/memory.current": "2000\n"})
-    monkeypatch.setattr("gpuvec.engine.device.available_bytes", lambda: available_bytes(root))
+    monkeypatch.setattr("gpuvec.engine.backends.device.available_bytes", lambda: available_bytes(root))
     Device("cpu").require(3000, "it")
     with pytest.raises(OutOfMemoryError, match="it needs 3,001 bytes on cpu, where 3,000 are free"):
         Device("cpu").require(3001, "it")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import gpuvec  # noqa: F401  # registers the environments
-from gpuvec.engine import host
+from gpuvec.engine.backends.cpu import threads as cpu_threads
 
 IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 SIZES = [1, 2, 7, 31, 32, 33, 255, 256, 257, 1000]
@@ -83,10 +83,10 @@ def test_rows_differ_from_each_other(device, longest):
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_threads_do_not_matter(mode, monkeypatch):
     """1, 2, 3 and 7 threads share 1,001 rows; the smallest part is shorter than the others."""
-    monkeypatch.setattr(host, "AGENTS_PER_THREAD", 100)
+    monkeypatch.setattr(cpu_threads, "AGENTS_PER_THREAD", 100)
     runs = []
     for threads in (1, 2, 3, 7):
-        monkeypatch.setattr(host.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
+        monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
         env = make("CartPole-v1", 1001, "cpu", autoreset_mode=mode, max_episode_steps=9)
         runs.append(play(env, actions(env, STEPS, 1001)) + list(env.state_dict()["buffers"].values()))
         assert len(env._sim._kernels._others) == threads - 1

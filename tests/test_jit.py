@@ -9,7 +9,7 @@ import pytest
 from numba import njit, types
 
 from gpuvec import Key, uniform
-from gpuvec.engine.jit import constants, device, generated
+from gpuvec.engine.compiler.functions import constants, device, generated
 from gpuvec.errors import AuthoringError
 
 SCALE = 2.5

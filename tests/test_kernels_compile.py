@@ -12,13 +12,14 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from gpuvec import uniform
-from gpuvec.engine import cuda, early, rowwise_kernels
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.choice import GIVEN, RANDOM, variant_of
-from gpuvec.engine.kernels import kernels, rollout
-from gpuvec.engine.rowwise import Rowwise
-from gpuvec.engine.shape import Rows
-from gpuvec.engine.signature import signature
+from gpuvec.engine.backends import elementwise_kernels
+from gpuvec.engine.backends.cuda import dependent_launch, numba_cuda
+from gpuvec.engine.backends.cuda.kernels import kernels, rollout
+from gpuvec.engine.backends.cuda.launch_config import Rows
+from gpuvec.engine.backends.elementwise import Rowwise
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.single_agent.rollout_options import GIVEN, RANDOM, variant_of
 from gpuvec.learners.captured import draws
 from gpuvec.registration import load_env
 from gpuvec_envs.pendulum import ENV as PENDULUM
@@ -26,7 +27,7 @@ from gpuvec_envs.pendulum import State
 
 pytestmark = [
     pytest.mark.compile,
-    pytest.mark.skipif(cuda.SIMULATED, reason="the simulator compiles no kernels"),
+    pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels"),
 ]
 
 DRAWN = ("action", "log_prob", "entropy")
@@ -64,8 +65,8 @@ class Kernel(NamedTuple):
 
 
 def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), resident=1):
-    ptx = cuda.intermediate(body, kernel_signature, cc, "ptx", threads, resident)
-    binary = cuda.link(cuda.intermediate(body, kernel_signature, cc, "ltoir", threads, resident), cc, logged=True)
+    ptx = numba_cuda.intermediate(body, kernel_signature, cc, "ptx", threads, resident)
+    binary = numba_cuda.link(numba_cuda.intermediate(body, kernel_signature, cc, "ltoir", threads, resident), cc, logged=True)
     log = binary.log
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     registers = re.search(r"Used (\d+) registers", log)
@@ -95,7 +96,7 @@ def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 def compile_variant(env, variant, which, given, cc=(9, 0)):
     """All kernels of a reset or a step, laid over a GPU as `given`."""
-    with cuda.offline(cc):
+    with numba_cuda.offline(cc):
         found = kernels(env, variant, given, which == "step")
         return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.resident) for kernel in found]
 
@@ -108,7 +109,7 @@ def stray(kernel, spaces):
 def check_order(kernel, cc=(9, 0)):
     """A kernel that can be launched early waits once, before it reads or writes memory; others do not know how to."""
     waits = kernel.lines(r"\bgriddepcontrol\.wait\b")
-    assert len(waits) == len(kernel.lines(r"\bgriddepcontrol\.launch_dependents\b")) == int(early.possible(cc))
+    assert len(waits) == len(kernel.lines(r"\bgriddepcontrol\.launch_dependents\b")) == int(dependent_launch.possible(cc))
     if waits:
         first, *_ = kernel.lines(r"\bgriddepcontrol\.wait\b|(?<!\.)\b(ld|st|atom|red|bar|bra)\.(?!param\b)")
         assert first == waits[0]
@@ -244,7 +245,7 @@ def leaning(obs, key, p):
 def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **options):
     env = environment(name)
     variant = variant_of(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
-    with cuda.offline((9, 0)):
+    with numba_cuda.offline((9, 0)):
         kernel = rollout(env, variant, policy, Rows(threads, few=threads < 256))
         return compile_kernel(kernel.body, kernel.signature, kernel.threads, resident=kernel.resident)
 
@@ -319,8 +320,10 @@ class TestRowwise:
     )
     def test_it_has_no_float64_and_no_local_memory(self, make, settings, members):
         work = Rowwise(make, (*members, *draws.KEY), getattr(draws, make), settings)
-        with cuda.offline((9, 0)):
-            kernel = compile_kernel(rowwise_kernels.body(work), cuda.kernel_signature(work.batch, None, ()), work.threads)
+        with numba_cuda.offline((9, 0)):
+            kernel = compile_kernel(
+                elementwise_kernels.body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads
+            )
         if make == "categorical":
             check(kernel, barriers=0)
             assert kernel.float64 == []

@@ -9,17 +9,17 @@ from gymnasium.vector import AutoresetMode
 from numba.core.dispatcher import Dispatcher
 from tests.test_kernels_compile import check, check_order, compile_variant, environment, stray
 
-from gpuvec.engine import cuda
-from gpuvec.engine.agents.cooperative import compose
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.jit import generated
-from gpuvec.engine.kernels import SPARE, kernels
-from gpuvec.engine.shape import shape
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.kernels import SPARE, kernels
+from gpuvec.engine.backends.cuda.launch_config import shape
+from gpuvec.engine.compiler.functions import generated
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.multi_agent.program import compose
 from gpuvec.vector.parameters import apply
 
 pytestmark = [
     pytest.mark.compile,
-    pytest.mark.skipif(cuda.SIMULATED, reason="the simulator compiles no kernels"),
+    pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels"),
 ]
 
 DISABLED, NEXT_STEP, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
@@ -58,7 +58,7 @@ RESET = ("straight", "many agents", "nearest", "crowd")  # resets of the others 
 
 def barriers(env, variant, which, given):
     """How many each kernel should have: one where the program waits, where a step asks for ends, and before rows leave."""
-    operations = cuda.device_memory(), cuda.device_arrays(), cuda.device_tally()
+    operations = numba_cuda.device_memory(), numba_cuda.device_arrays(), numba_cuda.device_tally()
     program = compose(env, variant, *operations, given)
     parts = (program.step, program.over, program.end) if which == "step" else (program.reset, program.end)
     played = sum(segment.wait + 2 * (segment.then is not None) for part in parts for segment in part) + (which == "step")
@@ -95,7 +95,7 @@ def test_a_reset_and_a_step_are_made_of_the_same_functions():
     """Which are compiled once, as they are called with the same types."""
     name, num_envs, _, _, mode, params = GAMES["nearest"]
     env, _ = apply(environment(name), params, (), 1)
-    with cuda.offline((9, 0)):
+    with numba_cuda.offline((9, 0)):
         reset, step = (kernels(env, KernelOptions(mode, 50), shape(env, num_envs), played) for played in (False, True))
 
     def called(kernel):
@@ -138,13 +138,13 @@ def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
     env = dataclasses.replace(env, phases=(many_values, *env.phases))
     given = shape(env, 2000)
     assert given.resident > 1
-    with cuda.offline((9, 0)):
+    with numba_cuda.offline((9, 0)):
         (kernel,) = kernels(env, KernelOptions(SAME_STEP, 50), given, True)
-        code = cuda.intermediate(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.resident)
+        code = numba_cuda.intermediate(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.resident)
         for _ in range(2):  # the second time it could come from the linker's cache, which keeps no log
-            assert cuda.link(code, (9, 0), logged=True).spilled > SPARE
-        tried, compile_for = [], cuda.intermediate
-        monkeypatch.setattr(cuda, "intermediate", lambda *given: tried.append(given[-1]) or compile_for(*given))
+            assert numba_cuda.link(code, (9, 0), logged=True).spilled > SPARE
+        tried, compile_for = [], numba_cuda.intermediate
+        monkeypatch.setattr(numba_cuda, "intermediate", lambda *given: tried.append(given[-1]) or compile_for(*given))
         assert kernel.binary((9, 0)).cubin
     assert tried == [given.resident, given.resident * 3 // 4, 1]
 

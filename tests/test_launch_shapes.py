@@ -6,9 +6,9 @@ import pytest
 from tests.arrays import host, on_device
 
 import gpuvec  # noqa: F401  # registers the environments
-from gpuvec.engine import host as host_kernels
-from gpuvec.engine.agents.mapping import Mapping
-from gpuvec.engine.shape import Rows
+from gpuvec.engine.backends.cpu import threads as cpu_threads
+from gpuvec.engine.backends.cuda.launch_config import Rows
+from gpuvec.engine.multi_agent.launch_mapping import Mapping
 
 SINGLE = {"CartPole-v1": {}, "Acrobot-v1": {}, "MountainCar-v0": {}, "MountainCarContinuous-v0": {}, "Pendulum-v1": {}}
 TAG = {
@@ -42,10 +42,10 @@ def assert_equal(a, b):
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("name", "params"), TAG.items())
 def test_tag_on_any_number_of_cpu_threads(name, params, monkeypatch):
-    monkeypatch.setattr(host_kernels, "AGENTS_PER_THREAD", 16)
+    monkeypatch.setattr(cpu_threads, "AGENTS_PER_THREAD", 16)
     runs = []
     for threads in (1, 2, 7):
-        monkeypatch.setattr(host_kernels.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
+        monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
         runs.append(play(name, 101, "cpu", 12, max_episode_steps=5, **params))
     for run in runs[1:]:
         assert_equal(runs[0], run)
@@ -57,7 +57,7 @@ def test_tag_on_any_number_of_cpu_threads(name, params, monkeypatch):
     ("name", "threads"), [("CartPole-v1", 64), ("Pendulum-v1", 64), ("CartPole-v1", 128), ("CartPole-v1", 32)]
 )
 def test_threads_per_block_in_the_simulator(simulator, monkeypatch, name, threads):
-    monkeypatch.setattr("gpuvec.engine.simulator.shape", lambda env, num_envs, given: Rows(threads))
+    monkeypatch.setattr("gpuvec.engine.backends.simulator.shape", lambda env, num_envs, given: Rows(threads))
     options = {"max_episode_steps": 2}
     assert_equal(play(name, 70, simulator, 3, **options), play(name, 70, "cpu", 3, **options))
 
@@ -67,7 +67,7 @@ def test_threads_per_block_in_the_simulator(simulator, monkeypatch, name, thread
 @pytest.mark.parametrize("shape", MAPPINGS, ids=str)
 @pytest.mark.parametrize(("name", "params"), TAG.items())
 def test_tag_in_blocks_of_any_shape_in_the_simulator(simulator, monkeypatch, name, params, shape):
-    monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs: shape)
+    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.mapping", lambda crowd, num_envs: shape)
     options = {"max_episode_steps": 2, **params}
     assert_equal(play(name, 4, simulator, 3, **options), play(name, 4, "cpu", 3, **options))
 
@@ -78,7 +78,7 @@ class TestOnAGpu:
     def test_threads_per_block(self, gpu, monkeypatch, name):
         runs = []
         for shape in (Rows(32), Rows(32, few=True), Rows(64), Rows(128), Rows(512), Rows(1024)):
-            monkeypatch.setattr("gpuvec.engine.launch.shape", lambda env, num_envs, shape=shape: shape)
+            monkeypatch.setattr("gpuvec.engine.backends.cuda.launch.shape", lambda env, num_envs, shape=shape: shape)
             runs.append(play(name, 3001, gpu, 30, max_episode_steps=7))
         for run in runs[1:]:
             assert_equal(runs[0], run)
@@ -87,7 +87,7 @@ class TestOnAGpu:
     def test_tag_in_blocks_of_any_shape(self, gpu, monkeypatch, name, params):
         runs = []
         for shape in (*MAPPINGS, Mapping(8, 128, False, True), Mapping(1, 1024, False, True)):
-            monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs, shape=shape: shape)
+            monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.mapping", lambda crowd, num_envs, shape=shape: shape)
             runs.append(play(name, 501, gpu, 30, max_episode_steps=7, **params))
         for run in runs[1:]:
             assert_equal(runs[0], run)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numba import njit
 from numba.core.errors import TypingError
 
-from gpuvec.engine import cuda
-from gpuvec.engine.arrays import host_arrays
-from gpuvec.engine.dialect import explaining
-from gpuvec.engine.jit import device
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.compiler.array_ops import host_arrays
+from gpuvec.engine.compiler.diagnostics import explaining
+from gpuvec.engine.compiler.functions import device
 from gpuvec.errors import AuthoringError
 
 AGENTS = 110
@@ -166,11 +166,11 @@ def test_a_smaller_bound_is_no_larger_one():
 
 
 @pytest.mark.compile
-@pytest.mark.skipif(cuda.SIMULATED, reason="the simulator compiles no kernels")
+@pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels")
 def test_a_gpu_does_not_look_at_the_sign_of_what_is_not_negative():
     from numba.cuda import types
 
-    f, known = device(total_of), cuda.device_arrays().assume_below(AGENTS)
+    f, known = device(total_of), numba_cuda.device_arrays().assume_below(AGENTS)
 
     def kernel(x, member, out):
         out[0] = f(x, known(member), 10, AGENTS)
@@ -185,8 +185,8 @@ def test_a_gpu_does_not_look_at_the_sign_of_what_is_not_negative():
 
     def looks(body):
         """Selects and shifts that make something of a sign; there are as many as turns that were put side by side."""
-        with cuda.offline((9, 0)):
-            ptx = cuda.intermediate(body, types.void(*kinds), (9, 0), "ptx")
+        with numba_cuda.offline((9, 0)):
+            ptx = numba_cuda.intermediate(body, types.void(*kinds), (9, 0), "ptx")
         return len(re.findall(r"^\s*(?:selp|shr\.s|and\.b64|setp\.lt\.s)", ptx, re.MULTILINE))
 
     assert looks(kernel) == 0

@@ -15,12 +15,12 @@ from gymnasium.vector import AutoresetMode
 
 import gpuvec
 from gpuvec import SingleAgentEnv
-from gpuvec.engine import machine_code
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.fingerprint import COMPILERS, NotHashable, fingerprint
-from gpuvec.engine.machine_code import Cubin, kept
-from gpuvec.engine.native import Native
-from gpuvec.engine.shape import Blocks
+from gpuvec.engine.backends.cache import store
+from gpuvec.engine.backends.cache.key import COMPILERS, NotHashable, fingerprint
+from gpuvec.engine.backends.cache.store import Cubin, kept
+from gpuvec.engine.backends.cpu.object_code import Native
+from gpuvec.engine.backends.cuda.launch_config import Blocks
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.registration import load_env
 
 VARIANT = KernelOptions(AutoresetMode.NEXT_STEP, 10)
@@ -31,8 +31,8 @@ MADE = [Cubin(b"\x7fELF one", "first", 32, Blocks(1, 32)), Cubin(b"\n\0two", "se
 def place(tmp_path, monkeypatch):
     """The folder, not there yet."""
     found = tmp_path / "home" / "gpuvec"
-    monkeypatch.setenv(machine_code.SWITCH, str(found))
-    return found / machine_code.OWN_FOLDER
+    monkeypatch.setenv(store.SWITCH, str(found))
+    return found / store.OWN_FOLDER
 
 
 def calls(made=MADE):
@@ -105,7 +105,7 @@ class TestKept:
         make, count = calls()
         (tmp_path / "file").touch()
         for named in ("off", str(tmp_path / "file" / "below"), str(tmp_path / "file")):
-            monkeypatch.setenv(machine_code.SWITCH, named)
+            monkeypatch.setenv(store.SWITCH, named)
             assert kept(lambda: "key", make, Cubin) == MADE
         assert len(count) == 3
         assert not place.exists()
@@ -146,7 +146,7 @@ class TestKept:
     def test_the_oldest_go(self, place, monkeypatch):
         make, _ = calls()
         kept(lambda: "size", make, Cubin)
-        monkeypatch.setattr(machine_code, "LIMIT", 3 * (place / "size").stat().st_size)
+        monkeypatch.setattr(store, "LIMIT", 3 * (place / "size").stat().st_size)
         for k in range(5):
             kept(partial(str, k), make, Cubin)
             os.utime(place / str(k), (k, k))
@@ -160,7 +160,7 @@ class TestKept:
             other.write_bytes(b"important" * 1000)
             os.utime(other, (1, 1))
         (place / "link").symlink_to(others[0])
-        monkeypatch.setattr(machine_code, "LIMIT", 1)
+        monkeypatch.setattr(store, "LIMIT", 1)
         make, _ = calls()
         for k in range(3):
             kept(partial(str, k), make, Cubin)
@@ -172,12 +172,12 @@ class TestKept:
         def no_home(cls):
             raise RuntimeError("Could not determine home directory.")
 
-        for name in (machine_code.SWITCH, "XDG_CACHE_HOME", "HOME"):
+        for name in (store.SWITCH, "XDG_CACHE_HOME", "HOME"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(Path, "home", classmethod(no_home))
-        machine_code._warn_of_no_home.cache_clear()
+        store._warn_of_no_home.cache_clear()
         make, count = calls()
-        with pytest.warns(UserWarning, match=f"no home folder.*{machine_code.SWITCH}") as warned:
+        with pytest.warns(UserWarning, match=f"no home folder.*{store.SWITCH}") as warned:
             found = [kept(lambda: "key", make, Cubin) for _ in range(3)]
         assert found == [MADE] * 3
         assert len(count) == 3
@@ -188,11 +188,11 @@ class TestKept:
             "import pwd\n"
             "def missing(uid): raise KeyError(uid)\n"
             "pwd.getpwuid = missing\n"
-            "from gpuvec.engine import machine_code\n"
-            "made = [machine_code.Cubin(b'x', 'n', 1, None)]\n"
-            "print(machine_code.kept(lambda: 'key', lambda: made, machine_code.Cubin)[0].name)\n"
+            "from gpuvec.engine.backends.cache import store\n"
+            "made = [store.Cubin(b'x', 'n', 1, None)]\n"
+            "print(store.kept(lambda: 'key', lambda: made, store.Cubin)[0].name)\n"
         )
-        unset = (machine_code.SWITCH, "XDG_CACHE_HOME", "HOME")
+        unset = (store.SWITCH, "XDG_CACHE_HOME", "HOME")
         given = {name: value for name, value in os.environ.items() if name not in unset}
         given["PYTHONPATH"] = os.pathsep.join([*(str(Path(p).parent) for p in gpuvec.__path__), *sys.path])
         done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=False)
@@ -201,9 +201,9 @@ class TestKept:
         assert done.stderr.count("no home folder") == 1
 
     def test_by_default_in_the_users_cache(self, monkeypatch, tmp_path):
-        monkeypatch.delenv(machine_code.SWITCH, raising=False)
+        monkeypatch.delenv(store.SWITCH, raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert machine_code.folder() == tmp_path / "gpuvec"
+        assert store.folder() == tmp_path / "gpuvec"
 
 
 # An environment by whose parts a fingerprint is told.
@@ -315,15 +315,15 @@ class TestFingerprint:
         assert fingerprint(env, VARIANT) != told()
 
     def test_the_compilers_count(self, monkeypatch):
-        from gpuvec.engine import fingerprint as module
+        from gpuvec.engine.backends.cache import key
 
         before = told()
-        monkeypatch.setattr(module, "version", lambda name: "0.0")
-        module._toolchain.cache_clear()
+        monkeypatch.setattr(key, "version", lambda name: "0.0")
+        key._toolchain.cache_clear()
         try:
             assert told() != before
         finally:
-            module._toolchain.cache_clear()
+            key._toolchain.cache_clear()
         assert "numba-cuda" in COMPILERS
 
 
@@ -332,14 +332,14 @@ import sys
 import gymnasium, numpy as np
 from gymnasium.vector import AutoresetMode
 import gpuvec, gpuvec.vector.env
-from gpuvec.engine import launch
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.shape import shape
+from gpuvec.engine.backends.cuda import launch
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.backends.cuda.launch_config import shape
 from gpuvec.registration import load_env
 env = load_env(gymnasium.spec("gpuvec/" + sys.argv[1]).kwargs["env"])
 variant = KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps)
 if sys.argv[2] == "made":
-    from gpuvec.engine import cuda
+    from gpuvec.engine.backends.cuda import numba_cuda
     context = cuda.offline((9, 0))
     context.__enter__()
 found = [launch._cubins(env, variant, shape(env, 100), played, (9, 0), '') for played in (False, True)]
@@ -405,7 +405,7 @@ def test_nor_does_one_on_a_cpu_which_does_the_same(name, place):
 def test_found_kernels_do_what_made_ones_do(gpu, name, place, monkeypatch):
     import cupy
 
-    from gpuvec.engine import cuda, launch
+    from gpuvec.engine.backends.cuda import launch, numba_cuda
 
     def compiled(*given, **named):
         raise AssertionError("a kernel was compiled")
@@ -420,6 +420,6 @@ def test_found_kernels_do_what_made_ones_do(gpu, name, place, monkeypatch):
             obs, reward, *_ = env.step(cupy.asarray(env.action_space.sample()))
             rows += [obs.get(), reward.get()]
         played.append(rows)
-        monkeypatch.setattr(cuda, "intermediate", compiled)
+        monkeypatch.setattr(numba_cuda, "intermediate", compiled)
     for made, found in zip(*played, strict=True):
         np.testing.assert_array_equal(made, found)

@@ -10,13 +10,13 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuvec.engine.agents.cooperative import compose
-from gpuvec.engine.agents.mapping import mapping
-from gpuvec.engine.agents.reduction import host_tally
-from gpuvec.engine.arrays import host_arrays
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.memory import host_memory
-from gpuvec.engine.signature import signature
+from gpuvec.engine.compiler.array_ops import host_arrays
+from gpuvec.engine.compiler.memory_ops import host_memory
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.multi_agent.launch_mapping import mapping
+from gpuvec.engine.multi_agent.program import compose
+from gpuvec.engine.multi_agent.reductions import host_tally
 from gpuvec.vector.parameters import apply
 from gpuvec_envs import tag_continuous, tag_grid_world
 

@@ -9,8 +9,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.counter import COUNTER, Count
 
-from gpuvec.engine.machine_code import OWN_FOLDER, SWITCH
-from gpuvec.engine.native import is_cacheable, loaded, native
+from gpuvec.engine.backends.cache.store import OWN_FOLDER, SWITCH
+from gpuvec.engine.backends.cpu.object_code import is_cacheable, loaded, native
 from gpuvec.errors import AuthoringError
 from gpuvec.vector.env import VectorEnv
 

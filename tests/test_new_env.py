@@ -17,7 +17,7 @@ pytest.importorskip("tyro")
 from tests.twins import NO_COMPILER
 
 from gpuvec.cli import main, new_env
-from gpuvec.engine import device as devices
+from gpuvec.engine.backends import device as devices
 
 ROVER, BOAT = "gpuvec_trial_rover", "gpuvec_trial_boat"  # names that no package of the user has
 HAS_GPU = devices._cuda_problem() is None

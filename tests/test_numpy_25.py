@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpuvec.engine import cuda
+from gpuvec.engine.backends.cuda import numba_cuda
 
 WITHOUT_ROW_STACK = """
 import numpy as np
@@ -22,8 +22,9 @@ assert not hasattr(np, "row_stack")
 COMPILE = """
 import re
 from gymnasium.vector import AutoresetMode
-from gpuvec.engine import cuda, kernels
-from gpuvec.engine.batch import KernelOptions
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda import kernels
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec_envs.cartpole import ENV
 
 assert not hasattr(np, "row_stack"), "the name must be gone again"
@@ -36,7 +37,7 @@ print("compiled")
 """
 
 SIMULATE = """
-from gpuvec.engine.cuda import cuda
+from gpuvec.engine.backends.cuda.numba_cuda import cuda
 
 assert not hasattr(np, "row_stack"), "the name must be gone again"
 
@@ -72,7 +73,7 @@ def test_the_simulator_runs():
     assert done.stdout == "simulated\n", done.stderr
 
 
-@pytest.mark.skipif(cuda.SIMULATED, reason="the simulator does not look the name up")
+@pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator does not look the name up")
 def test_numba_cuda_alone_still_fails():
     """The day that this fails, `_import_cuda` has nothing left to mend."""
     done = run("import numba.cuda.np.arrayobj", warnings="ignore")

@@ -15,9 +15,9 @@ from numba import njit
 
 import gpuvec
 from gpuvec import SingleAgentEnv
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.jit import device as prepared
-from gpuvec.engine.jit import inlined
+from gpuvec.engine.compiler.functions import device as prepared
+from gpuvec.engine.compiler.functions import inlined
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
 
@@ -122,13 +122,13 @@ class TestEverywhere:
     def test_machine_code_for_a_gpu(self, case):
         from gymnasium.vector import AutoresetMode
 
-        from gpuvec.engine import cuda
-        from gpuvec.engine.kernels import kernels
+        from gpuvec.engine.backends.cuda import numba_cuda
+        from gpuvec.engine.backends.cuda.kernels import kernels
 
-        if cuda.SIMULATED:
+        if numba_cuda.SIMULATED:
             pytest.skip("the simulator compiles no kernels")
         function, message = REFUSED[case]
-        with cuda.offline((9, 0)), pytest.raises(AuthoringError, match=message):
+        with numba_cuda.offline((9, 0)), pytest.raises(AuthoringError, match=message):
             kernels(env_of(function), KernelOptions(AutoresetMode.NEXT_STEP, 10), None, True)
 
     def test_the_check(self, case):

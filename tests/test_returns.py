@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments
-from gpuvec.engine import cuda, rowwise_kernels
+from gpuvec.engine.backends import elementwise_kernels
+from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.learners.algorithms import args_of
 from gpuvec.learners.rollouts.returns import WORK, ReturnScale
 from gpuvec.learners.training import learner_of
@@ -101,7 +102,7 @@ def test_a_scale_of_zero_is_refused() -> None:
 def test_the_kernel_has_no_float64() -> None:
     from tests.test_kernels_compile import compile_kernel
 
-    with cuda.offline((9, 0)):
-        kernel = compile_kernel(rowwise_kernels.body(WORK), cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
+    with numba_cuda.offline((9, 0)):
+        kernel = compile_kernel(elementwise_kernels.body(WORK), numba_cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)

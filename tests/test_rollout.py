@@ -15,7 +15,7 @@ from tests.counter import make, shared
 
 import gpuvec
 from gpuvec import Key, SingleAgentEnv, randint, uniform
-from gpuvec.engine import host as host_kernels
+from gpuvec.engine.backends.cpu import threads as cpu_threads
 from gpuvec.errors import ActionError, AuthoringError
 from gpuvec.random import philox
 from gpuvec.vector import wrappers
@@ -113,7 +113,7 @@ def test_steps_and_rollouts_mix(backend, mode, policy):
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
 def test_many_envs_take_branches(simulator, mode, monkeypatch):
     """The kernel for so many envs that threads have others to wait for, with fewer envs."""
-    monkeypatch.setattr(importlib.import_module("gpuvec.engine.shape"), "MULTIPROCESSORS", 0)
+    monkeypatch.setattr(importlib.import_module("gpuvec.engine.backends.cuda.launch_config"), "MULTIPROCESSORS", 0)
     ours, theirs = (make("tests/Counter-v0", 33, device=simulator, autoreset_mode=mode) for _ in "ab")
     assert not ours._sim._kernels._mapping.few
     obs, _ = (reset(env, seed=2) for env in (theirs, ours))
@@ -220,10 +220,10 @@ def test_a_row_depends_on_itself_alone(device, num_envs):
 
 
 def test_threads_do_not_matter(monkeypatch):
-    monkeypatch.setattr(host_kernels, "AGENTS_PER_THREAD", 100)
+    monkeypatch.setattr(cpu_threads, "AGENTS_PER_THREAD", 100)
     runs = []
     for threads in (1, 3):
-        monkeypatch.setattr(host_kernels.os, "sched_getaffinity", lambda _, n=threads: set(range(n)), raising=False)
+        monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _, n=threads: set(range(n)), raising=False)
         env = make("gpuvec/CartPole-v1", 1001, autoreset_mode=SAME_STEP)
         env.reset(seed=0)
         runs.append([*played(env, 20), *env.state_dict()["buffers"].values()])

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpuvec.engine.fingerprint import NotHashable, module_fingerprint
-from gpuvec.engine.native import machine
+from gpuvec.engine.backends.cache.key import NotHashable, module_fingerprint
+from gpuvec.engine.backends.cpu.object_code import machine
 from gpuvec.learners.captured import draws
 from gpuvec.learners.rollouts import advantage, returns
 

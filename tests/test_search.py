@@ -12,11 +12,11 @@ from gymnasium.spaces import Box, Discrete
 from tests.arrays import host, on_device
 
 from gpuvec import Bools, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, VectorEnv, randint
-from gpuvec.engine.agents import mapping
-from gpuvec.engine.agents.mapping import Mapping
-from gpuvec.engine.agents.metric import Metric, metric
-from gpuvec.engine.arrays import exchanges, of_bitonic
-from gpuvec.engine.signature import signature
+from gpuvec.engine.compiler.array_ops import exchanges, of_bitonic
+from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.multi_agent import launch_mapping
+from gpuvec.engine.multi_agent.launch_mapping import Mapping
+from gpuvec.engine.multi_agent.neighbors.metric import Metric, metric
 from gpuvec.vector.parameters import apply
 from gpuvec_envs import tag_continuous
 
@@ -151,7 +151,7 @@ def check(device, sheep, seen, kind, num_envs=2, game=MEADOW, sign=1):
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("sheep", [110, 600])
 def test_wherever_they_are(device, sheep, kind):
-    assert (mapping.cells(signature(apply(MEADOW, {"sheep": sheep}, (), 1)[0])) is None) == (sheep == 110)
+    assert (launch_mapping.cells(signature(apply(MEADOW, {"sheep": sheep}, (), 1)[0])) is None) == (sheep == 110)
     check(device, sheep, 10, kind)
 
 
@@ -174,14 +174,17 @@ def test_any_number(device, sheep, seen):
     ],
 )
 def test_kernels_of_their_own(simulator, monkeypatch, sheep, shape, kind):
-    monkeypatch.setattr(mapping, "CROWDED", 40)
-    monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs: shape)
+    monkeypatch.setattr(launch_mapping, "CROWDED", 40)
+    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.mapping", lambda crowd, num_envs: shape)
     check(simulator, sheep, 3, kind)
 
 
 def test_distances_below_zero(backend, monkeypatch):
     if backend == "simulator":
-        monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda crowd, num_envs: Mapping(2, 8, True, False, 0, 8, seekers=8))
+        monkeypatch.setattr(
+            "gpuvec.engine.backends.cuda.launch_config.mapping",
+            lambda crowd, num_envs: Mapping(2, 8, True, False, 0, 8, seekers=8),
+        )
     check(backend, 21, 3, "on whole numbers", game=FARTHEST, sign=-1)
 
 
@@ -191,8 +194,10 @@ class TestOnAGpu:
     @pytest.mark.parametrize(("sheep", "parts"), [(2000, 1), (2000, 7), (10_000, 3)])
     def test_crowds(self, gpu, monkeypatch, sheep, parts, kind):
         """At one place 10,000 are a list in one cell, which each of them walks."""
-        asked = mapping.mapping
-        monkeypatch.setattr("gpuvec.engine.shape.mapping", lambda *given: asked(*given)._replace(parts=parts))
+        asked = launch_mapping.mapping
+        monkeypatch.setattr(
+            "gpuvec.engine.backends.cuda.launch_config.mapping", lambda *given: asked(*given)._replace(parts=parts)
+        )
         check(gpu, sheep, 10, kind)
 
     def test_the_same_in_every_repetition(self, gpu):
@@ -234,12 +239,12 @@ class TestMetric:
 
     def test_cells_are_for_crowds_whose_places_are_floats(self):
         crowd = signature(apply(MEADOW, {"sheep": 10_000}, (), 1)[0])
-        assert mapping.cells(crowd) == (Metric(("x", "y"), True), 6666)
-        assert mapping.cells(crowd, room=10) is None
+        assert launch_mapping.cells(crowd) == (Metric(("x", "y"), True), 6666)
+        assert launch_mapping.cells(crowd, room=10) is None
         whole = {k: b._replace(dtype=np.int32) if k == "x" else b for k, b in crowd.arrays.items()}
-        assert mapping.cells(crowd._replace(arrays=whole)) is None
+        assert launch_mapping.cells(crowd._replace(arrays=whole)) is None
         look = dataclasses.replace(MEADOW, params=Params(sheep=100))
-        assert mapping.cells(signature(look)) is None
+        assert launch_mapping.cells(signature(look)) is None
 
 
 def sorted_by(pairs, values):

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import gpuvec  # noqa: F401  # registers the environments
-from gpuvec.engine import cuda
-from gpuvec.engine.simulator import quick_turns
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.simulator import quick_turns
 from gpuvec.errors import ActionError
 from gpuvec.testing.backends import SIMULATOR
 from gpuvec.testing.consistency import Job, compare
 
 pytestmark = [
     pytest.mark.simulator,
-    pytest.mark.skipif(not cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it"),
+    pytest.mark.skipif(not numba_cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it"),
 ]
 
-numba_cuda = cuda.cuda  # a global of kernels: there the simulator puts its own
+numba_cuda = numba_cuda.cuda  # a global of kernels: there the simulator puts its own
 MODES = ["NextStep", "SameStep", "Disabled"]
 # Every environment in every mode, each with another number of blocks.
 SIZES = {"CartPole-v1": 65, "Acrobot-v1": 33, "MountainCar-v0": 32, "MountainCarContinuous-v0": 31, "Pendulum-v1": 1}

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import gpuvec
-from gpuvec.engine import host
-from gpuvec.engine.fingerprint import fingerprint
-from gpuvec.engine.machine_code import SWITCH
+from gpuvec.engine.backends.cache.key import fingerprint
+from gpuvec.engine.backends.cache.store import SWITCH
+from gpuvec.engine.backends.cpu import threads
 from gpuvec.errors import AuthoringError
 from gpuvec.vector.env import VectorEnv
 
@@ -90,7 +90,7 @@ def cache_folder(tmp_path, monkeypatch):
     """An empty folder of machine code, and no kernels of this process beside it."""
     folder = tmp_path / "kernels"
     monkeypatch.setenv(SWITCH, str(folder))
-    host._loop.cache_clear()
+    threads._loop.cache_clear()
     return folder
 
 
@@ -113,7 +113,7 @@ def expected(module) -> tuple[float, float]:
 
 def forget_kernels():
     """As a process that starts now, which knows what is on disk alone."""
-    host._loop.cache_clear()
+    threads._loop.cache_clear()
 
 
 class TestOneProcess:

@@ -14,7 +14,7 @@ from tests.crowd import STREET
 from tests.hunt import ENV as HUNT
 
 from gpuvec import Floats, Key, MultiAgentEnv, Observation, SingleAgentEnv, Time, VectorEnv
-from gpuvec.engine.structure import constant_differences, parameters_read, shape_differences
+from gpuvec.engine.layout.structure import constant_differences, parameters_read, shape_differences
 from gpuvec.errors import FixedParameterError, GpuvecError
 
 E = 3

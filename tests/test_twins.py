@@ -10,13 +10,13 @@ import pytest
 from tests.twins import OBSERVE, ON_CPU, STEP, Params, needs_host_compiler, own
 
 from gpuvec import SingleAgentEnv
-from gpuvec.engine import cuda
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.cpp.cuda_functions import cuda_functions
-from gpuvec.engine.cpp.source import compiled, everything, file_of
-from gpuvec.engine.kernels import kernels, rollout
-from gpuvec.engine.shape import Rows, shape
-from gpuvec.engine.signature import signature
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
+from gpuvec.engine.backends.cuda.cpp.source import compiled, everything, file_of
+from gpuvec.engine.backends.cuda.kernels import kernels, rollout
+from gpuvec.engine.backends.cuda.launch_config import Rows, shape
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.schema import signature
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.testing.backends import GPU
@@ -106,11 +106,11 @@ def test_the_linker_puts_them_in_place(name, cc):
     env = environment(name)
     check_source(env)
     variant = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=signature(env).actions.dtype, cuda_c=True)
-    with cuda.offline(cc):
+    with numba_cuda.offline(cc):
         for played in (False, True):
             for kernel in kernels(env, variant, shape(env, 4096), played):
-                code = cuda.intermediate(kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.resident)
-                binary = cuda.link(code, cc, True, (compiled(kernel.source, cc),))
+                code = numba_cuda.intermediate(kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.resident)
+                binary = numba_cuda.link(code, cc, True, (compiled(kernel.source, cc),))
                 assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
                 assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]
                 assert binary.name.startswith("_Z")
@@ -192,7 +192,7 @@ def test_parameters_may_have_any_value(tmp_path):
 @needs_compiler
 def test_rollouts_call_them_too():
     env = environment("CartPole-v1")
-    with cuda.offline((9, 0)):
+    with numba_cuda.offline((9, 0)):
         kernel = rollout(env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", Rows())
         assert kernel.source is not None
         assert kernel.binary((9, 0)).cubin[:4] == b"\x7fELF"
@@ -272,7 +272,7 @@ class TestOnAGpu:
     def test_found_on_disk_under_their_text(self, gpu, tmp_path, monkeypatch):
         import cupy
 
-        from gpuvec.engine import launch
+        from gpuvec.engine.backends.cuda import launch
 
         monkeypatch.setenv("GPUVEC_CACHE", str(tmp_path / "cache"))
         rewards = []

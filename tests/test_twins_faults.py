@@ -9,8 +9,8 @@ import pytest
 from tests.sources import DRIFT, RING
 from tests.twins import OBSERVE, ON_CPU, STEP, needs_host_compiler, own
 
-from gpuvec.engine.cpp.cuda_functions import cuda_functions
-from gpuvec.engine.cpp.definitions import defined, refuse_shared_variables
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
+from gpuvec.engine.backends.cuda.cpp.definitions import defined, refuse_shared_variables
 from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.testing import check_env
 from gpuvec.testing.consistency import Job, compare

@@ -10,10 +10,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from gpuvec import Key, SingleAgentEnv, register, uniform
-from gpuvec.engine import blocks
-from gpuvec.engine.jit import generated
+from gpuvec.engine.compiler.functions import generated
+from gpuvec.engine.single_agent import step_blocked
 
-WIDTH = blocks.WIDE + 8
+WIDTH = step_blocked.WIDE + 8
 
 
 class Pair(NamedTuple):

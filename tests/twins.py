@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from gpuvec import Key, SingleAgentEnv, uniform
-from gpuvec.engine.cpp.host_compiler import COMPILERS
+from gpuvec.engine.backends.cuda.cpp.host_compiler import COMPILERS
 
 NO_COMPILER = not any(map(shutil.which, COMPILERS))
 needs_host_compiler = pytest.mark.skipif(NO_COMPILER, reason="runs functions in CUDA C++ on a CPU, which takes a C++ compiler")

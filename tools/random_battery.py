@@ -25,7 +25,7 @@ import numba
 import numpy as np
 
 from gpuvec import random
-from gpuvec.engine.jit import device
+from gpuvec.engine.compiler.functions import device
 
 SEED = 20_261_123
 CHUNK = 1 << 20  # keys, 16 MB of words

@@ -96,7 +96,7 @@ def layout(env: Any) -> str:
     """How the observations of many agents leave: by the kernel that plays, straight or put together in shared memory, or by
     one of their own, in tiles of rows or each feature alone.
     """
-    from gpuvec.engine.shape import shape
+    from gpuvec.engine.backends.cuda.launch_config import shape
 
     given = shape(env._env, env.num_envs)
     assert given is not None

@@ -55,7 +55,7 @@ def train(
     registered(settings.env)  # an unknown id fails before torch is loaded
 
     with waiting("loading PyTorch"):
-        from gpuvec.engine.device import device
+        from gpuvec.engine.backends.device import device
         from gpuvec.learners.runs.run import Run
 
     params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuvec.engine.batch import NO_FAULT, Buffer, KernelOptions, members
-from gpuvec.engine.choice import variant_of
-from gpuvec.engine.collection import gc_paused
-from gpuvec.engine.device import Device
-from gpuvec.engine.fingerprint import frozen_environment
-from gpuvec.engine.frozen import Content, content_of, frozen_function
-from gpuvec.engine.parameters import request_dtypes
-from gpuvec.engine.signature import MultiAgentSchema, Signature, check_size, layout, signature
+from gpuvec.engine.backends.cache.key import frozen_environment
+from gpuvec.engine.backends.device import Device
+from gpuvec.engine.compiler.frozen import Content, content_of, frozen_function
+from gpuvec.engine.compiler.gc_pause import gc_paused
+from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions, members
+from gpuvec.engine.layout.params import request_dtypes
+from gpuvec.engine.layout.schema import MultiAgentSchema, Signature, check_size, layout, signature
+from gpuvec.engine.single_agent.rollout_options import variant_of
 from gpuvec.spec import Environment, SingleAgentEnv
 
 if TYPE_CHECKING:
-    from gpuvec.engine.host import HostKernels
-    from gpuvec.engine.launch import CudaKernels
-    from gpuvec.engine.simulator import SimulatorKernels
+    from gpuvec.engine.backends.cpu.threads import HostKernels
+    from gpuvec.engine.backends.cuda.launch import CudaKernels
+    from gpuvec.engine.backends.simulator import SimulatorKernels
 
 MAX_ROLLOUT_KERNELS = 8  # that a simulation keeps ready: each policy has its own
 
@@ -55,14 +55,14 @@ class Simulation:
     def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
         with gc_paused():  # imports on use: a GPU whose kernels are on disk needs no compiler
             if self.device.kind == "cuda":
-                from gpuvec.engine.launch import CudaKernels
+                from gpuvec.engine.backends.cuda.launch import CudaKernels
 
                 return CudaKernels(self.env, self.num_envs, self.device)
             if self.device.kind == "cpu":
-                from gpuvec.engine.host import HostKernels
+                from gpuvec.engine.backends.cpu.threads import HostKernels
 
                 return HostKernels(self.env, self.num_envs)
-            from gpuvec.engine.simulator import SimulatorKernels
+            from gpuvec.engine.backends.simulator import SimulatorKernels
 
             return SimulatorKernels(self.env, self.num_envs)
 
@@ -126,7 +126,7 @@ class Simulation:
         """`launch(stream, action, outputs, steps)`: plays that many steps of all rows of an environment of one agent.
 
         Args:
-            policy: one of `engine.policies`.
+            policy: one of `engine.single_agent.rollout_policies`.
             action_dtype: of the actions, where they are given.
 
         `action` is the address of (T, E, ...) actions, to be read if they are given, else to be written; `outputs` those of as

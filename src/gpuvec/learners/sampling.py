@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.engine.rowwise import Rowwise
+from gpuvec.engine.backends.elementwise import Rowwise
 from gpuvec.errors import ActionError
 from gpuvec.learners.captured.draws import KEY, categorical, gaussian, noisy
 from gpuvec.learners.captured.launches import Launches

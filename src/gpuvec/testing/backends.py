@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gpuvec.engine.cpp.host_compiler import host_compiler
-from gpuvec.engine.cpp.source import file_of
-from gpuvec.engine.device import device
+from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
+from gpuvec.engine.backends.cuda.cpp.source import file_of
+from gpuvec.engine.backends.device import device
 from gpuvec.errors import AuthoringError, DeviceError, MissingExtraError
 from gpuvec.spec import Environment
 

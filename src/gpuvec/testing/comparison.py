@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.dialect import fault
+from gpuvec.engine.compiler.diagnostics import fault
 from gpuvec.spec import Environment, SingleAgentEnv, Time
 from gpuvec.testing.checked_functions import CheckedFunctions
 from gpuvec.testing.differences import TOLERANCE, apart

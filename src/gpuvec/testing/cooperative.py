@@ -9,9 +9,9 @@ import numpy as np
 from numba import typeof, types
 from numba.np.numpy_support import from_dtype
 
-from gpuvec.engine.dialect import fault
-from gpuvec.engine.parameters import known
-from gpuvec.engine.signature import OWNED, MultiAgentSchema, signature
+from gpuvec.engine.compiler.diagnostics import fault
+from gpuvec.engine.layout.params import known
+from gpuvec.engine.layout.schema import OWNED, MultiAgentSchema, signature
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import MultiAgentEnv, Reduction, Time
 from gpuvec.testing.values import KEY, action_type, check_parameters, typed, width

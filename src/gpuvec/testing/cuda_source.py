@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from gpuvec.engine.cpp.cuda_functions import cuda_functions
-from gpuvec.engine.cpp.host_compiler import host_compiler
-from gpuvec.engine.cpp.source import compiled
-from gpuvec.engine.dialect import fault, fault_at
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
+from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
+from gpuvec.engine.backends.cuda.cpp.source import compiled
+from gpuvec.engine.compiler.diagnostics import fault, fault_at
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.spec import Environment
 from gpuvec.testing.backends import CUDA_C_ON_CPU

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuvec.engine.dialect import fault, fault_at
+from gpuvec.engine.compiler.diagnostics import fault, fault_at
 from gpuvec.testing.draws import Draw
 
 ALL = -1  # in the place of an agent: all agents share the number

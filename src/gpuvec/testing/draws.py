@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from gpuvec import random
-from gpuvec.engine.dialect import PACKAGE, fault_at
-from gpuvec.engine.rng_streams import POOL_DRAW
+from gpuvec.engine.compiler.diagnostics import PACKAGE, fault_at
+from gpuvec.engine.layout.rng_streams import POOL_DRAW
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 from gpuvec.testing.checked_values import DataInt

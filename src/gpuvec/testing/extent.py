@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuvec.engine.signature import signature
+from gpuvec.engine.layout.schema import signature
 from gpuvec.spec import Environment
 from gpuvec.testing.runs import limit as limit_of
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from gpuvec.engine import cuda
+from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, SingleAgentEnv
@@ -156,7 +156,7 @@ def _check_run(gate: Gate, env: Environment, run: Run | None, seed: int) -> None
 
 def _check_cuda_c(gate: Gate, env: Environment, seed: int, compiles: bool) -> None:
     """The functions in CUDA C++, if there are any; in this process, which shows the warnings of their compilers."""
-    if env.cuda_c is None or cuda.SIMULATED:
+    if env.cuda_c is None or numba_cuda.SIMULATED:
         return
     if compiles:
         check_source(env)
@@ -166,7 +166,7 @@ def _check_cuda_c(gate: Gate, env: Environment, seed: int, compiles: bool) -> No
 
 def _check_simulator(gate: Gate, env: Environment, seed: int) -> None:
     """Few rows and steps in Numba's CUDA simulator, where this process has it."""
-    if not cuda.SIMULATED:
+    if not numba_cuda.SIMULATED:
         gate.add("simulator", "set NUMBA_ENABLE_CUDASIM=1 before Python starts, in a process of its own", ran=False)
         return
     actions = random_actions(env, SIMULATED_STEPS, SIMULATED_ENVS, seed)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine import cuda
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.dialect import explaining
-from gpuvec.engine.kernels import kernels
-from gpuvec.engine.shape import shape
-from gpuvec.engine.signature import signature
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.kernels import kernels
+from gpuvec.engine.backends.cuda.launch_config import shape
+from gpuvec.engine.compiler.diagnostics import explaining
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.schema import signature
 from gpuvec.spec import Environment
 from gpuvec.testing.runs import stepping
 
@@ -21,7 +21,7 @@ ENVS = 2048  # a batch, for which kernels are laid out
 
 def missing_compiler() -> str:
     """Why kernels cannot be compiled here; "" if they can."""
-    if cuda.SIMULATED:
+    if numba_cuda.SIMULATED:
         return "the simulator compiles no kernels"
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
@@ -43,7 +43,7 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     """
     variant = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=signature(env).actions.dtype)
     made = 0
-    with explaining(stepping(env)), cuda.offline((9, 0)):
+    with explaining(stepping(env)), numba_cuda.offline((9, 0)):
         for kernel in kernels(env, variant, shape(env, ENVS), True):
             kernel.binary((9, 0))
             made += 1

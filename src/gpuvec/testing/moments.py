@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.batch import WITHOUT_LIMIT
+from gpuvec.engine.layout.buffers import WITHOUT_LIMIT
 from gpuvec.random import Key
 from gpuvec.testing.runs import Run
 

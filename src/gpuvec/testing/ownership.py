@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.dialect import fault, fault_at
-from gpuvec.engine.signature import OWNED
+from gpuvec.engine.compiler.diagnostics import fault, fault_at
+from gpuvec.engine.layout.schema import OWNED
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.draw_numbers import DrawNumbers, called
 from gpuvec.testing.draws import recorded_draws

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.dialect import fault_at
-from gpuvec.engine.parameters import known
-from gpuvec.engine.signature import MultiAgentSchema, signature
+from gpuvec.engine.compiler.diagnostics import fault_at
+from gpuvec.engine.layout.params import known
+from gpuvec.engine.layout.schema import MultiAgentSchema, signature
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Reduction, Time

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.dialect import fault, fault_at
-from gpuvec.engine.signature import OWNED
+from gpuvec.engine.compiler.diagnostics import fault, fault_at
+from gpuvec.engine.layout.schema import OWNED
 from gpuvec.random import Key
 from gpuvec.spec import MultiAgentEnv, Reduction, Time
 from gpuvec.testing.draws import CheckedKey, recorded_draws

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.host import HostKernels
+from gpuvec.engine.backends.cpu.threads import HostKernels
 from gpuvec.spec import Environment
 from gpuvec.testing.runs import Run, as_run, random_actions, same_step, step_results
 from gpuvec.vector.env import VectorEnv

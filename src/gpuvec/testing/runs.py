@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.dialect import fault
-from gpuvec.engine.signature import MultiAgentSchema, signature, widths
+from gpuvec.engine.compiler.diagnostics import fault
+from gpuvec.engine.layout.schema import MultiAgentSchema, signature, widths
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.differences import bits_apart, differences
 from gpuvec.vector.env import VectorEnv

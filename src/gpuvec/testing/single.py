@@ -8,10 +8,10 @@ from typing import Any, get_type_hints
 
 from numba import typeof, types
 
-from gpuvec.engine.batch import SCALARS
-from gpuvec.engine.dialect import fault
-from gpuvec.engine.jit import constants
-from gpuvec.engine.signature import signature
+from gpuvec.engine.compiler.diagnostics import fault
+from gpuvec.engine.compiler.functions import constants
+from gpuvec.engine.layout.buffers import SCALARS
+from gpuvec.engine.layout.schema import signature
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.checked_functions import CheckedFunctions
 from gpuvec.testing.draws import CheckedKey, Draw, recorded_draws

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from gpuvec.engine.structure import shape_differences
+from gpuvec.engine.layout.structure import shape_differences
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment, MultiAgentEnv
 

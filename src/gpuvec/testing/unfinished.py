@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from gpuvec.engine.dialect import fault
+from gpuvec.engine.compiler.diagnostics import fault
 from gpuvec.random import Key
 from gpuvec.spec import Environment, SingleAgentEnv
 from gpuvec.testing.checked_functions import CheckedFunctions

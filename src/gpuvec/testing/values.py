@@ -10,9 +10,9 @@ import numpy as np
 from numba import typeof, types
 from numba.core import ir
 
-from gpuvec.engine.batch import Actions
-from gpuvec.engine.dialect import explaining, fault
-from gpuvec.engine.jit import compile_for, device
+from gpuvec.engine.compiler.diagnostics import explaining, fault
+from gpuvec.engine.compiler.functions import compile_for, device
+from gpuvec.engine.layout.buffers import Actions
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.signature import OWNED
+from gpuvec.engine.layout.schema import OWNED
 from gpuvec.testing.checked_values import CheckedInt, DataInt
 
 NUMBERS = (int, np.integer)

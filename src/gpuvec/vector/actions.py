@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.device import Device
+from gpuvec.engine.backends.device import Device
 from gpuvec.vector.framework import Framework, as_native, on_stream
 from gpuvec.vector.host_copies import is_on_gpu
 

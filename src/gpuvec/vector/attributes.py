@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gpuvec.engine.device import Device
+from gpuvec.engine.backends.device import Device
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import FixedParameterError
 from gpuvec.spec import Environment, MultiAgentEnv

@@ -11,10 +11,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.batch import KernelOptions
-from gpuvec.engine.device import device as named_device
-from gpuvec.engine.device import refuse_fork, several_gpus
-from gpuvec.engine.signature import MultiAgentSchema
+from gpuvec.engine.backends.device import device as named_device
+from gpuvec.engine.backends.device import refuse_fork, several_gpus
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation, address
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.batch import NO_FAULT
+from gpuvec.engine.layout.buffers import NO_FAULT
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import ActionError
 

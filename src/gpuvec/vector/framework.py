@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gpuvec.engine.device import Device
+from gpuvec.engine.backends.device import Device
 from gpuvec.engine.simulation import address
 from gpuvec.errors import MissingExtraError
 from gpuvec.vector.host_copies import to_host

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from gpuvec.engine.jit import author
-from gpuvec.engine.parameters import known
+from gpuvec.engine.compiler.functions import author
+from gpuvec.engine.layout.params import known
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.cpp.host_compiler import host_compiler
-from gpuvec.engine.cpp.source import file_of
-from gpuvec.engine.device import Device
-from gpuvec.engine.structure import constant_differences, parameters_read, shape_differences
+from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
+from gpuvec.engine.backends.cuda.cpp.source import file_of
+from gpuvec.engine.backends.device import Device
+from gpuvec.engine.layout.structure import constant_differences, parameters_read, shape_differences
 from gpuvec.errors import FixedParameterError, UnknownParameterError
 from gpuvec.spec import Environment, MultiAgentEnv
 

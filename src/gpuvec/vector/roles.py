@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.signature import MultiAgentSchema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.vector.framework import Framework
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.batch import Buffer
-from gpuvec.engine.choice import GIVEN, RANDOM, stored_as, unbounded
+from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.single_agent.rollout_options import GIVEN, RANDOM, stored_as, unbounded
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.outputs import OutputBuffers, Outputs
@@ -111,7 +111,7 @@ class Rollouts(Stateful):
         return Rollout(obs, action, *rest)
 
     def _kind(self, policy: Any) -> Any:
-        """One of `engine.policies`.
+        """One of `engine.single_agent.rollout_policies`.
 
         Raises:
             TypeError, ValueError: another name, a function of other arguments, or one that cannot be compiled.

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.device import Device
-from gpuvec.engine.rng_streams import ALL_ALIKE, ONE_SEED, SEED_EACH
+from gpuvec.engine.backends.device import Device
+from gpuvec.engine.layout.rng_streams import ALL_ALIKE, ONE_SEED, SEED_EACH
 from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Environment
 from gpuvec.vector.framework import as_native

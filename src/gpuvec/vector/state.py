@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.signature import MultiAgentSchema
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation, on_host
 from gpuvec.errors import StateError
 from gpuvec.vector.framework import as_native

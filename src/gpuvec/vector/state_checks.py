@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.batch import NO_FAULT, WITHOUT_LIMIT
-from gpuvec.engine.signature import MultiAgentSchema
+from gpuvec.engine.layout.buffers import NO_FAULT, WITHOUT_LIMIT
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation, on_host
 from gpuvec.errors import StateError
 from gpuvec.spec import Environment

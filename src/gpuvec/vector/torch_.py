@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from gpuvec.engine.device import Device
+from gpuvec.engine.backends.device import Device
 from gpuvec.vector.framework import refuse_without_memory
 
 _NAMES = {

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.jit import device as compiled
-from gpuvec.engine.jit import generated, inline
-from gpuvec.engine.memory import Access
+from gpuvec.engine.compiler.functions import device as compiled
+from gpuvec.engine.compiler.functions import generated, inline
+from gpuvec.engine.compiler.memory_ops import Access
 from gpuvec.random import Key, normal, unit, word
 
 f32, i64, u32, u64, b1 = np.float32, np.int64, np.uint32, np.uint64, np.bool_

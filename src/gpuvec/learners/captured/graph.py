@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from gpuvec.engine.collection import gc_paused
+from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.errors import StaleGraphError
 
 WARM_UPS = 2  # the first call compiles kernels and creates library handles, the second finds them there

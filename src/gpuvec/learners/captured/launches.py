@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gpuvec.engine.device import Device
-from gpuvec.engine.device import device as named_device
-from gpuvec.engine.rowwise import Rowwise, launcher
+from gpuvec.engine.backends.device import Device
+from gpuvec.engine.backends.device import device as named_device
+from gpuvec.engine.backends.elementwise import Rowwise, launcher
 
 Expected = tuple[tuple[int, ...], torch.dtype]
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpuvec.engine.cuda_c import Kernel
-from gpuvec.engine.device import device as named_device
+from gpuvec.engine.backends.cuda.nvrtc import Kernel
+from gpuvec.engine.backends.device import device as named_device
 from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import FOLDER, Shape

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpuvec.engine import cuda_c
-from gpuvec.engine.cuda_c import Kernel
-from gpuvec.engine.device import Device
+from gpuvec.engine.backends.cuda import nvrtc
+from gpuvec.engine.backends.cuda.nvrtc import Kernel
+from gpuvec.engine.backends.device import Device
 
 
 def launcher(kernel: Kernel, device: Device) -> Callable[..., None]:
     """`launch(blocks, ..., early=False, **members)` on torch's current stream; a member is a tensor, or a number."""
-    launch, ordinal = cuda_c.launcher(kernel, device), device.ordinal
+    launch, ordinal = nvrtc.launcher(kernel, device), device.ordinal
 
     def start(*grid: int, early: bool = False, **given: Any) -> None:
         members = {name: x.data_ptr() if isinstance(x, Tensor) else x for name, x in given.items()}

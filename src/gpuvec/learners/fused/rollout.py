@@ -6,10 +6,10 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from gpuvec.engine.batch import members
-from gpuvec.engine.cuda_c import Kernel
-from gpuvec.engine.device import device as named_device
-from gpuvec.engine.linked import Linked, linked
+from gpuvec.engine.backends.cuda.linked_functions import Linked, linked
+from gpuvec.engine.backends.cuda.nvrtc import Kernel
+from gpuvec.engine.backends.device import device as named_device
+from gpuvec.engine.layout.buffers import members
 from gpuvec.learners.captured.draws import DRAWS, FIRST_DRAW
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import FOLDER, Shape

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.engine import cuda_c
-from gpuvec.engine.cuda_c import Kernel
-from gpuvec.engine.device import device as named_device
+from gpuvec.engine.backends.cuda import nvrtc
+from gpuvec.engine.backends.cuda.nvrtc import Kernel
+from gpuvec.engine.backends.device import device as named_device
 from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.fused.launch import launcher
@@ -85,11 +85,11 @@ def kernels(shape: Shape, plan: Plan) -> dict[str, Kernel]:
 def too_large(shape: Shape, args: Args) -> str:
     """Why the device has no room for it; empty if it has."""
     device, properties = named_device(args.device), torch.cuda.get_device_properties(args.device)
-    given = cuda_c.block_memory(device)
+    given = nvrtc.block_memory(device)
     if shape.room > given:
         return f"a block of the gradient needs {shape.room:,} bytes of shared memory; {properties.name} gives {given:,}"
     plan = planned(shape, args.batch_size // args.minibatches, properties.multi_processor_count)
-    if plan.chunks > cuda_c.resident(kernels(shape, plan)["optimizer"], device):  # they wait for each other
+    if plan.chunks > nvrtc.resident(kernels(shape, plan)["optimizer"], device):  # they wait for each other
         return f"the optimiser's {plan.chunks} blocks do not run on {properties.name} together"
     return ""
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuvec.engine.jit import generated, inline
-from gpuvec.engine.memory import Access
-from gpuvec.engine.rowwise import Rowwise
+from gpuvec.engine.backends.elementwise import Rowwise
+from gpuvec.engine.compiler.functions import generated, inline
+from gpuvec.engine.compiler.memory_ops import Access
 from gpuvec.learners.captured.launches import Expected, Launches
 
 f32, i64, b1 = np.float32, np.int64, np.bool_

@@ -1,1 +1,0 @@
-"""The half of the engine that is for environments of many agents."""

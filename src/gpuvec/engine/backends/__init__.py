@@ -1,0 +1,1 @@
+"""Devices: how kernels are compiled, kept on disk, and launched on each of them."""

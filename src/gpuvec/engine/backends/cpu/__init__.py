@@ -1,0 +1,1 @@
+"""Kernels for the CPU: loops over environments as machine code, shared among threads."""

@@ -1,0 +1,312 @@
+"""The kernels of an environment for CUDA, and for its simulator: composed functions, threads, blocks and barriers.
+
+One agent: a thread is an env. Many agents: a block is one env or several, its threads walk the agents with a stride, and
+between two segments stands a barrier; large games leave the search for neighbours and the observations to kernels of their own.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, typeof
+
+from gpuvec.engine.backends.cache.key import frozen_environment
+from gpuvec.engine.backends.cache.store import Cubin
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.binary import Binary
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
+from gpuvec.engine.backends.cuda.cpp.source import Source, compiled
+from gpuvec.engine.backends.cuda.launch_config import THREADS, WARP, Blocks, Rows
+from gpuvec.engine.compiler.array_ops import Arrays
+from gpuvec.engine.compiler.frozen import frozen_function
+from gpuvec.engine.compiler.functions import compile_for, generated, inline
+from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.params import request, request_dtypes
+from gpuvec.engine.layout.schema import MultiAgentSchema, layout, signature
+from gpuvec.engine.multi_agent.launch_mapping import Mapping
+from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch
+from gpuvec.engine.multi_agent.program import Program
+from gpuvec.engine.multi_agent.program import compose as compose_many
+from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
+from gpuvec.engine.single_agent.rollout import compose as compose_rollout
+from gpuvec.engine.single_agent.rollout_options import LENGTH_DTYPES, Length
+from gpuvec.engine.single_agent.step import compose as compose_one
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
+
+u32 = np.uint32
+cuda = numba_cuda.cuda  # a global of kernels: there the simulator puts its own
+ALIGNED = "" if numba_cuda.SIMULATED else ", 16"  # bytes, of shared memory that is read by four floats
+HEAD = (
+    "    wait_for_previous()\n    block, thread = assume_nonnegative(cuda.blockIdx.x), assume_nonnegative(cuda.threadIdx.x)\n"
+)
+RESIDENT = 4  # blocks of a rollout on a multiprocessor
+WALKING = 8  # likewise of a search that walks over all agents
+SPARE = 32  # bytes that a large game's threads may spill: what they put by is rarely read, and more blocks wait together
+
+
+class Kernel(NamedTuple):
+    """A kernel and how it is launched. In a reset all take (batch, request), in a step the batch alone."""
+
+    body: Any
+    signature: Any
+    threads: int  # per block
+    blocks: Blocks
+    resident: int = 1  # blocks for which a multiprocessor should have registers
+    spare: int = 0  # bytes of registers that each thread may spill for that
+    source: Source | None = None  # what it is linked with
+
+    def binary(self, cc: tuple[int, int]) -> Binary:
+        """Its machine code for compute capability `cc`; where more would spill, for fewer blocks, or for but one."""
+        others = (compiled(self.source, cc),) if self.source else ()
+        for resident in (self.resident, max(1, self.resident * 3 // 4), 1):
+            code = numba_cuda.intermediate(self.body, self.signature, cc, "ltoir", self.threads, resident)
+            linked = numba_cuda.link(code, cc, resident > 1, others)
+            if resident == 1 or linked.spilled <= self.spare:
+                break
+        return linked
+
+    def cubin(self, cc: tuple[int, int]) -> Cubin:
+        """Likewise, with what its launches take."""
+        code, name, _ = self.binary(cc)
+        return Cubin(code, name, self.threads, self.blocks)
+
+
+def kernels(env: Environment, variant: KernelOptions, given: Mapping | Rows | None, played: bool) -> tuple[Kernel, ...]:
+    """The kernels of a step, or of a reset (`played` false), to be launched in this order; None is `Rows` of full blocks."""
+    env = frozen_environment(env)
+    given = Rows(WARP if numba_cuda.SIMULATED else THREADS) if given is None else given
+    if numba_cuda.SIMULATED:
+        signed = None
+    else:
+        asked = (None, ()) if played else (request(env), request_dtypes(env))
+        signed = numba_cuda.kernel_signature(layout(env, variant, given.split).batch, *asked)
+    env, source = substitute_cuda_functions(env, variant)
+    if isinstance(env, SingleAgentEnv):
+        assert isinstance(given, Rows), "of a SingleAgentEnv"
+        found = [_rowwise(_one(env, variant, given.envs)[1 if played else 0], signed, given.envs)]
+    else:
+        assert isinstance(given, Mapping), "of a MultiAgentEnv"
+        found = _many(env, variant, given, played)
+    return tuple(kernel._replace(signature=signed, source=source) for kernel in found)
+
+
+def rollout(env: Environment, variant: KernelOptions, policy: Any, given: Mapping | Rows) -> Kernel:
+    """The kernel of a rollout, which takes (batch, `rollouts.Length`)."""
+    assert isinstance(env, SingleAgentEnv), "games have no rollouts"
+    assert isinstance(given, Rows), "of a SingleAgentEnv"
+    env = frozen_environment(env)
+    policy = frozen_function(policy) if isinstance(policy, FunctionType) else policy
+    batch = layout(env, variant).batch
+    signed = None if numba_cuda.SIMULATED else numba_cuda.kernel_signature(batch, Length, LENGTH_DTYPES)
+    # In many envs what waits for a result lets others have their turn, of which there are more with fewer registers.
+    resident = 1 if given.few else RESIDENT
+    env, source = substitute_cuda_functions(env, variant)
+    kernel = _rowwise(_rollout(env, variant, policy, given), signed, given.envs)
+    return kernel._replace(resident=resident, source=source)
+
+
+def _rowwise(body: Any, signed: Any, threads: int) -> Kernel:
+    return Kernel(body, signed, threads, Blocks(1, threads))
+
+
+def _compiled(function: Any, *examples: Any) -> Any:
+    """`function` for a kernel. In the simulator a thread is one call from one barrier to the next: a float32 that passes
+    through Python comes back a double. It is compiled for the `examples` now: in a simulated thread that takes far longer.
+    """
+    if not numba_cuda.SIMULATED:
+        return function
+    made = njit(function.py_func, error_model="numpy")
+    compile_for(made, tuple(map(typeof, examples)))
+    return made
+
+
+def _examples(env: Environment, variant: KernelOptions, split: bool) -> tuple[Any, Any]:
+    """(batch, request) that hold what kernels in the simulator are given."""
+    batch = layout(env, variant, split).batch
+    return batch(*(0,) * len(batch._fields)), request(env)(*(dtype(0) for dtype in request_dtypes(env)))
+
+
+def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
+    """(read_clock, tick). Each block has a clock: a late one could read a common clock that an early one moved on."""
+    load, atomic_add = access.load, access.atomic_add
+
+    @inline
+    def read_clock(b: Any, block: int) -> int:
+        return load(b.clock, block, u32)
+
+    @inline
+    def tick(b: Any, block: int, steps: int) -> None:
+        """Not by what was read, as all that is loaded after that would wait for it."""
+        atomic_add(b.clock, block, u32(steps))
+
+    return _compiled(read_clock, b, 0), _compiled(tick, b, 0, u32(0))
+
+
+@lru_cache(maxsize=2)  # what a reset and a step have in common is compiled once
+def _one(env: SingleAgentEnv, variant: KernelOptions, threads: int) -> tuple[Any, Any]:
+    """The bodies of (reset, step)."""
+    access = numba_cuda.device_memory()
+    b, r = _examples(env, variant, False)
+    begin, advance = compose_one(env, variant, access)
+    wait_for_previous = numba_cuda.wait_for_previous()
+    begin, advance = _compiled(begin, b, 0, 0, r), _compiled(advance, b, 0, u32(0))
+    read_clock, tick = _clocks(access, b)
+
+    def reset(b: Any, r: Any) -> None:
+        wait_for_previous()
+        e = cuda.blockIdx.x * threads + cuda.threadIdx.x
+        if e < b.n:
+            begin(b, e, read_clock(b, cuda.blockIdx.x), r)
+
+    def step(b: Any) -> None:
+        wait_for_previous()
+        clock = u32(read_clock(b, cuda.blockIdx.x) + u32(1))
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            tick(b, cuda.blockIdx.x, u32(1))
+        e = cuda.blockIdx.x * threads + cuda.threadIdx.x
+        if e < b.n:
+            advance(b, e, clock)
+
+    return reset, step
+
+
+@lru_cache(maxsize=2)
+def _rollout(env: SingleAgentEnv, variant: KernelOptions, policy: Any, given: Rows) -> Any:
+    """The body of a rollout."""
+    access, threads = numba_cuda.device_memory(), given.envs
+    b, r = _examples(env, variant, False)[0], Length(0)
+    wait_for_previous = numba_cuda.wait_for_previous()
+    play = _compiled(compose_rollout(env, variant, access, policy, ahead=given.few), b, 0, u32(0), r)
+    read_clock, tick = _clocks(access, b)
+
+    def rollout(b: Any, r: Any) -> None:
+        wait_for_previous()
+        clock = read_clock(b, cuda.blockIdx.x)
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            tick(b, cuda.blockIdx.x, u32(r.steps))
+        e = cuda.blockIdx.x * threads + cuda.threadIdx.x
+        if e < b.n:
+            play(b, e, clock, r)
+
+    return rollout
+
+
+@lru_cache(maxsize=2)  # likewise
+def _program(env: MultiAgentEnv, variant: KernelOptions, given: Mapping) -> Program:
+    return compose_many(env, variant, numba_cuda.device_memory(), numba_cuda.device_arrays(), numba_cuda.device_tally(), given)
+
+
+def _many(env: MultiAgentEnv, variant: KernelOptions, given: Mapping, played: bool) -> list[Kernel]:
+    schema = signature(env)
+    assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
+    access, arrays = numba_cuda.device_memory(), numba_cuda.device_arrays()
+    program = _program(env, variant, given)
+    envs, writers = given.envs, given.writers
+    b, r = _examples(env, variant, given.split)
+    (agents,), rows = schema.agents, program.rows
+    game = _game(program, access, arrays, given, agents, played, b, r)
+    found = [Kernel(game, None, given.threads, Blocks(1, envs), given.resident, SPARE)]
+    if not given.split:
+        return found
+    scope = _head(arrays) | {"played": played, "tile": given.tile, "f32": np.float32}
+    scope["room"] = given.tile * schema.features + 8
+    start = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD
+
+    def each(count: int, what: str) -> Kernel:
+        source = start + f"    x = block * {writers} + thread\n    if x < b.n * {count}:\n        {what}(b, x, played)\n"
+        return Kernel(generated("kernel", source, **scope), None, writers, Blocks(count, writers))
+
+    if program.seeking:
+        found.append(_seeking(program.seeking, arrays, given, agents, played, b))
+    if not given.tile:
+        scope["single"] = _compiled(rows.single, b, 0, True)
+        return [*found, each(agents * rows.tuples, "single")]
+    box = np.zeros(1, np.float32)
+    scope |= {"fill": _compiled(rows.fill_apart, b, box, 0, 0, 0), "drain": _compiled(rows.drain_apart, b, box, 0, 0, 0, True)}
+    source = start + f"    box = cuda.shared.array(room, f32{ALIGNED})\n    first = block * tile\n"
+    source += f"    m = min(tile, assume_nonnegative(b.n * {agents} - first))\n    fill(b, box, first, m, thread)\n"
+    source += "    cuda.syncthreads()\n    drain(b, box, first, m, thread, played)\n"
+    return [*found, Kernel(generated("kernel", source, **scope), None, writers, Blocks(agents, given.tile))]
+
+
+def _seeking(seeking: NeighborSearch, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any) -> Kernel:
+    """The kernel that searches for neighbours."""
+    w = _example(seeking)
+    scope = _head(arrays) | {"Work": seeking.work, "played": played}
+    scope["rounds"] = _compiled(seeking.rounds, b, 0, True)
+    source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(seeking.arrays, scope)
+    source += "    number = assume_nonnegative(0)\n    while number < rounds(b, block, played):\n"
+    for n, function in enumerate(seeking.functions):
+        scope[f"f{n}"] = _compiled(function, b, w, 0, 0, True, 0)
+        source += f"        f{n}(b, w, block, thread, played, number)\n        cuda.syncthreads()\n"
+    kernel = generated("kernel", source + "        number = assume_nonnegative(number + 1)\n", **scope)
+    blocks = Blocks(given.parts, 1) if given.parts else Blocks(agents, given.seekers)
+    return Kernel(kernel, None, given.seekers, blocks, 1 if given.parts else WALKING)
+
+
+def _example(made: Program | NeighborSearch) -> Any:
+    """A `w` whose arrays have the types of those that threads share."""
+    return made.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in made.arrays.values()))
+
+
+def _shared(arrays: dict[str, Any], scope: dict[str, Any]) -> str:
+    """Lines that make `w`, arrays in shared memory; a line for each, as by that the simulator knows which array is meant."""
+    scope |= {f"t_{name}": dtype for name, (dtype, _) in arrays.items()}
+    lines = (
+        f"    {name} = cuda.shared.array({dims}, t_{name}{ALIGNED if name == 'box' else ''})\n"
+        for name, (_, dims) in arrays.items()
+    )
+    return "".join(lines) + f"    w = Work({', '.join(arrays)})\n"
+
+
+def _head(arrays: Arrays) -> dict[str, Any]:
+    """What HEAD calls."""
+    return {
+        "cuda": numba_cuda.cuda,
+        "wait_for_previous": numba_cuda.wait_for_previous(),
+        "assume_nonnegative": int if numba_cuda.SIMULATED else arrays.assume_nonnegative,
+    }
+
+
+def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any, r: Any) -> Any:
+    """The kernel of the segments of a step or a reset."""
+    envs, (read_clock, tick) = given.envs, _clocks(access, b)
+    w = _example(program)
+    arguments = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
+
+    def compiled(segment: Segment) -> Any:
+        return _compiled(segment.function, b, w, *arguments[segment.over], u32(0), *([r] if segment.asked else []))
+
+    scope = _head(arrays) | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
+    scope |= {"divide": divmod if numba_cuda.SIMULATED else arrays.divide, "i32": np.int32}
+    source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(program.arrays, scope)
+    source += f"    e0 = assume_nonnegative(block * {envs})\n"
+    source += f"    m = {'1' if envs == 1 else f'min({envs}, assume_nonnegative(b.n - e0))'}\n"
+    source += "    clock = read_clock(b, block)\n"
+    source += "    clock = u32(clock + u32(1))\n" if played else ""
+
+    block = Block(envs, agents, given.threads)
+
+    def called(part: str, margin: str = "    ") -> str:
+        segments: tuple[Segment, ...] = getattr(program, part)
+        for n, segment in enumerate(segments):
+            scope[f"{part}_{n}"] = compiled(segment)
+            if segment.then is not None:
+                scope[f"{part}_{n}_then"] = _compiled(segment.then, b, w, *arguments[BLOCK], u32(0))
+        lines = (loop(s, f"{part}_{n}", block, margin) for n, s in enumerate(segments))
+        return "".join(lines).replace("barrier()", "cuda.syncthreads()")
+
+    if not played:
+        return generated("kernel", source + called("reset") + called("end"), **scope)
+    scope["close"] = compiled(program.closing)
+    source += called("step") + "    if thread == 0:\n        tick(b, block, u32(1))\n"  # all have read it
+    closed = f"{block.of_env} and close(b, w, e0 + {block.env}, {block.env}, clock)"
+    source += f"    some = cuda.syncthreads_or(i32({closed}))\n"
+    source += f"    if some != 0:\n{called('over', '        ')}" if program.over else ""
+    return generated("kernel", source + called("end"), **scope)

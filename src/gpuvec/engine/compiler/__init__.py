@@ -1,0 +1,1 @@
+"""Python functions as compiled functions for any backend: float32 literals, memory operations, errors in plain words."""

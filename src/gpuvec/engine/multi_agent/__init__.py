@@ -1,0 +1,1 @@
+"""Environments with many agents: phases, reductions, observations, and the barriers between them."""

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Compiles every kernel of the bundled environments, for a GPU that need not be there and for this CPU, and hashes the code.
+
+    tools/machine_code.py --save FILE           a line of JSON for each kernel: its name, the hash and size of its instructions
+    tools/machine_code.py --against FILE        which kernels differ from those of another commit
+    tools/machine_code.py --only TEXT           kernels whose name contains the text
+
+Names of functions do not count: the hash is that of the sections that hold instructions and constants. A change that is meant to
+leave kernels as they are is shown to do so; any other is measured. The exit status is the number of kernels that differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["GPUVEC_CACHE"] = "off"  # everything is compiled
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+import gpuvec
+from gpuvec.engine.backends.cpu.threads import _loop as cpu_loop
+from gpuvec.engine.backends.cuda import kernels, numba_cuda
+from gpuvec.engine.backends.cuda.cpp.source import source_text
+from gpuvec.engine.backends.cuda.launch_config import shape
+from gpuvec.engine.backends.cache.key import frozen_environment
+from gpuvec.engine.backends.cuda.linked_functions import linked
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.single_agent.rollout_options import RANDOM, variant_of
+from gpuvec.registration import load_env
+from gpuvec.spec import SingleAgentEnv
+
+CC = (9, 0)
+SIZES = (4096, 65_536)  # environments: few and many
+SMALL_SIZES = (50, 2000)  # of environments with many agents
+
+
+class Kernel(NamedTuple):
+    """What a kernel's name is, and the bytes of the sections that hold its instructions."""
+
+    name: str
+    code: bytes
+
+
+def sections(elf: bytes, wanted: tuple[str, ...]) -> bytes:
+    """The content of the sections of a 64-bit ELF file whose names begin with one of those in `wanted`."""
+    offset, = struct.unpack_from("<Q", elf, 40)
+    size, count, names = struct.unpack_from("<HHH", elf, 58)
+    headers = [struct.unpack_from("<IIQQQQ", elf, offset + size * k) for k in range(count)]
+    texts = headers[names][4]
+    found = b""
+    for name, kind, _, _, start, length in headers:
+        end = elf.index(b"\0", texts + name)
+        if elf[texts + name : end].decode().startswith(wanted) and kind == 1:  # SHT_PROGBITS
+            found += elf[start : start + length]
+    return found
+
+
+def cases(env: Any) -> Iterator[tuple[str, Any]]:
+    """(name, options) of what an environment is compiled for."""
+    dtype = np.int32 if signature(env).actions.discrete else np.float32
+    for mode in AutoresetMode:
+        yield mode.name.lower(), KernelOptions(mode, env.max_episode_steps, action_dtype=dtype)
+    yield "validated", KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps, validate=True, action_dtype=dtype)
+    if not isinstance(env, SingleAgentEnv):
+        yield "summed", KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps, reward="sum", action_dtype=dtype)
+    if env.cuda_c is not None:
+        yield "cuda_c", KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps, cuda_c=True, action_dtype=dtype)
+
+
+def variants(name: str, env: Any) -> Iterator[tuple[str, Any]]:
+    """(name, environment): as it is declared, and of the games in other sizes and with other observations."""
+    yield name, env
+    if name == "TagContinuous-v0":
+        large = env.params._replace(num_taggers=5, num_runners=100)
+        yield f"{name}/105", env.with_params(large) if hasattr(env, "with_params") else replaced(env, large)
+        nearest = large._replace(use_full_observation=False, num_other_agents_observed=10)
+        yield f"{name}/105/nearest", replaced(env, nearest)
+        crowd = nearest._replace(num_taggers=50, num_runners=950)
+        yield f"{name}/1000/nearest", replaced(env, crowd)
+    if name == "TagGridWorld-v0":
+        yield f"{name}/partial", replaced(env, env.params._replace(use_full_observation=False))
+
+
+def replaced(env: Any, params: Any) -> Any:
+    """The environment with other parameters."""
+    import dataclasses
+
+    return dataclasses.replace(env, params=params)
+
+
+def compile_all(only: str) -> Iterator[Kernel]:
+    """Every kernel whose name contains `only`."""
+    ids = sorted(id.removeprefix("gpuvec/") for id in gym.registry if id.startswith("gpuvec/"))
+    for name in ids:
+        for label, env in variants(name, frozen_environment(load_env(gym.spec(f"gpuvec/{name}").kwargs["env"]))):
+            for case, options in cases(env):
+                for part, code in compile_case(env, options, f"{label} {case}", only):
+                    yield Kernel(f"{label} {case} {part}", code)
+
+
+def compile_case(env: Any, options: Any, label: str, only: str) -> Iterator[tuple[str, bytes]]:
+    """(part, instructions) of the kernels for one set of options."""
+    single = isinstance(env, SingleAgentEnv)
+    text = source_text(env, options.cuda_c)
+    rollout = variant_of(env, options, RANDOM) if single else options
+    with numba_cuda.offline(CC):
+        for num_envs in SIZES if single else SMALL_SIZES:
+            given = shape(env, num_envs)
+            for part in ("reset", "step"):
+                if only in f"{label} cuda {num_envs} {part}":
+                    for number, kernel in enumerate(kernels.kernels(env, options, given, part == "step")):
+                        yield f"cuda {num_envs} {part} {number}", sections(kernel.binary(CC).cubin, (".text", ".nv.constant2"))
+            if single and not options.validate and only in f"{label} cuda {num_envs} rollout":
+                binary = kernels.rollout(env, rollout, RANDOM, given).binary(CC)
+                yield f"cuda {num_envs} rollout", sections(binary.cubin, (".text", ".nv.constant2"))
+        if single and only in f"{label} cuda linked":
+            code = b"".join(linked(env, options, CC).code)
+            yield "cuda linked", str(len(code)).encode()
+    for part in ("reset", "step"):
+        if only in f"{label} cpu {part}":
+            yield f"cpu {part}", sections(cpu_loop(part, env, options, text).code, (".text", ".rodata"))
+    if single and not options.validate and only in f"{label} cpu rollout":
+        yield "cpu rollout", sections(cpu_loop("rollout", env, rollout, text, RANDOM).code, (".text", ".rodata"))
+
+
+def main() -> int:
+    """Prints what differs; returns how many kernels do."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", type=Path, metavar="FILE")
+    parser.add_argument("--against", type=Path, metavar="FILE")
+    parser.add_argument("--only", default="", metavar="TEXT")
+    arguments = parser.parse_args()
+    before = {}
+    if arguments.against:
+        before = {name: (digest, size) for name, digest, size in map(json.loads, arguments.against.read_text().splitlines())}
+    lines, different = [], 0
+    for name, code in compile_all(arguments.only):
+        digest = hashlib.sha256(code).hexdigest()[:16]
+        lines.append(json.dumps((name, digest, len(code))))
+        if before and before.get(name, ("",))[0] != digest:
+            different += 1
+            print(f"{name:60} {before[name][1] if name in before else 'new':>8} -> {len(code):>8} bytes", flush=True)
+    if arguments.save:
+        arguments.save.write_text("\n".join(lines) + "\n")
+    print(f"{len(lines)} kernels of gpuvec {gpuvec.__version__}, {different} differ")
+    return min(different, 100)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
