@@ -41,9 +41,9 @@ def bare(env: Any, actions: Any) -> Bare:
     from gpuvec.engine.backends.cuda import kernels
 
     sim = env._sim
-    variant = sim.variant._replace(action_dtype=np.int64)
+    options = sim.options._replace(action_dtype=np.int64)
     cc = torch.cuda.get_device_capability()
-    (step,) = kernels.kernels(sim.env, variant, None, True)
+    (step,) = kernels.make_kernels(sim.env, options, None, True)
     binary = step.binary(cc)
     kept = [array.data.ptr for array in sim.buffers.values()]
     return Bare(

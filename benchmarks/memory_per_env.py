@@ -32,7 +32,7 @@ def free(device: str) -> int:
     """Bytes that are free, those included which PyTorch and CuPy keep for later."""
     import torch
 
-    from gpuvec.engine.backends.device import device as named_device
+    from gpuvec.engine.backends.device import parse_device as named_device
 
     if device == "cuda":
         torch.cuda.synchronize()

@@ -50,7 +50,7 @@ def actions(env: Any, count: int) -> list[Any]:
 
 def bytes_per_step(env: Any, rate: float, action: int) -> float:
     """Bytes that a step must move per env, `action` being those of its actions."""
-    from gpuvec.engine.layout.schema import OWNED
+    from gpuvec.engine.layout.schema import ENGINE_FIELDS
 
     def size(buffer: Any) -> int:
         return int(np.prod(buffer.shape, dtype=np.int64)) * np.dtype(buffer.dtype).itemsize
@@ -61,7 +61,7 @@ def bytes_per_step(env: Any, rate: float, action: int) -> float:
         if name in ("floats", "ints", "bools") or name.startswith("state_"):
             moved += 2 * size(buffer)
     moved += sum(2 * size(b) for name, b in layout.scratch.items() if name.startswith("state_"))
-    owned = {name: size(b) for name, b in env._sim.signature.arrays.items() if name in OWNED}
+    owned = {name: size(b) for name, b in env._sim.signature.arrays.items() if name in ENGINE_FIELDS}
     moved += owned.get("role", 0) - 2 * sum(owned.values())  # they never change: each agent's role is read, hardly a member
     return moved + sum(size(b) * (rate if name == "final_obs" else 1) for name, b in layout.returned.items())
 

@@ -81,13 +81,13 @@ def main() -> None:
     given = p.parse_args()
     figures = Figures("tag_training", given.json)
 
-    from gpuvec.engine.backends.device import device
+    from gpuvec.engine.backends.device import parse_device
     from gpuvec.learners.args.tuned import tuned
     from gpuvec.learners.players import at_random, policy
     from gpuvec.learners.seeds import EVALUATION, stream_seed
     from gpuvec.learners.training import train
 
-    where, episodes = str(device(given.device)), given.episodes
+    where, episodes = str(parse_device(given.device)), given.episodes
 
     def add(name: str, taggers: Any, runners: Any, seed: int, **details: Any) -> None:
         share, interval = caught(taggers, runners, episodes, seed, where)

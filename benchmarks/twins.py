@@ -35,7 +35,7 @@ def compile_seconds(name: str) -> tuple[float, float]:
 
     import gpuvec  # noqa: F401  # registers the environments
     from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
-    from gpuvec.engine.backends.cuda.cpp.source import compiled
+    from gpuvec.engine.backends.cuda.cpp.source import compile_source
 
     start = time.perf_counter()
     env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=4096, device="cuda", output="torch", backend="cuda-c")
@@ -44,9 +44,9 @@ def compile_seconds(name: str) -> tuple[float, float]:
     synchronize()
     took = time.perf_counter() - start
     source = cuda_functions(env._env, ())[1]
-    compiled.cache_clear()
+    compile_source.cache_clear()
     start = time.perf_counter()
-    compiled(source, torch.cuda.get_device_capability())
+    compile_source(source, torch.cuda.get_device_capability())
     return took, time.perf_counter() - start
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpuvec.engine.backends.cuda.nvrtc import Kernel
+from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 
 MEANT = r"""
 #include <algorithm>
@@ -158,7 +158,7 @@ BODIES = {  # of functions of tensor_core.cuh
 }  # fmt: skip
 
 
-def emulated(kernel: Kernel, folder: Path, together: bool = False) -> Callable[..., None]:
+def emulated(kernel: CudaSource, folder: Path, together: bool = False) -> Callable[..., None]:
     """`launch((blocks, ...), **members)`: blocks run one after the other, or `together`, if they wait for each other.
 
     Members are tensors of a CPU or numbers; one that is left out is 0.

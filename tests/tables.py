@@ -2,19 +2,19 @@
 
 import numpy as np
 
-from gpuvec.engine.backends.device import device
-from gpuvec.engine.backends.elementwise import Rowwise, launcher
-from gpuvec.engine.compiler.functions import device as compiled
-from gpuvec.engine.compiler.functions import inline
-from gpuvec.engine.compiler.memory_ops import like
-from gpuvec.engine.simulation import address
+from gpuvec.engine.backends.device import parse_device
+from gpuvec.engine.backends.elementwise import Elementwise, make_elementwise_launcher
+from gpuvec.engine.compiler.functions import device_function as compiled
+from gpuvec.engine.compiler.functions import inline_function
+from gpuvec.engine.compiler.memory_ops import row_of
+from gpuvec.engine.simulation import address_of
 
 
-def each(access, function, columns):
+def each(ops, function, columns):
     """What is done to a row: `function` of its uint32."""
-    load_row, store_row, take, f = access.load_row, access.store_row, like(np.uint32, columns), compiled(function)
+    load_row, store_row, take, f = ops.load_row, ops.store_row, row_of(np.uint32, columns), compiled(function)
 
-    @inline
+    @inline_function
     def one(b, e):
         store_row(b.out, e, f(load_row(b.given, e, take)))
 
@@ -26,8 +26,8 @@ def table(backend, function, rows, width, dtype):
     rows = np.asarray(rows, np.uint32)
     if backend == "python":
         return np.array([function(tuple(row)) for row in rows], dtype)
-    place = device(backend)
+    place = parse_device(backend)
     given, out = place.arrays.asarray(rows), place.arrays.zeros((len(rows), width), dtype)
-    work = Rowwise(function.__name__, ("given", "out"), each, (function, rows.shape[1]))
-    launcher(work, place)(0, address(given), address(out), len(rows))
+    work = Elementwise(function.__name__, ("given", "out"), each, (function, rows.shape[1]))
+    make_elementwise_launcher(work, place)(0, address_of(given), address_of(out), len(rows))
     return out if isinstance(out, np.ndarray) else out.get()

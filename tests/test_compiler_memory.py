@@ -55,8 +55,8 @@ GPU = """
 from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.backends.cuda.kernels import kernels
-from gpuvec.engine.backends.cuda.launch_config import shape
+from gpuvec.engine.backends.cuda.kernels import make_kernels
+from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.registration import load_env
 from gpuvec.vector.parameters import apply
 
@@ -64,9 +64,9 @@ GAME = load_env("gpuvec_envs.{module}:ENV")
 
 def compile_again(k):
     env, _ = apply(GAME, {{"{name}": {first} + k / 64}}, (), 1)
-    with cuda.offline((9, 0)):
+    with numba_cuda.offline((9, 0)):
         for played in (False, True):
-            for kernel in kernels(env, KernelOptions(AutoresetMode.SAME_STEP, 100), shape(env, 2000), played):
+            for kernel in make_kernels(env, KernelOptions(AutoresetMode.SAME_STEP, 100), make_launch_config(env, 2000), played):
                 kernel.cubin((9, 0))
 """
 

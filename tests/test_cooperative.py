@@ -169,17 +169,17 @@ def digest(env, steps, seed=0):
     return found.hexdigest()
 
 
-SMALL = [launch_mapping.Mapping(e, t, False, True) for e, t in [(1, 32), (2, 64), (5, 32), (8, 128), (3, 256), (8, 1024)]]
-SMALL.append(launch_mapping.Mapping(1, 256, False, True, resident=8))
+SMALL = [launch_mapping.MultiAgentLaunch(e, t, False, True) for e, t in [(1, 32), (2, 64), (5, 32), (8, 128), (3, 256), (8, 1024)]]
+SMALL.append(launch_mapping.MultiAgentLaunch(1, 256, False, True, resident=8))
 SMALL += [shape._replace(aside=True) for shape in SMALL]
 BOXED = [
-    launch_mapping.Mapping(1, 32, False, True, 4), launch_mapping.Mapping(8, 32, False, True, 32),
-    launch_mapping.Mapping(3, 64, False, False, 12),
-    launch_mapping.Mapping(16, 32, False, True, 64),
+    launch_mapping.MultiAgentLaunch(1, 32, False, True, 4), launch_mapping.MultiAgentLaunch(8, 32, False, True, 32),
+    launch_mapping.MultiAgentLaunch(3, 64, False, False, 12),
+    launch_mapping.MultiAgentLaunch(16, 32, False, True, 64),
 ]  # fmt: skip
 LARGE = [
-    launch_mapping.Mapping(1, 32, True, True, 8, 64), launch_mapping.Mapping(4, 256, True, True, 5, 128),
-    launch_mapping.Mapping(1, 1024, True, False, 64, 256), launch_mapping.Mapping(2, 512, True, False, 0, 256),
+    launch_mapping.MultiAgentLaunch(1, 32, True, True, 8, 64), launch_mapping.MultiAgentLaunch(4, 256, True, True, 5, 128),
+    launch_mapping.MultiAgentLaunch(1, 1024, True, False, 64, 256), launch_mapping.MultiAgentLaunch(2, 512, True, False, 0, 256),
 ]  # fmt: skip
 
 
@@ -193,16 +193,16 @@ def of_a_cpu(full):
 @pytest.mark.parametrize(
     ("full", "shape"),
     [
-        (False, launch_mapping.Mapping(1, 2, False, True)),  # agents with a stride
-        (True, launch_mapping.Mapping(3, 64, False, True, aside=True)),  # last observations while the next episode begins
-        (True, launch_mapping.Mapping(3, 16, False, True, 21)),  # rows put together by the kernel that plays
-        (True, launch_mapping.Mapping(2, 16, True, True, 3, 4)),  # by one of their own, with fewer threads than slots
-        (False, launch_mapping.Mapping(2, 8, True, False, 0, 8)),  # features straight to their places, after a search
+        (False, launch_mapping.MultiAgentLaunch(1, 2, False, True)),  # agents with a stride
+        (True, launch_mapping.MultiAgentLaunch(3, 64, False, True, aside=True)),  # last observations while the next episode begins
+        (True, launch_mapping.MultiAgentLaunch(3, 16, False, True, 21)),  # rows put together by the kernel that plays
+        (True, launch_mapping.MultiAgentLaunch(2, 16, True, True, 3, 4)),  # by one of their own, with fewer threads than slots
+        (False, launch_mapping.MultiAgentLaunch(2, 8, True, False, 0, 8)),  # features straight to their places, after a search
     ],
 )
 def test_the_simulator_gives_the_same_bits_whatever_the_launch(simulator, monkeypatch, full, shape):
     kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 5, "length": 9, "walkers": 6, "full": full}
-    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.mapping", lambda crowd, num_envs: shape)
+    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
     assert digest(make(7, simulator, **kwargs), 8) == digest(make(7, "cpu", **kwargs), 8)
 
 
@@ -218,8 +218,8 @@ def grid(device, taggers, num_envs):
 @pytest.mark.simulator
 def test_the_simulator_gives_the_same_rows_in_turns(simulator, monkeypatch):
     monkeypatch.setattr(
-        "gpuvec.engine.backends.cuda.launch_config.mapping",
-        lambda crowd, num_envs: launch_mapping.Mapping(1, 4, False, True, 4),
+        "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
+        lambda crowd, num_envs: launch_mapping.MultiAgentLaunch(1, 4, False, True, 4),
     )
     assert digest(grid(simulator, 9, 2), 6) == digest(grid("cpu", 9, 2), 6)
 
@@ -235,7 +235,7 @@ class TestLaunches:
     @pytest.mark.parametrize("shape", [*SMALL, *BOXED, *LARGE], ids=str)
     @pytest.mark.parametrize("full", [False, True])
     def test_the_same_bits_whatever_the_launch(self, gpu, monkeypatch, full, shape):
-        monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.mapping", lambda crowd, num_envs: shape)
+        monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
         env = make(33, gpu, autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full)
         assert digest(env, 1000) == of_a_cpu(full)
 

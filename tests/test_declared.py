@@ -13,7 +13,7 @@ from tests.crowd import STREET
 
 import gpuvec
 from gpuvec import Floats, Ints, Observation
-from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 
 
@@ -151,13 +151,13 @@ CALLED = {
 def test_what_functions_return(case):
     env, kind, message = CALLED[case]
     with pytest.raises(kind, match=message):
-        signature(env)
+        make_schema(env)
     with pytest.raises(kind, match=message):
         gpuvec.VectorEnv(env, 2, device="cpu", output="numpy")
 
 
 def test_what_is_declared_rightly():
-    assert signature(plain()).arrays["cells"].shape == (2, 2)
+    assert make_schema(plain()).arrays["cells"].shape == (2, 2)
 
 
 @pytest.mark.parametrize("env", [None, 3, ["a"]])

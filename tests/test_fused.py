@@ -272,7 +272,7 @@ def test_a_warp_takes_few_environments_where_there_are_few() -> None:
 )
 def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     from gpuvec.engine.backends.cuda import numba_cuda, nvrtc
-    from gpuvec.engine.backends.cuda.linked_functions import linked
+    from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
     from gpuvec.engine.layout.buffers import KernelOptions
     from gpuvec.learners.fused.rollout import kernel
 
@@ -282,7 +282,7 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     network = network_of(observation.shape[0], action, args)
     shape = shape_of(network, args, False)
     with numba_cuda.offline((9, 0)):
-        game = linked(env, KernelOptions(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
+        game = link_env_functions(env, KernelOptions(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
     for rows in (8, 16, 32):
         made = nvrtc.binary(kernel(shape, game, rows, (0,)), (9, 0))
         assert made.spilled == 0

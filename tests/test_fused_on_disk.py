@@ -23,7 +23,7 @@ if compiled_before:
         sys.modules[name] = None
 from gpuvec.engine.backends.cuda import nvrtc
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.backends.cuda.linked_functions import linked
+from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.learners.fused.rollout import kernel, value_kernel
 from gpuvec.learners.fused.shape import Shape
 from gpuvec_envs.cartpole import ENV
@@ -34,11 +34,11 @@ if compiled_before:
 else:
     from gpuvec.engine.backends.cuda import numba_cuda
 
-    compiler = target.offline((9, 0))
+    compiler = numba_cuda.offline((9, 0))
 with compiler:
-    game = linked(ENV, KernelOptions(AutoresetMode.SAME_STEP, 100), (9, 0))
+    game = link_env_functions(ENV, KernelOptions(AutoresetMode.SAME_STEP, 100), (9, 0))
 for one in (kernel(shape, game, 8, (0,)), value_kernel(shape, 2)):
-    made = cuda_c.loadable(one, (9, 0))
+    made = nvrtc.load_or_compile_source(one, (9, 0))
     print(made.name, hashlib.sha256(made.code).hexdigest())
 print(*(hashlib.sha256(code).hexdigest() for code in game.code), game.members, game.constants)
 """
@@ -61,7 +61,7 @@ def test_a_second_process_loads_the_fused_rollout_without_a_compiler(tmp_path: P
 
 
 def test_the_key_of_a_kernel_covers_all_that_it_is_compiled_from(tmp_path: Path) -> None:
-    from gpuvec.engine.backends.cuda.nvrtc import Kernel, content_hash
+    from gpuvec.engine.backends.cuda.nvrtc import CudaSource, content_hash
 
     def written(file: str, text: str) -> Path:
         (tmp_path / file).write_text(text)
@@ -69,7 +69,7 @@ def test_the_key_of_a_kernel_covers_all_that_it_is_compiled_from(tmp_path: Path)
 
     place = written("work.cu", '#include "part.cuh"\n')
     written("part.cuh", "constexpr int N = 1;\n")
-    kernel = Kernel(place, "work", (("n", "i64"),), (("WIDTH", 4),), 32)
+    kernel = CudaSource(place, "work", (("n", "i64"),), (("WIDTH", 4),), 32)
     first = content_hash(kernel, (9, 0))
     assert content_hash(kernel, (9, 0)) == first
     changed = [

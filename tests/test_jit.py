@@ -9,7 +9,7 @@ import pytest
 from numba import njit, types
 
 from gpuvec import Key, uniform
-from gpuvec.engine.compiler.functions import constants, device, generated
+from gpuvec.engine.compiler.functions import device_function, generate_function, params_as_scalars
 from gpuvec.errors import AuthoringError
 
 SCALE = 2.5
@@ -69,7 +69,7 @@ def closure():
 
 def result_type(function):
     """The type that `function` returns when compiled for a float32."""
-    inner = device(function)
+    inner = device_function(function)
 
     @njit
     def outer(x):
@@ -81,7 +81,7 @@ def result_type(function):
 
 def call(function, *arguments):
     """The result of the compiled function: it has no entry of its own from Python."""
-    inner = device(function)
+    inner = device_function(function)
 
     @njit(error_model="numpy")
     def outer(*args):
@@ -107,7 +107,7 @@ class TestFloats:
         assert call(default, x) == np.float32(0.1) * x
 
     def test_the_author_s_function_stays_as_it_is(self):
-        device(literal)
+        device_function(literal)
         assert type(literal(np.float64(0.1))) is np.float64
         assert all(type(c) is not np.float32 for c in literal.__code__.co_consts)
         assert type(SCALE) is float
@@ -126,16 +126,16 @@ class TestFloats:
             count: int = 3
             flag: bool = True
 
-        frozen = constants(Params())
+        frozen = params_as_scalars(Params())
         assert [type(v) for v in frozen] == [np.float32, np.int32, bool]
         assert frozen == (np.float32(1.1), 3, True)
 
 
 class TestNames:
     def test_helpers_are_compiled_along_and_once(self):
-        device(helped)
-        assert device(literal) is device(literal)
-        assert device(helped).py_func.__globals__["literal"] is device(literal)
+        device_function(helped)
+        assert device_function(literal) is device_function(literal)
+        assert device_function(helped).py_func.__globals__["literal"] is device_function(literal)
 
     def test_an_attribute_may_share_its_name_with_a_global(self):
         """`s.endless` is no call of the function `endless`, and `s.shadow` no read of the module's float."""
@@ -157,9 +157,9 @@ class TestNames:
         assert call(read, np.float32(1.5)) == 2.5
 
     def test_names_and_words_of_the_author_are_kept(self):
-        assert device(uniform).py_func.__doc__ == uniform.__doc__
-        assert device(uniform).py_func.__qualname__ == "uniform"
-        assert device(uniform).py_func.__module__ == "gpuvec.random"
+        assert device_function(uniform).py_func.__doc__ == uniform.__doc__
+        assert device_function(uniform).py_func.__qualname__ == "uniform"
+        assert device_function(uniform).py_func.__module__ == "gpuvec.random"
 
     def test_one_version_serves_every_literal(self):
         def draws(seed):
@@ -167,9 +167,9 @@ class TestNames:
             return uniform(key, 0, 0.0, 1.0) + uniform(key, 1, 0.0, 1.0) + uniform(key, 7, -2.0, 3.5)
 
         call(draws, np.uint32(1))
-        before = len(device(uniform).signatures)
+        before = len(device_function(uniform).signatures)
         call(lambda seed: uniform(Key(seed, seed, seed, seed, np.int32(0)), 11, -1.0, 1.0), np.uint32(1))
-        assert len(device(uniform).signatures) == before
+        assert len(device_function(uniform).signatures) == before
 
 
 def endless(x):
@@ -199,12 +199,12 @@ class TestRefusal:
     )
     def test_recursion(self, function, message):
         with pytest.raises(AuthoringError, match=message):
-            device(function)
+            device_function(function)
 
     def test_it_is_refused_again(self):
         for _ in range(2):
             with pytest.raises(AuthoringError, match="endless calls itself"):
-                device(endless)
+                device_function(endless)
 
 
 class TestDivision:
@@ -235,10 +235,10 @@ class TestDivision:
 
 class TestGenerated:
     def test_result_and_scope(self):
-        assert generated("add", "def add(a):\n    return a + b\n", b=2)(3) == 5
+        assert generate_function("add", "def add(a):\n    return a + b\n", b=2)(3) == 5
 
     def test_tracebacks_show_the_source(self):
-        fail = generated("fail", "def fail(a):\n    return a // nothing  # the line\n", nothing=0)
+        fail = generate_function("fail", "def fail(a):\n    return a // nothing  # the line\n", nothing=0)
         with pytest.raises(ZeroDivisionError) as caught:
             fail(1)
         assert "a // nothing  # the line" in "".join(traceback.format_exception(caught.value))

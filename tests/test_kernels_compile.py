@@ -14,12 +14,12 @@ from gymnasium.vector import AutoresetMode
 from gpuvec import uniform
 from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import dependent_launch, numba_cuda
-from gpuvec.engine.backends.cuda.kernels import kernels, rollout
-from gpuvec.engine.backends.cuda.launch_config import Rows
-from gpuvec.engine.backends.elementwise import Rowwise
+from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
+from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
+from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import signature
-from gpuvec.engine.single_agent.rollout_options import GIVEN, RANDOM, variant_of
+from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.single_agent.rollout_options import GIVEN, RANDOM, rollout_kernel_options
 from gpuvec.learners.captured import draws
 from gpuvec.registration import load_env
 from gpuvec_envs.pendulum import ENV as PENDULUM
@@ -65,8 +65,8 @@ class Kernel(NamedTuple):
 
 
 def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), resident=1):
-    ptx = numba_cuda.intermediate(body, kernel_signature, cc, "ptx", threads, resident)
-    binary = numba_cuda.link(numba_cuda.intermediate(body, kernel_signature, cc, "ltoir", threads, resident), cc, logged=True)
+    ptx = numba_cuda.compile_kernel(body, kernel_signature, cc, "ptx", threads, resident)
+    binary = numba_cuda.link(numba_cuda.compile_kernel(body, kernel_signature, cc, "ltoir", threads, resident), cc, logged=True)
     log = binary.log
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     registers = re.search(r"Used (\d+) registers", log)
@@ -89,15 +89,15 @@ def compiled(name, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 
 def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
-    options.setdefault("action_dtype", np.int32 if signature(env).actions.discrete else np.float32)
-    (kernel,) = compile_variant(env, KernelOptions(mode, env.max_episode_steps, **options), which, Rows(), cc)
+    options.setdefault("action_dtype", np.int32 if make_schema(env).actions.discrete else np.float32)
+    (kernel,) = compile_variant(env, KernelOptions(mode, env.max_episode_steps, **options), which, SingleAgentLaunch(), cc)
     return kernel
 
 
-def compile_variant(env, variant, which, given, cc=(9, 0)):
+def compile_variant(env, options, which, given, cc=(9, 0)):
     """All kernels of a reset or a step, laid over a GPU as `given`."""
     with numba_cuda.offline(cc):
-        found = kernels(env, variant, given, which == "step")
+        found = make_kernels(env, options, given, which == "step")
         return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.resident) for kernel in found]
 
 
@@ -109,7 +109,7 @@ def stray(kernel, spaces):
 def check_order(kernel, cc=(9, 0)):
     """A kernel that can be launched early waits once, before it reads or writes memory; others do not know how to."""
     waits = kernel.lines(r"\bgriddepcontrol\.wait\b")
-    assert len(waits) == len(kernel.lines(r"\bgriddepcontrol\.launch_dependents\b")) == int(dependent_launch.possible(cc))
+    assert len(waits) == len(kernel.lines(r"\bgriddepcontrol\.launch_dependents\b")) == int(dependent_launch.is_supported(cc))
     if waits:
         first, *_ = kernel.lines(r"\bgriddepcontrol\.wait\b|(?<!\.)\b(ld|st|atom|red|bar|bra)\.(?!param\b)")
         assert first == waits[0]
@@ -154,11 +154,11 @@ class TestEveryKernel:
     def test_the_state_is_read_and_written_as_a_whole(self, name, mode):
         """Four floats by 16 bytes, two by 8: the only float32 read alone is a continuous action, by a load of its own."""
         kernel = compiled(name, "step", mode)
-        wide = "v4" if len(signature(environment(name)).floats) == 4 else "v2"
+        wide = "v4" if len(make_schema(environment(name)).floats) == 4 else "v2"
         assert len(kernel.lines(rf"\bld\.global\.{wide}\.f32")) == 1
         assert len(kernel.lines(rf"\bst\.global\.{wide}\.f32")) >= 1
         assert not kernel.lines(r"\bld\.global\.f32")
-        assert len(kernel.lines(r"\bld\.global\.cs\.f32")) == signature(environment(name)).actions.components
+        assert len(kernel.lines(r"\bld\.global\.cs\.f32")) == make_schema(environment(name)).actions.components
 
 
 class TestVariants:
@@ -244,9 +244,9 @@ def leaning(obs, key, p):
 
 def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **options):
     env = environment(name)
-    variant = variant_of(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
+    options = rollout_kernel_options(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
     with numba_cuda.offline((9, 0)):
-        kernel = rollout(env, variant, policy, Rows(threads, few=threads < 256))
+        kernel = make_rollout_kernel(env, options, policy, SingleAgentLaunch(threads, few=threads < 256))
         return compile_kernel(kernel.body, kernel.signature, kernel.threads, resident=kernel.resident)
 
 
@@ -271,7 +271,7 @@ class TestRollouts:
         assert kernel.float64 == []
         assert in_the_loop(kernel, r"\b(ld|atom|red)\.global") == []
         assert in_the_loop(kernel, r"\bst\.global\.(?!cs)") == []
-        features = signature(environment(name)).features
+        features = make_schema(environment(name)).features
         rows = (2 if mode is AutoresetMode.SAME_STEP else 1) * features // next(k for k in (4, 2, 1) if features % k == 0)
         assert len(in_the_loop(kernel, r"\bst\.global\.cs")) == rows + (5 if mode is AutoresetMode.SAME_STEP else 4)
 
@@ -319,7 +319,7 @@ class TestRowwise:
         ],
     )
     def test_it_has_no_float64_and_no_local_memory(self, make, settings, members):
-        work = Rowwise(make, (*members, *draws.KEY), getattr(draws, make), settings)
+        work = Elementwise(make, (*members, *draws.KEY), getattr(draws, make), settings)
         with numba_cuda.offline((9, 0)):
             kernel = compile_kernel(
                 elementwise_kernels.body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads

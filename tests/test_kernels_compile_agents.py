@@ -10,9 +10,9 @@ from numba.core.dispatcher import Dispatcher
 from tests.test_kernels_compile import check, check_order, compile_variant, environment, stray
 
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.backends.cuda.kernels import SPARE, kernels
-from gpuvec.engine.backends.cuda.launch_config import shape
-from gpuvec.engine.compiler.functions import generated
+from gpuvec.engine.backends.cuda.kernels import SPARE, make_kernels
+from gpuvec.engine.backends.cuda.launch_config import make_launch_config
+from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.multi_agent.program import compose
 from gpuvec.vector.parameters import apply
@@ -56,10 +56,10 @@ GAMES = {
 RESET = ("straight", "many agents", "nearest", "crowd")  # resets of the others are made of the same segments
 
 
-def barriers(env, variant, which, given):
+def barriers(env, options, which, given):
     """How many each kernel should have: one where the program waits, where a step asks for ends, and before rows leave."""
-    operations = numba_cuda.device_memory(), numba_cuda.device_arrays(), numba_cuda.device_tally()
-    program = compose(env, variant, *operations, given)
+    operations = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters()
+    program = compose(env, options, *operations, given)
     parts = (program.step, program.over, program.end) if which == "step" else (program.reset, program.end)
     played = sum(segment.wait + 2 * (segment.then is not None) for part in parts for segment in part) + (which == "step")
     search, rows = [len(program.seeking.functions)] if program.seeking else [], [int(given.tile > 0)]
@@ -68,10 +68,10 @@ def barriers(env, variant, which, given):
 
 def compiled(env, num_envs, which, mode, **options):
     """The kernels of a reset or a step, which have passed the checks."""
-    variant, given = KernelOptions(mode, env.max_episode_steps, **options), shape(env, num_envs)
-    found = compile_variant(env, variant, which, given)
+    options, given = KernelOptions(mode, env.max_episode_steps, **options), make_launch_config(env, num_envs)
+    found = compile_variant(env, options, which, given)
     residents = [given.resident, *[1] * (len(found) - 1)]  # at least
-    for kernel, count, resident in zip(found, barriers(env, variant, which, given), residents, strict=True):
+    for kernel, count, resident in zip(found, barriers(env, options, which, given), residents, strict=True):
         registers = REGISTERS // (kernel.threads * resident) // 8 * 8  # a warp has eight of each thread at a time
         check(kernel, count, SPACES, registers=registers, spare=SPARE if resident > 1 else 0)
         check_order(kernel)
@@ -86,7 +86,7 @@ def compiled(env, num_envs, which, mode, **options):
 def test_every_kernel(game, which):
     name, num_envs, split, tile, mode, params = GAMES[game]
     env, _ = apply(environment(name), params, (), 1)
-    given = shape(env, num_envs)
+    given = make_launch_config(env, num_envs)
     assert (given.split, given.tile > 0) == (split, tile)
     compiled(env, num_envs, which, mode)
 
@@ -96,7 +96,7 @@ def test_a_reset_and_a_step_are_made_of_the_same_functions():
     name, num_envs, _, _, mode, params = GAMES["nearest"]
     env, _ = apply(environment(name), params, (), 1)
     with numba_cuda.offline((9, 0)):
-        reset, step = (kernels(env, KernelOptions(mode, 50), shape(env, num_envs), played) for played in (False, True))
+        reset, step = (make_kernels(env, KernelOptions(mode, 50), make_launch_config(env, num_envs), played) for played in (False, True))
 
     def called(kernel):
         return {value for value in kernel.body.__globals__.values() if isinstance(value, Dispatcher)}
@@ -121,7 +121,7 @@ class TestVariants:
 
 
 VALUES = range(40)
-many_values = generated(
+many_values = generate_function(
     "many_values",
     "def many_values(i, s, action, key, p):\n"
     + "".join(f"    v{k} = sqrt(s.x[i] + {k})\n" for k in VALUES)
@@ -136,14 +136,14 @@ many_values = generated(
 def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
     env, _ = apply(environment("TagGridWorld-v0"), {"num_taggers": 999, "use_full_observation": False}, (), 1)
     env = dataclasses.replace(env, phases=(many_values, *env.phases))
-    given = shape(env, 2000)
+    given = make_launch_config(env, 2000)
     assert given.resident > 1
     with numba_cuda.offline((9, 0)):
-        (kernel,) = kernels(env, KernelOptions(SAME_STEP, 50), given, True)
-        code = numba_cuda.intermediate(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.resident)
+        (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), given, True)
+        code = numba_cuda.compile_kernel(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.resident)
         for _ in range(2):  # the second time it could come from the linker's cache, which keeps no log
             assert numba_cuda.link(code, (9, 0), logged=True).spilled > SPARE
-        tried, compile_for = [], numba_cuda.intermediate
+        tried, compile_for = [], numba_cuda.compile_kernel
         monkeypatch.setattr(numba_cuda, "intermediate", lambda *given: tried.append(given[-1]) or compile_for(*given))
         assert kernel.binary((9, 0)).cubin
     assert tried == [given.resident, given.resident * 3 // 4, 1]
@@ -157,6 +157,6 @@ def strays(i, s, key, p):
 
 def test_faults_of_environment_code_are_found():
     env = environment("TagContinuous-v0")
-    (kernel,) = compile_variant(dataclasses.replace(env, reset=strays), KernelOptions(SAME_STEP, 50), "reset", shape(env, 1))
+    (kernel,) = compile_variant(dataclasses.replace(env, reset=strays), KernelOptions(SAME_STEP, 50), "reset", make_launch_config(env, 1))
     assert len(stray(kernel, SPACES)) == 1
     assert kernel.float64 != []

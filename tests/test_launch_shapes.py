@@ -7,8 +7,8 @@ from tests.arrays import host, on_device
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine.backends.cpu import threads as cpu_threads
-from gpuvec.engine.backends.cuda.launch_config import Rows
-from gpuvec.engine.multi_agent.launch_mapping import Mapping
+from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 
 SINGLE = {"CartPole-v1": {}, "Acrobot-v1": {}, "MountainCar-v0": {}, "MountainCarContinuous-v0": {}, "Pendulum-v1": {}}
 TAG = {
@@ -16,7 +16,7 @@ TAG = {
     "TagContinuous-v0": {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.3},
 }
 # Environments per block, threads per block, whether rows leave by a kernel of their own, and how rows are written.
-MAPPINGS = [Mapping(1, 32, False, True), Mapping(3, 64, False, True), Mapping(2, 32, True, True, 8, 64)]
+MAPPINGS = [MultiAgentLaunch(1, 32, False, True), MultiAgentLaunch(3, 64, False, True), MultiAgentLaunch(2, 32, True, True, 8, 64)]
 
 
 def play(name, num_envs, device, steps, **options):
@@ -57,7 +57,7 @@ def test_tag_on_any_number_of_cpu_threads(name, params, monkeypatch):
     ("name", "threads"), [("CartPole-v1", 64), ("Pendulum-v1", 64), ("CartPole-v1", 128), ("CartPole-v1", 32)]
 )
 def test_threads_per_block_in_the_simulator(simulator, monkeypatch, name, threads):
-    monkeypatch.setattr("gpuvec.engine.backends.simulator.shape", lambda env, num_envs, given: Rows(threads))
+    monkeypatch.setattr("gpuvec.engine.backends.simulator.make_launch_config", lambda env, num_envs, given: SingleAgentLaunch(threads))
     options = {"max_episode_steps": 2}
     assert_equal(play(name, 70, simulator, 3, **options), play(name, 70, "cpu", 3, **options))
 
@@ -67,7 +67,7 @@ def test_threads_per_block_in_the_simulator(simulator, monkeypatch, name, thread
 @pytest.mark.parametrize("shape", MAPPINGS, ids=str)
 @pytest.mark.parametrize(("name", "params"), TAG.items())
 def test_tag_in_blocks_of_any_shape_in_the_simulator(simulator, monkeypatch, name, params, shape):
-    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.mapping", lambda crowd, num_envs: shape)
+    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
     options = {"max_episode_steps": 2, **params}
     assert_equal(play(name, 4, simulator, 3, **options), play(name, 4, "cpu", 3, **options))
 
@@ -77,8 +77,8 @@ class TestOnAGpu:
     @pytest.mark.parametrize("name", SINGLE)
     def test_threads_per_block(self, gpu, monkeypatch, name):
         runs = []
-        for shape in (Rows(32), Rows(32, few=True), Rows(64), Rows(128), Rows(512), Rows(1024)):
-            monkeypatch.setattr("gpuvec.engine.backends.cuda.launch.shape", lambda env, num_envs, shape=shape: shape)
+        for shape in (SingleAgentLaunch(32), SingleAgentLaunch(32, few=True), SingleAgentLaunch(64), SingleAgentLaunch(128), SingleAgentLaunch(512), SingleAgentLaunch(1024)):
+            monkeypatch.setattr("gpuvec.engine.backends.cuda.launch.make_launch_config", lambda env, num_envs, shape=shape: shape)
             runs.append(play(name, 3001, gpu, 30, max_episode_steps=7))
         for run in runs[1:]:
             assert_equal(runs[0], run)
@@ -86,8 +86,8 @@ class TestOnAGpu:
     @pytest.mark.parametrize(("name", "params"), TAG.items())
     def test_tag_in_blocks_of_any_shape(self, gpu, monkeypatch, name, params):
         runs = []
-        for shape in (*MAPPINGS, Mapping(8, 128, False, True), Mapping(1, 1024, False, True)):
-            monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.mapping", lambda crowd, num_envs, shape=shape: shape)
+        for shape in (*MAPPINGS, MultiAgentLaunch(8, 128, False, True), MultiAgentLaunch(1, 1024, False, True)):
+            monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs, shape=shape: shape)
             runs.append(play(name, 501, gpu, 30, max_episode_steps=7, **params))
         for run in runs[1:]:
             assert_equal(runs[0], run)

@@ -11,13 +11,13 @@ from numba import njit
 from numba.core.errors import TypingError
 
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.compiler.array_ops import host_arrays
-from gpuvec.engine.compiler.diagnostics import explaining
-from gpuvec.engine.compiler.functions import device
+from gpuvec.engine.compiler.array_ops import cpu_array_ops
+from gpuvec.engine.compiler.diagnostics import explain_compiler_errors
+from gpuvec.engine.compiler.functions import device_function
 from gpuvec.errors import AuthoringError
 
 AGENTS = 110
-assume_below, view = host_arrays().assume_below(AGENTS), host_arrays().view
+assume_below, view = cpu_array_ops().assume_below(AGENTS), cpu_array_ops().view
 
 
 def walk(first, last, step):
@@ -41,7 +41,7 @@ def walk(first, last, step):
 
 def compiled(function):
     """Device code as Python can call it."""
-    made = device(function)
+    made = device_function(function)
 
     @njit
     def call(*args):
@@ -122,7 +122,7 @@ def half_a_turn():
 def test_what_is_no_whole_number_is_refused():
     call = compiled(half_a_turn)
     line = r"test_loops.py, line \d+, `for k in range\(2.5\):`: there is no .*range.*\(float32"
-    with pytest.raises(AuthoringError, match=line), explaining(half_a_turn):
+    with pytest.raises(AuthoringError, match=line), explain_compiler_errors(half_a_turn):
         call()
 
 
@@ -136,7 +136,7 @@ def total_of(x, member, first, last):
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 def test_elements_that_are_below_are_those_of_the_array(kind):
     member = np.random.default_rng(0).permutation(AGENTS).astype(kind)
-    x, f = np.arange(AGENTS, dtype=np.float32), device(total_of)
+    x, f = np.arange(AGENTS, dtype=np.float32), device_function(total_of)
 
     @njit
     def found(x, at, first, last):
@@ -152,7 +152,7 @@ def test_a_smaller_bound_is_no_larger_one():
     """A compiler that believes the wrong one leaves the comparison out."""
 
     def beyond(bound):
-        known = host_arrays().assume_below(bound)
+        known = cpu_array_ops().assume_below(bound)
 
         @njit
         def found(at):
@@ -170,7 +170,7 @@ def test_a_smaller_bound_is_no_larger_one():
 def test_a_gpu_does_not_look_at_the_sign_of_what_is_not_negative():
     from numba.cuda import types
 
-    f, known = device(total_of), numba_cuda.device_arrays().assume_below(AGENTS)
+    f, known = device_function(total_of), numba_cuda.cuda_array_ops().assume_below(AGENTS)
 
     def kernel(x, member, out):
         out[0] = f(x, known(member), 10, AGENTS)
@@ -186,7 +186,7 @@ def test_a_gpu_does_not_look_at_the_sign_of_what_is_not_negative():
     def looks(body):
         """Selects and shifts that make something of a sign; there are as many as turns that were put side by side."""
         with numba_cuda.offline((9, 0)):
-            ptx = numba_cuda.intermediate(body, types.void(*kinds), (9, 0), "ptx")
+            ptx = numba_cuda.compile_kernel(body, types.void(*kinds), (9, 0), "ptx")
         return len(re.findall(r"^\s*(?:selp|shr\.s|and\.b64|setp\.lt\.s)", ptx, re.MULTILINE))
 
     assert looks(kernel) == 0

@@ -17,14 +17,14 @@ import gpuvec
 from gpuvec import SingleAgentEnv
 from gpuvec.engine.backends.cache import store
 from gpuvec.engine.backends.cache.key import COMPILERS, NotHashable, fingerprint
-from gpuvec.engine.backends.cache.store import Cubin, kept
-from gpuvec.engine.backends.cpu.object_code import Native
-from gpuvec.engine.backends.cuda.launch_config import Blocks
+from gpuvec.engine.backends.cache.store import Cubin, load_or_compile
+from gpuvec.engine.backends.cpu.object_code import ObjectCode
+from gpuvec.engine.backends.cuda.launch_config import GridSize
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.registration import load_env
 
 VARIANT = KernelOptions(AutoresetMode.NEXT_STEP, 10)
-MADE = [Cubin(b"\x7fELF one", "first", 32, Blocks(1, 32)), Cubin(b"\n\0two", "second", 128, Blocks(5, 64))]
+MADE = [Cubin(b"\x7fELF one", "first", 32, GridSize(1, 32)), Cubin(b"\n\0two", "second", 128, GridSize(5, 64))]
 
 
 @pytest.fixture
@@ -50,21 +50,21 @@ class TestKept:
     def test_made_once(self, place):
         make, count = calls()
         for _ in range(3):
-            assert kept(lambda: "key", make, Cubin) == MADE
+            assert load_or_compile(lambda: "key", make, Cubin) == MADE
         assert len(count) == 1
         assert [file.name for file in place.iterdir()] == ["key"]
         assert place.stat().st_mode & 0o777 == 0o700
         assert (place / "key").stat().st_mode & 0o777 == 0o600
-        kept(lambda: "other", make, Cubin)
+        load_or_compile(lambda: "other", make, Cubin)
         assert len(count) == 2
 
     @pytest.mark.parametrize("spoil", [lambda x: x[:-1], lambda x: x[:20], lambda x: b"", lambda x: x[:60] + b"?" + x[61:]])
     def test_what_is_not_whole_is_made_anew(self, place, spoil):
         make, count = calls()
-        kept(lambda: "key", make, Cubin)
+        load_or_compile(lambda: "key", make, Cubin)
         (place / "key").write_bytes(spoil((place / "key").read_bytes()))
-        assert kept(lambda: "key", make, Cubin) == MADE
-        assert kept(lambda: "key", make, Cubin) == MADE
+        assert load_or_compile(lambda: "key", make, Cubin) == MADE
+        assert load_or_compile(lambda: "key", make, Cubin) == MADE
         assert len(count) == 2
 
     @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
@@ -74,16 +74,16 @@ class TestKept:
         make, count = calls()
         for _ in range(2):
             with pytest.warns(UserWarning, match=r"open to other users.*chmod 700"):
-                assert kept(lambda: "key", make, Cubin) == MADE
+                assert load_or_compile(lambda: "key", make, Cubin) == MADE
         assert len(count) == 2
         assert not list(place.iterdir())
 
     def test_a_folder_of_somebody_else_is_left_alone(self, place, monkeypatch):
         make, count = calls()
-        kept(lambda: "key", make, Cubin)
+        load_or_compile(lambda: "key", make, Cubin)
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         with pytest.warns(UserWarning, match="other users"):
-            kept(lambda: "key", make, Cubin)
+            load_or_compile(lambda: "key", make, Cubin)
         assert len(count) == 2
 
     def test_links_are_not_followed(self, place, tmp_path):
@@ -92,13 +92,13 @@ class TestKept:
         other.mkdir(mode=0o700)
         place.parent.mkdir(parents=True)
         place.symlink_to(other)
-        kept(lambda: "key", make, Cubin)
+        load_or_compile(lambda: "key", make, Cubin)
         assert not list(other.iterdir())
         place.unlink()
-        kept(lambda: "key", make, Cubin)
+        load_or_compile(lambda: "key", make, Cubin)
         (place / "key").rename(other / "key")
         (place / "key").symlink_to(other / "key")
-        kept(lambda: "key", make, Cubin)
+        load_or_compile(lambda: "key", make, Cubin)
         assert len(count) == 3
 
     def test_nothing_is_kept_where_it_is_off_or_cannot_be(self, place, monkeypatch, tmp_path):
@@ -106,7 +106,7 @@ class TestKept:
         (tmp_path / "file").touch()
         for named in ("off", str(tmp_path / "file" / "below"), str(tmp_path / "file")):
             monkeypatch.setenv(store.SWITCH, named)
-            assert kept(lambda: "key", make, Cubin) == MADE
+            assert load_or_compile(lambda: "key", make, Cubin) == MADE
         assert len(count) == 3
         assert not place.exists()
 
@@ -115,23 +115,23 @@ class TestKept:
             raise NotHashable
 
         make, count = calls()
-        kept(key, make, Cubin)
-        kept(key, make, Cubin)
+        load_or_compile(key, make, Cubin)
+        load_or_compile(key, make, Cubin)
         assert len(count) == 2
         assert not place.exists()
 
     def test_what_does_not_last_is_not_kept(self, place):
         make, count = calls()
         for _ in range(2):
-            assert kept(lambda: "key", make, Cubin, lambda made: made.name == "first") == MADE
+            assert load_or_compile(lambda: "key", make, Cubin, lambda made: made.name == "first") == MADE
         assert len(count) == 2
-        kept(lambda: "key", make, Cubin, lambda made: made.threads > 8)
+        load_or_compile(lambda: "key", make, Cubin, lambda made: made.threads > 8)
         assert [file.name for file in place.iterdir()] == ["key"]
 
     def test_code_of_either_kind(self, place):
-        made = [Native(b"\x7fELF", "loop", 5, 48, "")]
+        made = [ObjectCode(b"\x7fELF", "loop", 5, 48, "")]
         for _ in range(2):
-            assert kept(lambda: "key", calls(made)[0], Native) == made
+            assert load_or_compile(lambda: "key", calls(made)[0], ObjectCode) == made
 
     def test_a_full_disk_leaves_nothing_behind(self, place, monkeypatch):
         def full(*given, **named):
@@ -140,15 +140,15 @@ class TestKept:
         make, _ = calls()
         with monkeypatch.context() as m:
             m.setattr(os, "replace", full)
-            assert kept(lambda: "key", make, Cubin) == MADE
+            assert load_or_compile(lambda: "key", make, Cubin) == MADE
         assert not list(place.iterdir())
 
     def test_the_oldest_go(self, place, monkeypatch):
         make, _ = calls()
-        kept(lambda: "size", make, Cubin)
+        load_or_compile(lambda: "size", make, Cubin)
         monkeypatch.setattr(store, "LIMIT", 3 * (place / "size").stat().st_size)
         for k in range(5):
-            kept(partial(str, k), make, Cubin)
+            load_or_compile(partial(str, k), make, Cubin)
             os.utime(place / str(k), (k, k))
         assert sorted(file.name for file in place.iterdir()) == ["3", "4", "size"]
 
@@ -163,7 +163,7 @@ class TestKept:
         monkeypatch.setattr(store, "LIMIT", 1)
         make, _ = calls()
         for k in range(3):
-            kept(partial(str, k), make, Cubin)
+            load_or_compile(partial(str, k), make, Cubin)
         assert all(other.read_bytes() == b"important" * 1000 for other in others)
         assert (place / "link").is_symlink()
         assert not (place / "0").exists()
@@ -178,7 +178,7 @@ class TestKept:
         store._warn_of_no_home.cache_clear()
         make, count = calls()
         with pytest.warns(UserWarning, match=f"no home folder.*{store.SWITCH}") as warned:
-            found = [kept(lambda: "key", make, Cubin) for _ in range(3)]
+            found = [load_or_compile(lambda: "key", make, Cubin) for _ in range(3)]
         assert found == [MADE] * 3
         assert len(count) == 3
         assert len(warned) == 1
@@ -334,15 +334,15 @@ from gymnasium.vector import AutoresetMode
 import gpuvec, gpuvec.vector.env
 from gpuvec.engine.backends.cuda import launch
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.backends.cuda.launch_config import shape
+from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.registration import load_env
 env = load_env(gymnasium.spec("gpuvec/" + sys.argv[1]).kwargs["env"])
-variant = KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps)
+options = KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps)
 if sys.argv[2] == "made":
     from gpuvec.engine.backends.cuda import numba_cuda
-    context = cuda.offline((9, 0))
+    context = numba_cuda.offline((9, 0))
     context.__enter__()
-found = [launch._cubins(env, variant, shape(env, 100), played, (9, 0), '') for played in (False, True)]
+found = [launch._cubins(env, options, make_launch_config(env, 100), played, (9, 0), '') for played in (False, True)]
 print([(k.name, k.threads, k.blocks(100), len(k.code)) for kernels in found for k in kernels])
 print("numba" in sys.modules)
 """

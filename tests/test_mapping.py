@@ -10,13 +10,13 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuvec.engine.compiler.array_ops import host_arrays
-from gpuvec.engine.compiler.memory_ops import host_memory
+from gpuvec.engine.compiler.array_ops import cpu_array_ops
+from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import signature
-from gpuvec.engine.multi_agent.launch_mapping import mapping
+from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.multi_agent.launch_mapping import make_multi_agent_launch
 from gpuvec.engine.multi_agent.program import compose
-from gpuvec.engine.multi_agent.reductions import host_tally
+from gpuvec.engine.multi_agent.reductions import cpu_shared_counters
 from gpuvec.vector.parameters import apply
 from gpuvec_envs import tag_continuous, tag_grid_world
 
@@ -24,7 +24,7 @@ SHARED = 48 << 10  # bytes that a block may have without asking for more
 
 
 def shared_bytes(env, shape):
-    program = compose(env, KernelOptions(AutoresetMode.SAME_STEP, 100), host_memory(), host_arrays(), host_tally(), shape)
+    program = compose(env, KernelOptions(AutoresetMode.SAME_STEP, 100), cpu_memory_ops(), cpu_array_ops(), cpu_shared_counters(), shape)
     held = [program.arrays] + ([program.seeking.arrays] if program.seeking else [])
     return max(sum(math.prod(dims) * np.dtype(dtype).itemsize for dtype, dims in arrays.values()) for arrays in held)
 
@@ -48,8 +48,8 @@ def test_a_block_fits(num_envs, runners, seen, grid):
     else:
         few = {"use_full_observation": False, "num_other_agents_observed": seen}
         env = apply(tag_continuous.ENV, {"num_runners": runners, **few}, (), 1)[0]
-    crowd = signature(env)
-    shape = mapping(crowd, num_envs)
+    crowd = make_schema(env)
+    shape = make_multi_agent_launch(crowd, num_envs)
     assert 1 <= shape.envs <= shape.threads <= 1024
     assert shape.threads % 32 == shape.writers % 32 == shape.seekers % 32 == 0
     assert shared_bytes(env, shape) <= SHARED
@@ -70,7 +70,7 @@ def test_a_block_fits(num_envs, runners, seen, grid):
     ],
 )
 def test_sizes_choose_the_kernels(params, num_envs, split, boxed):
-    shape = mapping(signature(apply(tag_continuous.ENV, params, (), 1)[0]), num_envs)
+    shape = make_multi_agent_launch(make_schema(apply(tag_continuous.ENV, params, (), 1)[0]), num_envs)
     assert (shape.split, shape.tile > 0) == (split, boxed)
 
 
@@ -81,4 +81,4 @@ def test_sizes_choose_the_kernels(params, num_envs, split, boxed):
 def test_crowds_are_searched_by_cells(agents, num_envs, parts):
     """Up to what shared memory holds."""
     few = {"num_runners": agents - 1, "use_full_observation": False, "num_other_agents_observed": 10}
-    assert mapping(signature(apply(tag_continuous.ENV, few, (), 1)[0]), num_envs).parts == parts
+    assert make_multi_agent_launch(make_schema(apply(tag_continuous.ENV, few, (), 1)[0]), num_envs).parts == parts

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from tests.counter import COUNTER, Count
 
 from gpuvec.engine.backends.cache.store import OWN_FOLDER, SWITCH
-from gpuvec.engine.backends.cpu.object_code import is_cacheable, loaded, native
+from gpuvec.engine.backends.cpu.object_code import compile_object, is_cacheable, load_object
 from gpuvec.errors import AuthoringError
 from gpuvec.vector.env import VectorEnv
 
@@ -35,18 +35,18 @@ declare float @sinf(float)
 
 
 def put(factor=1, more="", status=0):
-    return native(PUT.format(factor=factor, more=more, status=status), "put", 2, 0)
+    return compile_object(PUT.format(factor=factor, more=more, status=status), "put", 2, 0)
 
 
 def test_what_is_loaded_is_called():
     place = np.zeros(1, np.int64)
-    loaded(put(3))(place.ctypes.data, -7)
+    load_object(put(3))(place.ctypes.data, -7)
     assert place[0] == -21
 
 
 def test_code_of_the_same_name_stays_apart():
     place = np.zeros(2, np.int64)
-    one, two = loaded(put(1)), loaded(put(2))
+    one, two = load_object(put(1)), load_object(put(2))
     one(place.ctypes.data, 10)
     two(place.ctypes.data + 8, 10)
     assert place.tolist() == [10, 20]
@@ -62,7 +62,7 @@ def test_it_needs_what_it_calls_and_no_process_has():
 def test_an_error_is_told():
     place = np.zeros(1, np.int64)
     with pytest.raises(AuthoringError, match="raised an error, which a GPU cannot"):
-        loaded(put(status=1))(place.ctypes.data, 1)
+        load_object(put(status=1))(place.ctypes.data, 1)
 
 
 def test_other_threads_run_meanwhile():
@@ -80,7 +80,7 @@ def test_other_threads_run_meanwhile():
     }
     """
     place = np.zeros(1, np.int64)
-    thread = threading.Thread(target=loaded(native(wait, "wait", 1, 0)), args=(place.ctypes.data,), daemon=True)
+    thread = threading.Thread(target=load_object(compile_object(wait, "wait", 1, 0)), args=(place.ctypes.data,), daemon=True)
     thread.start()
     place[0] = 1
     thread.join(60)

@@ -28,9 +28,9 @@ from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec_envs.cartpole import ENV
 
 assert not hasattr(np, "row_stack"), "the name must be gone again"
-variant = KernelOptions(AutoresetMode.SAME_STEP, 500)
-with cuda.offline((9, 0)):
-    for kernel in (*kernels.kernels(ENV, variant, None, False), *kernels.kernels(ENV, variant, None, True)):
+options = KernelOptions(AutoresetMode.SAME_STEP, 500)
+with numba_cuda.offline((9, 0)):
+    for kernel in (*kernels.make_kernels(ENV, options, None, False), *kernels.make_kernels(ENV, options, None, True)):
         assert kernel.binary((9, 0)).cubin[:4] == b"\\x7fELF"
 assert not hasattr(np, "row_stack")
 print("compiled")

@@ -15,8 +15,8 @@ from numba import njit
 
 import gpuvec
 from gpuvec import SingleAgentEnv
-from gpuvec.engine.compiler.functions import device as prepared
-from gpuvec.engine.compiler.functions import inlined
+from gpuvec.engine.compiler.functions import device_function as prepared
+from gpuvec.engine.compiler.functions import is_inline
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
@@ -81,7 +81,7 @@ def test_what_is_refused(case):
     with pytest.raises(AuthoringError, match=message) as caught:
         prepared(function)
     assert f"{__file__}, line " in str(caught.value)
-    assert not inlined(function)
+    assert not is_inline(function)
 
 
 def helpful(x: float) -> float:
@@ -123,13 +123,13 @@ class TestEverywhere:
         from gymnasium.vector import AutoresetMode
 
         from gpuvec.engine.backends.cuda import numba_cuda
-        from gpuvec.engine.backends.cuda.kernels import kernels
+        from gpuvec.engine.backends.cuda.kernels import make_kernels
 
         if numba_cuda.SIMULATED:
             pytest.skip("the simulator compiles no kernels")
         function, message = REFUSED[case]
         with numba_cuda.offline((9, 0)), pytest.raises(AuthoringError, match=message):
-            kernels(env_of(function), KernelOptions(AutoresetMode.NEXT_STEP, 10), None, True)
+            make_kernels(env_of(function), KernelOptions(AutoresetMode.NEXT_STEP, 10), None, True)
 
     def test_the_check(self, case):
         function, message = REFUSED[case]

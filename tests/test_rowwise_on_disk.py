@@ -58,7 +58,7 @@ def test_what_they_are_made_for_counts():
 def test_a_function_with_a_closure_is_not_put_on_disk():
     captured = 3
     with pytest.raises(NotHashable, match="closure"):
-        module_fingerprint(lambda access: captured)
+        module_fingerprint(lambda ops: captured)
     with pytest.raises(NotHashable):
         module_fingerprint(draws.categorical, partial(print))
 

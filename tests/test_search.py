@@ -13,9 +13,9 @@ from tests.arrays import host, on_device
 
 from gpuvec import Bools, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, VectorEnv, randint
 from gpuvec.engine.compiler.array_ops import exchanges, of_bitonic
-from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.multi_agent import launch_mapping
-from gpuvec.engine.multi_agent.launch_mapping import Mapping
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.metric import Metric, metric
 from gpuvec.vector.parameters import apply
 from gpuvec_envs import tag_continuous
@@ -151,7 +151,7 @@ def check(device, sheep, seen, kind, num_envs=2, game=MEADOW, sign=1):
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("sheep", [110, 600])
 def test_wherever_they_are(device, sheep, kind):
-    assert (launch_mapping.cells(signature(apply(MEADOW, {"sheep": sheep}, (), 1)[0])) is None) == (sheep == 110)
+    assert (launch_mapping.cells(make_schema(apply(MEADOW, {"sheep": sheep}, (), 1)[0])) is None) == (sheep == 110)
     check(device, sheep, 10, kind)
 
 
@@ -167,23 +167,23 @@ def test_any_number(device, sheep, seen):
 @pytest.mark.parametrize(
     ("sheep", "shape"),
     [
-        (21, Mapping(2, 8, True, False, 0, 8, seekers=8)),  # two envs share a block that searches
-        (7, Mapping(1, 8, True, True, 4, 8, seekers=32)),
-        (40, Mapping(1, 8, True, False, 0, 8, seekers=8, parts=1)),
-        (41, Mapping(1, 8, True, False, 0, 8, seekers=4, parts=3)),
+        (21, MultiAgentLaunch(2, 8, True, False, 0, 8, seekers=8)),  # two envs share a block that searches
+        (7, MultiAgentLaunch(1, 8, True, True, 4, 8, seekers=32)),
+        (40, MultiAgentLaunch(1, 8, True, False, 0, 8, seekers=8, parts=1)),
+        (41, MultiAgentLaunch(1, 8, True, False, 0, 8, seekers=4, parts=3)),
     ],
 )
 def test_kernels_of_their_own(simulator, monkeypatch, sheep, shape, kind):
     monkeypatch.setattr(launch_mapping, "CROWDED", 40)
-    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.mapping", lambda crowd, num_envs: shape)
+    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
     check(simulator, sheep, 3, kind)
 
 
 def test_distances_below_zero(backend, monkeypatch):
     if backend == "simulator":
         monkeypatch.setattr(
-            "gpuvec.engine.backends.cuda.launch_config.mapping",
-            lambda crowd, num_envs: Mapping(2, 8, True, False, 0, 8, seekers=8),
+            "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
+            lambda crowd, num_envs: MultiAgentLaunch(2, 8, True, False, 0, 8, seekers=8),
         )
     check(backend, 21, 3, "on whole numbers", game=FARTHEST, sign=-1)
 
@@ -194,9 +194,9 @@ class TestOnAGpu:
     @pytest.mark.parametrize(("sheep", "parts"), [(2000, 1), (2000, 7), (10_000, 3)])
     def test_crowds(self, gpu, monkeypatch, sheep, parts, kind):
         """At one place 10,000 are a list in one cell, which each of them walks."""
-        asked = launch_mapping.mapping
+        asked = launch_mapping.make_multi_agent_launch
         monkeypatch.setattr(
-            "gpuvec.engine.backends.cuda.launch_config.mapping", lambda *given: asked(*given)._replace(parts=parts)
+            "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda *given: asked(*given)._replace(parts=parts)
         )
         check(gpu, sheep, 10, kind)
 
@@ -238,13 +238,13 @@ class TestMetric:
         assert metric(distance, self.FIELDS) == expected
 
     def test_cells_are_for_crowds_whose_places_are_floats(self):
-        crowd = signature(apply(MEADOW, {"sheep": 10_000}, (), 1)[0])
+        crowd = make_schema(apply(MEADOW, {"sheep": 10_000}, (), 1)[0])
         assert launch_mapping.cells(crowd) == (Metric(("x", "y"), True), 6666)
         assert launch_mapping.cells(crowd, room=10) is None
         whole = {k: b._replace(dtype=np.int32) if k == "x" else b for k, b in crowd.arrays.items()}
         assert launch_mapping.cells(crowd._replace(arrays=whole)) is None
         look = dataclasses.replace(MEADOW, params=Params(sheep=100))
-        assert launch_mapping.cells(signature(look)) is None
+        assert launch_mapping.cells(make_schema(look)) is None
 
 
 def sorted_by(pairs, values):

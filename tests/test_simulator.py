@@ -11,7 +11,7 @@ import pytest
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.backends.simulator import quick_turns
+from gpuvec.engine.backends.simulator import short_switch_interval
 from gpuvec.errors import ActionError
 from gpuvec.testing.backends import SIMULATOR
 from gpuvec.testing.consistency import Job, compare
@@ -180,7 +180,7 @@ def test_threads_that_come_at_the_same_time_share_an_array(monkeypatch):
 
     out = np.zeros(16, np.int32)
     monkeypatch.setattr(np, "empty", slowly)
-    with quick_turns():
+    with short_switch_interval():
         kernel[1, 16](out)
     assert len(set(seen)) == 1
     assert out.tolist() == [16] * 16

@@ -12,11 +12,11 @@ from tests.twins import OBSERVE, ON_CPU, STEP, Params, needs_host_compiler, own
 from gpuvec import SingleAgentEnv
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
-from gpuvec.engine.backends.cuda.cpp.source import compiled, everything, file_of
-from gpuvec.engine.backends.cuda.kernels import kernels, rollout
-from gpuvec.engine.backends.cuda.launch_config import Rows, shape
+from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file, everything
+from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
+from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.testing.backends import GPU
@@ -94,7 +94,7 @@ def test_what_a_file_does_not_have_stays_python(source, tmp_path):
 @pytest.mark.parametrize("cc", CAPABILITIES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 @pytest.mark.parametrize("name", ENVS)
 def test_they_compile_for_every_gpu(name, cc):
-    assert len(compiled(cuda_functions(environment(name), ()).source, cc)) > 1000
+    assert len(compile_source(cuda_functions(environment(name), ()).source, cc)) > 1000
 
 
 @needs_compiler
@@ -105,12 +105,12 @@ def test_the_linker_puts_them_in_place(name, cc):
     """No call is left, nothing lies in a thread's own memory, and nothing is a float64."""
     env = environment(name)
     check_source(env)
-    variant = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=signature(env).actions.dtype, cuda_c=True)
+    variant = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).actions.dtype, cuda_c=True)
     with numba_cuda.offline(cc):
         for played in (False, True):
-            for kernel in kernels(env, variant, shape(env, 4096), played):
-                code = numba_cuda.intermediate(kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.resident)
-                binary = numba_cuda.link(code, cc, True, (compiled(kernel.source, cc),))
+            for kernel in make_kernels(env, variant, make_launch_config(env, 4096), played):
+                code = numba_cuda.compile_kernel(kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.resident)
+                binary = numba_cuda.link(code, cc, True, (compile_source(kernel.source, cc),))
                 assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
                 assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]
                 assert binary.name.startswith("_Z")
@@ -121,7 +121,7 @@ def test_compiling_leaves_the_objects_of_python_alone(tmp_path):
     """NVRTC writes into bytes; a log of one byte must not end up in the one object that Python has for it."""
     file = tmp_path / "own.cu"
     file.write_text(STEP)
-    compiled(cuda_functions(own(file), ()).source, (9, 0))
+    compile_source(cuda_functions(own(file), ()).source, (9, 0))
     assert chr(32).encode()[0] == 32
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_is_included_counts(tmp_path):
     found = []
     for size in ("0.5f", "0.25f", "0.5f"):
         other.write_text(f"constexpr float SIZE = {size};\n")
-        found.append(compiled(cuda_functions(own(file), ()).source, (9, 0)))
+        found.append(compile_source(cuda_functions(own(file), ()).source, (9, 0)))
     assert found[0] == found[2] != found[1]
     assert everything(file).endswith("SIZE = 0.5f;\n")
 
@@ -186,14 +186,14 @@ def test_parameters_may_have_any_value(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP)
     for size, most in ((math.inf, -(2**31)), (-math.inf, 2**31 - 1), (1e-45, 0), (-0.0, 1)):
-        assert compiled(cuda_functions(dataclasses.replace(own(file), params=Params(size, most)), ()).source, (9, 0))
+        assert compile_source(cuda_functions(dataclasses.replace(own(file), params=Params(size, most)), ()).source, (9, 0))
 
 
 @needs_compiler
 def test_rollouts_call_them_too():
     env = environment("CartPole-v1")
     with numba_cuda.offline((9, 0)):
-        kernel = rollout(env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", Rows())
+        kernel = make_rollout_kernel(env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", SingleAgentLaunch())
         assert kernel.source is not None
         assert kernel.binary((9, 0)).cubin[:4] == b"\x7fELF"
 
@@ -222,9 +222,9 @@ class TestMakeVec:
             AuthoringError,
             match=r'has no functions in CUDA C\+\+: name their file, as in SingleAgentEnv\(..., cuda_c="name.cu"\)',
         ):
-            file_of(dataclasses.replace(own(tmp_path / "own.cu"), cuda_c=None))
+            cuda_c_file(dataclasses.replace(own(tmp_path / "own.cu"), cuda_c=None))
         with pytest.raises(AuthoringError, match=r"there is no file .*nowhere.cu"):
-            file_of(own(tmp_path / "nowhere.cu"))
+            cuda_c_file(own(tmp_path / "nowhere.cu"))
 
     @pytest.mark.parametrize("name", ENVS)
     def test_bundled_ones_have_all_functions(self, name):
@@ -232,7 +232,7 @@ class TestMakeVec:
         for case, params in CASES:
             if case == name:
                 env = environment(name, **{k: v for k, v in params.items() if k != "per_env" and not isinstance(v, list)})
-                text, found = file_of(env).read_text(), cuda_functions(env, ())
+                text, found = cuda_c_file(env).read_text(), cuda_functions(env, ())
                 written = set(re.findall(r"gpuvec_\w{12}_(\w+)\(", found.source.after))
                 declared = [
                     env.reset,

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from gpuvec import Key, SingleAgentEnv, register, uniform
-from gpuvec.engine.compiler.functions import generated
+from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.single_agent import step_blocked
 
 WIDTH = step_blocked.WIDE + 8
@@ -36,7 +36,7 @@ def step(s: Pair, action: int, key: Key, p: NoParams) -> Any:
 
 
 FEATURES = "".join(f"{k}.0 * s.x + s.count, " for k in range(4, WIDTH))
-observe = generated("observe", f"def observe(s, p):\n    return (s.x, s.count, True, 7, {FEATURES})\n", __name__=__name__)
+observe = generate_function("observe", f"def observe(s, p):\n    return (s.x, s.count, True, 7, {FEATURES})\n", __name__=__name__)
 SPACES = Box(-np.inf, np.inf, (WIDTH,), np.float32), Discrete(2)
 ENV = SingleAgentEnv(Pair, NoParams(), reset, step, observe, lambda p: SPACES, max_episode_steps=50)
 register("tests/Wide-v0", ENV)

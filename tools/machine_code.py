@@ -28,15 +28,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 import gpuvec
+from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.cpu.threads import _loop as cpu_loop
 from gpuvec.engine.backends.cuda import kernels, numba_cuda
 from gpuvec.engine.backends.cuda.cpp.source import source_text
-from gpuvec.engine.backends.cuda.launch_config import shape
-from gpuvec.engine.backends.cache.key import frozen_environment
-from gpuvec.engine.backends.cuda.linked_functions import linked
+from gpuvec.engine.backends.cuda.launch_config import make_launch_config
+from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import signature
-from gpuvec.engine.single_agent.rollout_options import RANDOM, variant_of
+from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.single_agent.rollout_options import RANDOM, rollout_kernel_options
 from gpuvec.registration import load_env
 from gpuvec.spec import SingleAgentEnv
 
@@ -68,7 +68,7 @@ def sections(elf: bytes, wanted: tuple[str, ...]) -> bytes:
 
 def cases(env: Any) -> Iterator[tuple[str, Any]]:
     """(name, options) of what an environment is compiled for."""
-    dtype = np.int32 if signature(env).actions.discrete else np.float32
+    dtype = np.int32 if make_schema(env).actions.discrete else np.float32
     for mode in AutoresetMode:
         yield mode.name.lower(), KernelOptions(mode, env.max_episode_steps, action_dtype=dtype)
     yield "validated", KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps, validate=True, action_dtype=dtype)
@@ -113,19 +113,19 @@ def compile_case(env: Any, options: Any, label: str, only: str) -> Iterator[tupl
     """(part, instructions) of the kernels for one set of options."""
     single = isinstance(env, SingleAgentEnv)
     text = source_text(env, options.cuda_c)
-    rollout = variant_of(env, options, RANDOM) if single else options
+    rollout = rollout_kernel_options(env, options, RANDOM) if single else options
     with numba_cuda.offline(CC):
         for num_envs in SIZES if single else SMALL_SIZES:
-            given = shape(env, num_envs)
+            given = make_launch_config(env, num_envs)
             for part in ("reset", "step"):
                 if only in f"{label} cuda {num_envs} {part}":
-                    for number, kernel in enumerate(kernels.kernels(env, options, given, part == "step")):
+                    for number, kernel in enumerate(kernels.make_kernels(env, options, given, part == "step")):
                         yield f"cuda {num_envs} {part} {number}", sections(kernel.binary(CC).cubin, (".text", ".nv.constant2"))
             if single and not options.validate and only in f"{label} cuda {num_envs} rollout":
-                binary = kernels.rollout(env, rollout, RANDOM, given).binary(CC)
+                binary = kernels.make_rollout_kernel(env, rollout, RANDOM, given).binary(CC)
                 yield f"cuda {num_envs} rollout", sections(binary.cubin, (".text", ".nv.constant2"))
         if single and only in f"{label} cuda linked":
-            code = b"".join(linked(env, options, CC).code)
+            code = b"".join(link_env_functions(env, options, CC).code)
             yield "cuda linked", str(len(code)).encode()
     for part in ("reset", "step"):
         if only in f"{label} cpu {part}":

@@ -25,7 +25,7 @@ import numba
 import numpy as np
 
 from gpuvec import random
-from gpuvec.engine.compiler.functions import device
+from gpuvec.engine.compiler.functions import device_function
 
 SEED = 20_261_123
 CHUNK = 1 << 20  # keys, 16 MB of words
@@ -34,7 +34,7 @@ ORDERS = {"rows": ((4096, 1000), (0, 2, 1)), "steps": ((1000, 64), (2, 0, 1)), "
 # The tests of dieharder that are known to be sound; it calls 5, 6, 7 and 14 suspect or bad itself.
 TESTS = (0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 15, 16, 17, 100, 101, 102)
 
-philox = device(random.philox)
+philox = device_function(random.philox)
 
 
 @numba.njit  # type: ignore[untyped-decorator]  # Numba's own

@@ -96,9 +96,9 @@ def layout(env: Any) -> str:
     """How the observations of many agents leave: by the kernel that plays, straight or put together in shared memory, or by
     one of their own, in tiles of rows or each feature alone.
     """
-    from gpuvec.engine.backends.cuda.launch_config import shape
+    from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 
-    given = shape(env._env, env.num_envs)
+    given = make_launch_config(env._env, env.num_envs)
     assert given is not None
     if given.split:
         return "tiles" if given.tile else "features"

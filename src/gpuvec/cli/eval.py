@@ -38,7 +38,7 @@ def evaluate(
     from gpuvec.cli.train import trusted
 
     with waiting("loading PyTorch"):
-        from gpuvec.engine.backends.device import device as named_device
+        from gpuvec.engine.backends.device import parse_device as named_device
         from gpuvec.learners import evaluate as playing
         from gpuvec.learners.players import of_roles
         from gpuvec.learners.runs.checkpoint import load, require_learned

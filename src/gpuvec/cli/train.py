@@ -55,12 +55,12 @@ def train(
     registered(settings.env)  # an unknown id fails before torch is loaded
 
     with waiting("loading PyTorch"):
-        from gpuvec.engine.backends.device import device
+        from gpuvec.engine.backends.device import parse_device
         from gpuvec.learners.runs.run import Run
 
     params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    args = args_of(algorithm)(**{**values, "params": params}).resolved(str(device(settings.device)))
+    args = args_of(algorithm)(**{**values, "params": params}).resolved(str(parse_device(settings.device)))
     return run_training({ALL: args}, lambda: Run.new(runs, algorithm, asdict(args), log), None, checkpoint_every, episodes)
 
 

@@ -12,14 +12,14 @@ from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.compiler.frozen import Content, content_of, frozen_function
 from gpuvec.engine.compiler.gc_pause import gc_paused
-from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions, members
+from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions, batch_members
 from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.engine.layout.schema import MultiAgentSchema, Signature, check_size, layout, signature
-from gpuvec.engine.single_agent.rollout_options import variant_of
+from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema, check_fits_memory, make_layout, make_schema
+from gpuvec.engine.single_agent.rollout_options import rollout_kernel_options
 from gpuvec.spec import Environment, SingleAgentEnv
 
 if TYPE_CHECKING:
-    from gpuvec.engine.backends.cpu.threads import HostKernels
+    from gpuvec.engine.backends.cpu.threads import CpuKernels
     from gpuvec.engine.backends.cuda.launch import CudaKernels
     from gpuvec.engine.backends.simulator import SimulatorKernels
 
@@ -33,17 +33,17 @@ class Simulation:
     a step writes is given by address, so outputs belong to the caller.
     """
 
-    def __init__(self, env: Environment, variant: KernelOptions, num_envs: int, device: Device) -> None:
-        check_size(env)
-        self.env, self.variant, self.num_envs, self.device = frozen_environment(env), variant, num_envs, device
-        self.signature = signature(self.env)
+    def __init__(self, env: Environment, options: KernelOptions, num_envs: int, device: Device) -> None:
+        check_fits_memory(env)
+        self.env, self.options, self.num_envs, self.device = frozen_environment(env), options, num_envs, device
+        self.signature = make_schema(self.env)
         self.version = 0  # grows when kernels are rebuilt
         self._kernels = self._make_kernels()
-        self.layout = layout(self.env, variant, self._kernels.split)
+        self.layout = make_layout(self.env, options, self._kernels.split)
         device.require(self._bytes(), f"{num_envs:,} environments{self._advice()}")
         self.buffers = {name: self._zeros(b) for name, b in self.layout.own.items()}
         self.buffers["faults"][:] = NO_FAULT
-        for name in variant.per_env:
+        for name in options.per_env:
             self.buffers[f"param_{name}"][:] = getattr(env.params, name)
         if isinstance(self.signature, MultiAgentSchema) and self.signature.roles:
             roles = self.signature.roles.values()
@@ -52,16 +52,16 @@ class Simulation:
         self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # as they were when last given
         self._find()
 
-    def _make_kernels(self) -> HostKernels | CudaKernels | SimulatorKernels:
+    def _make_kernels(self) -> CpuKernels | CudaKernels | SimulatorKernels:
         with gc_paused():  # imports on use: a GPU whose kernels are on disk needs no compiler
             if self.device.kind == "cuda":
                 from gpuvec.engine.backends.cuda.launch import CudaKernels
 
                 return CudaKernels(self.env, self.num_envs, self.device)
             if self.device.kind == "cpu":
-                from gpuvec.engine.backends.cpu.threads import HostKernels
+                from gpuvec.engine.backends.cpu.threads import CpuKernels
 
-                return HostKernels(self.env, self.num_envs)
+                return CpuKernels(self.env, self.num_envs)
             from gpuvec.engine.backends.simulator import SimulatorKernels
 
             return SimulatorKernels(self.env, self.num_envs)
@@ -89,8 +89,8 @@ class Simulation:
 
     def _find(self) -> None:
         """Looks up where the buffers are, and forgets the kernels that were made for other ones."""
-        self._kept = tuple(address(self.buffers[name]) for name in self.layout.own)
-        self._kept += tuple(address(self._pool[name]) for name in self.layout.pool)
+        self._kept = tuple(address_of(self.buffers[name]) for name in self.layout.own)
+        self._kept += tuple(address_of(self._pool[name]) for name in self.layout.pool)
         self._steps: dict[Any, Callable[..., None]] = {}
         self._rollouts: dict[Any, Callable[..., None]] = {}
         self._reset: Callable[..., None] | None = None
@@ -107,9 +107,9 @@ class Simulation:
         """
         if self._reset is None:
             with gc_paused():
-                self._reset = self._kernels.reset(self.variant)
+                self._reset = self._kernels.reset(self.options)
         asked = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
-        self._reset(stream, *members(self._kept, outputs, self.num_envs, mask=mask, seeds=seeds), *asked)
+        self._reset(stream, *batch_members(self._kept, outputs, self.num_envs, mask=mask, seeds=seeds), *asked)
 
     def step(self, action_dtype: Any) -> Callable[..., None]:
         """`launch(stream, action, outputs)`: steps all rows.
@@ -119,7 +119,7 @@ class Simulation:
         """
         if action_dtype not in self._steps:
             with gc_paused():
-                self._steps[action_dtype] = self._kernels.step(self.variant._replace(action_dtype=action_dtype), self._kept)
+                self._steps[action_dtype] = self._kernels.step(self.options._replace(action_dtype=action_dtype), self._kept)
         return self._steps[action_dtype]
 
     def rollout(self, policy: Any, action_dtype: Any = None) -> Callable[..., None]:
@@ -136,9 +136,9 @@ class Simulation:
         launch = self._rollouts.get((policy, action_dtype))
         if launch is None:
             assert isinstance(self.env, SingleAgentEnv), "games have no rollouts"
-            variant = variant_of(self.env, self.variant, policy, action_dtype)
+            options = rollout_kernel_options(self.env, self.options, policy, action_dtype)
             with gc_paused():
-                launch = self._kernels.rollout(variant, policy, self._kept)
+                launch = self._kernels.rollout(options, policy, self._kept)
             if len(self._rollouts) >= MAX_ROLLOUT_KERNELS:
                 del self._rollouts[next(iter(self._rollouts))]  # the one that was compiled first
             self._rollouts[policy, action_dtype] = launch
@@ -166,8 +166,8 @@ class Simulation:
 
     def set_pool(self, states: Mapping[str, Any]) -> None:
         """Resets take the fields in `states`, {name: (P, ...) array of the device's module}, from a state of this pool."""
-        self.variant = self.variant._replace(pool=tuple(states))
-        self.layout = layout(self.env, self.variant, self._kernels.split)
+        self.options = self.options._replace(pool=tuple(states))
+        self.layout = make_layout(self.env, self.options, self._kernels.split)
         self._pool = {f"pool_{name}": self.device.arrays.ascontiguousarray(array) for name, array in states.items()}
         if states:
             size = len(next(iter(states.values())))
@@ -186,7 +186,7 @@ class Simulation:
     def part_of(self, buffers: Mapping[str, Any], name: str) -> Any:
         """A field of the state in `buffers`, {name: array} as those of this simulation: (E,) or (E, A), a view."""
         s = self.signature
-        homes = {"state": s.floats} if isinstance(s, Signature) else s.shared
+        homes = {"state": s.floats} if isinstance(s, SingleAgentSchema) else s.shared
         for buffer, names in homes.items():
             if name in names:
                 return buffers[buffer][:, names.index(name)]
@@ -211,11 +211,11 @@ class Simulation:
         self._pool.clear()
 
 
-def on_host(array: Any) -> np.ndarray[Any, Any]:
+def to_numpy(array: Any) -> np.ndarray[Any, Any]:
     """A NumPy or CuPy array as a NumPy array: itself, or a copy for which the host waits."""
     return np.asarray(array if isinstance(array, np.ndarray | np.generic) else array.get())
 
 
-def address(array: Any) -> int:
+def address_of(array: Any) -> int:
     """Where the first element of a NumPy or CuPy array lies."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.elementwise import Rowwise
+from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.errors import ActionError
 from gpuvec.learners.captured.draws import KEY, categorical, gaussian, noisy
 from gpuvec.learners.captured.launches import Launches
@@ -85,7 +85,7 @@ class Sampler:
         expected = {"logits": ((rows, width), torch.float32), "mask": ((rows, width), torch.bool)} | _outputs(
             shape, torch.int64
         )
-        work = Rowwise("categorical", (*members, *KEY), categorical, (heads, float(temperature), mask is not None, greedy))
+        work = Elementwise("categorical", (*members, *KEY), categorical, (heads, float(temperature), mask is not None, greedy))
         self._launch(work, members, expected, iteration, step, rows)
         return out
 
@@ -118,7 +118,7 @@ class Sampler:
         members = {"mean": mean, "log_std": log_std, **out._asdict()}
         expected = {"mean": ((rows, components), torch.float32)} | _outputs((rows, components), torch.float32)
         expected["log_std"] = ((components,) if shared else (rows, components), torch.float32)
-        work = Rowwise("gaussian", (*members, *KEY), gaussian, (components, shared, squashed, greedy))
+        work = Elementwise("gaussian", (*members, *KEY), gaussian, (components, shared, squashed, greedy))
         self._launch(work, members, expected, iteration, step, rows)
         return out
 
@@ -158,12 +158,12 @@ class Sampler:
         members = {"mean": mean, "noise": noise, "ended": ended, "low": low, "high": high, "action": out}
         expected: dict[str, Any] = dict.fromkeys(("mean", "noise", "action"), ((rows, components), torch.float32))
         expected |= dict.fromkeys(("low", "high"), ((components,), torch.float32)) | {"ended": ((rows,), torch.bool)}
-        work = Rowwise("noisy", (*members, *KEY), noisy, (components, float(theta), float(sigma), float(dt)))
+        work = Elementwise("noisy", (*members, *KEY), noisy, (components, float(theta), float(sigma), float(dt)))
         self._launch(work, members, expected, iteration, step, rows)
         return out
 
     def _launch(
-        self, work: Rowwise, tensors: Mapping[str, Any], expected: Mapping[str, Any], iteration: Tensor, step: int, rows: int
+        self, work: Elementwise, tensors: Mapping[str, Any], expected: Mapping[str, Any], iteration: Tensor, step: int, rows: int
     ) -> None:
         key = {"iteration": ((), torch.int64)}
         numbers = (int(step), self._seed, self._stream)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gpuvec.engine.backends.device import device as named_device
+from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.learners.algorithms import ALL, kind_of
 from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.settings import settings

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
-from gpuvec.engine.backends.cuda.cpp.source import file_of
-from gpuvec.engine.backends.device import device
+from gpuvec.engine.backends.cuda.cpp.source import cuda_c_file
+from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import AuthoringError, DeviceError, MissingExtraError
 from gpuvec.spec import Environment
 
@@ -38,7 +38,7 @@ def _nothing(env: Environment) -> str:
 
 def _gpu(env: Environment) -> str:
     try:
-        device("cuda")
+        parse_device("cuda")
     except (DeviceError, MissingExtraError) as error:
         return str(error)
     return ""
@@ -46,7 +46,7 @@ def _gpu(env: Environment) -> str:
 
 def _written(env: Environment) -> str:
     try:
-        file_of(env)
+        cuda_c_file(env)
     except AuthoringError as error:
         return str(error)
     return _gpu(env)
@@ -54,7 +54,7 @@ def _written(env: Environment) -> str:
 
 def _compiler_on_host(env: Environment) -> str:
     try:
-        file_of(env)
+        cuda_c_file(env)
         host_compiler()
     except (AuthoringError, MissingExtraError) as error:
         return str(error)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.compiler.diagnostics import fault
+from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.spec import Environment, SingleAgentEnv, Time
 from gpuvec.testing.checked_functions import CheckedFunctions
 from gpuvec.testing.differences import TOLERANCE, apart
@@ -53,7 +53,7 @@ def check_plain(env: Environment, run: Run, seed: int) -> str:
             different.append((stepping(env) if moment.key.step else env.reset, t, row, *wrong))
     if len(different) > DIFFERENT * len(chosen):
         function, t, row, name, value, compiled = different[0]
-        raise fault(
+        raise authoring_error(
             function,
             f"{len(different)} of {len(chosen)} results are not plain Python's: after {t} steps {name} of environment {row} is "
             f"{compiled}, in plain Python {value}; use nothing that changes between calls, nor what float32 cannot resolve",

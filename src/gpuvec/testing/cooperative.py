@@ -9,9 +9,9 @@ import numpy as np
 from numba import typeof, types
 from numba.np.numpy_support import from_dtype
 
-from gpuvec.engine.compiler.diagnostics import fault
-from gpuvec.engine.layout.params import known
-from gpuvec.engine.layout.schema import OWNED, MultiAgentSchema, signature
+from gpuvec.engine.compiler.diagnostics import authoring_error
+from gpuvec.engine.layout.params import kernel_params
+from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema, make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import MultiAgentEnv, Reduction, Time
 from gpuvec.testing.values import KEY, action_type, check_parameters, typed, width
@@ -35,10 +35,10 @@ def check_types(env: MultiAgentEnv) -> str:
         AuthoringError: a function that cannot be compiled, a value that no kernel should hold, a wrong result, or a write
             where there must be none.
     """
-    schema = signature(env)
+    schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
     _check_tables(env)
-    i, p = types.int32, typeof(known(env))
+    i, p = types.int32, typeof(kernel_params(env))
     t = types.NamedTuple([types.int32] * 2, Time)
     action, mutable = action_type(schema.actions), _state_type(env, schema, writes=True)
     s, found = _state_type(env, schema), _state_type(env, schema, found=True)
@@ -49,7 +49,7 @@ def check_types(env: MultiAgentEnv) -> str:
         check_parameters(name, function, parameters)
         given, (allowed, rule) = typed(function, arguments), RESULTS[result]
         if not isinstance(given, allowed):
-            raise fault(function, f"{name} returns {types.unliteral(given)}; it must return {rule}")
+            raise authoring_error(function, f"{name} returns {types.unliteral(given)}; it must return {rule}")
 
     returns("reset", env.reset, "i, s, key, p", (i, mutable, KEY, p), "nothing")
     for phase in (*env.phases, *before):
@@ -97,7 +97,7 @@ def _check_row(schema: MultiAgentSchema, seen: int, own: int) -> None:
     if total != schema.features:
         pairs = f"{observation.max_neighbors} neighbors of {seen} values"
         what = f"{pairs} and {own} of its own make {total} values, but the observation space"
-        raise fault(observation.self_features, f"{what} has shape ({schema.features},)")
+        raise authoring_error(observation.self_features, f"{what} has shape ({schema.features},)")
 
 
 def _check_tables(env: MultiAgentEnv) -> None:
@@ -110,7 +110,7 @@ def _check_tables(env: MultiAgentEnv) -> None:
 def _state_type(env: MultiAgentEnv, schema: MultiAgentSchema, writes: bool = False, found: bool = False) -> Any:
     """The Numba type of the state in functions that write to it, and in those that may read what a search found."""
     arrays = {
-        k: types.Array(from_dtype(np.dtype(b.dtype)), len(b.shape), "C", readonly=not writes or k in OWNED)
+        k: types.Array(from_dtype(np.dtype(b.dtype)), len(b.shape), "C", readonly=not writes or k in ENGINE_FIELDS)
         for k, b in schema.arrays.items()
     }
     arrays |= {} if found else dict.fromkeys(schema.found, types.none)

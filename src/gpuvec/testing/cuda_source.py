@@ -6,8 +6,8 @@ import re
 
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
-from gpuvec.engine.backends.cuda.cpp.source import compiled
-from gpuvec.engine.compiler.diagnostics import fault, fault_at
+from gpuvec.engine.backends.cuda.cpp.source import compile_source
+from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.spec import Environment
 from gpuvec.testing.backends import CUDA_C_ON_CPU
@@ -24,13 +24,13 @@ def check_source(env: Environment) -> None:
         AuthoringError: what cannot be compiled, or the line of a float64.
     """
     source, place, line = cuda_functions(env, ()).source, "", 0
-    ptx = compiled(source, (9, 0), "ptx").decode()
+    ptx = compile_source(source, (9, 0), "ptx").decode()
     files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
     for text in ptx.splitlines():
         if found := re.match(r"\s*\.loc\s+(\d+) (\d+)", text):
             place, line = files[found[1]], int(found[2])
         elif re.match(r"\s*[a-z]\S*\.f64\b", text) and place == str(source.file):  # no declaration
-            raise fault_at(source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf")
+            raise authoring_error_at(source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf")
 
 
 def check_values(env: Environment, seed: int) -> tuple[bool, str]:
@@ -55,6 +55,6 @@ def check_values(env: Environment, seed: int) -> tuple[bool, str]:
             raise
         return False, str(error)
     if report.difference:
-        raise fault(stepping(env), f"in CUDA C++ it does something else: {report.difference}")
+        raise authoring_error(stepping(env), f"in CUDA C++ it does something else: {report.difference}")
     how = "the same bits as Python's" if report.identical else "as Python's, floats to 1e-5"
     return True, f"{report.results:,} results are {how}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuvec.engine.compiler.diagnostics import fault, fault_at
+from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.testing.draws import Draw
 
 ALL = -1  # in the place of an agent: all agents share the number
@@ -57,7 +57,7 @@ class DrawNumbers:
             what = (
                 f"all agents use draw number {draw.number} in {called(function)} and none of their own, so they draw the same"
             )
-            raise fault_at(draw.file, draw.line, f"{what}; {OWN}. What they share let one agent draw, in an earlier phase")
+            raise authoring_error_at(draw.file, draw.line, f"{what}; {OWN}. What they share let one agent draw, in an earlier phase")
         for i, draws in drawn.items():
             for draw in draws:
                 self._note(function, ALL if draw.number in shared else i, i, draw)
@@ -71,11 +71,11 @@ class DrawNumbers:
         if agent != owner:
             whose = "all agents" if agent == ALL else f"agent {agent}"
             what = f"agent {i} uses draw number {number} in {called(function)}, and {whose} in {called(before)}"
-            raise fault_at(draw.file, draw.line, f"{what}: they draw the same; {OWN}")
+            raise authoring_error_at(draw.file, draw.line, f"{what}: they draw the same; {OWN}")
 
     def _again(self, function: Any, i: int, number: int, where: str) -> Exception:
         what = f"agent {i} uses draw number {number} {where} and draws the same again"
-        return fault(function, f"{what}; give each draw of an agent a number of its own in a step, normal() two")
+        return authoring_error(function, f"{what}; give each draw of an agent a number of its own in a step, normal() two")
 
 
 def _shared(drawn: dict[int, list[Draw]]) -> set[int]:

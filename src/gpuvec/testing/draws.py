@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from gpuvec import random
-from gpuvec.engine.compiler.diagnostics import PACKAGE, fault_at
+from gpuvec.engine.compiler.diagnostics import PACKAGE, authoring_error_at
 from gpuvec.engine.layout.rng_streams import POOL_DRAW
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
@@ -55,7 +55,7 @@ class CheckedKey(Key):
 
     def _refuse(self, name: str) -> AuthoringError:
         what = f"reads {name} of the key, so results depend on which row, episode or seed it is; hand the key to draws alone"
-        return fault_at(*author_place(), what)
+        return authoring_error_at(*author_place(), what)
 
     def __getattribute__(self, name: str) -> Any:
         """A field, of which author code may read `step` alone."""
@@ -85,7 +85,7 @@ def checked_uniform(key: Key, draw: int, low: float, high: float) -> float:
     """`gpuvec.random.uniform`, if the bounds are in order."""
     if not low <= high:
         what = f"uniform draws from {low:.7g} to {high:.7g}; the lower bound must not be above the upper one"
-        raise fault_at(*author_place(), what)
+        raise authoring_error_at(*author_place(), what)
     return _uniform(key, draw, low, high)
 
 
@@ -93,7 +93,7 @@ def checked_randint(key: Key, draw: int, low: int, high: int) -> int:
     """`gpuvec.random.randint`, if there is an integer to draw."""
     if not low < high:
         what = f"randint draws from {low} to below {high}, where there is no integer; the upper bound must be greater"
-        raise fault_at(*author_place(), what)
+        raise authoring_error_at(*author_place(), what)
     return DataInt(_randint(key, draw, int(low), int(high)))
 
 
@@ -111,13 +111,13 @@ def recorded_draws() -> Iterator[list[Draw]]:
         frame = author_frame()
         place = frame.f_code.co_filename, frame.f_lineno
         if not isinstance(key, CheckedKey):
-            raise fault_at(*place, "draws with a key of its own; draw with the key that it is given")
+            raise authoring_error_at(*place, "draws with a key of its own; draw with the key that it is given")
         if isinstance(draw, DataInt):
             what = f"draw number {int(draw)} is taken from data, so it may be that of another draw; make it of literals, the"
-            raise fault_at(*place, f"{what} agent's index and the indices of loops, such as 3 * i + 1")
+            raise authoring_error_at(*place, f"{what} agent's index and the indices of loops, such as 3 * i + 1")
         if not 0 <= draw < POOL_DRAW:
             what = f"draw number {int(draw)} is not the author's to use; those from 0 to {POOL_DRAW - 1} are"
-            raise fault_at(*place, what)
+            raise authoring_error_at(*place, what)
         draws.append(Draw(int(draw), *place, frame.f_lasti))
         return _word(key.plain(), int(draw))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.layout.schema import make_schema
 from gpuvec.spec import Environment
 from gpuvec.testing.runs import limit as limit_of
 
@@ -19,7 +19,7 @@ def extent(env: Environment, num_envs: int, steps: int | None) -> tuple[int, int
     if steps is not None:
         return num_envs, steps, min(limit_of(steps), own or steps)
     length = min((own or WITHOUT_LIMIT) * 5 // 4 + 1, LONGEST)
-    s = signature(env)
+    s = make_schema(env)
     fields = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in s.fields.values())
     size = fields + 4 * (s.features + 2) * int(np.prod(s.agents))
     rows = max(2, min(num_envs, BYTES // (length * size)))

@@ -8,11 +8,11 @@ from pathlib import Path
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.backends.cuda.kernels import kernels
-from gpuvec.engine.backends.cuda.launch_config import shape
-from gpuvec.engine.compiler.diagnostics import explaining
+from gpuvec.engine.backends.cuda.kernels import make_kernels
+from gpuvec.engine.backends.cuda.launch_config import make_launch_config
+from gpuvec.engine.compiler.diagnostics import explain_compiler_errors
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.layout.schema import make_schema
 from gpuvec.spec import Environment
 from gpuvec.testing.runs import stepping
 
@@ -41,10 +41,10 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     Raises:
         AuthoringError: code that cannot be compiled.
     """
-    variant = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=signature(env).actions.dtype)
+    options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=make_schema(env).actions.dtype)
     made = 0
-    with explaining(stepping(env)), numba_cuda.offline((9, 0)):
-        for kernel in kernels(env, variant, shape(env, ENVS), True):
+    with explain_compiler_errors(stepping(env)), numba_cuda.offline((9, 0)):
+        for kernel in make_kernels(env, options, make_launch_config(env, ENVS), True):
             kernel.binary((9, 0))
             made += 1
     what = "kernel of a step" if made == 1 else f"{made} kernels of a step"

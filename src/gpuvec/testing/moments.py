@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.layout.buffers import WITHOUT_LIMIT
+from gpuvec.engine.layout.buffers import NO_STEP_LIMIT
 from gpuvec.random import Key
 from gpuvec.testing.runs import Run
 
@@ -47,7 +47,7 @@ class Moments:
         after = {k: v[row] for k, v in run.states[t].items()}
         before = {k: v[row] for k, v in run.states[t - 1].items()} if time > 0 else after
         action = run.actions[t - 1, row] if time > 0 else None
-        return Moment(t, row, key, before, after, action, run.limit or WITHOUT_LIMIT)
+        return Moment(t, row, key, before, after, action, run.limit or NO_STEP_LIMIT)
 
     def following(self, row: int) -> Moment:
         """The moment after the last one of that row, whose result is not there; an action is, unless it is a reset."""
@@ -56,7 +56,7 @@ class Moments:
         time, episode = (0, t) if over else (int(self.times[-1, row]) + 1, int(self._episodes[-1, row]))
         key = Key(self._seed & 0xFFFFFFFF, self._seed >> 32, row, episode, time)
         before = {k: v[row] for k, v in run.states[-1].items()}
-        return Moment(t, row, key, before, {}, run.actions[t - 1, row], run.limit or WITHOUT_LIMIT)
+        return Moment(t, row, key, before, {}, run.actions[t - 1, row], run.limit or NO_STEP_LIMIT)
 
     def chosen(self, count: int) -> list[tuple[int, int]]:
         """(t, row) of at most `count` moments, of those with rare states before others."""

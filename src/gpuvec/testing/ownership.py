@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.compiler.diagnostics import fault, fault_at
-from gpuvec.engine.layout.schema import OWNED
+from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
+from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.draw_numbers import DrawNumbers, called
 from gpuvec.testing.draws import recorded_draws
@@ -57,7 +57,7 @@ class Ownership:
                 for name in names:
                     changed = [j for j in differing(getattr(s, name), getattr(alone, name)) if j != i]
                     if changed:
-                        raise fault(function, _foreign_write(function, i, name, changed[0]))
+                        raise authoring_error(function, _foreign_write(function, i, name, changed[0]))
                     getattr(after, name)[i] = getattr(alone, name)[i]
             self._draws.check(function)
             for order in (world.agents, reversed(world.agents)):
@@ -69,7 +69,7 @@ class Ownership:
                     for j in differing(getattr(after, name), getattr(together, name)):
                         a, b = getattr(after, name)[j], getattr(together, name)[j]
                         what = f"{called(function)} gives {name}[{j}] the value {a} or {b}, by the order in which agents go"
-                        raise fault(function, f"{what}: it reads what it also writes; {SPLIT.format('that')}")
+                        raise authoring_error(function, f"{what}: it reads what it also writes; {SPLIT.format('that')}")
         self.forget()
         return after
 
@@ -80,14 +80,14 @@ class Ownership:
 
     def _check_accesses(self, function: Any, i: int) -> None:
         """Whether what is logged of agent i is allowed; `reset` has to write what it reads."""
-        before = set(OWNED)
+        before = set(ENGINE_FIELDS)
         for access in self.log:
             field, j = access.field, access.agent
             if access.writes and j != i:
-                raise fault_at(access.file, access.line, _foreign_write(function, i, field, j))
+                raise authoring_error_at(access.file, access.line, _foreign_write(function, i, field, j))
             if function is self.world.env.reset and not access.writes and field not in before:
                 what = f"reset reads {field}[{j}] for agent {i} before it writes {field}, so it is the last episode's"
-                raise fault_at(access.file, access.line, f"{what}; begin from the parameters and draws alone")
+                raise authoring_error_at(access.file, access.line, f"{what}; begin from the parameters and draws alone")
             if access.writes:
                 before.add(field)
                 self._writes.setdefault((function, field), access)
@@ -96,7 +96,7 @@ class Ownership:
         for place in self._reads.keys() & self._writes.keys():
             (reader, read), field = self._reads[place], place[1]
             what = f"{called(function)} reads {field}[{read.agent}] for agent {reader}, and writes {field} too"
-            raise fault_at(read.file, read.line, f"{what}, in line {self._writes[place].line}; {SPLIT.format(field)}")
+            raise authoring_error_at(read.file, read.line, f"{what}, in line {self._writes[place].line}; {SPLIT.format(field)}")
 
 
 def differing(a: Any, b: Any) -> list[int]:

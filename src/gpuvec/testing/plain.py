@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.diagnostics import fault_at
-from gpuvec.engine.layout.params import known
-from gpuvec.engine.layout.schema import MultiAgentSchema, signature
+from gpuvec.engine.compiler.diagnostics import authoring_error_at
+from gpuvec.engine.layout.params import kernel_params
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Reduction, Time
@@ -65,7 +65,7 @@ def _fault_in(function: Callable[..., Any], error: BaseException, what: str) -> 
         if not in_package(trace.tb_frame.f_code.co_filename):
             place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
-    return fault_at(*place, what)
+    return authoring_error_at(*place, what)
 
 
 class Played(NamedTuple):
@@ -87,10 +87,10 @@ class PythonReference:
 
     def __init__(self, env: MultiAgentEnv, shown: Callable[[Any], Any] = watched) -> None:
         self.env = CheckedFunctions().environment(env)
-        schema = signature(self.env)
+        schema = make_schema(self.env)
         assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
         self.schema, self.shown = schema, shown
-        self.p = checked_parameters(known(env))
+        self.p = checked_parameters(kernel_params(env))
         self.agents = tuple(map(CheckedInt, range(schema.agents[0])))
 
     def state(self, values: Mapping[str, Any] | None = None) -> Any:

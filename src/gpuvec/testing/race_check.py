@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.compiler.diagnostics import fault, fault_at
-from gpuvec.engine.layout.schema import OWNED
+from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
+from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.random import Key
 from gpuvec.spec import MultiAgentEnv, Reduction, Time
 from gpuvec.testing.draws import CheckedKey, recorded_draws
@@ -73,7 +73,7 @@ def _check_starts(env: MultiAgentEnv) -> int:
     with recorded_draws() as draws:
         starts = [world.reset(CheckedKey(0, 0, row, 0, 0), world.state()) for row in range(8)]
     if draws and not any(differing(getattr(s, k), getattr(starts[0], k)) for s in starts for k in world.schema.arrays):
-        raise fault(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
+        raise authoring_error(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
     return len(draws) // len(starts)
 
 
@@ -105,7 +105,7 @@ class RaceCheck:
     def _reset(self, key: CheckedKey, before: Any) -> Any:
         """Resets from zeros, and from what an episode could have left, which must give the same."""
         world = self._world
-        own = {k: getattr(before, k) for k in OWNED[:1] if world.schema.roles}
+        own = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if world.schema.roles}
         blank = world.state(own)
         full = world.state(own | {k: np.full(b.shape, LEFT[np.dtype(b.dtype).kind]) for k, b in self._written().items()})
         self.rules.begin_step(blank)
@@ -114,13 +114,13 @@ class RaceCheck:
         for name in self._written():
             for i in differing(getattr(after, name), getattr(other, name)):
                 what = f"reset leaves {name}[{i}] as the last episode left it; write every element of every field"
-                raise fault(self.env.reset, what)
+                raise authoring_error(self.env.reset, what)
         return after
 
     def _written(self) -> dict[str, Any]:
         """The arrays that author code writes."""
         schema = self._world.schema
-        return {k: b for k, b in schema.arrays.items() if k not in (*OWNED, *schema.found)}
+        return {k: b for k, b in schema.arrays.items() if k not in (*ENGINE_FIELDS, *schema.found)}
 
     def step(self, row: int, actions: Any) -> None:
         """A step of a row, and a reset when its episode is over."""
@@ -177,9 +177,9 @@ class RaceCheck:
             self.rules.forget()
             mask[i] = plainly(active, i, world.shown(s), world.p)
             for access in self.rules.log:
-                if access.agent != i and access.field not in OWNED:
+                if access.agent != i and access.field not in ENGINE_FIELDS:
                     what = f"active reads {access.field}[{access.agent}] for agent {i}, and may read {i}'s own elements alone"
-                    raise fault_at(access.file, access.line, f"{what}: have a phase write the answer to a field")
+                    raise authoring_error_at(access.file, access.line, f"{what}: have a phase write the answer to a field")
         return mask
 
     def _observed(self, s: Any, step: int) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.backends.cpu.threads import HostKernels
+from gpuvec.engine.backends.cpu.threads import CpuKernels
 from gpuvec.spec import Environment
 from gpuvec.testing.runs import Run, as_run, random_actions, same_step, step_results
 from gpuvec.vector.env import VectorEnv
@@ -63,7 +63,7 @@ def record(
 def _ready(env: Environment, num_envs: int, limit: int | None, actions: Any) -> VectorEnv:
     """Environments whose kernels are compiled: that takes time which is no call's."""
     rows = VectorEnv(env, num_envs, device="cpu", output="numpy", max_episode_steps=limit)
-    HostKernels(env, num_envs).reset(rows._sim.variant)
+    CpuKernels(env, num_envs).reset(rows._sim.options)
     rows._sim.step(rows._read(np.ascontiguousarray(actions[0, :num_envs]), 0)[1])
     return rows
 

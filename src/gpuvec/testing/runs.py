@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.compiler.diagnostics import fault
-from gpuvec.engine.layout.schema import MultiAgentSchema, signature, widths
+from gpuvec.engine.compiler.diagnostics import authoring_error
+from gpuvec.engine.layout.schema import MultiAgentSchema, feature_widths, make_schema
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.differences import bits_apart, differences
 from gpuvec.vector.env import VectorEnv
@@ -95,10 +95,10 @@ def observing(env: Environment, k: int) -> Any:
     """The function that gives observation k."""
     if isinstance(env, SingleAgentEnv):
         return env.observe
-    schema = signature(env)
+    schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
     see, slots = schema.observation.other_features, schema.observation.max_neighbors
-    return see if k < slots * widths(env, schema)[0] else schema.observation.self_features
+    return see if k < slots * feature_widths(env, schema)[0] else schema.observation.self_features
 
 
 def check_spaces(env: Environment, run: Run) -> str:
@@ -131,7 +131,7 @@ def check_states(env: Environment, run: Run, t: int) -> None:
             began = t == 0 or bool(run.terminated[t - 2][row] | run.truncated[t - 2][row] if t > 1 else False)
             what = f"after {t} steps {place} of the state of environment {row} is {values[(row, *rest)]}, which is not finite"
             function = env.reset if began else stepping(env)
-            raise fault(function, f"{what}: guard divisions, roots and logarithms, and mark what is missing by a bool")
+            raise authoring_error(function, f"{what}: guard divisions, roots and logarithms, and mark what is missing by a bool")
 
 
 def _name(index: tuple[int, ...]) -> str:
@@ -153,7 +153,7 @@ def check_observations(env: Environment, obs: Any, names: Sequence[str], t: int)
         if wrong.any():
             row, k = np.argwhere(wrong)[0]
             value = f"after {t} steps observation {k} of {names[row]} is {obs[row, k]:.7g}, "
-            raise fault(observing(env, k), value + rule.format(low[k], high[k]))
+            raise authoring_error(observing(env, k), value + rule.format(low[k], high[k]))
 
 
 def check_reward(env: Environment, reward: Any, names: Sequence[str], t: int) -> None:
@@ -165,7 +165,7 @@ def check_reward(env: Environment, reward: Any, names: Sequence[str], t: int) ->
     for name, value in zip(names, reward, strict=True):
         if not np.isfinite(value):
             what = f"the reward of {name} in step {t} is {value}: guard divisions, roots and logarithms"
-            raise fault(env.step if isinstance(env, SingleAgentEnv) else env.reward, what)
+            raise authoring_error(env.step if isinstance(env, SingleAgentEnv) else env.reward, what)
 
 
 def same(env: Environment, run: Run, other: Run, which: str) -> None:
@@ -189,7 +189,7 @@ def same_step(env: Environment, t: int, expected: dict[str, Any], found: dict[st
     if different:
         place, (a, b) = different[0].place(isinstance(env, MultiAgentEnv)), different[0][2:]
         what = f"{which} differ: after {t} steps {place} is {a} and {b}; results must depend on nothing but the arguments"
-        raise fault(stepping(env) if t else env.reset, what)
+        raise authoring_error(stepping(env) if t else env.reset, what)
 
 
 def _at(run: Run, t: int, n: int) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any, get_type_hints
 
 from numba import typeof, types
 
-from gpuvec.engine.compiler.diagnostics import fault
-from gpuvec.engine.compiler.functions import constants
+from gpuvec.engine.compiler.diagnostics import authoring_error
+from gpuvec.engine.compiler.functions import params_as_scalars
 from gpuvec.engine.layout.buffers import SCALARS
-from gpuvec.engine.layout.schema import signature
+from gpuvec.engine.layout.schema import make_schema
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.checked_functions import CheckedFunctions
 from gpuvec.testing.draws import CheckedKey, Draw, recorded_draws
@@ -27,37 +27,37 @@ def check_types(env: SingleAgentEnv) -> str:
     Raises:
         AuthoringError: a function that cannot be compiled, a value that no kernel should hold, or a wrong result.
     """
-    s = signature(env)
+    s = make_schema(env)
     for name, expected in {"reset": "key, p", "step": "s, action, key, p", "observe": "s, p"}.items():
         check_parameters(name, getattr(env, name), expected)
-    action, p = action_type(s.actions), typeof(constants(env.params))
+    action, p = action_type(s.actions), typeof(params_as_scalars(env.params))
     state = typeof(env.state(*(SCALARS[hint](0) for hint in get_type_hints(env.state).values())))
 
     _check_state(env, env.reset, typed(env.reset, (KEY, p)))
     result = typed(env.step, (state, action, KEY, p))
     if not isinstance(result, types.BaseTuple) or len(result) != 3:
-        raise fault(env.step, f"it returns {result}; it must return (State, reward, terminated), on every path")
+        raise authoring_error(env.step, f"it returns {result}; it must return (State, reward, terminated), on every path")
     after, reward, terminated = result
     _check_state(env, env.step, after)
     if not isinstance(reward, types.Float):
-        raise fault(env.step, f"the reward is {types.unliteral(reward)}; it must be a float on every path: write 1.0, not 1")
+        raise authoring_error(env.step, f"the reward is {types.unliteral(reward)}; it must be a float on every path: write 1.0, not 1")
     if not isinstance(terminated, types.Boolean):
-        raise fault(env.step, f"terminated is {types.unliteral(terminated)}; it must be a bool, as a comparison is")
+        raise authoring_error(env.step, f"terminated is {types.unliteral(terminated)}; it must be a bool, as a comparison is")
     seen = width(env.observe, typed(env.observe, (state, p)), f"a tuple of {s.features} floats")
     if seen != s.features:
-        raise fault(env.observe, f"it returns {seen} values, but the observation space has shape ({s.features},)")
+        raise authoring_error(env.observe, f"it returns {seen} values, but the observation space has shape ({s.features},)")
     return "every value is a float32, an integer or a bool"
 
 
 def _check_state(env: SingleAgentEnv, function: Any, given: Any) -> None:
     state = env.state.__name__
     if not isinstance(given, types.BaseNamedTuple) or given.instance_class is not env.state:
-        raise fault(function, f"the state that it returns is {given}; it must be a {state}, on every path")
+        raise authoring_error(function, f"the state that it returns is {given}; it must be a {state}, on every path")
     allowed = {float: (types.Float, "0.0, not 0"), int: (types.Integer, "np.int32(x)"), bool: (types.Boolean, "a comparison")}
     for (name, hint), kind in zip(get_type_hints(env.state).items(), given, strict=True):
         if not isinstance(kind, allowed[hint][0]):
             what = f"field {name!r} of {state} is a {hint.__name__} and is given {kind}: write {allowed[hint][1]}"
-            raise fault(function, what)
+            raise authoring_error(function, what)
 
 
 def check_draws(env: SingleAgentEnv) -> str:
@@ -73,7 +73,7 @@ def check_draws(env: SingleAgentEnv) -> str:
     count = len(draws) // len(starts)
     check_distinct(env.reset, draws[:count])
     if draws and all(start == starts[0] for start in starts):
-        raise fault(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
+        raise authoring_error(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
     with recorded_draws() as draws:
         plainly(checked.step, watched(starts[0]), action, CheckedKey(0, 0, 0, 0, 1), p)
     check_distinct(env.step, draws)
@@ -89,4 +89,4 @@ def check_distinct(function: Any, draws: Sequence[Draw]) -> None:
     twice = [number for number, times in Counter(draw.number for draw in draws).items() if times > 1]
     if twice:
         what = f"draw number {twice[0]} is used twice and gives the same twice; give each draw its own, normal() two"
-        raise fault(function, what)
+        raise authoring_error(function, what)

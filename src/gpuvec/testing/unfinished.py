@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from gpuvec.engine.compiler.diagnostics import fault
+from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.random import Key
 from gpuvec.spec import Environment, SingleAgentEnv
 from gpuvec.testing.checked_functions import CheckedFunctions
@@ -35,7 +35,7 @@ def explain(env: Environment, run: Run | None, error: WorkerError, num_envs: int
     ended = f"does not return within {time_limit:g} s of CPU time" if error.out_of_time else f"ends the process: {error}"
     what = f"compiled code of the environment, with which this function begins, {ended}"
     if moments is not None and len(moments.run.obs) > len(moments.run.actions):
-        raise fault(
+        raise authoring_error(
             stepping(env), f"{what}, among {2 * num_envs} environments and not among {num_envs}; check more with num_envs"
         )
     play = _single(env) if isinstance(env, SingleAgentEnv) else _cooperative(env, seed, moments)
@@ -44,7 +44,7 @@ def explain(env: Environment, run: Run | None, error: WorkerError, num_envs: int
         play(Moment(0, row, key, {}, {}, None, 1) if moments is None else moments.following(row))
     function = env.reset if moments is None else stepping(env)
     when = "in the first reset" if moments is None else f"in step {len(moments.run.obs)}"
-    raise fault(function, f"{what}, {when}; plain Python does not. Look for a loop, or an index, that depends on rounding")
+    raise authoring_error(function, f"{what}, {when}; plain Python does not. Look for a loop, or an index, that depends on rounding")
 
 
 def _single(env: SingleAgentEnv) -> Any:

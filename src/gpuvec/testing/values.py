@@ -10,16 +10,16 @@ import numpy as np
 from numba import typeof, types
 from numba.core import ir
 
-from gpuvec.engine.compiler.diagnostics import explaining, fault
-from gpuvec.engine.compiler.functions import compile_for, device
-from gpuvec.engine.layout.buffers import Actions
+from gpuvec.engine.compiler.diagnostics import authoring_error, explain_compiler_errors
+from gpuvec.engine.compiler.functions import compile_for, device_function
+from gpuvec.engine.layout.buffers import ActionLayout
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 
 KEY = typeof(Key._make([*(np.uint32(0),) * 4, np.int32(0)]))
 
 
-def action_type(actions: Actions) -> Any:
+def action_type(actions: ActionLayout) -> Any:
     """The Numba type of an agent's action."""
     number = actions.dtype(0)
     return typeof((number,) * actions.components if actions.components else number)
@@ -35,7 +35,7 @@ def check_parameters(name: str, function: Any, expected: str) -> None:
         raise AuthoringError(f"{name} is a {type(function).__name__}; it must be a plain function {name}({expected}).")
     if len(inspect.signature(function).parameters) != expected.count(",") + 1:
         name = function.__name__
-        raise fault(function, f"{name}{inspect.signature(function)} must be {name}({expected})")
+        raise authoring_error(function, f"{name}{inspect.signature(function)} must be {name}({expected})")
 
 
 def width(function: Any, kind: Any, expected: str) -> int:
@@ -45,10 +45,10 @@ def width(function: Any, kind: Any, expected: str) -> int:
         AuthoringError: it is no tuple of numbers.
     """
     if not isinstance(kind, types.BaseTuple):
-        raise fault(function, f"it returns {kind}; it must return {expected}: (a, b), or (a,) for one")
+        raise authoring_error(function, f"it returns {kind}; it must return {expected}: (a, b), or (a,) for one")
     for k, part in enumerate(kind):
         if not isinstance(part, types.Number | types.Boolean):
-            raise fault(function, f"value {k} of those it returns is {part}; it must be a number")
+            raise authoring_error(function, f"value {k} of those it returns is {part}; it must be a number")
     return len(kind)
 
 
@@ -58,8 +58,8 @@ def typed(function: Any, arguments: tuple[Any, ...]) -> Any:
     Raises:
         AuthoringError: what cannot be compiled, or a value that no kernel should hold.
     """
-    with explaining(function):
-        dispatcher = device(function)
+    with explain_compiler_errors(function):
+        dispatcher = device_function(function)
         compile_for(dispatcher, arguments)
     _check_values(dispatcher, arguments, set())
     return dispatcher.overloads[arguments].signature.return_type
@@ -76,21 +76,21 @@ def _check_values(dispatcher: Any, arguments: tuple[Any, ...], seen: set[Any]) -
     for inst in sorted(statements, key=lambda statement: statement.loc.line):
         line = inst.loc.line
         if isinstance(inst, ir.Raise | ir.StaticRaise | ir.DynamicRaise):
-            raise fault(dispatcher.py_func, "raises an error, which a GPU cannot; clip, or end the episode", line)
+            raise authoring_error(dispatcher.py_func, "raises an error, which a GPU cannot; clip, or end the episode", line)
         if not isinstance(inst, ir.Assign):
             continue
         value, kind = inst.value, annotated.typemap[inst.target.name]
         text = isinstance(kind, types.UnicodeType) or (isinstance(kind, types.StringLiteral) and isinstance(value, ir.Expr))
         if text or isinstance(kind, types.List | types.Set | types.DictType):
             what = "makes a list, set, dict or string, which device code does not have; use a tuple, or fields of the state"
-            raise fault(dispatcher.py_func, what, line)
+            raise authoring_error(dispatcher.py_func, what, line)
         called = annotated.typemap[value.func.name] if isinstance(value, ir.Expr) and value.op == "call" else None
         if isinstance(called, types.Dispatcher) and not called.dispatcher.py_func.__module__.startswith("gpuvec."):
             _check_values(called.dispatcher, tuple(annotated.calltypes[value].args), seen)
         operands = value.list_vars() if isinstance(value, ir.Expr) else [value] if isinstance(value, ir.Var) else []
         made_of = [annotated.typemap[v.name] for v in operands]
         if _wide(kind) and not isinstance(value, ir.Arg) and not any(map(_wide, made_of)):
-            raise fault(dispatcher.py_func, f"makes a float64; {_remedy(value, made_of)}", line)
+            raise authoring_error(dispatcher.py_func, f"makes a float64; {_remedy(value, made_of)}", line)
 
 
 def _wide(kind: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.layout.schema import OWNED
+from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.testing.checked_values import CheckedInt, DataInt
 
 NUMBERS = (int, np.integer)
@@ -98,7 +98,7 @@ def checked_value(value: Any, data: bool = True) -> Any:
 def watched(s: Any, log: list[Access] | None = None) -> Any:
     """`s` with checked integers and arrays; these add each access to `log` if there is one, and share the memory of its own."""
     parts = (
-        CheckedArray.of(v, k, log, data=k not in OWNED) if isinstance(v, np.ndarray) else checked_value(v)
+        CheckedArray.of(v, k, log, data=k not in ENGINE_FIELDS) if isinstance(v, np.ndarray) else checked_value(v)
         for k, v in zip(s._fields, s, strict=True)
     )
     return type(s)(*parts)

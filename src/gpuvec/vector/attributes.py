@@ -47,7 +47,7 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
         Raises:
             AttributeError: there is none of that name.
         """
-        if name in self._sim.variant.per_env:
+        if name in self._sim.options.per_env:
             return tuple(self._stored(name))
         holder = self._env.params if name in self._env.params._fields else self
         if not hasattr(holder, name):
@@ -64,7 +64,7 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
         """
         if isinstance(self._env, MultiAgentEnv) and name in self._env.structural:
             raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
-        per_env = self._sim.variant.per_env
+        per_env = self._sim.options.per_env
         stored = {k: self._stored(k) for k in per_env}
         new, lists = parameters.apply(self._env, {name: values}, per_env, self.num_envs, stored=stored)
         if name in per_env:

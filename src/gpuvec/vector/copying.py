@@ -8,7 +8,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from gpuvec.engine.simulation import Simulation, on_host
+from gpuvec.engine.simulation import Simulation, to_numpy
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import place_of
 from gpuvec.spec import Environment
@@ -32,7 +32,7 @@ class Copyable(Rollouts):
             gymnasium.error.ClosedEnvironmentError: it was closed.
         """
         self._usable(begun=False)
-        per_env = self._sim.variant.per_env
+        per_env = self._sim.options.per_env
         made_of = {
             **self._made_of,
             "env": _place_or_env(self._made_of["env"]),
@@ -57,8 +57,8 @@ class Copyable(Rollouts):
 
 def _saved(sim: Simulation, begun: bool) -> dict[str, Any]:
     """What a copy takes over of the buffers, as NumPy arrays; before the first reset, which is `begun`, the pool alone."""
-    pool = {name: on_host(sim.pool_field(name)).copy() for name in sim.variant.pool}
-    buffers = {name: on_host(array) for name, array in state.state_dict(sim).items()} if begun else None
+    pool = {name: to_numpy(sim.pool_field(name)).copy() for name in sim.options.pool}
+    buffers = {name: to_numpy(array) for name, array in state.state_dict(sim).items()} if begun else None
     return {"pool": pool, "buffers": buffers}
 
 

@@ -11,11 +11,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.backends.device import device as named_device
-from gpuvec.engine.backends.device import refuse_fork, several_gpus
+from gpuvec.engine.backends.device import has_several_gpus, refuse_fork
+from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.simulation import Simulation, address
+from gpuvec.engine.simulation import Simulation, address_of
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
 from gpuvec.vector import parameters, state
@@ -106,7 +106,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._env, lists = parameters.apply(declared, params, tuple(per_env), self.num_envs, keywords=keywords)
         self._device = named_device("cpu" if device == "auto" and output == "numpy" else device)
         self._framework = framework(output, self._device)
-        variant = KernelOptions(
+        options = KernelOptions(
             self.autoreset_mode,
             self.max_episode_steps,
             tuple(per_env),
@@ -115,7 +115,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             cuda_c=parameters.in_cuda_c(backend, self._env, self._device),
         )
         with self._device.current():
-            self._sim = Simulation(self._env, variant, self.num_envs, self._device)
+            self._sim = Simulation(self._env, options, self.num_envs, self._device)
             for name, values in lists.items():
                 self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
             returned = self._sim.layout.returned
@@ -129,7 +129,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._many = isinstance(s, MultiAgentSchema)
-        self._several = self._device.kind == "cuda" and several_gpus()
+        self._several = self._device.kind == "cuda" and has_several_gpus()
         self._seed: int | tuple[int | None, ...] | None = None
         self._was_reset, self._pid = False, getpid()
 
@@ -233,7 +233,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             seed = int(self.np_random.integers(2**63))
         options = checked_options(options)
         chosen = seeding(seed, self.num_envs, self._device)
-        asked = reset_options(self._env, options, self._sim.variant.per_env, self._stored)
+        asked = reset_options(self._env, options, self._sim.options.per_env, self._stored)
         self.check()
         stream = self._stream()
         with on_stream(self._device, stream):
@@ -248,8 +248,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             outputs, arrays = self._outputs.take(stream)
             self._sim.reset(
                 stream,
-                address(mask) if masked else 0,
-                0 if chosen.rows is None else address(chosen.rows),
+                address_of(mask) if masked else 0,
+                0 if chosen.rows is None else address_of(chosen.rows),
                 (masked, chosen.kind, chosen.seed, chosen.high, *asked),
                 outputs,
             )
@@ -301,7 +301,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._raise_faults()
 
     def _raise_faults(self) -> None:
-        if self._sim.variant.validate:
+        if self._sim.options.validate:
             with on_stream(self._device, self._stream()):
                 fault = pending(self._sim, self._env.spaces(self._env.params)[1])
             if fault is not None:
@@ -314,7 +314,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._usable()
         self.check()
         with on_stream(self._device, self._stream()) as stream:
-            own = {name: self._sim.buffers[f"param_{name}"].copy() for name in self._sim.variant.per_env}
+            own = {name: self._sim.buffers[f"param_{name}"].copy() for name in self._sim.options.per_env}
             frames = Frames(self._env, own, state.get_state(self._sim))
             if stream is not None:
                 stream.synchronize()  # rows may be fetched while another stream is the current one

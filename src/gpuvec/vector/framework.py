@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.simulation import address
+from gpuvec.engine.simulation import address_of
 from gpuvec.errors import MissingExtraError
 from gpuvec.vector.host_copies import to_host
 
@@ -89,7 +89,7 @@ class Native:
         if self.device.kind == "cuda" and array.device.id != self.device.ordinal:
             return None
         array = self.device.arrays.asarray(array, order="C")
-        return address(array), _name(array.dtype), array.shape, array
+        return address_of(array), _name(array.dtype), array.shape, array
 
 
 class HostArrays(Native):

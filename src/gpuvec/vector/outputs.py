@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.layout.buffers import Buffer
-from gpuvec.engine.simulation import address
+from gpuvec.engine.simulation import address_of
 from gpuvec.vector.framework import Framework, Native
 from gpuvec.vector.host_copies import copies_on_host
 
@@ -90,7 +90,7 @@ class OutputBuffers:
         first, views = [], []
         for place in self._places:
             slab = getattr(self._device.arrays, place.allocate)(steps * place.apart + place.spare, place.dtype)
-            at = address(slab)
+            at = address_of(slab)
             if place.spare:
                 skipped = -at % self._framework.alignment // slab.itemsize
                 slab, at = slab[skipped : skipped + steps * place.apart], at + skipped * slab.itemsize

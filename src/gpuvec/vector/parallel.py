@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from gpuvec.engine.compiler.functions import author
-from gpuvec.engine.layout.params import known
+from gpuvec.engine.compiler.functions import author_function
+from gpuvec.engine.layout.params import kernel_params
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv
@@ -142,7 +142,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             return list(self._rows)
         with on_stream(base._device, base._stream()):
             s = host_row(base._sim, 0)
-        p, active = known(env), author(env.active)
+        p, active = kernel_params(env), author_function(env.active)
         with np.errstate(all="ignore"):  # as compiled code, which does not warn
             return [name for name, i in self._rows.items() if active(i, s, p)]
 

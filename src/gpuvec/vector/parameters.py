@@ -12,9 +12,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
-from gpuvec.engine.backends.cuda.cpp.source import file_of
+from gpuvec.engine.backends.cuda.cpp.source import cuda_c_file
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.layout.structure import constant_differences, parameters_read, shape_differences
+from gpuvec.engine.layout.structure import constant_differences, params_read, shape_differences
 from gpuvec.errors import FixedParameterError, UnknownParameterError
 from gpuvec.spec import Environment, MultiAgentEnv
 
@@ -112,7 +112,7 @@ def refuse_other_rows(env: Environment, rows: Mapping[str, Sequence[Any]]) -> No
     Raises:
         FixedParameterError: as said; it names what differs.
     """
-    read = [name for name in rows if name in parameters_read(env)] if rows else []
+    read = [name for name in rows if name in params_read(env)] if rows else []
     for values in dict.fromkeys(zip(*(rows[name] for name in read), strict=True)):
         row = dict(zip(read, values, strict=True))
         found = constant_differences(env, dataclasses.replace(env, params=env.params._replace(**row)))
@@ -173,7 +173,7 @@ def in_cuda_c(backend: str, env: Environment, device: Device) -> bool:
             'backend="cuda-c" needs a GPU or a CPU, and device is "simulator": choose one of these, or backend="numba".'
         )
     if backend == "cuda-c":
-        file_of(env)
+        cuda_c_file(env)
         if device.kind == "cpu":
             host_compiler()
     return backend == "cuda-c"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.layout.buffers import Buffer
-from gpuvec.engine.single_agent.rollout_options import GIVEN, RANDOM, stored_as, unbounded
+from gpuvec.engine.single_agent.rollout_options import GIVEN, RANDOM, is_unbounded, stored_action_dtype
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.outputs import OutputBuffers, Outputs
@@ -119,7 +119,7 @@ class Rollouts(Stateful):
         if isinstance(policy, str):
             if policy != RANDOM:
                 raise ValueError(f"policy must be {RANDOM!r}, an array of actions, or a function, got {policy!r}.")
-            if unbounded(self.single_action_space):
+            if is_unbounded(self.single_action_space):
                 raise ValueError(f"policy={RANDOM!r} needs finite bounds; the action space is {self.single_action_space}.")
             return RANDOM
         if isinstance(policy, FunctionType):
@@ -142,7 +142,7 @@ class Rollouts(Stateful):
 
     def _storage_of(self, steps: int, anew: bool) -> Storage:
         """The places of rollouts of that length, to be handed out `anew`, or to look whether given ones fit."""
-        dtype = stored_as(self.single_action_space)
+        dtype = stored_action_dtype(self.single_action_space)
         key = steps, anew, np.dtype(dtype).name
         if key not in self._storage:
             returned, shape = self._sim.layout.returned, self._sim.signature.actions.shape

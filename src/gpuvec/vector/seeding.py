@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.layout.rng_streams import ALL_ALIKE, ONE_SEED, SEED_EACH
+from gpuvec.engine.layout.rng_streams import KEEP_STREAMS, ONE_SEED, SEED_EACH
 from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Environment
 from gpuvec.vector.framework import as_native
@@ -39,7 +39,7 @@ def seeding(seed: Any, num_envs: int, device: Device) -> Seeding:
         ValueError: a sequence of the wrong length.
     """
     if seed is None:
-        return Seeding(ALL_ALIKE)
+        return Seeding(KEEP_STREAMS)
     if not isinstance(seed, list | tuple | np.ndarray):
         value = _checked(seed)
         return Seeding(ONE_SEED, value & 0xFFFFFFFF, value >> 32)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.simulation import Simulation, on_host
+from gpuvec.engine.simulation import Simulation, to_numpy
 from gpuvec.errors import StateError
 from gpuvec.vector.framework import as_native
 from gpuvec.vector.parameters import apply
@@ -28,7 +28,7 @@ def host_row(sim: Simulation, row: int) -> Any:
     """
     s = sim.signature
     found = s.found if isinstance(s, MultiAgentSchema) else ()
-    known = {name: on_host(sim.field(name)[row])[()] for name in sim.env.state._fields if name not in found}
+    known = {name: to_numpy(sim.field(name)[row])[()] for name in sim.env.state._fields if name not in found}
     return sim.env.state(**{name: known.get(name) for name in sim.env.state._fields})
 
 
@@ -58,7 +58,7 @@ def _checked(sim: Simulation, fields: Mapping[str, Any], rows: int, pool: bool =
 
 def _stored(sim: Simulation) -> dict[str, Any]:
     """{parameter: (E,) values} of those stored per environment."""
-    return {name: sim.buffers[f"param_{name}"].tolist() for name in sim.variant.per_env}
+    return {name: sim.buffers[f"param_{name}"].tolist() for name in sim.options.per_env}
 
 
 def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
@@ -147,7 +147,7 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
 
 def _check_parameters(sim: Simulation, arrays: Mapping[str, Any]) -> None:
     """Refuses parameters of rows that the environment would refuse at its construction."""
-    names = sim.variant.per_env
+    names = sim.options.per_env
     try:
         apply(sim.env, {name: arrays[f"param_{name}"].tolist() for name in names}, names, sim.num_envs)
     except (TypeError, ValueError) as error:

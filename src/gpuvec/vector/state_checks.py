@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.layout.buffers import NO_FAULT, WITHOUT_LIMIT
+from gpuvec.engine.layout.buffers import NO_FAULT, NO_STEP_LIMIT
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.simulation import Simulation, on_host
+from gpuvec.engine.simulation import Simulation, to_numpy
 from gpuvec.errors import StateError
 from gpuvec.spec import Environment
 
@@ -33,8 +33,8 @@ def refuse_wrong(name: str, values: Any, wrong: Any, allowed: Allowed, unit: str
     """
     if not bool(wrong.any()):
         return
-    row, *others = (int(k) for k in np.argwhere(on_host(wrong))[0])
-    given = str(on_host(values)[(row, *others)].tolist())
+    row, *others = (int(k) for k in np.argwhere(to_numpy(wrong))[0])
+    given = str(to_numpy(values)[(row, *others)].tolist())
     given = given if len(given) < LONGEST else f"{given[:LONGEST]}..."
     where = f"{unit} {row}" + (f", agent {others[0]}" if others else "")
     raise StateError(f"{name}, {where}: given {given}, allowed {allowed(row, *others)}.")
@@ -119,13 +119,13 @@ def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
     Raises:
         StateError: as said; with the field, the row, what is given and what is allowed.
     """
-    stored = {name: on_host(saved[f"param_{name}"]).tolist() for name in sim.variant.per_env}
+    stored = {name: to_numpy(saved[f"param_{name}"]).tolist() for name in sim.options.per_env}
     fields = {name: sim.part_of(saved, name) for name in sim.signature.fields}
     check_fields(sim, fields, stored)
     if "role" in fields and isinstance(sim.signature, MultiAgentSchema):
         expected = sim.order_of(fields["role"])
         agents_by_role = sim.part_of(saved, "agents_by_role")
-        known = on_host(expected)
+        known = to_numpy(expected)
         refuse_wrong(
             "state field 'agents_by_role'",
             agents_by_role,
@@ -133,7 +133,7 @@ def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
             lambda *at: f"{known[at]}, the agents by role",
         )
     _check_times(sim, saved)
-    faults = on_host(saved["faults"])
+    faults = to_numpy(saved["faults"])
     rows = sim.num_envs * (sim.signature.agents or (1,))[0]
     wrong = (faults != NO_FAULT) & (faults >> np.uint64(32) >= rows)
     refuse_wrong("'faults'", faults, wrong, lambda row: f"a fault of {rows} rows or agents, or {NO_FAULT}", "kind")
@@ -141,9 +141,9 @@ def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
 
 def _check_times(sim: Simulation, saved: Mapping[str, Any]) -> None:
     """Refuses episodes that began in the future, or are older than the environment's limit."""
-    limit = sim.variant.max_episode_steps or WITHOUT_LIMIT
+    limit = sim.options.max_episode_steps or NO_STEP_LIMIT
     time = (saved["clock"] - saved["start"]).view(np.int32)  # -1 awaits its reset
-    least = 0 if sim.variant.autoreset is AutoresetMode.SAME_STEP else -1
+    least = 0 if sim.options.autoreset is AutoresetMode.SAME_STEP else -1
     waits = " (-1 awaits its reset)" if least else ", as SAME_STEP has no episode that awaits its reset"
     said = f"{least} to {limit - 1} steps since the start of an episode{waits}"
     refuse_wrong("'clock' less 'start'", time, (time < least) | (time >= limit), lambda row: said)

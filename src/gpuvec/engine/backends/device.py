@@ -58,7 +58,7 @@ class Device(NamedTuple):
             )
 
 
-def device(name: str) -> Device:
+def parse_device(name: str) -> Device:
     """The device called `name`: "auto", "cpu", "cuda" or "cuda:1".
 
     Raises:
@@ -85,7 +85,7 @@ def device(name: str) -> Device:
     return Device("cuda", ordinal)
 
 
-def several_gpus() -> bool:
+def has_several_gpus() -> bool:
     """Whether this machine has more than one GPU; asked where CUDA was found."""
     return int(_cupy().cuda.runtime.getDeviceCount()) > 1
 

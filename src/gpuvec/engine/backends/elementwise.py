@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.backends.cache.key import module_fingerprint
-from gpuvec.engine.backends.cache.store import kept
-from gpuvec.engine.backends.cpu.object_code import Native, is_cacheable, loaded, machine
+from gpuvec.engine.backends.cache.store import load_or_compile
+from gpuvec.engine.backends.cpu.object_code import ObjectCode, is_cacheable, load_object, machine
 from gpuvec.engine.backends.cuda.binary import Loadable
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.layout.buffers import named_tuple
 
 
-class Rowwise(NamedTuple):
+class Elementwise(NamedTuple):
     """What is done to each row. Equal ones are compiled once in a process."""
 
     name: str
@@ -36,7 +36,7 @@ class Rowwise(NamedTuple):
         return named_tuple("Batch", (*self.members, "n"))
 
 
-def launcher(work: Rowwise, device: Device) -> Callable[..., None]:
+def make_elementwise_launcher(work: Elementwise, device: Device) -> Callable[..., None]:
     """`launch(stream, *members, n)`: does it to n rows; a CPU ignores the stream."""
     if device.kind == "cpu":
         loop = _loop(work)
@@ -45,18 +45,18 @@ def launcher(work: Rowwise, device: Device) -> Callable[..., None]:
 
 
 @lru_cache(maxsize=64)
-def _loop(work: Rowwise) -> Callable[[tuple[int, ...]], None]:
+def _loop(work: Elementwise) -> Callable[[tuple[int, ...]], None]:
     """The loop over all rows on a CPU: it takes the members of the batch."""
 
-    def make() -> list[Native]:
+    def make() -> list[ObjectCode]:
         from gpuvec.engine.backends.elementwise_kernels import native_loop
 
         return [native_loop(work)]
 
-    (made,) = kept(
-        partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], machine()), make, Native, is_cacheable
+    (made,) = load_or_compile(
+        partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], machine()), make, ObjectCode, is_cacheable
     )
-    run = loaded(made)
+    run = load_object(made)
 
     def call(members: tuple[int, ...]) -> None:
         block = np.array(members, np.int64)
@@ -66,7 +66,7 @@ def _loop(work: Rowwise) -> Callable[[tuple[int, ...]], None]:
 
 
 @lru_cache(maxsize=64)
-def loadable(work: Rowwise, cc: tuple[int, int]) -> Loadable:
+def load_or_compile_elementwise(work: Elementwise, cc: tuple[int, int]) -> Loadable:
     """Its kernel for compute capability `cc`, from disk if it was compiled before."""
 
     def make() -> list[Loadable]:
@@ -74,21 +74,21 @@ def loadable(work: Rowwise, cc: tuple[int, int]) -> Loadable:
 
         return [Loadable(*binary(work, cc)[:2])]
 
-    (made,) = kept(partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], cc), make, Loadable)
+    (made,) = load_or_compile(partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], cc), make, Loadable)
     return made
 
 
-def _launcher(work: Rowwise, device: Device) -> Callable[..., None]:
+def _launcher(work: Elementwise, device: Device) -> Callable[..., None]:
     batch = work.batch
     if device.kind == "simulator":
         from gpuvec.engine.backends.cuda import numba_cuda
         from gpuvec.engine.backends.elementwise_kernels import body
-        from gpuvec.engine.backends.simulator import quick_turns
+        from gpuvec.engine.backends.simulator import short_switch_interval
 
         simulated = numba_cuda.cuda.jit(body(work))
 
         def simulate(stream: int, *members: int) -> None:
-            with quick_turns():
+            with short_switch_interval():
                 simulated[-(-members[-1] // work.threads), work.threads](batch(*members))
 
         return simulate
@@ -96,9 +96,9 @@ def _launcher(work: Rowwise, device: Device) -> Callable[..., None]:
     from cuda import core
     from cuda.bindings import driver
 
-    from gpuvec.engine.backends.cuda.launch import checked, function_on
+    from gpuvec.engine.backends.cuda.launch import check_driver, load_on_device
 
-    function, keep = function_on(device, *loadable(work, tuple(core.Device(device.ordinal).compute_capability)))
+    function, keep = load_on_device(device, *load_or_compile_elementwise(work, tuple(core.Device(device.ordinal).compute_capability)))
     block = np.zeros(len(batch._fields), np.uint64)
     pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
     start = partial(driver.cuLaunchKernel, function)
@@ -106,6 +106,6 @@ def _launcher(work: Rowwise, device: Device) -> Callable[..., None]:
     def launch(stream: int, *members: Any, kept: Sequence[Any] = (block, pointers, keep)) -> None:
         block[:] = members
         grid = -(-members[-1] // work.threads), 1, 1, work.threads, 1, 1, 0
-        checked(start(*grid, stream, pointers.ctypes.data, 0), "launched")
+        check_driver(start(*grid, stream, pointers.ctypes.data, 0), "launched")
 
     return launch

@@ -14,7 +14,7 @@ from llvmlite import ir
 from gpuvec.engine.compiler.memory_ops import evicted_first
 
 
-class Arrays(NamedTuple):
+class ArrayOps(NamedTuple):
     """The operations beside those of `memory.Access`."""
 
     # view(buffer, index, shape, dtype) -> the index-th C-contiguous array of that shape
@@ -75,7 +75,7 @@ def of_bitonic(first: int, count: int) -> list[tuple[int, int]]:
     return pairs + of_bitonic(first, count - half) + of_bitonic(first + count - half, half)
 
 
-def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
+def make_array_ops(extending: Any, types: Any, cgutils: Any, space: int) -> ArrayOps:
     """The operations on `space`: 1 is a GPU's global memory, 0 a CPU's."""
     word, half, real = ir.IntType(64), ir.IntType(32), ir.FloatType()
 
@@ -273,7 +273,7 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
 
         return kept(kept, new), codegen
 
-    return Arrays(
+    return ArrayOps(
         view,
         part,
         assume_below,
@@ -292,9 +292,9 @@ def arrays(extending: Any, types: Any, cgutils: Any, space: int) -> Arrays:
 
 
 @cache
-def host_arrays() -> Arrays:
+def cpu_array_ops() -> ArrayOps:
     """The operations on the CPU's memory."""
     from numba import extending, types
     from numba.core import cgutils
 
-    return arrays(extending, types, cgutils, 0)
+    return make_array_ops(extending, types, cgutils, 0)

@@ -40,7 +40,7 @@ def compiler_errors() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def explaining(function: Any) -> Iterator[None]:
+def explain_compiler_errors(function: Any) -> Iterator[None]:
     """Raises what the compiler says about `function`, or about those that it calls, in plain words.
 
     Raises:
@@ -51,10 +51,10 @@ def explaining(function: Any) -> Iterator[None]:
     except AuthoringError:
         raise
     except compiler_errors() as error:
-        raise explained(function, error) from error
+        raise authoring_error_from(function, error) from error
 
 
-def explained(function: Any, error: Exception) -> AuthoringError:
+def authoring_error_from(function: Any, error: Exception) -> AuthoringError:
     """Numba's error in plain words: the author's line that it is about, what is wrong there, and the remedy."""
     text = re.sub("\x1b\\[[0-9;]*m", "", str(error))  # Numba may colour its messages
     found = re.findall(r'(?:File "([^"]+)", line |(\S+\.py) \()(\d+)', text)
@@ -68,7 +68,7 @@ def explained(function: Any, error: Exception) -> AuthoringError:
     said = re.sub(r"No definition for lowering (\w+)\(.*\)\.(\w+) = .*", r"gives \1.\2 another value", said)
     remedy = next((r for pattern, r in REMEDIES.items() if re.search(pattern, text)), "write it with numbers, tuples and math")
     file, line = places[0] if places else (function.__code__.co_filename, function.__code__.co_firstlineno)
-    return fault_at(file, line, f"{said}; {remedy}")
+    return authoring_error_at(file, line, f"{said}; {remedy}")
 
 
 def _authored(file: str) -> bool:
@@ -77,13 +77,13 @@ def _authored(file: str) -> bool:
     return not file.startswith("<") and "numba" not in path.parts and not path.is_relative_to(PACKAGE)
 
 
-def fault(function: Any, what: str, line: int | None = None) -> AuthoringError:
+def authoring_error(function: Any, what: str, line: int | None = None) -> AuthoringError:
     """What is wrong in `function`, in that line or as a whole."""
     code = function.__code__
-    return fault_at(code.co_filename, line or code.co_firstlineno, what)
+    return authoring_error_at(code.co_filename, line or code.co_firstlineno, what)
 
 
-def fault_at(file: str | Path, line: int, what: str) -> AuthoringError:
+def authoring_error_at(file: str | Path, line: int, what: str) -> AuthoringError:
     """What is wrong in that line."""
     linecache.checkcache(str(file))  # which may have been changed since
     return AuthoringError(f"{file}, line {line}, `{linecache.getline(str(file), line).strip()}`: {what}.")

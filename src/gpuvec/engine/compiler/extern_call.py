@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 
 
-def foreign(extending: Any, types: Any, cgutils: Any, symbol: str, gives: Sequence[Any]) -> Any:
+def extern_c_call(extending: Any, types: Any, cgutils: Any, symbol: str, gives: Sequence[Any]) -> Any:
     """`call(groups)`, an intrinsic that calls the C function `symbol`.
 
     Of `groups`, a tuple, each number is an argument, and each tuple one that is the address of a structure of its members; an

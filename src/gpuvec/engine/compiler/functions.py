@@ -36,7 +36,7 @@ def dispatcher_of(function: Callable[..., Any], **options: bool) -> Any:
     return Dispatcher(function, targetoptions=fixed | options)
 
 
-def inline(function: Callable[..., Any]) -> Any:
+def inline_function(function: Callable[..., Any]) -> Any:
     """`function` as a Numba function for other compiled functions to call; LLVM puts it in place.
 
     Division follows IEEE, as on a GPU: Numba's default tests every divisor for zero in order to raise. Numba would compile
@@ -52,8 +52,8 @@ def inline(function: Callable[..., Any]) -> Any:
 _inlined: WeakSet[Callable[..., Any]] = WeakSet()
 
 
-def inlined(function: Callable[..., Any]) -> bool:
-    """Whether `inline` made a Numba function of it."""
+def is_inline(function: Callable[..., Any]) -> bool:
+    """Whether `inline_function` made a Numba function of it."""
     return function in _inlined
 
 
@@ -76,7 +76,7 @@ _recently_compiled: OrderedDict[types.FunctionType, Any] = OrderedDict()
 RECENT = 64  # functions
 
 
-def device(function: Callable[..., Any]) -> Any:
+def device_function(function: Callable[..., Any]) -> Any:
     """`function` as a Numba function with float32 literals, and with it all plain functions that it calls.
 
     Raises:
@@ -129,15 +129,15 @@ def _made(function: types.FunctionType, callers: tuple[Any, ...]) -> Any:
         code.replace(co_consts=single(code.co_consts)), scope, function.__name__, single(function.__defaults__), cells
     )
     clone.__doc__, clone.__module__, clone.__qualname__ = function.__doc__, function.__module__, function.__qualname__
-    return inline(clone)
+    return inline_function(clone)
 
 
-def author(function: Any) -> Any:
+def author_function(function: Any) -> Any:
     """The author's function in Python: `function` itself, unless it stands for one that is written in CUDA C++."""
     return getattr(function, "author", function)
 
 
-def constants(params: P) -> P:
+def params_as_scalars(params: P) -> P:
     """`params` with every float as float32 and every int as int32: what a kernel freezes."""
 
     def freeze(value: Any) -> Any:
@@ -148,7 +148,7 @@ def constants(params: P) -> P:
     return type(params)(*map(freeze, params))
 
 
-def generated(name: str, source: str, **scope: Any) -> Any:
+def generate_function(name: str, source: str, **scope: Any) -> Any:
     """The function `name` of generated `source`, which tracebacks and Numba's errors can show.
 
     Numba knows no `*args` in kernels and no loop over fields of different types, so code whose shape follows the

@@ -2,7 +2,7 @@
 
 A batch of plain addresses is cheap to hand to a kernel (an array is 7 to 9 kernel arguments, and costs a reference count
 at each use on a CPU), and lets a row be read and written with 16-byte accesses. Numba and numba-cuda each bring their own
-extension interface, with the same shape: `memory` makes the operations for either.
+extension interface, with the same shape: `make_memory_ops` makes the operations for either.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 
-class Access(NamedTuple):
+class MemoryOps(NamedTuple):
     """The operations on buffers that composed code may use. An index counts elements, that of a row counts rows."""
 
     # load(buffer, index, dtype) -> the element there
@@ -34,17 +34,17 @@ class Access(NamedTuple):
     atomic_add: Any
     # any_in_sector(flag): whether flag holds for this env or for the one whose 16-byte row shares a 32-byte sector with its row
     any_in_sector: Any
-    # load_column(buffer, start, stride, like) -> as many float32 elements as `like` has, `stride` apart
+    # load_column(buffer, start, stride, like) -> as many float32 elements as `row_of` has, `stride` apart
     load_column: Any
     # store_column(buffer, start, stride, values): stores a tuple of float32, `stride` elements apart
     store_column: Any
-    # to_floats(values, like) -> the first of these numbers of any types as float32, as many as `like` has
+    # to_floats(values, like) -> the first of these numbers of any types as float32, as many as `row_of` has
     to_floats: Any
     # load_streaming(buffer, index, dtype): a load that leaves a GPU's cache first, as it is read once
     load_streaming: Any
 
 
-def like(dtype: Any, width: int) -> Any:
+def row_of(dtype: Any, width: int) -> Any:
     """A tuple whose type tells `load_row` what to read."""
     return (dtype(0),) * width
 
@@ -74,7 +74,7 @@ def fetched_once(builder: Any, at: Any) -> Any:
     return value if held is element else builder.trunc(value, element)  # PTX holds bytes in wider registers
 
 
-def memory(extending: Any, types: Any, cgutils: Any, space: int, any_in_sector: Any) -> Access:
+def make_memory_ops(extending: Any, types: Any, cgutils: Any, space: int, any_in_sector: Any) -> MemoryOps:
     """The operations on `space`, an LLVM address space: 1 is a GPU's global memory, 0 a CPU's.
 
     Args:
@@ -82,7 +82,7 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, any_in_sector: 
         types: the type module of the same Numba.
         cgutils: the code generation module of the same Numba.
         space: the address space of every buffer.
-        near: this target's way to ask the neighbours; see `Access`.
+        near: this target's way to ask the neighbours; see `MemoryOps`.
     """
     word = ir.IntType(64)
 
@@ -238,14 +238,14 @@ def memory(extending: Any, types: Any, cgutils: Any, space: int, any_in_sector: 
         return types.void(address, index, types.uint32), codegen
 
     own = (store_streaming, store_row_streaming) if space == 1 else (store, store_row)
-    return Access(
+    return MemoryOps(
         load, store, load_row, store_row, *own, atomic_min, atomic_add, any_in_sector, load_column, store_column, to_floats,
         load_streaming,
     )  # fmt: skip
 
 
 @cache  # as Numba keeps each intrinsic for ever
-def host_memory() -> Access:
+def cpu_memory_ops() -> MemoryOps:
     """The operations on the CPU's memory, where every env is alone."""
     from numba import extending, njit, types
     from numba.core import cgutils
@@ -254,4 +254,4 @@ def host_memory() -> Access:
     def any_in_sector(flag: bool) -> bool:
         return flag
 
-    return memory(extending, types, cgutils, 0, any_in_sector)
+    return make_memory_ops(extending, types, cgutils, 0, any_in_sector)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.compiler.diagnostics import fault
+from gpuvec.engine.compiler.diagnostics import authoring_error
 
 DRAWING = "draw with uniform, normal or randint and the key: other random numbers can be neither seeded nor repeated"
 PRINTING = (
@@ -47,7 +47,7 @@ def refuse_host_names(function: types.FunctionType) -> None:
     handlers = sorted((HANDLERS.index(op.opname), n) for n, op in enumerate(instructions) if op.opname in HANDLERS)
     if handlers:
         line = _line(instructions[handlers[0][1]])
-        raise fault(function, "device code has no try or with statement, as nothing in it raises: write an if", line)
+        raise authoring_error(function, "device code has no try or with statement, as nothing in it raises: write an if", line)
     for number, op in enumerate(instructions):
         found, name, value = _read(function, op)
         if not found:
@@ -59,7 +59,7 @@ def refuse_host_names(function: types.FunctionType) -> None:
                 break
             name, value = f"{name}.{after.argval}", getattr(value, after.argval)
         if (remedy := _remedy(value)) is not None:
-            raise fault(function, f"there is no {name} in device code; {remedy}", _line(op))
+            raise authoring_error(function, f"there is no {name} in device code; {remedy}", _line(op))
 
 
 def _line(op: dis.Instruction) -> int | None:

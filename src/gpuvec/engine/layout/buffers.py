@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.errors import AuthoringError
 
 SCALARS: dict[Any, Any] = {float: np.float32, int: np.int32, bool: np.bool_}
-WITHOUT_LIMIT = np.iinfo(np.int32).max  # as max_episode_steps: an episode never reaches it
+NO_STEP_LIMIT = np.iinfo(np.int32).max  # as max_episode_steps: an episode never reaches it
 NO_FAULT = np.iinfo(np.uint64).max
 
 
@@ -88,7 +88,7 @@ def named_tuple(name: str, fields: tuple[str, ...]) -> Any:
     return NamedTuple(name, [(field, Any) for field in fields])
 
 
-def members(
+def batch_members(
     kept: tuple[int, ...], outputs: bytes, num_envs: int, *, action: int = 0, mask: int = 0, seeds: int = 0
 ) -> tuple[int, ...]:
     """The members of `Layout.batch`: addresses, and E last.
@@ -98,23 +98,23 @@ def members(
     return (*kept, action, mask, seeds, *memoryview(outputs).cast("q"), num_envs)
 
 
-def filled(block: Any, kept: tuple[int, ...], num_envs: int, asked: int = 0) -> tuple[Any, Any, int, slice]:
+def pack_arguments(block: Any, kept: tuple[int, ...], num_envs: int, asked: int = 0) -> tuple[Any, Any, int, slice]:
     """Puts the members of a step into `block`, an array of uint64 of which the last `asked` are no members, and tells where a
     step changes it: (its words, its bytes, the word that is the action's address, the bytes that are those of the outputs).
     """
     count = len(block) - asked
-    returned = count - len(members(kept, b"", 0))
-    block[:count] = members(kept, bytes(8 * returned), num_envs)
+    returned = count - len(batch_members(kept, b"", 0))
+    block[:count] = batch_members(kept, bytes(8 * returned), num_envs)
     return memoryview(block), memoryview(block).cast("B"), len(kept), slice(8 * (count - 1 - returned), 8 * (count - 1))
 
 
-def packing(dtypes: tuple[Any, ...]) -> Callable[..., None]:
+def make_packer(dtypes: tuple[Any, ...]) -> Callable[..., None]:
     """`pack(block, at, *values)`: numbers of those dtypes from byte `at` on, 8 bytes each."""
     kinds = [np.dtype(dtype).char for dtype in dtypes]
     return struct.Struct("".join(f"{kind}{8 - struct.calcsize(kind)}x" for kind in kinds)).pack_into
 
 
-class Actions(NamedTuple):
+class ActionLayout(NamedTuple):
     """The actions of one agent."""
 
     components: int  # K; 0 for a scalar
@@ -131,7 +131,7 @@ class Actions(NamedTuple):
         return (self.components,) if self.components else ()
 
 
-def features(observation: gym.Space[Any]) -> int:
+def observation_features(observation: gym.Space[Any]) -> int:
     """D.
 
     Raises:
@@ -142,7 +142,7 @@ def features(observation: gym.Space[Any]) -> int:
     return observation.shape[0]
 
 
-def actions(space: gym.Space[Any]) -> Actions:
+def make_action_layout(space: gym.Space[Any]) -> ActionLayout:
     """Those of `space`.
 
     Raises:
@@ -157,15 +157,15 @@ def actions(space: gym.Space[Any]) -> Actions:
                 f"the action space is {space}; its actions must be int32, from {limits.min} to {limits.max}: use a smaller one."
             )
     if isinstance(space, gym.spaces.Discrete):
-        return Actions(0, True)
+        return ActionLayout(0, True)
     if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.Box) and len(space.shape) == 1:
-        return Actions(space.shape[0], isinstance(space, gym.spaces.MultiDiscrete))
+        return ActionLayout(space.shape[0], isinstance(space, gym.spaces.MultiDiscrete))
     raise AuthoringError(f"the action space is {space}; it must be Discrete, MultiDiscrete of shape (K,) or Box of shape (K,).")
 
 
-def clockwork(variant: KernelOptions, params: Any) -> dict[str, Buffer]:
+def bookkeeping_buffers(options: KernelOptions, params: Any) -> dict[str, Buffer]:
     """The buffers that every environment keeps beside its state."""
-    return {f"param_{k}": Buffer(SCALARS[type(getattr(params, k))]) for k in variant.per_env} | {
+    return {f"param_{k}": Buffer(SCALARS[type(getattr(params, k))]) for k in options.per_env} | {
         "start": Buffer(np.uint32),
         "clock": Buffer(np.uint32, rows="block"),
         "rng_streams": Buffer(np.uint32, (4,)),  # seed, its high word, row, origin
@@ -174,13 +174,13 @@ def clockwork(variant: KernelOptions, params: Any) -> dict[str, Buffer]:
     }
 
 
-def pooled(fields: dict[str, Buffer]) -> dict[str, Buffer]:
+def pool_buffers(fields: dict[str, Buffer]) -> dict[str, Buffer]:
     """The reset pool that holds `fields`, {name: buffer}, and its size."""
     pool = {f"pool_{name}": buffer._replace(rows="pool") for name, buffer in fields.items()}
     return pool | {"pool_size": Buffer(np.int32, rows="batch")} if pool else {}
 
 
-def asked(components: tuple[int, ...], discrete: bool) -> dict[str, Buffer]:
+def input_buffers(components: tuple[int, ...], discrete: bool) -> dict[str, Buffer]:
     """What a reset or a step is given; actions have shape (E, *components)."""
     return {
         "action": Buffer(np.int32 if discrete else np.float32, components),

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import inline
-from gpuvec.engine.compiler.memory_ops import Access, like
+from gpuvec.engine.compiler.functions import inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps, row_of
 from gpuvec.random import Key
 
 i32, u32, b1 = np.int32, np.uint32, np.bool_
 POOL_DRAW = 2**31 - 4  # the number with which a reset draws from the pool; authors' own are smaller
-ALL_ALIKE, ONE_SEED, SEED_EACH = 0, 1, 2  # Request.seeding: rows keep their streams, share a seed, have their own
+KEEP_STREAMS, ONE_SEED, SEED_EACH = 0, 1, 2  # Request.seeding: rows keep their streams, share a seed, have their own
 
 
 class Streams(NamedTuple):
@@ -27,47 +27,47 @@ class Streams(NamedTuple):
     share: Any  # share(b, clock, r): writes what rows share; once in a reset
 
 
-def rng_streams(access: Access) -> Streams:
-    """Their versions for the buffers that `access` reads."""
-    load, store, load_row, store_row, *_ = access
-    words = like(u32, 4)
+def make_rng_streams(ops: MemoryOps) -> Streams:
+    """Their versions for the buffers that `ops` reads."""
+    load, store, load_row, store_row, *_ = ops
+    words = row_of(u32, 4)
 
-    @inline
+    @inline_function
     def own(b: Any, e: int, start: int, t: int) -> Any:
         seed, high, row, origin = load_row(b.rng_streams, e, words)
         return Key(seed, high, row, u32(start - origin), i32(t))
 
-    @inline
+    @inline_function
     def common(b: Any) -> Any:
         return load_row(b.shared, 0, words)
 
-    @inline
+    @inline_function
     def key(b: Any, e: int, common: Any, start: int, t: int) -> Any:
         in_force, seed, high, origin = common
         if in_force != u32(0):
             return Key(seed, high, u32(e), u32(start - origin), i32(t))
         return own(b, e, start, t)
 
-    @inline
+    @inline_function
     def stream(b: Any, e: int) -> Any:
         (in_force, seed, high, origin), mine = common(b), load_row(b.rng_streams, e, words)
         return (seed, high, u32(e), origin) if in_force != u32(0) else mine
 
-    @inline
+    @inline_function
     def asked(b: Any, e: int, r: Any) -> bool:
         return r.masked == u32(0) or load(b.mask, e, b1)
 
-    @inline
+    @inline_function
     def share(b: Any, clock: int, r: Any) -> None:
         whole = r.masked == u32(0)
         if whole and r.seeding == u32(ONE_SEED):
             store_row(b.shared, 0, (u32(1), u32(r.seed), u32(r.seed_high), u32(clock)))
-        elif whole and r.seeding == u32(ALL_ALIKE):
+        elif whole and r.seeding == u32(KEEP_STREAMS):
             store(b.shared, 3, u32(load(b.shared, 3, u32) - u32(1)), u32)
         else:
             store(b.shared, 0, u32(0), u32)
 
-    @inline
+    @inline_function
     def reseed(b: Any, e: int, clock: int, r: Any) -> None:
         seed, high, row, origin = load_row(b.rng_streams, e, words)
         if r.seeding == u32(ONE_SEED):

@@ -7,36 +7,36 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.compiler.functions import author
+from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.layout.buffers import (
     SCALARS,
-    Actions,
+    ActionLayout,
     Buffer,
     KernelOptions,
     Layout,
-    actions,
-    asked,
-    clockwork,
-    features,
-    pooled,
+    bookkeeping_buffers,
+    input_buffers,
+    make_action_layout,
+    observation_features,
+    pool_buffers,
 )
-from gpuvec.engine.layout.params import known
+from gpuvec.engine.layout.params import kernel_params
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 from gpuvec.spec import Bools, Environment, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv, Time
 
 ARRAYS: dict[Any, Any] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
 SHARED = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # names of buffers
 MAX_AGENTS = 1 << 24  # agents of one environment: each one's number is exact as a float32
-OWNED = ("role", "agents_by_role")  # fields that the engine writes
+ENGINE_FIELDS = ("role", "agents_by_role")  # fields that the engine writes
 
 
-class Signature(NamedTuple):
+class SingleAgentSchema(NamedTuple):
     """What the kernels of a `SingleAgentEnv` need to know."""
 
     floats: tuple[str, ...]  # float fields of the state, stored together as (E, len(floats))
     others: dict[str, Any]  # the other fields and their dtypes, one buffer each
     features: int  # D
-    actions: Actions
+    actions: ActionLayout
     agents: tuple[int, ...] = ()  # the shape of what there is one of for each agent
 
     @property
@@ -51,7 +51,7 @@ class MultiAgentSchema(NamedTuple):
     arrays: dict[str, Buffer]  # fields of the state with elements for each agent
     scalars: dict[str, Any]  # fields that are one for the env, and their dtypes
     features: int  # D
-    actions: Actions
+    actions: ActionLayout
     agents: tuple[int]
     observation: Observation
     roles: dict[str, int]  # {name: number of agents}
@@ -82,7 +82,7 @@ class MultiAgentSchema(NamedTuple):
         return arrays | {k: Buffer(dtype) for k, dtype in self.scalars.items()}
 
 
-def signature(env: Environment) -> Signature | MultiAgentSchema:
+def make_schema(env: Environment) -> SingleAgentSchema | MultiAgentSchema:
     """What the kernels of `env` need to know.
 
     Raises:
@@ -90,23 +90,23 @@ def signature(env: Environment) -> Signature | MultiAgentSchema:
     """
     count = count_agents(env) if isinstance(env, MultiAgentEnv) else 1
     observation_space, action_space = _spaces(env)
-    shared = {"features": features(observation_space), "actions": actions(action_space)}
+    shared = {"features": observation_features(observation_space), "actions": make_action_layout(action_space)}
     hints = get_type_hints(env.state, include_extras=True)
     if isinstance(env, SingleAgentEnv):
         for name, hint in hints.items():
             if hint not in SCALARS:
                 raise AuthoringError(f"{env.state.__module__}.State.{name} is a {hint}; a state field is float, int or bool.")
         others = {k: SCALARS[h] for k, h in hints.items() if h is not float}
-        return Signature(tuple(k for k in hints if hints[k] is float), others, **shared)  # type: ignore[arg-type]  # as named
+        return SingleAgentSchema(tuple(k for k in hints if hints[k] is float), others, **shared)  # type: ignore[arg-type]  # as named
     arrays = {k: _array(env, k, hint, count) for k, hint in hints.items() if hint not in SCALARS}
     scalars = {k: SCALARS[h] for k, h in hints.items() if h in SCALARS}
     roles = dict(env.roles(env.params)) if env.roles is not None else {}
     if roles and sum(roles.values()) != count:
         raise AuthoringError(f"roles(p) is {roles}, which sums up to {sum(roles.values())}; agents(p) is {count}.")
-    for name in OWNED:
+    for name in ENGINE_FIELDS:
         if (name in arrays) != bool(roles) or (roles and arrays[name] != Buffer(np.int32, (count,))):
             raise AuthoringError(
-                f"a state with Ints fields {' and '.join(OWNED)} goes with roles(p); one is there without the other."
+                f"a state with Ints fields {' and '.join(ENGINE_FIELDS)} goes with roles(p); one is there without the other."
             )
     for name, dtype in scalars.items():
         if dtype is np.float32:
@@ -140,7 +140,7 @@ def _spaces(env: Environment) -> tuple[Any, Any]:
     return found
 
 
-def check_size(env: Environment) -> None:
+def check_fits_memory(env: Environment) -> None:
     """Refuses an environment that is too large for the machine, before anything else is made of its parameters.
 
     Raises:
@@ -186,12 +186,12 @@ def _array(env: MultiAgentEnv, name: str, hint: Any, count: int) -> Buffer:
     return Buffer(ARRAYS[hint], shape)
 
 
-def layout(env: Environment, variant: KernelOptions, split: bool = False) -> Layout:
-    """The buffers that `env` needs as `variant`; `split` if one kernel plays and another writes the observations."""
-    s = signature(env)
-    same_step = variant.autoreset is AutoresetMode.SAME_STEP
+def make_layout(env: Environment, options: KernelOptions, split: bool = False) -> Layout:
+    """The buffers that `env` needs as `options`; `split` if one kernel plays and another writes the observations."""
+    s = make_schema(env)
+    same_step = options.autoreset is AutoresetMode.SAME_STEP
     scratch: dict[str, Buffer] = {}
-    if isinstance(s, Signature):
+    if isinstance(s, SingleAgentSchema):
         kept = {"state": Buffer(np.float32, (len(s.floats),), wide=True)} if s.floats else {}
         kept |= {f"state_{k}": Buffer(dtype) for k, dtype in s.others.items()}
         obs, flags = Buffer(np.float32, (s.features,), wide=True), {}
@@ -206,36 +206,36 @@ def layout(env: Environment, variant: KernelOptions, split: bool = False) -> Lay
         if same_step and split:
             scratch |= {f"final_{k}": b for k, b in (shared | apart).items()}
             scratch |= {f"final_{k}": Buffer(dtype) for k, dtype in s.scalars.items()}
-        if variant.reward != "agents":
+        if options.reward != "agents":
             scratch["agent_reward"] = Buffer(np.float32, s.agents)
         obs = Buffer(np.float32, (*s.agents, s.features), wide=s.alone)
         flags = {"agent_mask": Buffer(np.bool_, s.agents), "agent_terminated": Buffer(np.bool_, s.agents)}
-        reward = Buffer(np.float32, s.agents if variant.reward == "agents" else ())
+        reward = Buffer(np.float32, s.agents if options.reward == "agents" else ())
     returned = {"obs": obs, "reward": reward, "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_), **flags}
     if same_step:
         returned |= {"final_obs": obs, "final_mask": Buffer(np.bool_)}
     return Layout(
-        kept=kept | clockwork(variant, env.params),
+        kept=kept | bookkeeping_buffers(options, env.params),
         scratch=scratch,
-        pool=pooled({name: s.fields[name] for name in variant.pool}),
-        given=asked((*s.agents, *s.actions.shape), s.actions.discrete),
+        pool=pool_buffers({name: s.fields[name] for name in options.pool}),
+        given=input_buffers((*s.agents, *s.actions.shape), s.actions.discrete),
         returned=returned,
     )
 
 
-def widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:
+def feature_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:
     """(F, own features): how many numbers `other_features` and `self_features` give, found by calling them as plain Python.
 
     Raises:
         AuthoringError: they do not make up a row of D numbers.
     """
-    p, observation = known(env), schema.observation
+    p, observation = kernel_params(env), schema.observation
     zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.arrays.items()}
     s = env.state(**{k: zeros[k] if k in zeros else schema.scalars[k](0) for k in env.state._fields})
     with np.errstate(all="ignore"):
-        own = len(author(observation.self_features)(0, s, Time(0, 1), p))
+        own = len(author_function(observation.self_features)(0, s, Time(0, 1), p))
         seen = (
-            len(author(observation.other_features)(0, 0, s, Time(0, 1), p))
+            len(author_function(observation.other_features)(0, 0, s, Time(0, 1), p))
             if observation.other_features is not None and observation.max_neighbors
             else 0
         )

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.layout.schema import MultiAgentSchema, signature
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, Reduction
 
 
@@ -50,7 +50,7 @@ def constant_differences(env: Environment, changed: Environment) -> list[str]:
     return shape_differences(env, changed) + _differences(_constants(env), _constants(changed), "differ")
 
 
-def parameters_read(env: Environment) -> frozenset[str]:
+def params_read(env: Environment) -> frozenset[str]:
     """The names of the parameters on which shapes and shared constants can depend, found by reading them once more.
 
     Raises:
@@ -102,7 +102,7 @@ def _differences(own: dict[str, Any], other: dict[str, Any], said: str = "") -> 
 
 def _shapes(env: Environment) -> dict[str, Any]:
     """{what: its shape, number or kind}; what is compared by `==` and read by users."""
-    s = signature(env)
+    s = make_schema(env)
     observation, action = env.spaces(env.params)
     shapes: dict[str, Any] = {}
     if isinstance(s, MultiAgentSchema):

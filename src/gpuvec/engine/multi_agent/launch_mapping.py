@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import author
+from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.neighbors.metric import Metric, metric
@@ -25,7 +25,7 @@ SEEKERS = 256  # threads per block that searches by cells
 TILE_BYTES = 28 << 10  # of shared memory for rows of a kernel that does nothing else
 
 
-class Mapping(NamedTuple):
+class MultiAgentLaunch(NamedTuple):
     """The shape of the launches."""
 
     envs: int  # per block
@@ -40,7 +40,7 @@ class Mapping(NamedTuple):
     aside: bool = False  # whether last observations that need no search are written while the next episode begins, from a copy
 
 
-ONE_BY_ONE = Mapping(envs=1, threads=1, split=False, stage=False)  # of a CPU
+ONE_BY_ONE = MultiAgentLaunch(envs=1, threads=1, split=False, stage=False)  # of a CPU
 
 
 def cells(schema: MultiAgentSchema, room: int | None = None) -> tuple[Metric, int] | None:
@@ -48,7 +48,7 @@ def cells(schema: MultiAgentSchema, room: int | None = None) -> tuple[Metric, in
     (agents,), look = schema.agents, schema.search
     if look is None or agents < CROWDED:
         return None
-    known = metric(author(look.distance), (*schema.arrays, *schema.scalars))
+    known = metric(author_function(look.distance), (*schema.arrays, *schema.scalars))
     if known is None or any(schema.arrays.get(field) != Buffer(np.float32, schema.agents) for field in known.fields):
         return None
     places = schema.arrays[look.field].shape[1]
@@ -56,13 +56,13 @@ def cells(schema: MultiAgentSchema, room: int | None = None) -> tuple[Metric, in
     return (known, count) if count * CROWDED_CELL >= agents else None
 
 
-def mapping(schema: MultiAgentSchema, num_envs: int) -> Mapping:
+def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAgentLaunch:
     """The one for `num_envs` games."""
     (agents,) = schema.agents
     if agents <= SMALL and agents * num_envs <= FEW:
         slots = agents * max(1, schema.observation.max_neighbors)
         envs = max(1, min(96 // slots, -(-num_envs // BLOCKS)))
-        return Mapping(envs, threads=96, split=False, stage=True, aside=True)
+        return MultiAgentLaunch(envs, threads=96, split=False, stage=True, aside=True)
     threads = 128 if agents <= LARGE else SHARED_BY if num_envs > BLOCKS else min(1024, -(-agents // 128) * 128)
     envs = max(1, threads // agents)
     state = envs * sum(
@@ -72,12 +72,12 @@ def mapping(schema: MultiAgentSchema, num_envs: int) -> Mapping:
     if schema.search is None and state + 4 * envs * agents * schema.features <= STAGED_BYTES:
         if agents > LARGE:
             if threads > SHARED_BY:
-                return Mapping(envs, threads, split=False, stage=True)
+                return MultiAgentLaunch(envs, threads, split=False, stage=True)
             tile = min(threads, agents) if schema.alone else 0
-            return Mapping(envs, threads, split=False, stage=True, tile=tile, resident=RESIDENT)
-        return Mapping(envs, threads, split=False, stage=True, tile=envs * agents)
+            return MultiAgentLaunch(envs, threads, split=False, stage=True, tile=tile, resident=RESIDENT)
+        return MultiAgentLaunch(envs, threads, split=False, stage=True, tile=envs * agents)
     rows = min(TILE_BYTES // (4 * schema.features), 64)
     tile = rows - rows % SECTOR_ROWS if rows > SECTOR_ROWS else rows
     parts = max(1, BLOCKS // num_envs) if cells(schema, STAGED_BYTES) else 0
     seekers = SEEKERS if parts else 128
-    return Mapping(envs, threads, True, state <= STAGED_BYTES, tile, seekers=seekers, parts=parts)
+    return MultiAgentLaunch(envs, threads, True, state <= STAGED_BYTES, tile, seekers=seekers, parts=parts)

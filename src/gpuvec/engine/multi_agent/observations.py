@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.compiler.array_ops import Arrays
-from gpuvec.engine.compiler.functions import device, generated, inline
-from gpuvec.engine.compiler.memory_ops import Access, like
-from gpuvec.engine.layout.buffers import WITHOUT_LIMIT, KernelOptions
-from gpuvec.engine.layout.schema import MultiAgentSchema, widths
-from gpuvec.engine.multi_agent.launch_mapping import Mapping
+from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps, row_of
+from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
+from gpuvec.engine.layout.schema import MultiAgentSchema, feature_widths
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, Segment
 from gpuvec.engine.multi_agent.state_access import OVER, TIME, StateAccess
 from gpuvec.engine.multi_agent.tiled_rows import turns
@@ -48,41 +48,41 @@ class Rows(NamedTuple):
 def rows(
     env: MultiAgentEnv,
     schema: MultiAgentSchema,
-    variant: KernelOptions,
-    access: Access,
-    arrays: Arrays,
+    options: KernelOptions,
+    ops: MemoryOps,
+    array_ops: ArrayOps,
     params: Any,
     state: StateAccess,
-    given: Mapping,
+    given: MultiAgentLaunch,
 ) -> Rows:
     """Their versions for `env`, laid over a GPU as `given`."""
     (A,), D, M = schema.agents, schema.features, schema.observation.max_neighbors
-    seen, own = widths(env, schema)
+    seen, own = feature_widths(env, schema)
     M = M if seen else 0
     alone = schema.alone
     tuples = max(M, 1)  # per row; the last writes the own features too
     threads, writers = given.threads, given.writers
-    load, store, store_row_streaming = access.load, access.store, access.store_row_streaming
+    load, store, store_row_streaming = ops.load, ops.store, ops.store_row_streaming
     assume_nonnegative, divide, scatter_strided, put, move = (
-        arrays.assume_nonnegative,
-        arrays.divide,
-        arrays.scatter_strided,
-        arrays.put,
-        arrays.move,
+        array_ops.assume_nonnegative,
+        array_ops.divide,
+        array_ops.scatter_strided,
+        array_ops.put,
+        array_ops.move,
     )
-    observe, see = device(schema.observation.self_features), _see(schema)
-    limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
-    same_step = variant.autoreset is AutoresetMode.SAME_STEP
+    observe, see = device_function(schema.observation.self_features), _see(schema)
+    limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
+    same_step = options.autoreset is AutoresetMode.SAME_STEP
     row, outside, load_final, aside = state.row, state.outside, state.load_final, state.aside
     busy = 32 if threads > 32 else 0  # threads that have other things to do
 
-    @inline
+    @inline_function
     def time(t: int) -> Any:
         return Time(i32(t), limit)
 
-    to_floats, numbers = access.to_floats, like(f32, own)
+    to_floats, numbers = ops.to_floats, row_of(f32, own)
 
-    @inline
+    @inline_function
     def put_own(out: int, r: int, values: Any) -> None:
         """An agent's own features to the end of row r; a row that has no others leaves in pieces as wide as it is aligned."""
         if not alone:
@@ -90,7 +90,7 @@ def rows(
         else:
             store_row_streaming(out, r, to_floats(values, numbers))
 
-    @inline
+    @inline_function
     def write_slot(b: Any, w: Any, out: int, e0: int, x: int, place: int) -> None:
         """Tuple x of what agents of the block at e0 see, straight into `out`; states lie in the work from `place` on."""
         v, j = divide(x, M)
@@ -98,7 +98,7 @@ def rows(
         s, t = row(b, w, e0 + k, place + k), time(w.now[place + k, TIME])
         scatter_strided(out, e0 * (A * D) + (v * D + j), M, see(i, j, s, t, params(b, e0 + k)))
 
-    @inline
+    @inline_function
     def write_slots(b: Any, w: Any, out: int, e0: int, u: int, end: int, thread: int) -> None:
         """What agents u to `end` of the block at e0 see in their slots, likewise."""
         x = u * M + thread
@@ -106,7 +106,7 @@ def rows(
             write_slot(b, w, out, e0, x, 0)
             x = assume_nonnegative(x + threads)
 
-    @inline
+    @inline_function
     def write_slots_alone(b: Any, w: Any, out: int, e0: int, u: int, end: int, thread: int) -> None:
         """Likewise by one thread, which has one env."""
         s, t, p = row(b, w, e0, 0), time(w.now[0, TIME]), params(b, e0)
@@ -114,37 +114,37 @@ def rows(
             for j in range(M):
                 scatter_strided(out, (e0 * A + i) * D + j, M, see(i, j, s, t, p))
 
-    @inline
+    @inline_function
     def knows(b: Any, w: Any, e: int, place: int, i: int) -> Any:
         """What agent i knows of itself."""
         return observe(i, row(b, w, e, place), time(w.now[place, TIME]), params(b, e))
 
-    @inline
+    @inline_function
     def write_own(b: Any, w: Any, out: int, e: int, place: int, i: int) -> None:
         put_own(out, e * A + i, knows(b, w, e, place, i))
 
     write_slots = write_slots if threads > 1 else write_slots_alone
 
-    @inline
+    @inline_function
     def slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         write_slots(b, w, b.obs, e0, 0, m * A, thread)
 
-    @inline
+    @inline_function
     def itself(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         write_own(b, w, b.obs, e, k, i)
 
-    @inline
+    @inline_function
     def last_slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         for k in range(m):
             if w.now[k, OVER]:
                 write_slots(b, w, b.final_obs, e0, k * A, (k + 1) * A, thread)
 
-    @inline
+    @inline_function
     def last_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if w.now[k, OVER]:
             write_own(b, w, b.final_obs, e, k, i)
 
-    @inline
+    @inline_function
     def slots_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         """Of states that were laid aside; the first warp has the agents, and is busy elsewhere."""
         x = thread - busy
@@ -153,7 +153,7 @@ def rows(
                 write_slot(b, w, b.final_obs, e0, x, aside)
             x = assume_nonnegative(x + (threads - busy))
 
-    @inline
+    @inline_function
     def itself_aside(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         x = thread - busy
         while 0 <= x < m * A:
@@ -162,7 +162,7 @@ def rows(
                 write_own(b, w, b.final_obs, assume_nonnegative(e0 + k), assume_nonnegative(aside + k), i)
             x = assume_nonnegative(x + (threads - busy))
 
-    @inline
+    @inline_function
     def offset(b: Any, r0: int) -> int:
         """Where in 16 bytes of memory row r0 begins, in floats; staged rows begin there too."""
         return np.int64(((u64(b.obs) >> u64(2)) + u64(r0 * D)) & u64(3))
@@ -186,14 +186,14 @@ def rows(
             source += f"            {f'if j{n} < {M}: ' if n else ''}put(box, at + x * {D} + j{n}, {M}, v{n})\n"
         source += f"            j = assume_nonnegative(j + {len(ahead) * side})\n"
         source += f"        x = assume_nonnegative(x + {threads // side})\n"
-        return inline(
-            generated("fill", source, divide=divide, assume_nonnegative=assume_nonnegative, place=place, see=see, put=put)
+        return inline_function(
+            generate_function("fill", source, divide=divide, assume_nonnegative=assume_nonnegative, place=place, see=see, put=put)
         )
 
     def draining(threads: int) -> Any:
         """drain(b, box, r0, m, thread): rows r0 to r0 + m from `box` into the memory of observations."""
 
-        @inline
+        @inline_function
         def drain(b: Any, box: Any, r0: int, m: int, thread: int) -> None:
             at = offset(b, r0)
             origin, end = r0 * D - at, at + m * D
@@ -210,34 +210,34 @@ def rows(
 
         return drain
 
-    @inline
+    @inline_function
     def of_block(b: Any, w: Any, e0: int, u: int) -> Any:
         k, i = divide(u, A)
         return i, row(b, w, e0 + k, k), time(w.now[k, TIME]), params(b, e0 + k)
 
     fill_block, drain_block = filling(of_block, threads, given.envs * A), draining(threads)
 
-    @inline
+    @inline_function
     def fill_slots(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         fill_block(b, w, w.box, offset(b, e0 * A), e0, m * A, thread)
 
-    @inline
+    @inline_function
     def fill_itself(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         put(w.box, offset(b, (e - k) * A) + (k * A + i + 1) * D - own, 1, knows(b, w, e, k, i))
 
-    @inline
+    @inline_function
     def drain(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
         drain_block(b, w.box, e0 * A, m * A, thread)
 
     # What follows is for kernels of their own, which find state and times in their buffers.
 
-    @inline
+    @inline_function
     def shown(b: Any, e: int) -> Any:
         """The time of env e after this reset or step; all blocks have moved their clocks on by now."""
         clock, start = load(b.clock, 0, u32), load(b.start, e, u32)
         return time(load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start))
 
-    @inline
+    @inline_function
     def last_tuple(b: Any, e: int, i: int, j: int) -> None:
         """Tuple j of agent i, and with the last its own features, as they were at the end of the episode."""
         r, t = e * A + i, time(load(b.last_time, e, i32))
@@ -246,7 +246,7 @@ def rows(
         if j == tuples - 1:
             put_own(b.final_obs, r, observe(i, load_final(b, e), t, params(b, e)))
 
-    @inline
+    @inline_function
     def single(b: Any, x: int, played: bool) -> None:
         r = i64(u64(x) // u64(tuples))  # there may be more than 2**32
         j = x - r * tuples
@@ -258,14 +258,14 @@ def rows(
         if same_step and played and load(b.final_mask, e, b1):
             last_tuple(b, e, i, j)
 
-    @inline
+    @inline_function
     def of_all(b: Any, w: Any, r0: int, x: int) -> Any:
         e, i = divide(r0 + x, A)
         return i, outside(b, e), shown(b, e), params(b, e)
 
     fill_all, drain_all = filling(of_all, writers, given.tile), draining(writers)
 
-    @inline
+    @inline_function
     def fill_apart(b: Any, box: Any, r0: int, m: int, thread: int) -> None:
         at, x = offset(b, r0), thread
         if M > 0:
@@ -275,7 +275,7 @@ def rows(
             put(box, at + (x + 1) * D - own, 1, observe(i, s, t, p))
             x += writers
 
-    @inline
+    @inline_function
     def drain_apart(b: Any, box: Any, r0: int, m: int, thread: int, played: bool) -> None:
         drain_all(b, box, r0, m, thread)
         if same_step and played:
@@ -294,7 +294,7 @@ def rows(
 
     return Rows(
         time,
-        straight=turns(schema, access, arrays, given, knows) if given.tile and alone else segments(slots, itself, False),
+        straight=turns(schema, ops, array_ops, given, knows) if given.tile and alone else segments(slots, itself, False),
         last=segments(last_slots, last_itself, True),
         aside=segments(slots_aside, itself_aside, True, BLOCK),
         fill=segments(fill_slots, fill_itself, True),
@@ -308,9 +308,9 @@ def rows(
 
 def _see(schema: MultiAgentSchema) -> Any:
     if schema.observation.other_features is not None:
-        return device(schema.observation.other_features)
+        return device_function(schema.observation.other_features)
 
-    @inline
+    @inline_function
     def nothing(i: int, slot: int, s: Any, t: Any, p: Any) -> Any:
         return (f32(0.0),)
 

@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.compiler.array_ops import Arrays
-from gpuvec.engine.compiler.functions import device, inline
-from gpuvec.engine.compiler.memory_ops import Access
-from gpuvec.engine.layout.action_access import actions, early
-from gpuvec.engine.layout.buffers import WITHOUT_LIMIT, KernelOptions, named_tuple
-from gpuvec.engine.layout.params import parameters
-from gpuvec.engine.layout.rng_streams import rng_streams
-from gpuvec.engine.layout.schema import MultiAgentSchema, signature
+from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.functions import device_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
+from gpuvec.engine.layout.action_access import make_action_reader, make_staged_action_reader
+from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions, named_tuple
+from gpuvec.engine.layout.params import make_param_readers
+from gpuvec.engine.layout.rng_streams import make_rng_streams
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.engine.multi_agent.episode_status import episode
-from gpuvec.engine.multi_agent.launch_mapping import Mapping
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, listed, seeking, seeking_apart
 from gpuvec.engine.multi_agent.observations import Rows, rows
-from gpuvec.engine.multi_agent.reductions import Tally, reduction
+from gpuvec.engine.multi_agent.reductions import SharedCounters, reduction
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.multi_agent.state_access import AGAINST, CLOCK, COUNTERS, IDLE, OVER, START, STREAM, TIME, state_access
 from gpuvec.spec import MultiAgentEnv, Reduction
@@ -48,24 +48,24 @@ class Program(NamedTuple):
 
 
 def compose(
-    env: MultiAgentEnv, variant: KernelOptions, access: Access, arrays: Arrays, tally: Tally, given: Mapping
+    env: MultiAgentEnv, options: KernelOptions, ops: MemoryOps, array_ops: ArrayOps, counters: SharedCounters, given: MultiAgentLaunch
 ) -> Program:
     """The program of `env`.
 
     Args:
         env: the environment.
-        variant: what it is compiled for.
-        access: the operations on buffers.
-        arrays: further ones.
-        tally: the operations on what the threads of a block count together.
+        options: what it is compiled for.
+        ops: the operations on buffers.
+        array_ops: further ones.
+        counters: the operations on what the threads of a block count together.
         given: how it is laid over a GPU, or `ONE_BY_ONE`.
     """
-    schema = signature(env)
+    schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
     (A,) = schema.agents
     envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile == given.envs * A and not given.split
-    load, store, store_streaming, atomic_min = access.load, access.store, access.store_streaming, access.atomic_min
-    state = state_access(env, schema, variant, access, arrays, given)
+    load, store, store_streaming, atomic_min = ops.load, ops.store, ops.store_streaming, ops.atomic_min
+    state = state_access(env, schema, options, ops, array_ops, given)
     row, clear, role_of = state.row, state.clear, state.role
     load_to_shared, store_to_global, pull_scalars, push_scalars = (
         state.load_to_shared,
@@ -75,27 +75,27 @@ def compose(
     )
     save_final, put_scalars_by, aside = state.save_final, state.put_scalars_by, state.aside > 0
     stage_copy, lay_scalars_aside = state.stage_copy, state.lay_scalars_aside
-    params, reset_params = parameters(env, variant, access)
+    params, reset_params = make_param_readers(env, options, ops)
     action_space = env.spaces(env.params)[1]
-    action, fault = actions(action_space, schema.actions, variant, access)
-    load_action, loaded_action = early(action_space, schema.actions, variant, access)
-    _, _, stream, own_key, asked, reseed, share = rng_streams(access)
-    written = rows(env, schema, variant, access, arrays, params, state, given)
+    action, fault = make_action_reader(action_space, schema.actions, options, ops)
+    load_action, loaded_action = make_staged_action_reader(action_space, schema.actions, options, ops)
+    _, _, stream, own_key, asked, reseed, share = make_rng_streams(ops)
+    written = rows(env, schema, options, ops, array_ops, params, state, given)
     time = written.time
-    reward, vote = device(env.reward), device(env.terminated)
-    active, by = _active(env), listed(schema, given, arrays, tally)
-    limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
-    same_step = variant.autoreset is AutoresetMode.SAME_STEP
-    next_step = variant.autoreset is AutoresetMode.NEXT_STEP
-    validate, one_reward = variant.validate, variant.reward != "agents"
-    role = list(schema.roles).index(variant.reward) if variant.reward in schema.roles else -1
-    count, noted = tally.count, stage and env.active is not None
+    reward, vote = device_function(env.reward), device_function(env.terminated)
+    active, by = _active(env), listed(schema, given, array_ops, counters)
+    limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
+    same_step = options.autoreset is AutoresetMode.SAME_STEP
+    next_step = options.autoreset is AutoresetMode.NEXT_STEP
+    validate, one_reward = options.validate, options.reward != "agents"
+    role = list(schema.roles).index(options.reward) if options.reward in schema.roles else -1
+    count, noted = counters.count, stage and env.active is not None
     reductions = [entry for entry in env.phases if isinstance(entry, Reduction)]
     counted = len(reductions) + 2 * isinstance(schema.observation.neighbors, Reduction)
 
-    idle, playing, over, any_env, now, key, first = episode(env, variant, state)
+    idle, playing, over, any_env, now, key, first = episode(env, options, state)
 
-    @inline
+    @inline_function
     def open_env(b: Any, w: Any, e: int, k: int, clock: int) -> None:
         start = load(b.start, e, u32)
         w.now[k, CLOCK], w.now[k, START], w.now[k, TIME] = i32(clock), i32(start), i32(clock - start)
@@ -115,7 +115,7 @@ def compose(
                 if validate:
                     atomic_min(b.faults, 1, u64(e) << u64(32))
 
-    @inline
+    @inline_function
     def open_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         """Nothing here is read that another thread writes: `start` is, in `close`."""
         v = e * A + i
@@ -130,15 +130,15 @@ def compose(
         if validate and here:
             fault(b, v)
 
-    @inline
+    @inline_function
     def begin_anew(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if idle(w, k):
             first(b, w, e, k, i, key(w, k, now(w, k), i32(0)), params(b, e))
 
     def phase(function: Any) -> Any:
-        act = device(function)
+        act = device_function(function)
 
-        @inline
+        @inline_function
         def take_part(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
             if playing(w, k):
                 choice = loaded_action(w, k * A + i) if stage else action(b, e * A + i)
@@ -146,7 +146,7 @@ def compose(
 
         return take_part
 
-    @inline
+    @inline_function
     def gain(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         v, s, p = e * A + i, row(b, w, e, k), params(b, e)
         gained, left = f32(0.0), False
@@ -164,7 +164,7 @@ def compose(
         else:
             store_streaming(b.reward, v, gained, f32)
 
-    @inline
+    @inline_function
     def close(b: Any, w: Any, e: int, k: int, clock: int) -> bool:
         dead = playing(w, k) and w.now[k, AGAINST] == i32(0)
         late = playing(w, k) and w.now[k, TIME] >= limit
@@ -192,7 +192,7 @@ def compose(
             w.now[k, TIME] = i32(0)
         return ended
 
-    @inline
+    @inline_function
     def end_env(b: Any, w: Any, e: int, k: int, clock: int) -> None:
         """Where observations are written by another kernel, it finds the last state put by."""
         if over(w, k):
@@ -201,22 +201,22 @@ def compose(
             clear(w, k)
             w.now[k, TIME] = i32(0)
 
-    @inline
+    @inline_function
     def end_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if over(w, k):
             if split:
                 save_final(b, w, e, k, i)
             first(b, w, e, k, i, key(w, k, now(w, k), i32(0)), params(b, e))
 
-    @inline
+    @inline_function
     def keep_env(b: Any, w: Any, e: int, k: int, clock: int) -> None:
         push_scalars(b, w, e, k)
 
-    @inline
+    @inline_function
     def keep_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         store_to_global(b, w, e, k, i)
 
-    @inline
+    @inline_function
     def ask(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
         if e == 0:  # no row reads the shared stream in a reset, so its first may rewrite it
             share(b, clock, r)
@@ -230,17 +230,17 @@ def compose(
         start = load(b.start, e, u32)
         w.now[k, TIME] = load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start)
 
-    @inline
+    @inline_function
     def fetch_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         load_to_shared(b, w, e, k, i)
 
-    @inline
+    @inline_function
     def start_over(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
         if over(w, k):
             first(b, w, e, k, i, own_key(b, e, u32(clock), i32(0)), reset_params(b, e, r))
 
     def reduced(entry: Reduction, number: int, where: Any) -> list[Segment]:
-        return list(reduction(entry, number, tally, arrays, state, params, where, A, given))
+        return list(reduction(entry, number, counters, array_ops, state, params, where, A, given))
 
     played: list[Segment] = []
     for entry in env.phases:
@@ -275,7 +275,7 @@ def compose(
     if given.tile and not split:
         held["box"] = (f32, (given.tile * schema.features + 8,))
     held["least"] = (i64, (envs, max(1, counted)))
-    apart = (state, by, A, same_step, given, access, arrays, params)
+    apart = (state, by, A, same_step, given, ops, array_ops, params)
     opening = (Segment(ENVS, open_env, wait=False), Segment(AGENTS, open_agent))
     return Program(
         work=named_tuple("Work", tuple(held)),
@@ -296,9 +296,9 @@ def compose(
 
 def _active(env: MultiAgentEnv) -> Any:
     if env.active is not None:
-        return device(env.active)
+        return device_function(env.active)
 
-    @inline
+    @inline_function
     def always(i: int, s: Any, p: Any) -> bool:
         return True
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.compiler.array_ops import Arrays
-from gpuvec.engine.compiler.functions import device, generated, inline
-from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.layout.buffers import Buffer, KernelOptions
 from gpuvec.engine.layout.rng_streams import POOL_DRAW
-from gpuvec.engine.layout.schema import OWNED, SHARED, MultiAgentSchema
-from gpuvec.engine.multi_agent.launch_mapping import Mapping
+from gpuvec.engine.layout.schema import ENGINE_FIELDS, SHARED, MultiAgentSchema
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.knn import Look, search
 from gpuvec.random import randint
 from gpuvec.spec import MultiAgentEnv, Reduction
@@ -54,7 +54,7 @@ START, TIME, IDLE, CLOCK, STREAM, OVER, AGAINST, COUNTERS = 0, 1, 2, 3, 4, 8, 9,
 
 
 def state_access(
-    env: MultiAgentEnv, schema: MultiAgentSchema, variant: KernelOptions, access: Access, arrays: Arrays, given: Mapping
+    env: MultiAgentEnv, schema: MultiAgentSchema, options: KernelOptions, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch
 ) -> StateAccess:
     """Their versions for `env`: if `given` stages the state, fields with elements for each agent are in the work, else in their
     buffers.
@@ -66,29 +66,29 @@ def state_access(
     at_once = schema.search is None and not isinstance(
         schema.observation.neighbors, Reduction
     )  # nothing comes before an observation
-    aside = given.envs if given.stage and given.aside and at_once and variant.autoreset is AutoresetMode.SAME_STEP else 0
+    aside = given.envs if given.stage and given.aside and at_once and options.autoreset is AutoresetMode.SAME_STEP else 0
     staged = given.envs + aside if given.stage else 0
     searched = (schema.search.field,) if schema.search and not given.split else ()  # by the kernel that plays
     own = {k: b for k, b in schema.arrays.items() if k not in schema.found or k in searched}
     carried = {k: b for k, b in own.items() if k not in searched}  # a search runs anew before every observation
-    changing = {k: b for k, b in carried.items() if k not in OWNED}
+    changing = {k: b for k, b in carried.items() if k not in ENGINE_FIELDS}
     # Of the members all agents ask for the same few; blocks that share a multiprocessor's registers leave them where they are.
     staying = ("agents_by_role",) if given.resident > 1 else ()
     held = {k: b for k, b in own.items() if k not in staying} if staged else {}
     pulled = {k: b for k, b in held.items() if k not in searched}
-    scope: dict[str, Any] = {"State": env.state, "view": arrays.view, "part": arrays.part, "load": access.load, "A": A}
+    scope: dict[str, Any] = {"State": env.state, "view": array_ops.view, "part": array_ops.part, "load": ops.load, "A": A}
     scope |= {f"t_{k}": b.dtype for k, b in schema.arrays.items()} | {f"t_{k}": dtype for k, dtype in schema.scalars.items()}
     scope |= {
-        "numbers": arrays.assume_below(A),
-        "randint": device(randint),
+        "numbers": array_ops.assume_below(A),
+        "randint": device_function(randint),
         "draw": POOL_DRAW,
         "i32": np.int32,
-        "store": access.store,
+        "store": ops.store,
     }
 
     def made(name: str, arguments: str, lines: list[str]) -> Any:
         body = "".join(f"    {line}\n" for line in lines) or "    pass\n"
-        return inline(generated(name, f"def {name}({arguments}):\n{body}", **scope))
+        return inline_function(generate_function(name, f"def {name}({arguments}):\n{body}", **scope))
 
     def state(name: str, arguments: str, array: dict[str, str], scalar: dict[str, str]) -> Any:
         places = array | scalar | {k: f"numbers({place})" for k, place in array.items() if k == "agents_by_role"}
@@ -111,7 +111,7 @@ def state_access(
     def viewed(at: Callable[[str, str], str]) -> dict[str, str]:
         found = {k: f"view({at(f'state_{k}', f'final_{k}')}, e, {b.shape}, t_{k})" for k, b in schema.arrays.items()}
         for k, (name, count, number) in homes.items():  # what the engine owns never changes
-            place = at(name, name if k in OWNED else f"final_{name}")
+            place = at(name, name if k in ENGINE_FIELDS else f"final_{name}")
             found[k] = f"view({place}, e * {count} + {number}, (A,), t_{k})"
         return found
 
@@ -152,7 +152,7 @@ def state_access(
     laid = each({k: b for k, b in pulled.items() if k not in changing}, "{aside} = {work}") if aside else []
     known = [*columns.values(), f"w.now[{{}}, {TIME}]"]
     source = "{work}" if staged else "load(b.{home}, {at}, t_{field})"
-    pool = {k: b for k, b in schema.arrays.items() if k in variant.pool}
+    pool = {k: b for k, b in schema.arrays.items() if k in options.pool}
     pooled = ["e = randint(key, draw, 0, load(b.pool_size, 0, i32))"] if pool else []
     pooled += each(pool, "{element} = load(b.pool_{field}, {at}, t_{field})", pool=True)
     zeros = {k: dtype(0).item() for k, dtype in schema.scalars.items()}
@@ -178,7 +178,7 @@ def state_access(
         ),
         aside=aside,
         pooled=made("pooled", "b, s, i, key", pooled),
-        look=search(look, A, schema.arrays[look.field].shape[1], arrays) if look is not None else None,
+        look=search(look, A, schema.arrays[look.field].shape[1], array_ops) if look is not None else None,
         role=made("role", "s, i", ["return s.role[i]" if "role" in schema.arrays else "return 0"]),
         slots=slots,
         rows=rows,

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuvec.engine.compiler.array_ops import Arrays
-from gpuvec.engine.compiler.functions import generated, inline
-from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.multi_agent.launch_mapping import Mapping
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.segments import AGENTS, Segment
 
 
-def turns(schema: MultiAgentSchema, access: Access, arrays: Arrays, given: Mapping, knows: Any) -> tuple[Segment, ...]:
+def turns(schema: MultiAgentSchema, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch, knows: Any) -> tuple[Segment, ...]:
     """The segment that writes them; `knows(b, w, e, k, i)` is what agent i of env e, the k-th of the block, sees."""
     (A,), D, threads = schema.agents, schema.features, given.threads
     store_row_streaming, assume_nonnegative, divide, put = (
-        access.store_row_streaming,
-        arrays.assume_nonnegative,
-        arrays.divide,
-        arrays.put,
+        ops.store_row_streaming,
+        array_ops.assume_nonnegative,
+        array_ops.divide,
+        array_ops.put,
     )
     wide = next(k for k in (4, 2, 1) if D % k == 0)  # floats of a piece, as rows are aligned
     parts = "".join(f"box[{wide} * q + {k}], " for k in range(wide))
-    piece = inline(generated("piece", f"def piece(box, q):\n    return ({parts})\n"))
+    piece = inline_function(generate_function("piece", f"def piece(box, q):\n    return ({parts})\n"))
 
-    @inline
+    @inline_function
     def fill(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         _, x = divide(i, threads)
         put(w.box, x * D, 1, knows(b, w, e, k, i))
 
-    @inline
+    @inline_function
     def drain(b: Any, w: Any, e0: int, u: int, thread: int, clock: int) -> None:
         first, end, q = (e0 * A + u) * (D // wide), min(threads, assume_nonnegative(A - u)) * (D // wide), thread
         while q < end:

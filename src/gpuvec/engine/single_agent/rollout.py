@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import generated, inline
-from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.layout.buffers import Buffer, KernelOptions
-from gpuvec.engine.layout.schema import layout
+from gpuvec.engine.layout.schema import make_layout
 from gpuvec.engine.single_agent.rollout_options import GIVEN
-from gpuvec.engine.single_agent.rollout_policies import chooser
+from gpuvec.engine.single_agent.rollout_policies import make_action_chooser
 from gpuvec.engine.single_agent.step import game
 from gpuvec.engine.single_agent.step_blocked import ENVS
 from gpuvec.random import Key
@@ -21,18 +21,18 @@ Stream: Any = Key  # of uint32, which are no ints to mypy
 i32, i64, u32, u64 = np.int32, np.int64, np.uint32, np.uint64
 
 
-def compose(env: SingleAgentEnv, variant: KernelOptions, access: Access, policy: Any, ahead: bool = False) -> Any:
+def compose(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Any, ahead: bool = False) -> Any:
     """`play(b, e, clock, r)`: the next `r.steps` steps of env `e`, `clock` being the number of steps before.
 
     The addresses of what is returned, and of the actions, are those of (T, E, ...) arrays, that of the observations of a
     (T + 1, E, D) one, whose first rows are the observations before. With `ahead`, what few envs or steps need is worked out in
     every step, for threads that would wait meanwhile (`engine.single_agent.step_branchless`).
     """
-    _, open, observe, _, turn, show, close = game(env, variant, access, held=True, chosen=policy != GIVEN, branchless=ahead)
-    prepare, choose = chooser(env, access, policy, ahead)
-    after, acting, store_row_streaming = _after(env, variant), _acting(env, variant), access.store_row_streaming
+    _, open, observe, _, turn, show, close = game(env, options, ops, held=True, chosen=policy != GIVEN, branchless=ahead)
+    prepare, choose = make_action_chooser(env, ops, policy, ahead)
+    after, acting, store_row_streaming = _after(env, options), _acting(env, options), ops.store_row_streaming
 
-    @inline
+    @inline_function
     def play(b: Any, e: int, clock: int, r: Any) -> None:
         start, s, stream, p = open(b, e)
         row = observe(s, p)
@@ -58,17 +58,17 @@ class Acting(NamedTuple):
     act: Any  # act(b, w, e, k, at, clock): writes the action of step number `clock`, as row `at` of the actions
 
 
-def acting(env: SingleAgentEnv, variant: KernelOptions, access: Access, policy: Any) -> Acting:
+def acting(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Any) -> Acting:
     """Those of `env`. The actions are read as given ones then, which they equal when they are played back.
 
     The room holds the envs' streams, word by word: so a compiler draws for eight envs with one instruction.
     """
-    _, open, observe, *_ = game(env, variant, access, held=True)
-    prepare, choose = chooser(env, access, policy, ahead=True)
-    after, given = _after(env, variant), _acting(env, variant)
-    store_row_streaming, load, store = access.store_row_streaming, access.load, access.store
+    _, open, observe, *_ = game(env, options, ops, held=True)
+    prepare, choose = make_action_chooser(env, ops, policy, ahead=True)
+    after, given = _after(env, options), _acting(env, options)
+    store_row_streaming, load, store = ops.store_row_streaming, ops.load, ops.store
 
-    @inline
+    @inline_function
     def begin(b: Any, w: int, e: int, k: int) -> None:
         _, s, stream, p = open(b, e)
         store_row_streaming(b.obs, e, observe(s, p))
@@ -77,11 +77,11 @@ def acting(env: SingleAgentEnv, variant: KernelOptions, access: Access, policy: 
         store(w, 2 * ENVS + k, stream.row, u32)
         store(w, 3 * ENVS + k, stream.episode, u32)
 
-    @inline
+    @inline_function
     def at(b: Any, t: int) -> Any:
         return given(after(b), t)
 
-    @inline
+    @inline_function
     def act(b: Any, w: int, e: int, k: int, at: int, clock: int) -> None:
         _, s, _, p = open(b, e)
         held = load(w, k, u32), load(w, ENVS + k, u32), load(w, 2 * ENVS + k, u32), load(w, 3 * ENVS + k, u32)
@@ -91,22 +91,22 @@ def acting(env: SingleAgentEnv, variant: KernelOptions, access: Access, policy: 
     return Acting(16 * ENVS, begin, at, act)
 
 
-def _after(env: SingleAgentEnv, variant: KernelOptions) -> Any:
+def _after(env: SingleAgentEnv, options: KernelOptions) -> Any:
     """`after(b)`: the batch with the observations after each step, which begin behind those before the first."""
-    found = layout(env, variant)
+    found = make_layout(env, options)
     return _changed(found.batch, "after(b)", obs=f"u64(b.obs) + u64(b.n) * u64({_bytes(found.returned['obs'])})")
 
 
-def _acting(env: SingleAgentEnv, variant: KernelOptions) -> Any:
+def _acting(env: SingleAgentEnv, options: KernelOptions) -> Any:
     """`acting(b, t)`: the batch with the actions of step t, from 0."""
-    found = layout(env, variant)
-    size = _bytes(found.given["action"]._replace(dtype=variant.action_dtype))
+    found = make_layout(env, options)
+    size = _bytes(found.given["action"]._replace(dtype=options.action_dtype))
     return _changed(found.batch, "acting(b, t)", action=f"u64(b.action) + u64(t) * (u64(b.n) * u64({size}))")
 
 
 def _changed(batch: Any, head: str, **values: str) -> Any:
     found = ", ".join(values.get(name, f"b.{name}") for name in batch._fields)
-    return inline(generated(head.partition("(")[0], f"def {head}:\n    return Batch({found})\n", Batch=batch, u64=u64))
+    return inline_function(generate_function(head.partition("(")[0], f"def {head}:\n    return Batch({found})\n", Batch=batch, u64=u64))
 
 
 def _bytes(buffer: Buffer) -> int:

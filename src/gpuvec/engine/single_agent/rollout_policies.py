@@ -15,12 +15,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.compiler.diagnostics import explaining, fault
-from gpuvec.engine.compiler.functions import device, generated, inline
-from gpuvec.engine.compiler.memory_ops import Access
-from gpuvec.engine.layout.action_access import allowed_actions, bounds
-from gpuvec.engine.layout.schema import signature
-from gpuvec.engine.single_agent.rollout_options import BYTE, GIVEN, RANDOM, stored_as
+from gpuvec.engine.compiler.diagnostics import authoring_error, explain_compiler_errors
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
+from gpuvec.engine.layout.action_access import action_bounds, make_action_clamps
+from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.single_agent.rollout_options import BYTE, GIVEN, RANDOM, stored_action_dtype
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key, philox, unit, word
 from gpuvec.spec import Environment, SingleAgentEnv
@@ -28,12 +28,12 @@ from gpuvec.spec import Environment, SingleAgentEnv
 OWN, CHANCE = -1, -2  # in place of a step in the key of what a function draws, and of random actions
 
 Words: Any = Key  # of uint32, which are no ints to mypy
-_philox = device(philox)
+_philox = device_function(philox)
 f32, i32, i64, u8, u32, u64 = np.float32, np.int32, np.int64, np.uint8, np.uint32, np.uint64
 
 
 @contextmanager
-def explaining_policy(env: Environment, policy: Any) -> Iterator[None]:
+def explain_policy_errors(env: Environment, policy: Any) -> Iterator[None]:
     """As `dialect.explaining`, for a rollout of `env` with that policy.
 
     Raises:
@@ -42,17 +42,17 @@ def explaining_policy(env: Environment, policy: Any) -> Iterator[None]:
     assert isinstance(env, SingleAgentEnv), "games have no rollouts"
     given = policy in (RANDOM, GIVEN)
     try:
-        with explaining(env.step if given else policy):
+        with explain_compiler_errors(env.step if given else policy):
             yield
     except AuthoringError as error:
         if given or not re.search(r"or_\(.*, Literal\[int\]\(0\)\)|unpack|wrong tuple length for a:", str(error)):
             raise
         space = env.spaces(env.params)[1]
         needed = "an int" if isinstance(space, gym.spaces.Discrete) else "a tuple with a number for each component"
-        raise fault(policy, f"what it returns is no action of {space}, which is {needed}") from error
+        raise authoring_error(policy, f"what it returns is no action of {space}, which is {needed}") from error
 
 
-def chooser(env: SingleAgentEnv, access: Access, policy: Any, ahead: bool = False) -> tuple[Any, Any]:
+def make_action_chooser(env: SingleAgentEnv, ops: MemoryOps, policy: Any, ahead: bool = False) -> tuple[Any, Any]:
     """(prepare, choose).
 
     `prepare(clock, stream)` is what the policy remembers before step number `clock + 1`.
@@ -61,37 +61,37 @@ def chooser(env: SingleAgentEnv, access: Access, policy: Any, ahead: bool = Fals
     """
     if policy == GIVEN:
         return _nothing, _read_later
-    keep = _keep(env, access, in_space=policy == RANDOM)
+    keep = _keep(env, ops, in_space=policy == RANDOM)
     if policy == RANDOM:
         single, draw = _random(env)
         if not single:
             return _nothing, _by_steps(draw, keep)
         return _ahead(draw, keep) if ahead else _by_blocks(draw, keep)
-    act = device(policy)
+    act = device_function(policy)
 
-    @inline
+    @inline_function
     def choose(b: Any, at: int, clock: int, stream: Any, memory: Any, row: Any, p: Any) -> Any:
         return keep(b, at, act(row, _key(stream, clock, OWN), p)), memory
 
     return _nothing, choose
 
 
-@inline
+@inline_function
 def _nothing(clock: int, stream: Any) -> int:
     return 0
 
 
-@inline
+@inline_function
 def _read_later(b: Any, at: int, clock: int, stream: Any, memory: Any, row: Any, p: Any) -> Any:
     return 0, memory
 
 
-@inline
+@inline_function
 def _key(stream: Any, clock: int, purpose: int) -> Any:
     return Words(stream.seed, stream.seed_high, stream.row, u32(clock + stream.episode), i32(purpose))
 
 
-@inline
+@inline_function
 def _block(own: int, stream: Any) -> Any:
     """Four words, those of four steps by the row's own clock."""
     one, two, three, four = _philox(own >> u32(2), u32(i32(CHANCE)), u32(0), stream.seed_high, stream.seed, stream.row)
@@ -101,7 +101,7 @@ def _block(own: int, stream: Any) -> Any:
 def _by_blocks(draw: Any, keep: Any) -> tuple[Any, Any]:
     """Of a single number: a block of Philox, four words, lasts for four steps; that of the next one stands first."""
 
-    @inline
+    @inline_function
     def prepare(clock: int, stream: Any) -> Any:
         own = u32(clock + u32(1) + stream.episode)
         words = _block(own, stream)
@@ -109,7 +109,7 @@ def _by_blocks(draw: Any, keep: Any) -> tuple[Any, Any]:
             words = words[1], words[2], words[3], words[0]
         return words
 
-    @inline
+    @inline_function
     def choose(b: Any, at: int, clock: int, stream: Any, words: Any, row: Any, p: Any) -> Any:
         own = u32(clock + stream.episode)
         if own & u32(3) == u32(0):
@@ -122,14 +122,14 @@ def _by_blocks(draw: Any, keep: Any) -> tuple[Any, Any]:
 def _ahead(draw: Any, keep: Any) -> tuple[Any, Any]:
     """Likewise without a branch: the block of the next step is worked out in each, beside what the step itself waits for."""
 
-    @inline
+    @inline_function
     def prepare(clock: int, stream: Any) -> Any:
         own = u32(clock + u32(1) + stream.episode)
         words, k = _block(own, stream), own & u32(3)
         one, two = words[1] if k == u32(1) else words[0], words[3] if k == u32(3) else words[2]
         return two if k >= u32(2) else one
 
-    @inline
+    @inline_function
     def choose(b: Any, at: int, clock: int, stream: Any, word: Any, row: Any, p: Any) -> Any:
         return keep(b, at, draw(word)), prepare(clock, stream)
 
@@ -139,7 +139,7 @@ def _ahead(draw: Any, keep: Any) -> tuple[Any, Any]:
 def _by_steps(draw: Any, keep: Any) -> Any:
     """Of several numbers: blocks of the step's own."""
 
-    @inline
+    @inline_function
     def choose(b: Any, at: int, clock: int, stream: Any, memory: Any, row: Any, p: Any) -> Any:
         return keep(b, at, draw(_key(stream, clock, CHANCE))), memory
 
@@ -149,9 +149,9 @@ def _by_steps(draw: Any, keep: Any) -> Any:
 def _random(env: SingleAgentEnv) -> tuple[bool, Any]:
     """(whether an action is a single number, draw): `draw(word)` of it, else `draw(key)`, uniform over the action space."""
     space = env.spaces(env.params)[1]
-    lows, highs = bounds(space)
+    lows, highs = action_bounds(space)
     count, scalar = len(lows), isinstance(space, gym.spaces.Discrete)
-    scope: dict[str, Any] = {"word": device(word), "unit": device(unit), "i32": i32, "i64": i64, "u64": u64}
+    scope: dict[str, Any] = {"word": device_function(word), "unit": device_function(unit), "i32": i32, "i64": i64, "u64": u64}
     values = []
     for k, (low, high) in enumerate(zip(lows, highs, strict=True)):
         drawn = "x" if count == 1 else f"word(x, {k})"
@@ -161,16 +161,16 @@ def _random(env: SingleAgentEnv) -> tuple[bool, Any]:
         else:  # scaled, as by `randint`
             values.append(f"i32(i64({low}) + i64((u64({drawn}) * u64({high - low + 1})) >> u64(32)))")
     source = f"def draw(x):\n    return {values[0] if scalar else f'({chr(44).join(values)},)'}\n"
-    return count == 1, inline(generated("draw", source, **scope))
+    return count == 1, inline_function(generate_function("draw", source, **scope))
 
 
-def _keep(env: SingleAgentEnv, access: Access, in_space: bool) -> Any:
+def _keep(env: SingleAgentEnv, ops: MemoryOps, in_space: bool) -> Any:
     """`keep(b, at, a)`: writes action `a` to `b.action`, and gives it as the environment gets it when it is played back.
 
     With `in_space` the space holds `a` for sure.
     """
     space = env.spaces(env.params)[1]
-    s, dtype = signature(env), stored_as(space)
+    s, dtype = make_schema(env), stored_action_dtype(space)
     names = [f"x{k}" for k in range(max(1, s.actions.components))]
     values = [f"allowed_{k}({x})" for k, x in enumerate(names)]
     source = f"def keep(b, at, a):\n    {f'{chr(44).join(names)}, = a' if s.actions.components else 'x0 = a'}\n"
@@ -186,9 +186,9 @@ def _keep(env: SingleAgentEnv, access: Access, in_space: bool) -> Any:
                 source += f"    {x} = min(max({x}, i64({-(2**31)})), i64({2**31 - 1}))\n"
     source += f"    store_row_streaming(b.action, at, ({''.join(f'dtype({x}),' for x in names)}))\n"
     source += f"    return {f'({chr(44).join(values)},)' if s.actions.components else values[0]}\n"
-    scope = {f"allowed_{k}": function for k, function in enumerate(allowed_actions(space, np.int64))}
-    return inline(
-        generated(
-            "keep", source, **scope, store_row_streaming=access.store_row_streaming, dtype=dtype, f32=f32, i32=i32, i64=i64
+    scope = {f"allowed_{k}": function for k, function in enumerate(make_action_clamps(space, np.int64))}
+    return inline_function(
+        generate_function(
+            "keep", source, **scope, store_row_streaming=ops.store_row_streaming, dtype=dtype, f32=f32, i32=i32, i64=i64
         )
     )

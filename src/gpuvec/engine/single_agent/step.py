@@ -1,6 +1,6 @@
 """One-agent environments: composes the author's functions into what happens to one env in a reset and in a step.
 
-The result is target-independent: `access` holds the operations through which it reads its buffers. A step is `open`, `turn` and
+The result is target-independent: `ops` holds the operations through which it reads its buffers. A step is `open`, `turn` and
 `close`; a rollout takes many turns in between.
 """
 
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.compiler.functions import device, generated, inline
-from gpuvec.engine.compiler.memory_ops import Access, like
-from gpuvec.engine.layout.action_access import actions
-from gpuvec.engine.layout.buffers import WITHOUT_LIMIT, KernelOptions
-from gpuvec.engine.layout.params import parameters
-from gpuvec.engine.layout.rng_streams import POOL_DRAW, rng_streams
-from gpuvec.engine.layout.schema import Signature, signature
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps, row_of
+from gpuvec.engine.layout.action_access import make_action_reader
+from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
+from gpuvec.engine.layout.params import make_param_readers
+from gpuvec.engine.layout.rng_streams import POOL_DRAW, make_rng_streams
+from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
 from gpuvec.engine.single_agent.step_branchless import straight
 from gpuvec.random import Key, randint
 from gpuvec.spec import SingleAgentEnv
@@ -38,11 +38,11 @@ class Game(NamedTuple):
     close: Any  # close(b, e, start, s): puts the env back
 
 
-def compose(env: SingleAgentEnv, variant: KernelOptions, access: Access) -> tuple[Any, Any]:
+def compose(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps) -> tuple[Any, Any]:
     """(begin, advance) for one env: `begin` as in `Game`, `advance(b, e, clock)` is step number `clock`."""
-    begin, open, _, _, turn, show, close = game(env, variant, access, ahead=True)
+    begin, open, _, _, turn, show, close = game(env, options, ops, ahead=True)
 
-    @inline
+    @inline_function
     def advance(b: Any, e: int, clock: int) -> None:
         start, s, stream, p = open(b, e)
         start, s, seen, reward, terminated, truncated = turn(b, e, e, clock, start, s, stream, p, 0)
@@ -54,8 +54,8 @@ def compose(env: SingleAgentEnv, variant: KernelOptions, access: Access) -> tupl
 
 def game(
     env: SingleAgentEnv,
-    variant: KernelOptions,
-    access: Access,
+    options: KernelOptions,
+    ops: MemoryOps,
     held: bool = False,
     chosen: bool = False,
     played: Any = None,
@@ -66,8 +66,8 @@ def game(
 
     Args:
         env: the environment.
-        variant: what they are made for.
-        access: how they read their buffers.
+        options: what they are made for.
+        ops: how they read their buffers.
         held: whether they play many steps, and so read the stream of random numbers once and write `start` once. In a single
             step most envs draw nothing and go on with their episode: then both happen where they are needed.
         chosen: whether the action is `a`; else it is read from `b.action`.
@@ -76,35 +76,35 @@ def game(
         ahead: whether what all envs share of their streams is read along with the state, as on a GPU a warp has an env that
             draws more often than not.
     """
-    s = signature(env)
-    assert isinstance(s, Signature), "of a SingleAgentEnv"
+    s = make_schema(env)
+    assert isinstance(s, SingleAgentSchema), "of a SingleAgentEnv"
     load, store, store_row, store_streaming, store_row_streaming = (
-        access.load,
-        access.store,
-        access.store_row,
-        access.store_streaming,
-        access.store_row_streaming,
+        ops.load,
+        ops.store,
+        ops.store_row,
+        ops.store_streaming,
+        ops.store_row_streaming,
     )
-    atomic_min, any_in_sector = access.atomic_min, access.any_in_sector
-    load_state, store_state = _state_access(env, s, access)
-    declared, pooled = _declared(env, s), _pooled(env, s, variant, access)
-    params, reset_params = parameters(env, variant, access)
-    read_action, fault = actions(env.spaces(env.params)[1], s.actions, variant, access)
-    common, any_key, _, own_key, asked, reseed, share = rng_streams(access)
+    atomic_min, any_in_sector = ops.atomic_min, ops.any_in_sector
+    load_state, store_state = _state_access(env, s, ops)
+    declared, pooled = _declared(env, s), _pooled(env, s, options, ops)
+    params, reset_params = make_param_readers(env, options, ops)
+    read_action, fault = make_action_reader(env.spaces(env.params)[1], s.actions, options, ops)
+    common, any_key, _, own_key, asked, reseed, share = make_rng_streams(ops)
     stream_of, key = (_held_streams if held else _common_streams if ahead else _read_streams)(common, any_key)
     action = _chosen if chosen else _given(read_action)
-    reset, step, observe = device(env.reset), device(env.step), _observed(device(env.observe), s.features, access)
-    limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
-    same_step = variant.autoreset is AutoresetMode.SAME_STEP
-    next_step = variant.autoreset is AutoresetMode.NEXT_STEP
-    validate = variant.validate
+    reset, step, observe = device_function(env.reset), device_function(env.step), _observed(device_function(env.observe), s.features, ops)
+    limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
+    same_step = options.autoreset is AutoresetMode.SAME_STEP
+    next_step = options.autoreset is AutoresetMode.NEXT_STEP
+    validate = options.validate
 
-    @inline
+    @inline_function
     def first(b: Any, k: Any, p: Any) -> Any:
         """The first state of the episode with key `k`."""
         return pooled(b, declared(reset(k, p)), k)
 
-    @inline
+    @inline_function
     def play(b: Any, e: int, start: int, t: int, s: Any, stream: Any, p: Any, a: Any) -> Any:
         s, gained, dead = step(s, action(b, e, a), key(b, e, stream, start, t), p)
         s = declared(s)
@@ -112,7 +112,7 @@ def game(
 
     made = played or play
 
-    @inline
+    @inline_function
     def begin(b: Any, e: int, clock: int, r: Any) -> None:
         if e == 0:  # no row reads the shared stream in a reset, so its first may rewrite it
             share(b, clock, r)
@@ -121,18 +121,18 @@ def game(
             store_state(b, e, first(b, own_key(b, e, u32(clock), i32(0)), reset_params(b, e, r)))
         store_row(b.obs, e, observe(load_state(b, e), params(b, e)))
 
-    @inline
+    @inline_function
     def open(b: Any, e: int) -> Any:
         return load(b.start, e, u32), load_state(b, e), stream_of(b, e), params(b, e)
 
-    @inline
+    @inline_function
     def moved(b: Any, e: int, start: int) -> int:
         """The new start of an env; in a single step few have one, so it is stored where that is found out."""
         if not held:
             store(b.start, e, u32(start), u32)
         return u32(start)
 
-    @inline
+    @inline_function
     def turn(b: Any, e: int, at: int, clock: int, start: int, s: Any, stream: Any, p: Any, a: Any) -> Any:
         t = i32(clock - start)
         reward, terminated, truncated = f32(0.0), False, False
@@ -164,20 +164,20 @@ def game(
 
     if branchless and (next_step or same_step):
 
-        @inline
+        @inline_function
         def drawn(b: Any, e: int, stream: Any, start: int, p: Any) -> Any:
             return first(b, key(b, e, stream, start, i32(0)), p)
 
-        turn = straight(env, s, variant, access, limit, made, drawn, observe, fault)
+        turn = straight(env, s, options, ops, limit, made, drawn, observe, fault)
 
-    @inline
+    @inline_function
     def show(b: Any, at: int, seen: Any, reward: float, terminated: bool, truncated: bool) -> None:
         store_row_streaming(b.obs, at, seen)
         store_streaming(b.reward, at, reward, f32)
         store_streaming(b.terminated, at, terminated, b1)
         store_streaming(b.truncated, at, truncated, b1)
 
-    @inline
+    @inline_function
     def close(b: Any, e: int, start: int, s: Any) -> None:
         if held:
             store(b.start, e, start, u32)
@@ -187,13 +187,13 @@ def game(
 
 
 @lru_cache(maxsize=16)
-def _observed(look: Any, features: int, access: Access) -> Any:
+def _observed(look: Any, features: int, ops: MemoryOps) -> Any:
     """observe(s, p) -> row of D floats, of the compiled `look`. It is one function for all parts of an environment, as a wide
     one takes long to compile.
     """
-    to_floats, numbers = access.to_floats, like(f32, features)
+    to_floats, numbers = ops.to_floats, row_of(f32, features)
 
-    @inline
+    @inline_function
     def observe(s: Any, p: Any) -> Any:
         return to_floats(look(s, p), numbers)
 
@@ -203,11 +203,11 @@ def _observed(look: Any, features: int, access: Access) -> Any:
 def _read_streams(common: Any, any_key: Any) -> tuple[Any, Any]:
     """(`stream_of(b, e)`, `key(b, e, stream, start, t)`) that read it when a number is drawn."""
 
-    @inline
+    @inline_function
     def stream_of(b: Any, e: int) -> int:
         return 0
 
-    @inline
+    @inline_function
     def key(b: Any, e: int, stream: int, start: int, t: int) -> Any:
         return any_key(b, e, common(b), start, t)
 
@@ -217,7 +217,7 @@ def _read_streams(common: Any, any_key: Any) -> tuple[Any, Any]:
 def _common_streams(common: Any, any_key: Any) -> tuple[Any, Any]:
     """Likewise, but for what all envs share."""
 
-    @inline
+    @inline_function
     def stream_of(b: Any, e: int) -> Any:
         return common(b)
 
@@ -227,34 +227,34 @@ def _common_streams(common: Any, any_key: Any) -> tuple[Any, Any]:
 def _held_streams(common: Any, any_key: Any) -> tuple[Any, Any]:
     """Likewise with a stream that is read once: the key of clock 0, whose episode is minus the stream's origin."""
 
-    @inline
+    @inline_function
     def stream_of(b: Any, e: int) -> Any:
         return any_key(b, e, common(b), u32(0), i32(0))
 
-    @inline
+    @inline_function
     def key(b: Any, e: int, stream: Any, start: int, t: int) -> Any:
         return Key(stream.seed, stream.seed_high, stream.row, u32(start + stream.episode), i32(t))
 
     return stream_of, key
 
 
-@inline
+@inline_function
 def _chosen(b: Any, e: int, a: Any) -> Any:
     return a
 
 
 def _given(read_action: Any) -> Any:
-    @inline
+    @inline_function
     def action(b: Any, e: int, a: Any) -> Any:
         return read_action(b, e)
 
     return action
 
 
-def _state_access(env: SingleAgentEnv, s: Signature, access: Access) -> tuple[Any, Any]:
+def _state_access(env: SingleAgentEnv, s: SingleAgentSchema, ops: MemoryOps) -> tuple[Any, Any]:
     """`load_state(b, e) -> State` and `store_state(b, e, s)`: float fields lie side by side, the others apart."""
-    scope = {"State": env.state, "load": access.load, "store": access.store, "store_row": access.store_row, "f32": f32}
-    scope |= {"load_row": access.load_row, "floats": like(f32, len(s.floats))} | {
+    scope = {"State": env.state, "load": ops.load, "store": ops.store, "store_row": ops.store_row, "f32": f32}
+    scope |= {"load_row": ops.load_row, "floats": row_of(f32, len(s.floats))} | {
         f"t_{k}": dtype for k, dtype in s.others.items()
     }
     take = {k: f"w[{j}]" for j, k in enumerate(s.floats)} | {k: f"load(b.state_{k}, e, t_{k})" for k in s.others}
@@ -264,23 +264,23 @@ def _state_access(env: SingleAgentEnv, s: Signature, access: Access) -> tuple[An
     if s.floats:
         store += f"    store_row(b.state, e, ({''.join(f'f32(s.{k}), ' for k in s.floats)}))\n"
     store += "".join(f"    store(b.state_{k}, e, s.{k}, t_{k})\n" for k in s.others)
-    return inline(generated("load_state", load, **scope)), inline(generated("store_state", store, **scope))
+    return inline_function(generate_function("load_state", load, **scope)), inline_function(generate_function("store_state", store, **scope))
 
 
-def _declared(env: SingleAgentEnv, s: Signature) -> Any:
+def _declared(env: SingleAgentEnv, s: SingleAgentSchema) -> Any:
     """`declared(s)`: a state whose fields have the types that the class says; `s.count + 1` makes an int64, say."""
     scope = {"State": env.state} | {f"t_{k}": s.others.get(k, f32) for k in env.state._fields}
     fields = ", ".join(f"t_{k}(s.{k})" for k in env.state._fields)
-    return inline(generated("declared", f"def declared(s):\n    return State({fields})\n", **scope))
+    return inline_function(generate_function("declared", f"def declared(s):\n    return State({fields})\n", **scope))
 
 
-def _pooled(env: SingleAgentEnv, s: Signature, variant: KernelOptions, access: Access) -> Any:
+def _pooled(env: SingleAgentEnv, s: SingleAgentSchema, options: KernelOptions, ops: MemoryOps) -> Any:
     """`pooled(b, s, k)`: state `s` with the pool's fields from that state of the pool which key `k` draws."""
-    scope = {"State": env.state, "load": access.load, "randint": device(randint), "i32": i32, "draw": POOL_DRAW}
+    scope = {"State": env.state, "load": ops.load, "randint": device_function(randint), "i32": i32, "draw": POOL_DRAW}
     scope |= {f"t_{k}": s.others.get(k, f32) for k in env.state._fields}
-    take = {k: f"load(b.pool_{k}, q, t_{k})" if k in variant.pool else f"s.{k}" for k in env.state._fields}
+    take = {k: f"load(b.pool_{k}, q, t_{k})" if k in options.pool else f"s.{k}" for k in env.state._fields}
     source = "def pooled(b, s, k):\n"
-    if variant.pool:
+    if options.pool:
         source += "    q = randint(k, draw, 0, load(b.pool_size, 0, i32))\n"
     source += f"    return State({', '.join(take[k] for k in env.state._fields)})\n"
-    return inline(generated("pooled", source, **scope))
+    return inline_function(generate_function("pooled", source, **scope))

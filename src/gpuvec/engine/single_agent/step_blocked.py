@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.compiler.functions import generated, inline
-from gpuvec.engine.compiler.memory_ops import Access, like
-from gpuvec.engine.layout.buffers import WITHOUT_LIMIT, KernelOptions
-from gpuvec.engine.layout.schema import Signature, signature
+from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps, row_of
+from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
+from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
 from gpuvec.engine.single_agent.step import game
 from gpuvec.spec import SingleAgentEnv
 
@@ -33,36 +33,36 @@ class Steps(NamedTuple):
     settle: Any  # settle(b, w, e, count, at, clock): makes those of `count` envs from e on; their outputs begin at row `at`
 
 
-def compose(env: SingleAgentEnv, variant: KernelOptions, access: Access) -> Steps:
+def compose(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps) -> Steps:
     """Those of `env`."""
-    s = signature(env)
-    assert isinstance(s, Signature), "of a SingleAgentEnv"
-    room = _room(env, s, access)
+    s = make_schema(env)
+    assert isinstance(s, SingleAgentSchema), "of a SingleAgentEnv"
+    room = _room(env, s, ops)
     put, find, goes_on = room.put, room.find, room.goes_on
     state, seen_of, reward_of = room.state, room.seen, room.reward
     listed = ENVS * room.words  # where the numbers of envs that do more than go on begin: so no branch is guessed wrong
-    plain, ready = game(env, variant, access), game(env, variant, access, played=find)
+    plain, ready = game(env, options, ops), game(env, options, ops, played=find)
     open, play, turn, show, close = plain.open, plain.play, ready.turn, ready.show, ready.close
     load, store, store_streaming, store_row_streaming = (
-        access.load,
-        access.store,
-        access.store_streaming,
-        access.store_row_streaming,
+        ops.load,
+        ops.store,
+        ops.store_streaming,
+        ops.store_row_streaming,
     )
     features, column_of = s.features, ENVS * len(s.floats)  # where the observation's columns begin in the room
     is_wide = features >= WIDE
-    limit = i32(WITHOUT_LIMIT if variant.max_episode_steps is None else variant.max_episode_steps)
-    same_step = variant.autoreset is AutoresetMode.SAME_STEP
+    limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
+    same_step = options.autoreset is AutoresetMode.SAME_STEP
     # Whether all are written as if they went on, and then the others anew: one that is never reset would lose its state.
-    at_once = variant.autoreset is not AutoresetMode.DISABLED and not variant.validate
+    at_once = options.autoreset is not AutoresetMode.DISABLED and not options.validate
 
-    @inline
+    @inline_function
     def ahead(b: Any, w: int, e: int, k: int, clock: int) -> None:
         start, s, stream, p = open(b, e)
         t = i32(clock - start)
         put(w, k, play(b, e, start, t, s, stream, p, 0), t < limit and (same_step or t != i32(0)))
 
-    @inline
+    @inline_function
     def settle(b: Any, w: int, e: int, count: int, at: int, clock: int) -> None:
         if at_once:  # in loops of few arrays each, which a compiler can tell apart
             for k in range(count):
@@ -108,12 +108,12 @@ class Room(NamedTuple):
     goes_on: Any  # whether the env's episode does, which it did before as well if `on`
 
 
-def _room(env: SingleAgentEnv, s: Signature, access: Access) -> Room:
+def _room(env: SingleAgentEnv, s: SingleAgentSchema, ops: MemoryOps) -> Room:
     numbers = [f"s.{k}" for k in s.floats] + ["reward"]
     whole = [f"s.{k}" for k in s.others] + ["terminated", "on"]
-    scope = {"State": env.state, "load": access.load, "store": access.store, "f32": f32, "i32": i32}
-    scope |= {f"t_{k}": dtype for k, dtype in s.others.items()} | {"seen_like": like(f32, s.features)}
-    scope |= {"load_column": access.load_column, "store_column": access.store_column}
+    scope = {"State": env.state, "load": ops.load, "store": ops.store, "f32": f32, "i32": i32}
+    scope |= {f"t_{k}": dtype for k, dtype in s.others.items()} | {"seen_like": row_of(f32, s.features)}
+    scope |= {"load_column": ops.load_column, "store_column": ops.store_column}
     # An observation has as many places as features, between the state and the reward: a statement each would compile slowly.
     first = len(s.floats)
     places = [*range(first), *range(first + s.features, len(numbers) + s.features + len(whole))]
@@ -123,7 +123,7 @@ def _room(env: SingleAgentEnv, s: Signature, access: Access) -> Room:
     source += "".join(f"    store(w, {at[name]}, {name}, f32)\n" for name in numbers[:-1])
     source += f"    store_column(w, {column}, seen)\n    store(w, {at['reward']}, reward, f32)\n"
     source += "".join(f"    store(w, {at[name]}, i32({name}), i32)\n" for name in whole)
-    put = inline(generated("put", source, **scope))
+    put = inline_function(generate_function("put", source, **scope))
 
     take = {name: f"load(w, {place}, {'f32' if name in numbers else 'i32'})" for name, place in at.items()}
     fields = [take[f"s.{k}"] if k in s.floats else f"t_{k}({take[f's.{k}']})" for k in env.state._fields]
@@ -134,10 +134,10 @@ def _room(env: SingleAgentEnv, s: Signature, access: Access) -> Room:
         "terminated": f"{take['terminated']} != 0",
         "goes_on": f"{take['on']} != 0",
     }
-    made = {k: inline(generated(k, f"def {k}(w, k):\n    return {part}\n", **scope)) for k, part in parts.items()}
+    made = {k: inline_function(generate_function(k, f"def {k}(w, k):\n    return {part}\n", **scope)) for k, part in parts.items()}
     state, seen, reward, terminated = (made[k] for k in ("state", "seen", "reward", "terminated"))
 
-    @inline
+    @inline_function
     def find(b: Any, e: int, start: int, t: int, old: Any, stream: Any, p: Any, a: Any) -> Any:
         w, k = a
         return state(w, k), seen(w, k), reward(w, k), terminated(w, k)

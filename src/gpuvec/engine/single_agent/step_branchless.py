@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.compiler.functions import generated, inline
-from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import Signature
+from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.spec import SingleAgentEnv
 
 f32, i32, u32, b1 = np.float32, np.int32, np.uint32, np.bool_
@@ -26,9 +26,9 @@ f32, i32, u32, b1 = np.float32, np.int32, np.uint32, np.bool_
 
 def straight(
     env: SingleAgentEnv,
-    s: Signature,
-    variant: KernelOptions,
-    access: Access,
+    s: SingleAgentSchema,
+    options: KernelOptions,
+    ops: MemoryOps,
     limit: int,
     made: Callable[..., Any],
     drawn: Callable[..., Any],
@@ -40,8 +40,8 @@ def straight(
     Args:
         env: the environment.
         s: its signature.
-        variant: what it is made for.
-        access: how it reads its buffers.
+        options: what it is made for.
+        ops: how it reads its buffers.
         limit: steps of an episode.
         made: `play` as in `single.Game`.
         drawn: drawn(b, e, stream, start, p) -> the first state of the episode that begins at clock `start`.
@@ -49,14 +49,14 @@ def straight(
         fault: fault(b, e) looks at the action of env e.
     """
     store_streaming, store_row_streaming, any_in_sector = (
-        access.store_streaming,
-        access.store_row_streaming,
-        access.any_in_sector,
+        ops.store_streaming,
+        ops.store_row_streaming,
+        ops.any_in_sector,
     )
     either, either_row = _selections(env, s)
-    same_step, validate = variant.autoreset is AutoresetMode.SAME_STEP, variant.validate
+    same_step, validate = options.autoreset is AutoresetMode.SAME_STEP, options.validate
 
-    @inline
+    @inline_function
     def turn(b: Any, e: int, at: int, clock: int, start: int, s: Any, stream: Any, p: Any, a: Any) -> Any:
         t = i32(clock - start)
         waiting = not same_step and t == i32(0)  # its episode ended in the last step
@@ -78,11 +78,11 @@ def straight(
     return turn
 
 
-def _selections(env: SingleAgentEnv, s: Signature) -> tuple[Any, Any]:
+def _selections(env: SingleAgentEnv, s: SingleAgentSchema) -> tuple[Any, Any]:
     """`either(c, x, y)` is state x if c, else state y; `either_row(c, x, y)` likewise of observations. Number by number: what
     stands in a branch as a whole may be worked out in it.
     """
     state = ", ".join(f"x.{k} if c else y.{k}" for k in env.state._fields)
     row = "".join(f"x[{j}] if c else y[{j}], " for j in range(s.features))
-    one = generated("either", f"def either(c, x, y):\n    return State({state})\n", State=env.state)
-    return inline(one), inline(generated("either_row", f"def either_row(c, x, y):\n    return ({row})\n"))
+    one = generate_function("either", f"def either(c, x, y):\n    return State({state})\n", State=env.state)
+    return inline_function(one), inline_function(generate_function("either_row", f"def either_row(c, x, y):\n    return ({row})\n"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gpuvec.engine.backends.device import device as named_device
+from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.learners.algorithms import args_of
 from gpuvec.learners.args.training import TrainingArgs
 

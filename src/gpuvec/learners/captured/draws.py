@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import device as compiled
-from gpuvec.engine.compiler.functions import generated, inline
-from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.compiler.functions import device_function as compiled
+from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.random import Key, normal, unit, word
 
 f32, i64, u32, u64, b1 = np.float32, np.int64, np.uint32, np.uint64, np.bool_
@@ -24,32 +24,32 @@ LOG_TWO, LOG_SQRT_TWO_PI = f32(math.log(2.0)), f32(0.5 * math.log(2.0 * math.pi)
 KEY = ("iteration", "step", "seed", "stream")  # members of a batch
 
 
-def keys(access: Access) -> tuple[Any, Any]:
+def keys(ops: MemoryOps) -> tuple[Any, Any]:
     """(key, first): `key(b, row)` of a row's draws in this step, and the number `first(b)` of the first of them."""
-    load = access.load
+    load = ops.load
 
-    @inline
+    @inline_function
     def key(b: Any, row: int) -> Any:
         seed, iteration = u64(b.seed), load(b.iteration, 0, i64)
         return Words(u32(seed & u64(0xFFFFFFFF)), u32(seed >> u64(32)), u32(row), u32(iteration), u32(b.step))
 
-    @inline
+    @inline_function
     def first(b: Any) -> Any:
         return i64(FIRST_DRAW) + i64(b.stream) * i64(DRAWS)
 
     return key, first
 
 
-def categorical(access: Access, sizes: tuple[int, ...], temperature: float, masked: bool, greedy: bool) -> Any:
+def categorical(ops: MemoryOps, sizes: tuple[int, ...], temperature: float, masked: bool, greedy: bool) -> Any:
     """H heads of logits: inverts the distribution function of each, in the order of its actions."""
-    load, store, (key, first) = access.load, access.store, keys(access)
+    load, store, (key, first) = ops.load, ops.store, keys(ops)
     drawn, unit_of, width, heat = compiled(word), compiled(unit), sum(sizes), f32(temperature)
 
-    @inline
+    @inline_function
     def allowed(b: Any, at: int) -> bool:
         return not masked or load(b.mask, at, b1)
 
-    @inline
+    @inline_function
     def head(b: Any, row: int, at: int, size: int, number: int) -> Any:
         """(action, log-probability, entropy) of the head whose logits begin at `at`."""
         best, choice = f32(-np.inf), at
@@ -85,15 +85,15 @@ def categorical(access: Access, sizes: tuple[int, ...], temperature: float, mask
         source += "    log_prob, entropy = log_prob + gained, entropy + chance\n"
         at += size
     source += "    store(b.log_prob, row, log_prob, f32)\n    store(b.entropy, row, entropy, f32)\n"
-    return inline(generated("draw", source, head=head, store=store, f32=f32, i64=i64))
+    return inline_function(generate_function("draw", source, head=head, store=store, f32=f32, i64=i64))
 
 
-def gaussian(access: Access, components: int, shared: bool, squashed: bool, greedy: bool) -> Any:
+def gaussian(ops: MemoryOps, components: int, shared: bool, squashed: bool, greedy: bool) -> Any:
     """K normal components; where `squashed`, the density is that of their hyperbolic tangents."""
-    load, store, (key, first) = access.load, access.store, keys(access)
+    load, store, (key, first) = ops.load, ops.store, keys(ops)
     normal_of = compiled(normal)
 
-    @inline
+    @inline_function
     def draw(b: Any, row: int) -> None:
         log_prob, entropy = f32(0.0), f32(0.0)
         for k in range(components):
@@ -116,12 +116,12 @@ def gaussian(access: Access, components: int, shared: bool, squashed: bool, gree
     return draw
 
 
-def noisy(access: Access, components: int, theta: float, sigma: float, dt: float) -> Any:
+def noisy(ops: MemoryOps, components: int, theta: float, sigma: float, dt: float) -> Any:
     """Actions with noise of Ornstein and Uhlenbeck; that with theta * dt = 1 remembers nothing."""
-    load, store, (key, first) = access.load, access.store, keys(access)
+    load, store, (key, first) = ops.load, ops.store, keys(ops)
     normal_of, pull, push = compiled(normal), f32(theta * dt), f32(sigma * math.sqrt(dt))
 
-    @inline
+    @inline_function
     def draw(b: Any, row: int) -> None:
         anew = load(b.ended, row, b1)
         for k in range(components):

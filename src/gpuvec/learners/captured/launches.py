@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.backends.device import device as named_device
-from gpuvec.engine.backends.elementwise import Rowwise, launcher
+from gpuvec.engine.backends.device import parse_device as named_device
+from gpuvec.engine.backends.elementwise import Elementwise, make_elementwise_launcher
 
 Expected = tuple[tuple[int, ...], torch.dtype]
 
@@ -20,11 +20,11 @@ class Launches:
     def __init__(self, device: str) -> None:
         self._device: Device = named_device(device)
         self.place = str(self._device) if self._device.kind == "cuda" else "cpu"
-        self._ready: dict[Rowwise, Callable[..., None]] = {}
+        self._ready: dict[Elementwise, Callable[..., None]] = {}
 
     def __call__(
         self,
-        work: Rowwise,
+        work: Elementwise,
         rows: int,
         tensors: Mapping[str, Tensor | None],
         expected: Mapping[str, Expected],
@@ -53,7 +53,7 @@ class Launches:
                 raise ValueError(f"{name} must be C-contiguous, of shape {shape} on {self.place}, got {given}.")
         launch = self._ready.get(work)
         if launch is None:
-            launch = self._ready[work] = launcher(work, self._device)
+            launch = self._ready[work] = make_elementwise_launcher(work, self._device)
         stream = torch.cuda.current_stream(self._device.ordinal).cuda_stream if self._device.kind == "cuda" else 0
         places = (0 if tensor is None else tensor.data_ptr() for tensor in tensors.values())
         with self._device.current():

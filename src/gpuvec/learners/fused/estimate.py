@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.cuda.nvrtc import Kernel
-from gpuvec.engine.backends.device import device as named_device
+from gpuvec.engine.backends.cuda.nvrtc import CudaSource
+from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import FOLDER, Shape
@@ -26,10 +26,10 @@ ESTIMATE = {
 }  # fmt: skip
 
 
-def kernel(shape: Shape) -> Kernel:
+def kernel(shape: Shape) -> CudaSource:
     """The kernel."""
     constants = shape.constants | {"THREADS": THREADS}
-    return Kernel(FOLDER / "estimate.cu", "estimate", tuple(ESTIMATE.items()), tuple(constants.items()), THREADS)
+    return CudaSource(FOLDER / "estimate.cu", "estimate", tuple(ESTIMATE.items()), tuple(constants.items()), THREADS)
 
 
 class Estimate:

@@ -6,10 +6,10 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.cuda.linked_functions import Linked, linked
-from gpuvec.engine.backends.cuda.nvrtc import Kernel
-from gpuvec.engine.backends.device import device as named_device
-from gpuvec.engine.layout.buffers import members
+from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions, link_env_functions
+from gpuvec.engine.backends.cuda.nvrtc import CudaSource
+from gpuvec.engine.backends.device import parse_device as named_device
+from gpuvec.engine.layout.buffers import batch_members
 from gpuvec.learners.captured.draws import DRAWS, FIRST_DRAW
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import FOLDER, Shape
@@ -31,7 +31,7 @@ VALUE = {
 }  # fmt: skip
 
 
-def kernel(shape: Shape, game: Linked, rows: int, starts: tuple[int, ...], stream: int = 0) -> Kernel:
+def kernel(shape: Shape, game: LinkedFunctions, rows: int, starts: tuple[int, ...], stream: int = 0) -> CudaSource:
     """Of a rollout: a warp has `rows` environments, whose actions count from `starts`."""
     members = ROLLOUT | {f"game_{name}": "u64" for name in game.members}
     room = shape.weights(False) + WARPS * rows * (2 * shape.pitch + 4 * (shape.numbers + 1))
@@ -40,13 +40,13 @@ def kernel(shape: Shape, game: Linked, rows: int, starts: tuple[int, ...], strea
     constants |= {"GAME": ", ".join(f"b.game_{name}" for name in game.members), "FIRST_DRAW": f"{FIRST_DRAW + stream * DRAWS}u"}
     constants["STARTS"] = "{" + ", ".join(map(str, starts)) + "}"
     file, given = FOLDER / "rollout.cu", (tuple(members.items()), tuple(constants.items()))
-    return Kernel(file, "rollout", *given, 32 * WARPS, room, game.code)
+    return CudaSource(file, "rollout", *given, 32 * WARPS, room, game.code)
 
 
-def value_kernel(shape: Shape, tiles: int) -> Kernel:
+def value_kernel(shape: Shape, tiles: int) -> CudaSource:
     """Of V."""
     constants = shape.constants | {"WARPS": WARPS, "TILES": tiles}
-    return Kernel(FOLDER / "value.cu", "value", tuple(VALUE.items()), tuple(constants.items()), 32 * WARPS, shape.weights(True))
+    return CudaSource(FOLDER / "value.cu", "value", tuple(VALUE.items()), tuple(constants.items()), 32 * WARPS, shape.weights(True))
 
 
 def rows_of_a_warp(num_envs: int, multiprocessors: int) -> int:
@@ -75,11 +75,11 @@ class Play:
         simulation = env._sim  # the learner plays in its place
         capability = torch.cuda.get_device_capability(env.device)
         with self._device.current():
-            game = linked(simulation.env, simulation.variant._replace(validate=False), capability)
+            game = link_env_functions(simulation.env, simulation.options._replace(validate=False), capability)
         places = {"final_obs": rollout.final_obs, "final_mask": rollout.ended}
         returned = (places[k].data_ptr() if k in places else 0 for k in simulation.layout.returned)
         outputs = b"".join(place.to_bytes(8, "little") for place in returned)
-        found = members(simulation._kept, outputs, self._rows)
+        found = batch_members(simulation._kept, outputs, self._rows)
         self._game = {f"game_{name}": place for name, place in zip(game.members, found, strict=True)}
         self._clock = simulation.buffers["clock"]
         space = env.single_action_space

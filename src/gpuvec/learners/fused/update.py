@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gpuvec.engine.backends.cuda import nvrtc
-from gpuvec.engine.backends.cuda.nvrtc import Kernel
-from gpuvec.engine.backends.device import device as named_device
+from gpuvec.engine.backends.cuda.nvrtc import CudaSource
+from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.fused.launch import launcher
@@ -63,7 +63,7 @@ def planned(shape: Shape, size: int, multiprocessors: int) -> Plan:
     return Plan(parts, blocks, columns, -(-shape.parameters() // (4 * columns)))
 
 
-def kernels(shape: Shape, plan: Plan) -> dict[str, Kernel]:
+def kernels(shape: Shape, plan: Plan) -> dict[str, CudaSource]:
     """Those of an update."""
     source = shape.constants | {"BLOCKS": plan.blocks}
     summed = shape.constants | {"MEASURED": MEASURED}
@@ -71,8 +71,8 @@ def kernels(shape: Shape, plan: Plan) -> dict[str, Kernel]:
     sizes: dict[str, int | str] = {"PARAMETERS": shape.parameters(), "PARTS": plan.parts, "MEASURED": MEASURED}
     sizes |= {"COLUMNS": plan.columns, "LINES": lines}
 
-    def made(name: str, members: dict[str, str], given: Mapping[str, int | str], threads: int, room: int = 0) -> Kernel:
-        return Kernel(FOLDER / f"{name}.cu", name, tuple(members.items()), tuple(given.items()), threads, room)
+    def made(name: str, members: dict[str, str], given: Mapping[str, int | str], threads: int, room: int = 0) -> CudaSource:
+        return CudaSource(FOLDER / f"{name}.cu", name, tuple(members.items()), tuple(given.items()), threads, room)
 
     return {
         "pack": made("pack", PACK, source, 256),
@@ -85,11 +85,11 @@ def kernels(shape: Shape, plan: Plan) -> dict[str, Kernel]:
 def too_large(shape: Shape, args: Args) -> str:
     """Why the device has no room for it; empty if it has."""
     device, properties = named_device(args.device), torch.cuda.get_device_properties(args.device)
-    given = nvrtc.block_memory(device)
+    given = nvrtc.max_shared_memory(device)
     if shape.room > given:
         return f"a block of the gradient needs {shape.room:,} bytes of shared memory; {properties.name} gives {given:,}"
     plan = planned(shape, args.batch_size // args.minibatches, properties.multi_processor_count)
-    if plan.chunks > nvrtc.resident(kernels(shape, plan)["optimizer"], device):  # they wait for each other
+    if plan.chunks > nvrtc.max_resident_blocks(kernels(shape, plan)["optimizer"], device):  # they wait for each other
         return f"the optimiser's {plan.chunks} blocks do not run on {properties.name} together"
     return ""
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.elementwise import Rowwise
-from gpuvec.engine.compiler.functions import generated, inline
-from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.backends.elementwise import Elementwise
+from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.learners.captured.launches import Expected, Launches
 
 f32, i64, b1 = np.float32, np.int64, np.bool_
@@ -71,12 +71,12 @@ class Advantage:
         return advantage, target
 
 
-def _column(access: Access) -> Any:
+def _column(ops: MemoryOps) -> Any:
     """A row's steps, from the last to the first."""
-    load, store = access.load, access.store
+    load, store = ops.load, ops.store
     reads = {"reward": "f32", "value": "f32", "final_value": "f32", "terminated": "b1", "ended": "b1"}
 
-    @inline
+    @inline_function
     def add(b: Any, at: int, step: Any, after: Any, total: Any, gamma: Any, decay: Any) -> Any:
         """(V, advantage) of a step, from V after it and the advantage of the next."""
         reward, value, final_value, terminated, ended = step
@@ -96,8 +96,8 @@ def _column(access: Access) -> Any:
             source += f"        at{k} = (t + {k}) * b.n + e\n        step{k} = ({step})\n"
         for k in reversed(range(count)):
             source += f"        after, total = add(b, at{k}, step{k}, after, total, gamma, decay)\n"
-    return inline(generated("column", source, load=load, add=add, f32=f32, i64=i64, b1=b1))
+    return inline_function(generate_function("column", source, load=load, add=add, f32=f32, i64=i64, b1=b1))
 
 
 MEMBERS = ("reward", "final_value", "advantage", "target", "terminated", "ended", "value", "factors", "steps")
-WORK = Rowwise("advantage", MEMBERS, _column, threads=32)  # small blocks: rows are few
+WORK = Elementwise("advantage", MEMBERS, _column, threads=32)  # small blocks: rows are few

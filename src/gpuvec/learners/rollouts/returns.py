@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.elementwise import Rowwise
-from gpuvec.engine.compiler.functions import generated, inline
-from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.backends.elementwise import Elementwise
+from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.learners.captured.launches import Expected, Launches
 from gpuvec.learners.networks.normalizer import Normalizer
 
@@ -62,11 +62,11 @@ class ReturnScale:
         return {"running": self.running, **self.moments.state_dict()}
 
 
-def _column(access: Access) -> Any:
+def _column(ops: MemoryOps) -> Any:
     """A row's steps, from the first to the last."""
-    load, store = access.load, access.store
+    load, store = ops.load, ops.store
 
-    @inline
+    @inline_function
     def add(b: Any, at: int, reward: Any, over: bool, total: Any, gamma: Any) -> Any:
         """G of the next step's episode so far."""
         total = gamma * total + reward
@@ -82,7 +82,7 @@ def _column(access: Access) -> Any:
         source += "".join(f"        total = add(b, at{k}, r{k}, o{k}, total, gamma)\n" for k in range(count))
         source += f"        t += {count}\n"
     source += "    store(b.running, e, total, f32)\n"
-    return inline(generated("column", source, load=load, store=store, add=add, f32=f32, i64=i64, b1=b1))
+    return inline_function(generate_function("column", source, load=load, store=store, add=add, f32=f32, i64=i64, b1=b1))
 
 
-WORK = Rowwise("returns", ("reward", "over", "returns", "running", "gamma", "steps"), _column, threads=32)
+WORK = Elementwise("returns", ("reward", "over", "returns", "running", "gamma", "steps"), _column, threads=32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpuvec.engine.backends.device import device as named_device
+from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.errors import OutOfMemoryError
 
 FLOAT = 4  # bytes

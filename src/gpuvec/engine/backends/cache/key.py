@@ -89,8 +89,8 @@ def _constant(params: Any, result: Any) -> Callable[[Any], Any]:
     return constant
 
 
-def fingerprint(env: Environment, variant: KernelOptions, *rest: Any) -> str:
-    """The hash for kernels of `env` as `variant`, and further values that they are made from.
+def fingerprint(env: Environment, options: KernelOptions, *rest: Any) -> str:
+    """The hash for kernels of `env` as `options`, and further values that they are made from.
 
     Raises:
         NotHashable: something that they reach cannot be followed.
@@ -99,7 +99,7 @@ def fingerprint(env: Environment, variant: KernelOptions, *rest: Any) -> str:
     freezer = Freezer()
     freezer.put(_toolchain())
     freezer.add(_snapshots[frozen_environment(env)])
-    for value in (tuple(variant), *rest):
+    for value in (tuple(options), *rest):
         freezer.value(value)
     content = freezer.content()
     if content.unknown is not None:

@@ -20,7 +20,7 @@ from threading import get_ident
 from typing import Any, NamedTuple, TypeVar
 
 from gpuvec.engine.backends.cache.key import NotHashable
-from gpuvec.engine.backends.cuda.launch_config import Blocks
+from gpuvec.engine.backends.cuda.launch_config import GridSize
 
 SWITCH = "GPUVEC_CACHE"
 OWN_FOLDER = "gpuvec-kernels"  # in the folder that the user names
@@ -38,10 +38,10 @@ class Cubin(NamedTuple):
     code: bytes
     name: str
     threads: int  # per block
-    blocks: Blocks
+    blocks: GridSize
 
 
-def kept(
+def load_or_compile(
     key: Callable[[], str], make: Callable[[], list[C]], kind: type[C], is_cacheable: Callable[[C], bool] | None = None
 ) -> list[C]:
     """What is on disk under `key()`, or else what `make()` gives, which is put there.
@@ -133,7 +133,7 @@ def _read(handle: int, name: str, kind: type[C]) -> list[C] | None:
     head, _, codes = content.partition(b"\n")
     found, at = [], 0
     for size, *rest in json.loads(head):
-        found.append(kind(codes[at : at + size], *(Blocks(*x) if isinstance(x, list) else x for x in rest)))
+        found.append(kind(codes[at : at + size], *(GridSize(*x) if isinstance(x, list) else x for x in rest)))
         at += size
     return found
 

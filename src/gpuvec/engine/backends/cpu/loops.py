@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from gpuvec.engine.backends.cpu.object_code import Native, native
-from gpuvec.engine.compiler.array_ops import host_arrays
-from gpuvec.engine.compiler.diagnostics import explaining
-from gpuvec.engine.compiler.functions import compile_for, dispatcher_of, generated, inline
-from gpuvec.engine.compiler.memory_ops import host_memory
+from gpuvec.engine.backends.cpu.object_code import ObjectCode, compile_object
+from gpuvec.engine.compiler.array_ops import cpu_array_ops
+from gpuvec.engine.compiler.diagnostics import explain_compiler_errors
+from gpuvec.engine.compiler.functions import compile_for, dispatcher_of, generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.params import request, request_dtypes
-from gpuvec.engine.layout.schema import layout, signature
+from gpuvec.engine.layout.params import request_class, request_dtypes
+from gpuvec.engine.layout.schema import make_layout, make_schema
 from gpuvec.engine.multi_agent.launch_mapping import ONE_BY_ONE
 from gpuvec.engine.multi_agent.program import compose as compose_many
-from gpuvec.engine.multi_agent.reductions import host_tally
+from gpuvec.engine.multi_agent.reductions import cpu_shared_counters
 from gpuvec.engine.multi_agent.segments import Block, Segment, loop
 from gpuvec.engine.single_agent.rollout import acting
-from gpuvec.engine.single_agent.rollout_policies import explaining_policy
+from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 from gpuvec.engine.single_agent.step import game
 from gpuvec.engine.single_agent.step_blocked import ENVS
 from gpuvec.engine.single_agent.step_blocked import compose as compose_blocks
@@ -35,14 +35,14 @@ from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 
 @lru_cache(maxsize=2)  # what a reset and a step have in common is compiled once
-def _composed(env: MultiAgentEnv, variant: KernelOptions) -> tuple[int, Any, Any, Any]:
+def _composed(env: MultiAgentEnv, options: KernelOptions) -> tuple[int, Any, Any, Any]:
     """(size, work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env of many agents.
 
     `w` is what `work(place)` gives, views of `size` bytes at that address: Numba would count references to arrays.
     """
-    access, arrays, size = host_memory(), host_arrays(), 0
-    program = compose_many(env, variant, access, arrays, host_tally(), ONE_BY_ONE)
-    (agents,) = signature(env).agents
+    ops, arrays, size = cpu_memory_ops(), cpu_array_ops(), 0
+    program = compose_many(env, options, ops, arrays, cpu_shared_counters(), ONE_BY_ONE)
+    (agents,) = make_schema(env).agents
     scope = {"Work": program.work, "view": arrays.view, "assume_nonnegative": arrays.assume_nonnegative}
     held = []
     for name, (dtype, shape) in program.arrays.items():
@@ -62,20 +62,20 @@ def _composed(env: MultiAgentEnv, variant: KernelOptions) -> tuple[int, Any, Any
     step += f"    if some:\n{called('over', '        ')}" if program.over else ""
     start = "    e0, m, thread = e, 1, 0\n"
     calls = (start + called("reset") + called("end"), start + step + called("end"))
-    first = inline(generated("begin_", f"def begin_(b, w, e, clock, r):\n{calls[0]}", **scope))
-    then = inline(generated("advance_", f"def advance_(b, w, e, clock):\n{calls[1]}", **scope))
-    return size, inline(generated("work", work, **scope)), first, then
+    first = inline_function(generate_function("begin_", f"def begin_(b, w, e, clock, r):\n{calls[0]}", **scope))
+    then = inline_function(generate_function("advance_", f"def advance_(b, w, e, clock):\n{calls[1]}", **scope))
+    return size, inline_function(generate_function("work", work, **scope)), first, then
 
 
-def _alone(env: SingleAgentEnv, variant: KernelOptions) -> tuple[int, Any, Any]:
+def _alone(env: SingleAgentEnv, options: KernelOptions) -> tuple[int, Any, Any]:
     """(size, work, begin) of one env of one agent, which needs no `w`."""
-    begin_one = game(env, variant, host_memory()).begin
+    begin_one = game(env, options, cpu_memory_ops()).begin
 
-    @inline
+    @inline_function
     def work(place: int) -> int:
         return 0
 
-    @inline
+    @inline_function
     def begin(b: Any, w: Any, e: int, clock: int, r: Any) -> None:
         begin_one(b, e, clock, r)
 
@@ -84,9 +84,9 @@ def _alone(env: SingleAgentEnv, variant: KernelOptions) -> tuple[int, Any, Any]:
 
 def _read(kind: Any, dtypes: tuple[Any, ...], first: int = 0) -> Any:
     """read(m) -> the NamedTuple of that `kind` whose fields are at address `m`, from word `first` on."""
-    scope = {"Kind": kind, "load": host_memory().load} | {f"t{k}": dtype for k, dtype in enumerate(dtypes)}
+    scope = {"Kind": kind, "load": cpu_memory_ops().load} | {f"t{k}": dtype for k, dtype in enumerate(dtypes)}
     parts = ", ".join(f"load(m + {8 * (first + k)}, 0, t{k})" for k in range(len(dtypes)))
-    return inline(generated("read", f"def read(m):\n    return Kind({parts})\n", **scope))
+    return inline_function(generate_function("read", f"def read(m):\n    return Kind({parts})\n", **scope))
 
 
 def read_members(batch: Any) -> Any:
@@ -94,25 +94,25 @@ def read_members(batch: Any) -> Any:
     return _read(batch, (np.int64,) * len(batch._fields))
 
 
-def _batch(env: Environment, variant: KernelOptions) -> Any:
-    return read_members(layout(env, variant).batch)
+def _batch(env: Environment, options: KernelOptions) -> Any:
+    return read_members(make_layout(env, options).batch)
 
 
-def compile_native(function: Callable[..., None], room: int) -> Native:
+def compile_native(function: Callable[..., None], room: int) -> ObjectCode:
     """Machine code of a function of numbers of 64 bits that a thread lends `room` bytes, at its second argument."""
     dispatcher = dispatcher_of(function)
     arguments = function.__code__.co_argcount
     compile_for(dispatcher, (types.int64,) * arguments)
     (signature_,) = dispatcher.signatures
     compiled = dispatcher.overloads[signature_]
-    return native(compiled.library.optimized(), compiled.fndesc.llvm_func_name, arguments, room)
+    return compile_object(compiled.library.optimized(), compiled.fndesc.llvm_func_name, arguments, room)
 
 
-def reset_loop(env: Environment, variant: KernelOptions) -> Native:
+def reset_loop(env: Environment, options: KernelOptions) -> ObjectCode:
     """`loop(m, room)`."""
-    load, read = host_memory().load, _batch(env, variant)
-    size, work, begin = _alone(env, variant) if isinstance(env, SingleAgentEnv) else _composed(env, variant)[:3]
-    ask = _read(request(env), request_dtypes(env), len(layout(env, variant).batch._fields))
+    load, read = cpu_memory_ops().load, _batch(env, options)
+    size, work, begin = _alone(env, options) if isinstance(env, SingleAgentEnv) else _composed(env, options)[:3]
+    ask = _read(request_class(env), request_dtypes(env), len(make_layout(env, options).batch._fields))
 
     def loop(m: int, room: int) -> None:
         b, r, w = read(m), ask(m), work(room)
@@ -120,20 +120,20 @@ def reset_loop(env: Environment, variant: KernelOptions) -> Native:
         for e in range(b.n):
             begin(b, w, e, clock, r)
 
-    with explaining(env.reset):
+    with explain_compiler_errors(env.reset):
         return compile_native(loop, size)
 
 
-def step_loop(env: Environment, variant: KernelOptions) -> Native:
+def step_loop(env: Environment, options: KernelOptions) -> ObjectCode:
     """`loop(m, room, first, last, tick)`: rows from the first to the last, and whether the clock moves."""
-    with explaining(env.step if isinstance(env, SingleAgentEnv) else env.reward):
-        return _block_loop(env, variant) if isinstance(env, SingleAgentEnv) else _agents_loop(env, variant)
+    with explain_compiler_errors(env.step if isinstance(env, SingleAgentEnv) else env.reward):
+        return _block_loop(env, options) if isinstance(env, SingleAgentEnv) else _agents_loop(env, options)
 
 
-def _agents_loop(env: MultiAgentEnv, variant: KernelOptions) -> Native:
-    access, read = host_memory(), _batch(env, variant)
-    load, store = access.load, access.store
-    size, work, _, advance = _composed(env, variant)
+def _agents_loop(env: MultiAgentEnv, options: KernelOptions) -> ObjectCode:
+    ops, read = cpu_memory_ops(), _batch(env, options)
+    load, store = ops.load, ops.store
+    size, work, _, advance = _composed(env, options)
 
     def loop(m: int, room: int, first: int, last: int, tick: int) -> None:
         b, w = read(m), work(room)
@@ -146,10 +146,10 @@ def _agents_loop(env: MultiAgentEnv, variant: KernelOptions) -> Native:
     return compile_native(loop, size)
 
 
-def _block_loop(env: SingleAgentEnv, variant: KernelOptions) -> Native:
-    access, read = host_memory(), _batch(env, variant)
-    load, store = access.load, access.store
-    size, ahead, settle = compose_blocks(env, variant, access)
+def _block_loop(env: SingleAgentEnv, options: KernelOptions) -> ObjectCode:
+    ops, read = cpu_memory_ops(), _batch(env, options)
+    load, store = ops.load, ops.store
+    size, ahead, settle = compose_blocks(env, options, ops)
 
     def loop(m: int, room: int, first: int, last: int, tick: int) -> None:
         b = read(m)
@@ -166,14 +166,14 @@ def _block_loop(env: SingleAgentEnv, variant: KernelOptions) -> Native:
     return compile_native(loop, size)
 
 
-def rollout_loop(env: SingleAgentEnv, variant: KernelOptions, policy: Any) -> Native:
+def rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Any) -> ObjectCode:
     """`loop(m, room, steps, first, last, tick)`."""
-    access, read = host_memory(), _batch(env, variant)
-    load, store = access.load, access.store
-    with explaining_policy(env, policy):
+    ops, read = cpu_memory_ops(), _batch(env, options)
+    load, store = ops.load, ops.store
+    with explain_policy_errors(env, policy):
         (size, ahead, settle), (more, begin, at, act) = (
-            compose_blocks(env, variant, access),
-            acting(env, variant, access, policy),
+            compose_blocks(env, options, ops),
+            acting(env, options, ops, policy),
         )
 
         def loop(m: int, room: int, steps: int, first: int, last: int, tick: int) -> None:

@@ -20,7 +20,7 @@ MATHEMATICS = (
 KNOWN = {"memcpy", "memmove", "memset", *(name + suffix for name in MATHEMATICS.split() for suffix in ("", "f"))}
 
 
-class Native(NamedTuple):
+class ObjectCode(NamedTuple):
     """A function as machine code. It takes numbers of 64 bits."""
 
     code: bytes  # an object file
@@ -30,7 +30,7 @@ class Native(NamedTuple):
     needs: str  # what it calls beside what is `KNOWN`
 
 
-def is_cacheable(native: Native) -> bool:
+def is_cacheable(native: ObjectCode) -> bool:
     """Whether another process has all that it needs."""
     return not native.needs
 
@@ -79,7 +79,7 @@ def run_passes(passes: Any, module: Any, builder: Any) -> None:
     passes.close()
 
 
-def native(source: str, name: str, arguments: int, room: int) -> Native:
+def compile_object(source: str, name: str, arguments: int, room: int) -> ObjectCode:
     """The function `name` of LLVM assembly, which takes two addresses of Numba's, of a result and of an exception, and so many
     numbers.
     """
@@ -93,10 +93,10 @@ def native(source: str, name: str, arguments: int, room: int) -> Native:
     run_passes(passes, module, binding.create_pass_builder(target, binding.create_pipeline_tuning_options()))
     used = {x.name for x in (*module.functions, *module.global_variables) if x.is_declaration}
     needs = sorted(name for name in used - KNOWN if not name.startswith("llvm."))
-    return Native(target.emit_object(module), name, arguments, room, " ".join(needs))
+    return ObjectCode(target.emit_object(module), name, arguments, room, " ".join(needs))
 
 
-def loaded(made: Native) -> Callable[..., None]:
+def load_object(made: ObjectCode) -> Callable[..., None]:
     """`call(*numbers)`, which lets other threads of Python run meanwhile.
 
     Raises:

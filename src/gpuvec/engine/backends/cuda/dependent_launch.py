@@ -13,15 +13,15 @@ from typing import Any
 
 from llvmlite import ir
 
-SINCE = (9, 0)  # compute capability
+MIN_COMPUTE_CAPABILITY = (9, 0)  # compute capability
 WAIT = "griddepcontrol.wait;"  # until the kernel ahead has ended, and what it wrote can be read
 NEXT = "griddepcontrol.launch_dependents;"  # the next kernel may be launched, once all blocks of this one have begun
 OPENING = (NEXT, WAIT)  # the next one waits for all of this one, so it may come as soon as there is room for it
 
 
-def possible(cc: tuple[int, int]) -> bool:
+def is_supported(cc: tuple[int, int]) -> bool:
     """Whether GPUs of compute capability `cc` launch kernels early."""
-    return cc >= SINCE
+    return cc >= MIN_COMPUTE_CAPABILITY
 
 
 def wait_for_previous(extending: Any, types: Any, capability: Callable[[], tuple[int, int]]) -> Any:
@@ -37,7 +37,7 @@ def wait_for_previous(extending: Any, types: Any, capability: Callable[[], tuple
     def wait_for_previous(typingctx: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
             kind = ir.FunctionType(ir.VoidType(), [])
-            for instruction in OPENING if possible(capability()) else ():  # no access to memory is moved across it
+            for instruction in OPENING if is_supported(capability()) else ():  # no access to memory is moved across it
                 builder.call(ir.InlineAsm(kind, instruction, "~{memory}", side_effect=True), [])
 
         return types.void(), codegen
@@ -45,7 +45,7 @@ def wait_for_previous(extending: Any, types: Any, capability: Callable[[], tuple
     return wait_for_previous
 
 
-def configuration(grid: tuple[int, ...], threads: int, shared: int = 0, *, early: bool) -> Any:
+def launch_attributes(grid: tuple[int, ...], threads: int, shared: int = 0, *, early: bool) -> Any:
     """What `cuLaunchKernelEx` is told of a launch, all but the stream: so many blocks of so many threads."""
     from cuda.bindings import driver
 

@@ -12,24 +12,24 @@ import numpy as np
 
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
-from gpuvec.engine.backends.cuda.cpp.source import compiled
-from gpuvec.engine.compiler.functions import generated
+from gpuvec.engine.backends.cuda.cpp.source import compile_source
+from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import Signature, layout, signature
+from gpuvec.engine.layout.schema import SingleAgentSchema, make_layout, make_schema
 from gpuvec.engine.single_agent.step import game
 from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv
 
 
-def extern_functions(env: SingleAgentEnv, variant: KernelOptions, cc: tuple[int, int]) -> dict[str, bytes]:
+def extern_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int]) -> dict[str, bytes]:
     """{name: LTO-IR} of `game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`, and before them of
     the author's functions in CUDA C++, if there are any.
     """
-    env, source = substitute_cuda_functions(env, variant)
-    s, code = signature(env), {"author": compiled(source, cc)} if source else {}
-    assert isinstance(s, Signature), "of a SingleAgentEnv"
-    batch = layout(env, variant).batch
-    parts = game(env, variant, numba_cuda.device_memory(), held=True, chosen=True)
+    env, source = substitute_cuda_functions(env, options)
+    s, code = make_schema(env), {"author": compile_source(source, cc)} if source else {}
+    assert isinstance(s, SingleAgentSchema), "of a SingleAgentEnv"
+    batch = make_layout(env, options).batch
+    parts = game(env, options, numba_cuda.cuda_memory_ops(), held=True, chosen=True)
     fields, count = env.state._fields, len(batch._fields)
     kinds = {k: s.others.get(k, np.float32) for k in fields}
     held = {k: f"numbers[{s.floats.index(k)}]" if k in s.floats else f"words[{list(s.others).index(k)}]" for k in fields}
@@ -72,6 +72,6 @@ def extern_functions(env: SingleAgentEnv, variant: KernelOptions, cc: tuple[int,
         ),
     }
     for name, (arguments, names, body) in sources.items():
-        function = generated(name, f"def {name}({names}):\n{body}", **scope)
-        code[name] = numba_cuda.external(function, arguments, name, cc)
+        function = generate_function(name, f"def {name}({names}):\n{body}", **scope)
+        code[name] = numba_cuda.compile_extern_c(function, arguments, name, cc)
     return code

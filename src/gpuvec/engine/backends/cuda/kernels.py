@@ -18,22 +18,22 @@ from gpuvec.engine.backends.cache.store import Cubin
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
-from gpuvec.engine.backends.cuda.cpp.source import Source, compiled
-from gpuvec.engine.backends.cuda.launch_config import THREADS, WARP, Blocks, Rows
-from gpuvec.engine.compiler.array_ops import Arrays
+from gpuvec.engine.backends.cuda.cpp.source import Source, compile_source
+from gpuvec.engine.backends.cuda.launch_config import THREADS, WARP, GridSize, SingleAgentLaunch
+from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.frozen import frozen_function
-from gpuvec.engine.compiler.functions import compile_for, generated, inline
-from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.compiler.functions import compile_for, generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.params import request, request_dtypes
-from gpuvec.engine.layout.schema import MultiAgentSchema, layout, signature
-from gpuvec.engine.multi_agent.launch_mapping import Mapping
+from gpuvec.engine.layout.params import request_class, request_dtypes
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_layout, make_schema
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch
 from gpuvec.engine.multi_agent.program import Program
 from gpuvec.engine.multi_agent.program import compose as compose_many
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
 from gpuvec.engine.single_agent.rollout import compose as compose_rollout
-from gpuvec.engine.single_agent.rollout_options import LENGTH_DTYPES, Length
+from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES, RolloutRequest
 from gpuvec.engine.single_agent.step import compose as compose_one
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
@@ -54,16 +54,16 @@ class Kernel(NamedTuple):
     body: Any
     signature: Any
     threads: int  # per block
-    blocks: Blocks
+    blocks: GridSize
     resident: int = 1  # blocks for which a multiprocessor should have registers
     spare: int = 0  # bytes of registers that each thread may spill for that
     source: Source | None = None  # what it is linked with
 
     def binary(self, cc: tuple[int, int]) -> Binary:
         """Its machine code for compute capability `cc`; where more would spill, for fewer blocks, or for but one."""
-        others = (compiled(self.source, cc),) if self.source else ()
+        others = (compile_source(self.source, cc),) if self.source else ()
         for resident in (self.resident, max(1, self.resident * 3 // 4), 1):
-            code = numba_cuda.intermediate(self.body, self.signature, cc, "ltoir", self.threads, resident)
+            code = numba_cuda.compile_kernel(self.body, self.signature, cc, "ltoir", self.threads, resident)
             linked = numba_cuda.link(code, cc, resident > 1, others)
             if resident == 1 or linked.spilled <= self.spare:
                 break
@@ -75,42 +75,42 @@ class Kernel(NamedTuple):
         return Cubin(code, name, self.threads, self.blocks)
 
 
-def kernels(env: Environment, variant: KernelOptions, given: Mapping | Rows | None, played: bool) -> tuple[Kernel, ...]:
-    """The kernels of a step, or of a reset (`played` false), to be launched in this order; None is `Rows` of full blocks."""
+def make_kernels(env: Environment, options: KernelOptions, given: MultiAgentLaunch | SingleAgentLaunch | None, played: bool) -> tuple[Kernel, ...]:
+    """The kernels of a step, or of a reset (`played` false), to be launched in this order; None is `SingleAgentLaunch` of full blocks."""
     env = frozen_environment(env)
-    given = Rows(WARP if numba_cuda.SIMULATED else THREADS) if given is None else given
+    given = SingleAgentLaunch(WARP if numba_cuda.SIMULATED else THREADS) if given is None else given
     if numba_cuda.SIMULATED:
         signed = None
     else:
-        asked = (None, ()) if played else (request(env), request_dtypes(env))
-        signed = numba_cuda.kernel_signature(layout(env, variant, given.split).batch, *asked)
-    env, source = substitute_cuda_functions(env, variant)
+        asked = (None, ()) if played else (request_class(env), request_dtypes(env))
+        signed = numba_cuda.kernel_signature(make_layout(env, options, given.split).batch, *asked)
+    env, source = substitute_cuda_functions(env, options)
     if isinstance(env, SingleAgentEnv):
-        assert isinstance(given, Rows), "of a SingleAgentEnv"
-        found = [_rowwise(_one(env, variant, given.envs)[1 if played else 0], signed, given.envs)]
+        assert isinstance(given, SingleAgentLaunch), "of a SingleAgentEnv"
+        found = [_rowwise(_one(env, options, given.envs)[1 if played else 0], signed, given.envs)]
     else:
-        assert isinstance(given, Mapping), "of a MultiAgentEnv"
-        found = _many(env, variant, given, played)
+        assert isinstance(given, MultiAgentLaunch), "of a MultiAgentEnv"
+        found = _many(env, options, given, played)
     return tuple(kernel._replace(signature=signed, source=source) for kernel in found)
 
 
-def rollout(env: Environment, variant: KernelOptions, policy: Any, given: Mapping | Rows) -> Kernel:
+def make_rollout_kernel(env: Environment, options: KernelOptions, policy: Any, given: MultiAgentLaunch | SingleAgentLaunch) -> Kernel:
     """The kernel of a rollout, which takes (batch, `rollouts.Length`)."""
     assert isinstance(env, SingleAgentEnv), "games have no rollouts"
-    assert isinstance(given, Rows), "of a SingleAgentEnv"
+    assert isinstance(given, SingleAgentLaunch), "of a SingleAgentEnv"
     env = frozen_environment(env)
     policy = frozen_function(policy) if isinstance(policy, FunctionType) else policy
-    batch = layout(env, variant).batch
-    signed = None if numba_cuda.SIMULATED else numba_cuda.kernel_signature(batch, Length, LENGTH_DTYPES)
+    batch = make_layout(env, options).batch
+    signed = None if numba_cuda.SIMULATED else numba_cuda.kernel_signature(batch, RolloutRequest, ROLLOUT_REQUEST_DTYPES)
     # In many envs what waits for a result lets others have their turn, of which there are more with fewer registers.
     resident = 1 if given.few else RESIDENT
-    env, source = substitute_cuda_functions(env, variant)
-    kernel = _rowwise(_rollout(env, variant, policy, given), signed, given.envs)
+    env, source = substitute_cuda_functions(env, options)
+    kernel = _rowwise(_rollout(env, options, policy, given), signed, given.envs)
     return kernel._replace(resident=resident, source=source)
 
 
 def _rowwise(body: Any, signed: Any, threads: int) -> Kernel:
-    return Kernel(body, signed, threads, Blocks(1, threads))
+    return Kernel(body, signed, threads, GridSize(1, threads))
 
 
 def _compiled(function: Any, *examples: Any) -> Any:
@@ -124,21 +124,21 @@ def _compiled(function: Any, *examples: Any) -> Any:
     return made
 
 
-def _examples(env: Environment, variant: KernelOptions, split: bool) -> tuple[Any, Any]:
+def _examples(env: Environment, options: KernelOptions, split: bool) -> tuple[Any, Any]:
     """(batch, request) that hold what kernels in the simulator are given."""
-    batch = layout(env, variant, split).batch
-    return batch(*(0,) * len(batch._fields)), request(env)(*(dtype(0) for dtype in request_dtypes(env)))
+    batch = make_layout(env, options, split).batch
+    return batch(*(0,) * len(batch._fields)), request_class(env)(*(dtype(0) for dtype in request_dtypes(env)))
 
 
-def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
+def _clocks(ops: Any, b: Any) -> tuple[Any, Any]:
     """(read_clock, tick). Each block has a clock: a late one could read a common clock that an early one moved on."""
-    load, atomic_add = access.load, access.atomic_add
+    load, atomic_add = ops.load, ops.atomic_add
 
-    @inline
+    @inline_function
     def read_clock(b: Any, block: int) -> int:
         return load(b.clock, block, u32)
 
-    @inline
+    @inline_function
     def tick(b: Any, block: int, steps: int) -> None:
         """Not by what was read, as all that is loaded after that would wait for it."""
         atomic_add(b.clock, block, u32(steps))
@@ -147,14 +147,14 @@ def _clocks(access: Any, b: Any) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=2)  # what a reset and a step have in common is compiled once
-def _one(env: SingleAgentEnv, variant: KernelOptions, threads: int) -> tuple[Any, Any]:
+def _one(env: SingleAgentEnv, options: KernelOptions, threads: int) -> tuple[Any, Any]:
     """The bodies of (reset, step)."""
-    access = numba_cuda.device_memory()
-    b, r = _examples(env, variant, False)
-    begin, advance = compose_one(env, variant, access)
+    ops = numba_cuda.cuda_memory_ops()
+    b, r = _examples(env, options, False)
+    begin, advance = compose_one(env, options, ops)
     wait_for_previous = numba_cuda.wait_for_previous()
     begin, advance = _compiled(begin, b, 0, 0, r), _compiled(advance, b, 0, u32(0))
-    read_clock, tick = _clocks(access, b)
+    read_clock, tick = _clocks(ops, b)
 
     def reset(b: Any, r: Any) -> None:
         wait_for_previous()
@@ -176,13 +176,13 @@ def _one(env: SingleAgentEnv, variant: KernelOptions, threads: int) -> tuple[Any
 
 
 @lru_cache(maxsize=2)
-def _rollout(env: SingleAgentEnv, variant: KernelOptions, policy: Any, given: Rows) -> Any:
+def _rollout(env: SingleAgentEnv, options: KernelOptions, policy: Any, given: SingleAgentLaunch) -> Any:
     """The body of a rollout."""
-    access, threads = numba_cuda.device_memory(), given.envs
-    b, r = _examples(env, variant, False)[0], Length(0)
+    ops, threads = numba_cuda.cuda_memory_ops(), given.envs
+    b, r = _examples(env, options, False)[0], RolloutRequest(0)
     wait_for_previous = numba_cuda.wait_for_previous()
-    play = _compiled(compose_rollout(env, variant, access, policy, ahead=given.few), b, 0, u32(0), r)
-    read_clock, tick = _clocks(access, b)
+    play = _compiled(compose_rollout(env, options, ops, policy, ahead=given.few), b, 0, u32(0), r)
+    read_clock, tick = _clocks(ops, b)
 
     def rollout(b: Any, r: Any) -> None:
         wait_for_previous()
@@ -198,32 +198,32 @@ def _rollout(env: SingleAgentEnv, variant: KernelOptions, policy: Any, given: Ro
 
 
 @lru_cache(maxsize=2)  # likewise
-def _program(env: MultiAgentEnv, variant: KernelOptions, given: Mapping) -> Program:
-    return compose_many(env, variant, numba_cuda.device_memory(), numba_cuda.device_arrays(), numba_cuda.device_tally(), given)
+def _program(env: MultiAgentEnv, options: KernelOptions, given: MultiAgentLaunch) -> Program:
+    return compose_many(env, options, numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters(), given)
 
 
-def _many(env: MultiAgentEnv, variant: KernelOptions, given: Mapping, played: bool) -> list[Kernel]:
-    schema = signature(env)
+def _many(env: MultiAgentEnv, options: KernelOptions, given: MultiAgentLaunch, played: bool) -> list[Kernel]:
+    schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
-    access, arrays = numba_cuda.device_memory(), numba_cuda.device_arrays()
-    program = _program(env, variant, given)
+    ops, array_ops = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops()
+    program = _program(env, options, given)
     envs, writers = given.envs, given.writers
-    b, r = _examples(env, variant, given.split)
+    b, r = _examples(env, options, given.split)
     (agents,), rows = schema.agents, program.rows
-    game = _game(program, access, arrays, given, agents, played, b, r)
-    found = [Kernel(game, None, given.threads, Blocks(1, envs), given.resident, SPARE)]
+    game = _game(program, ops, array_ops, given, agents, played, b, r)
+    found = [Kernel(game, None, given.threads, GridSize(1, envs), given.resident, SPARE)]
     if not given.split:
         return found
-    scope = _head(arrays) | {"played": played, "tile": given.tile, "f32": np.float32}
+    scope = _head(array_ops) | {"played": played, "tile": given.tile, "f32": np.float32}
     scope["room"] = given.tile * schema.features + 8
     start = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD
 
     def each(count: int, what: str) -> Kernel:
         source = start + f"    x = block * {writers} + thread\n    if x < b.n * {count}:\n        {what}(b, x, played)\n"
-        return Kernel(generated("kernel", source, **scope), None, writers, Blocks(count, writers))
+        return Kernel(generate_function("kernel", source, **scope), None, writers, GridSize(count, writers))
 
     if program.seeking:
-        found.append(_seeking(program.seeking, arrays, given, agents, played, b))
+        found.append(_seeking(program.seeking, array_ops, given, agents, played, b))
     if not given.tile:
         scope["single"] = _compiled(rows.single, b, 0, True)
         return [*found, each(agents * rows.tuples, "single")]
@@ -232,21 +232,21 @@ def _many(env: MultiAgentEnv, variant: KernelOptions, given: Mapping, played: bo
     source = start + f"    box = cuda.shared.array(room, f32{ALIGNED})\n    first = block * tile\n"
     source += f"    m = min(tile, assume_nonnegative(b.n * {agents} - first))\n    fill(b, box, first, m, thread)\n"
     source += "    cuda.syncthreads()\n    drain(b, box, first, m, thread, played)\n"
-    return [*found, Kernel(generated("kernel", source, **scope), None, writers, Blocks(agents, given.tile))]
+    return [*found, Kernel(generate_function("kernel", source, **scope), None, writers, GridSize(agents, given.tile))]
 
 
-def _seeking(seeking: NeighborSearch, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any) -> Kernel:
+def _seeking(seeking: NeighborSearch, array_ops: ArrayOps, given: MultiAgentLaunch, agents: int, played: bool, b: Any) -> Kernel:
     """The kernel that searches for neighbours."""
     w = _example(seeking)
-    scope = _head(arrays) | {"Work": seeking.work, "played": played}
+    scope = _head(array_ops) | {"Work": seeking.work, "played": played}
     scope["rounds"] = _compiled(seeking.rounds, b, 0, True)
     source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(seeking.arrays, scope)
     source += "    number = assume_nonnegative(0)\n    while number < rounds(b, block, played):\n"
     for n, function in enumerate(seeking.functions):
         scope[f"f{n}"] = _compiled(function, b, w, 0, 0, True, 0)
         source += f"        f{n}(b, w, block, thread, played, number)\n        cuda.syncthreads()\n"
-    kernel = generated("kernel", source + "        number = assume_nonnegative(number + 1)\n", **scope)
-    blocks = Blocks(given.parts, 1) if given.parts else Blocks(agents, given.seekers)
+    kernel = generate_function("kernel", source + "        number = assume_nonnegative(number + 1)\n", **scope)
+    blocks = GridSize(given.parts, 1) if given.parts else GridSize(agents, given.seekers)
     return Kernel(kernel, None, given.seekers, blocks, 1 if given.parts else WALKING)
 
 
@@ -255,36 +255,36 @@ def _example(made: Program | NeighborSearch) -> Any:
     return made.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in made.arrays.values()))
 
 
-def _shared(arrays: dict[str, Any], scope: dict[str, Any]) -> str:
+def _shared(array_ops: dict[str, Any], scope: dict[str, Any]) -> str:
     """Lines that make `w`, arrays in shared memory; a line for each, as by that the simulator knows which array is meant."""
-    scope |= {f"t_{name}": dtype for name, (dtype, _) in arrays.items()}
+    scope |= {f"t_{name}": dtype for name, (dtype, _) in array_ops.items()}
     lines = (
         f"    {name} = cuda.shared.array({dims}, t_{name}{ALIGNED if name == 'box' else ''})\n"
-        for name, (_, dims) in arrays.items()
+        for name, (_, dims) in array_ops.items()
     )
-    return "".join(lines) + f"    w = Work({', '.join(arrays)})\n"
+    return "".join(lines) + f"    w = Work({', '.join(array_ops)})\n"
 
 
-def _head(arrays: Arrays) -> dict[str, Any]:
+def _head(array_ops: ArrayOps) -> dict[str, Any]:
     """What HEAD calls."""
     return {
         "cuda": numba_cuda.cuda,
         "wait_for_previous": numba_cuda.wait_for_previous(),
-        "assume_nonnegative": int if numba_cuda.SIMULATED else arrays.assume_nonnegative,
+        "assume_nonnegative": int if numba_cuda.SIMULATED else array_ops.assume_nonnegative,
     }
 
 
-def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agents: int, played: bool, b: Any, r: Any) -> Any:
+def _game(program: Program, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch, agents: int, played: bool, b: Any, r: Any) -> Any:
     """The kernel of the segments of a step or a reset."""
-    envs, (read_clock, tick) = given.envs, _clocks(access, b)
+    envs, (read_clock, tick) = given.envs, _clocks(ops, b)
     w = _example(program)
     arguments = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
 
     def compiled(segment: Segment) -> Any:
         return _compiled(segment.function, b, w, *arguments[segment.over], u32(0), *([r] if segment.asked else []))
 
-    scope = _head(arrays) | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
-    scope |= {"divide": divmod if numba_cuda.SIMULATED else arrays.divide, "i32": np.int32}
+    scope = _head(array_ops) | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
+    scope |= {"divide": divmod if numba_cuda.SIMULATED else array_ops.divide, "i32": np.int32}
     source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(program.arrays, scope)
     source += f"    e0 = assume_nonnegative(block * {envs})\n"
     source += f"    m = {'1' if envs == 1 else f'min({envs}, assume_nonnegative(b.n - e0))'}\n"
@@ -303,10 +303,10 @@ def _game(program: Program, access: Access, arrays: Arrays, given: Mapping, agen
         return "".join(lines).replace("barrier()", "cuda.syncthreads()")
 
     if not played:
-        return generated("kernel", source + called("reset") + called("end"), **scope)
+        return generate_function("kernel", source + called("reset") + called("end"), **scope)
     scope["close"] = compiled(program.closing)
     source += called("step") + "    if thread == 0:\n        tick(b, block, u32(1))\n"  # all have read it
     closed = f"{block.of_env} and close(b, w, e0 + {block.env}, {block.env}, clock)"
     source += f"    some = cuda.syncthreads_or(i32({closed}))\n"
     source += f"    if some != 0:\n{called('over', '        ')}" if program.over else ""
-    return generated("kernel", source + called("end"), **scope)
+    return generate_function("kernel", source + called("end"), **scope)

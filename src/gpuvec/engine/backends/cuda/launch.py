@@ -13,55 +13,55 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
-from gpuvec.engine.backends.cache.store import Cubin, kept
+from gpuvec.engine.backends.cache.store import Cubin, load_or_compile
 from gpuvec.engine.backends.cuda import dependent_launch
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
-from gpuvec.engine.backends.cuda.launch_config import Rows, shape
+from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.layout.buffers import KernelOptions, filled, packing
+from gpuvec.engine.layout.buffers import KernelOptions, make_packer, pack_arguments
 from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.engine.layout.schema import layout
-from gpuvec.engine.multi_agent.launch_mapping import Mapping
-from gpuvec.engine.single_agent.rollout_options import Length
+from gpuvec.engine.layout.schema import make_layout
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
+from gpuvec.engine.single_agent.rollout_options import RolloutRequest
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 
 
 @lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping, so those of the same environment are compiled once
 def _cubins(
-    env: Environment, variant: KernelOptions, given: Mapping | Rows, played: bool, cc: tuple[int, int], written: str
+    env: Environment, options: KernelOptions, given: MultiAgentLaunch | SingleAgentLaunch, played: bool, cc: tuple[int, int], written: str
 ) -> list[Cubin]:
     """The kernels of a step or a reset; `written` is what they are made from beside Python."""
 
     def make() -> list[Cubin]:
         from gpuvec.engine.backends.cuda import kernels
 
-        made = [kernel.cubin(cc) for kernel in kernels.kernels(env, variant, given, played)]
-        check_source_text(env, variant.cuda_c, written)
+        made = [kernel.cubin(cc) for kernel in kernels.make_kernels(env, options, given, played)]
+        check_source_text(env, options.cuda_c, written)
         return made
 
-    return kept(partial(fingerprint, env, variant, given, played, cc, written), make, Cubin)
+    return load_or_compile(partial(fingerprint, env, options, given, played, cc, written), make, Cubin)
 
 
 @lru_cache(maxsize=64)
 def _rollout_cubins(
-    env: Environment, variant: KernelOptions, policy: Any, given: Mapping | Rows, cc: tuple[int, int], written: str
+    env: Environment, options: KernelOptions, policy: Any, given: MultiAgentLaunch | SingleAgentLaunch, cc: tuple[int, int], written: str
 ) -> list[Cubin]:
     """Likewise of a rollout."""
 
     def make() -> list[Cubin]:
         from gpuvec.engine.backends.cuda import kernels
-        from gpuvec.engine.single_agent.rollout_policies import explaining_policy
+        from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 
-        with explaining_policy(env, policy):
-            made = [kernels.rollout(env, variant, policy, given).cubin(cc)]
-        check_source_text(env, variant.cuda_c, written)
+        with explain_policy_errors(env, policy):
+            made = [kernels.make_rollout_kernel(env, options, policy, given).cubin(cc)]
+        check_source_text(env, options.cuda_c, written)
         return made
 
-    return kept(partial(fingerprint, env, variant, policy, given, cc, written), make, Cubin)
+    return load_or_compile(partial(fingerprint, env, options, policy, given, cc, written), make, Cubin)
 
 
-def function_on(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:
+def load_on_device(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:
     """(function, what keeps it alive): a kernel on one GPU, which is 0.5 us faster to launch than the kernel for all of them.
 
     Raises:
@@ -73,11 +73,11 @@ def function_on(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:
     with device.current():
         loaded = ObjectCode.from_cubin(cubin).get_kernel(name)
         status, function = driver.cuKernelGetFunction(loaded.handle)
-    checked((status,), "loaded")
+    check_driver((status,), "loaded")
     return function, loaded
 
 
-def checked(result: tuple[Any, ...], done: str) -> None:
+def check_driver(result: tuple[Any, ...], done: str) -> None:
     """Raises DeviceError if the driver's result says that a kernel could not be `done`."""
     if result[0]:
         raise DeviceError(f"a kernel could not be {done}: {result[0]!r}.")
@@ -91,15 +91,15 @@ class CudaKernels:
 
         self._env, self._num_envs, self._device = frozen_environment(env), num_envs, device
         self._cc = tuple(core.Device(device.ordinal).compute_capability)
-        self._mapping = shape(env, num_envs)
+        self._mapping = make_launch_config(env, num_envs)
         self.split = self._mapping.split
         self.blocks = -(-num_envs // self._mapping.envs)
 
-    def reset(self, variant: KernelOptions) -> Callable[..., None]:
+    def reset(self, options: KernelOptions) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`."""
         kinds = request_dtypes(self._env)
-        pack = packing(kinds)
-        block, launch = self._loaded(variant, partial(_cubins, self._env, variant, self._mapping, False), len(kinds))
+        pack = make_packer(kinds)
+        block, launch = self._loaded(options, partial(_cubins, self._env, options, self._mapping, False), len(kinds))
         count = len(block) - len(kinds)
 
         def call(stream: int, *arguments: Any) -> None:
@@ -109,10 +109,10 @@ class CudaKernels:
 
         return call
 
-    def step(self, variant: KernelOptions, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
+    def step(self, options: KernelOptions, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
         """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
-        block, launch = self._loaded(variant, partial(_cubins, self._env, variant, self._mapping, True))
-        words, octets, at, places = filled(block, kept, self._num_envs)
+        block, launch = self._loaded(options, partial(_cubins, self._env, options, self._mapping, True))
+        words, octets, at, places = pack_arguments(block, kept, self._num_envs)
 
         def call(stream: int, action: int, outputs: bytes) -> None:
             words[at] = action
@@ -121,11 +121,11 @@ class CudaKernels:
 
         return call
 
-    def rollout(self, variant: KernelOptions, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
+    def rollout(self, options: KernelOptions, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
         """`launch(stream, action, outputs, steps)`, likewise."""
-        cubins = partial(_rollout_cubins, self._env, variant, policy, self._mapping)
-        block, launch = self._loaded(variant, cubins, len(Length._fields))
-        words, octets, at, places = filled(block, kept, self._num_envs, len(Length._fields))
+        cubins = partial(_rollout_cubins, self._env, options, policy, self._mapping)
+        block, launch = self._loaded(options, cubins, len(RolloutRequest._fields))
+        words, octets, at, places = pack_arguments(block, kept, self._num_envs, len(RolloutRequest._fields))
 
         def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
             words[at], words[-1] = action, steps
@@ -134,22 +134,22 @@ class CudaKernels:
 
         return call
 
-    def _loaded(self, variant: KernelOptions, cubins: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
+    def _loaded(self, options: KernelOptions, cubins: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
         """(block, launch): `launch(stream)` takes the arguments from the block, 8 bytes each, the last `asked` a request's.
 
         `cubins(cc, written)` gives the kernels.
         """
         from cuda.bindings import driver
 
-        block = np.zeros(len(layout(self._env, variant, self.split).batch._fields) + asked, np.uint64)
+        block = np.zeros(len(make_layout(self._env, options, self.split).batch._fields) + asked, np.uint64)
         pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
         launches, configs, kept = [], [], [block, pointers]  # the driver knows but addresses
         with self._device.current():  # of which the compiler asks the compute capability
-            for kernel in cubins(self._cc, source_text(self._env, variant.cuda_c)):
-                function, loaded = function_on(self._device, kernel.code, kernel.name)
+            for kernel in cubins(self._cc, source_text(self._env, options.cuda_c)):
+                function, loaded = load_on_device(self._device, kernel.code, kernel.name)
                 kept.append(loaded)
                 grid = (kernel.blocks(self._num_envs),)
-                configs.append(dependent_launch.configuration(grid, kernel.threads, early=dependent_launch.possible(self._cc)))
+                configs.append(dependent_launch.launch_attributes(grid, kernel.threads, early=dependent_launch.is_supported(self._cc)))
                 launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
         parameters: int = pointers.ctypes.data
 
@@ -164,7 +164,7 @@ class CudaKernels:
             for one in launches:
                 result = one(parameters, 0)
                 if result[0]:  # asked here: a call costs
-                    checked(result, "launched")
+                    check_driver(result, "launched")
 
         return block, launch
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuvec.engine.layout.schema import MultiAgentSchema, signature
-from gpuvec.engine.multi_agent.launch_mapping import Mapping, mapping
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch, make_multi_agent_launch
 from gpuvec.spec import Environment
 
 WARP, MULTIPROCESSORS = 32, 132  # threads, and of an H200
 THREADS = 256  # per block of many a `SingleAgentEnv`; 64 to 512 differ by less than 2 %
 
 
-class Rows(NamedTuple):
+class SingleAgentLaunch(NamedTuple):
     """A thread for each env."""
 
     envs: int = THREADS  # per block
@@ -20,7 +20,7 @@ class Rows(NamedTuple):
     split: bool = False
 
 
-class Blocks(NamedTuple):
+class GridSize(NamedTuple):
     """How many blocks a kernel has."""
 
     parts: int  # of an env
@@ -31,7 +31,7 @@ class Blocks(NamedTuple):
         return -(-num_envs * self.parts // self.share)
 
 
-def shape(env: Environment, num_envs: int, threads: int = THREADS) -> Mapping | Rows:
+def make_launch_config(env: Environment, num_envs: int, threads: int = THREADS) -> MultiAgentLaunch | SingleAgentLaunch:
     """How `num_envs` of `env` are laid over a GPU. Blocks share no clock, so all kernels of an env are laid out alike.
 
     Args:
@@ -39,10 +39,10 @@ def shape(env: Environment, num_envs: int, threads: int = THREADS) -> Mapping | 
         num_envs: E.
         threads: per block of a `SingleAgentEnv`, where there is work for so many.
     """
-    schema = signature(env)
+    schema = make_schema(env)
     if isinstance(schema, MultiAgentSchema):
-        return mapping(schema, num_envs)
+        return make_multi_agent_launch(schema, num_envs)
     few = num_envs < threads * MULTIPROCESSORS
     while threads > WARP and num_envs < threads * MULTIPROCESSORS:  # some would have nothing to do
         threads //= 2
-    return Rows(threads, few)
+    return SingleAgentLaunch(threads, few)

@@ -21,12 +21,12 @@ from numba import config
 from gpuvec.engine.backends.cuda import dependent_launch
 from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.compiler import counted_range
-from gpuvec.engine.compiler.array_ops import Arrays, arrays, host_arrays
-from gpuvec.engine.compiler.extern_call import foreign as of_c
+from gpuvec.engine.compiler.array_ops import ArrayOps, cpu_array_ops, make_array_ops
+from gpuvec.engine.compiler.extern_call import extern_c_call as of_c
 from gpuvec.engine.compiler.frames import with_large_frame
-from gpuvec.engine.compiler.functions import inlined, without_literals
-from gpuvec.engine.compiler.memory_ops import Access, host_memory, memory
-from gpuvec.engine.multi_agent.reductions import Tally, host_tally
+from gpuvec.engine.compiler.functions import is_inline, without_literals
+from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
+from gpuvec.engine.multi_agent.reductions import SharedCounters, cpu_shared_counters
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 
@@ -44,7 +44,7 @@ def _serve_all_literals(dispatcher: Any) -> None:
     template = dispatcher.get_call_template
 
     def get_call_template(self: Any, args: Any, kws: Any) -> Any:
-        return template(self, *(without_literals(args, kws) if inlined(self.py_func) else (args, kws)))
+        return template(self, *(without_literals(args, kws) if is_inline(self.py_func) else (args, kws)))
 
     dispatcher.get_call_template = get_call_template
 
@@ -81,10 +81,10 @@ cuda = _import_cuda()
 
 
 @cache
-def device_memory() -> Access:
+def cuda_memory_ops() -> MemoryOps:
     """The operations on a GPU's global memory; in the simulator, where a thread is a call of CPU code, on the CPU's."""
     if SIMULATED:
-        return host_memory()
+        return cpu_memory_ops()
     from numba.cuda import cgutils, extending, types
 
     @cuda.jit(device=True, forceinline=True)
@@ -92,17 +92,17 @@ def device_memory() -> Access:
         pair = np.uint32(3) << np.uint32(cuda.laneid & 30)
         return (cuda.ballot_sync(cuda.activemask(), flag) & pair) != np.uint32(0)
 
-    return memory(extending, types, cgutils, 1, any_in_sector)
+    return make_memory_ops(extending, types, cgutils, 1, any_in_sector)
 
 
 @cache
-def device_arrays() -> Arrays:
+def cuda_array_ops() -> ArrayOps:
     """Likewise the further operations of environments with many agents."""
     if SIMULATED:
-        return host_arrays()
+        return cpu_array_ops()
     from numba.cuda import cgutils, extending, types
 
-    return arrays(extending, types, cgutils, 1)
+    return make_array_ops(extending, types, cgutils, 1)
 
 
 @cache
@@ -117,10 +117,10 @@ def wait_for_previous() -> Any:
 
 
 @cache
-def device_tally() -> Tally:
+def cuda_shared_counters() -> SharedCounters:
     """Atomic operations on counters in shared memory."""
     if SIMULATED:
-        return host_tally()
+        return cpu_shared_counters()
 
     @cuda.jit(device=True, forceinline=True)
     def count(array: Any, k: int, j: int) -> None:
@@ -137,7 +137,7 @@ def device_tally() -> Tally:
         if cuda.laneid == 0:
             cuda.atomic.max(array, (k, j), value)
 
-    return Tally(count, most, most_of_block)
+    return SharedCounters(count, most, most_of_block)
 
 
 def kernel_signature(batch: Any, request: Any | None, dtypes: tuple[Any, ...]) -> Any:
@@ -152,7 +152,7 @@ def kernel_signature(batch: Any, request: Any | None, dtypes: tuple[Any, ...]) -
 
 
 @with_large_frame
-def intermediate(
+def compile_kernel(
     kernel: Any, signature: Any, cc: tuple[int, int], form: str, threads: int | None = None, resident: int = 1
 ) -> Any:
     """`kernel` as "ltoir" (bytes) or "ptx" (text) for compute capability `cc`, fit for blocks of `threads`, of which `resident`
@@ -163,7 +163,7 @@ def intermediate(
 
 
 @with_large_frame
-def external(function: Any, arguments: str, name: str, cc: tuple[int, int]) -> bytes:
+def compile_extern_c(function: Any, arguments: str, name: str, cc: tuple[int, int]) -> bytes:
     """A device function as LTO-IR, with C's calling convention, for kernels in CUDA C++ to be linked with.
 
     It takes `arguments` such as "int64 uint32*", addresses with a star, and gives an int32.
@@ -176,7 +176,7 @@ def external(function: Any, arguments: str, name: str, cc: tuple[int, int]) -> b
     return bytes(code)
 
 
-def foreign(symbol: str, gives: Sequence[Any]) -> Any:
+def extern_c_call(symbol: str, gives: Sequence[Any]) -> Any:
     """`foreign.foreign` for a GPU."""
     from numba.cuda import cgutils, extending, types
     from numba.cuda.np.numpy_support import from_dtype

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.backends.cache.store import kept
+from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cuda.binary import Binary, Loadable
-from gpuvec.engine.backends.cuda.dependent_launch import configuration, possible
-from gpuvec.engine.backends.cuda.launch import checked, function_on
+from gpuvec.engine.backends.cuda.dependent_launch import is_supported, launch_attributes
+from gpuvec.engine.backends.cuda.launch import check_driver, load_on_device
 from gpuvec.engine.backends.device import Device
 from gpuvec.errors import DeviceError
 
@@ -31,7 +31,7 @@ COMPILERS = (
 FORMATS = {"i64": "q", "u64": "Q", "double": "d"}  # of `struct`; all else are addresses
 
 
-class Kernel(NamedTuple):
+class CudaSource(NamedTuple):
     """A kernel of a source file. Equal ones are compiled once in a process."""
 
     file: Path
@@ -56,7 +56,7 @@ class Kernel(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def loadable(kernel: Kernel, cc: tuple[int, int]) -> Loadable:
+def load_or_compile_source(kernel: CudaSource, cc: tuple[int, int]) -> Loadable:
     """The machine code of `kernel` for compute capability `cc`, from disk if it was compiled before.
 
     Raises:
@@ -66,11 +66,11 @@ def loadable(kernel: Kernel, cc: tuple[int, int]) -> Loadable:
     def make() -> list[Loadable]:
         return [Loadable(*binary(kernel, cc)[:2])]
 
-    (found,) = kept(partial(content_hash, kernel, cc), make, Loadable)
+    (found,) = load_or_compile(partial(content_hash, kernel, cc), make, Loadable)
     return found
 
 
-def content_hash(kernel: Kernel, cc: tuple[int, int]) -> str:
+def content_hash(kernel: CudaSource, cc: tuple[int, int]) -> str:
     """The hash of everything that the machine code of `kernel` is made from: its source, the headers beside it, the functions
     that it is linked with, the compilers' versions and the options, which this module has.
     """
@@ -81,7 +81,7 @@ def content_hash(kernel: Kernel, cc: tuple[int, int]) -> str:
             versions.append((package, version(package)))
         except PackageNotFoundError:
             versions.append((package, ""))
-    parts = [repr((cc, possible(cc), kernel.name, versions, platform.machine())).encode(), kernel.source.encode()]
+    parts = [repr((cc, is_supported(cc), kernel.name, versions, platform.machine())).encode(), kernel.source.encode()]
     files = [Path(__file__), *sorted(kernel.file.parent.glob("*.cuh"))]
     parts += [part for file in files for part in (file.name.encode(), file.read_bytes())]
     for part in (*parts, *kernel.linked):
@@ -90,7 +90,7 @@ def content_hash(kernel: Kernel, cc: tuple[int, int]) -> str:
 
 
 @lru_cache(maxsize=64)
-def binary(kernel: Kernel, cc: tuple[int, int]) -> Binary:
+def binary(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
     """Its machine code for compute capability `cc`, and what the assembler said of it.
 
     Raises:
@@ -104,7 +104,7 @@ def binary(kernel: Kernel, cc: tuple[int, int]) -> Binary:
         arch=arch,
         std="c++17",
         include_path=str(kernel.file.parent),
-        define_macro=("EARLY", str(int(possible(cc)))),
+        define_macro=("EARLY", str(int(is_supported(cc)))),
         link_time_optimization=not whole,
     )
     try:
@@ -121,7 +121,7 @@ def binary(kernel: Kernel, cc: tuple[int, int]) -> Binary:
         raise DeviceError(f"{kernel.file.name} does not compile for {arch}:\n{error}") from error
 
 
-def launcher(kernel: Kernel, device: Device) -> Callable[..., None]:
+def make_launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
     """`launch(stream, (blocks, ...), early=False, **members)`; a member that is left out is 0.
 
     What is launched `early` waits for the kernel before it by itself, where that is possible (`dependent_launch`).
@@ -133,10 +133,10 @@ def launcher(kernel: Kernel, device: Device) -> Callable[..., None]:
     from cuda.bindings import driver
 
     cc = tuple(core.Device(device.ordinal).compute_capability)
-    function, keep = function_on(device, *loadable(kernel, cc))
+    function, keep = load_on_device(device, *load_or_compile_source(kernel, cc))
     with device.current():
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        checked(driver.cuFuncSetAttribute(function, attribute, kernel.shared), "given its shared memory")
+        check_driver(driver.cuFuncSetAttribute(function, attribute, kernel.shared), "given its shared memory")
     names = [name for name, _ in kernel.members]
     pack = struct.Struct("".join(FORMATS.get(kind, "Q") for _, kind in kernel.members)).pack_into
     block: Any = np.zeros(len(names), np.uint64)
@@ -145,27 +145,27 @@ def launcher(kernel: Kernel, device: Device) -> Callable[..., None]:
     def launch(stream: int, grid: tuple[int, ...], *, early: bool = False, keep: Any = keep, **members: Any) -> None:
         pack(octets, 0, *(members.pop(name, 0) for name in names))
         assert not members, f"{kernel.name} has no {', '.join(members)}"
-        config = configuration(grid, kernel.threads, kernel.shared, early=early and possible(cc))
+        config = launch_attributes(grid, kernel.threads, kernel.shared, early=early and is_supported(cc))
         config.hStream = stream
-        checked(driver.cuLaunchKernelEx(config, function, pointer.ctypes.data, 0), "launched")
+        check_driver(driver.cuLaunchKernelEx(config, function, pointer.ctypes.data, 0), "launched")
 
     return launch
 
 
-def resident(kernel: Kernel, device: Device) -> int:
+def max_resident_blocks(kernel: CudaSource, device: Device) -> int:
     """How many of its blocks find room on the device together."""
     from cuda import core
     from cuda.bindings import driver
 
     machine = core.Device(device.ordinal)
-    function, _ = function_on(device, *loadable(kernel, tuple(machine.compute_capability)))
+    function, _ = load_on_device(device, *load_or_compile_source(kernel, tuple(machine.compute_capability)))
     with device.current():
         status, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, kernel.threads, kernel.shared)
-    checked((status,), "looked at")
+    check_driver((status,), "looked at")
     return int(blocks) * int(machine.properties.multiprocessor_count)
 
 
-def block_memory(device: Device) -> int:
+def max_shared_memory(device: Device) -> int:
     """Bytes of shared memory that one block may have."""
     from cuda import core
 

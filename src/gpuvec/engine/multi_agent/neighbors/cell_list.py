@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.array_ops import Arrays
-from gpuvec.engine.compiler.functions import device, generated, inline
+from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.engine.multi_agent.neighbors.knn import WALK, keep, nobody_yet, written
 from gpuvec.engine.multi_agent.neighbors.metric import Metric
 from gpuvec.spec import NearestNeighbors
@@ -36,25 +36,25 @@ class CellList(NamedTuple):
 
 
 def cells(
-    look: NearestNeighbors, known: Metric, count: int, agents: int, places: int, threads: int, arrays: Arrays, tally: Any
+    look: NearestNeighbors, known: Metric, count: int, agents: int, places: int, threads: int, array_ops: ArrayOps, tally: Any
 ) -> CellList:
     """Their versions for `look`, whose distance is `known`, in about `count` cells."""
     assume_nonnegative, ordered_bits, atomic_exchange, most_of_block = (
-        arrays.assume_nonnegative,
-        arrays.ordered_bits,
-        arrays.atomic_exchange,
+        array_ops.assume_nonnegative,
+        array_ops.ordered_bits,
+        array_ops.atomic_exchange,
         tally.most_of_block,
     )
     size, thinnest, root = 2 * count + 4, f32(1.0 / count), f32(1.0 / math.sqrt(count))
     inf, none, index = f32(np.inf), i32(-1), i64(2**31 - 1)
     two = [f"s.{field}[i]" for field in known.fields[:2]] + ["f32(0.0)"]
-    place = inline(generated("place", f"def place(i, s):\n    return {two[0]}, {two[1]}\n", f32=f32))
+    place = inline_function(generate_function("place", f"def place(i, s):\n    return {two[0]}, {two[1]}\n", f32=f32))
 
-    @inline
+    @inline_function
     def finite(x: float, y: float) -> bool:
         return bool(abs(x) < inf and abs(y) < inf)
 
-    @inline
+    @inline_function
     def clear(w: Any, thread: int) -> None:
         u = thread
         while u < size:
@@ -65,12 +65,12 @@ def cells(
             w.ends[0, u] = i64(0)
             u = assume_nonnegative(u + threads)
 
-    @inline
+    @inline_function
     def further(end: Any, x: float, i: int) -> Any:
         """The end, or agent i if its x is larger."""
         return max(end, i64(ordered_bits(x)) << i64(31) | i64(i))
 
-    @inline
+    @inline_function
     def measure(w: Any, s: Any, thread: int) -> None:
         left, right, low, high, u = i64(0), i64(0), i64(0), i64(0), thread
         while u < agents:
@@ -84,7 +84,7 @@ def cells(
         most_of_block(w.ends, 0, 2, low)
         most_of_block(w.ends, 0, 3, high)
 
-    @inline
+    @inline_function
     def grid(w: Any, s: Any) -> Any:
         """(x of the first cell, y, cells per unit of length, columns, rows); one cell if a float32 cannot tell more."""
         x0, y0 = place(assume_nonnegative(w.ends[0, 0] & index), s)[0], place(assume_nonnegative(w.ends[0, 2] & index), s)[1]
@@ -98,15 +98,15 @@ def cells(
             rows = min(min(assume_nonnegative(i32(high * scale)), count) + 1, size // columns)
         return x0, y0, scale, columns, rows
 
-    @inline
+    @inline_function
     def scaled(x: float, first: float, scale: float) -> Any:
         return (x - first) * scale if scale > f32(0.0) else f32(0.0)
 
-    @inline
+    @inline_function
     def cell(x: float, cells: int) -> Any:
         return min(assume_nonnegative(i32(x)), cells - 1)
 
-    @inline
+    @inline_function
     def link(w: Any, s: Any, thread: int) -> None:
         x0, y0, scale, columns, rows = grid(w, s)
         u = thread
@@ -117,13 +117,13 @@ def cells(
                 w.following[u] = atomic_exchange(w.head, assume_nonnegative(k), i32(u))
             u = assume_nonnegative(u + threads)
 
-    @inline
+    @inline_function
     def beyond(x: float, at: int, ring: int, cells: int) -> Any:
         """How far x, which is in cell `at`, is from the cells of its axis that are outside the ring, in cells."""
         before = x - f32(at - ring) if at - ring > 0 else inf
         return min(before, f32(at + ring + 1) - x) if at + ring < cells - 1 else before
 
-    @inline
+    @inline_function
     def least(gap: float, scale: float) -> Any:
         """The least distance of who is so many cells away."""
         away = max(gap - MARGIN, f32(0.0)) / scale
@@ -155,8 +155,8 @@ def cells(
         ring += 1
 """
     scope = {"place": place, "finite": finite, "grid": grid, "scaled": scaled, "cell": cell, "beyond": beyond, "least": least}
-    scope |= {"assume_nonnegative": assume_nonnegative, "distance": device(look.distance), "zero": f32(0.0)}
-    find = inline(generated("find", source + written(look.field, places, "    "), **scope, **WALK))
+    scope |= {"assume_nonnegative": assume_nonnegative, "distance": device_function(look.distance), "zero": f32(0.0)}
+    find = inline_function(generate_function("find", source + written(look.field, places, "    "), **scope, **WALK))
     held = {
         "head": (i32, (size,)),  # of each cell: an agent in it, or -1
         "following": (np.int16 if agents < SHORT else i32, (agents,)),  # the next in its cell, or -1

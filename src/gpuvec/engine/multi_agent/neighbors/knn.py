@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.array_ops import Arrays
-from gpuvec.engine.compiler.functions import device, generated, inline
+from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.spec import NearestNeighbors
 
 f32, i32 = np.float32, np.int32
@@ -26,18 +26,18 @@ class Look(NamedTuple):
     at_once: Any  # at_once(i, s, p): the same by labels, without a branch for each agent (of no more than `MOST`)
 
 
-def search(look: NearestNeighbors, agents: int, places: int, arrays: Arrays) -> Look:
+def search(look: NearestNeighbors, agents: int, places: int, array_ops: ArrayOps) -> Look:
     """Their versions for `look` with so many `places`."""
     kept, field = range(places), f"s.{look.field}"
-    scope = {"distance": device(look.distance), "assume_nonnegative": arrays.assume_nonnegative, "after": arrays.after} | WALK
+    scope = {"distance": device_function(look.distance), "assume_nonnegative": array_ops.assume_nonnegative, "after": array_ops.after} | WALK
 
     empty = "".join(f"    {field}[i, {k}] = i32(-1)\n" for k in kept)
-    nobody = inline(generated("nobody", f"def nobody(i, s):\n{empty}", i32=i32))
+    nobody = inline_function(generate_function("nobody", f"def nobody(i, s):\n{empty}", i32=i32))
 
     walk = "def among_all(i, s, p):\n" + nobody_yet(places, "    ") + f"    for j in range({agents}):\n"
     walk += "        d = f32(distance(i, j, s, p))\n" + keep(places, "        ", in_order=True)
     walk += written(look.field, places, "    ")
-    among_all = inline(generated("among_all", walk, **scope))
+    among_all = inline_function(generate_function("among_all", walk, **scope))
     if agents > MOST:
         return Look(_seeks(look), nobody, among_all, among_all)
 
@@ -65,8 +65,8 @@ def search(look: NearestNeighbors, agents: int, places: int, arrays: Arrays) -> 
     source += "".join(f"    {field}[i, {k}] = k{k} & low if k{k} < infinite else i32(-1)\n" for k in kept)
     source += "    if not certain:\n        among_all(i, s, p)\n"
     constants = {"last": i32(2**31 - 1), "low": i32(low), "infinite": i32(INFINITE), "zero": i32(0)}
-    scope |= {"pack_key": arrays.pack_key, "merge_k_smallest": arrays.merge_k_smallest, "among_all": among_all}
-    return Look(_seeks(look), nobody, among_all, inline(generated("at_once", source, **scope, **constants)))
+    scope |= {"pack_key": array_ops.pack_key, "merge_k_smallest": array_ops.merge_k_smallest, "among_all": among_all}
+    return Look(_seeks(look), nobody, among_all, inline_function(generate_function("at_once", source, **scope, **constants)))
 
 
 # What a walk over agents keeps: d0, d1, ... are the distances of the nearest so far, j0, j1, ... their numbers. Generated code,
@@ -97,13 +97,13 @@ def written(field: str, places: int, margin: str) -> str:
     return "".join(f"{margin}s.{field}[i, {k}] = j{k}\n" for k in range(places))
 
 
-@inline
+@inline_function
 def nearer(d: Any, j: int, other: Any, k: int) -> bool:
     """Whether agent j at distance d comes before agent k at the other."""
     return bool(d < other or (d == other and j < k))
 
 
-@inline
+@inline_function
 def placed(nearer: bool, before: bool, mine: Any, theirs: Any, new: Any) -> Any:
     """What is in a place now: what was there, the new one if it is `nearer`, or what was in the place before if it is nearer
     than that too. (A function, as the compiler takes long over many branches in one.)
@@ -116,9 +116,9 @@ WALK = {"f32": f32, "i32": i32, "far": f32(np.inf), "none": i32(-1), "placed": p
 
 def _seeks(look: NearestNeighbors) -> Any:
     if look.mask is not None:
-        return device(look.mask)
+        return device_function(look.mask)
 
-    @inline
+    @inline_function
     def all_seek(i: int, s: Any, p: Any) -> bool:
         return True
 

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.array_ops import Arrays
-from gpuvec.engine.compiler.functions import inline
-from gpuvec.engine.compiler.memory_ops import Access
+from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.functions import inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.layout.buffers import named_tuple
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.multi_agent.launch_mapping import STAGED_BYTES, Mapping
+from gpuvec.engine.multi_agent.launch_mapping import STAGED_BYTES, MultiAgentLaunch
 from gpuvec.engine.multi_agent.launch_mapping import cells as counted
 from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, cells
 from gpuvec.engine.multi_agent.neighbors.knn import Look
-from gpuvec.engine.multi_agent.reductions import Tally
+from gpuvec.engine.multi_agent.reductions import SharedCounters
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.multi_agent.state_access import StateAccess
 
@@ -35,14 +35,14 @@ class NeighborSearch(NamedTuple):
     functions: tuple[Any, ...]  # function(b, w, block, thread, played, number), `number` being that of the round
 
 
-def listed(schema: MultiAgentSchema, given: Mapping, arrays: Arrays, tally: Tally) -> CellList | None:
+def listed(schema: MultiAgentSchema, given: MultiAgentLaunch, array_ops: ArrayOps, counters: SharedCounters) -> CellList | None:
     """The list of cells that the search goes by, if it does."""
     look, alone = schema.search, given.threads == 1
     found = counted(schema, None if alone else STAGED_BYTES) if alone or given.parts else None
     if look is None or found is None:
         return None
     return cells(
-        look, *found, schema.agents[0], schema.arrays[look.field].shape[1], 1 if alone else given.seekers, arrays, tally
+        look, *found, schema.agents[0], schema.arrays[look.field].shape[1], 1 if alone else given.seekers, array_ops, counters
     )
 
 
@@ -52,7 +52,7 @@ def seeking(state: StateAccess, by: CellList | None, params: Any, where: Any) ->
     row, (seeks, nobody, among_all, *_) = state.row, state.look
     if by is None:
 
-        @inline
+        @inline_function
         def seek(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
             if where(w, k):
                 s, p = row(b, w, e, k), params(b, e)
@@ -64,7 +64,7 @@ def seeking(state: StateAccess, by: CellList | None, params: Any, where: Any) ->
         return (Segment(AGENTS, seek),)
     _, clear, measure, link, find = by
 
-    @inline
+    @inline_function
     def enlist(b: Any, w: Any, e: int, k: int, clock: int) -> None:
         if where(w, k):
             s = row(b, w, e, k)
@@ -72,7 +72,7 @@ def seeking(state: StateAccess, by: CellList | None, params: Any, where: Any) ->
             measure(w, s, 0)
             link(w, s, 0)
 
-    @inline
+    @inline_function
     def seek_near(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
         if where(w, k):
             s, p = row(b, w, e, k), params(b, e)
@@ -89,39 +89,39 @@ def seeking_apart(
     by: CellList | None,
     agents: int,
     same_step: bool,
-    given: Mapping,
-    access: Access,
-    arrays: Arrays,
+    given: MultiAgentLaunch,
+    ops: MemoryOps,
+    array_ops: ArrayOps,
     params: Any,
 ) -> NeighborSearch:
     """The kernel of a search: by cells, or a walk of every seeker over all agents."""
     assert state.look is not None, "a search"
-    shared = (agents, same_step, given, access, arrays, params)
+    shared = (agents, same_step, given, ops, array_ops, params)
     return _by_cells(state, state.look, by, *shared) if by else _by_walks(state, state.look, *shared)
 
 
 def _by_walks(
-    state: StateAccess, look: Look, agents: int, same_step: bool, given: Mapping, access: Access, arrays: Arrays, params: Any
+    state: StateAccess, look: Look, agents: int, same_step: bool, given: MultiAgentLaunch, ops: MemoryOps, array_ops: ArrayOps, params: Any
 ) -> NeighborSearch:
     outside, either, (seeks, nobody, _, at_once) = state.outside, state.either, look
     load, divide, assume_nonnegative, fetch_add, threads = (
-        access.load,
-        arrays.divide,
-        arrays.assume_nonnegative,
-        arrays.fetch_add,
+        ops.load,
+        array_ops.divide,
+        array_ops.assume_nonnegative,
+        array_ops.fetch_add,
         given.seekers,
     )
 
-    @inline
+    @inline_function
     def one(b: Any, block: int, played: bool) -> int:
         return 1
 
-    @inline
+    @inline_function
     def clear(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
         if thread == 0:
             w.tasks[0] = i32(0)
 
-    @inline
+    @inline_function
     def enlist(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
         v = assume_nonnegative(block * threads + thread)
         if v < b.n * agents:
@@ -136,7 +136,7 @@ def _by_walks(
                     nobody(i, s)
                 n = assume_nonnegative(n + 1)
 
-    @inline
+    @inline_function
     def seek(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
         u, tasks = thread, assume_nonnegative(w.tasks[0])
         while u < tasks:
@@ -151,7 +151,7 @@ def _by_walks(
 
 
 def _by_cells(
-    state: StateAccess, look: Look, by: CellList, agents: int, same_step: bool, given: Mapping, access: Access, arrays: Arrays,
+    state: StateAccess, look: Look, by: CellList, agents: int, same_step: bool, given: MultiAgentLaunch, ops: MemoryOps, array_ops: ArrayOps,
     params: Any,
 ) -> NeighborSearch:  # fmt: skip
     """Some blocks have an env together, of which each makes the list for itself: to make it is cheap, and it fits into shared
@@ -159,37 +159,37 @@ def _by_cells(
     """
     outside, either, (seeks, nobody, *_) = state.outside, state.either, look
     load, divide, assume_nonnegative, threads, parts = (
-        access.load,
-        arrays.divide,
-        arrays.assume_nonnegative,
+        ops.load,
+        array_ops.divide,
+        array_ops.assume_nonnegative,
         given.seekers,
         given.parts,
     )
     held, empty, measure, link, find = by
 
-    @inline
+    @inline_function
     def rounds(b: Any, block: int, played: bool) -> int:
         e, _ = divide(block, parts)
         return 2 if same_step and played and load(b.final_mask, e, b1) else 1
 
-    @inline
+    @inline_function
     def shown(b: Any, block: int, number: int) -> Any:
         e, _ = divide(block, parts)
         return either(b, e, number > 0) if same_step else outside(b, e)
 
-    @inline
+    @inline_function
     def clear(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
         empty(w, thread)
 
-    @inline
+    @inline_function
     def measure_(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
         measure(w, shown(b, block, number), thread)
 
-    @inline
+    @inline_function
     def link_(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
         link(w, shown(b, block, number), thread)
 
-    @inline
+    @inline_function
     def seek(b: Any, w: Any, block: int, thread: int, played: bool, number: int) -> None:
         e, part = divide(block, parts)
         s, p, i = shown(b, block, number), params(b, e), assume_nonnegative(part * threads + thread)

@@ -20,12 +20,12 @@ from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.definitions import defined, refuse_shared_variables
 from gpuvec.engine.backends.cuda.cpp.header import Prototype, calls, header
-from gpuvec.engine.backends.cuda.cpp.source import Source, file_of, texts_of
+from gpuvec.engine.backends.cuda.cpp.source import Source, cuda_c_file, texts_of
 from gpuvec.engine.compiler.frozen import module_of
-from gpuvec.engine.compiler.functions import generated
+from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.layout.buffers import SCALARS, KernelOptions
-from gpuvec.engine.layout.params import known
-from gpuvec.engine.layout.schema import MultiAgentSchema, Signature, signature, widths
+from gpuvec.engine.layout.params import kernel_params
+from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema, feature_widths, make_schema
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, Reduction, SingleAgentEnv
 
 CASTS = {np.float32: "f32", np.int32: "i32", np.bool_: "bool"}
@@ -41,25 +41,25 @@ class CudaFunctions(NamedTuple):
 
 
 def substitute_cuda_functions(
-    env: Environment, variant: KernelOptions, call: ForeignCall = numba_cuda.foreign
+    env: Environment, options: KernelOptions, call: ForeignCall = numba_cuda.extern_c_call
 ) -> tuple[Any, Source | None]:
-    """`env` as the kernels of `variant` are composed of it, and what they are linked with; `call` is the device's."""
-    return cuda_functions(env, variant.per_env, call) if variant.cuda_c else (env, None)
+    """`env` as the kernels of `options` are composed of it, and what they are linked with; `call` is the device's."""
+    return cuda_functions(env, options.per_env, call) if options.cuda_c else (env, None)
 
 
-def cuda_functions(env: Environment, per_env: tuple[str, ...], call: ForeignCall = numba_cuda.foreign) -> CudaFunctions:
+def cuda_functions(env: Environment, per_env: tuple[str, ...], call: ForeignCall = numba_cuda.extern_c_call) -> CudaFunctions:
     """`env` with the functions that its file has; parameters in `per_env` are stored for each env.
 
     Raises:
         AuthoringError: there is no file, or no function of the environment in it, one that nothing calls, or a variable that
             all envs would share.
     """
-    return _twin(frozen_environment(env), per_env, call, tuple(texts_of(file_of(env)).items()))
+    return _twin(frozen_environment(env), per_env, call, tuple(texts_of(cuda_c_file(env)).items()))
 
 
 @lru_cache(maxsize=16)
 def _twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall, texts: tuple[tuple[Path, str], ...]) -> CudaFunctions:
-    s, (file, text) = signature(env), texts[0]
+    s, (file, text) = make_schema(env), texts[0]
     for one in texts:
         refuse_shared_variables(*one)
     # What C++ has no constant for comes at run time, as a constant of the kernel's.
@@ -77,7 +77,7 @@ def _twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall, texts: 
     return CudaFunctions(_replaced(env, made), Source(file, text, before, after))
 
 
-def _of_one(env: SingleAgentEnv, s: Signature | MultiAgentSchema) -> dict[Callable[..., Any], Prototype]:
+def _of_one(env: SingleAgentEnv, s: SingleAgentSchema | MultiAgentSchema) -> dict[Callable[..., Any], Prototype]:
     """{the author's function: how it is written in C++}."""
     return {
         env.reset: Prototype("reset", ("key", "params"), "State"),
@@ -86,11 +86,11 @@ def _of_one(env: SingleAgentEnv, s: Signature | MultiAgentSchema) -> dict[Callab
     }
 
 
-def _of_many(env: MultiAgentEnv, s: Signature | MultiAgentSchema) -> dict[Callable[..., Any], Prototype]:
+def _of_many(env: MultiAgentEnv, s: SingleAgentSchema | MultiAgentSchema) -> dict[Callable[..., Any], Prototype]:
     """Likewise; each has the name that it has in Python."""
     assert isinstance(s, MultiAgentSchema), "of a MultiAgentEnv"
     observation, look = s.observation, s.observation.neighbors
-    seen, own = widths(env, s)
+    seen, own = feature_widths(env, s)
     found: dict[Callable[..., Any], Prototype] = {}
 
     def add(function: Callable[..., Any] | None, parameters: tuple[str, ...], gives: str) -> None:
@@ -118,9 +118,9 @@ def _of_many(env: MultiAgentEnv, s: Signature | MultiAgentSchema) -> dict[Callab
 class _Bridge:
     """Makes functions of Python's arguments that call C++: numbers go as the structures that the header declares."""
 
-    def __init__(self, env: Environment, s: Signature | MultiAgentSchema, running: tuple[str, ...], call: ForeignCall) -> None:
+    def __init__(self, env: Environment, s: SingleAgentSchema | MultiAgentSchema, running: tuple[str, ...], call: ForeignCall) -> None:
         self.env, self.s, self._call = env, s, call
-        names = known(env)._fields
+        names = kernel_params(env)._fields
         values = {k: f"{CASTS[SCALARS[type(getattr(env.params, k))]]}(p.{k})" for k in running}
         values |= {k: f"p.{k}" for k in names if k not in env.params._fields}  # tables
         if isinstance(s, MultiAgentSchema):
@@ -147,7 +147,7 @@ class _Bridge:
         if gives.startswith("Floats"):
             count = int(gives[7:-1])
             return [np.float32] * count, _tuple(f"r[{k}]" for k in range(count))
-        assert isinstance(self.s, Signature), "of a SingleAgentEnv"
+        assert isinstance(self.s, SingleAgentSchema), "of a SingleAgentEnv"
         types = [self.s.others.get(k, np.float32) for k in self.env.state._fields]
         state = f"State({', '.join(f'r[{k}]' for k in range(len(types)))})"
         if gives == "State":
@@ -160,7 +160,7 @@ class _Bridge:
         types, result = self._results(f.gives)
         source = f"def {f.name}({', '.join(names)}):\n    r = call({_tuple(given)})\n    return {result}\n"
         scope = {"f32": np.float32, "i32": np.int32, "u32": np.uint32, "bool": bool, "State": self.env.state}
-        made = generated(f.name, source, call=self._call(symbol, types), **scope)
+        made = generate_function(f.name, source, call=self._call(symbol, types), **scope)
         made.author = author
         return made
 

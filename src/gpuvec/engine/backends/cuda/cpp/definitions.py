@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gpuvec.engine.compiler.diagnostics import fault_at
+from gpuvec.engine.compiler.diagnostics import authoring_error_at
 from gpuvec.errors import AuthoringError
 
 WITHOUT_MEANING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)  # comments and texts
@@ -27,13 +27,13 @@ def defined(file: Path, text: str, names: set[str], module: Collection[str]) -> 
     for name, at, body in _definitions(code):
         found[name] = code.count("\n", 0, at) + 1
         if re.search(rf"\b{name}\s*\(", body):
-            raise fault_at(file, found[name], f"{name} calls itself; device code has no recursion: write a loop")
+            raise authoring_error_at(file, found[name], f"{name} calls itself; device code has no recursion: write a loop")
     for name, line in found.items():
         if name not in names and name not in module and len(re.findall(rf"\b{name}\b", code)) == 1:
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
             meant = f"; did you mean {near[0]}?" if near else ""
             what = f"nothing calls {name}, and it is no function of the environment, which has {has}{meant}"
-            raise fault_at(file, line, what)
+            raise authoring_error_at(file, line, what)
     if not names & found.keys():
         raise AuthoringError(f"{file} has none of the environment's functions; write some as __device__ functions: {has}.")
     return {name: line for name, line in found.items() if name in names}
@@ -52,7 +52,7 @@ def refuse_shared_variables(file: Path, text: str) -> None:
         constant = re.search(r"\bconstexpr\b|\bconst\b[^*]*$", declaration)
         if constant is None and not declaration.rstrip().endswith("operator"):
             what = "is a variable that the threads of all environments share: make it constexpr, or a field of the state"
-            raise fault_at(file, code.count("\n", 0, match.start()) + 1, what)
+            raise authoring_error_at(file, code.count("\n", 0, match.start()) + 1, what)
 
 
 def _blanked(text: str) -> str:

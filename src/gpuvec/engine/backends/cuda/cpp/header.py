@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.layout.buffers import SCALARS, Actions, Buffer
-from gpuvec.engine.layout.params import known
-from gpuvec.engine.layout.schema import MultiAgentSchema, Signature
+from gpuvec.engine.layout.buffers import SCALARS, ActionLayout, Buffer
+from gpuvec.engine.layout.params import kernel_params
+from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema
 from gpuvec.spec import Environment
 
 SHARED = Path(__file__).with_name("authoring.cuh")
@@ -47,7 +47,7 @@ class Prototype(NamedTuple):
         return f"{self.gives} {self.name}({', '.join(PARAMETERS[kind][0] for kind in self.parameters)})"
 
 
-def header(env: Environment, s: Signature | MultiAgentSchema, running: Iterable[str]) -> str:
+def header(env: Environment, s: SingleAgentSchema | MultiAgentSchema, running: Iterable[str]) -> str:
     """What stands before the file; parameters in `running` have their values at run time."""
     sizes = f"FEATURES = {s.features}" + (
         f", AGENTS = {s.agents[0]}, SLOTS = {s.observation.max_neighbors}" if isinstance(s, MultiAgentSchema) else ""
@@ -59,7 +59,7 @@ def header(env: Environment, s: Signature | MultiAgentSchema, running: Iterable[
     else:
         lines.append(structure("State", {k: TYPES[s.others.get(k, np.float32)] for k in env.state._fields}))
         lines.append(structure("Step", {"s": "State", "reward": "float", "terminated": "bool"}))
-    members, p = [], known(env)
+    members, p = [], kernel_params(env)
     for name, value in zip(p._fields, p, strict=True):
         if isinstance(value, np.ndarray):
             members.append(f"const {TYPES[value.dtype.type]}* {name};")
@@ -82,7 +82,7 @@ def structure(name: str, members: Mapping[str, str]) -> str:
     return f"struct {name} {{ {fields} __device__ {name}({parameters}) : {initialisers} {{}} }};"
 
 
-def action_type(actions: Actions) -> str:
+def action_type(actions: ActionLayout) -> str:
     """What an action is to an author."""
     if not actions.components:
         return "int" if actions.discrete else "float"

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.backends.cuda.cpp.source import Source, warn_of
-from gpuvec.engine.compiler.extern_call import foreign
+from gpuvec.engine.compiler.extern_call import extern_c_call
 from gpuvec.errors import AuthoringError
 
 # What CUDA declares of itself. The author's names are in a namespace, since C has a function `time` too.
@@ -50,7 +50,7 @@ def host_call(symbol: str, returns: Sequence[Any]) -> Any:
     from numba.core import cgutils
     from numba.np.numpy_support import from_dtype
 
-    return foreign(extending, types, cgutils, symbol, [from_dtype(np.dtype(kind)) for kind in returns])
+    return extern_c_call(extending, types, cgutils, symbol, [from_dtype(np.dtype(kind)) for kind in returns])
 
 
 @lru_cache(maxsize=64)

@@ -29,7 +29,7 @@ class Source(NamedTuple):
         return f'#line 1 "what gpuvec declares"\n{self.before}#line 1 "{self.file}"\n{self.written}\n{self.after}'
 
 
-def file_of(env: Environment) -> Path:
+def cuda_c_file(env: Environment) -> Path:
     """Its file in CUDA C++, beside the module of its functions.
 
     Raises:
@@ -50,7 +50,7 @@ def file_of(env: Environment) -> Path:
 
 def source_text(env: Environment, cuda_c: bool) -> str:
     """What kernels are made from beside Python: the author's files in CUDA C++ if they are used, else nothing."""
-    return everything(file_of(env)) if cuda_c else ""
+    return everything(cuda_c_file(env)) if cuda_c else ""
 
 
 def check_source_text(env: Environment, cuda_c: bool, before: str) -> None:
@@ -60,7 +60,7 @@ def check_source_text(env: Environment, cuda_c: bool, before: str) -> None:
         AuthoringError: the files are not what they were before.
     """
     if source_text(env, cuda_c) != before:
-        raise AuthoringError(f"{file_of(env)}, or what it includes, changed while it was compiled: make the environment again.")
+        raise AuthoringError(f"{cuda_c_file(env)}, or what it includes, changed while it was compiled: make the environment again.")
 
 
 def everything(file: Path) -> str:
@@ -96,7 +96,7 @@ def warn_of(source: Source, log: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def compiled(source: Source, cc: tuple[int, int], form: str = "ltoir") -> bytes:
+def compile_source(source: Source, cc: tuple[int, int], form: str = "ltoir") -> bytes:
     """Its functions as "ltoir" for compute capability `cc`, or as "ptx" that says of which line each instruction is.
 
     Raises:
