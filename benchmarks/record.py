@@ -7,7 +7,7 @@ A document quotes a figure by naming record and figure in a comment right behind
 
     | CartPole-v1, 1 M envs | 49.8 G steps/s <!-- h200.json env_step.CartPole-v1.same_step.1048576 --> |
 
-`tests/test_gpu_results.py` then holds the document to it: the number is the record's, and the sources that the figure
+`tests/docs/test_gpu_results.py` then holds the document to it: the number is the record's, and the sources that the figure
 hangs on are still those that were measured. Comments, docstrings and layout do not count as sources.
 """
 

@@ -30,7 +30,7 @@ command = [
     "no:cacheprovider",
     "-m",
     "not gpu",
-    str(ROOT / "tests/test_adapters.py"),
+    str(ROOT / "tests/vector/test_adapters.py"),
 ]
 tests = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
 assert "skipped" not in tests, tests

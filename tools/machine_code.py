@@ -5,8 +5,8 @@
     tools/machine_code.py --against FILE        which kernels differ from those of another commit
     tools/machine_code.py --only TEXT           kernels whose name contains the text
 
-Names of functions do not count: the hash is that of the sections that hold instructions and constants. A change that is meant to
-leave kernels as they are is shown to do so; any other is measured. The exit status is the number of kernels that differ.
+Names of functions do not count: the hash is that of the sections that hold instructions and constants. A change that is to leave
+kernels as they are is shown to do so; any other is measured. The exit status is the number of kernels that differ.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Kernel(NamedTuple):
 
 def sections(elf: bytes, wanted: tuple[str, ...]) -> bytes:
     """The content of the sections of a 64-bit ELF file whose names begin with one of those in `wanted`."""
-    offset, = struct.unpack_from("<Q", elf, 40)
+    (offset,) = struct.unpack_from("<Q", elf, 40)
     size, count, names = struct.unpack_from("<HHH", elf, 58)
     headers = [struct.unpack_from("<IIQQQQ", elf, offset + size * k) for k in range(count)]
     texts = headers[names][4]

@@ -163,7 +163,13 @@ class Sampler:
         return out
 
     def _launch(
-        self, work: Elementwise, tensors: Mapping[str, Any], expected: Mapping[str, Any], iteration: Tensor, step: int, rows: int
+        self,
+        work: Elementwise,
+        tensors: Mapping[str, Any],
+        expected: Mapping[str, Any],
+        iteration: Tensor,
+        step: int,
+        rows: int,
     ) -> None:
         key = {"iteration": ((), torch.int64)}
         numbers = (int(step), self._seed, self._stream)

@@ -30,7 +30,9 @@ def check_source(env: Environment) -> None:
         if found := re.match(r"\s*\.loc\s+(\d+) (\d+)", text):
             place, line = files[found[1]], int(found[2])
         elif re.match(r"\s*[a-z]\S*\.f64\b", text) and place == str(source.file):  # no declaration
-            raise authoring_error_at(source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf")
+            raise authoring_error_at(
+                source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf"
+            )
 
 
 def check_values(env: Environment, seed: int) -> tuple[bool, str]:

@@ -57,7 +57,9 @@ class DrawNumbers:
             what = (
                 f"all agents use draw number {draw.number} in {called(function)} and none of their own, so they draw the same"
             )
-            raise authoring_error_at(draw.file, draw.line, f"{what}; {OWN}. What they share let one agent draw, in an earlier phase")
+            raise authoring_error_at(
+                draw.file, draw.line, f"{what}; {OWN}. What they share let one agent draw, in an earlier phase"
+            )
         for i, draws in drawn.items():
             for draw in draws:
                 self._note(function, ALL if draw.number in shared else i, i, draw)

@@ -131,7 +131,9 @@ def check_states(env: Environment, run: Run, t: int) -> None:
             began = t == 0 or bool(run.terminated[t - 2][row] | run.truncated[t - 2][row] if t > 1 else False)
             what = f"after {t} steps {place} of the state of environment {row} is {values[(row, *rest)]}, which is not finite"
             function = env.reset if began else stepping(env)
-            raise authoring_error(function, f"{what}: guard divisions, roots and logarithms, and mark what is missing by a bool")
+            raise authoring_error(
+                function, f"{what}: guard divisions, roots and logarithms, and mark what is missing by a bool"
+            )
 
 
 def _name(index: tuple[int, ...]) -> str:

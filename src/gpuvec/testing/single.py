@@ -40,7 +40,9 @@ def check_types(env: SingleAgentEnv) -> str:
     after, reward, terminated = result
     _check_state(env, env.step, after)
     if not isinstance(reward, types.Float):
-        raise authoring_error(env.step, f"the reward is {types.unliteral(reward)}; it must be a float on every path: write 1.0, not 1")
+        raise authoring_error(
+            env.step, f"the reward is {types.unliteral(reward)}; it must be a float on every path: write 1.0, not 1"
+        )
     if not isinstance(terminated, types.Boolean):
         raise authoring_error(env.step, f"terminated is {types.unliteral(terminated)}; it must be a bool, as a comparison is")
     seen = width(env.observe, typed(env.observe, (state, p)), f"a tuple of {s.features} floats")

@@ -44,7 +44,9 @@ def explain(env: Environment, run: Run | None, error: WorkerError, num_envs: int
         play(Moment(0, row, key, {}, {}, None, 1) if moments is None else moments.following(row))
     function = env.reset if moments is None else stepping(env)
     when = "in the first reset" if moments is None else f"in step {len(moments.run.obs)}"
-    raise authoring_error(function, f"{what}, {when}; plain Python does not. Look for a loop, or an index, that depends on rounding")
+    raise authoring_error(
+        function, f"{what}, {when}; plain Python does not. Look for a loop, or an index, that depends on rounding"
+    )
 
 
 def _single(env: SingleAgentEnv) -> Any:

@@ -98,7 +98,9 @@ def _launcher(work: Elementwise, device: Device) -> Callable[..., None]:
 
     from gpuvec.engine.backends.cuda.launch import check_driver, load_on_device
 
-    function, keep = load_on_device(device, *load_or_compile_elementwise(work, tuple(core.Device(device.ordinal).compute_capability)))
+    function, keep = load_on_device(
+        device, *load_or_compile_elementwise(work, tuple(core.Device(device.ordinal).compute_capability))
+    )
     block = np.zeros(len(batch._fields), np.uint64)
     pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
     start = partial(driver.cuLaunchKernel, function)

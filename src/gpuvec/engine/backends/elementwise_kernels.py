@@ -36,7 +36,9 @@ def body(work: Elementwise) -> Any:
 
     source = f"def kernel(b):\n    row = cuda.blockIdx.x * {work.threads} + cuda.threadIdx.x\n"
     source += "    if row < b.n:\n        one(b, row)\n"
-    return generate_function("kernel", source, cuda=numba_cuda.cuda, one=one)  # `cuda` a global, where the simulator puts its own
+    return generate_function(
+        "kernel", source, cuda=numba_cuda.cuda, one=one
+    )  # `cuda` a global, where the simulator puts its own
 
 
 @lru_cache(maxsize=64)

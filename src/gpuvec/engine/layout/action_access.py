@@ -16,7 +16,9 @@ from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.layout.buffers import ActionLayout, KernelOptions
 
 
-def make_staged_action_reader(space: gym.Space[Any], a: ActionLayout, options: KernelOptions, ops: MemoryOps) -> tuple[Any, Any]:
+def make_staged_action_reader(
+    space: gym.Space[Any], a: ActionLayout, options: KernelOptions, ops: MemoryOps
+) -> tuple[Any, Any]:
     """`load_action(b, w, v, u)` copies action v of all to place u of `w.actions`; `loaded_action(w, u)` reads it there."""
     count = max(1, a.components)
     scope = _reading(space, options, ops) | {"dtype": a.dtype}
@@ -26,7 +28,9 @@ def make_staged_action_reader(space: gym.Space[Any], a: ActionLayout, options: K
     )
     values = [f"w.actions[{count} * u + {k}]" for k in range(count)]
     loaded_action = f"def loaded_action(w, u):\n    return {f'({chr(44).join(values)},)' if a.components else values[0]}\n"
-    return inline_function(generate_function("load_action", load_action, **scope)), inline_function(generate_function("loaded_action", loaded_action))
+    return inline_function(generate_function("load_action", load_action, **scope)), inline_function(
+        generate_function("loaded_action", loaded_action)
+    )
 
 
 def _reading(space: gym.Space[Any], options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:
@@ -92,4 +96,6 @@ def make_action_reader(space: gym.Space[Any], a: ActionLayout, options: KernelOp
         else:  # outside the bounds is clipped by the rules, but what is no number spoils the state for good
             check += f"    if not abs(dtype(a)) < inf:\n        given = u64({k})\n"
         check += "        atomic_min(b.faults, 0, u64(u) << u64(32) | given)\n"
-    return inline_function(generate_function("action", source, **reading)), inline_function(generate_function("fault", check, **scope))
+    return inline_function(generate_function("action", source, **reading)), inline_function(
+        generate_function("fault", check, **scope)
+    )

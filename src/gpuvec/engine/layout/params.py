@@ -46,4 +46,6 @@ def make_param_readers(env: Environment, options: KernelOptions, ops: MemoryOps)
     anew |= {k: f"(r.{k} if r.{k} == r.{k} else {take[k]})" for k in env.reset_options if k in options.per_env}
     source = f"def params(b, e):\n    return Params({', '.join(take[k] for k in p._fields)})\n"
     again = f"def reset_params(b, e, r):\n    return Params({', '.join(anew[k] for k in p._fields)})\n"
-    return inline_function(generate_function("params", source, **scope)), inline_function(generate_function("reset_params", again, **scope))
+    return inline_function(generate_function("params", source, **scope)), inline_function(
+        generate_function("reset_params", again, **scope)
+    )

@@ -187,7 +187,9 @@ def rows(
         source += f"            j = assume_nonnegative(j + {len(ahead) * side})\n"
         source += f"        x = assume_nonnegative(x + {threads // side})\n"
         return inline_function(
-            generate_function("fill", source, divide=divide, assume_nonnegative=assume_nonnegative, place=place, see=see, put=put)
+            generate_function(
+                "fill", source, divide=divide, assume_nonnegative=assume_nonnegative, place=place, see=see, put=put
+            )
         )
 
     def draining(threads: int) -> Any:

@@ -48,7 +48,12 @@ class Program(NamedTuple):
 
 
 def compose(
-    env: MultiAgentEnv, options: KernelOptions, ops: MemoryOps, array_ops: ArrayOps, counters: SharedCounters, given: MultiAgentLaunch
+    env: MultiAgentEnv,
+    options: KernelOptions,
+    ops: MemoryOps,
+    array_ops: ArrayOps,
+    counters: SharedCounters,
+    given: MultiAgentLaunch,
 ) -> Program:
     """The program of `env`.
 

@@ -45,14 +45,19 @@ def cpu_shared_counters() -> SharedCounters:
 
 
 def reduction(
-    entry: Reduction, number: int, counters: SharedCounters, array_ops: ArrayOps, state: StateAccess, params: Any, where: Any, agents: int,
-    given: MultiAgentLaunch,
+    entry: Reduction, number: int, counters: SharedCounters, array_ops: ArrayOps, state: StateAccess, params: Any, where: Any,
+    agents: int, given: MultiAgentLaunch,
 ) -> tuple[Segment, Segment]:  # fmt: skip
     """The segments of `entry`: one adds to its counter, the `number`-th, and one writes the field.
 
     `where(w, k)` says whether env k of the block takes part.
     """
-    of, row, ordered_bits, assume_nonnegative = device_function(entry.of), state.row, array_ops.ordered_bits, array_ops.assume_nonnegative
+    of, row, ordered_bits, assume_nonnegative = (
+        device_function(entry.of),
+        state.row,
+        array_ops.ordered_bits,
+        array_ops.assume_nonnegative,
+    )
     count, most, most_of_block, threads = counters.count, counters.most, counters.most_of_block, given.threads
     against = entry.kind == "all"  # it holds for all if it is not false for any
 

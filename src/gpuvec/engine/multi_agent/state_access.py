@@ -54,7 +54,12 @@ START, TIME, IDLE, CLOCK, STREAM, OVER, AGAINST, COUNTERS = 0, 1, 2, 3, 4, 8, 9,
 
 
 def state_access(
-    env: MultiAgentEnv, schema: MultiAgentSchema, options: KernelOptions, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch
+    env: MultiAgentEnv,
+    schema: MultiAgentSchema,
+    options: KernelOptions,
+    ops: MemoryOps,
+    array_ops: ArrayOps,
+    given: MultiAgentLaunch,
 ) -> StateAccess:
     """Their versions for `env`: if `given` stages the state, fields with elements for each agent are in the work, else in their
     buffers.

@@ -16,7 +16,9 @@ from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.segments import AGENTS, Segment
 
 
-def turns(schema: MultiAgentSchema, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch, knows: Any) -> tuple[Segment, ...]:
+def turns(
+    schema: MultiAgentSchema, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch, knows: Any
+) -> tuple[Segment, ...]:
     """The segment that writes them; `knows(b, w, e, k, i)` is what agent i of env e, the k-th of the block, sees."""
     (A,), D, threads = schema.agents, schema.features, given.threads
     store_row_streaming, assume_nonnegative, divide, put = (

@@ -106,7 +106,9 @@ def _acting(env: SingleAgentEnv, options: KernelOptions) -> Any:
 
 def _changed(batch: Any, head: str, **values: str) -> Any:
     found = ", ".join(values.get(name, f"b.{name}") for name in batch._fields)
-    return inline_function(generate_function(head.partition("(")[0], f"def {head}:\n    return Batch({found})\n", Batch=batch, u64=u64))
+    return inline_function(
+        generate_function(head.partition("(")[0], f"def {head}:\n    return Batch({found})\n", Batch=batch, u64=u64)
+    )
 
 
 def _bytes(buffer: Buffer) -> int:

@@ -93,7 +93,11 @@ def game(
     common, any_key, _, own_key, asked, reseed, share = make_rng_streams(ops)
     stream_of, key = (_held_streams if held else _common_streams if ahead else _read_streams)(common, any_key)
     action = _chosen if chosen else _given(read_action)
-    reset, step, observe = device_function(env.reset), device_function(env.step), _observed(device_function(env.observe), s.features, ops)
+    reset, step, observe = (
+        device_function(env.reset),
+        device_function(env.step),
+        _observed(device_function(env.observe), s.features, ops),
+    )
     limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
     same_step = options.autoreset is AutoresetMode.SAME_STEP
     next_step = options.autoreset is AutoresetMode.NEXT_STEP
@@ -264,7 +268,9 @@ def _state_access(env: SingleAgentEnv, s: SingleAgentSchema, ops: MemoryOps) -> 
     if s.floats:
         store += f"    store_row(b.state, e, ({''.join(f'f32(s.{k}), ' for k in s.floats)}))\n"
     store += "".join(f"    store(b.state_{k}, e, s.{k}, t_{k})\n" for k in s.others)
-    return inline_function(generate_function("load_state", load, **scope)), inline_function(generate_function("store_state", store, **scope))
+    return inline_function(generate_function("load_state", load, **scope)), inline_function(
+        generate_function("store_state", store, **scope)
+    )
 
 
 def _declared(env: SingleAgentEnv, s: SingleAgentSchema) -> Any:

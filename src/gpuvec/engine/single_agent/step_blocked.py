@@ -134,7 +134,9 @@ def _room(env: SingleAgentEnv, s: SingleAgentSchema, ops: MemoryOps) -> Room:
         "terminated": f"{take['terminated']} != 0",
         "goes_on": f"{take['on']} != 0",
     }
-    made = {k: inline_function(generate_function(k, f"def {k}(w, k):\n    return {part}\n", **scope)) for k, part in parts.items()}
+    made = {
+        k: inline_function(generate_function(k, f"def {k}(w, k):\n    return {part}\n", **scope)) for k, part in parts.items()
+    }
     state, seen, reward, terminated = (made[k] for k in ("state", "seen", "reward", "terminated"))
 
     @inline_function

@@ -85,4 +85,6 @@ def _selections(env: SingleAgentEnv, s: SingleAgentSchema) -> tuple[Any, Any]:
     state = ", ".join(f"x.{k} if c else y.{k}" for k in env.state._fields)
     row = "".join(f"x[{j}] if c else y[{j}], " for j in range(s.features))
     one = generate_function("either", f"def either(c, x, y):\n    return State({state})\n", State=env.state)
-    return inline_function(one), inline_function(generate_function("either_row", f"def either_row(c, x, y):\n    return ({row})\n"))
+    return inline_function(one), inline_function(
+        generate_function("either_row", f"def either_row(c, x, y):\n    return ({row})\n")
+    )

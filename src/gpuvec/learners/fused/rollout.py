@@ -46,7 +46,9 @@ def kernel(shape: Shape, game: LinkedFunctions, rows: int, starts: tuple[int, ..
 def value_kernel(shape: Shape, tiles: int) -> CudaSource:
     """Of V."""
     constants = shape.constants | {"WARPS": WARPS, "TILES": tiles}
-    return CudaSource(FOLDER / "value.cu", "value", tuple(VALUE.items()), tuple(constants.items()), 32 * WARPS, shape.weights(True))
+    return CudaSource(
+        FOLDER / "value.cu", "value", tuple(VALUE.items()), tuple(constants.items()), 32 * WARPS, shape.weights(True)
+    )
 
 
 def rows_of_a_warp(num_envs: int, multiprocessors: int) -> int:

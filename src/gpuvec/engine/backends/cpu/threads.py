@@ -34,7 +34,9 @@ def _loop(what: str, env: Environment, options: KernelOptions, text: str, *polic
         check_source_text(env, options.cuda_c, text)
         return made
 
-    return load_or_compile(partial(fingerprint, env, options, what, *policy, machine(), text), make, ObjectCode, is_cacheable)[0]
+    return load_or_compile(partial(fingerprint, env, options, what, *policy, machine(), text), make, ObjectCode, is_cacheable)[
+        0
+    ]
 
 
 def _functions(env: Environment, options: KernelOptions) -> Environment:

@@ -75,8 +75,13 @@ class Kernel(NamedTuple):
         return Cubin(code, name, self.threads, self.blocks)
 
 
-def make_kernels(env: Environment, options: KernelOptions, given: MultiAgentLaunch | SingleAgentLaunch | None, played: bool) -> tuple[Kernel, ...]:
-    """The kernels of a step, or of a reset (`played` false), to be launched in this order; None is `SingleAgentLaunch` of full blocks."""
+def make_kernels(
+    env: Environment, options: KernelOptions, given: MultiAgentLaunch | SingleAgentLaunch | None, played: bool
+) -> tuple[Kernel, ...]:
+    """The kernels of a step, or of a reset (`played` false), in the order of their launches.
+
+    A launch configuration of None is a `SingleAgentLaunch` of full blocks.
+    """
     env = frozen_environment(env)
     given = SingleAgentLaunch(WARP if numba_cuda.SIMULATED else THREADS) if given is None else given
     if numba_cuda.SIMULATED:
@@ -94,7 +99,9 @@ def make_kernels(env: Environment, options: KernelOptions, given: MultiAgentLaun
     return tuple(kernel._replace(signature=signed, source=source) for kernel in found)
 
 
-def make_rollout_kernel(env: Environment, options: KernelOptions, policy: Any, given: MultiAgentLaunch | SingleAgentLaunch) -> Kernel:
+def make_rollout_kernel(
+    env: Environment, options: KernelOptions, policy: Any, given: MultiAgentLaunch | SingleAgentLaunch
+) -> Kernel:
     """The kernel of a rollout, which takes (batch, `rollouts.Length`)."""
     assert isinstance(env, SingleAgentEnv), "games have no rollouts"
     assert isinstance(given, SingleAgentLaunch), "of a SingleAgentEnv"
@@ -199,7 +206,9 @@ def _rollout(env: SingleAgentEnv, options: KernelOptions, policy: Any, given: Si
 
 @lru_cache(maxsize=2)  # likewise
 def _program(env: MultiAgentEnv, options: KernelOptions, given: MultiAgentLaunch) -> Program:
-    return compose_many(env, options, numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters(), given)
+    return compose_many(
+        env, options, numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters(), given
+    )
 
 
 def _many(env: MultiAgentEnv, options: KernelOptions, given: MultiAgentLaunch, played: bool) -> list[Kernel]:
@@ -235,7 +244,9 @@ def _many(env: MultiAgentEnv, options: KernelOptions, given: MultiAgentLaunch, p
     return [*found, Kernel(generate_function("kernel", source, **scope), None, writers, GridSize(agents, given.tile))]
 
 
-def _seeking(seeking: NeighborSearch, array_ops: ArrayOps, given: MultiAgentLaunch, agents: int, played: bool, b: Any) -> Kernel:
+def _seeking(
+    seeking: NeighborSearch, array_ops: ArrayOps, given: MultiAgentLaunch, agents: int, played: bool, b: Any
+) -> Kernel:
     """The kernel that searches for neighbours."""
     w = _example(seeking)
     scope = _head(array_ops) | {"Work": seeking.work, "played": played}
@@ -274,7 +285,9 @@ def _head(array_ops: ArrayOps) -> dict[str, Any]:
     }
 
 
-def _game(program: Program, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch, agents: int, played: bool, b: Any, r: Any) -> Any:
+def _game(
+    program: Program, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch, agents: int, played: bool, b: Any, r: Any
+) -> Any:
     """The kernel of the segments of a step or a reset."""
     envs, (read_clock, tick) = given.envs, _clocks(ops, b)
     w = _example(program)

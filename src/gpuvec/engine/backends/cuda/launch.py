@@ -29,7 +29,12 @@ from gpuvec.spec import Environment
 
 @lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping, so those of the same environment are compiled once
 def _cubins(
-    env: Environment, options: KernelOptions, given: MultiAgentLaunch | SingleAgentLaunch, played: bool, cc: tuple[int, int], written: str
+    env: Environment,
+    options: KernelOptions,
+    given: MultiAgentLaunch | SingleAgentLaunch,
+    played: bool,
+    cc: tuple[int, int],
+    written: str,
 ) -> list[Cubin]:
     """The kernels of a step or a reset; `written` is what they are made from beside Python."""
 
@@ -45,7 +50,12 @@ def _cubins(
 
 @lru_cache(maxsize=64)
 def _rollout_cubins(
-    env: Environment, options: KernelOptions, policy: Any, given: MultiAgentLaunch | SingleAgentLaunch, cc: tuple[int, int], written: str
+    env: Environment,
+    options: KernelOptions,
+    policy: Any,
+    given: MultiAgentLaunch | SingleAgentLaunch,
+    cc: tuple[int, int],
+    written: str,
 ) -> list[Cubin]:
     """Likewise of a rollout."""
 
@@ -149,7 +159,9 @@ class CudaKernels:
                 function, loaded = load_on_device(self._device, kernel.code, kernel.name)
                 kept.append(loaded)
                 grid = (kernel.blocks(self._num_envs),)
-                configs.append(dependent_launch.launch_attributes(grid, kernel.threads, early=dependent_launch.is_supported(self._cc)))
+                configs.append(
+                    dependent_launch.launch_attributes(grid, kernel.threads, early=dependent_launch.is_supported(self._cc))
+                )
                 launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
         parameters: int = pointers.ctypes.data
 

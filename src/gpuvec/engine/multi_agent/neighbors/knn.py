@@ -29,7 +29,11 @@ class Look(NamedTuple):
 def search(look: NearestNeighbors, agents: int, places: int, array_ops: ArrayOps) -> Look:
     """Their versions for `look` with so many `places`."""
     kept, field = range(places), f"s.{look.field}"
-    scope = {"distance": device_function(look.distance), "assume_nonnegative": array_ops.assume_nonnegative, "after": array_ops.after} | WALK
+    scope = {
+        "distance": device_function(look.distance),
+        "assume_nonnegative": array_ops.assume_nonnegative,
+        "after": array_ops.after,
+    } | WALK
 
     empty = "".join(f"    {field}[i, {k}] = i32(-1)\n" for k in kept)
     nobody = inline_function(generate_function("nobody", f"def nobody(i, s):\n{empty}", i32=i32))

@@ -101,7 +101,14 @@ def seeking_apart(
 
 
 def _by_walks(
-    state: StateAccess, look: Look, agents: int, same_step: bool, given: MultiAgentLaunch, ops: MemoryOps, array_ops: ArrayOps, params: Any
+    state: StateAccess,
+    look: Look,
+    agents: int,
+    same_step: bool,
+    given: MultiAgentLaunch,
+    ops: MemoryOps,
+    array_ops: ArrayOps,
+    params: Any,
 ) -> NeighborSearch:
     outside, either, (seeks, nobody, _, at_once) = state.outside, state.either, look
     load, divide, assume_nonnegative, fetch_add, threads = (
@@ -151,7 +158,8 @@ def _by_walks(
 
 
 def _by_cells(
-    state: StateAccess, look: Look, by: CellList, agents: int, same_step: bool, given: MultiAgentLaunch, ops: MemoryOps, array_ops: ArrayOps,
+    state: StateAccess, look: Look, by: CellList, agents: int, same_step: bool, given: MultiAgentLaunch, ops: MemoryOps,
+    array_ops: ArrayOps,
     params: Any,
 ) -> NeighborSearch:  # fmt: skip
     """Some blocks have an env together, of which each makes the list for itself: to make it is cheap, and it fits into shared

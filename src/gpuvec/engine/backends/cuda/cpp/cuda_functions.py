@@ -118,7 +118,9 @@ def _of_many(env: MultiAgentEnv, s: SingleAgentSchema | MultiAgentSchema) -> dic
 class _Bridge:
     """Makes functions of Python's arguments that call C++: numbers go as the structures that the header declares."""
 
-    def __init__(self, env: Environment, s: SingleAgentSchema | MultiAgentSchema, running: tuple[str, ...], call: ForeignCall) -> None:
+    def __init__(
+        self, env: Environment, s: SingleAgentSchema | MultiAgentSchema, running: tuple[str, ...], call: ForeignCall
+    ) -> None:
         self.env, self.s, self._call = env, s, call
         names = kernel_params(env)._fields
         values = {k: f"{CASTS[SCALARS[type(getattr(env.params, k))]]}(p.{k})" for k in running}

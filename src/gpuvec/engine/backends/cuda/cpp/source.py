@@ -60,7 +60,9 @@ def check_source_text(env: Environment, cuda_c: bool, before: str) -> None:
         AuthoringError: the files are not what they were before.
     """
     if source_text(env, cuda_c) != before:
-        raise AuthoringError(f"{cuda_c_file(env)}, or what it includes, changed while it was compiled: make the environment again.")
+        raise AuthoringError(
+            f"{cuda_c_file(env)}, or what it includes, changed while it was compiled: make the environment again."
+        )
 
 
 def everything(file: Path) -> str:

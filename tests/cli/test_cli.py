@@ -1,0 +1,354 @@
+"""The command line: what its commands print and write, what a mistake gets, and that asking for help is cheap."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tyro")
+
+from gpuvec.cli import bench, main, progress
+from gpuvec.cli.eval import interval
+from gpuvec.cli.progress import Progress, Waiting, waiting
+from gpuvec.errors import StateError
+from gpuvec.learners.a2c import A2C
+from gpuvec.learners.on_policy import PLAYED
+from gpuvec.learners.ppo import PPO, train
+from gpuvec.learners.ppo import Args as PPOArgs
+from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.folder import RunFolder
+from gpuvec.learners.runs.run import Run
+from gpuvec.learners.runs.schema import FORMAT
+
+TINY = ["--num-envs", "4", "--num-steps", "8", "--total-steps", "96", "--device", "cpu", "--episodes", "3"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run of three iterations, in a process of its own, and what it printed."""
+    runs = tmp_path_factory.mktemp("runs")
+    command = [sys.executable, "-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", "--seed", "5", *TINY]
+    done = subprocess.run([*command, "--runs", str(runs)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (folder,) = runs.iterdir()
+    return folder, done.stdout
+
+
+class TestTrain:
+    @pytest.mark.slow
+    def test_prints_plain_lines_without_a_terminal(self, trained: tuple[Path, str]) -> None:
+        folder, printed = trained
+        lines = printed.splitlines()
+        assert lines[0] == "PPO on gpuvec/CartPole-v1, 4 environments on cpu, seed 5"
+        assert "3/3" in lines[-4]
+        assert lines[-3].startswith("trained    96 steps in ")
+        assert lines[-2].startswith("evaluated  mean return ")
+        assert lines[-1] == f"run        {folder}"
+        assert "\x1b" not in printed
+
+    def test_writes_a_run_folder(self, trained: tuple[Path, str]) -> None:
+        folder, _ = trained
+        assert folder.name.startswith("gpuvec-CartPole-v1__ppo__5__")
+        written = ["args.json", "checkpoint-3.pt", "lock", "metrics.jsonl", "result.json", "versions.json"]
+        assert sorted(p.name for p in folder.iterdir()) == written
+        args = json.loads((folder / "args.json").read_text())
+        assert (args["seed"], args["num_envs"], args["device"], args["total_steps"]) == (5, 4, "cpu", 96)
+        assert json.loads((folder / "versions.json").read_text())["numpy"]
+        rows = [json.loads(line, parse_constant=pytest.fail) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [(row["iteration"], row["steps"]) for row in rows] == [(1, 32), (2, 64), (3, 96)]
+        assert all(set(PLAYED + PPO.learned) <= row.keys() for row in rows)
+
+    def test_the_checkpoint_is_data_that_eval_plays(
+        self, trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folder, _ = trained
+        assert load(folder)["iteration"] == 3
+        assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0
+        first = capsys.readouterr().out
+        assert first.startswith("gpuvec/CartPole-v1: mean return ")
+        assert "over 7 episodes" in first
+        assert main(["eval", str(folder / "checkpoint-3.pt"), "--episodes", "7", "--device", "cpu"]) == 0
+        assert capsys.readouterr().out == first
+
+
+def test_another_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--algorithm", "a2c", "--seed", "5", "--runs", str(tmp_path), *TINY]) == 0
+    assert capsys.readouterr().out.startswith("A2C on gpuvec/CartPole-v1, 4 environments on cpu, seed 5\n")
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("gpuvec-CartPole-v1__a2c__5__")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert all(
+        set(PLAYED + A2C.learned) == row.keys() - {"iteration", "steps", "seconds", "steps_per_second", "gpu_memory"}
+        for row in rows
+    )
+    assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0
+    with pytest.raises(SystemExit):  # a setting of PPO
+        main(["train", "--algorithm", "a2c", "--clip", "0.1"])
+
+
+def test_the_interval_counts_episodes_and_not_agents() -> None:
+    """1.96 times the standard error, sqrt(5 / 3) / 2 of 1, 2, 3, 4."""
+    returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert interval(returns, 3) == " +- 1.265"
+    assert interval(returns[:, None] + torch.tensor([-5.0, 0.0, 5.0]), 3) == " +- 1.265"
+    assert interval(returns[:1]) == ""
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["train", "--env", "gpuvec/CartPol-v1"], "Did you mean: `CartPole`?"),
+            (["train", "--env", "no_such_module:x/Y-v0"], "No module named 'no_such_module'"),
+            (["eval", "runs", "--episodes", "0"], "episodes must be at least 1"),
+            (["train", "--episodes", "0"], "episodes must be at least 1"),
+            (["train", "--algorithm", "sac"], "algorithm must be one of ppo, a2c, ddpg, got 'sac'"),
+            (["train", "--device", "cpu", "--params", "grvity", "3"], "did you mean 'gravity'?"),
+            (["eval", "no/such/run"], "no checkpoint at"),
+        ],
+    )
+    def test_a_mistake_is_explained_in_a_line(
+        self, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        runs = ["--runs", str(tmp_path / "runs")] if arguments[0] == "train" else []
+        assert main([*arguments, *runs]) == 1
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.startswith("gpuvec: ")
+        assert not (tmp_path / "runs").exists()
+
+    def test_a_setting_out_of_range_names_what_is_allowed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "--gamma", "1.5"])
+        assert stop.value.code == 2
+        assert "gamma must be from 0 to 1" in capsys.readouterr().err
+
+    def test_a_file_that_is_no_checkpoint(self, tmp_path: Path) -> None:
+        (tmp_path / "checkpoint-1.pt").write_bytes(b"nothing of the sort")
+        with pytest.raises(StateError, match="cannot be read as a checkpoint"):
+            load(tmp_path)
+
+    def test_a_checkpoint_of_an_unknown_algorithm(self, tmp_path: Path) -> None:
+        torch.save({"format": FORMAT, "args": {"all": {"algorithm": "sac"}}, "env": {}}, tmp_path / "checkpoint-1.pt")
+        with pytest.raises(StateError, match=r"is a checkpoint of 'sac'; this version has ppo, a2c, ddpg\."):
+            load(tmp_path)
+
+    def test_a_checkpoint_that_would_run_code_is_refused(self, tmp_path: Path) -> None:
+        import torch
+
+        class Trap:
+            def __reduce__(self) -> Any:
+                return (Path.touch, (tmp_path / "sprung",))
+
+        torch.save({"args": {}, "network": Trap()}, tmp_path / "checkpoint-1.pt")
+        with pytest.raises(StateError, match="cannot be read"):
+            load(tmp_path)
+        assert not (tmp_path / "sprung").exists()
+
+
+class TestRunFolder:
+    def test_runs_of_the_same_second_keep_apart(self, tmp_path: Path) -> None:
+        runs = [Run.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1}) for _ in range(3)]
+        for run in runs:
+            run.close()
+        assert len({run.path for run in runs}) == 3
+
+    def test_a_failed_write_leaves_the_old_checkpoint(self, tmp_path: Path) -> None:
+        run = Run.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
+        good = {"args": {}, "env": {}, "policies": {}, "iteration": 1, "format": FORMAT}
+        path = run.save(good)
+        with pytest.raises(Exception, match="pickle"):
+            run.save({**good, "policies": lambda: None})
+        run.close()
+        assert torch.load(path, weights_only=True) == good
+        assert not [file.name for file in run.path.iterdir() if "part" in file.name]
+
+
+class TestEnvs:
+    def test_lists_every_environment(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["envs"]) == 0
+        rows = capsys.readouterr().out.splitlines()
+        assert rows[0].split()[:3] == ["id", "observation", "action"]
+        found = {row.split()[0]: row for row in rows[1:]}
+        bundled = {id for id in gym.registry if id.startswith("gpuvec/")}
+        assert len(bundled) >= 5
+        assert bundled <= found.keys()
+        cartpole = found["gpuvec/CartPole-v1"].split()
+        assert cartpole[1:5] == ["Box(4)", "Discrete(2)", "500", "475"]
+        assert "gravity=9.8" in cartpole
+
+    def test_the_installed_command_finds_a_module_in_the_working_folder(self, tmp_path: Path) -> None:
+        """Its own folder is the first on the path, as that of a script; a file there takes no package's place."""
+        text = "import gpuvec\ngpuvec.register('mine/Pole-v0', 'gpuvec_envs.cartpole:ENV', gravity=3.7)\n"
+        (tmp_path / "an_environment_here.py").write_text(text)
+        (tmp_path / "json.py").write_text("raise SystemExit('a file of the working folder took the place of a module')")
+        (tmp_path / "tyro.py").write_text("raise SystemExit('a file of the working folder took the place of a package')")
+        (tmp_path / "bin").mkdir()
+        script = tmp_path / "bin" / "gpuvec"
+        script.write_text("import sys\nfrom gpuvec.cli import main\nsys.exit(main())\n")
+        for options, status in (([], 0), (["-P"], 1)):
+            command = [sys.executable, *options, str(script), "envs", "an_environment_here"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+            assert done.returncode == status, done.stderr
+        assert "No module named 'an_environment_here'" in done.stderr
+
+    def test_lists_those_of_a_module_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "an_environment_of_mine.py").write_text(
+            "import gpuvec\ngpuvec.register('mine/Pole-v0', 'gpuvec_envs.cartpole:ENV', gravity=3.7)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        try:
+            assert main(["envs", "an_environment_of_mine"]) == 0
+        finally:
+            gym.registry.pop("mine/Pole-v0", None)
+        (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("mine/Pole-v0"))
+        assert "gravity=3.7" in row.split()
+
+
+class TestRuns:
+    def test_lists_runs_with_their_results(self, trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+        folder, printed = trained
+        (folder.parent / "notes.txt").write_text("no run")
+        assert main(["runs", str(folder.parent)]) == 0
+        heads, row = capsys.readouterr().out.splitlines()
+        assert heads.split()[:4] == ["run", "environment", "algorithm", "seed"]
+        cells = row.split()
+        assert cells[:5] == [folder.name, "gpuvec/CartPole-v1", "ppo", "5", "3/3"]
+        assert f"mean return {cells[5]} over" in printed
+        assert cells[-1] == "complete"
+
+    def test_states(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        args = {"env": "a/B-v0", "seed": 1, "num_envs": 4, "num_steps": 8, "total_steps": 65}
+        run = Run.new(tmp_path, "ppo", args)
+        run.log({"iteration": 1.0, "return": 7.0})
+        run.log({"iteration": 2.0, "return": float("nan")})
+
+        def state() -> list[str]:
+            assert main(["runs", str(tmp_path)]) == 0
+            cells = capsys.readouterr().out.splitlines()[-1].split()
+            return [*cells[4:6], cells[-1]]
+
+        assert state() == ["2/3", "7.0", "running"]
+        run.close()
+        assert state() == ["2/3", "7.0", "stopped"]
+        with RunFolder(run.path) as folder:
+            folder.write("result.json", b'{"mean_return": 9.5}')
+        assert state() == ["2/3", "9.5", "complete"]
+        (run.path / "metrics.jsonl").write_bytes(b"[" * 100_000 + b"\n\xff\n[1]\n")
+        (run.path / "args.json").write_text("[" * 100_000)
+        (run.path / "result.json").write_text("")
+        assert state() == ["0/?", "none", "damaged"]
+
+    def test_a_folder_without_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["runs", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
+        assert main(["runs", str(tmp_path / "nothing")]) == 1
+        assert "there is no folder" in capsys.readouterr().err
+
+
+class TestBench:
+    def test_lists_every_benchmark(self, capfd: pytest.CaptureFixture[str]) -> None:
+        assert main(["bench", "--list"]) == 0
+        listed = {line.split()[0] for line in capfd.readouterr().out.splitlines()}
+        folder = Path(__file__).resolve().parents[2] / "benchmarks"
+        written = {file.stem for file in folder.glob("*.py") if 'Figures("' in file.read_text()}
+        assert written
+        assert written <= listed
+
+    def test_an_unknown_one_is_explained(self, capfd: pytest.CaptureFixture[str]) -> None:
+        assert main(["bench", "env_stop"]) == 2
+        assert "there is no benchmark called env_stop; there are env_step, " in capfd.readouterr().err
+
+    def test_without_a_checkout_it_says_where_they_are(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(bench, "__file__", str(tmp_path / "lib/site-packages/gpuvec/cli/bench.py"))
+        monkeypatch.chdir(tmp_path)
+        assert main(["bench"]) == 1
+        assert "Run `gpuvec bench` in a checkout of gpuvec" in capsys.readouterr().err
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom gpuvec.cli import main\n"
+        "try:\n    main(['train', '--help'])\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        "heavy = {'torch', 'numba', 'cupy', 'rich'} & sys.modules.keys()\nassert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for option in ("--env", "--num-envs", "--target-return", "--compile"):
+        assert option in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        ([], ["128 on a CPU, 4096 on a GPU", "262144 on a CPU, 8388608 on a GPU", "the environment's own", "no limit"]),
+        (["--device", "cpu"], ["(default: 128)", "(default: 262144)"]),
+        (["--env", "gpuvec/MountainCar-v0", "--device", "cpu"], ["low -1.2 high 0.45", "(default: 4194304)"]),
+        (["--env", "gpuvec/Pendulum-v1", "--algorithm", "ddpg"], ["(default: 64)", "(default: 200192)"]),
+    ],
+)
+def test_help_shows_the_values_in_force(
+    arguments: list[str], values: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *arguments, "--help"])
+    assert not stop.value.code
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "None)" not in printed
+    for value in values:
+        assert value in printed
+
+
+class TestWaiting:
+    def test_what_takes_long_is_named_on_standard_error(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(progress, "SECONDS_UNTIL_NAMED", 0.0)
+        shown = Waiting("compiling")
+        shown._timer.join()
+        shown.stop()
+        assert capsys.readouterr().err == "compiling ...\n"
+
+    def test_what_does_not_is_not(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(progress, "SECONDS_UNTIL_NAMED", 1000.0)
+        with waiting("compiling"):
+            pass
+        assert capsys.readouterr().err == ""
+
+    def test_training_names_what_it_does(self) -> None:
+        phases: list[str] = []
+        settings: dict[str, Any] = {"device": "cpu", "num_envs": 4, "num_steps": 8, "total_steps": 32, "hidden": (8,)}
+        train(PPOArgs(**settings), on_phase=phases.append)
+        assert phases == ["compiling gpuvec/CartPole-v1", ""] * 2  # its reset, and its step with the first iteration
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert not stop.value.code
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in ("train", "eval", "runs", "envs", "check", "new-env", "doctor", "bench"))
+
+
+def test_a_number_that_an_iteration_lacks_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = {"iteration": 1.0, "steps": 10.0, "seconds": 1.0, "steps_per_second": 10.0, "return": 42.0}
+    with Progress("title", 2) as progress:
+        progress.show(metrics)
+        progress.show({**metrics, "iteration": 2.0, "return": float("nan")})
+    title, first, last = capsys.readouterr().out.splitlines()
+    assert title == "title"
+    assert "1/2" in first
+    assert "2/2" in last
+    assert "return 42" in last

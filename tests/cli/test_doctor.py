@@ -1,0 +1,161 @@
+"""The report on a machine: complete, and without a crash whatever is missing."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuvec import doctor
+from gpuvec.doctor import Driver, Finding, Gpu
+
+ROOT = Path(__file__).parents[2]
+H200 = Driver((13, 0), "580.65.06", (Gpu("NVIDIA H200", 141 * 2**30),))
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str, *_: Any) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    def unknown(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    monkeypatch.setattr(doctor, "version", unknown)
+
+
+def named(findings: list[Finding], area: str, name: str) -> Finding:
+    (finding,) = [finding for finding in findings if (finding.area, finding.name) == (area, name)]
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("cuda", "extra"),
+    [
+        (None, ""),
+        ((11, 8), ""),
+        ((12, 0), "cuda12"),
+        ((12, 4), "cuda12"),
+        ((12, 9), "cuda12"),
+        ((13, 0), "cuda13"),
+        ((13, 3), "cuda13"),
+        ((14, 0), "cuda13"),  # drivers run what was made for older versions
+    ],
+)
+def test_extra_follows_the_driver(cuda: tuple[int, int] | None, extra: str) -> None:
+    assert doctor.extra(cuda) == extra
+
+
+def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", absent)
+    assert "libcuda.so.1" in str(doctor.driver())
+
+
+class FakeCuda:
+    """libcuda of a machine with one GPU, or without one: `error` is what cuInit returns."""
+
+    def __init__(self, error: int) -> None:
+        self.error = error
+
+    def cuInit(self, flags: int) -> int:
+        return self.error
+
+    def cuDriverGetVersion(self, number: Any) -> int:
+        number._obj.value = 12040
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = 1
+        return 0
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:
+        device._obj.value = index
+        return 0
+
+    def cuDeviceGetName(self, name: Any, length: int, device: Any) -> int:
+        name.value = b"NVIDIA L4"
+        return 0
+
+    def cuDeviceTotalMem_v2(self, memory: Any, device: Any) -> int:
+        memory._obj.value = 24 * 2**30
+        return 0
+
+
+def test_driver_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeCuda(0))
+    monkeypatch.setattr(doctor, "_release", lambda: "550.54.14")
+    assert doctor.driver() == Driver((12, 4), "550.54.14", (Gpu("NVIDIA L4", 24 * 2**30),))
+
+
+def test_driver_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeCuda(100))
+    assert "100" in str(doctor.driver())
+
+
+@pytest.mark.usefixtures("nothing_installed")
+@pytest.mark.parametrize("driver", ["no NVIDIA driver is installed", H200, H200._replace(cuda=(11, 8))])
+def test_everything_missing_is_reported_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver | str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "driver", lambda: driver)
+    findings = doctor.report()
+    assert not named(findings, "backend", "cpu").works
+    assert not named(findings, "backend", "cuda").works
+    assert not any(finding.works for finding in findings if finding.area in ("toolkit", "output"))
+    assert all(finding.remedy for finding in findings if not finding.works and finding.area != "output")
+    assert doctor.main() == 1
+    assert "numba-cuda" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_remedies_name_the_extra_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "driver", lambda: H200._replace(cuda=(12, 2)))
+    findings = doctor.report()
+    for area, name in (("package", "cupy"), ("toolkit", "nvrtc"), ("backend", "cuda")):
+        assert named(findings, area, name).remedy == 'pip install "gpuvec[cuda12]"'
+    assert named(findings, "driver", "cuda:0").detail == "NVIDIA H200, 141 GiB"
+
+
+def test_two_cupys_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: "14.2.0" if name.startswith("cupy-") else "")
+    cupy = named(doctor._packages("cuda13"), "package", "cupy")
+    assert not cupy.works
+    assert "pip uninstall cupy-cuda12x cupy-cuda13x" in cupy.remedy
+
+
+def test_outputs_say_why_they_do_not_go_with_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib, "import_module", lambda name: object())  # as if all were installed
+    findings = doctor._outputs(("cpu",), "")
+    assert named(findings, "output", "numpy").works
+    assert named(findings, "output", "dlpack").detail == "cpu"
+    assert not named(findings, "output", "cupy").works
+    assert "not cpu: CuPy's arrays live on a GPU" in named(findings, "output", "cupy").detail
+
+
+def test_cpu_works_here_and_the_exit_status_says_so() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "envs"), *sys.path])}
+    run = subprocess.run([sys.executable, "-m", "gpuvec.doctor"], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "compiled, reset and stepped an environment" in run.stdout
+
+
+def test_table_aligns_and_sets_remedies_apart() -> None:
+    text = doctor.table(
+        [Finding("package", "numpy", True, "2.4.6"), Finding("package", "torch", False, "not installed", "pip")]
+    )
+    assert text.splitlines() == [
+        "package  numpy  ok  2.4.6",
+        "         torch  no  not installed",
+        "                    -> pip",
+    ]

@@ -1,0 +1,126 @@
+"""`gpuvec new-env`: a package whose tests pass as it stands, and nothing at all where it cannot be written."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tyro")
+
+from tests.support.cuda_c_functions import NO_COMPILER
+
+from gpuvec.cli import main, new_env
+from gpuvec.engine.backends import device as devices
+
+ROVER, BOAT = "gpuvec_trial_rover", "gpuvec_trial_boat"  # names that no package of the user has
+HAS_GPU = devices._cuda_problem() is None
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments, cwd):
+    """Python there, with what this process can import."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.first_variants(1)
+@pytest.mark.parametrize("options", [[], ["--cooperative"], ["--cuda-c"], ["--cooperative", "--cuda-c"]], ids=" ".join)
+def test_its_tests_pass_as_it_stands(options, capsys):
+    assert main(["new-env", ROVER, *options]) == 0
+    assert f"the environment {ROVER}/GpuvecTrialRover-v0 is in {ROVER}/src/{ROVER}/env.py" in capsys.readouterr().out
+    in_cuda_c = {f"{ROVER}/src/{ROVER}/env.cu", f"{ROVER}/tests/test_{ROVER}_cuda_c.py"}
+    assert {str(p) for p in Path().rglob("*") if p.is_file()} == {
+        f"{ROVER}/README.md",
+        f"{ROVER}/pyproject.toml",
+        f"{ROVER}/src/{ROVER}/__init__.py",
+        f"{ROVER}/src/{ROVER}/env.py",
+        f"{ROVER}/tests/test_{ROVER}.py",
+    } | (in_cuda_c if "--cuda-c" in options else set())
+    texts = "".join(p.read_text() for p in Path(ROVER).rglob("*.*") if p.is_file())
+    assert not any(word in texts for word in ("my_game", "my-game", "MyGame", "GPUVEC"))
+    told = run("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", cwd=ROVER)
+    counts = {what: int(count) for count, what in re.findall(r"(\d+) (passed|skipped)", told)}
+    assert sum(counts.values()) == (6 if "--cuda-c" in options else 4), told
+    assert counts.get("skipped", 0) == (int(not HAS_GPU) + int(NO_COMPILER) if "--cuda-c" in options else 0), told
+
+
+def test_it_can_be_built():
+    pytest.importorskip("hatchling")
+    assert main(["new-env", BOAT, "--to", "elsewhere"]) == 0
+    project = tomllib.loads(Path("elsewhere/pyproject.toml").read_text())["project"]
+    assert (project["name"], project["dependencies"]) == (BOAT.replace("_", "-"), ["gpuvec>=0.1.0"])
+    run("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "./elsewhere", cwd=".")
+    (wheel,) = Path().glob("*.whl")
+    assert {f"{BOAT}/__init__.py", f"{BOAT}/env.py"} <= set(zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("LunarRover", "'LunarRover' cannot be a package's name: give lower case letters, .* such as 'lunar_rover'"),
+        ("lunar-rover", "such as 'lunar_rover'"),
+        ("3d", "'3d' cannot be a package's name"),
+        ("rover_", "no underscore last such as 'rover'"),
+        ("../rover", "such as 'rover'"),
+        ("", "'' cannot be a package's name"),
+        ("class", "'class' is a keyword of Python"),
+        ("random", "there is a package 'random' already, in .*random.py: give another name"),
+        ("gpuvec", "there is a package 'gpuvec' already"),
+        ("tests", "there is a package 'tests' already"),
+    ],
+)
+def test_names_that_no_package_can_have(name, message, capsys, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        new_env.require_name(name)
+    assert main(["new-env", "--to", "there", "--", name]) == 1
+    assert capsys.readouterr().err.startswith("gpuvec: ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("full", "full is there already and not an empty folder: name a new one with --to."),
+        ("full/file", "full/file is there already and not an empty folder"),
+        ("nowhere/boat", "there is no folder nowhere to make boat in: make it first."),
+        ("empty", "empty is the folder where we are"),
+    ],
+)
+def test_folders_that_cannot_be_written(to, message, capsys, tmp_path, monkeypatch):
+    for name in ("full", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    if to == "empty":
+        monkeypatch.chdir("empty")
+        to = str(tmp_path / "empty")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["new-env", BOAT, "--to", to]) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "full" / "file").read_text() == "mine"
+
+
+def test_an_empty_folder_will_do(tmp_path):
+    Path(BOAT).mkdir()
+    assert main(["new-env", BOAT]) == 0
+    assert (tmp_path / BOAT / "src" / BOAT / "env.py").exists()
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        new_env.write(Path("boat"), {"a/b.py": "", "a": "a file in place of a folder"})
+    assert not list(tmp_path.iterdir())

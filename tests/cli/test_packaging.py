@@ -1,0 +1,214 @@
+"""What is in the wheel, what importing it costs, and which module may import or call what."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpuvec
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {
+    path.relative_to(root).as_posix(): path for root in (ROOT / "src", ROOT / "envs") for path in sorted(root.rglob("*.py"))
+}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+# ---- what importing costs
+
+PROBE = """
+import json, sys
+import gpuvec
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_importing_is_light() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "envs"), *sys.path])}
+    output = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=True, text=True)
+    modules = json.loads(output.stdout)
+    packages = {name.partition(".")[0] for name in modules}
+    assert "gymnasium" in packages
+    assert not {"numba", "llvmlite", "cupy", "torch", "jax", "PIL", "tyro", "rich", "tensorboard"} & packages
+    ours = {name.split(".")[1] for name in modules if name.startswith("gpuvec.")}
+    assert not {"cli", "doctor", "engine", "episode", "learners", "testing", "vector"} & ours, "these import a compiler"
+
+
+def test_version_is_the_same_in_package_and_project() -> None:
+    assert gpuvec.__version__ == PROJECT["version"]
+    assert f"## [{gpuvec.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+# ---- what the wheel holds
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("needs hatchling, which builds the wheel: extra `test`")
+    place = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    built = subprocess.run([*pip, "--wheel-dir", place, ROOT], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    (file,) = place.glob("*.whl")
+    return zipfile.ZipFile(file)
+
+
+def test_wheel_holds_both_packages_whole_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    data = {"gpuvec/py.typed", "gpuvec_envs/py.typed", *(f"gpuvec/cli/templates/{k}.in" for k in ("README", "pyproject"))}
+    assert names >= set(SOURCES) | data
+    assert {name.partition("/")[0] for name in names} == {"gpuvec", "gpuvec_envs"}
+    assert not [name for name in names if "test_" in name or name.endswith(".pyc")]
+
+
+def test_wheel_declares_licence_python_and_command(wheel: zipfile.ZipFile) -> None:
+    info = f"gpuvec-{PROJECT['version']}.dist-info"
+    metadata = wheel.read(f"{info}/METADATA").decode()
+    assert "License-Expression: Apache-2.0" in metadata
+    assert "Requires-Python: >=3.11" in metadata
+    assert f"{info}/licenses/LICENSE" in wheel.namelist()
+    assert "gpuvec = gpuvec.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
+
+
+def test_constraints_pin_every_requirement_within_its_range() -> None:
+    packaging = pytest.importorskip("packaging.requirements")
+    extras = PROJECT["optional-dependencies"]
+    for major, other in (("12", "cuda13"), ("13", "cuda12")):
+        lines = (ROOT / "constraints.txt").read_text() + (ROOT / f"constraints-cuda{major}.txt").read_text()
+        pins: dict[str, list[str]] = {}
+        for line in lines.splitlines():
+            text = line.partition("#")[0].strip()
+            if text and not text.startswith("-c"):
+                pin = packaging.Requirement(text)
+                pins.setdefault(pin.name, []).append(str(pin.specifier).removeprefix("=="))
+        wanted = [*PROJECT["dependencies"], *(line for extra in extras if extra != other for line in extras[extra])]
+        for requirement in map(packaging.Requirement, wanted):
+            assert pins.get(requirement.name), f"{requirement.name} has no pin for CUDA {major}"
+            assert all(requirement.specifier.contains(pin) for pin in pins[requirement.name]), requirement.name
+
+
+# ---- who may import what; import-linter sees the layers, but no submodule of another distribution
+
+AUTHORING = set(gpuvec.__all__) - {"VectorEnv", "fetch_episode", "parallel_env"}
+
+
+def imports(source: str) -> Iterator[tuple[str, bool]]:
+    """(dotted name, whether at the top of the module) of each import; `from a import b` gives "a.b"."""
+    tree = ast.parse(source)
+    top = {
+        id(node)
+        for statement in tree.body
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef)
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", id(node) in top) for alias in node.names)
+
+
+def misplaced(module: str, source: str) -> list[str]:
+    """The imports that this module, named by its path, may not have."""
+    wrong = []
+    for name, at_top in imports(source):
+        parts = name.split(".")
+        if parts[:2] == ["numba", "cuda"] and module != "gpuvec/engine/backends/cuda/numba_cuda.py":
+            wrong.append(f"{name}: numba.cuda belongs to gpuvec/engine/backends/cuda/numba_cuda.py alone")
+        if parts[0] == "torch" and not module.startswith("gpuvec/learners/") and module != "gpuvec/vector/torch_.py":
+            wrong.append(f"{name}: torch belongs to gpuvec.learners and gpuvec.vector.torch_")
+        if parts[0] == "cupy" and at_top:
+            wrong.append(f"{name}: CuPy is imported where it is first needed, in a function")
+        if module.startswith("gpuvec_envs/") and parts[0] == "gpuvec" and (len(parts) != 2 or parts[1] not in AUTHORING):
+            wrong.append(f"{name}: environments use the authoring names of gpuvec, {sorted(AUTHORING)}")
+    return wrong
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_are_where_they_belong(module: str) -> None:
+    assert misplaced(module, SOURCES[module].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("gpuvec/engine/single_agent/step.py", "from numba import cuda"),
+        ("gpuvec/engine/single_agent/step.py", "def f():\n    import numba.cuda.types"),
+        ("gpuvec/vector/env.py", "from torch.utils import dlpack"),
+        ("gpuvec/engine/backends/cuda/numba_cuda.py", "if True:\n    import cupy as cp"),
+        ("gpuvec_envs/cartpole.py", "from gpuvec.engine.compiler import functions"),
+        ("gpuvec_envs/cartpole.py", "from gpuvec import VectorEnv"),
+        ("gpuvec_envs/cartpole.py", "import gpuvec"),
+    ],
+)
+def test_a_misplaced_import_is_found(module: str, source: str) -> None:
+    assert len(misplaced(module, source)) == 1
+
+
+# ---- nothing runs code that came as data
+
+LOADERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+
+
+# A check hands the environment of its process, lambdas included, to a process that it starts, through a folder of its own.
+OWN_PROCESSES = ("cloudpickle", "pickle")
+
+
+def unsafe(module: str, source: str) -> list[str]:
+    """Calls and imports that would run code found in a file or a string."""
+    allowed = OWN_PROCESSES if module == "gpuvec/testing/worker.py" else ()
+    wrong = [f"imports {name}" for name, _ in imports(source) if name.partition(".")[0] in LOADERS and name not in allowed]
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        literal = {word.arg: word.value.value for word in node.keywords if isinstance(word.value, ast.Constant)}
+        given = {word.arg for word in node.keywords}
+        if name == "eval" or name in {"os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}:
+            wrong.append(f"calls {name}")
+        # That module writes out functions whose shape follows an environment's fields.
+        if name == "exec" and module != "gpuvec/engine/compiler/functions.py":
+            wrong.append("calls exec")
+        if name == "torch.load" and literal.get("weights_only") is not True:
+            wrong.append("torch.load without weights_only=True")
+        if "allow_pickle" in given and literal.get("allow_pickle") is not False:
+            wrong.append(f"{name} with allow_pickle")
+        if "shell" in given and literal.get("shell") is not False:
+            wrong.append(f"{name} with shell")
+    return wrong
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_nothing_runs_data_as_code(module: str) -> None:
+    assert unsafe(module, SOURCES[module].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from cloudpickle import loads",
+        "eval('1')",
+        "exec('1')",
+        "os.system('true')",
+        "yaml.load(text)",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "torch.load(path, weights_only=flag)",
+        "np.load(path, allow_pickle=True)",
+        "subprocess.run(line, shell=True)",
+    ],
+)
+def test_data_run_as_code_is_found(source: str) -> None:
+    assert len(unsafe("gpuvec/vector/env.py", source)) == 1

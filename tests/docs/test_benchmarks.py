@@ -1,0 +1,188 @@
+"""Benchmarks: all of them are in the suite and say what they take, and what they do with figures is right."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "benchmarks"
+SCRIPTS = sorted(
+    ".".join(file.relative_to(FOLDER).with_suffix("").parts)
+    for file in (*FOLDER.glob("*.py"), *FOLDER.glob("peers/*.py"))
+    if 'Figures("' in file.read_text()
+)
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the scripts importable, which are no package."""
+    monkeypatch.syspath_prepend(FOLDER)
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    file = FOLDER / (name.replace(".", "/") + ".py")
+    return subprocess.run([sys.executable, str(file), *arguments], capture_output=True, text=True, check=False)
+
+
+class TestSuite:
+    def test_has_every_benchmark(self) -> None:
+        assert sorted(part.name for part in module("suite").PARTS) == SCRIPTS
+
+    @pytest.mark.parametrize("name", SCRIPTS)
+    def test_each_explains_itself_without_a_gpu(self, name: str) -> None:
+        done = run(name, "--help")
+        assert done.returncode == 0, done.stderr
+        assert "--json" in done.stdout
+        (part,) = (part for part in module("suite").PARTS if part.name == name)
+        assert part.purpose
+        assert all(option in done.stdout for option in part.arguments if option.startswith("--"))
+
+    @pytest.fixture
+    def parts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """The suite with scripts of our own: one that works, one that fails, and one that neither ends nor does its child."""
+        suite = module("suite")
+        (tmp_path / "works.py").write_text("import sys\nopen(sys.argv[-1], 'a').write('figure\\n')\n")
+        (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
+        lock = f"import fcntl, time; lock = open({str(tmp_path / 'lock')!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX)"
+        child = f"{lock}; time.sleep(20); open({str(tmp_path / 'late')!r}, 'w')"
+        (tmp_path / "hangs.py").write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
+        monkeypatch.setattr(suite, "HERE", tmp_path)
+        monkeypatch.setattr(
+            suite, "PARTS", tuple(suite.Part(*part) for part in (("fails", 1800), ("hangs", 3), ("works", 1800)))
+        )
+        return suite
+
+    def test_what_fails_does_not_stop_the_next(
+        self, parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        figures = tmp_path / "figures.jsonl"
+        monkeypatch.setattr(sys, "argv", ["suite.py", "--json", str(figures), "--to", str(tmp_path / "curves")])
+        assert parts.main() == 1
+        assert figures.read_text() == "figure\n"
+        summary = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[-3:]]
+        assert summary == [["fails", "status", "3"], ["hangs", "status", "124"], ["works", "status", "0"]]
+        with (tmp_path / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # which the child holds as long as it lives
+        assert not (tmp_path / "late").exists(), "what a benchmark started outlived it"
+
+    def test_a_choice_runs_alone(self, parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "argv", ["suite.py", "works", "--json", str(tmp_path / "a"), "--to", str(tmp_path)])
+        assert parts.main() == 0
+        assert not (tmp_path / "late").exists()
+
+
+class TestScripts:
+    @pytest.mark.first_variants(1)
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("name", "arguments", "figure"),
+        [
+            ("scaling", "--devices cpu --envs CartPole-v1 --sizes 64 --agents", "cpu.CartPole-v1.64"),
+            ("tag_small", "--devices cpu --num-envs 2 --taggers 1 --runners 2", "cpu.2x3"),
+            ("time_to_return", "--envs CartPole-v1 --sizes 10 --seeds 0 --iterations 2 --device cpu", "CartPole-v1.10.seed0"),
+        ],
+    )
+    def test_runs_on_a_cpu(self, name: str, arguments: str, figure: str, tmp_path: Path) -> None:
+        pytest.importorskip("torch")
+        to = ["--to", str(tmp_path / "curves.csv")] if name == "time_to_return" else []
+        done = run(name, *arguments.split(), "--json", str(tmp_path / "figures.jsonl"), *to)
+        assert done.returncode == 0, done.stderr
+        found, failed = module("record").figures(tmp_path / "figures.jsonl")
+        assert not failed
+        assert found[f"{name}.{figure}"]["value"] > 0
+
+    @pytest.mark.parametrize(
+        ("name", "library"),
+        [
+            ("gymnax_step", "gymnax"),
+            ("jax_ppo", "gymnax"),
+            ("jaxmarl_tag", "jaxmarl"),
+            ("vmas_tag", "vmas"),
+            ("warpdrive", "warp_drive"),
+        ],
+    )
+    def test_a_library_that_is_missing_is_told(self, name: str, library: str, tmp_path: Path) -> None:
+        if importlib.util.find_spec(library):
+            pytest.skip(f"{library} is there")
+        done = run(f"peers.{name}", "--json", str(tmp_path / "figures.jsonl"))
+        assert done.returncode == 0, done.stderr
+        (row,) = map(json.loads, (tmp_path / "figures.jsonl").read_text().splitlines())
+        assert library in row["failed"]
+
+
+def test_ratios_compare_the_best_of_each_side() -> None:
+    ratios = module("ratios")
+    rows: dict[str, Any] = {
+        "learners.ppo.4096": {"value": 40.0, "unit": "M steps/s"},
+        "learners.ppo.4096.torch": {"value": 20.0, "unit": "M steps/s"},
+        "learners.ppo.4096.collect": {"value": 500.0, "unit": "us"},
+        "peers.gymnax.A.step.8": {"value": 900.0, "unit": "M steps/s"},
+        "peers.gymnax.A.scan.8": {"value": 1.2, "unit": "G steps/s"},
+        "peers.gymnax.A.scan.88": {"value": 9.0, "unit": "G steps/s"},
+        "peers.p.475.rate1.seed0": {"value": 0.5, "unit": "s"},
+        "peers.p.475.rate2.seed0": {"value": 0.3, "unit": "s"},
+    }
+    assert ratios.best(rows, "learners.ppo.4096*") == ("learners.ppo.4096", 40e6)
+    assert ratios.best(rows, "peers.gymnax.A.*.8") == ("peers.gymnax.A.scan.8", 1.2e9)
+    assert ratios.best(rows, "peers.p.475.*") == ("peers.p.475.rate2.seed0", 0.3)
+    assert ratios.best(rows, "peers.vmas.*") is None
+
+
+def test_ratios_are_appended_to_the_figures(tmp_path: Path) -> None:
+    file = tmp_path / "figures.jsonl"
+    measured = [
+        ("ppo_end_to_end", "4096.median", 0.2, "s", {}),
+        ("peers", "jax_ppo.475.4096.rate0.005.seed0", 0.3, "s", {}),
+        ("tag_step", "grid.2000x5", 400.0, "M steps/s", {}),
+        ("peers", "warpdrive.grid.2000x5.trainer", 10.0, "M steps/s", {"of_h200": 0.8}),
+        ("peers", "warpdrive.grid.2000x5.a2c", 999.0, "M steps/s", {}),
+    ]
+    rows = [{"benchmark": b, "name": n, "value": v, "unit": u, "of": [], "details": d} for b, n, v, u, d in measured]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run("ratios", "--json", str(file)).returncode == 0
+    found, _ = module("record").figures(file)
+    assert found["ratios.ppo.475.jax_ppo"]["value"] == pytest.approx(1.5)
+    assert found["ratios.grid.2000x5.warpdrive"]["value"] == pytest.approx(40.0)
+    assert found["ratios.grid.2000x5.warpdrive"]["details"]["of_h200"] == 0.8
+    assert sum(name.startswith("ratios.") for name in found) == 2
+
+
+def test_tables_and_pictures_of_a_record(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    details = {"envs": 64, "roofline": 2.0}
+    figures = {
+        f"scaling.{d}.CartPole-v1.{n}": {"value": n / 64, "unit": "G steps/s", "details": details}
+        for d in ("cuda", "cpu")
+        for n in (256, 64)
+    }
+    figures["scaling.cuda.grid.full.8"] = {"value": 3.0, "unit": "G agent steps/s", "details": {**details, "agents": 8}}
+    figures["solve.CartPole-v1.ppo.passed"] = {"value": 10, "unit": "seeds", "details": {}}
+    module("record").tables({"figures": figures, "device": "a card", "commit": "abc"}, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["scaling.csv"]  # solve.csv is of curves
+    with (tmp_path / "scaling.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0] | {"agents": ""} == {
+        "name": "cuda.CartPole-v1.256", "value": "4.0", "unit": "G steps/s", "envs": "64", "roofline": "2.0", "agents": "",
+        "device": "a card", "commit": "abc",
+    }  # fmt: skip
+    drawn = module("figures")
+    assert drawn.series(rows, "environments")["cuda", "CartPole-v1"] == [(64.0, 1.0, 2.0), (256.0, 4.0, 2.0)]
+    assert drawn.series(rows, "agents") == {("cuda", "grid.full"): [(8.0, 3.0, 2.0)]}
+    done = run("figures", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "solve.png is left out" in done.stdout
+    assert {file.name for file in tmp_path.glob("*.png")} == {"scaling.png", "cpu_gpu.png"}

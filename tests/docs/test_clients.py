@@ -1,0 +1,88 @@
+"""The runner of other people's programs: what it reads of a check, how it counts changed lines, the table that it writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parents[2] / "clients"
+
+
+def load(name: str) -> ModuleType:
+    """A script of the folder as a module."""
+    spec = importlib.util.spec_from_file_location(f"clients_{name}", HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+run = load("run")
+CHECKS = sorted(HERE.glob("check_*.py"))
+
+
+@pytest.mark.parametrize("script", CHECKS, ids=lambda script: script.stem)
+def test_a_check_names_what_it_needs_by_version(script: Path) -> None:
+    client = run.load_client(script)
+    assert client.script == script
+    assert client.title
+    assert client.change
+    assert all("==" in requirement for requirement in client.dependencies + client.unchecked)
+    assert client.lines is not None or "lines: " in script.read_text()
+    assert "evidence: " in script.read_text()
+
+
+def test_the_client_s_own_versions_come_before_the_project_s() -> None:
+    names = [run.distribution(line) for line in run.project_versions({"gymnasium"})]
+    assert {"numpy", "numba", "numba-cuda"} <= set(names)
+    assert "gymnasium" not in names
+    assert run.distribution("ray[rllib]==2.60.0") == "ray"
+    assert run.distribution("Typing_Extensions==4; python_version < '3.12'") == "typing-extensions"
+
+
+def test_changed_lines_are_counted_once_each() -> None:
+    patch = load("script_patch").patch
+    text = "import a\nx = 1\ny = 2\nz = 3\n"
+    assert patch(text, [("x = 1\n", "x = 10\n")]) == ("import a\nx = 10\ny = 2\nz = 3\n", 1)
+    assert patch(text, [("import a\n", "import a\nimport b\n"), ("y = 2\nz = 3\n", "y = 5\n")])[1] == 3
+    with pytest.raises(SystemExit, match=r"has 0 times 'w = 4'"):
+        patch(text, [("w = 4", "")])
+
+
+def result(**changes: Any) -> dict[str, Any]:
+    return {
+        "title": "Thing", "change": "`wrap(envs)`", "lines": 0, "versions": {"thing": "1.2"}, "date": "2026-01-02",
+        "python": "3.11.7", "outcome": "works", "evidence": "it learns", **changes,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "as it is"),
+        ({"lines": 1}, "with 1 line"),
+        ({"lines": 7}, "with 7 lines"),
+        ({"outcome": "fails"}, "does not"),
+        ({"outcome": "not installed"}, "could not be installed"),
+        ({"outcome": "not run"}, "not run"),
+    ],
+)
+def test_a_row_says_whether_the_client_works(changes: dict[str, Any], verdict: str) -> None:
+    row = run.table({"thing": result(**changes)}).splitlines()[2]
+    assert row == f"| Thing, thing 1.2 | {verdict} | `wrap(envs)` | it learns | `python3 clients/run.py thing` |"
+
+
+def test_the_page_shows_the_results() -> None:
+    results = json.loads(run.RESULTS.read_text())
+    page = run.PAGE.read_text()
+    shown = re.search(f"{run.BEGIN}\n(.*)\n{run.END}", page, re.DOTALL)
+    assert shown is not None
+    assert shown[1] == run.table(results)
+    assert {f"check_{name}" for name in results} == {script.stem for script in CHECKS}

@@ -1,0 +1,151 @@
+"""What the documentation site is made by, and the examples of the README; building the site runs tutorials and pages."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import pytest
+
+import gpuvec
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+BUNDLED = [s for s in gymnasium.registry.values() if str(s.kwargs.get("env", "")).startswith("gpuvec_envs.")]
+
+
+@pytest.fixture(autouse=True)
+def extensions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the site's extensions importable, which are no package."""
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+
+
+def extension(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+class TestEnvironments:
+    @pytest.mark.parametrize("spec", BUNDLED, ids=lambda spec: spec.id)
+    def test_a_page_has_the_sections_in_order_and_all_parameters(self, spec: Any) -> None:
+        pytest.importorskip("PIL")
+        pages = extension("environment_pages")
+        text = pages.page(spec, "code.py")
+        assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(pages.SECTIONS)
+        for name in gpuvec.registration.load_env(spec.kwargs["env"]).params._fields:
+            assert f"| `{name}` |" in text
+        assert pages.picture(gpuvec.registration.load_env(spec.kwargs["env"])).startswith(b"\x89PNG")
+
+    def test_a_docstring_is_taken_apart(self) -> None:
+        pytest.importorskip("PIL")
+        docstring = "Walk: go\n    far.\n\n" + "\n".join(
+            f"{name}: what\n    is {k}, see: there." for k, name in enumerate(extension("environment_pages").SECTIONS)
+        )
+        summary, sections = extension("environment_pages").sections_of(docstring)
+        assert summary == "go far."
+        assert sections["Reward"] == "what is 2, see: there."
+
+    @pytest.mark.parametrize("wrong", ["Action: a\nObservation: o", "Observation: o\nAction: a\nReward: r\nTermination: t"])
+    def test_sections_that_are_missing_or_misplaced_are_found(self, wrong: str) -> None:
+        pytest.importorskip("PIL")
+        with pytest.raises(ValueError, match="'Walk: go' has "):
+            extension("environment_pages").sections_of(f"Walk: go\n\n{wrong}")
+
+    def test_comments_describe_fields(self) -> None:
+        comments = extension("field_comments").comments_of(gpuvec.Time)
+        assert comments == {
+            "step": "0 after a reset",
+            "limit": "at which it is truncated; the largest int32 if it has no limit",
+        }
+
+
+class TestLinks:
+    @pytest.mark.parametrize(
+        ("target", "link"),
+        [
+            ("../tuned.md#top", "[x](../tuned.md#top)"),
+            ("../../design/0001-two-source-roots.md", "[x](../generated/design/0001-two-source-roots.md)"),
+            ("../../design", "[x](../generated/design/README.md)"),
+            ("../tutorials/basics.py", "[x](../generated/tutorials/basics.md)"),
+            ("../../envs/gpuvec_envs/pendulum.py", "[x](../generated/environments/Pendulum-v1.md)"),
+            ("../../README.md#measured", "[x](../generated/measured.md#measured)"),
+            ("../../run.py", "[x](path:../../run.py)"),
+            ("../../benchmarks", "x"),
+            ("https://example.org/run.py", "[x](https://example.org/run.py)"),
+        ],
+    )
+    def test_one_of_the_repository_becomes_one_of_the_site(self, target: str, link: str) -> None:
+        page = DOCS / "guides" / "gymnasium.md"
+        assert extension("repository_pages").relinked(f"See [x]({target}).", page, page) == f"See {link}."
+
+    def test_one_to_nowhere_is_an_error(self) -> None:
+        page = DOCS / "start.md"
+        with pytest.raises(ValueError, match=r"docs/start\.md links to nowhere\.md, which does not exist"):
+            extension("repository_pages").relinked("[x](nowhere.md)", page, page)
+
+    def test_the_readme_s_figures_become_a_page(self) -> None:
+        readme = (ROOT / "README.md").read_text()
+        text = extension("repository_pages").measured(readme)
+        quotes = re.findall(r"<!-- [\w.-]+\.json [\w.-]+ -->", readme)
+        assert len(quotes) > 40
+        assert re.findall(r"<!-- [\w.-]+\.json [\w.-]+ -->", text) == quotes
+        with pytest.raises(ValueError, match="no section Measured"):
+            extension("repository_pages").measured("# gpuvec\n\n## Promises\n")
+
+
+class TestTutorials:
+    @pytest.fixture(autouse=True)
+    def needs(self) -> None:
+        pytest.importorskip("jupytext", reason="extra `docs`")
+        pytest.importorskip("sphinx", reason="extra `docs`")
+
+    def test_a_page_has_text_code_and_what_it_shows(self, tmp_path: Path) -> None:
+        pages, file = extension("tutorial_pages"), tmp_path / "adding.py"
+        file.write_text(
+            "# %% [markdown]\n# # Adding\n\n# %%\na = 2\nprint('two')\na + 3\n\n# %%\nclass P:\n"
+            "    def _repr_png_(self):\n        return b'picture'\n\n\nP()\n\n# %%\na = None\na\n"
+        )
+        text, pictures = pages.page(pages.executed(file), "adding")
+        assert text.startswith("# Adding\n\n```python\na = 2\n")
+        assert re.findall(r":class: printed\n\n(.*)\n````", text) == ["two", "5"]
+        assert pictures == {"adding-0.png": b"picture"}
+        assert text.count("](adding-0.png)") == 1
+
+    def test_an_error_names_the_line_of_the_script(self, tmp_path: Path) -> None:
+        file = tmp_path / "failing.py"
+        file.write_text("# %% [markdown]\n# Text\n# and more\n\n# %%\na = 1\n\n# %%\nassert a == 2\n")
+        with pytest.raises(AssertionError) as error:
+            extension("tutorial_pages").executed(file)
+        assert [(entry.path, entry.lineno + 1) for entry in error.traceback][-1] == (file, 9)
+
+    def test_each_is_in_the_list(self) -> None:
+        listed = (DOCS / "tutorials" / "index.md").read_text()
+        for file in extension("repository_pages").TUTORIALS:
+            assert listed.count(f"]({file.name})") == 1
+            assert listed.count(f"\n../generated/tutorials/{file.stem}\n") == 1
+
+
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_has_examples() -> None:
+    assert len(EXAMPLES) >= 5
+
+
+@pytest.mark.first_variants(3)
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_of_the_readme_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / f"readme_{number}.py"
+    file.write_text(EXAMPLES[number])
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, file.stem, module)  # where an environment's functions are looked for
+    spec.loader.exec_module(module)

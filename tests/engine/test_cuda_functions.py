@@ -1,0 +1,292 @@
+"""Functions in CUDA C++: what Python's do, with parts in either language, and errors that name line, rule and remedy."""
+
+import dataclasses
+import math
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from tests.support.cuda_c_functions import OBSERVE, ON_CPU, STEP, Params, needs_host_compiler, own
+
+from gpuvec import SingleAgentEnv
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
+from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file, everything
+from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
+from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.schema import make_schema
+from gpuvec.errors import AuthoringError, MissingExtraError
+from gpuvec.registration import load_env
+from gpuvec.testing.backends import GPU
+from gpuvec.testing.consistency import Job, compare
+from gpuvec.testing.cuda_source import check_source
+from gpuvec.vector.env import VectorEnv
+
+ENVS = (
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "TagGridWorld-v0",
+    "TagContinuous-v0",
+)
+CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
+CASES = [
+    *((name, {}) for name in ENVS),
+    ("CartPole-v1", {"sutton_barto_reward": True, "gravity": [1.0, 9.8, 20.0], "per_env": ("gravity",)}),
+    ("TagGridWorld-v0", {"use_full_observation": False, "num_taggers": 3}),
+    ("TagContinuous-v0", {"use_full_observation": False, "observe_self": True, "tagging_distance": 0.3}),
+    ("TagContinuous-v0", {"continuous_actions": True, "num_runners": 3, "edge_hit_penalty": -1.0, "tagging_distance": 0.3}),
+]
+needs_compiler = pytest.mark.compile
+
+
+def environment(name, **params):
+    env = load_env(gym.spec(f"gpuvec/{name}").kwargs["env"])
+    return dataclasses.replace(env, params=env.params._replace(**params))
+
+
+@pytest.mark.first_variants(1)
+@needs_host_compiler
+@pytest.mark.parametrize(("name", "params"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x))
+def test_they_do_what_python_does(name, params):
+    """From the same state in every step, over ends of episodes and starts of others."""
+    per_env = params.get("per_env", ())
+    alike = {k: v for k, v in params.items() if k not in ("per_env", *per_env)}
+    env, rows = environment(name, **alike), {k: params[k] for k in per_env}
+    options = {"device": "cpu", "output": "numpy", "autoreset_mode": "SameStep", "max_episode_steps": 4, "per_env": per_env}
+    theirs = VectorEnv(env, 3, **options, **rows)
+    ours = VectorEnv(env, 3, **{**options, **ON_CPU}, **rows)
+    ours.action_space.seed(0)
+    np.testing.assert_allclose(ours.reset(seed=5)[0], theirs.reset(seed=5)[0], atol=1e-6)
+    ended = 0
+    for _ in range(10):
+        ours.set_state(theirs.get_state())
+        action = ours.action_space.sample()
+        one, other = ours.step(action), theirs.step(action)
+        ended += int(np.sum(one[2] | one[3]))
+        for mine, its in zip(one[:4], other[:4], strict=True):
+            np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(one[2], other[2])
+        np.testing.assert_allclose(one[4]["final_obs"][one[2] | one[3]], other[4]["final_obs"][one[2] | one[3]], atol=1e-5)
+    assert ended >= 6
+
+
+@needs_host_compiler
+@pytest.mark.parametrize("source", [STEP, OBSERVE, "// both\n" + OBSERVE + STEP], ids=["step", "observe", "both"])
+def test_what_a_file_does_not_have_stays_python(source, tmp_path):
+    file = tmp_path / "own.cu"
+    file.write_text(source)
+    env, options = own(file), {"device": "cpu", "output": "numpy", "max_episode_steps": 9}
+    ours, theirs = VectorEnv(env, 4, **options, backend="cuda-c"), VectorEnv(env, 4, **options)
+    ours.action_space.seed(0)
+    np.testing.assert_array_equal(ours.reset(seed=5)[0], theirs.reset(seed=5)[0])
+    for _ in range(15):
+        action = ours.action_space.sample()
+        for mine, its in zip(ours.step(action)[:4], theirs.step(action)[:4], strict=True):
+            np.testing.assert_allclose(mine, its, atol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("cc", CAPABILITIES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+@pytest.mark.parametrize("name", ENVS)
+def test_they_compile_for_every_gpu(name, cc):
+    assert len(compile_source(cuda_functions(environment(name), ()).source, cc)) > 1000
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "cc"), [*((name, (9, 0)) for name in ENVS), ("CartPole-v1", (7, 5)), ("TagGridWorld-v0", (10, 0))]
+)
+def test_the_linker_puts_them_in_place(name, cc):
+    """No call is left, nothing lies in a thread's own memory, and nothing is a float64."""
+    env = environment(name)
+    check_source(env)
+    variant = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).actions.dtype, cuda_c=True)
+    with numba_cuda.offline(cc):
+        for played in (False, True):
+            for kernel in make_kernels(env, variant, make_launch_config(env, 4096), played):
+                code = numba_cuda.compile_kernel(kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.resident)
+                binary = numba_cuda.link(code, cc, True, (compile_source(kernel.source, cc),))
+                assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
+                assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]
+                assert binary.name.startswith("_Z")
+
+
+@needs_compiler
+def test_compiling_leaves_the_objects_of_python_alone(tmp_path):
+    """NVRTC writes into bytes; a log of one byte must not end up in the one object that Python has for it."""
+    file = tmp_path / "own.cu"
+    file.write_text(STEP)
+    compile_source(cuda_functions(own(file), ()).source, (9, 0))
+    assert chr(32).encode()[0] == 32
+
+
+@needs_compiler
+def test_a_file_that_is_included_counts(tmp_path):
+    """Kernels in memory and on disk are known by all that is written."""
+    file, other = tmp_path / "own.cu", tmp_path / "size.cuh"
+    file.write_text('#include "size.cuh"\n' + STEP.replace("0.5f :", "SIZE :"))
+    found = []
+    for size in ("0.5f", "0.25f", "0.5f"):
+        other.write_text(f"constexpr float SIZE = {size};\n")
+        found.append(compile_source(cuda_functions(own(file), ()).source, (9, 0)))
+    assert found[0] == found[2] != found[1]
+    assert everything(file).endswith("SIZE = 0.5f;\n")
+
+
+def test_what_an_included_file_includes_counts(tmp_path):
+    """From the folder that it is in, or from that of the environment's file, as the compiler looks."""
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    (tmp_path / "own.cu").write_text('#include "sub/one.cuh"\n')
+    (folder / "one.cuh").write_text('#include "two.cuh"\n  #  include "three.cuh"\n')
+    (folder / "two.cuh").write_text('#include "../sub/one.cuh"\nint two;\n')  # round in a circle
+    (tmp_path / "three.cuh").write_text("int three;\n")
+    found = everything(tmp_path / "own.cu")
+    assert found.startswith('#include "sub/one.cuh"\n')
+    assert "int two;" in found
+    assert "int three;" in found
+
+
+@needs_host_compiler
+def test_an_edited_file_is_compiled_again(tmp_path):
+    """Within one process, for what the file says and for what it includes."""
+    file, other, rewards = tmp_path / "own.cu", tmp_path / "size.cuh", []
+    for size, factor in (("0.5f", ""), ("0.25f", ""), ("0.25f", "2.0f * ")):
+        other.write_text(f"constexpr float SIZE = {size};\n")
+        file.write_text('#include "size.cuh"\n' + STEP.replace("0.5f :", "SIZE :").replace("? x", f"? {factor}x"))
+        env = VectorEnv(own(file), 2, **ON_CPU, output="numpy")
+        env.reset(seed=1)
+        env.step(np.ones(2, np.int32))
+        rewards.append(env.step(np.ones(2, np.int32))[1])
+    np.testing.assert_allclose(rewards[0] - rewards[1], 0.5, atol=1e-6)
+    np.testing.assert_allclose(rewards[2], 2.0 * rewards[1], rtol=1e-6)
+
+
+@needs_host_compiler
+def test_rollouts_on_a_cpu_are_the_steps_of_python(tmp_path):
+    file = tmp_path / "own.cu"
+    file.write_text(STEP + OBSERVE)
+    options = {"output": "numpy", "max_episode_steps": 9, "autoreset_mode": "SameStep"}
+    ours, theirs = VectorEnv(own(file), 5, **ON_CPU, **options), VectorEnv(own(file), 5, device="cpu", **options)
+    for env in (ours, theirs):
+        env.reset(seed=3)
+    found, expected = ours.rollout(40), theirs.rollout(40)
+    np.testing.assert_array_equal(found.action, expected.action)
+    np.testing.assert_array_equal(found.obs, expected.obs)
+    np.testing.assert_array_equal(found.reward, expected.reward)
+
+
+@needs_compiler
+def test_parameters_may_have_any_value(tmp_path):
+    file = tmp_path / "own.cu"
+    file.write_text(STEP)
+    for size, most in ((math.inf, -(2**31)), (-math.inf, 2**31 - 1), (1e-45, 0), (-0.0, 1)):
+        assert compile_source(cuda_functions(dataclasses.replace(own(file), params=Params(size, most)), ()).source, (9, 0))
+
+
+@needs_compiler
+def test_rollouts_call_them_too():
+    env = environment("CartPole-v1")
+    with numba_cuda.offline((9, 0)):
+        kernel = make_rollout_kernel(
+            env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", SingleAgentLaunch()
+        )
+        assert kernel.source is not None
+        assert kernel.binary((9, 0)).cubin[:4] == b"\x7fELF"
+
+
+class TestMakeVec:
+    def test_the_simulator_has_none(self):
+        with pytest.raises(
+            ValueError, match=r'needs a GPU or a CPU, and device is "simulator": choose one of these, or backend='
+        ):
+            gym.make_vec("gpuvec/CartPole-v1", num_envs=2, device="simulator", backend="cuda-c")
+
+    def test_a_cpu_without_a_compiler(self, monkeypatch):
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.delenv("CXX", raising=False)
+        with pytest.raises(
+            MissingExtraError, match=r"there is a C\+\+ compiler, and neither CXX nor c\+\+, g\+\+, clang\+\+ is one"
+        ):
+            gym.make_vec("gpuvec/CartPole-v1", num_envs=2, **ON_CPU)
+
+    def test_there_are_two(self):
+        with pytest.raises(ValueError, match="backend must be 'numba' or 'cuda-c', got 'cuda'"):
+            gym.make_vec("gpuvec/CartPole-v1", num_envs=2, device="cpu", backend="cuda")
+
+    def test_an_environment_without_a_file(self, tmp_path):
+        with pytest.raises(
+            AuthoringError,
+            match=r'has no functions in CUDA C\+\+: name their file, as in SingleAgentEnv\(..., cuda_c="name.cu"\)',
+        ):
+            cuda_c_file(dataclasses.replace(own(tmp_path / "own.cu"), cuda_c=None))
+        with pytest.raises(AuthoringError, match=r"there is no file .*nowhere.cu"):
+            cuda_c_file(own(tmp_path / "nowhere.cu"))
+
+    @pytest.mark.parametrize("name", ENVS)
+    def test_bundled_ones_have_all_functions(self, name):
+        """In the configurations of the cases above, which differ by what they call."""
+        for case, params in CASES:
+            if case == name:
+                env = environment(name, **{k: v for k, v in params.items() if k != "per_env" and not isinstance(v, list)})
+                text, found = cuda_c_file(env).read_text(), cuda_functions(env, ())
+                written = set(re.findall(r"gpuvec_\w{12}_(\w+)\(", found.source.after))
+                declared = [
+                    env.reset,
+                    *([env.step, env.observe] if isinstance(env, SingleAgentEnv) else [env.reward, env.terminated]),
+                ]
+                assert {function.__name__ for function in declared} <= written
+                assert text.startswith("//")
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    @pytest.mark.parametrize("name", ENVS)
+    def test_they_agree_with_the_cpu(self, gpu, name):
+        agents = {"TagGridWorld-v0": 11, "TagContinuous-v0": 11}.get(name, 1)
+        job = Job(f"gpuvec/{name}", "cuda-c", {**GPU.options, "backend": "cuda-c"}, {}, 1024 // agents, 3, 60)
+        assert compare(job).difference == ""
+
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+    def test_rollouts_agree_with_steps(self, gpu, mode):
+        options = {"device": gpu, "output": "torch", "backend": "cuda-c", "autoreset_mode": mode}
+        ours, theirs = (gym.make_vec("gpuvec/CartPole-v1", num_envs=100, **options) for _ in "ab")
+        for env in (ours, theirs):
+            env.reset(seed=3)
+        found = ours.rollout(40)
+        for t in range(40):
+            obs, reward, terminated, *_ = theirs.step(found.action[t].to(int))
+            np.testing.assert_allclose(found.obs[t + 1].cpu(), obs.cpu(), atol=1e-5)
+            np.testing.assert_array_equal(found.reward[t].cpu(), reward.cpu())
+            np.testing.assert_array_equal(found.terminated[t].cpu(), terminated.cpu())
+
+    def test_ppo_learns_with_them(self, gpu):
+        from gpuvec.learners import ppo
+
+        result = ppo.train(ppo.Args(env="gpuvec/CartPole-v1", device=gpu, num_envs=1024, num_iterations=40, backend="cuda-c"))
+        assert result.history[-1]["last_return"] > 100
+
+    def test_found_on_disk_under_their_text(self, gpu, tmp_path, monkeypatch):
+        import cupy
+
+        from gpuvec.engine.backends.cuda import launch
+
+        monkeypatch.setenv("GPUVEC_CACHE", str(tmp_path / "cache"))
+        rewards = []
+        for factor in ("x", "x", "2.0f * x"):
+            launch._cubins.cache_clear()
+            file = tmp_path / "own.cu"
+            file.write_text(STEP.replace("? x", f"? {factor}"))
+            env = VectorEnv(own(file), 2, device=gpu, output="cupy", backend="cuda-c")
+            env.reset(seed=1)
+            for _ in range(2):
+                reward = env.step(cupy.zeros(2, np.int32))[1].get()
+            rewards.append(reward)
+        np.testing.assert_array_equal(rewards[0], rewards[1])
+        np.testing.assert_allclose(rewards[2], 2.0 * rewards[0], rtol=1e-6)
+        assert len(list((tmp_path / "cache" / "gpuvec-kernels").iterdir())) == 4

@@ -1,0 +1,86 @@
+"""How games are laid over a GPU: what a launch can hold, for any size."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gpuvec.engine.compiler.array_ops import cpu_array_ops
+from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.multi_agent.launch_mapping import make_multi_agent_launch
+from gpuvec.engine.multi_agent.program import compose
+from gpuvec.engine.multi_agent.reductions import cpu_shared_counters
+from gpuvec.vector.parameters import apply
+from gpuvec_envs import tag_continuous, tag_grid_world
+
+SHARED = 48 << 10  # bytes that a block may have without asking for more
+
+
+def shared_bytes(env, shape):
+    program = compose(
+        env, KernelOptions(AutoresetMode.SAME_STEP, 100), cpu_memory_ops(), cpu_array_ops(), cpu_shared_counters(), shape
+    )
+    held = [program.arrays] + ([program.seeking.arrays] if program.seeking else [])
+    return max(sum(math.prod(dims) * np.dtype(dtype).itemsize for dtype, dims in arrays.values()) for arrays in held)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_envs=st.integers(1, 10**6),
+    runners=st.integers(1, 3000),
+    seen=st.none() | st.integers(1, 20),
+    grid=st.booleans(),
+)
+@example(num_envs=2000, runners=1023, seen=10, grid=False)  # the places of its search have 40 KB
+@example(num_envs=50, runners=9999, seen=10, grid=False)
+@example(num_envs=2, runners=19_999, seen=1, grid=False)
+@example(num_envs=2, runners=59_999, seen=5, grid=False)
+def test_a_block_fits(num_envs, runners, seen, grid):
+    if grid:
+        env = apply(tag_grid_world.ENV, {"num_taggers": runners, "use_full_observation": seen is None}, (), 1)[0]
+    elif seen is None or seen >= runners:
+        env = apply(tag_continuous.ENV, {"num_runners": runners}, (), 1)[0]
+    else:
+        few = {"use_full_observation": False, "num_other_agents_observed": seen}
+        env = apply(tag_continuous.ENV, {"num_runners": runners, **few}, (), 1)[0]
+    crowd = make_schema(env)
+    shape = make_multi_agent_launch(crowd, num_envs)
+    assert 1 <= shape.envs <= shape.threads <= 1024
+    assert shape.threads % 32 == shape.writers % 32 == shape.seekers % 32 == 0
+    assert shared_bytes(env, shape) <= SHARED
+    if shape.split:
+        assert 4 * (shape.tile * crowd.features + 8) <= SHARED
+    elif shape.tile:
+        assert shape.tile == shape.envs * crowd.agents[0] or (crowd.alone and shape.tile == shape.threads < crowd.agents[0])
+
+
+@pytest.mark.parametrize(
+    ("params", "num_envs", "split", "boxed"),
+    [
+        ({"num_runners": 4}, 2000, False, False),
+        ({"num_runners": 4}, 65_536, False, True),
+        ({"num_runners": 104}, 2000, True, True),
+        ({"num_runners": 109, "use_full_observation": False, "num_other_agents_observed": 10}, 2000, True, True),
+        ({"num_runners": 9999}, 50, True, False),  # a row of 280 KB
+    ],
+)
+def test_sizes_choose_the_kernels(params, num_envs, split, boxed):
+    shape = make_multi_agent_launch(make_schema(apply(tag_continuous.ENV, params, (), 1)[0]), num_envs)
+    assert (shape.split, shape.tile > 0) == (split, boxed)
+
+
+@pytest.mark.parametrize(
+    ("agents", "num_envs", "parts"),
+    [(110, 2000, 0), (511, 500, 0), (512, 500, 1), (10_000, 50, 6), (20_000, 1, 330), (40_000, 50, 0)],
+)
+def test_crowds_are_searched_by_cells(agents, num_envs, parts):
+    """Up to what shared memory holds."""
+    few = {"num_runners": agents - 1, "use_full_observation": False, "num_other_agents_observed": 10}
+    assert make_multi_agent_launch(make_schema(apply(tag_continuous.ENV, few, (), 1)[0]), num_envs).parts == parts

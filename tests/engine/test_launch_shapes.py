@@ -1,0 +1,110 @@
+"""What an environment returns does not depend on how its kernels are launched: on threads per block, blocks, or CPU threads."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from tests.support.arrays import host, on_device
+
+import gpuvec  # noqa: F401  # registers the environments
+from gpuvec.engine.backends.cpu import threads as cpu_threads
+from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
+
+SINGLE = {"CartPole-v1": {}, "Acrobot-v1": {}, "MountainCar-v0": {}, "MountainCarContinuous-v0": {}, "Pendulum-v1": {}}
+TAG = {
+    "TagGridWorld-v0": {"num_taggers": 3, "grid_length": 4},
+    "TagContinuous-v0": {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.3},
+}
+# Environments per block, threads per block, whether rows leave by a kernel of their own, and how rows are written.
+MAPPINGS = [
+    MultiAgentLaunch(1, 32, False, True),
+    MultiAgentLaunch(3, 64, False, True),
+    MultiAgentLaunch(2, 32, True, True, 8, 64),
+]
+
+
+def play(name, num_envs, device, steps, **options):
+    """All outputs of a reset and of that many steps, on the host."""
+    output = "numpy" if device in ("cpu", "simulator") else "cupy"
+    env = gym.make_vec(f"gpuvec/{name}", num_envs=num_envs, device=device, output=output, autoreset_mode="SameStep", **options)
+    env.action_space.seed(1)
+    outputs = [host(env.reset(seed=9)[0])]
+    for _ in range(steps):
+        *arrays, info = env.step(on_device(env, env.action_space.sample()))
+        ended = host(info["_final_obs"])
+        outputs += [*map(host, arrays), ended, host(info["final_obs"])[ended]]
+    env.close()
+    return outputs
+
+
+def assert_equal(a, b):
+    assert sum(int(x.sum()) for x in a[3::6]) + sum(int(x.sum()) for x in a[4::6]) > 0, "no episode ended"
+    for n, (x, y) in enumerate(zip(a, b, strict=True)):
+        np.testing.assert_array_equal(x, y, err_msg=f"output {n}", strict=True)
+
+
+@pytest.mark.first_variants(1)
+@pytest.mark.parametrize(("name", "params"), TAG.items())
+def test_tag_on_any_number_of_cpu_threads(name, params, monkeypatch):
+    monkeypatch.setattr(cpu_threads, "AGENTS_PER_THREAD", 16)
+    runs = []
+    for threads in (1, 2, 7):
+        monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
+        runs.append(play(name, 101, "cpu", 12, max_episode_steps=5, **params))
+    for run in runs[1:]:
+        assert_equal(runs[0], run)
+
+
+@pytest.mark.simulator
+@pytest.mark.first_variants(1)
+@pytest.mark.parametrize(
+    ("name", "threads"), [("CartPole-v1", 64), ("Pendulum-v1", 64), ("CartPole-v1", 128), ("CartPole-v1", 32)]
+)
+def test_threads_per_block_in_the_simulator(simulator, monkeypatch, name, threads):
+    monkeypatch.setattr(
+        "gpuvec.engine.backends.simulator.make_launch_config", lambda env, num_envs, given: SingleAgentLaunch(threads)
+    )
+    options = {"max_episode_steps": 2}
+    assert_equal(play(name, 70, simulator, 3, **options), play(name, 70, "cpu", 3, **options))
+
+
+@pytest.mark.slow
+@pytest.mark.simulator
+@pytest.mark.parametrize("shape", MAPPINGS, ids=str)
+@pytest.mark.parametrize(("name", "params"), TAG.items())
+def test_tag_in_blocks_of_any_shape_in_the_simulator(simulator, monkeypatch, name, params, shape):
+    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
+    options = {"max_episode_steps": 2, **params}
+    assert_equal(play(name, 4, simulator, 3, **options), play(name, 4, "cpu", 3, **options))
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    @pytest.mark.parametrize("name", SINGLE)
+    def test_threads_per_block(self, gpu, monkeypatch, name):
+        runs = []
+        for shape in (
+            SingleAgentLaunch(32),
+            SingleAgentLaunch(32, few=True),
+            SingleAgentLaunch(64),
+            SingleAgentLaunch(128),
+            SingleAgentLaunch(512),
+            SingleAgentLaunch(1024),
+        ):
+            monkeypatch.setattr(
+                "gpuvec.engine.backends.cuda.launch.make_launch_config", lambda env, num_envs, shape=shape: shape
+            )
+            runs.append(play(name, 3001, gpu, 30, max_episode_steps=7))
+        for run in runs[1:]:
+            assert_equal(runs[0], run)
+
+    @pytest.mark.parametrize(("name", "params"), TAG.items())
+    def test_tag_in_blocks_of_any_shape(self, gpu, monkeypatch, name, params):
+        runs = []
+        for shape in (*MAPPINGS, MultiAgentLaunch(8, 128, False, True), MultiAgentLaunch(1, 1024, False, True)):
+            monkeypatch.setattr(
+                "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs, shape=shape: shape
+            )
+            runs.append(play(name, 501, gpu, 30, max_episode_steps=7, **params))
+        for run in runs[1:]:
+            assert_equal(runs[0], run)

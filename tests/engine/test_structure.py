@@ -1,0 +1,204 @@
+"""A parameter that shapes an environment cannot change while its buffers stay, whatever the author has declared."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from tests.support.arrays import host
+from tests.support.hunt_env import ENV as HUNT
+from tests.support.street_env import STREET
+
+from gpuvec import Floats, Key, MultiAgentEnv, Observation, SingleAgentEnv, Time, VectorEnv
+from gpuvec.engine.layout.structure import constant_differences, params_read, shape_differences
+from gpuvec.errors import FixedParameterError, GpuvecError
+
+E = 3
+UNDECLARED = replace(STREET, structural=())
+
+
+class Dot(NamedTuple):
+    x: float
+
+
+class DotParams(NamedTuple):
+    copies: int = 2  # of the place in an observation
+    choices: int = 3
+    bound: float = 4.0
+    step_length: float = 1.0
+
+
+DOT = SingleAgentEnv(
+    state=Dot,
+    params=DotParams(),
+    reset=lambda key, p: Dot(1.0),
+    step=lambda s, action, key, p: (Dot(s.x + p.step_length), 0.0, False),
+    observe=lambda s, p: (s.x, s.x),
+    spaces=lambda p: (Box(-p.bound, p.bound, (p.copies,)), Discrete(p.choices)),
+)
+
+
+class Pile(NamedTuple):
+    height: Floats
+    layers: Annotated[Floats, "depth"]
+
+
+class PileParams(NamedTuple):
+    depth: int = 2
+    weight: float = 1.0
+    tall: bool = False
+    scale: float = 1.0
+
+
+def _pile_reset(i: int, s: Pile, key: Key, p: PileParams) -> None:
+    s.height[i] = 0.0
+    for k in range(p.depth):
+        s.layers[i, k] = 1.0
+
+
+def _pile_step(i: int, s: Pile, action: int, key: Key, p: Any) -> None:
+    s.height[i] += p.weights[0] * p.scale
+
+
+def _height(i: int, s: Pile, t: Time, p: PileParams) -> tuple[float]:
+    return (s.height[i],)
+
+
+def _layer(i: int, s: Pile, t: Time, p: PileParams) -> tuple[float]:
+    return (s.layers[i, 0],)
+
+
+PILE = MultiAgentEnv(
+    state=Pile,
+    params=PileParams(),
+    reset=_pile_reset,
+    phases=(_pile_step,),
+    reward=lambda i, s, t, p: 0.0,
+    terminated=lambda i, s, p: False,
+    agents=lambda p: 2,
+    tables=lambda p: {"weights": np.full(3, p.weight, np.float32)},
+    observation=lambda p: Observation(_height if p.tall else _layer),
+    spaces=lambda p: (Box(-np.inf, np.inf, (1,)), Discrete(2)),
+)
+
+
+def make(env: Any, **kwargs: Any) -> Any:
+    return VectorEnv(env, E, device="cpu", output="numpy", **kwargs)
+
+
+def changed(env: Any, **params: Any) -> Any:
+    return replace(env, params=env.params._replace(**params))
+
+
+@pytest.mark.parametrize(
+    ("env", "params", "messages"),
+    [
+        (UNDECLARED, {"walkers": 4}, ["number of agents is 5 instead of 4", "roles", r"'x' has shape \(5,\) instead"]),
+        (UNDECLARED, {"seen": 3}, ["observed neighbors is 3 instead of 2", r"'near' has shape \(4, 3\)"]),
+        (UNDECLARED, {"full": True}, ["search"]),
+        (replace(HUNT, structural=()), {"slots": 4}, ["observed neighbors"]),
+        (DOT, {"copies": 3}, [r"observation space has shape \(3,\) instead of \(2,\)"]),
+        (DOT, {"choices": 4}, [r"action space is Discrete\(4\) instead of Discrete\(3\)"]),
+        (PILE, {"depth": 3}, [r"field 'layers' has shape \(2, 3\) instead of \(2, 2\)"]),
+        (
+            replace(PILE, tables=lambda p: {"weights": np.zeros(p.depth)}),
+            {"depth": 3},
+            [r"table 'weights' has shape \(3,\) instead of \(2,\)"],
+        ),
+        (
+            replace(DOT, spaces=lambda p: (Box(-1.0, 1.0, (2,)), MultiDiscrete([3] * p.choices))),
+            {"choices": 2},
+            [r"action space is MultiDiscrete\(\[3 3\]\)"],
+        ),
+    ],
+)  # fmt: skip
+class TestShapes:
+    def test_are_compared_for_every_parameter(self, env, params, messages):
+        found = shape_differences(env, changed(env, **params))
+        for message in messages:
+            assert any(re.search(message, one) for one in found), found
+
+    def test_set_attr_refuses_them_and_changes_nothing(self, env, params, messages):
+        envs = make(env)
+        before = envs.params, envs.kernel_version, envs.single_observation_space
+        ((name, value),) = params.items()
+        with pytest.raises(FixedParameterError, match=rf"'{name}'(.|\n)*{messages[0]}(.|\n)*make a new one"):
+            envs.set_attr(name, value)
+        assert (envs.params, envs.kernel_version, envs.single_observation_space) == before
+
+    def test_rows_that_need_other_ones_are_refused_at_the_construction(self, env, params, messages):
+        ((name, value),) = params.items()
+        with pytest.raises(FixedParameterError, match=rf"(?s)'{name}'.*{messages[0]}"):
+            make(env, per_env=(name,), **{name: [getattr(env.params, name), value, value]})
+
+
+class TestWhatMayChange:
+    @pytest.mark.parametrize(
+        ("env", "params"),
+        [
+            (UNDECLARED, {"length": 30}),
+            (DOT, {"step_length": 2.0}),
+            (DOT, {"bound": 9.0}),
+            (PILE, {"weight": 2.0}),
+            (PILE, {"tall": True}),
+        ],
+    )
+    def test_for_all_rows_what_the_kernels_are_compiled_with(self, env, params):
+        assert shape_differences(env, changed(env, **params)) == []
+        envs = make(env)
+        ((name, value),) = params.items()
+        envs.set_attr(name, value)
+        assert getattr(envs.params, name) == value
+
+    @pytest.mark.parametrize(
+        ("env", "params", "message"),
+        [
+            (DOT, {"bound": 9.0}, "bounds of the observation space differ"),
+            (PILE, {"weight": 2.0}, "values of table 'weights' differ"),
+            (PILE, {"tall": True}, "function `self_features` of the observation"),
+        ],
+    )
+    def test_for_each_row_nothing_that_all_rows_share(self, env, params, message):
+        """Kernels read one table, one space and one observation; a row with others would be played wrong in silence."""
+        ((name, value),) = params.items()
+        assert any(message in one for one in constant_differences(env, changed(env, **params)))
+        own = [getattr(env.params, name)] * E
+        envs = make(env, per_env=(name,), **{name: own})
+        envs.reset(seed=0)
+        with pytest.raises(FixedParameterError, match=message):
+            envs.set_attr(name, [*own[1:], value])
+        with pytest.raises(FixedParameterError, match=message):
+            envs.set_attr(name, value)
+        assert list(envs.get_attr(name)) == own
+        with pytest.raises(FixedParameterError, match=message):
+            make(env, per_env=(name,), **{name: [value, *own[1:]]})
+
+    def test_rows_of_other_parameters_are_their_own(self):
+        envs = make(PILE, per_env=("scale",), scale=[1.0, 2.0, 3.0])
+        envs.reset(seed=0)
+        envs.step(np.zeros((E, 2), np.int64))
+        np.testing.assert_array_equal(host(envs.get_state()["height"])[:, 0], [1.0, 2.0, 3.0])
+
+    def test_what_a_declared_parameter_shapes_is_refused_with_the_same_error(self):
+        envs = make(STREET)
+        with pytest.raises(FixedParameterError, match=r"'seen' shapes .* with seen=3"):
+            envs.set_attr("seen", 3)
+        with pytest.raises(FixedParameterError, match=r"\['seen'\] shape"):
+            make(STREET, per_env=("seen",))
+        assert issubclass(FixedParameterError, GpuvecError)
+        assert issubclass(FixedParameterError, TypeError)
+
+
+class TestParametersRead:
+    def test_are_those_that_the_declaration_asks_for(self):
+        assert params_read(DOT) == {"copies", "choices", "bound"}
+        assert params_read(PILE) == {"depth", "weight", "tall"}
+
+    @pytest.mark.parametrize("read", [lambda p: p[1], lambda p: list(p)[1], lambda p: p._asdict()["choices"]])
+    def test_in_any_way(self, read):
+        env = replace(DOT, spaces=lambda p: (Box(-1.0, 1.0, (2,)), Discrete(read(p))))
+        assert "choices" in params_read(env)

@@ -1,0 +1,152 @@
+"""Trajectories recorded from WarpDrive's own CPU classes, replayed from their starts (fixtures/golden/README.md says how).
+
+The grid must come out exactly; floats of the continuous game within 1e-5, its flags exactly.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.arrays import host, step
+from tests.support.reference_player import Player
+from tests.support.tag_games import make_vec
+
+from gpuvec_envs import tag_continuous, tag_grid_world
+
+FILES = sorted((Path(__file__).parents[1] / "fixtures" / "golden").glob("tag_*.npz"))
+GAMES = {
+    "tag_gridworld": ("gpuvec/TagGridWorld-v0", tag_grid_world),
+    "tag_continuous": ("gpuvec/TagContinuous-v0", tag_continuous),
+}
+STATE = {
+    "x": "loc_x",
+    "y": "loc_y",
+    "speed": "speed",
+    "heading": "direction",
+    "acceleration": "acceleration",
+    "alive": "still_in_the_game",
+}
+TOLERANCE = 1e-5
+ROWS = 3
+SIMULATED_STEPS = 6  # the simulator runs a thread of the host for each of the GPU's
+
+every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+
+
+class Recording:
+    """A golden file, in the names that gpuvec has for what it holds."""
+
+    def __init__(self, file):
+        with np.load(file, allow_pickle=False) as arrays:
+            self.arrays = dict(arrays)
+        params = json.loads(str(self.arrays.pop("params_json")))
+        self.id, self.module = GAMES[params.pop("kind")]
+        self.grid = self.module is tag_grid_world
+        self.params = {k: v for k, v in params.items() if k not in ("action_policy", "seed", "episode_length")}
+        self.params["max_episode_steps"] = params["episode_length"]
+        self.actions = self.arrays["actions"].astype(np.int32)
+        self.states = {name: self.arrays[stored] for name, stored in STATE.items() if stored in self.arrays}
+        role = self.arrays["agent_type"] if self.grid else 1 - self.arrays["agent_type"]
+        self.start = {"role": role} | {name: values[0] for name, values in self.states.items()}
+
+    def check(self, t, obs, state):
+        """Observation (A, D) and {field: (A,)} at time t."""
+        expected = self.arrays["obs"][t]
+        if self.grid:
+            np.testing.assert_array_equal(obs, expected)
+        else:
+            slots, direction = (obs.shape[1] - 1) // 7, np.zeros(obs.shape[1], bool)
+            direction[4 * slots : 5 * slots] = True
+            flags = np.r_[np.zeros(5 * slots, bool), np.ones(2 * slots, bool), False]
+            apart = np.abs(obs - expected)
+            np.testing.assert_array_less(apart[:, ~direction], TOLERANCE)
+            np.testing.assert_array_less(np.abs(apart - np.round(apart))[:, direction], TOLERANCE)
+            np.testing.assert_array_equal(obs[:, flags], expected[:, flags])
+        for name, values in self.states.items():
+            if values.dtype == np.float32:
+                np.testing.assert_allclose(state[name], values[t], rtol=0, atol=TOLERANCE, err_msg=name)
+            else:
+                np.testing.assert_array_equal(state[name], values[t], err_msg=name)
+
+    def check_step(self, t, obs, reward, done, state):
+        """What the step to time t returned."""
+        self.check(t, obs, state)
+        np.testing.assert_allclose(reward, self.arrays["reward"][t - 1], rtol=0, atol=TOLERANCE)
+        assert done == self.arrays["done"][t - 1]
+
+
+@every_file
+def test_the_rules_as_plain_python(file):
+    recording = Recording(file)
+    player = Player(recording.module.ENV, **recording.params)
+    player.set_state(recording.start | ({} if recording.grid else {"playing": True}))
+    recording.check(0, player.observe(), player.get_state())
+    for t, actions in enumerate(recording.actions, 1):
+        outcome = player.step(actions)
+        recording.check_step(t, outcome.obs, outcome.reward, outcome.terminated or outcome.truncated, player.get_state())
+
+
+QUICK = ("tag_grid_t2_L4_random_part",)  # the file that the simulator plays in the quick tests
+
+
+@pytest.mark.first_variants(3)
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, id=file.stem, marks=() if file.stem in QUICK else pytest.mark.slow_on("simulator")) for file in FILES],
+)
+def test_every_row_of_a_batch(file, backend):
+    recording = Recording(file)
+    env = make_vec(recording.id, num_envs=ROWS, device=backend, autoreset_mode="Disabled", **recording.params)
+    env.reset(seed=0)
+    env.set_state({name: np.stack([values] * ROWS) for name, values in recording.start.items()})
+    steps = SIMULATED_STEPS if backend == "simulator" else len(recording.actions)
+    for t, actions in enumerate(recording.actions[:steps], 1):
+        obs, reward, terminated, truncated, _ = step(env, np.stack([actions] * ROWS))
+        state = host(env.get_state())
+        for row in range(ROWS):
+            fields = {name: values[row] for name, values in state.items()}
+            recording.check_step(t, obs[row], reward[row], terminated[row] or truncated[row], fields)
+    env.close()
+
+
+@pytest.mark.first_variants(1)
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if "part" in file.stem and "chase" in file.stem], ids=lambda file: file.stem
+)
+def test_the_first_observation(file, device):
+    """A start from a pool of one state is observed like any other."""
+    recording = Recording(file)
+    env = make_vec(recording.id, num_envs=ROWS, device=device, autoreset_mode="Disabled", **recording.params)
+    start = dict(recording.start)
+    env.reset(seed=0)
+    env.set_state({"role": np.stack([start.pop("role")] * ROWS)})
+    env.set_reset_pool({name: values[None] for name, values in start.items()})
+    obs, state = host(env.reset()[0]), host(env.get_state())
+    for row in range(ROWS):
+        recording.check(0, obs[row], {name: values[row] for name, values in state.items()})
+    env.close()
+
+
+def test_the_files_show_the_rules():
+    """Tags, several at once, walls and edges, ends by tag and by time, agents of which no role comes first."""
+    recordings = [Recording(file) for file in FILES]
+    grids, others = [r for r in recordings if r.grid], [r for r in recordings if not r.grid]
+    assert {r.arrays["obs"].shape[-1] == 6 for r in grids} == {True, False}
+    assert (
+        {r.params["use_full_observation"] for r in others}
+        == {r.params["runner_exits_game_after_tagged"] for r in others}
+        == {True, False}
+    )
+    assert any((r.arrays["edge_hit_penalty_applied"] < 0.0).any() for r in others)
+    assert any((np.diff(r.start["role"]) < 0).any() for r in others)
+    assert any(r.states["alive"][-1].all() for r in others)
+    assert any((r.states["alive"][-1] == 1 - r.start["role"]).all() for r in others)
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if "cont" in file.stem], ids=lambda file: file.stem)
+def test_the_tables(file):
+    recording = Recording(file)
+    tables = Player(recording.module.ENV, **recording.params).p
+    np.testing.assert_array_equal(tables.acceleration_levels, recording.arrays["acceleration_actions"])
+    np.testing.assert_array_equal(tables.turn_levels, recording.arrays["turn_actions"])

@@ -1,0 +1,169 @@
+"""Generalised advantages and episode sums against numbers worked out by hand, and against the definitions."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuvec.engine.backends import elementwise_kernels
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.learners.rollouts.advantage import AHEAD, WORK, Advantage  # needs torch
+from gpuvec.learners.rollouts.episodes import Episodes  # likewise
+
+NAN = math.nan
+
+
+def column(*values: float) -> Any:
+    return torch.tensor(values, dtype=torch.float32).unsqueeze(1)
+
+
+def flags(*values: int) -> Any:
+    return torch.tensor(values, dtype=torch.bool).unsqueeze(1)
+
+
+def estimated(backend: str, gamma: float, lam: float, *rollout: Any) -> tuple[Any, Any]:
+    """(advantage, target) on the CPU, of reward, value, final_value, terminated and ended."""
+    place = "cuda:0" if backend == "cuda" else "cpu"
+    found = Advantage(backend if backend == "simulator" else place, gamma, lam)(*(x.to(place) for x in rollout))
+    return found[0].cpu(), found[1].cpu()
+
+
+def two_states(backend: str, terminated: Any, final: float = 8.0) -> Any:
+    """A chain of two states, A -> B -> end, visited twice: V(A) = 2, V(B) = 4, V(after B) = 8; rewards 1 and 3.
+
+    The first visit ends at step 1 by `terminated` or else by truncation; the second goes on after the rollout. Where no
+    episode ends, the value of a final observation is nobody's.
+    """
+    value, last = column(2, 4, 2, 4, 8), column(NAN, final, NAN, NAN)
+    return estimated(backend, 0.5, 0.5, column(1, 3, 1, 3), value, last, terminated, flags(0, 1, 0, 0))[0]
+
+
+def test_termination_looks_at_no_next_value(backend: str) -> None:
+    # delta: A 1 + 0.5 * 4 - 2 = 1; B, terminated: 3 - 4 = -1; B, going on: 3 + 0.5 * 8 - 4 = 3. Decay 0.25.
+    expected = column(1 + 0.25 * -1, -1, 1 + 0.25 * 3, 3)
+    assert torch.equal(two_states(backend, flags(0, 1, 0, 0)), expected)
+    assert torch.equal(two_states(backend, flags(0, 1, 0, 0), NAN), expected)  # whatever it is
+
+
+def test_truncation_looks_at_the_final_observation(backend: str) -> None:
+    expected = column(1 + 0.25 * 3, 3, 1 + 0.25 * 3, 3)  # as if it went on, yet nothing of the next episode
+    assert torch.equal(two_states(backend, flags(0, 0, 0, 0)), expected)
+
+
+def test_a_truncation_treated_as_a_termination_is_told_apart(backend: str) -> None:
+    """The common fault gives another advantage in both states of that episode."""
+    truth, fault = two_states(backend, flags(0, 0, 0, 0)), two_states(backend, flags(0, 1, 0, 0))
+    assert (truth[:2] != fault[:2]).all()
+    assert torch.equal(truth[2:], fault[2:])
+
+
+def test_an_agent_that_leaves_is_done_while_its_environment_goes_on(backend: str) -> None:
+    none = flags(0, 0, 0, 0)
+    rollout = column(1, 3, 1, 3), column(2, 4, 2, 4, 8), column(NAN, NAN, NAN, NAN), flags(0, 1, 0, 0), none
+    advantage, _ = estimated(backend, 0.5, 0.5, *rollout)
+    assert torch.equal(advantage, column(1 + 0.25 * -1, -1, 1 + 0.25 * 3, 3))
+
+
+@pytest.mark.parametrize("steps", [1, 15, 16, 23, 32])
+def test_it_is_the_weighted_sum_of_the_deltas(device: str, steps: int) -> None:
+    """Equation 16 of the paper, term by term in float64, over random episodes."""
+    envs, gamma, lam = 7, 0.97, 0.9
+    generator = torch.Generator().manual_seed(0)
+    reward, value, final = torch.randn(3, steps + 1, envs, generator=generator)
+    reward, final = reward[:steps].contiguous(), final[:steps].contiguous()
+    terminated = torch.rand(steps, envs, generator=generator) < 0.1
+    ended = terminated | (torch.rand(steps, envs, generator=generator) < 0.1)
+    after = torch.where(ended, final, value[1:]).double()
+    expected = torch.zeros(steps, envs, dtype=torch.float64)
+    for t in range(steps):
+        for e in range(envs):
+            for k in range(steps - t):
+                alive = 0.0 if terminated[t + k, e] else 1.0
+                delta = reward[t + k, e].double() + gamma * alive * after[t + k, e] - value[t + k, e].double()
+                expected[t, e] += (gamma * lam) ** k * delta
+                if ended[t + k, e]:
+                    break
+    advantage, target = estimated(device, gamma, lam, reward, value, final, terminated, ended)
+    torch.testing.assert_close(advantage.double(), expected, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(target, advantage + value[:-1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.compile
+def test_the_kernel_has_no_float64_and_waits_for_many_loads_at_once() -> None:
+    from tests.engine.test_kernels_compile import compile_kernel
+
+    with numba_cuda.offline((9, 0)):
+        kernel = compile_kernel(elementwise_kernels.body(WORK), numba_cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
+    assert kernel.float64 == []
+    assert (kernel.stack, kernel.spills) == (0, 0)
+    loads = re.findall(r"ld\.global|st\.global", kernel.ptx)
+    assert "ld.global" * 5 * AHEAD in "".join(loads)  # without a store between them
+
+
+def test_lambda_0_is_one_step_and_lambda_1_the_whole_return(backend: str) -> None:
+    none = flags(0, 0, 0)
+    rollout = column(1, 2, 4), column(10, 20, 30, 40), column(NAN, NAN, NAN), none, none
+    assert torch.equal(estimated(backend, 0.5, 0.0, *rollout)[0], column(1 + 10 - 10, 2 + 15 - 20, 4 + 20 - 30))
+    whole = column(1 + 1 + 1 + 5 - 10, 2 + 2 + 10 - 20, 4 + 20 - 30)
+    assert torch.equal(estimated(backend, 0.5, 1.0, *rollout)[0], whole)
+
+
+def test_the_same_row_among_any_number_of_rows(device: str) -> None:
+    steps, envs = 19, 300
+    generator = torch.Generator().manual_seed(0)
+    reward, value, final = torch.randn(3, steps + 1, envs, generator=generator)
+    ended = torch.rand(steps, envs, generator=generator) < 0.1
+    whole = reward[:steps], value, final[:steps], ended & (reward[:steps] > 0), ended
+    part = [x[:, 41:74].contiguous() for x in whole]
+    found = estimated(device, 0.9, 0.8, *(x.contiguous() for x in whole))[0]
+    assert torch.equal(estimated(device, 0.9, 0.8, *part)[0], found[:, 41:74])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({0: torch.zeros(4, 2, dtype=torch.float64)}, TypeError, "reward must be torch.float32, got torch.float64"),
+        ({1: torch.zeros(4, 2)}, ValueError, r"value must be C-contiguous, of shape \(5, 2\) on cpu, got \(4, 2\) on cpu"),
+        ({4: torch.zeros(2, 4, dtype=torch.bool).T}, ValueError, "ended must be C-contiguous.*not contiguous"),
+    ],
+)
+def test_tensors_that_do_not_fit(change: dict[int, Any], error: type[Exception], words: str) -> None:
+    rollout = [torch.zeros(4, 2), torch.zeros(5, 2), torch.zeros(4, 2), *torch.zeros(2, 4, 2, dtype=torch.bool)]
+    with pytest.raises(error, match=words):
+        Advantage("cpu", 0.9, 0.9)(*(change.get(k, x) for k, x in enumerate(rollout)))
+
+
+def test_episode_sums_known_answer() -> None:
+    """Three environments: one episode ends in the rollout; two end; none ends."""
+    episodes = Episodes.of(3, "cpu")
+    reward = torch.tensor([[1, 1, 1], [2, 2, 2], [4, 4, 4], [8, 8, 8]], dtype=torch.float32)
+    ended = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.bool)
+    count, returns, lengths = episodes.add(reward, ended)
+    assert (count, returns, lengths) == (3, 3 + 1 + 6, 2 + 1 + 2)
+    assert episodes.running_return.tolist() == [12, 8, 15]
+    assert episodes.running_length.tolist() == [2, 1, 4]
+    assert episodes.last_return[:2].tolist() == [3, 3.5]
+    assert episodes.last_return[2].isnan()
+
+    count, returns, lengths = episodes.add(reward, ended.flip(1))  # the pieces that were running count in full
+    assert (count, returns, lengths) == (3, (8 + 1 + 6) + (15 + 3), (1 + 1 + 2) + (4 + 2))
+    assert episodes.running_return.tolist() == [12 + 15, 8, 12]
+    assert episodes.last_return.tolist() == [3, 7.5, 18]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12])
+def test_episode_sums_do_not_depend_on_where_rollouts_are_cut(cut: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    reward = torch.randint(-3, 4, (20, 50), generator=generator).float()
+    ended = torch.rand(20, 50, generator=generator) < 0.2
+    whole, parts = Episodes.of(50, "cpu"), Episodes.of(50, "cpu")
+    expected = torch.stack(whole.add(reward, ended))
+    sums = sum(torch.stack(parts.add(reward[k], ended[k])) for k in (slice(0, cut), slice(cut, None)))
+    assert torch.equal(torch.as_tensor(sums), expected)
+    assert torch.equal(whole.running_return, parts.running_return)
+    assert torch.equal(whole.running_length, parts.running_length)

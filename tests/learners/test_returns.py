@@ -1,0 +1,108 @@
+"""Rewards in units of the deviation of discounted returns: against plain NumPy, and that only what is learned is scaled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpuvec  # noqa: F401  # registers the environments
+from gpuvec.engine.backends import elementwise_kernels
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.learners.algorithms import args_of
+from gpuvec.learners.rollouts.returns import WORK, ReturnScale
+from gpuvec.learners.training import learner_of
+
+
+def by_hand(rewards: Any, overs: Any, masks: Any, gamma: float) -> Any:
+    """The scaled rewards of each rollout, from all discounted returns up to its end."""
+    running, seen, scaled = np.zeros(rewards.shape[2]), [], []
+    for reward, over, mask in zip(rewards, overs, masks, strict=True):
+        for t in range(len(reward)):
+            running = gamma * running + reward[t]
+            seen += list(running[mask[t]])
+            running = np.where(over[t], 0.0, running)
+        scaled.append(reward / np.sqrt(np.var(seen)))
+    return scaled
+
+
+@pytest.mark.parametrize("steps", [1, 16, 37])
+@pytest.mark.parametrize("masked", [False, True])
+def test_several_rollouts(device: str, steps: int, masked: bool) -> None:
+    rng, rows = np.random.default_rng(steps), 33
+    overs = rng.random((3, steps, rows)) < 0.2
+    masks = rng.random((3, steps, rows)) < 0.7 if masked else np.ones((3, steps, rows), bool)
+    rewards = np.where(masks, rng.normal(3.0, 2.0, (3, steps, rows)), 0.0).astype(np.float32)
+    place = "cuda:0" if device == "cuda" else "cpu"
+    scale = ReturnScale(rows, 0.9, place)
+    for reward, over, mask, known in zip(rewards, overs, masks, by_hand(rewards, overs, masks, 0.9), strict=True):
+        tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(place) for x in (reward, over, mask)]
+        found = scale(*tensors[:2], tensors[2] if masked else None)
+        np.testing.assert_allclose(found.cpu().numpy(), known, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("reward", "over", "error", "words"),
+    [
+        (torch.zeros(4, 2).double(), torch.zeros(4, 2).bool(), TypeError, "reward must be torch.float32, got torch.float64"),
+        (torch.zeros(4, 2), torch.zeros(4, 2), TypeError, "over must be torch.bool, got torch.float32"),
+        (torch.zeros(4, 3), torch.zeros(4, 3).bool(), ValueError, r"reward must .* of shape \(4, 2\)"),
+        (torch.zeros(4, 2), torch.zeros(3, 2).bool(), ValueError, r"over must .* of shape \(4, 2\)"),
+    ],
+)
+def test_tensors_that_do_not_fit(reward: Any, over: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        ReturnScale(2, 0.9, "cpu")(reward, over)
+
+
+def learner(algorithm: str, **settings: Any) -> Any:
+    env = "gpuvec/Pendulum-v1"
+    given = {"num_envs": 8, "num_steps": 16, "params": {"max_episode_steps": 10}, **settings}
+    args = args_of(algorithm)(env=env, device="cpu", **given).resolved("cpu")
+    made = gym.make_vec(env, 8, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
+    return learner_of(args, made)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_what_is_learned_is_scaled_and_what_is_shown_is_not(algorithm: str) -> None:
+    plain, scaled = learner(algorithm, gae_lambda=1.0), learner(algorithm, gae_lambda=1.0, reward_scale=0.125)
+    normal = learner(algorithm, gae_lambda=1.0, normalize_returns=True)
+    for each in (plain, scaled, normal):
+        each.collect()
+        each.policy.estimate()
+    s, known = plain.policy.storage, torch.zeros(17, 8)
+    for t in reversed(range(16)):  # a target is a sum of discounted rewards, and at its end a value, which no scale changes
+        known[t] = s.reward[t] + plain.args.gamma * known[t + 1] * ~s.ended[t]
+    torch.testing.assert_close(s.target - scaled.policy.storage.target, (1.0 - 0.125) * known[:16], rtol=1e-4, atol=1e-3)
+    assert torch.equal(plain.policy.metrics[:3], scaled.policy.metrics[:3])
+    assert torch.equal(plain.policy.metrics[:3], normal.policy.metrics[:3])
+    assert float(normal.policy.storage.target.abs().max()) < 10.0 < float(plain.policy.storage.target.abs().max())
+
+
+def test_ddpg_remembers_scaled_rewards() -> None:
+    more: dict[str, Any] = {"capacity": 400, "minibatch": 16, "n_step": 1}
+    plain, scaled = learner("ddpg", **more), learner("ddpg", reward_scale=0.125, **more)
+    for each in (plain, scaled):
+        each.collect()
+        each.policy.remember()
+    assert torch.equal(scaled.policy.replay.held.reward, 0.125 * plain.policy.replay.held.reward)
+    assert torch.equal(scaled.policy.metrics[:3], plain.policy.metrics[:3])
+
+
+def test_a_scale_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"reward_scale must be above 0, got 0\.0"):
+        args_of("ppo")(reward_scale=0.0)
+
+
+@pytest.mark.compile
+def test_the_kernel_has_no_float64() -> None:
+    from tests.engine.test_kernels_compile import compile_kernel
+
+    with numba_cuda.offline((9, 0)):
+        kernel = compile_kernel(elementwise_kernels.body(WORK), numba_cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
+    assert kernel.float64 == []
+    assert (kernel.stack, kernel.spills) == (0, 0)

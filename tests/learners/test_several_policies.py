@@ -1,0 +1,356 @@
+"""Several policies in one game: each sees its agents, does their part, and learns from what happens to them alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support import street_env  # noqa: F401  # registers the street
+
+from gpuvec.errors import StateError
+from gpuvec.learners import a2c, ddpg, ppo
+from gpuvec.learners.evaluate import play, policy_of
+from gpuvec.learners.learner import Learner
+from gpuvec.learners.networks.mlp import Separate
+from gpuvec.learners.opponents import Frozen, Scripted
+from gpuvec.learners.players import of_roles
+from gpuvec.learners.rollouts.rollout import Part, Rollout
+from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.run import Run
+from gpuvec.learners.training import learner_of, train
+from gpuvec.vector.wrappers import FlattenAgents
+
+E, T = 4, 16
+STREET: dict[str, Any] = {"guards": 2, "walkers": 3, "length": 4, "seen": 1, "max_episode_steps": 7}
+SHARED_SETTINGS: dict[str, Any] = {
+    "env": "tests/Street-v0",
+    "params": STREET,
+    "num_envs": E,
+    "num_steps": T,
+    "hidden": (8,),
+    "seed": 3,
+}
+TAG: dict[str, Any] = {
+    "env": "gpuvec/TagContinuous-v0", "num_envs": 8, "num_steps": 16, "hidden": (8,),
+    "params": {"num_taggers": 2, "num_runners": 3, "grid_length": 4.0, "continuous_actions": True, "max_episode_steps": 12},
+}  # fmt: skip
+
+
+@cache
+def street() -> Any:
+    return gym.make_vec("tests/Street-v0", E, device="cpu", output="torch", autoreset_mode="SameStep", **STREET)
+
+
+def plan(**settings: Any) -> dict[str, Any]:
+    """Guards learn by PPO, walkers by A2C."""
+    return {
+        "guard": ppo.Args(**{**SHARED_SETTINGS, "device": "cpu", **settings}).resolved("cpu"),
+        "walker": a2c.Args(**{**SHARED_SETTINGS, "device": "cpu", "learning_rate": 1e-3, **settings}).resolved("cpu"),
+    }
+
+
+def indices(kind: str) -> Any:
+    """Agents of each of four environments, three of five."""
+    fixed = {"all": None, "side by side": slice(1, 4), "apart": torch.tensor([0, 3, 4])}
+    return fixed.get(kind, torch.tensor([[0, 1, 2], [2, 3, 4], [0, 2, 4], [4, 1, 3]]))
+
+
+@pytest.mark.parametrize("kind", ["all", "side by side", "apart", "other ones in each"])
+def test_a_part_takes_its_rows_and_puts_them_back(kind: str) -> None:
+    where, x = indices(kind), torch.randn(6, E, 5, 2)
+    part = Part(where, 5)
+    choice = np.arange(5)[where] if isinstance(where, slice) else np.arange(5) if where is None else where.numpy()
+    chosen = np.broadcast_to(choice, (E, choice.shape[-1]))
+    expected = np.stack([x[:, e, i].numpy() for e in range(E) for i in chosen[e]], 1)
+    np.testing.assert_array_equal(part.of(x), expected)
+    np.testing.assert_array_equal(part.of(x[2], 0), expected[2])
+    assert (part.each, part.whole) == (chosen.shape[1], kind == "all")
+    into = torch.zeros(E, 5, 2)
+    part.put(into, part.of(x[2], 0))
+    for e in range(E):
+        for i in range(5):
+            assert torch.equal(into[e, i], x[2, e, i] if i in chosen[e] else torch.zeros(2))
+
+
+def test_rows_are_those_of_the_flat_game() -> None:
+    """Of both roles together, and of all at once, what FlattenAgents makes of the same steps."""
+    rollout = Rollout(street(), T, "cpu")
+    parts = {role: Part(where, 5) for role, where in street().roles.items()}
+    every, rows = rollout.rows(Part(None, 5)), {role: rollout.rows(part) for role, part in parts.items()}
+    actions = torch.randint(3, (T, E, 5), generator=torch.Generator().manual_seed(0))
+    rollout.begin(5)
+    rollout.turn()
+    for t in range(T):
+        rollout.show(t)
+        rollout.step(t, actions[t])
+    rollout.share()
+    flat = FlattenAgents(street())
+    obs, _ = flat.reset(seed=5)
+    for t in range(T):
+        assert torch.equal(every.obs[t], obs)
+        obs, reward, terminated, truncated, info = flat.step(actions[t].flatten())
+        known = {"reward": reward, "terminated": terminated, "mask": info["agent_mask"], "ended": info["_final_obs"]}
+        for name, x in known.items():
+            assert torch.equal(getattr(every, name)[t], x), name
+            for role, part in parts.items():
+                assert torch.equal(getattr(rows[role], name)[t], part.of(x.view(E, 5), 0)), (role, name)
+        assert torch.equal(every.final_obs[t][info["_final_obs"]], info["final_obs"][info["_final_obs"]])
+        assert torch.equal(every.over[t], terminated | truncated | info["_final_obs"])
+    assert torch.equal(every.obs[T], obs)
+    for role, part in parts.items():
+        assert torch.equal(rows[role].obs, part.of(every.obs.view(T + 1, E, 5, -1)))
+        assert torch.equal(rows[role].final_obs, part.of(every.final_obs.view(T, E, 5, -1)))
+    assert not every.mask.all()
+    assert every.ended.any()
+
+
+class TestLearning:
+    def test_each_agent_does_what_its_policy_drew(self) -> None:
+        learner = learner_of(plan(), street())
+        learner.collect()
+        guard, walker = (learner.policies[role] for role in ("guard", "walker"))
+        twin = [street().reset(seed=3)[0]]
+        for t in range(T):
+            action = torch.cat([p.storage.action[t].view(E, -1) for p in (guard, walker)], 1)
+            twin.append(street().step(action)[0])
+        assert torch.equal(torch.stack(twin), learner.rollout.obs)
+        assert not torch.equal(guard.storage.action[:, :8], walker.storage.action[:, :8])  # each has numbers of its own
+
+    def test_each_learns_from_its_own_agents_alone(self) -> None:
+        """What one policy makes of a rollout is the same whatever the other's rewards were."""
+        found = []
+        for other in (0.0, 1e6):
+            learner = learner_of(plan(), street())
+            learner.collect()
+            learner.policies["walker"].rows.reward.add_(other)
+            before = {k: p.clone() for k, p in learner.policies["walker"].parameters.items()}
+            for part in learner.policies["guard"].prepare(0):
+                part()
+            assert all(torch.equal(p, before[k]) for k, p in learner.policies["walker"].parameters.items())
+            found.append([p.detach().clone() for p in learner.policies["guard"].parameters.values()])
+        assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+
+    @pytest.mark.slow
+    def test_metrics_tell_the_role(self) -> None:
+        result = train(plan(total_steps=3 * E * T))
+        last = result.history[-1]
+        assert {"guard/return", "guard/clip_fraction", "walker/return", "walker/entropy"} <= last.keys()
+        assert "walker/clip_fraction" not in last
+        played = play("tests/Street-v0", of_roles(result.networks), episodes=6, device="cpu", params=STREET)
+        assert played.returns.shape == (6, 5)
+
+    def test_roles_may_lie_elsewhere_in_each_environment(self) -> None:
+        env = gym.make_vec("tests/Street-v0", E, device="cpu", output="torch", autoreset_mode="SameStep", **STREET)
+        roles = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0]])
+        env.reset(seed=0)
+        env.set_state({"role": roles})
+        learner = learner_of(plan(), env)
+        for _ in range(2):
+            learner.iterate()
+        for role, number in (("guard", 0), ("walker", 1)):
+            rows, where = learner.policies[role].rows, roles == number
+            assert torch.equal(rows.obs, learner.rollout.obs[:, where])
+            assert torch.equal(rows.mask, learner.rollout.mask[:, where])
+        env.close()
+
+    @pytest.mark.parametrize("frozen", [False, True])
+    def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(self, frozen: bool) -> None:
+        given = plan(total_steps=6 * E * T)
+        if frozen:
+            given["guard"] = Frozen(train(plan(total_steps=E * T)).checkpoint, "guard")
+        saved: list[Any] = []
+        whole = train(given, lambda learner, _: saved.append(learner.state_dict()) if learner.iteration == 3 else None)
+        rest = train(given, checkpoint=saved[0])
+        for found, expected in zip(rest.history, whole.history[3:], strict=True):
+            names = [name for name in expected if name not in ("seconds", "steps_per_second", "gpu_memory")]
+            np.testing.assert_array_equal([found[n] for n in names], [expected[n] for n in names])
+        for role in whole.networks:
+            pairs = zip(rest.networks[role].parameters(), whole.networks[role].parameters(), strict=True)
+            assert all(torch.equal(x, y) for x, y in pairs)
+
+    @pytest.mark.slow
+    def test_a_deterministic_policy_learns_beside_a_stochastic_one(self) -> None:
+        shared: dict[str, Any] = {**TAG, "device": "cpu", "total_steps": 8 * 8 * 16}
+        small: dict[str, Any] = {"capacity": 8 * 3 * 64, "minibatch": 32, "updates": 2, "learning_starts": 256}
+        given = {"tagger": ppo.Args(**shared), "runner": ddpg.Args(**shared, **small, normalize=True)}
+        result = train(given)
+        last = result.history[-1]
+        assert np.isfinite([last["tagger/approx_kl"], last["runner/critic_loss"], last["runner/actor_loss"]]).all()
+        args, network = policy_of(result.checkpoint, "cpu", role="runner")
+        assert args == result.policies["runner"]
+        obs = torch.randn(5, network.normalizer.mean.shape[0])
+        assert torch.equal(network.policy(obs).mode(), result.networks["runner"].policy(obs).mode())
+
+
+class TestCommandLine:
+    def run(self, given: dict[str, Any], folder: Path) -> Path:
+        run = Run.new(folder, "ppo", asdict(given["walker"]))
+
+        def on_iteration(learner: Learner, metrics: dict[str, float]) -> None:
+            run.log(metrics)
+            run.save(learner.state_dict())
+
+        train(given, on_iteration)
+        run.close()
+        return run.path
+
+    def test_a_run_is_played_and_goes_on(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        pytest.importorskip("tyro")
+        from gpuvec.cli import main
+
+        path = self.run(plan(total_steps=2 * E * T, anneal_lr=False), tmp_path)
+        assert main(["eval", str(path), "--episodes", "3", "--device", "cpu"]) == 0
+        played = capsys.readouterr().out
+        assert "guard      mean return" in played
+        assert "walker     mean return" in played
+        assert main(["resume", str(path), "--total-steps", str(4 * E * T), "--episodes", "3"]) == 0
+        assert "PPO and A2C on tests/Street-v0" in capsys.readouterr().out
+        whole = train(plan(total_steps=4 * E * T, anneal_lr=False)).checkpoint
+        resumed = load(path)
+        assert resumed["iteration"] == 4
+        for role in ("guard", "walker"):
+            assert resumed["policies"][role].keys() == whole["policies"][role].keys()
+            for name, x in whole["policies"][role]["network"].items():
+                assert torch.equal(resumed["policies"][role]["network"][name], x)
+
+    def test_a_run_against_a_script_goes_on_in_python_only(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        pytest.importorskip("tyro")
+        from gpuvec.cli import main
+
+        stand = Scripted(lambda obs: torch.ones(len(obs), dtype=torch.int64))
+        path = self.run({**plan(total_steps=2 * E * T), "guard": stand}, tmp_path)
+        assert main(["resume", str(path), "--total-steps", str(4 * E * T)]) == 1
+        assert f"guard did not learn in {path}: train and play on in Python" in capsys.readouterr().err
+        assert main(["eval", str(path), "--device", "cpu"]) == 1
+        assert "guard did not learn" in capsys.readouterr().err
+
+
+class TestOpponents:
+    def test_a_frozen_policy_plays_as_it_was(self) -> None:
+        first = train(plan(total_steps=2 * E * T))
+        before = {k: x.clone() for k, x in first.networks["guard"].state_dict().items()}
+        given = {**plan(total_steps=3 * E * T), "guard": Frozen(first.checkpoint, "guard", greedy=True)}
+        result = train(given)
+        assert all(torch.equal(x, before[k]) for k, x in result.networks["guard"].state_dict().items())
+        learner = learner_of(given, street())
+        learner.collect()
+        known = first.networks["guard"].policy(learner.rollout.obs[-2, :, :2]).mode()
+        assert torch.equal(learner.action[:, :2], known)
+
+    def test_a_policy_of_all_agents_can_be_frozen_for_a_role(self) -> None:
+        alone = train(replace(plan(total_steps=E * T)["guard"]))
+        result = train({**plan(total_steps=E * T), "guard": Frozen(alone.checkpoint)})
+        assert set(result.networks) == {"guard", "walker"}
+
+    def test_a_script_says_what_its_agents_do(self) -> None:
+        """Guards go to the left, so that all stand at 0 in the end."""
+        given = {**plan(), "guard": Scripted(lambda obs: torch.zeros(len(obs), dtype=torch.int64))}
+        learner = learner_of(given, street())
+        learner.collect()
+        rollout = learner.rollout
+        whole = ~rollout.began[1:7].any(0)  # environments whose first episode has not ended by then
+        assert whole.any()
+        assert (rollout.obs[4:7, whole, :2, 0] == 0.0).all()
+
+    @pytest.mark.parametrize(
+        ("opponent", "error", "words"),
+        [
+            (lambda: Scripted(lambda obs: torch.zeros(2)), ValueError, r"the script gives actions of shape \(2,\).*\(8,\)"),
+            (lambda: Frozen(train(plan(total_steps=E * T)).checkpoint, "thief"), StateError, "has policies for guard, walker"),
+            (lambda: Frozen(train(plan(total_steps=E * T)).checkpoint), StateError, "name one of these roles, not None"),
+            (lambda: Frozen(train(ppo.Args(device="cpu", num_envs=2, total_steps=64)).checkpoint), StateError, "CartPole"),
+        ],
+    )
+    def test_one_that_does_not_fit(self, opponent: Any, error: type[Exception], words: str) -> None:
+        with pytest.raises(error, match=words):
+            train({**plan(total_steps=E * T), "guard": opponent()})
+
+
+class TestPlansThatDoNotFit:
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda p: {"guard": p["guard"]}, "policies for guard; the environment has guard, walker: give one for each"),
+            (lambda p: {**p, "thief": p["guard"]}, "policies for guard, walker, thief; the environment has guard, walker"),
+            (lambda p: {**p, "all": p["guard"]}, "policies for guard, walker, all"),
+            (lambda p: {}, "nobody learns"),
+            (lambda p: dict.fromkeys(p, Scripted(lambda obs: obs)), "nobody learns: of guard, walker at least one"),
+            (
+                lambda p: {**p, "guard": replace(p["guard"], num_envs=8)},
+                "agree on num_envs: it is 8 for guard and 4 for walker",
+            ),
+            (lambda p: {k: replace(x, target_return=1.0) for k, x in p.items()}, "target_return is for one policy"),
+        ],
+    )
+    def test_the_fault_is_named(self, change: Any, words: str) -> None:
+        with pytest.raises(ValueError, match=words):
+            train(change(plan()))
+
+    def test_roles_where_there_are_none(self) -> None:
+        args = ppo.Args(device="cpu", num_envs=2)
+        with pytest.raises(ValueError, match="policies for a, b; the environment has no roles"):
+            train({"a": args, "b": args})
+
+    def test_an_algorithm_for_other_actions(self) -> None:
+        with pytest.raises(ValueError, match="a deterministic policy takes a bounded Box"):
+            train({**plan(), "guard": ddpg.Args(**SHARED_SETTINGS, device="cpu").resolved("cpu")})
+
+    def test_a_body_for_a_role(self) -> None:
+        made: list[int] = []
+
+        def body(observations: Any, actions: Any) -> Any:
+            made.append(observations.shape[0])
+            return Separate(observations.shape[0], int(actions.n), (4,))
+
+        result = train(plan(total_steps=E * T), body={"walker": body})
+        assert result.networks["walker"].body.actor[0].out_features == 4
+        assert result.networks["guard"].body.actor[0].out_features == 8
+        assert made
+        with pytest.raises(ValueError, match="a body of one's own goes with the settings of an algorithm, which thief has not"):
+            train(plan(total_steps=E * T), body={"thief": body})
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda p: {"all": p["guard"]}, "has policies for guard, walker, and this training for all"),
+            (lambda p: {**p, "guard": replace(p["guard"], hidden=(4,))}, "must have shape"),
+            (lambda p: dict(zip(p, reversed(p.values()), strict=True)), "is of ppo; it cannot go on with a2c"),
+            (
+                lambda p: {**p, "guard": Scripted(lambda obs: torch.ones(len(obs), dtype=torch.int64))},
+                "in this checkpoint guard, walker learned, and in this training walker would",
+            ),
+        ],
+    )
+    def test_a_checkpoint_of_another_training(self, change: Any, words: str) -> None:
+        given = plan(total_steps=2 * E * T)
+        checkpoint = train(given).checkpoint
+        with pytest.raises(StateError, match=words):
+            train(change(given), checkpoint=checkpoint)
+
+
+@pytest.mark.gpu
+def test_captured_iterations_equal_eager_ones(gpu: str) -> None:
+    shared: dict[str, Any] = {**TAG, "num_envs": 64, "device": "cuda:0"}
+    small: dict[str, Any] = {"capacity": 64 * 3 * 64, "minibatch": 64, "updates": 2, "learning_starts": 0}
+    for algorithm in (ddpg.Args(**shared, **small), a2c.Args(**shared)):
+        given = {"tagger": ppo.Args(**shared).resolved("cuda:0"), "runner": algorithm.resolved("cuda:0")}
+        learners = []
+        for captured in (False, True):
+            env = gym.make_vec(TAG["env"], 64, device="cuda:0", output="torch", autoreset_mode="SameStep", **TAG["params"])
+            learners.append(learner_of(given, env))
+            if captured:
+                learners[-1].capture()
+            for _ in range(10):
+                learners[-1].iterate()
+        eager, replayed = (learner.tensors()["policies"] for learner in learners)
+        for role in eager:
+            for name, x in eager[role]["network"].items():
+                assert torch.equal(x, replayed[role]["network"][name]), f"{role} {name}"

@@ -1,0 +1,259 @@
+"""The gate for cooperative environments: agents that depend on their order, and what else goes wrong between agents."""
+
+import dataclasses
+import importlib
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.errors import AuthoringError
+from gpuvec.testing import check_env
+from gpuvec.testing.comparison import check_plain
+from gpuvec.testing.race_check import check_races
+from gpuvec.testing.runs import play, random_actions
+from gpuvec_envs import tag_continuous, tag_grid_world
+
+SOURCE = (Path(__file__).parents[1] / "support" / "hunt_env.py").read_text()
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch, request):
+    """Writes `hunt_env` with one line, or some, replaced to a file outside of the repository; returns its module's name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"hunt_{abs(hash(request.node.name)):x}"
+
+    def write(old="", new=""):
+        assert not old or SOURCE.count(old) == 1
+        (tmp_path / f"{name}.py").write_text(SOURCE.replace(old, new) if old else SOURCE)
+        importlib.invalidate_caches()
+        return name
+
+    yield write
+    sys.modules.pop(name, None)
+
+
+class Wrong(NamedTuple):
+    """`hunt_env` with `new` for `old`, the message that this must give, and the line that it must show if it names any."""
+
+    old: str
+    new: str
+    message: str
+    shown: str | None
+
+
+LEAVE = "        s.alive[i] = False"
+RESET, MOVE = "def reset(i, s, key, p):", "def move(i, s, action, key, p):"
+
+WRONG = {
+    "scatter": Wrong(
+        LEAVE,
+        f"{LEAVE}\n        s.score[s.hunter[i]] += 1.0",
+        r"agent \d writes score\[\d\] in phase `leave`: let agent \d write it itself, in a later phase; record here, ",
+        "s.score[s.hunter[i]] += 1.0",
+    ),
+    "scatter through a view": Wrong(
+        LEAVE,
+        "        first = s.x[0:1]\n        first[0] = 0.0",
+        r"agent [1-4] writes x\[0\] in phase `leave`: let agent 0 write it itself",
+        "def leave(i, s, action, key, p):",
+    ),
+    "read of a field written in the same phase": Wrong(
+        "    v = 0.8 * s.v[i] +",
+        "    v = 0.8 * s.v[(i + 1) % 5] +",
+        r"phase `move` reads v\[1\] for agent 0, and writes v too, in line \d+; split it into two phases, or read a copy of v",
+        "v = 0.8 * s.v[(i + 1) % 5] + p.push[action] + p.noise * normal(key, 2 * i)",
+    ),
+    "rare read of a field written in the same phase": Wrong(
+        "                s.hunter[i] = s.agents_by_role[k]",
+        "                s.hunter[i] = s.agents_by_role[k] + 0 * s.hunter[(i + 1) % 5]",
+        r"phase `catch` reads hunter\[\d\] for agent \d, and writes hunter too",
+        "s.hunter[i] = s.agents_by_role[k] + 0 * s.hunter[(i + 1) % 5]",
+    ),
+    "read that no log sees": Wrong(
+        "    v = 0.8 * s.v[i] +",
+        "    v = 0.8 * s.v.sum() +",
+        r"phase `move` gives [vx]\[\d\] the value .* by the order in which agents go: it reads what it also writes; split",
+        MOVE,
+    ),
+    "nobody": Wrong(
+        "    if j < 0:\n        return 0.0, 0.0\n",
+        "",
+        r"IndexError: x\[-1\] does not exist; -1 stands for nobody, so ask for that first",
+        "return (s.x[j] - s.x[i]) / p.length, 1.0 if s.role[j] == HUNTER else 0.5",
+    ),
+    "write in reward": Wrong(
+        "    return s.score[i]",
+        "    s.score[i] += 2.0\n    return s.score[i]",
+        "writes what it may only read; reset and phases write to the state",
+        "s.score[i] += 2.0",
+    ),
+    "role written": Wrong(
+        LEAVE, "        s.role[i] = 0", "writes what it may only read; .* agents_by_role are the engine's", "s.role[i] = 0"
+    ),
+    "number of the env written": Wrong(
+        LEAVE, "        s.prey = 0", r"gives State\.prey another value; .*have an env's own number .* set by count_of", None
+    ),
+    "search read in a phase": Wrong(
+        "    if s.hunter[i] >= 0:\n",
+        "    if s.near[i, 0] >= 0:\n",
+        r"there is no getitem\(none, .*what `neighbors` finds is no part of the state",
+        "if s.near[i, 0] >= 0:",
+    ),
+    "active of others": Wrong(
+        "def active(i, s, p):\n    return s.alive[i]",
+        "def active(i, s, p):\n    return s.alive[0]",
+        r"active reads alive\[0\] for agent 1, and may read 1's own elements alone: have a phase write the answer to a field",
+        "return s.alive[0]",
+    ),
+    "reset forgets a field": Wrong(
+        "    s.hunter[i] = -1\n    s.score[i] = 0.0\n",
+        "    s.score[i] = 0.0\n",
+        r"reset leaves hunter\[0\] as the last episode left it; write every element of every field",
+        RESET,
+    ),
+    "reset reads the last episode": Wrong(
+        "    s.hunter[i] = -1\n    s.score[i] = 0.0\n",
+        "    s.hunter[i] = min(s.hunter[i], -1)\n    s.score[i] = 0.0\n",
+        r"reset reads hunter\[0\] for agent 0 before it writes hunter, so it is the last episode's; begin from",
+        "s.hunter[i] = min(s.hunter[i], -1)",
+    ),
+    "draw number twice": Wrong(
+        "    s.v[i] = uniform(key, 2 * i + 1, -0.1, 0.1)",
+        "    s.v[i] = normal(key, 2 * i)",
+        "agent 0 uses draw number 0 twice and draws the same again; give each draw of an agent a number of its own",
+        RESET,
+    ),
+    "draw number of another phase": Wrong(
+        "    if s.hunter[i] >= 0:\n",
+        "    if s.hunter[i] >= 0 or uniform(key, 2 * i, 0.0, 1.0) < 0.1:\n",
+        "agent 0 uses draw number 0 after phase `move`, which gets the same key, and draws the same again",
+        "def leave(i, s, action, key, p):",
+    ),
+    "key of its own": Wrong(
+        RESET,
+        "from gpuvec import Key\n\n\ndef reset(i, s, own, p):\n    key = Key(1, 2, 3, 4, 5)",
+        "draws with a key of its own; draw with the key that it is given",
+        None,
+    ),
+    "float64": Wrong(
+        "    s.x[i] = min(max(s.x[i] + v, 0.0), p.length)",
+        "    s.x[i] = min(max(s.x[i] + v * 2, 0.0), p.length)",
+        "makes a float64; an int met a float: write 2.0, not 2",
+        "s.x[i] = min(max(s.x[i] + v * 2, 0.0), p.length)",
+    ),
+    "float64 table": Wrong("0.3], np.float32)", "0.3])", r"table 'push' of tables\(p\) is float64; it must be float32", None),
+    "row width": Wrong(
+        ", np.float32(s.prey)\n",
+        "\n",
+        r"2 neighbors of 2 values and 2 of its own make 6 values, but the observation space has shape \(7,\)",
+        "def observe(i, s, t, p):",
+    ),
+    "int reward": Wrong("    return s.score[i]", "    return s.hunter[i]", "reward returns int32; it must return a", None),
+    "vote": Wrong("    return s.prey == 0", "    return s.prey", "terminated returns int32; it must return a bool", None),
+    "active": Wrong(
+        "def active(i, s, p):\n    return s.alive[i]",
+        "def active(i, s, p):\n    return s.x[i]",
+        "active returns float32; it must return a bool, as a comparison is",
+        "def active(i, s, p):",
+    ),
+    "phase that returns": Wrong(
+        LEAVE, f"{LEAVE}\n    return s.alive[i]", "phase `leave` returns bool; it must return nothing: write what is new", None
+    ),
+    "parameters": Wrong(
+        "def leave(i, s, action, key, p):", "def leave(i, s, key, p):", r"must be leave\(i, s, action, key, p\)", None
+    ),
+    "count in a field of agents": Wrong(
+        'count_of("prey"', 'count_of("hunter"', r"count_of\('hunter', ...\) sets a field .* one int for the env", None
+    ),
+    "neighbors without features": Wrong(
+        "Observation(observe, other_features,", "Observation(observe, None,", "max_neighbors=2, and other_features is", None,
+    ),
+    "out of bounds": Wrong(
+        " [1.0] * (2 * p.slots + 2) +",
+        " [1.0] * (2 * p.slots) + [0.1, 1.0] +",
+        r"after 0 steps observation 4 of agent \d is 0\.\d+, outside its space, 0 to 0\.1: widen the space, or clip",
+        "def observe(i, s, t, p):",
+    ),
+    "reward not finite": Wrong(
+        "    return s.score[i]",
+        "    return s.score[i] + 1e38 * s.x[i] * 1e38",
+        r"the reward of agent \d in step 1 is inf: guard",
+        "def reward(i, s, t, p):",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.first_variants(10)
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_environments(case, written):
+    wrong = WRONG[case]
+    name = written(wrong.old, wrong.new)
+    with pytest.raises(AuthoringError, match=wrong.message) as caught:
+        check_env(f"{name}:ENV", num_envs=4, steps=40)
+    if wrong.shown is not None:
+        lines = SOURCE.replace(wrong.old, wrong.new).splitlines()
+        place = next(k + 1 for k, line in enumerate(lines) if line.strip() == wrong.shown)
+        assert f"{name}.py, line {place}, `{wrong.shown}`: " in str(caught.value)
+
+
+@pytest.mark.parametrize("game", [tag_grid_world, tag_continuous])
+def test_bundled_games_keep_the_rules(game):
+    assert "no two draws of a step have the same" in check_races(game.ENV, steps=3, seed=0)["draws"]
+
+
+class TestAGoodEnvironment:
+    def test_it_passes(self, written):
+        checks = {check.name: check for check in check_env(f"{written()}:ENV", num_envs=9, steps=24)}
+        found = [
+            "parameters",
+            "types",
+            "reset",
+            "ownership",
+            "order",
+            "draws",
+            "spaces",
+            "rare states",
+            "plain Python",
+            "seeds",
+            "simulator",
+            "sm_90",
+        ]
+        assert list(checks) == found
+        assert all(checks[name].ran for name in found[:10])
+        assert checks["ownership"].detail == "in 12 steps of random play agents write their own elements alone"
+        assert checks["draws"].detail == "reset draws 10 numbers; no two draws of a step have the same"
+        assert "kernel of a step compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
+
+    @pytest.mark.slow
+    def test_more_agents(self, written):
+        """Parts of a larger game are looked at: all functions, and observations of some agents."""
+        env = importlib.import_module(written()).ENV
+        larger = dataclasses.replace(env, params=env.params._replace(runners=30, slots=4))
+        assert "no two draws of a step have the same" in check_races(larger, steps=2, seed=1)["draws"]
+        run = play(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
+        assert "resets and steps agree to 1e-05, but for 0" in check_plain(larger, run, 0)
+
+    @pytest.mark.slow
+    def test_runs_that_are_not_plain_python_s(self, written):
+        """Compiled code follows the same source, so here the run is changed."""
+        env = importlib.import_module(written()).ENV
+        for what, name in {"states": "v", "obs": "", "reward": "", "infos": "agent_mask"}.items():
+            run = play(env, 2, random_actions(env, 5, 2, 0), (0,))[0]
+            assert "but for 0" in check_plain(env, run, 0)
+            for kept in getattr(run, what):
+                array = kept[name] if name else kept
+                array[1, 3] = array[1, 3] + 0.25 if array.dtype != np.bool_ else not array[1, 3]
+            with pytest.raises(AuthoringError, match=r"results are not plain Python's: after \d steps .* of environment 1 is"):
+                check_plain(env, run, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.simulator
+@pytest.mark.skipif(not numba_cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it")
+def test_the_simulator_takes_part(written):
+    checks = {check.name: check for check in check_env(f"{written()}:ENV", num_envs=3, steps=8)}
+    assert checks["simulator"] == ("simulator", True, "equals the CPU bit for bit")

@@ -1,0 +1,325 @@
+"""Faults that first occur late in an episode, or in a rare state: each is found, with its line.
+
+Most are looked for in a compiled run of an environment without the fault, as states that lead to it are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+import os
+import re
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from tests.support.env_sources import DRIFT, RING
+
+from gpuvec.errors import AuthoringError
+from gpuvec.testing import check_env
+from gpuvec.testing.comparison import check_plain
+from gpuvec.testing.race_check import check_races, check_races_from
+from gpuvec.testing.recording import record
+from gpuvec.testing.runs import as_run, random_actions, step_results
+from gpuvec.testing.structural import check_structural
+from gpuvec.vector.env import VectorEnv
+
+NUMBERS = itertools.count()
+LATER = DRIFT.replace("horizon: int = 5", "horizon: int = 60").replace("uniform\n", "Key, randint, uniform\n", 1)
+LATER = LATER.replace("\ndef reset", "\nTABLE = np.arange(35, dtype=np.int32)\n\ndef reset", 1)
+STEPS, ROWS = 70, 5
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    """Writes source to a module, with `new` in place of `old`, and returns its name."""
+    folder, names = tmp_path_factory.mktemp("rare"), []
+    sys.path.insert(0, str(folder))
+
+    def write(source, old="", new=""):
+        assert not old or source.count(old) == 1, old
+        names.append(f"rare_{next(NUMBERS)}")
+        (folder / f"{names[-1]}.py").write_text(source.replace(old, new) if old else source)
+        importlib.invalidate_caches()
+        return names[-1]
+
+    yield write
+    sys.path.remove(str(folder))
+    for name in names:
+        sys.modules.pop(name, None)
+        gym.registry.pop(f"tests/{name}-v0", None)  # whose module is gone
+
+
+def played(env):
+    """A compiled run that goes beyond the end of an episode."""
+    rows, actions = VectorEnv(env, ROWS, device="cpu", output="numpy"), random_actions(env, STEPS, ROWS, 0)
+    results = list(step_results(rows, actions, 0))
+    rows.close()
+    return as_run(actions, results, env.max_episode_steps)
+
+
+@pytest.fixture(scope="module")
+def single_run(module):
+    return played(importlib.import_module(module(LATER)).ENV)
+
+
+@pytest.fixture(scope="module")
+def game_run(module):
+    return played(importlib.import_module(module(RING)).ENV)
+
+
+MOVED = "    v = 0.9 * s.v + "
+RETURNED = "    return State(x, v, age, turns), 1.0 - abs(x), turns >= p.horizon"
+SEEN = "    return s.x, s.v"
+FIRST = "    return State(uniform(key, 0, -1.0, 1.0), uniform(key, 1, -0.1, 0.1), 0.0, 0)"
+
+MOVE = "    s.x[i] = s.last[(i + 1) % p.num_agents]"
+START = "    s.x[i] = uniform(key, i, -1.0, 1.0)"
+
+SINGLE = {
+    "index of a table": (
+        MOVED,
+        "    v = np.float32(TABLE[s.turns]) * 0.0 + 0.9 * s.v + ",
+        r"IndexError: TABLE\[35\] does not exist; its shape is \(35,\)",
+    ),
+    "negative index of a table": (
+        MOVED,
+        "    v = np.float32(TABLE[(29 - s.turns) if s.turns < 32 else 0]) * 0.0 + 0.9 * s.v + ",
+        r"IndexError: TABLE\[-1\] does not exist; -1 stands for nobody",
+    ),
+    "division by zero": (
+        MOVED,
+        "    v = np.float32(100 // (s.turns - 40)) * 0.0 + 0.9 * s.v + ",
+        "ZeroDivisionError: integer division or modulo by zero",
+    ),
+    "remainder of zero": (
+        MOVED,
+        "    v = np.float32(np.int32(100) % np.int32(s.turns - 40)) * 0.0 + 0.9 * s.v + ",
+        "ZeroDivisionError: integer .*modulo by zero",
+    ),
+    "shift": (
+        MOVED,
+        "    v = np.float32(1 << s.turns) * 0.0 + 0.9 * s.v + ",
+        "ValueError: a shift by 32; an integer of 32 bits can be shifted by 0 to 31",
+    ),
+    "draw number from data": (
+        MOVED,
+        "    v = 0.01 * uniform(key, 1 + s.turns, 0.0, 1.0) + 0.9 * s.v + ",
+        "draw number 1 is taken from data, so it may be that of another draw; make it of literals",
+    ),
+    "draw number of the learners": (
+        MOVED,
+        "    v = 0.01 * uniform(key, 2**31 - 4, 0.0, 1.0) + 0.9 * s.v + ",
+        "draw number 2147483644 is not the author's to use; those from 0 to 2147483643 are",
+    ),
+    "negative draw number": (
+        MOVED,
+        "    v = 0.01 * uniform(key, -1, 0.0, 1.0) + 0.9 * s.v + ",
+        "draw number -1 is not the author's to use",
+    ),
+    "draw number twice in a rare state": (
+        MOVED,
+        "    v = 0.9 * s.v + (uniform(key, 0, 0.0, 0.1) if s.turns == 40 else 0.0) + ",
+        "draw number 0 is used twice",
+    ),
+    "bounds of uniform": (
+        MOVED,
+        "    v = 0.01 * uniform(key, 1, 0.0, np.float32(39 - s.turns)) + 0.9 * s.v + ",
+        "uniform draws from 0 to -1; the lower bound must not be above the upper one",
+    ),
+    "empty randint": (
+        MOVED,
+        "    v = 0.01 * np.float32(randint(key, 1, 0, 40 - s.turns)) + 0.9 * s.v + ",
+        "randint draws from 0 to below 0, where there is no integer; the upper bound must be greater",
+    ),
+    "row": (
+        MOVED,
+        "    v = 0.01 * np.float32(key.row if s.turns == 40 else 0) + 0.9 * s.v + ",
+        "reads row of the key, so results depend on which row, episode or seed it is; hand the key to draws alone",
+    ),
+    "episode by its index": (FIRST, FIRST.replace("0.0, 0)", "0.0, 0 * np.int32(key[3]))"), "reads element 3 of the key"),
+    "key of its own": (
+        MOVED,
+        "    v = 0.01 * uniform(Key(1, 2, 3, 4, s.turns), 1, 0.0, 1.0) + 0.9 * s.v + ",
+        "draws with a key of its own; draw with the key that it is given",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SINGLE)
+def test_one_agent(case, module, single_run):
+    old, new, message = SINGLE[case]
+    name = module(LATER, old, new)
+    with pytest.raises(AuthoringError, match=message) as caught:
+        check_plain(importlib.import_module(name).ENV, single_run, 0)
+    assert f"{name}.py, line " in str(caught.value)
+
+
+def test_nothing_is_found_where_nothing_is_wrong(module, single_run, game_run):
+    env = importlib.import_module(module(LATER)).ENV
+    assert check_plain(env, single_run, 0) == "355 resets and steps agree to 1e-05, but for 0"
+    game = importlib.import_module(module(RING)).ENV
+    assert "agree to 1e-05, but for 0" in check_plain(game, game_run, 0)
+    assert check_races_from(game, game_run, 0).startswith("in 150 steps")
+
+
+def test_agents_may_share_a_number_beside_their_own(module):
+    source = RING.replace(START, "    s.x[i] = 0.1 * uniform(key, 4, -1.0, 1.0) + 0.9 * uniform(key, i, -1.0, 1.0)")
+    assert check_races(importlib.import_module(module(source)).ENV, 2, 0)["draws"].startswith("reset draws 8 numbers")
+
+
+GAMES = {
+    "index of a field": (
+        MOVE,
+        "    s.x[i] = s.last[(i + 1) % p.num_agents + (1 if s.gained[i] == 40.0 and i == 2 else 0)]",
+        r"IndexError: last\[4\] does not exist; its shape is \(4,\)",
+    ),
+    "race in a rare state": (
+        MOVE,
+        "    s.x[i] = s.last[i] if s.gained[i] != 40.0 else s.x[(i + 1) % p.num_agents]",
+        r"phase `move` reads x\[\d\] for agent \d, and writes x too",
+    ),
+    "all agents draw one number": (
+        START,
+        "    s.x[i] = uniform(key, 0, -1.0, 1.0)",
+        "all agents use draw number 0 in `reset` and none of their own, so they draw the same; agent i may use",
+    ),
+    "overlapping ranges": (
+        START,
+        "    s.x[i] = uniform(key, 2 * i, -1.0, 0.0) + uniform(key, 3 * i + 1, 0.0, 1.0)",
+        "agent 2 uses draw number 4 in `reset`, and agent 1 in `reset`: they draw the same; agent i may use",
+    ),
+    "ranges of two phases in different steps": (
+        MOVE,
+        "    s.x[i] = s.last[i] + 0.0 * (uniform(key, i, 0.0, 1.0) if s.gained[i] == 39.0 else uniform(key, 3 * i, 0.0, 1.0))",
+        r"agent \d uses draw number \d in phase `move`, and agent \d in phase `move`",
+    ),
+    "draw number from a field": (
+        MOVE,
+        "    s.x[i] = s.last[i] + 0.0 * uniform(key, np.int32(s.gained[i]), 0.0, 1.0)",
+        "draw number 0 is taken from data",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GAMES)
+def test_many_agents(case, module, game_run):
+    old, new, message = GAMES[case]
+    name = module(RING, old, new)
+    env = importlib.import_module(name).ENV
+
+    def find():
+        check_races(env, 4, 0)
+        check_races_from(env, game_run, 0)
+
+    with pytest.raises(AuthoringError, match=message) as caught:
+        find()
+    assert f"{name}.py, line " in str(caught.value)
+
+
+LATE = {
+    "index": (MOVED, "    v = np.float32(TABLE[s.turns]) * 0.0 + 0.9 * s.v + ", SINGLE["index of a table"][2]),
+    "NaN in the state": (
+        RETURNED,
+        "    age = age + 0.0 * math.sqrt(np.float32(39 - s.turns))\n" + RETURNED,
+        "after 41 steps age of the state of environment 0 is nan, which is not finite: guard divisions",
+    ),
+    "infinite reward": (
+        RETURNED,
+        "    return State(x, v, age, turns), 1.0 / np.float32(s.turns - 40), turns >= p.horizon",
+        "the reward of environment 0 in step 41 is -?inf: guard divisions",
+    ),
+    "observation": (
+        SEEN,
+        "    return s.x, 2.0 if s.turns == 41 else 0.0",
+        "after 41 steps observation 1 of environment 0 is 2, outside its space, -1 to 1",
+    ),
+}
+BOUNDED = LATER.replace("Box(-np.inf, np.inf, (2,), np.float32)", "Box(-BOUND, BOUND)").replace(
+    "\ndef spaces", "\nBOUND = np.array([np.inf, 1.0], np.float32)\n\ndef spaces"
+)
+
+
+@pytest.mark.first_variants(1)
+@pytest.mark.parametrize("case", LATE)
+def test_by_default_episodes_are_played_to_their_end(case, module):
+    old, new, message = LATE[case]
+    source = BOUNDED if case == "observation" else LATER
+    with pytest.raises(AuthoringError, match=message):
+        check_env(f"{module(source, old, new)}:ENV", num_envs=5, kernels=False)
+
+
+LOOPS = {
+    "in plain Python too": (MOVED, "    while s.turns > 39:\n        turns = 0\n    v = 0.9 * s.v + ", "while s.turns > 39"),
+    "in the first step": (MOVED, "    while s.x == s.x:\n        turns = 0\n    v = 0.9 * s.v + ", "while s.x == s.x"),
+    "in compiled code alone": (
+        MOVED,
+        "    far = 16777215.0\n    while far <= 16777216.0:\n        far += 1.0\n    v = 0.0 * far + 0.9 * s.v + ",
+        None,
+    ),
+}
+
+
+@pytest.mark.first_variants(1)
+@pytest.mark.parametrize("case", LOOPS)
+def test_a_loop_that_does_not_end_is_named(case, module):
+    """As a float32 16777216 + 1 is 16777216, and plain Python computes the floats of a `SingleAgentEnv` with more bits."""
+    old, new, line = LOOPS[case]
+    name = module(LATER, old, new)
+    with pytest.raises(AuthoringError) as caught:
+        check_env(f"{name}:ENV", num_envs=5, kernels=False, time_limit=1.0)
+    message = str(caught.value)
+    assert f"{name}.py, line " in message
+    if line is None:
+        assert "`def step(s, action, key, p):`: compiled code" in message
+        assert "does not return within 1 s of CPU time, in step 1; plain Python does not" in message
+    else:
+        assert re.search(f"`({re.escape(line)}:|turns = 0)`: is where `step` still is after 1 s of CPU time", message)
+
+
+def test_a_process_that_crashes_is_explained(module, monkeypatch):
+    """Its last states, played again, show the index that is out of range."""
+    name = module(LATER, *SINGLE["index of a table"][:2])
+    monkeypatch.setattr("gpuvec.testing.gate.record", crash_in_step_36)
+    with pytest.raises(AuthoringError, match=r"IndexError: TABLE\[35\] does not exist; its shape is"):
+        check_env(f"{name}:ENV", num_envs=5, kernels=False)
+
+
+def crash_in_step_36(env, folder, *, num_envs, limit, seed, **options):
+    """As `recording.record`, in a process that ends as after an access beyond an array."""
+    record(env, folder, num_envs=num_envs, steps=35, limit=limit, seed=seed, time_limit=20.0)
+    actions = np.load(folder / "actions.npy")
+    np.save(folder / "actions.npy", np.concatenate([actions, actions[:1]]))
+    os.abort()
+
+
+class TestStructural:
+    """Each parameter on which shapes depend has to be in `structural`."""
+
+    def test_it_is_named(self, module):
+        name = module(RING, 'structural=("num_agents",), ', "")
+        with pytest.raises(
+            AuthoringError, match=r"parameter 'num_agents' shapes .* with 5 the number of agents is 5 instead of"
+        ):
+            check_env(f"{name}:ENV", kernels=False)
+
+    def test_one_agent(self, module):
+        name = module(LATER, "Box(-np.inf, np.inf, (2,), np.float32)", "Box(-np.inf, np.inf, (p.horizon // 30,), np.float32)")
+        env = importlib.import_module(name).ENV
+        with pytest.raises(
+            AuthoringError, match=r"parameter 'horizon' shapes the environment: with 59 the observation space has"
+        ):
+            check_structural(env)
+
+    def test_values_that_check_refuses_are_left_out(self, module):
+        env = importlib.import_module(
+            module(
+                RING, "ENV = MultiAgentEnv(", "def refuse(p):\n    raise ValueError\n\nENV = MultiAgentEnv(\n    check=refuse,"
+            )
+        ).ENV
+        assert check_structural(env) == "with 0 other values of parameters that are not structural all shapes stay"
+        env = dataclasses.replace(env, check=None, structural=())
+        with pytest.raises(AuthoringError, match="put 'num_agents' into structural"):
+            check_structural(env)

@@ -1,0 +1,253 @@
+"""`gpuvec check`: backends that agree are green, and a wrong one is shown where it first differs.
+
+A wrong backend is one whose environment has a wrong line, as an environment that was written again in another language may.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+import json
+import re
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tyro")
+
+from tests.support.env_sources import DRIFT, RING
+
+from gpuvec.cli import main
+from gpuvec.errors import DeviceError
+from gpuvec.registration import load_env
+from gpuvec.testing import backends, consistency, process
+from gpuvec.testing.consistency import Job, compare
+from gpuvec.testing.differences import apart, bits_apart, differences
+
+HERE = {"device": "cpu", "output": "numpy"}
+BY_AGE = DRIFT.replace("turns >= p.horizon", "age >= 1.0")  # which is 1.0000001 after ten steps
+GAMES = {"TagGridWorld-v0": 11, "TagContinuous-v0": 11}  # agents
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where modules that tests write can be imported from."""
+    place = tmp_path_factory.mktemp("modules")
+    sys.path.insert(0, str(place))
+    yield place
+    sys.path.remove(str(place))
+
+
+@pytest.fixture
+def module(folder):
+    """Writes source to a module, with `new` in place of `old`, and returns its name."""
+
+    def write(source, old="", new=""):
+        assert not old or source.count(old) == 1
+        name = f"backend_{next(NUMBERS)}"
+        (folder / f"{name}.py").write_text(source.replace(old, new) if old else source)
+        importlib.invalidate_caches()
+        return name
+
+    return write
+
+
+def job(right, wrong, **options):
+    """The environment of one module, and that of another as the wrong backend's."""
+    options = {**HERE, "env": f"{wrong}:ENV", **options}
+    return Job(f"{right}:tests/{right}-v0", "wrong", options, {}, 3, episodes=2, max_episode_steps=8, modes=("NextStep",))
+
+
+NUMBER = r"-?\d[\d.e-]*"
+
+
+@pytest.mark.first_variants(2)
+@pytest.mark.parametrize(
+    ("source", "old", "new", "where"),
+    [
+        pytest.param(
+            DRIFT,
+            "uniform(key, 0, -1.0, 1.0), uniform(key, 1, -0.1, 0.1)",
+            "uniform(key, 1, -0.1, 0.1), uniform(key, 0, -1.0, 1.0)",
+            rf"the first reset: environment 0, state x is {NUMBER} on cpu and {NUMBER} on wrong",
+            id="swapped fields",
+        ),
+        pytest.param(
+            DRIFT, "turns >= p", "turns > p", "step 5: environment 0, terminated is True on cpu and False on", id="horizon"
+        ),
+        pytest.param(DRIFT, "key, 1, -0.1", "key, 2, -0.1", "the first reset: environment 0, state v is", id="draw"),
+        pytest.param(  # a missing barrier: the last agent reads what the first has written
+            RING, "s.last[(i + 1)", "s.x[(i + 1)", "step 1: environment 0, agent 3, state x is", id="missing barrier"
+        ),
+        pytest.param(
+            RING,
+            "    s.gained[i] = 0.0\n",
+            "",
+            r"step 9: environment 0, agent 0, state gained is 0\.0 on cpu and 8\.0 on wrong",
+            id="forgotten field",
+        ),
+    ],
+)
+def test_a_wrong_line_is_found(module, source, old, new, where):
+    found = compare(job(module(source), module(source, old, new)))
+    assert re.match(f"NextStep, in {where}", found.difference), found.difference
+    assert found.script
+
+
+def test_another_limit_is_found(module):
+    name = module(DRIFT)
+    found = compare(job(name, name, max_episode_steps=4)._replace(modes=("SameStep",)))
+    assert found.difference.startswith("SameStep, in step 4: environment 0, truncated is False on cpu and True on wrong")
+
+
+def test_who_agrees_is_green_in_every_mode(module):
+    """Two episodes of five steps; to begin the second is a call of its own in two modes."""
+    name = module(DRIFT)
+    found = compare(job(name, name)._replace(modes=consistency.MODES))
+    assert found == (3 * ((1 + 5 + 1 + 5) + (1 + 5 + 5) + (1 + 5 + 1 + 5)), True, 0, "", "")
+
+
+class TestRounding:
+    @pytest.mark.slow
+    def test_a_number_that_is_rounded_over_a_threshold_is_told_from_a_fault(self, module, monkeypatch):
+        """At the age of 1.0000001 an episode ends; two roundings less and it does not."""
+        rounded = job(module(BY_AGE), module(BY_AGE, "s.age + 0.1", "s.age + 0.1 - 2e-7"))._replace(max_episode_steps=30)
+        found = compare(rounded)
+        assert found.difference.startswith("6 of 66 results differ on a threshold, too often for rounding; the first: ")
+        assert "NextStep, in step 10: environment 0, terminated is True on cpu and False on wrong" in found.difference
+        monkeypatch.setattr(consistency, "RARE", 0.1)
+        assert compare(rounded)._replace(results=0) == (0, False, 6, "", "")
+
+    @pytest.mark.slow
+    def test_another_bound_is_a_fault(self, module, monkeypatch):
+        monkeypatch.setattr(consistency, "RARE", 1.0)
+        right, wrong = (module(DRIFT, "turns >= p.horizon", f"x > {bound}") for bound in (0.5, 0.6))
+        found = compare(job(right, wrong)._replace(num_envs=50))
+        assert re.match(r"NextStep, in step \d: environment \d+, terminated is True on cpu and False on", found.difference)
+
+    def test_the_rule(self):
+        one = np.float32([1.0, 100.0, 0.0, np.nan, np.inf, np.inf, 0.5])
+        other = np.float32([1.000009, 100.0009, 9e-6, np.nan, np.inf, 3.0, 0.50002])
+        assert apart(one, other).tolist() == [False, False, False, False, False, True, True]
+        assert apart(np.int32([1, 2**20]), np.int32([1, 2**20 + 1])).tolist() == [False, True]
+        assert bits_apart(np.float32([0.0, 1.0]), np.float32([-0.0, 1.0])).tolist() == [True, False]
+        (found,) = differences({"a": one}, {"a": one.astype(np.float64)})
+        assert found == ("a", (), "float32[7]", "float64[7]")
+        assert differences({"a": one}, {"b": one})[0].name == "names of what is returned"
+
+
+class TestProcesses:
+    @pytest.mark.slow
+    def test_the_simulator_has_one_of_its_own(self, module):
+        name, sim = module(DRIFT), backends.SIMULATOR
+        asked = Job(f"{name}:tests/{name}-v0", sim.name, sim.options, sim.variables, 2, 1, 2, modes=("SameStep",))
+        assert process.compared(asked) == (6, True, 0, "", "")
+
+    def test_one_that_dies_is_a_difference(self, module):
+        name = module(DRIFT)
+        dying = module("import os, sys\nprint('no such address', file=sys.stderr, flush=True)\nos.abort()\n")
+        found = process.compared(job(name, dying))
+        assert found.difference == "the process that played it ended with signal SIGABRT\nno such address"
+
+    def test_what_cannot_be_made_is_a_difference(self, module, tmp_path):
+        asked, report = tmp_path / "job.json", tmp_path / "report.json"
+        name = module(DRIFT)
+        asked.write_text(json.dumps(job(name, name, pusch=1.0)._asdict()))
+        process.main(str(asked), str(report))
+        found = json.loads(report.read_text())["difference"]
+        assert found.startswith("UnknownParameterError: unknown parameter 'pusch'; did you mean 'push'?")
+
+
+class TestTheCommand:
+    @pytest.fixture
+    def right(self, module):
+        return module(DRIFT)
+
+    @pytest.mark.slow
+    def test_red_with_a_script_that_shows_it(self, right, module, monkeypatch, capfd):
+        """Also what a backend is: an entry in a table."""
+        wrong = module(DRIFT, "turns >= p", "turns > p")
+        entry = backends.CPU._replace(name="twin", options={**HERE, "env": f"{wrong}:ENV"})
+        monkeypatch.setitem(backends.BACKENDS, "twin", entry)
+        monkeypatch.setattr("gpuvec.testing.gate.check_env", lambda *args, **kwargs: [])  # which takes seconds
+        asked = ["check", f"{right}:tests/{right}-v0", "--backends", "cpu,twin", "--num-envs", "5", "--params", "horizon", "3"]
+        assert main(asked) == 1
+        printed, _, script = capfd.readouterr().out.partition("To see it again:\n")
+        place = "NextStep, in step 3: environment 0, terminated is True on cpu and False on twin"
+        assert printed.splitlines()[-1] == f"twin         RED  {place}"
+        command = [sys.executable, "-c", textwrap.dedent(script)]
+        monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+        again = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert again.stdout.split() == ["True", "False"]
+
+    @pytest.mark.parametrize(
+        ("source", "old", "new", "message"),
+        [
+            (DRIFT, "1.0 - abs(x)", "1.0 - math.pi * abs(x)", "makes a float64; only names of the module are read"),
+            (DRIFT, "key, 1, -0.1", "key, 0, -0.1", "draw number 0 is used twice"),
+            (RING, "s.last[(i + 1)", "s.x[(i + 1)", r"phase `move` reads x\[1\] for agent 0, and writes x too"),
+            (RING, "    s.gained[i] = 0.0\n", "", r"reset leaves gained\[0\] as the last episode left it"),
+        ],
+        ids=["float64", "draw", "missing barrier", "forgotten field"],
+    )
+    def test_a_broken_rule_is_red_before_any_backend_plays(self, module, capsys, monkeypatch, source, old, new, message):
+        monkeypatch.setattr(process, "compared", lambda job: pytest.fail("nothing to compare"))
+        name = module(source, old, new)
+        assert main(["check", f"{name}:tests/{name}-v0"]) == 1
+        assert re.search(rf"rules        RED  .*{message}", capsys.readouterr().out)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["Cartpol-v1"], "Did you mean: `CartPole`?"),
+            (["Blackjack-v1"], "'Blackjack-v1' is no gpuvec environment"),
+            (["nowhere:a/B-v0"], "No module named 'nowhere'"),
+            (
+                ["CartPole-v1", "--backends", "cuda,sim"],
+                "there is no backend called cuda; there are cpu, cuda-c-cpu, sim, numba, cuda-c.",
+            ),
+            (
+                ["CartPole-v1", "--backends", "cpu"],
+                "cpu is what others are compared with: name one of cuda-c-cpu, sim, numba, cuda-c too.",
+            ),
+            (["CartPole-v1", "--params", "grvity", "3"], "did you mean 'gravity'?"),
+            (["CartPole-v1", "--params", "dt", "-1.0"], "dt is -1.0; it must be greater than 0"),
+            (["CartPole-v1", "--episodes", "0"], "episodes must be at least 1, got 0."),
+            (["CartPole-v1", "--num-envs", "-2"], "num_envs must be at least 1, got -2."),
+            (["CartPole-v1", "--seed", "-1"], "seed must be from 0 to 2**64 - 1, got -1."),
+        ],
+    )
+    def test_what_cannot_be_asked(self, capsys, arguments, message):
+        assert main(["check", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("gpuvec check: ")
+        assert message in error
+
+    def test_backends_that_are_missing(self, monkeypatch, capsys):
+        def missing(name):
+            raise DeviceError("no usable CUDA driver")
+
+        monkeypatch.setattr(backends, "parse_device", missing)
+        monkeypatch.setenv("CXX", sys.executable)  # a compiler that is there
+        why = dict.fromkeys(("numba", "cuda-c"), "no usable CUDA driver")
+        chosen, left_out = backends.chosen([], load_env("gpuvec_envs.cartpole:ENV"))
+        assert ([b.name for b in chosen], left_out) == (["cuda-c-cpu", "sim"], why)
+        _, left_out = backends.chosen([], dataclasses.replace(load_env("gpuvec_envs.cartpole:ENV"), cuda_c=None))
+        assert "has no functions in CUDA C++" in left_out["cuda-c"]
+        assert main(["check", "CartPole-v1", "--backends", "sim,numba"]) == 2
+        assert capsys.readouterr().err == "gpuvec check: backend 'numba' was asked for: no usable CUDA driver\n"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", *GAMES]
+)
+def test_a_gpu_agrees(gpu, name):
+    agents = GAMES.get(name, 1)
+    asked = Job(f"gpuvec/{name}", "numba", backends.GPU.options, {}, 1024 // agents, 3, 60)
+    assert compare(asked).difference == ""

@@ -1,0 +1,220 @@
+"""`copy.deepcopy` and `pickle` of environments and wrappers: copies continue as the original would, in memory of their own."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+import pytest
+from tests.support import street_env
+from tests.support.arrays import address, host, on_device
+from tests.support.counter_env import make
+
+from gpuvec import VectorEnv
+from gpuvec.vector.wrappers import (
+    ClipAction,
+    FlattenAgents,
+    NormalizeObservation,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+    RescaleAction,
+    ToNumpy,
+)  # fmt: skip
+
+E = 4
+WAYS = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda env: pickle.loads(pickle.dumps(env)),  # noqa: S301  # its own bytes
+    "cloudpickle": lambda env: pickle.loads(cloudpickle.dumps(env)),  # noqa: S301  # likewise
+}
+
+
+@pytest.fixture(params=WAYS)
+def copied(request):
+    """A function that copies an environment."""
+    return WAYS[request.param]
+
+
+@pytest.fixture(params=["deepcopy", "pickle", "cloudpickle"])
+def deeply(request):
+    """A function that copies what holds an environment, too."""
+    return WAYS[request.param]
+
+
+def play(env, steps=8, seed=0):
+    """What some steps of random play return, observations of a reset without a seed at their end included."""
+    rng, run = np.random.default_rng(seed), []
+    space = env.action_space
+    for _ in range(steps):
+        if np.issubdtype(space.dtype, np.floating):
+            actions = rng.uniform(-1.0, 1.0, space.shape).astype(np.float32)
+        else:
+            actions = rng.integers(0, 3, space.shape)
+        run.append(host(env.step(on_device(env, actions))[:4]))
+    run.append(host(env.reset()[0]))
+    return run
+
+
+def assert_equal_runs(one, other):
+    for a, b in zip(one, other, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def addresses(env):
+    return {name: address(array) for name, array in env.unwrapped._sim.buffers.items() if array.size}
+
+
+def assert_independent(env, other):
+    """A copy shares no memory, continues as the original does, and outlives it."""
+    assert not set(addresses(env).values()) & set(addresses(other).values())
+    before = host(env.unwrapped.get_state())
+    third = copy.deepcopy(env)
+    played = play(other)
+    for name, values in host(env.unwrapped.get_state()).items():
+        np.testing.assert_array_equal(values, before[name])
+    assert_equal_runs(played, play(env))
+    env.close()
+    del env
+    assert_equal_runs(played, play(third))
+
+
+class TestVectorEnv:
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+    def test_of_one_agent(self, device, copied, mode):
+        env = make("tests/Mixed-v0", E, device=device, autoreset_mode=mode, per_env=("noise",), noise=[1.0, 2.0, 3.0, 4.0])
+        env.reset(seed=3)
+        play(env)
+        env.set_attr("noise", [5.0, 6.0, 7.0, 8.0])
+        env.set_attr("bonus", 2)
+        other = copied(env)
+        assert other.params == env.params
+        assert other.get_attr("noise") == (5.0, 6.0, 7.0, 8.0)
+        assert other.np_random_seed == env.np_random_seed
+        assert (other.spec, other.device, other.num_envs) == (env.spec, env.device, E)
+        assert (other.autoreset_mode, other.max_episode_steps) == (env.autoreset_mode, 6)
+        assert_independent(env, other)
+
+    def test_of_many_agents_with_roles_and_a_pool(self, device, copied):
+        env = street_env.make(E, device, autoreset_mode="SameStep", max_episode_steps=3)
+        env.set_reset_pool({"x": np.arange(12, dtype=np.float32).reshape(3, 4)})
+        env.reset(seed=0)
+        env.set_state({"role": on_device(env, np.array([1, 1, 0, 1]))})
+        other = copied(env)
+        np.testing.assert_array_equal(other.roles["guard"].start, 2)
+        assert_independent(env, other)
+
+    def test_before_the_first_reset(self, copied):
+        env = make("tests/Mixed-v0", E)
+        other = copied(env)
+        assert not other.ready
+        with pytest.raises(gym.error.ResetNeeded):
+            other.step(np.zeros((E, 2), int))
+        np.testing.assert_array_equal(env.reset(seed=1)[0], other.reset(seed=1)[0])
+
+    def test_the_generator_of_resets_without_a_seed(self, copied):
+        env = make("tests/Mixed-v0", E)
+        env.np_random.random(3)
+        other = copied(env)
+        np.testing.assert_array_equal(env.reset()[0], other.reset()[0])
+
+    def test_a_ring_of_outputs_is_its_own(self, device):
+        env = make("tests/Mixed-v0", E, device=device, buffers=1)
+        obs, _ = env.reset(seed=0)
+        other = copy.deepcopy(env)
+        before = host(obs)
+        assert address(other.reset(seed=1)[0]) != address(obs)
+        np.testing.assert_array_equal(host(obs), before)
+
+    def test_given_as_itself(self):
+        env = VectorEnv(street_env.STREET, E, device="cpu", output="numpy")
+        env.reset(seed=0)
+        assert_independent(env, pickle.loads(pickle.dumps(env)))  # noqa: S301  # its own bytes
+
+    def test_a_closed_one_is_refused(self, copied):
+        env = make("tests/Mixed-v0", E)
+        env.close()
+        with pytest.raises(gym.error.ClosedEnvironmentError):
+            copied(env)
+
+    def test_in_another_process(self, tmp_path):
+        env = make("tests/Mixed-v0", E)
+        env.reset(seed=2)
+        play(env)
+        (tmp_path / "env").write_bytes(pickle.dumps(env))
+        code = (
+            "import pickle, sys; from pathlib import Path; from tests.vector.test_copies import play; "
+            "folder = Path(sys.argv[1]);"
+            "env = pickle.loads((folder / 'env').read_bytes()); (folder / 'run').write_bytes(pickle.dumps(play(env)))"
+        )
+        path = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=path)
+        assert_equal_runs(pickle.loads((tmp_path / "run").read_bytes()), play(env))  # noqa: S301  # its own bytes
+
+
+class TestWrappers:
+    def test_with_moments_and_statistics(self, device, deeply):
+        env = make("tests/Mixed-v0", E, device=device)
+        env = RecordEpisodeStatistics(NormalizeReward(NormalizeObservation(env)))
+        env.reset(seed=0)
+        play(env, 20)
+        other = deeply(env)
+        np.testing.assert_array_equal(other.statistics().returns, env.statistics().returns)
+        played = play(other, 20)
+        assert_equal_runs(played, play(env, 20))
+        assert env.statistics().episodes == other.statistics().episodes > 0
+        np.testing.assert_array_equal(env.statistics().returns, other.statistics().returns)
+
+    def test_of_agents_as_rows(self, device, deeply):
+        env = FlattenAgents(street_env.make(E, device))
+        env.reset(seed=0)
+        play(env, 2)
+        assert_independent(env, deeply(env))
+
+    def test_of_actions(self, deeply):
+        env = ClipAction(RescaleAction(make("gpuvec/Pendulum-v1", E), -1.0, 1.0))
+        env.reset(seed=0)
+        play(env, 2)
+        assert_independent(env, deeply(env))
+
+    @pytest.mark.parametrize("output", ["torch", "numpy", "jax"])
+    def test_of_every_framework(self, deeply, output):
+        if output != "numpy":
+            pytest.importorskip(output)
+        env = ToNumpy(NormalizeObservation(make("tests/Mixed-v0", E, output=output)))
+        env.reset(seed=0)
+        play(env, 2)
+        other = deeply(env)
+        actions = np.ones((E, 2), np.int32)
+        first, second = (one.step(actions)[0] for one in (env, other))
+        np.testing.assert_array_equal(first, second)
+
+
+def test_two_copies_of_a_parallel_env(deeply):
+    """As `supersuit.concat_vec_envs_v1` makes them."""
+    pytest.importorskip("pettingzoo")
+    from gpuvec import parallel_env
+
+    env = parallel_env("gpuvec/TagGridWorld-v0", num_taggers=2)
+    env.reset(seed=0)
+    first, second = deeply(env), deeply(env)
+    actions = dict.fromkeys(env.agents, 1)
+    seen = [one.step(actions)[0] for one in (first, second, env)]
+    for name in env.agents:
+        np.testing.assert_array_equal(seen[0][name], seen[2][name])
+        np.testing.assert_array_equal(seen[1][name], seen[2][name])
+    first.reset(seed=5)
+    first.step(actions)
+    again = [one.step(actions)[0] for one in (second, env)]
+    for name in env.agents:
+        np.testing.assert_array_equal(again[0][name], again[1][name])
+    env.close()
+    second.step(actions)

@@ -1,0 +1,83 @@
+"""One episode of chosen environments, with everything that happened in it."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from tests.support import counter_env
+from tests.support.arrays import host, on_device
+from tests.support.street_env import make as make_street
+
+import gpuvec
+from gpuvec.errors import StateError
+from gpuvec.vector.wrappers import FlattenAgents, RecordEpisodeStatistics
+
+
+def count_up(envs):
+    """Plays the number of the row, modulo 3."""
+    actions = on_device(envs, np.arange(envs.num_envs) % 3)
+    return lambda obs: actions
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_known_answers(device, mode):
+    envs = counter_env.make("tests/Counter-v0", 4, device=device, autoreset_mode=mode, maximum=(3.0, 5.0, 2.0, 9.0))
+    second, first = gpuvec.fetch_episode(envs, count_up(envs), rows=[1, 0], seed=0)
+    assert first.states["count"].tolist() == [0, 1, 2, 3]
+    assert second.states["count"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert (first.actions.tolist(), first.rewards.tolist()) == ([0] * 3, [0.0] * 3)
+    assert (second.actions.tolist(), second.rewards.tolist()) == ([1] * 5, [1.0] * 5)
+    assert (first.terminated, first.truncated) == (second.terminated, second.truncated) == (True, False)
+
+
+def test_truncation_and_wrappers():
+    envs = RecordEpisodeStatistics(counter_env.make("tests/Counter-v0", 2, max_episode_steps=2))
+    (found,) = gpuvec.fetch_episode(envs, count_up(envs))
+    assert (found.states["count"].tolist(), found.terminated, found.truncated) == ([0, 1, 2], False, True)
+
+
+def test_the_same_as_gymnasium_plays():
+    envs, plain = gym.make_vec("gpuvec/CartPole-v1", 3, device="cpu", output="numpy"), gym.make("CartPole-v1")
+    (found,) = gpuvec.fetch_episode(envs, lambda obs: (obs[:, 2] > 0).astype(np.int64), rows=(2,), seed=3)
+    plain.reset(seed=0)
+    plain.unwrapped.state = [found.states[name][0] for name in ("x", "x_dot", "theta", "theta_dot")]
+    for t, action in enumerate(found.actions):
+        obs, reward, terminated, *_ = plain.step(int(action))
+        np.testing.assert_allclose([found.states[k][t + 1] for k in ("x", "x_dot", "theta", "theta_dot")], obs, atol=1e-4)
+        assert reward == found.rewards[t]
+        assert terminated == (t == len(found.actions) - 1)
+    assert found.terminated
+
+
+@pytest.mark.slow
+def test_many_agents(device):
+    envs = make_street(3, device, max_episode_steps=4)
+    stay = on_device(envs, np.ones((3, envs.num_agents), np.int64))
+    (found,) = gpuvec.fetch_episode(envs, lambda obs: stay, rows=(1,), seed=1)
+    steps = len(found.rewards)
+    assert found.states["x"].shape == (steps + 1, envs.num_agents)
+    assert found.actions.shape == found.rewards.shape == (steps, envs.num_agents)
+    assert (found.states["x"] == found.states["x"][0]).all()  # all stay
+    envs.reset(seed=1)
+    np.testing.assert_array_equal(found.states["x"][0], host(envs.get_state())["x"][1])
+
+
+@pytest.mark.parametrize(
+    ("envs", "rows", "message"),
+    [
+        (
+            lambda: counter_env.make("tests/Counter-v0", 2, autoreset_mode="SameStep"),
+            (0,),
+            "autoreset_mode='NextStep' or 'Disabled'",
+        ),
+        (lambda: counter_env.make("tests/Counter-v0", 2), (2,), r"numbers from 0 to 1, at least one, got \[2\]"),
+        (lambda: counter_env.make("tests/Counter-v0", 2), (), r"at least one, got \[\]"),
+        (lambda: counter_env.make("tests/Counter-v0", 2), (1, 1), r"different numbers"),
+        (lambda: FlattenAgents(make_street(2)), (0,), "8 rows for 2 environments"),
+        (lambda: gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")]), (0,), "states of gpuvec environments"),
+    ],
+)
+def test_what_cannot_be_fetched(envs, rows, message):
+    with pytest.raises(StateError, match=message):
+        gpuvec.fetch_episode(envs(), lambda obs: 1 / 0, rows=rows)

@@ -1,0 +1,276 @@
+"""PettingZoo's face: its own tests, and agents by name against the rows of the vector environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.vector import AutoresetMode
+
+pytest.importorskip("pettingzoo", reason="needs PettingZoo: extra `pettingzoo`")
+
+with warnings.catch_warnings():  # about games of its own, which its tests import
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
+from tests.support import street_env
+from tests.support.joining_env import COMES
+
+import gpuvec
+from gpuvec import Floats, Key, MultiAgentEnv, Observation
+from gpuvec.errors import AuthoringError, UnknownParameterError
+
+STREET: dict[str, Any] = {"guards": 1, "walkers": 2, "length": 3, "seen": 1, "max_episode_steps": 5}
+TAG: dict[str, Any] = {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.1, "max_episode_steps": 20}
+NAMES = ["guard_0", "walker_0", "walker_1"]
+LEFT, STAY, RIGHT = range(3)
+
+
+class Places(NamedTuple):
+    x: Floats
+
+
+class NoParams(NamedTuple):
+    pass
+
+
+def begin(i: int, s: Places, key: Key, p: NoParams) -> None:
+    s.x[i] = 0.0
+
+
+ROLELESS = MultiAgentEnv(
+    state=Places,
+    params=NoParams(),
+    spaces=lambda p: (Box(-1.0, 1.0, (1,)), Discrete(2)),
+    agents=lambda p: 2,
+    reset=begin,
+    phases=(),
+    reward=lambda i, s, t, p: 0.0,
+    terminated=lambda i, s, p: False,
+    observation=lambda p: Observation(lambda i, s, t, p: (s.x[i],)),
+)
+
+gpuvec.register("tests/Roleless-v0", ROLELESS)
+
+
+@pytest.fixture(scope="module")
+def street() -> Any:
+    """A guard and two walkers on a street with four places, compiled once."""
+    return gpuvec.parallel_env("tests/Street-v0", **STREET)
+
+
+@pytest.fixture(scope="module")
+def tag() -> Any:
+    return gpuvec.parallel_env("gpuvec/TagContinuous-v0", render_mode="rgb_array", **TAG)
+
+
+@pytest.fixture(scope="module")
+def visits() -> Any:
+    return gpuvec.parallel_env("tests/Visits-v0")
+
+
+def hunt(env: Any, *ways: tuple[int, int, int]) -> Any:
+    """The guard at 0, walkers at 1 and 3: what steps return in which the agents go these ways."""
+    env.reset(seed=0)
+    env.set_state({"x": [0, 1, 3], "out": [False] * 3, "met": [-1] * 3})
+    for way in ways:
+        yield env.step({name: way[NAMES.index(name)] for name in env.agents})
+
+
+class TestPettingZoo:
+    """Its own tests, in which a warning is an error."""
+
+    def test_api(self, tag: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        parallel_api_test(tag, num_cycles=100)
+        assert "Passed" in capsys.readouterr().out
+
+    @pytest.mark.slow
+    def test_api_where_agents_leave(self, street: Any) -> None:
+        parallel_api_test(street, num_cycles=100)
+
+    @pytest.mark.first_variants(1)
+    @pytest.mark.parametrize("id", ["gpuvec/TagContinuous-v0", "gpuvec/TagGridWorld-v0"])
+    def test_seeds(self, id: str) -> None:
+        params = TAG if "Continuous" in id else {"num_taggers": 2, "grid_length": 3}
+        parallel_seed_test(lambda: gpuvec.parallel_env(id, **params), num_cycles=40)
+
+    def test_turns_instead_of_steps(self, street: Any) -> None:
+        from pettingzoo.utils.conversions import parallel_to_aec
+
+        env = parallel_to_aec(street)
+        env.reset(seed=0)
+        gained = dict.fromkeys(NAMES, 0.0)
+        for agent in env.agent_iter(max_iter=60):
+            _, reward, terminated, truncated, _ = env.last()
+            gained[agent] += reward
+            env.step(None if terminated or truncated else RIGHT)
+        assert not env.agents
+        assert sum(gained.values()) != 0.0
+
+
+class TestAgents:
+    def test_names_are_those_of_roles(self, street: Any, tag: Any) -> None:
+        assert street.possible_agents == NAMES
+        assert tag.possible_agents == ["tagger_0", "tagger_1", "runner_0", "runner_1", "runner_2"]
+        assert street.max_num_agents == 3
+
+    def test_without_roles_they_are_numbered(self) -> None:
+        env = gpuvec.parallel_env("tests/Roleless-v0")
+        assert env.possible_agents == ["agent_0", "agent_1"]
+        env.close()
+
+    def test_who_is_met_leaves(self, street: Any) -> None:
+        steps = hunt(street, (RIGHT, STAY, STAY), (STAY, STAY, LEFT), (STAY, STAY, LEFT))
+        obs, reward, terminated, truncated, info = next(steps)
+        assert reward == {"guard_0": 1.0, "walker_0": -1.0, "walker_1": 0.5}
+        assert terminated == {"guard_0": False, "walker_0": True, "walker_1": False}
+        assert truncated == dict.fromkeys(NAMES, False)
+        assert info == {name: {} for name in NAMES}
+        assert list(obs) == NAMES
+        assert street.agents == ["guard_0", "walker_1"]
+        assert street.num_agents == 2
+        obs, reward, terminated, *_ = next(steps)
+        assert (list(obs), reward) == (["guard_0", "walker_1"], {"guard_0": 0.0, "walker_1": 0.5})
+        assert not any(terminated.values())
+        _, reward, terminated, truncated, _ = next(steps)
+        assert reward == {"guard_0": 1.0, "walker_1": -1.0}
+        assert terminated == {"guard_0": True, "walker_1": True}
+        assert not any(truncated.values())
+        assert street.agents == []
+        assert street.step({}) == ({}, {}, {}, {}, {})
+
+    def test_the_time_is_up(self, street: Any) -> None:
+        *_, last = hunt(street, *[(STAY, STAY, STAY)] * 4, (RIGHT, STAY, STAY))
+        assert last[2] == {"guard_0": False, "walker_0": True, "walker_1": False}
+        assert last[3] == {"guard_0": True, "walker_0": False, "walker_1": True}
+        assert street.agents == []
+
+    def test_it_is_the_vector_env_of_one_row(self, street: Any) -> None:
+        rows = street_env.make(1, autoreset_mode=AutoresetMode.DISABLED, **STREET)
+        found, expected = street.reset(seed=7)[0], rows.reset(seed=7)[0][0]
+        for t in range(4):
+            for i, name in enumerate(NAMES):
+                if name in found:
+                    np.testing.assert_array_equal(found[name], expected[i])
+            action = {name: (t + i) % 3 for i, name in enumerate(NAMES) if name in street.agents}
+            found = street.step(action)[0]
+            expected = rows.step(np.array([[(t + i) % 3 for i in range(3)]], np.int32))[0][0]
+
+    def test_results_are_new_in_every_step(self, street: Any) -> None:
+        first = street.reset(seed=0)[0]["guard_0"]
+        before = first.copy()
+        street.step(dict.fromkeys(NAMES, RIGHT))
+        np.testing.assert_array_equal(first, before)
+        assert first.dtype == np.float32
+
+
+class TestSpaces:
+    def test_each_agent_has_its_own(self, street: Any, tag: Any) -> None:
+        assert street.action_space("walker_1") == Discrete(3)
+        assert street.observation_space("guard_0") == Box(-np.inf, np.inf, (5,))
+        assert tag.action_space("runner_2") == MultiDiscrete([11, 11])
+        assert street.action_space("walker_1") is not street.action_space("guard_0")
+        obs, _ = street.reset(seed=0)
+        assert all(obs[name] in street.observation_space(name) for name in NAMES)
+
+    def test_continuous_actions(self) -> None:
+        env = gpuvec.parallel_env("gpuvec/TagContinuous-v0", continuous_actions=True, **TAG)
+        env.reset(seed=0)
+        env.step({name: env.action_space(name).sample() for name in env.agents})
+        with pytest.raises(ValueError, match=r"is not allowed; expected \(2,\) finite numbers"):
+            env.step(dict.fromkeys(env.agents, np.array([np.nan, 0.0])))
+        env.close()
+
+
+def test_a_picture(tag: Any) -> None:
+    tag.reset(seed=0)
+    frame = tag.render()
+    assert frame.dtype == np.uint8
+    assert frame.ndim == 3
+    assert tag.metadata["render_modes"] == ["rgb_array"]
+    assert str(tag) == "TagContinuous"
+
+
+class TestMistakes:
+    def test_an_env_of_one_agent(self) -> None:
+        for id in ("gpuvec/CartPole-v1", "CartPole-v1"):
+            with pytest.raises(AuthoringError, match=r"no gpuvec environment of many agents.* use gymnasium\.make"):
+                gpuvec.parallel_env(id)
+
+    def test_an_unknown_parameter(self) -> None:
+        with pytest.raises(UnknownParameterError, match="did you mean 'num_taggers'"):
+            gpuvec.parallel_env("gpuvec/TagContinuous-v0", num_tagers=1)
+
+    def test_actions_of_the_wrong_agents(self, street: Any) -> None:
+        street.reset(seed=0)
+        with pytest.raises(ValueError, match=r"missing \['walker_1'\], not in the game \['walker_7'\]"):
+            street.step({"guard_0": 0, "walker_0": 0, "walker_7": 0})
+
+    def test_an_action_outside_its_space(self, street: Any) -> None:
+        street.reset(seed=0)
+        with pytest.raises(ValueError, match=r"action 3 is not allowed; the action space is Discrete\(3\)"):
+            street.step(dict.fromkeys(NAMES, 3))
+
+    def test_without_pettingzoo_the_extra_is_named(self) -> None:
+        code = (
+            "import sys\nsys.modules['pettingzoo'] = None\nimport gpuvec\nfrom gpuvec import *\n"
+            "try:\n    gpuvec.parallel_env('gpuvec/TagContinuous-v0')\n"
+            "except gpuvec.errors.MissingExtraError as error:\n    print(error)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "install gpuvec[pettingzoo]" in done.stdout
+
+
+class TestJoining:
+    """Agents of `tests.support.joining_env` come and go by a timetable."""
+
+    def test_agents_are_those_in_the_game(self, visits: Any) -> None:
+        obs, infos = visits.reset(seed=0)
+        names = [[name for name, comes in zip(visits.possible_agents, column, strict=True) if comes] for column in COMES.T]
+        assert visits.agents == list(obs) == list(infos) == names[0]
+        assert "agent_1" not in obs  # which is not born yet
+        for t in range(1, 6):
+            before = visits.agents
+            results = visits.step(dict.fromkeys(before, 0))
+            assert visits.agents == names[t]
+            assert [list(result) for result in results] == [sorted({*before, *names[t]})] * 5
+            obs, reward, terminated, truncated, _ = results
+            for name in obs:
+                joined = name not in before
+                np.testing.assert_array_equal(obs[name], [t, name in names[t]])
+                assert reward[name] == (0.0 if joined else 1.0)
+                assert terminated[name] == (name not in names[t])
+                assert not truncated[name]
+        _, _, terminated, truncated, _ = visits.step(dict.fromkeys(visits.agents, 0))
+        assert not any(terminated.values())
+        assert truncated == dict.fromkeys(["agent_0", "agent_1", "agent_2"], True)
+        assert visits.agents == []
+        assert visits.step({}) == ({}, {}, {}, {}, {})
+
+    def test_only_who_is_in_the_game_acts(self, visits: Any) -> None:
+        visits.reset(seed=0)
+        with pytest.raises(ValueError, match=r"not in the game \['agent_1'\]"):
+            visits.step(dict.fromkeys(visits.possible_agents, 0))
+
+    def test_a_written_state_says_who_is_in_the_game(self, visits: Any) -> None:
+        visits.reset(seed=0)
+        visits.set_state({"inside": [False, True, False, False]})
+        assert visits.agents == ["agent_1"]
+        visits.set_state({"inside": [False] * 4, "steps": [1.0] * 4})
+        assert visits.agents == []
+        obs, *_ = visits.step({})  # the episode goes on without them
+        assert list(obs) == visits.agents == ["agent_0", "agent_1"]
+
+
+def test_make_says_what_to_use() -> None:
+    for kwargs in ({}, {"num_taggers": 2}):
+        with pytest.raises(gym.error.Error, match=r"many agents.*gymnasium\.make_vec\(id.*gpuvec\.parallel_env\(id\)"):
+            gym.make("gpuvec/TagGridWorld-v0", **kwargs)
+    with pytest.raises(gym.error.Error, match=r"gpuvec\.parallel_env\(id\)"):
+        gym.make_vec("gpuvec/TagGridWorld-v0", num_envs=2, vectorization_mode="sync")
