@@ -5,13 +5,14 @@
     tools/machine_code.py --against FILE        which kernels differ from those of another commit
     tools/machine_code.py --only TEXT           kernels whose name contains the text
 
-Names of functions do not count: the hash is that of the sections that hold instructions and constants. A change that is to leave
+Names of functions do not count: the hash is that of the sections with instructions and constants. A change that is to leave
 kernels as they are is shown to do so; any other is measured. The exit status is the number of kernels that differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import os
@@ -25,22 +26,27 @@ os.environ["GPUVEC_CACHE"] = "off"  # everything is compiled
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode
 
 import gpuvec
 from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.cpu.threads import _loop as cpu_loop
-from gpuvec.engine.backends.cuda import kernels, numba_cuda
+from gpuvec.engine.backends.cuda import kernels, numba_cuda, nvrtc
 from gpuvec.engine.backends.cuda.cpp.source import source_text
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.single_agent.rollout_options import RANDOM, rollout_kernel_options
+from gpuvec.learners.fused.rollout import kernel as fused_rollout
+from gpuvec.learners.fused.shape import Shape
 from gpuvec.registration import load_env
 from gpuvec.spec import SingleAgentEnv
 
 CC = (9, 0)
+CUDA_SECTIONS = (".text", ".nv.constant2")
+CPU_SECTIONS = (".text", ".ltext", ".rodata", ".lrodata")
 SIZES = (4096, 65_536)  # environments: few and many
 SMALL_SIZES = (50, 2000)  # of environments with many agents
 
@@ -83,27 +89,21 @@ def variants(name: str, env: Any) -> Iterator[tuple[str, Any]]:
     yield name, env
     if name == "TagContinuous-v0":
         large = env.params._replace(num_taggers=5, num_runners=100)
-        yield f"{name}/105", env.with_params(large) if hasattr(env, "with_params") else replaced(env, large)
+        yield f"{name}/105", dataclasses.replace(env, params=large)
         nearest = large._replace(use_full_observation=False, num_other_agents_observed=10)
-        yield f"{name}/105/nearest", replaced(env, nearest)
-        crowd = nearest._replace(num_taggers=50, num_runners=950)
-        yield f"{name}/1000/nearest", replaced(env, crowd)
+        yield f"{name}/105/nearest", dataclasses.replace(env, params=nearest)
+        many = nearest._replace(num_taggers=50, num_runners=950)
+        yield f"{name}/1000/nearest", dataclasses.replace(env, params=many)
     if name == "TagGridWorld-v0":
-        yield f"{name}/partial", replaced(env, env.params._replace(use_full_observation=False))
-
-
-def replaced(env: Any, params: Any) -> Any:
-    """The environment with other parameters."""
-    import dataclasses
-
-    return dataclasses.replace(env, params=params)
+        yield f"{name}/partial", dataclasses.replace(env, params=env.params._replace(use_full_observation=False))
 
 
 def compile_all(only: str) -> Iterator[Kernel]:
     """Every kernel whose name contains `only`."""
     ids = sorted(id.removeprefix("gpuvec/") for id in gym.registry if id.startswith("gpuvec/"))
     for name in ids:
-        for label, env in variants(name, frozen_environment(load_env(gym.spec(f"gpuvec/{name}").kwargs["env"]))):
+        for label, declared in variants(name, load_env(gym.spec(f"gpuvec/{name}").kwargs["env"])):
+            env = frozen_environment(declared)
             for case, options in cases(env):
                 for part, code in compile_case(env, options, f"{label} {case}", only):
                     yield Kernel(f"{label} {case} {part}", code)
@@ -120,18 +120,25 @@ def compile_case(env: Any, options: Any, label: str, only: str) -> Iterator[tupl
             for part in ("reset", "step"):
                 if only in f"{label} cuda {num_envs} {part}":
                     for number, kernel in enumerate(kernels.make_kernels(env, options, given, part == "step")):
-                        yield f"cuda {num_envs} {part} {number}", sections(kernel.binary(CC).cubin, (".text", ".nv.constant2"))
+                        yield f"cuda {num_envs} {part} {number}", sections(kernel.binary(CC).cubin, CUDA_SECTIONS)
             if single and not options.validate and only in f"{label} cuda {num_envs} rollout":
                 binary = kernels.make_rollout_kernel(env, rollout, RANDOM, given).binary(CC)
-                yield f"cuda {num_envs} rollout", sections(binary.cubin, (".text", ".nv.constant2"))
-        if single and only in f"{label} cuda linked":
-            code = b"".join(link_env_functions(env, options, CC).code)
-            yield "cuda linked", str(len(code)).encode()
+                yield f"cuda {num_envs} rollout", sections(binary.cubin, CUDA_SECTIONS)
+        if isinstance(env.spaces(env.params)[1], Discrete) and only in f"{label} cuda fused":
+            yield "cuda fused", fused(env, options)
     for part in ("reset", "step"):
         if only in f"{label} cpu {part}":
-            yield f"cpu {part}", sections(cpu_loop(part, env, options, text).code, (".text", ".rodata"))
+            yield f"cpu {part}", sections(cpu_loop(part, env, options, text).code, CPU_SECTIONS)
     if single and not options.validate and only in f"{label} cpu rollout":
-        yield "cpu rollout", sections(cpu_loop("rollout", env, rollout, text, RANDOM).code, (".text", ".rodata"))
+        yield "cpu rollout", sections(cpu_loop("rollout", env, rollout, text, RANDOM).code, CPU_SECTIONS)
+
+
+def fused(env: Any, options: Any) -> bytes:
+    """The instructions of PPO's fused rollout with the environment's functions linked in."""
+    count, features = int(env.spaces(env.params)[1].n), make_schema(env).features
+    shape = Shape(features, 32, 1, outputs=count, actions=1, heads=(count,), relu=False, masked=False, clip_value=False)
+    binary = nvrtc.binary(fused_rollout(shape, link_env_functions(env, options, CC), 8, (0,)), CC)
+    return sections(binary.cubin, CUDA_SECTIONS)
 
 
 def main() -> int:
