@@ -47,7 +47,7 @@ def advantage(figures: Figures, steps: int, rows: int, ceiling: float) -> None:
     """Advantages and targets of a rollout."""
     import torch
 
-    from gpuvec.learners.rollouts.advantage import Advantage
+    from gpuvec.learners.estimators.advantage import Advantage
 
     value = torch.randn(steps + 1, rows, device="cuda")
     reward, final, *out = torch.randn(4, steps, rows, device="cuda")

@@ -39,20 +39,20 @@ def cases() -> Iterator[Case]:
         for way, given in ways.items():
             if way == ".compiled" and num_envs < 65_536:  # to compile takes long
                 continue
-            args: Any = ppo.Args(num_envs=num_envs, num_steps=32, **given)
+            args: Any = ppo.PPOArgs(num_envs=num_envs, num_steps=32, **given)
             yield Case(f"ppo.{num_envs}{way}", "CartPole-v1", args, learned)
 
     for num_envs in (65_536, 16_384, 4096):  # another game, and a Gaussian policy
-        yield Case(f"ppo.pendulum.{num_envs}", "Pendulum-v1", ppo.Args(num_envs=num_envs, num_steps=32), learned)
+        yield Case(f"ppo.pendulum.{num_envs}", "Pendulum-v1", ppo.PPOArgs(num_envs=num_envs, num_steps=32), learned)
 
     for compiled in (False, True):
         end = ".compiled" if compiled else ""
         theirs: dict[str, Any] = {"shared": True, "unit": "relu", "compile": compiled}
         small = {**theirs, "hidden": (32, 32)}
-        args = a2c.Args(num_envs=10_000, num_steps=50, **small)
+        args = a2c.A2CArgs(num_envs=10_000, num_steps=50, **small)
         yield Case(f"a2c.cartpole.10000{end}", "CartPole-v1", args, learned)
         grid = {"num_taggers": 4, "grid_length": 100, "max_episode_steps": 100}
-        args = a2c.Args(num_envs=2000, num_steps=100, params=grid, **small)
+        args = a2c.A2CArgs(num_envs=2000, num_steps=100, params=grid, **small)
         yield Case(f"a2c.grid.2000x5{end}", "TagGridWorld-v0", args, learned)
         large = {**theirs, "hidden": (256, 256), "num_envs": 2000, "num_steps": 20}
         of_roles = ("collect", *(f"{role}.{part}" for role in ("tagger", "runner") for part in learned[1:]))
@@ -62,13 +62,13 @@ def cases() -> Iterator[Case]:
         ):
             if compiled and agents == "110":  # Triton fails to compile one of Inductor's reductions over rows so many
                 continue
-            args = a2c.Args(**large, params={**params, "num_acceleration_levels": 20, "num_turn_levels": 20})
+            args = a2c.A2CArgs(**large, params={**params, "num_acceleration_levels": 20, "num_turn_levels": 20})
             yield Case(f"a2c.open.2000x{agents}{end}", "TagContinuous-v0", {"tagger": args, "runner": args}, of_roles)
             if agents == "110":  # whose activations are gigabytes
                 args = replace(args, precision="bf16")
                 yield Case("a2c.open.2000x110.bf16", "TagContinuous-v0", {"tagger": args, "runner": args}, of_roles)
 
-    args = ddpg.Args(
+    args = ddpg.DDPGArgs(
         num_envs=10_000, num_steps=5, n_step=5, updates=1, minibatch=50_000, hidden=(32, 32), theta=0.15, learning_starts=0
     )
     yield Case("ddpg.pendulum.10000", "Pendulum-v1", args, ("collect", "remember", "improve"))

@@ -55,14 +55,16 @@ def main() -> None:
 
 def measure(figures: Figures, given: Any, way: str, curves: Any) -> None:
     """All seeds of one way."""
-    from gpuvec.learners.evaluate import evaluate
-    from gpuvec.learners.ppo import Args, train
+    from gpuvec.learners.evaluation.evaluate import evaluate
+    from gpuvec.learners.ppo import PPOArgs, train
 
     seconds: list[float] = []
     fallen: list[bool] = []
     for seed in range(1, given.seeds + 1):
         settings: dict[str, Any] = {"num_envs": given.num_envs, "num_iterations": given.iterations}
-        result = train(Args(seed=seed, device=given.device, fused=WAYS[way], learning_rate=RATE, anneal_lr=False, **settings))
+        result = train(
+            PPOArgs(seed=seed, device=given.device, fused=WAYS[way], learning_rate=RATE, anneal_lr=False, **settings)
+        )
         args, history = result.args, result.history
         case = str(args.num_envs) if way == "fused" else f"{args.num_envs}.{way}"
         points = ((int(m["iteration"]), f"{m['seconds']:.6f}", f"{m['last_return']:.5g}") for m in history)

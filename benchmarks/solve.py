@@ -60,8 +60,8 @@ def curve(history: Sequence[Mapping[str, float]]) -> list[Point]:
 
 def solve(task: tuple[Goal, int, str]) -> Solved:
     """Trains and plays."""
-    from gpuvec.learners.args.tuned import tuned
-    from gpuvec.learners.evaluate import evaluate
+    from gpuvec.learners.config.tuned import tuned
+    from gpuvec.learners.evaluation.evaluate import evaluate
     from gpuvec.learners.training import train
 
     goal, seed, device = task

@@ -62,8 +62,8 @@ def caught(taggers: Any, runners: Any, episodes: int, seed: int, device: str) ->
     """The share of runners that taggers get, in per cent, and how far it may be off; both are players, and who is tagged
     leaves the game.
     """
-    from gpuvec.learners.evaluate import play
-    from gpuvec.learners.players import by_role
+    from gpuvec.learners.evaluation.evaluate import play
+    from gpuvec.learners.evaluation.players import by_role
 
     both = by_role({"tagger": taggers, "runner": runners})
     found = play(ENV, both, episodes=episodes, seed=seed, device=device, params=GAME)
@@ -82,8 +82,8 @@ def main() -> None:
     figures = Figures("tag_training", given.json)
 
     from gpuvec.engine.backends.device import parse_device
-    from gpuvec.learners.args.tuned import tuned
-    from gpuvec.learners.players import at_random, policy
+    from gpuvec.learners.config.tuned import tuned
+    from gpuvec.learners.evaluation.players import at_random, policy
     from gpuvec.learners.seeds import EVALUATION, stream_seed
     from gpuvec.learners.training import train
 

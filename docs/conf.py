@@ -44,4 +44,4 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!gpuvec).*")]  # what other projects have: their sites are not read here
-nitpick_ignore = [("py:class", "gpuvec.learners.args.training.A")]  # a type variable
+nitpick_ignore = [("py:class", "gpuvec.learners.config.training_config.A")]  # a type variable

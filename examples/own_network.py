@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gpuvec import Key, SingleAgentEnv, randint, register
 from gpuvec.learners import ppo
-from gpuvec.learners.evaluate import evaluate
+from gpuvec.learners.evaluation.evaluate import evaluate
 
 SIDE = 8  # of the board
 
@@ -104,7 +104,7 @@ class Args:
 
 def main(args: Args) -> float:
     """Trains, prints how it goes, and returns the mean return of 100 episodes."""
-    settings = ppo.Args(
+    settings = ppo.PPOArgs(
         env="examples/Find-v0", seed=args.seed, device=args.device, num_envs=args.num_envs, num_steps=args.num_steps,
         total_steps=args.total_steps, learning_rate=args.learning_rate,
     )  # fmt: skip

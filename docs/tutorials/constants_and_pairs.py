@@ -199,10 +199,10 @@ class Masked(nn.Module):
 
 
 from gpuvec.learners import ppo
-from gpuvec.learners.evaluate import play
-from gpuvec.learners.players import at_random, policy
+from gpuvec.learners.evaluation.evaluate import play
+from gpuvec.learners.evaluation.players import at_random, policy
 
-args = ppo.Args(env="my/Ports-v0", num_envs=64, num_steps=20, num_iterations=40, learning_rate=1e-2, gamma=0.0, seed=1)
+args = ppo.PPOArgs(env="my/Ports-v0", num_envs=64, num_steps=20, num_iterations=40, learning_rate=1e-2, gamma=0.0, seed=1)
 result = ppo.train(args, body=Masked)
 trained, chance = (
     play("my/Ports-v0", player, episodes=64, seed=1).returns.mean().item() / 20

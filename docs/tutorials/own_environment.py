@@ -152,8 +152,8 @@ else:
 # all boats. `play` lets each boat sail one episode.
 
 # %%
-from gpuvec.learners.evaluate import evaluate, play
-from gpuvec.learners.players import at_random
+from gpuvec.learners.evaluation.evaluate import evaluate, play
+from gpuvec.learners.evaluation.players import at_random
 
 
 def sailor(envs):
@@ -178,11 +178,11 @@ assert by_chance < 15 < 50 < by_rule < 100
 # An environment that is registered can be trained. On a GPU the same cell takes thousands of boats by leaving `num_envs` out.
 
 # %%
-from gpuvec.learners.ppo import Args, train
+from gpuvec.learners.ppo import PPOArgs, train
 
 device = "cuda:0" if torch.cuda.is_available() else "cpu"
 result = train(
-    Args(
+    PPOArgs(
         env="my/Sail-v0", num_envs=64, num_steps=64, num_iterations=40, minibatches=8, learning_rate=3e-3, gamma=0.98,
         gae_lambda=0.9, ent_coef=0.003, device=device,
     )

@@ -249,12 +249,12 @@ for check in check_env(ENV, kernels=False):
 # become, so returns go up and down: what wolves learn costs the sheep.
 
 # %%
-from gpuvec.learners.evaluate import play
-from gpuvec.learners.players import at_random, by_role, policy
-from gpuvec.learners.ppo import Args, train
+from gpuvec.learners.evaluation.evaluate import play
+from gpuvec.learners.evaluation.players import at_random, by_role, policy
+from gpuvec.learners.ppo import PPOArgs, train
 
 device = gymnasium.make_vec("my/Meadow-v0", num_envs=1).device
-args = Args(
+args = PPOArgs(
     env="my/Meadow-v0", num_envs=32, num_steps=100, num_iterations=20, minibatches=8, hidden=(32, 32), learning_rate=1e-2,
     gamma=0.9, gae_lambda=0.9, device=device,
 )  # fmt: skip

@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 import gpuvec
-from gpuvec.learners.args.tuned import tuned
-from gpuvec.learners.evaluate import evaluate, play
-from gpuvec.learners.players import at_random, policy
-from gpuvec.learners.ppo import Args, train
+from gpuvec.learners.config.tuned import tuned
+from gpuvec.learners.evaluation.evaluate import evaluate, play
+from gpuvec.learners.evaluation.players import at_random, policy
+from gpuvec.learners.ppo import PPOArgs, train
 from gpuvec.learners.runs.checkpoint import load, save
 
 POLE = "gpuvec/CartPole-v1"
@@ -35,7 +35,7 @@ print(args.resolved(device))
 
 # %%
 try:
-    Args(gamma=1.5)
+    PPOArgs(gamma=1.5)
 except ValueError as error:
     print(error)
 else:
@@ -108,7 +108,9 @@ class Readable(nn.Module):
         return self.critic(obs).squeeze(-1)
 
 
-simple = train(Args(env=POLE, device=device, num_envs=128, num_iterations=48, minibatches=8, learning_rate=2e-2), body=Readable)
+simple = train(
+    PPOArgs(env=POLE, device=device, num_envs=128, num_iterations=48, minibatches=8, learning_rate=2e-2), body=Readable
+)
 worth = evaluate(simple.network, POLE, seed=5, device=device).mean()
 weights = simple.network.body.weights.tolist()
 for name, weight in zip(("place", "speed", "angle", "angular velocity"), weights, strict=True):
@@ -127,7 +129,7 @@ assert weights[2] > 0 < weights[3]
 # third:
 
 # %%
-short = Args(env=POLE, device=device, num_envs=32, num_iterations=6, seed=9)
+short = PPOArgs(env=POLE, device=device, num_envs=32, num_iterations=6, seed=9)
 folder = Path(tempfile.mkdtemp())
 
 

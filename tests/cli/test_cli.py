@@ -20,12 +20,11 @@ from gpuvec.cli.progress import Progress, Waiting, waiting
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
 from gpuvec.learners.on_policy import PLAYED
-from gpuvec.learners.ppo import PPO, train
-from gpuvec.learners.ppo import Args as PPOArgs
+from gpuvec.learners.ppo import PPO, PPOArgs, train
 from gpuvec.learners.runs.checkpoint import load
+from gpuvec.learners.runs.checkpoint_schema import FORMAT
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.run import Run
-from gpuvec.learners.runs.schema import FORMAT
+from gpuvec.learners.runs.run_writer import RunWriter
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--total-steps", "96", "--device", "cpu", "--episodes", "3"]
 
@@ -155,13 +154,13 @@ class TestMistakes:
 
 class TestRunFolder:
     def test_runs_of_the_same_second_keep_apart(self, tmp_path: Path) -> None:
-        runs = [Run.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1}) for _ in range(3)]
+        runs = [RunWriter.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1}) for _ in range(3)]
         for run in runs:
             run.close()
         assert len({run.path for run in runs}) == 3
 
     def test_a_failed_write_leaves_the_old_checkpoint(self, tmp_path: Path) -> None:
-        run = Run.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
+        run = RunWriter.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
         good = {"args": {}, "env": {}, "policies": {}, "iteration": 1, "format": FORMAT}
         path = run.save(good)
         with pytest.raises(Exception, match="pickle"):
@@ -228,7 +227,7 @@ class TestRuns:
 
     def test_states(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         args = {"env": "a/B-v0", "seed": 1, "num_envs": 4, "num_steps": 8, "total_steps": 65}
-        run = Run.new(tmp_path, "ppo", args)
+        run = RunWriter.new(tmp_path, "ppo", args)
         run.log({"iteration": 1.0, "return": 7.0})
         run.log({"iteration": 2.0, "return": float("nan")})
 

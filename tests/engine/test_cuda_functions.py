@@ -268,7 +268,9 @@ class TestOnAGpu:
     def test_ppo_learns_with_them(self, gpu):
         from gpuvec.learners import ppo
 
-        result = ppo.train(ppo.Args(env="gpuvec/CartPole-v1", device=gpu, num_envs=1024, num_iterations=40, backend="cuda-c"))
+        result = ppo.train(
+            ppo.PPOArgs(env="gpuvec/CartPole-v1", device=gpu, num_envs=1024, num_iterations=40, backend="cuda-c")
+        )
         assert result.history[-1]["last_return"] > 100
 
     def test_found_on_disk_under_their_text(self, gpu, tmp_path, monkeypatch):

@@ -14,12 +14,13 @@ pytest.importorskip("torch")
 from gpuvec.engine.backends.cache.key import NotHashable, module_fingerprint
 from gpuvec.engine.backends.cpu.object_code import machine
 from gpuvec.learners.captured import draws
-from gpuvec.learners.rollouts import advantage, returns
+from gpuvec.learners.estimators import advantage
+from gpuvec.learners.estimators import reward_scaling as returns
 
 PROGRAM = """
 import sys
 import torch
-from gpuvec.learners.rollouts.advantage import Advantage
+from gpuvec.learners.estimators.advantage import Advantage
 from gpuvec.learners.sampling import Sampler
 
 if sys.argv[1] == "blocked":

@@ -225,8 +225,8 @@ def draws(rows: int, random: np.random.Generator) -> list[Any]:
 
 def estimates(rows: int, random: np.random.Generator) -> list[Any]:
     """Advantages and discounted returns: as many steps as a thread reads at once, fewer and more."""
-    from gpuvec.learners.rollouts.advantage import Advantage
-    from gpuvec.learners.rollouts.returns import ReturnScale
+    from gpuvec.learners.estimators.advantage import Advantage
+    from gpuvec.learners.estimators.reward_scaling import ReturnScale
 
     advantage, scale = Advantage("cuda:0", 0.99, 0.95), ReturnScale(rows, 0.99, "cuda:0")
     found: list[Any] = []
@@ -249,12 +249,14 @@ def play_rows(name: str) -> None:
 
 def learn_fused(name: str) -> None:
     """PPO by the fused kernels: rollouts, estimates and updates, and the update of a game's agents, some of whom leave."""
-    from gpuvec.learners.ppo import Args
+    from gpuvec.learners.ppo import PPOArgs
     from gpuvec.learners.training import learner_of
 
     params: dict[str, Any] = {"num_runners": 4, "tagging_distance": 0.05} if name == CONTINUOUS else {}
     params["max_episode_steps"] = 7
-    args: Any = Args(f"gpuvec/{name}", params, num_envs=70, num_steps=20, epochs=2, minibatches=2, fused=True, device="cuda:0")
+    args: Any = PPOArgs(
+        f"gpuvec/{name}", params, num_envs=70, num_steps=20, epochs=2, minibatches=2, fused=True, device="cuda:0"
+    )
     env = make(name, 70, "SameStep", output="torch", buffers=1, **params)
     learner = learner_of(args.resolved("cuda:0"), env)
     for _ in range(2):

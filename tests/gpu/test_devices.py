@@ -73,10 +73,10 @@ class TestTwoDevices:
                 np.testing.assert_array_equal(host(first), host(second))
 
     def test_training(self) -> None:
-        from gpuvec.learners.ppo import Args, train
+        from gpuvec.learners.ppo import PPOArgs, train
 
-        args = Args(num_envs=256, total_steps=3 * 256 * 32, device="cuda:1", seed=1)
-        other = Args(num_envs=256, total_steps=3 * 256 * 32, device="cuda:0", seed=1)
+        args = PPOArgs(num_envs=256, total_steps=3 * 256 * 32, device="cuda:1", seed=1)
+        other = PPOArgs(num_envs=256, total_steps=3 * 256 * 32, device="cuda:0", seed=1)
         first, second = (train(a).network.state_dict() for a in (args, other))
         assert torch.cuda.current_device() == 0
         assert all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first)

@@ -134,7 +134,7 @@ def test_a_graph_that_needs_more_fresh_outputs_than_there_are_says_what_to_do(
 
 def test_garbage_does_not_spoil_a_capture() -> None:
     """The driver forbids to free a graph or a kernel within a capture, and garbage that holds some may be collected in it."""
-    from gpuvec.learners.ppo import Args, train
+    from gpuvec.learners.ppo import PPOArgs, train
 
     class Itself:
         def __init__(self, *held: Any) -> None:
@@ -156,7 +156,7 @@ def test_garbage_does_not_spoil_a_capture() -> None:
             spent()
         gc.set_threshold(1)
         gc.enable()
-        train(Args(device="cuda", num_envs=64, num_steps=8, minibatches=2, total_steps=1024))
+        train(PPOArgs(device="cuda", num_envs=64, num_steps=8, minibatches=2, total_steps=1024))
         assert gc.isenabled()
     finally:
         gc.set_threshold(*before)

@@ -62,12 +62,12 @@ def test_a_learner_that_does_not_fit_is_refused_and_takes_nothing() -> None:
     from gpuvec.learners.training import train
 
     _, total = torch.cuda.mem_get_info()
-    train(ppo.Args(device="cuda", num_envs=64, num_steps=4, total_steps=256))
+    train(ppo.PPOArgs(device="cuda", num_envs=64, num_steps=4, total_steps=256))
     before = on_device()
     steps = total // (64 * 35) * 2  # of 35 bytes and more
     for args, what in (
-        (ppo.Args(device="cuda", num_envs=64, num_steps=steps, total_steps=1), "a rollout of"),
-        (ddpg.Args(env="gpuvec/Pendulum-v1", device="cuda", num_envs=64, capacity=total // 8), "a ring of"),
+        (ppo.PPOArgs(device="cuda", num_envs=64, num_steps=steps, total_steps=1), "a rollout of"),
+        (ddpg.DDPGArgs(env="gpuvec/Pendulum-v1", device="cuda", num_envs=64, capacity=total // 8), "a ring of"),
     ):
         with pytest.raises(OutOfMemoryError, match=what) as raised:
             train(args)
@@ -77,7 +77,7 @@ def test_a_learner_that_does_not_fit_is_refused_and_takes_nothing() -> None:
         assert 0 < named_free < needed
         del raised
         assert on_device() - before <= 64 * MIB
-    train(ppo.Args(device="cuda", num_envs=64, num_steps=4, total_steps=256))
+    train(ppo.PPOArgs(device="cuda", num_envs=64, num_steps=4, total_steps=256))
 
 
 def test_a_hundred_thousand_steps_and_ten_thousand_resets_leave_memory_flat(

@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.args.tuned import tuned
-from gpuvec.learners.ppo import Args, train  # after the package that it cannot do without
+from gpuvec.learners.config.tuned import tuned
+from gpuvec.learners.ppo import PPOArgs, train  # after the package that it cannot do without
 from gpuvec.learners.training import learner_of
 
 pytestmark = pytest.mark.gpu
@@ -28,7 +28,7 @@ def learner() -> Iterator[Callable[..., Any]]:
     envs = []
 
     def build(env: str = "gpuvec/CartPole-v1") -> Any:
-        args = Args(env=env, num_envs=1024, total_steps=100 * 1024 * 32).resolved("cuda:0")
+        args = PPOArgs(env=env, num_envs=1024, total_steps=100 * 1024 * 32).resolved("cuda:0")
         envs.append(gymnasium.make_vec(env, 1024, device="cuda:0", output="torch", autoreset_mode="SameStep"))
         return learner_of(args, envs[-1])
 
@@ -106,7 +106,7 @@ def test_a_graph_of_rebuilt_kernels_refuses_to_run(learner: Callable[..., Any]) 
 
 def test_reads_of_the_iteration_before_change_nothing() -> None:
     """Metrics that are read while the next iteration runs are those that are read at once, and so is what is learned."""
-    args = Args(env="gpuvec/CartPole-v1", device="cuda", num_envs=1024, total_steps=40 * 1024 * 32)
+    args = PPOArgs(env="gpuvec/CartPole-v1", device="cuda", num_envs=1024, total_steps=40 * 1024 * 32)
     ahead = []
 
     def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
@@ -126,7 +126,7 @@ def test_reads_of_the_iteration_before_change_nothing() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_ppo_solves_cartpole(seed: int) -> None:
-    from gpuvec.learners.evaluate import evaluate
+    from gpuvec.learners.evaluation.evaluate import evaluate
 
     result = train(tuned(device="cuda", seed=seed, target_return=475.0))
     returns = evaluate(result.network, "gpuvec/CartPole-v1", device="cuda", episodes=500, seed=1000 + seed)

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
 from gpuvec.errors import StateError
-from gpuvec.learners.a2c import A2C, Args, Batch, loss, train
-from gpuvec.learners.args.tuned import tuned
+from gpuvec.learners.a2c import A2C, A2CArgs, Batch, loss, train
+from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import PLAYED
 from gpuvec.learners.training import learner_of
@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 5, "hidden
 
 
 def learner(env: str = "gpuvec/CartPole-v1", **settings: Any) -> Learner:
-    args = Args(**{"env": env, **SMALL, **settings}).resolved("cpu")
+    args = A2CArgs(**{"env": env, **SMALL, **settings}).resolved("cpu")
     made = gym.make_vec(env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
     return learner_of(args, made)
 
@@ -43,7 +43,7 @@ class TestLoss:
         batch = Batch(
             torch.zeros(2, 1, 4), torch.tensor([[0], [1]]), torch.tensor([[1.0], [-2.0]]), torch.tensor([[5.0], [1.0]])
         )
-        args = Args(vf_coef=0.5)
+        args = A2CArgs(vf_coef=0.5)
         total, (policy_loss, value_loss, entropy) = loss(network, batch, args, 0.1)
         by_hand = -(math.log(0.25) * 1.0 + math.log(0.75) * -2.0) / 2
         chance = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
@@ -62,7 +62,7 @@ class TestLoss:
         logits = network.body.actor(obs).detach().requires_grad_()
         known = -((torch.nn.functional.one_hot(action, 2) - logits.softmax(-1)) * advantage.unsqueeze(-1)) / 18
         bias = network.body.actor[-1].bias
-        total, _ = loss(network, Batch(obs, action, advantage, torch.zeros(6, 3)), Args(vf_coef=0.0), 0.0)
+        total, _ = loss(network, Batch(obs, action, advantage, torch.zeros(6, 3)), A2CArgs(vf_coef=0.0), 0.0)
         torch.testing.assert_close(torch.autograd.grad(total, bias)[0], known.sum((0, 1)))
 
     def test_what_the_mask_leaves_out_changes_nothing(self) -> None:
@@ -71,12 +71,12 @@ class TestLoss:
         advantage, target = torch.randn(2, 4, 3, generator=g)
         mask = torch.rand(4, 3, generator=g) < 0.6
         other = advantage.masked_fill(~mask, 1e6)
-        results = [loss(network, Batch(obs, action, x, target, mask), Args(), 0.01) for x in (advantage, other)]
+        results = [loss(network, Batch(obs, action, x, target, mask), A2CArgs(), 0.01) for x in (advantage, other)]
         gradients = [torch.autograd.grad(total, list(network.parameters())) for total, _ in results]
         assert all(torch.equal(x, y) for x, y in zip(*gradients, strict=True))
         counted = mask.flatten()
         parts = (x.flatten(0, 1)[counted].unsqueeze(1) for x in (obs, action, advantage, target))
-        torch.testing.assert_close(results[0][0], loss(network, Batch(*parts), Args(), 0.01)[0])
+        torch.testing.assert_close(results[0][0], loss(network, Batch(*parts), A2CArgs(), 0.01)[0])
 
 
 class TestUpdates:
@@ -116,7 +116,7 @@ class TestUpdates:
                 assert float(s.target[t, e]) == pytest.approx(total, rel=1e-5, abs=1e-5)
 
     def test_all_agents_of_a_game(self) -> None:
-        args = Args(env="gpuvec/TagGridWorld-v0", device="cpu", num_envs=4, num_steps=6, hidden=(8,)).resolved("cpu")
+        args = A2CArgs(env="gpuvec/TagGridWorld-v0", device="cpu", num_envs=4, num_steps=6, hidden=(8,)).resolved("cpu")
         env = gym.make_vec(args.env, 4, device="cpu", output="torch", autoreset_mode="SameStep")
         a2c = learner_of(args, env)
         for _ in range(3):
@@ -153,9 +153,9 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped() -> None:
 
 
 def test_a_checkpoint_of_ppo_is_refused() -> None:
-    from gpuvec.learners.ppo import Args as OfPPO
+    from gpuvec.learners.ppo import PPOArgs
 
-    args = OfPPO(**{**SMALL, "num_steps": 8}).resolved("cpu")
+    args = PPOArgs(**{**SMALL, "num_steps": 8}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
     with pytest.raises(StateError, match="this checkpoint is of ppo; it cannot go on with a2c"):
         learner().load_state_dict(learner_of(args, env).state_dict())
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_ppo_is_refused() -> None:
 def test_captured_parts_do_what_eager_ones_do(gpu: str) -> None:
     learners = []
     for captured in (False, True):
-        args = Args(num_envs=512, num_steps=8, total_steps=8 * 512 * 50).resolved("cuda:0")
+        args = A2CArgs(num_envs=512, num_steps=8, total_steps=8 * 512 * 50).resolved("cuda:0")
         env = gym.make_vec(args.env, 512, device="cuda:0", output="torch", autoreset_mode="SameStep")
         a2c = learner_of(args, env)
         if captured:
@@ -183,6 +183,6 @@ def test_captured_parts_do_what_eager_ones_do(gpu: str) -> None:
 def test_a_compiled_loss_learns_the_same() -> None:
     """With layers and gradients of our own in it."""
     given: dict[str, Any] = {"num_envs": 8, "num_steps": 8, "total_steps": 256, "shared": True, "unit": "relu", "device": "cpu"}
-    plain, compiled = (train(Args(**given, compile=compile)) for compile in (False, True))
+    plain, compiled = (train(A2CArgs(**given, compile=compile)) for compile in (False, True))
     for p, q in zip(plain.network.parameters(), compiled.network.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.learners.rollouts.advantage import AHEAD, WORK, Advantage  # needs torch
-from gpuvec.learners.rollouts.episodes import Episodes  # likewise
+from gpuvec.learners.estimators.advantage import AHEAD, WORK, Advantage  # needs torch
+from gpuvec.learners.estimators.episode_statistics import Episodes  # likewise
 
 NAN = math.nan
 

@@ -15,14 +15,14 @@ from gpuvec.learners.captured.graph import WARM_UPS, capture
 from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.captured.state import copies, restore
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.ppo import Args
+from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.training import learner_of
 
 
 @pytest.fixture
 def learners() -> Iterator[list[Learner]]:
     """Two alike, each with an environment of its own."""
-    args = Args(device="cpu", num_envs=16, num_steps=8, hidden=(8,), params={"max_episode_steps": 20}).resolved("cpu")
+    args = PPOArgs(device="cpu", num_envs=16, num_steps=8, hidden=(8,), params={"max_episode_steps": 20}).resolved("cpu")
     envs = [gym.make_vec(args.env, 16, device="cpu", output="torch", autoreset_mode="SameStep", **args.params) for _ in "ab"]
     yield [learner_of(args, env) for env in envs]
     for env in envs:
@@ -161,10 +161,10 @@ class TestOnGpu:
 
     @pytest.mark.parametrize("compile", [False, True])
     def test_learns_when_captured(self, gpu: str, compile: bool) -> None:
-        from gpuvec.learners.evaluate import evaluate
+        from gpuvec.learners.evaluation.evaluate import evaluate
         from gpuvec.learners.ppo import train
 
-        result = train(Args(device=gpu, compile=compile))
+        result = train(PPOArgs(device=gpu, compile=compile))
         assert float(evaluate(result.network, "gpuvec/CartPole-v1", device=gpu).mean()) >= 475.0
 
     def test_other_threads_may_ask_the_driver_meanwhile(self, gpu: str) -> None:

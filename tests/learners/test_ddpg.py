@@ -13,12 +13,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
+from gpuvec.learners.buffers.replay_buffer import Replay, Transitions, n_step
 from gpuvec.learners.captured.state import copies
-from gpuvec.learners.ddpg import Args, train
-from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.ddpg import DDPGArgs, train
+from gpuvec.learners.evaluation.evaluate import evaluate, policy_of
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.policy import states_of
-from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
 from gpuvec.learners.training import learner_of
 
 PENDULUM = "gpuvec/Pendulum-v1"
@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
 
 
 def learner(**settings: Any) -> Learner:
-    args = Args(**{**SMALL, **settings}).resolved("cpu")
+    args = DDPGArgs(**{**SMALL, **settings}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
     return learner_of(args, env)
 
@@ -277,7 +277,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]
 @pytest.mark.slow
 def test_pendulum() -> None:
     settings = {**SMALL, "num_envs": 16, "capacity": 100_000, "minibatch": 128, "updates": 16, "learning_starts": 2000}
-    args = Args(**{**settings, "hidden": (64, 64), "params": {}, "total_steps": 24_000, "seed": 1})
+    args = DDPGArgs(**{**settings, "hidden": (64, 64), "params": {}, "total_steps": 24_000, "seed": 1})
     result = train(args)
     assert float(evaluate(result.network, PENDULUM, device="cpu").mean()) >= -400.0  # at random: -1200
 
@@ -295,11 +295,11 @@ class TestArgs:
     )
     def test_bad_settings_are_named_with_what_is_allowed(self, setting: dict[str, Any], words: str) -> None:
         with pytest.raises(ValueError, match=words):
-            Args(**setting)
+            DDPGArgs(**setting)
 
     def test_an_action_space_of_another_kind_is_refused_with_a_remedy(self) -> None:
         with pytest.raises(ValueError, match=r"a deterministic policy takes a bounded Box of shape .* use PPO or A2C"):
-            train(Args(env="gpuvec/CartPole-v1", device="cpu", num_envs=4))
+            train(DDPGArgs(env="gpuvec/CartPole-v1", device="cpu", num_envs=4))
 
 
 @pytest.mark.gpu
@@ -307,7 +307,7 @@ class TestArgs:
 def test_captured_parts_do_what_eager_ones_do(gpu: str, settings: dict[str, Any]) -> None:
     learners = []
     for captured in (False, True):
-        args = Args(**{**SMALL, "num_envs": 256, "capacity": 100_000, "device": "cuda:0", **settings}).resolved("cuda:0")
+        args = DDPGArgs(**{**SMALL, "num_envs": 256, "capacity": 100_000, "device": "cuda:0", **settings}).resolved("cuda:0")
         env = gym.make_vec(PENDULUM, 256, device="cuda:0", output="torch", autoreset_mode="SameStep", **args.params)
         ddpg = learner_of(args, env)
         if captured:

@@ -15,15 +15,15 @@ from gymnasium.vector import AutoresetMode
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.captured.settings import settings
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.estimators.episode_statistics import Episodes
 from gpuvec.learners.fused.shape import Shape, shape_of, views
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
 from gpuvec.learners.on_policy import OnPolicy, Storage
 from gpuvec.learners.ppo_loss import Batch, loss
-from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.training import learner_of, train
 
 BOX = Box(-1.0, 1.0, (3,))
@@ -108,7 +108,7 @@ def updater(case, gpu, samples, **given):
     from gpuvec.learners.fused.update import Update
 
     features, space, more, leave = case
-    args = Args(device=f"{gpu}:0", num_envs=samples, num_steps=1, **(more | given)).resolved(f"{gpu}:0")
+    args = PPOArgs(device=f"{gpu}:0", num_envs=samples, num_steps=1, **(more | given)).resolved(f"{gpu}:0")
     network = network_of(features, space, args).to(gpu)
     rate, weight = torch.tensor(args.learning_rate, device=gpu), torch.tensor(args.ent_coef, device=gpu)
     optimizer = Adam(network.parameters(), rate, eps=1e-5)
@@ -247,7 +247,7 @@ def test_kernels_compile(case, cc) -> None:
     from gpuvec.learners.fused.update import kernels, planned
 
     features, space, more, leave = CASES[case]
-    args = Args(device="cpu", **more)
+    args = PPOArgs(device="cpu", **more)
     shape = shape_of(network_of(features, space, args), args, leave)
     assert isinstance(shape, Shape), shape
     for kernel in (*kernels(shape, planned(shape, 4096, 132)).values(), estimate(shape), value_kernel(shape, 2)):
@@ -278,7 +278,7 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
 
     env = importlib.import_module(f"gpuvec_envs.{name}").ENV
     observation, action = env.spaces(env.params)
-    args = Args(device="cpu")
+    args = PPOArgs(device="cpu")
     network = network_of(observation.shape[0], action, args)
     shape = shape_of(network, args, False)
     with numba_cuda.offline((9, 0)):
@@ -300,14 +300,14 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     ],
 )
 def test_what_does_not_fit_says_why(given, reason) -> None:
-    args = Args(device="cpu", **given)
+    args = PPOArgs(device="cpu", **given)
     body = Shared(4, 2, args.hidden) if args.shared else Separate(4, 2, args.hidden)
     network = ActorCritic(Box(-1.0, 1.0, (4,)), Discrete(2), body, args.normalize)
     assert reason in shape_of(network, args, False)
 
 
 def test_fused_on_a_cpu_is_refused_and_auto_says_why_not(caplog) -> None:
-    args = Args(device="cpu", num_envs=4, total_steps=128, fused=True)
+    args = PPOArgs(device="cpu", num_envs=4, total_steps=128, fused=True)
     with pytest.raises(ValueError, match="fused=True asks for what is not there: the device is cpu"):
         train(args)
     with caplog.at_level("INFO"):
@@ -328,7 +328,7 @@ def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
     from gpuvec.learners.fused import rollout
 
     monkeypatch.setattr(rollout, "rows_of_a_warp", lambda *_: rows)
-    args = Args(env=f"gpuvec/{game}", device=f"{gpu}:0", num_envs=1000, num_steps=16, fused=True).resolved(f"{gpu}:0")
+    args = PPOArgs(env=f"gpuvec/{game}", device=f"{gpu}:0", num_envs=1000, num_steps=16, fused=True).resolved(f"{gpu}:0")
     made = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1, **GAMES[game]}
     with closing(gym.make_vec(args.env, **made)) as env, closing(gym.make_vec(args.env, **made)) as plain:
         learner = learner_of(args, env)
@@ -368,7 +368,7 @@ def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
 @pytest.mark.gpu
 def test_fused_estimates_are_those_of_torch(gpu) -> None:
     given = {"env": "gpuvec/CartPole-v1", "params": {"max_episode_steps": 40}, "device": f"{gpu}:0", "num_envs": 500, "seed": 3}
-    args = Args(**given, num_steps=27, reward_scale=0.5, fused=True).resolved(f"{gpu}:0")
+    args = PPOArgs(**given, num_steps=27, reward_scale=0.5, fused=True).resolved(f"{gpu}:0")
     made = {"device": args.device, "autoreset_mode": "SameStep", "buffers": 1, "max_episode_steps": 40}
     with closing(gym.make_vec(args.env, 500, **made)) as env:
         learner = learner_of(args, env)

@@ -12,21 +12,21 @@ torch = pytest.importorskip("torch")
 from tests.learners.test_fused_ppo import CASES, apart, network_of, rollout_of
 from tests.support.cuda_emulator import emulated
 
-from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.estimators.advantage import Advantage
+from gpuvec.learners.estimators.episode_statistics import Episodes
 from gpuvec.learners.fused.estimate import FOUND, THREADS
 from gpuvec.learners.fused.estimate import kernel as estimate
 from gpuvec.learners.fused.shape import Shape, shape_of, views
 from gpuvec.learners.fused.update import MEASURED, SPLITS, kernels, planned
 from gpuvec.learners.ppo_loss import Batch, loss
-from gpuvec.learners.rollouts.advantage import Advantage
-from gpuvec.learners.rollouts.episodes import Episodes
 
 pytestmark = pytest.mark.compile
 
 
-def shaped(case: str, **given) -> tuple[Args, Shape]:
+def shaped(case: str, **given) -> tuple[PPOArgs, Shape]:
     features, space, more, leave = CASES[case]
-    args = Args(device="cpu", **(more | given))
+    args = PPOArgs(device="cpu", **(more | given))
     shape = shape_of(network_of(features, space, args), args, leave)
     assert isinstance(shape, Shape), shape
     return args, shape

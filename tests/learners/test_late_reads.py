@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners import training
 from gpuvec.learners.captured.readout import Readout
-from gpuvec.learners.ppo import Args, train
+from gpuvec.learners.ppo import PPOArgs, train
 
 TIMED = ("seconds", "steps_per_second", "gpu_memory")
 ITERATIONS = 6
-ARGS = Args(env="gpuvec/CartPole-v1", device="cpu", num_envs=8, num_steps=8, hidden=(8,), total_steps=8 * 8 * ITERATIONS)
+ARGS = PPOArgs(env="gpuvec/CartPole-v1", device="cpu", num_envs=8, num_steps=8, hidden=(8,), total_steps=8 * 8 * ITERATIONS)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_target_is_evaluated_with_the_parameters_that_reached_it(read_late: No
         after[int(metrics["iteration"])] = [p.detach().clone() for p in learner.policy.network.parameters()]
 
     monkeypatch.setattr(training, "evaluate", evaluate)
-    args = Args(**{**vars(ARGS), "target_return": 1.0, "num_steps": 64, "total_steps": 8 * 64 * 3})
+    args = PPOArgs(**{**vars(ARGS), "target_return": 1.0, "num_steps": 64, "total_steps": 8 * 64 * 3})
     train(args, on_iteration, exact_at=lambda iteration: False)
     assert len(evaluated) == 1  # the next one is due after the end
     assert all(torch.equal(one, other) for one, other in zip(evaluated[0], after[1], strict=True))

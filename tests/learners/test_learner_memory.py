@@ -13,23 +13,23 @@ import gymnasium as gym
 
 from gpuvec.errors import OutOfMemoryError
 from gpuvec.learners import ddpg, ppo
-from gpuvec.learners.rollouts.rollout import Rollout
-from gpuvec.learners.rollouts.room import rollout_bytes
+from gpuvec.learners.buffers.memory_check import rollout_bytes
+from gpuvec.learners.buffers.rollout_storage import Rollout
 from gpuvec.learners.training import train
 
 
 def test_a_rollout_that_does_not_fit_is_refused(device: str) -> None:
-    args = ppo.Args(env="gpuvec/CartPole-v1", device=device, num_envs=64, num_steps=10**10, total_steps=1)
+    args = ppo.PPOArgs(env="gpuvec/CartPole-v1", device=device, num_envs=64, num_steps=10**10, total_steps=1)
     with pytest.raises(OutOfMemoryError, match=r"a rollout of 10,000,000,000 steps of 64 environments") as raised:
         train(args)
     needed, free = (int(x.replace(",", "")) for x in re.findall(r"([\d,]+) (?:bytes|are free)", str(raised.value)))
     assert needed > 64 * 10**10 * 2 * 4 * 4
     assert 0 < free < needed
-    train(ppo.Args(env="gpuvec/CartPole-v1", device=device, num_envs=4, num_steps=4, total_steps=16))  # the process goes on
+    train(ppo.PPOArgs(env="gpuvec/CartPole-v1", device=device, num_envs=4, num_steps=4, total_steps=16))  # the process goes on
 
 
 def test_a_ring_of_transitions_that_does_not_fit_is_refused(device: str) -> None:
-    args = ddpg.Args(env="gpuvec/Pendulum-v1", device=device, num_envs=4, num_steps=4, capacity=10**13)
+    args = ddpg.DDPGArgs(env="gpuvec/Pendulum-v1", device=device, num_envs=4, num_steps=4, capacity=10**13)
     with pytest.raises(OutOfMemoryError, match=r"a ring of 10,000,000,000,000 transitions needs [\d,]+ bytes"):
         train(args)
 

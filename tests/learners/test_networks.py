@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import args_of
-from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.algorithms import args_class
+from gpuvec.learners.evaluation.evaluate import evaluate, policy_of
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.distributions import Categorical, MultiCategorical
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights, linear
@@ -70,7 +70,7 @@ class Sliced(nn.Module):
 def test_its_numbers_may_lie_apart(device: str, env: str) -> None:
     """Logits of one and of several choices, and means."""
     params = {"num_taggers": 1, "num_runners": 2} if "Tag" in env else {}
-    args = args_of("ppo")(**{**ARGS, "env": env, "params": params}, device=device, total_steps=16 * 32 * 2)
+    args = args_class("ppo")(**{**ARGS, "env": env, "params": params}, device=device, total_steps=16 * 32 * 2)
     result = train(args, body=Sliced)
     assert all(p.isfinite().all() for p in result.network.parameters())
     assert result.history[-1]["grad_norm"] > 0.0
@@ -78,7 +78,7 @@ def test_its_numbers_may_lie_apart(device: str, env: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_a_network_of_one_s_own_trains(device: str, algorithm: str) -> None:
-    args = args_of(algorithm)(**ARGS, device=device, total_steps=16 * 32 * 4)
+    args = args_class(algorithm)(**ARGS, device=device, total_steps=16 * 32 * 4)
     torch.manual_seed(5)
     before = torch.get_rng_state()
     result = train(args, body=Own)
@@ -99,7 +99,7 @@ def test_its_first_weights_hang_on_the_seed_of_the_settings() -> None:
     env = gym.make_vec("gpuvec/CartPole-v1", 4, device="cpu", output="torch", autoreset_mode="SameStep")
 
     def first(seed: int) -> Any:
-        args = args_of("ppo")(**{**ARGS, "num_envs": 4, "seed": seed}).resolved("cpu")
+        args = args_class("ppo")(**{**ARGS, "num_envs": 4, "seed": seed}).resolved("cpu")
         return learner_of(args, env, Own).policy.network.body.logits.weight
 
     assert torch.equal(first(1), first(1))
@@ -123,7 +123,7 @@ def test_its_first_weights_hang_on_the_seed_of_the_settings() -> None:
 )
 def test_one_that_does_not_fit(body: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        train(args_of("ppo")(**ARGS, device="cpu"), body=body)
+        train(args_class("ppo")(**ARGS, device="cpu"), body=body)
 
 
 class Looking(nn.Module):
@@ -151,7 +151,7 @@ class TestDeterministic:
 
     @pytest.mark.parametrize("critics", [1, 2])
     def test_they_train_and_are_found_again(self, device: str, critics: int) -> None:
-        args = args_of("ddpg")(
+        args = args_class("ddpg")(
             env="gpuvec/Pendulum-v1", num_envs=16, minibatch=32, learning_starts=0, total_steps=16 * 4 * 5, critics=critics,
             normalize=True, device=device,
         )  # fmt: skip
@@ -187,7 +187,7 @@ class TestDeterministic:
             return made
 
         with pytest.raises(error, match=words):
-            train(args_of("ddpg")(env="gpuvec/Pendulum-v1", device="cpu"), body=body)
+            train(args_class("ddpg")(env="gpuvec/Pendulum-v1", device="cpu"), body=body)
 
 
 class TestShared:
@@ -213,13 +213,13 @@ class TestShared:
 
     @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
     def test_it_trains(self, device: str, algorithm: str) -> None:
-        result = train(args_of(algorithm)(**ARGS, device=device, shared=True, total_steps=16 * 32 * 4))
+        result = train(args_class(algorithm)(**ARGS, device=device, shared=True, total_steps=16 * 32 * 4))
         assert isinstance(result.network.body, Shared)
         assert all(p.isfinite().all() for p in result.network.parameters())
 
     def test_without_a_hidden_layer_there_is_nothing_to_share(self) -> None:
         with pytest.raises(ValueError, match="hidden must be sizes of at least one layer, which is shared"):
-            args_of("ppo")(hidden=(), shared=True)
+            args_class("ppo")(hidden=(), shared=True)
 
 
 class TestFirstWeights:
@@ -234,12 +234,12 @@ class TestFirstWeights:
 
     def test_a_setting_chooses_them(self) -> None:
         weights = [
-            train(args_of("ppo")(**ARGS, device="cpu", total_steps=512, init=init)).network.body.actor[0].weight
+            train(args_class("ppo")(**ARGS, device="cpu", total_steps=512, init=init)).network.body.actor[0].weight
             for init in ("orthogonal", "xavier")
         ]
         assert not torch.equal(*weights)
         with pytest.raises(ValueError, match="init must be orthogonal or xavier, got 'zeros'"):
-            args_of("ppo")(init="zeros")
+            args_class("ppo")(init="zeros")
 
 
 class Chooser(nn.Module):
@@ -265,7 +265,7 @@ class TestAllowedActions:
     @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
     def test_no_other_is_drawn_and_the_update_knows_it(self, device: str, algorithm: str) -> None:
         place = "cuda:0" if device == "cuda" else "cpu"
-        args = args_of(algorithm)(**ARGS, device=place, normalize=True).resolved(place)
+        args = args_class(algorithm)(**ARGS, device=place, normalize=True).resolved(place)
         env = gym.make_vec(args.env, args.num_envs, device=place, output="torch", autoreset_mode="SameStep")
         learner = learner_of(args, env, Chooser)
         for _ in range(3):
@@ -302,7 +302,7 @@ class TestAllowedActions:
                 return torch.ones(*obs.shape[:-1], 2)
 
         with pytest.raises(TypeError, match=r"Numbers\.allowed must give bool"):
-            train(args_of("ppo")(**ARGS, device="cpu"), body=Numbers)
+            train(args_class("ppo")(**ARGS, device="cpu"), body=Numbers)
 
 
 class TestRectified:
@@ -340,7 +340,7 @@ class TestRectified:
     def test_it_trains(self, device: str, env: str) -> None:
         """On observations of 4 and of 71 features."""
         params = {"num_runners": 11, "use_full_observation": False, "num_other_agents_observed": 10} if "Tag" in env else {}
-        args = args_of("a2c")(
+        args = args_class("a2c")(
             **{**ARGS, "env": env, "params": params}, shared=True, unit="relu", total_steps=16 * 32 * 4, device=device
         )
         result = train(args)
@@ -349,7 +349,7 @@ class TestRectified:
 
     def test_a_setting_chooses_it(self) -> None:
         with pytest.raises(ValueError, match="unit must be tanh or relu, got 'gelu'"):
-            args_of("ppo")(unit="gelu")
+            args_class("ppo")(unit="gelu")
 
 
 class TestPrecision:
@@ -374,14 +374,14 @@ class TestPrecision:
             assert 1e-4 < float(((found - wanted).norm() / wanted.norm()).detach()) < 5e-2
 
     def test_it_trains(self, device: str) -> None:
-        args = args_of("a2c")(**ARGS, precision="bf16", shared=True, total_steps=16 * 32 * 4, device=device)
+        args = args_class("a2c")(**ARGS, precision="bf16", shared=True, total_steps=16 * 32 * 4, device=device)
         assert all(p.isfinite().all() for p in train(args).network.parameters())
 
     def test_settings_that_do_not_fit_are_refused(self) -> None:
         with pytest.raises(ValueError, match="precision must be tf32 or bf16, got 'fp8'"):
-            args_of("ppo")(precision="fp8")
+            args_class("ppo")(precision="fp8")
         with pytest.raises(ValueError, match="precision='bf16' is for the layers of `hidden`"):
-            train(args_of("ppo")(**ARGS, precision="bf16", device="cpu"), body=Chooser)
+            train(args_class("ppo")(**ARGS, precision="bf16", device="cpu"), body=Chooser)
 
 
 class TestGradients:

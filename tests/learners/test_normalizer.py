@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.evaluate import policy_of
+from gpuvec.learners.evaluation.evaluate import policy_of
 from gpuvec.learners.networks.normalizer import LIMIT, Normalizer
-from gpuvec.learners.ppo import Args, train
+from gpuvec.learners.ppo import PPOArgs, train
 from gpuvec.learners.training import learner_of
 
 SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 16, "hidden": (8,), "normalize": True}
@@ -45,7 +45,7 @@ def test_moments_change_between_rollouts_alone() -> None:
     """The first minibatch meets the policy that acted: its ratio is 1."""
     import gymnasium as gym
 
-    args = Args(**SMALL, epochs=1, minibatches=1).resolved("cpu")
+    args = PPOArgs(**SMALL, epochs=1, minibatches=1).resolved("cpu")
     env = gym.make_vec(args.env, num_envs=8, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1)
     ppo = learner_of(args, env)
     assert ppo.policy.network.normalizer is not None
@@ -62,7 +62,7 @@ def test_moments_change_between_rollouts_alone() -> None:
 
 
 def test_a_checkpoint_holds_them() -> None:
-    result = train(Args(**SMALL, total_steps=3 * 8 * 16))
+    result = train(PPOArgs(**SMALL, total_steps=3 * 8 * 16))
     _, network = policy_of(result.checkpoint, "cpu")
     obs = torch.randn(5, 4)
     assert torch.equal(network.body.actor[0].weight, result.network.body.actor[0].weight)
@@ -73,7 +73,7 @@ def test_a_checkpoint_holds_them() -> None:
 
 
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped() -> None:
-    args, states = Args(**SMALL, total_steps=6 * 8 * 16), []
+    args, states = PPOArgs(**SMALL, total_steps=6 * 8 * 16), []
     whole = train(args, lambda ppo, _: states.append(ppo.state_dict()))
     rest = train(args, checkpoint=states[2])
     for x, y in zip(whole.network.state_dict().values(), rest.network.state_dict().values(), strict=True):

@@ -16,17 +16,17 @@ torch = pytest.importorskip("torch")
 
 from gpuvec import SingleAgentEnv, register, uniform  # after the package that it cannot do without
 from gpuvec.errors import StateError
-from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.estimators.advantage import Advantage
+from gpuvec.learners.evaluation.evaluate import evaluate, policy_of
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.actor_critic import ActorCritic, features_of, outputs_of
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.networks.mlp import Separate, first_weights
 from gpuvec.learners.on_policy import PLAYED
-from gpuvec.learners.ppo import PPO, Args, train
+from gpuvec.learners.ppo import PPO, PPOArgs, train
 from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
-from gpuvec.learners.rollouts.advantage import Advantage
 from gpuvec.learners.runs.checkpoint import load
-from gpuvec.learners.runs.run import Run
+from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.sampling import Sampler
 from gpuvec.learners.training import learner_of
 
@@ -94,7 +94,7 @@ def twin_of(ppo: Learner) -> Any:
 
 
 def learner(**settings: Any) -> Learner:
-    args = Args(**{**SMALL, **settings}).resolved("cpu")
+    args = PPOArgs(**{**SMALL, **settings}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
     return learner_of(args, env)
 
@@ -154,7 +154,7 @@ class TestFormulas:
             obs=torch.ones(2, 1), action=torch.tensor([0, 1]), log_prob=torch.tensor([0.25, 0.5]).log(),
             value=torch.full((2,), 2.0), advantage=torch.tensor([1.0, -1.0]), target=torch.tensor([3.0, 5.0]),
         )  # fmt: skip
-        total, metrics = loss(network, batch, Args(vf_coef=0.5), 0.1)
+        total, metrics = loss(network, batch, PPOArgs(vf_coef=0.5), 0.1)
         scale = 1.0 / math.sqrt(2.0)
         policy_loss = -(1.0 * scale + 1.5 * -scale) / 2  # ratios 1 and 1.5; the latter is bad, so not clipped
         value_loss = (0.5 * 1.0 + 0.5 * 9.0) / 2
@@ -335,13 +335,13 @@ class TestRollout:
 
 class TestLearning:
     def test_cartpole(self) -> None:
-        result = train(Args(device="cpu", target_return=475.0))
+        result = train(PPOArgs(device="cpu", target_return=475.0))
         returns = evaluate(result.network, "gpuvec/CartPole-v1", seed=7, device="cpu")
         assert float(returns.mean()) >= 475.0
 
     @pytest.mark.slow
     def test_a_continuous_action(self) -> None:
-        args = Args(env="tests/Follow-v0", device="cpu", num_envs=64, num_steps=8, total_steps=64 * 8 * 60, ent_coef=0.0)
+        args = PPOArgs(env="tests/Follow-v0", device="cpu", num_envs=64, num_steps=8, total_steps=64 * 8 * 60, ent_coef=0.0)
         result = train(args)
         returns = evaluate(result.network, args.env, episodes=200, device="cpu")
         assert float(returns.mean()) > -0.01  # an action of 0 would get -0.21
@@ -349,14 +349,14 @@ class TestLearning:
     @pytest.mark.slow
     def test_values_go_on_beyond_a_truncation(self) -> None:
         """1 + 0.5 + 0.25 + ... = 2, though no episode has more than four steps; cut short there, V is at most 1.6."""
-        args = Args(env="tests/Forever-v0", device="cpu", num_envs=16, num_steps=8, total_steps=16 * 8 * 100, gamma=0.5)
+        args = PPOArgs(env="tests/Forever-v0", device="cpu", num_envs=16, num_steps=8, total_steps=16 * 8 * 100, gamma=0.5)
         result = train(args)
         assert result.network.value(torch.ones(1)).item() == pytest.approx(2.0, abs=0.02)
         assert result.history[-1]["length"] == 4.0
         assert result.history[-1]["return"] == 4.0
 
     def test_stops_at_the_target(self) -> None:
-        args = Args(
+        args = PPOArgs(
             env="tests/Forever-v0", device="cpu", num_envs=16, num_steps=3, total_steps=48 * 50, target_return=4.0
         )  # fmt: skip
         result = train(args)
@@ -367,7 +367,7 @@ class TestLearning:
 class TestRepeatable:
     def test_a_seed_gives_a_run(self) -> None:
         def run(seed: int) -> list[list[float]]:
-            args = Args(**SMALL, seed=seed, total_steps=4 * 128)
+            args = PPOArgs(**SMALL, seed=seed, total_steps=4 * 128)
             return [[m[name] for name in METRICS] for m in train(args).history]
 
         first = np.array(run(3))
@@ -376,7 +376,7 @@ class TestRepeatable:
 
     def test_global_random_numbers_play_no_part(self) -> None:
         def parameters() -> Any:
-            return torch.cat([p.detach().flatten() for p in train(Args(**SMALL, total_steps=256)).network.parameters()])
+            return torch.cat([p.detach().flatten() for p in train(PPOArgs(**SMALL, total_steps=256)).network.parameters()])
 
         torch.manual_seed(0)
         first, before = parameters(), torch.get_rng_state()
@@ -387,8 +387,8 @@ class TestRepeatable:
 
     @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
     def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(self, env: str, tmp_path: Any) -> None:
-        args = Args(env=env, **SMALL, total_steps=6 * 128)
-        run = Run.new(tmp_path, "ppo", {"env": env, "seed": 1})
+        args = PPOArgs(env=env, **SMALL, total_steps=6 * 128)
+        run = RunWriter.new(tmp_path, "ppo", {"env": env, "seed": 1})
 
         def save(ppo: PPO, metrics: dict[str, float]) -> None:
             if ppo.iteration == 3:
@@ -404,7 +404,7 @@ class TestRepeatable:
             assert torch.equal(x, y)
 
     def test_the_policy_of_a_checkpoint_is_that_of_the_learner(self) -> None:
-        result = train(Args(**SMALL, total_steps=256))
+        result = train(PPOArgs(**SMALL, total_steps=256))
         args, network = policy_of(result.checkpoint, "cpu")
         assert args == result.args
         first, second = (evaluate(n, args.env, device="cpu", greedy=False) for n in (result.network, network))
@@ -470,14 +470,14 @@ class TestArgs:
     )
     def test_bad_settings_are_named_with_what_is_allowed(self, setting: dict[str, Any], words: str) -> None:
         with pytest.raises(ValueError, match=words):
-            Args(**setting)
+            PPOArgs(**setting)
 
     def test_the_number_of_iterations_is_rounded_up(self) -> None:
-        assert Args(num_envs=8, num_steps=16, total_steps=129).iterations == 2
+        assert PPOArgs(num_envs=8, num_steps=16, total_steps=129).iterations == 2
 
     def test_what_depends_on_the_device_is_resolved(self) -> None:
-        cpu, gpu = Args().resolved("cpu"), Args().resolved("cuda:0")
+        cpu, gpu = PPOArgs().resolved("cpu"), PPOArgs().resolved("cuda:0")
         assert (cpu.num_envs, gpu.num_envs) == (128, 4096)
         assert cpu.iterations == gpu.iterations == 128
         with pytest.raises(ValueError, match="depends on the device"):
-            _ = Args().batch_size
+            _ = PPOArgs().batch_size

@@ -16,14 +16,14 @@ torch = pytest.importorskip("torch")
 from tests.support import street_env  # noqa: F401  # registers the street
 
 from gpuvec import Bools, Floats, Key, MultiAgentEnv, Observation, Time, count_of, randint, register
-from gpuvec.learners.evaluate import evaluate, play, policy_of
+from gpuvec.learners.estimators import masked_moments as masked
+from gpuvec.learners.estimators.episode_statistics import Episodes
+from gpuvec.learners.evaluation.evaluate import evaluate, play, policy_of
+from gpuvec.learners.evaluation.players import at_random, by_role, policy
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import PLAYED
-from gpuvec.learners.players import at_random, by_role, policy
-from gpuvec.learners.ppo import PPO, Args, train
+from gpuvec.learners.ppo import PPO, PPOArgs, train
 from gpuvec.learners.ppo_loss import Batch, loss
-from gpuvec.learners.rollouts import masked
-from gpuvec.learners.rollouts.episodes import Episodes
 from gpuvec.learners.training import learner_of
 
 E, A, T = 4, 3, 16
@@ -80,7 +80,7 @@ def street(mode: str = "SameStep") -> Any:
 
 
 def learner(**settings: Any) -> Learner:
-    args = Args(**{"env": "tests/Street-v0", "params": STREET, "num_envs": E, "num_steps": T, "hidden": (8,), **settings})
+    args = PPOArgs(**{"env": "tests/Street-v0", "params": STREET, "num_envs": E, "num_steps": T, "hidden": (8,), **settings})
     return learner_of(args.resolved("cpu"), street())
 
 
@@ -188,7 +188,7 @@ class TestLoss:
         s.obs[:-1][outside], s.log_prob[outside], s.action[outside] = 50.0, -300.0, 2
         s.advantage[outside], s.target[outside], s.value[:-1][outside] = 1e6, -1e6, 1e3
         whole = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target)
-        args = Args(clip_value=True)
+        args = PPOArgs(clip_value=True)
         results = []
         for batch in (Batch(*(x.flatten(0, 1) for x in (*whole, s.mask))), Batch(*(x[s.mask] for x in whole))):
             total, metrics = loss(ppo.policy.network, batch, args, args.ent_coef)
@@ -220,7 +220,7 @@ class TestLoss:
 
     def test_an_env_of_one_agent_has_no_mask(self) -> None:
         env = gym.make_vec("gpuvec/CartPole-v1", 4, device="cpu", output="torch", autoreset_mode="SameStep")
-        ppo = learner_of(Args(num_envs=4).resolved("cpu"), env)
+        ppo = learner_of(PPOArgs(num_envs=4).resolved("cpu"), env)
         assert ppo.policy.storage.mask is None
         env.close()
 
@@ -249,7 +249,7 @@ def test_statistics_over_several_rollouts() -> None:
         np.testing.assert_array_equal(episodes.running_length, lengths)
 
 
-ARGS = Args(env="tests/Doors-v0", device="cpu", num_envs=32, num_steps=8, total_steps=32 * 8 * 25, learning_rate=1e-2)
+ARGS = PPOArgs(env="tests/Doors-v0", device="cpu", num_envs=32, num_steps=8, total_steps=32 * 8 * 25, learning_rate=1e-2)
 
 
 @pytest.fixture(scope="module")

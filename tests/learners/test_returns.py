@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.learners.algorithms import args_of
-from gpuvec.learners.rollouts.returns import WORK, ReturnScale
+from gpuvec.learners.algorithms import args_class
+from gpuvec.learners.estimators.reward_scaling import WORK, ReturnScale
 from gpuvec.learners.training import learner_of
 
 
@@ -62,7 +62,7 @@ def test_tensors_that_do_not_fit(reward: Any, over: Any, error: type[Exception],
 def learner(algorithm: str, **settings: Any) -> Any:
     env = "gpuvec/Pendulum-v1"
     given = {"num_envs": 8, "num_steps": 16, "params": {"max_episode_steps": 10}, **settings}
-    args = args_of(algorithm)(env=env, device="cpu", **given).resolved("cpu")
+    args = args_class(algorithm)(env=env, device="cpu", **given).resolved("cpu")
     made = gym.make_vec(env, 8, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
     return learner_of(args, made)
 
@@ -95,7 +95,7 @@ def test_ddpg_remembers_scaled_rewards() -> None:
 
 def test_a_scale_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match=r"reward_scale must be above 0, got 0\.0"):
-        args_of("ppo")(reward_scale=0.0)
+        args_class("ppo")(reward_scale=0.0)
 
 
 @pytest.mark.compile

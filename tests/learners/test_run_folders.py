@@ -20,11 +20,11 @@ pytest.importorskip("tyro")
 
 from gpuvec.cli import main
 from gpuvec.errors import CheckpointError, NonFiniteError, OutOfMemoryError, RunInUseError, RunWriteError
-from gpuvec.learners.algorithms import args_of
-from gpuvec.learners.evaluate import evaluate, policy_of
+from gpuvec.learners.algorithms import args_class
+from gpuvec.learners.evaluation.evaluate import evaluate, policy_of
 from gpuvec.learners.runs.checkpoint import load, save, saved
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.run import Run
+from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.training import train
 
 SMALL = ["--device", "cpu", "--num-envs", "4", "--num-steps", "8", "--episodes", "2", "--hidden", "8"]
@@ -407,7 +407,7 @@ class TestFullDisks:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
         try:
             with pytest.raises(RunWriteError, match=r"versions\.json cannot be written: File too large"):
-                Run.new(tmp_path / "runs", "ppo", {"env": "a/B-v0", "seed": 1})
+                RunWriter.new(tmp_path / "runs", "ppo", {"env": "a/B-v0", "seed": 1})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert not list((tmp_path / "runs").iterdir())
@@ -428,7 +428,7 @@ class TestLock:
         assert main(["resume", str(folder), *MORE_STEPS]) == 0
 
     def test_a_run_holds_it_until_it_is_closed(self, tmp_path: Path) -> None:
-        run = Run.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
+        run = RunWriter.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
         with RunFolder(run.path) as other:
             assert other.in_use()
             run.close()
@@ -458,6 +458,6 @@ def test_settings_of_a_resumed_run_are_brought_up_to_date(ppo_run: Path, tmp_pat
 
 
 def test_a_rollout_that_does_not_fit_into_memory_is_refused_before_it_is_made() -> None:
-    args = args_of("ppo")(device="cpu", num_envs=4, num_steps=10**13, num_iterations=1, hidden=(8,))
+    args = args_class("ppo")(device="cpu", num_envs=4, num_steps=10**13, num_iterations=1, hidden=(8,))
     with pytest.raises(OutOfMemoryError, match=r"a rollout of 10,000,000,000,000 steps of 4 environments needs"):
         train(args)

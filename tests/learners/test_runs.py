@@ -19,7 +19,7 @@ pytest.importorskip("tyro")
 from gpuvec import SingleAgentEnv, register, uniform
 from gpuvec.cli import main
 from gpuvec.errors import ActionError, MissingExtraError, NonFiniteError, StateError
-from gpuvec.learners.algorithms import args_from, args_of
+from gpuvec.learners.algorithms import args_class, args_from_dict
 from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.runs import sinks
 from gpuvec.learners.runs.checkpoint import load, saved
@@ -150,7 +150,7 @@ class TestResume:
         assert main(command("ppo", tmp_path, iterations=2)) == 0
         (run,) = tmp_path.iterdir()
         checkpoint = load(run)
-        args = args_from({**checkpoint["args"]["all"], "total_steps": 5 * 128, **change})
+        args = args_from_dict({**checkpoint["args"]["all"], "total_steps": 5 * 128, **change})
         with pytest.raises(StateError, match=words):
             train(args, checkpoint=checkpoint)
 
@@ -215,7 +215,7 @@ class TestNumbersThatAreNotFinite:
         obs, _ = env.reset(seed=3)
         row = int(obs[:, 0].argmax())
         assert 0 < row < 8
-        args = args_of("ppo")(env="tests/Spoilt-v0", device=device, num_envs=8, num_steps=16, total_steps=5000, seed=3)
+        args = args_class("ppo")(env="tests/Spoilt-v0", device=device, num_envs=8, num_steps=16, total_steps=5000, seed=3)
         seen: list[float] = []
         with pytest.raises(
             NonFiniteError, match=rf"a reward is not finite: seen by collect in iteration 3, row {row} of tests/"
@@ -226,7 +226,7 @@ class TestNumbersThatAreNotFinite:
     @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "ddpg"])
     def test_what_is_learned_is_looked_at(self, device: str, algorithm: str) -> None:
         env: dict[str, Any] = {"env": ENVS[algorithm], "device": device, "num_envs": 8, "num_steps": 16, "total_steps": 5000}
-        args = args_of(algorithm)(**env, **({"learning_starts": 0} if algorithm == "ddpg" else {}))
+        args = args_class(algorithm)(**env, **({"learning_starts": 0} if algorithm == "ddpg" else {}))
 
         def spoil(learner: Any, metrics: dict[str, float]) -> None:
             if metrics["iteration"] == 4:
@@ -280,7 +280,7 @@ class Masked(torch.nn.Module):
 
 
 def test_a_mask_that_allows_nothing_stops_training(device: str) -> None:
-    args = args_of("ppo")(device=device, num_envs=8, num_steps=16, total_steps=5000, hidden=(8,))
+    args = args_class("ppo")(device=device, num_envs=8, num_steps=16, total_steps=5000, hidden=(8,))
     with pytest.raises(
         ActionError, match=r"`allowed` of the body forbids all actions: in iteration 1, row \d of gpuvec/CartPole"
     ):

@@ -17,14 +17,14 @@ from tests.support import street_env  # noqa: F401  # registers the street
 
 from gpuvec.errors import StateError
 from gpuvec.learners import a2c, ddpg, ppo
-from gpuvec.learners.evaluate import play, policy_of
+from gpuvec.learners.buffers.rollout_storage import Part, Rollout
+from gpuvec.learners.evaluation.evaluate import play, policy_of
+from gpuvec.learners.evaluation.players import of_roles
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.mlp import Separate
 from gpuvec.learners.opponents import Frozen, Scripted
-from gpuvec.learners.players import of_roles
-from gpuvec.learners.rollouts.rollout import Part, Rollout
 from gpuvec.learners.runs.checkpoint import load
-from gpuvec.learners.runs.run import Run
+from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.training import learner_of, train
 from gpuvec.vector.wrappers import FlattenAgents
 
@@ -52,8 +52,8 @@ def street() -> Any:
 def plan(**settings: Any) -> dict[str, Any]:
     """Guards learn by PPO, walkers by A2C."""
     return {
-        "guard": ppo.Args(**{**SHARED_SETTINGS, "device": "cpu", **settings}).resolved("cpu"),
-        "walker": a2c.Args(**{**SHARED_SETTINGS, "device": "cpu", "learning_rate": 1e-3, **settings}).resolved("cpu"),
+        "guard": ppo.PPOArgs(**{**SHARED_SETTINGS, "device": "cpu", **settings}).resolved("cpu"),
+        "walker": a2c.A2CArgs(**{**SHARED_SETTINGS, "device": "cpu", "learning_rate": 1e-3, **settings}).resolved("cpu"),
     }
 
 
@@ -180,7 +180,7 @@ class TestLearning:
     def test_a_deterministic_policy_learns_beside_a_stochastic_one(self) -> None:
         shared: dict[str, Any] = {**TAG, "device": "cpu", "total_steps": 8 * 8 * 16}
         small: dict[str, Any] = {"capacity": 8 * 3 * 64, "minibatch": 32, "updates": 2, "learning_starts": 256}
-        given = {"tagger": ppo.Args(**shared), "runner": ddpg.Args(**shared, **small, normalize=True)}
+        given = {"tagger": ppo.PPOArgs(**shared), "runner": ddpg.DDPGArgs(**shared, **small, normalize=True)}
         result = train(given)
         last = result.history[-1]
         assert np.isfinite([last["tagger/approx_kl"], last["runner/critic_loss"], last["runner/actor_loss"]]).all()
@@ -192,7 +192,7 @@ class TestLearning:
 
 class TestCommandLine:
     def run(self, given: dict[str, Any], folder: Path) -> Path:
-        run = Run.new(folder, "ppo", asdict(given["walker"]))
+        run = RunWriter.new(folder, "ppo", asdict(given["walker"]))
 
         def on_iteration(learner: Learner, metrics: dict[str, float]) -> None:
             run.log(metrics)
@@ -266,7 +266,7 @@ class TestOpponents:
             (lambda: Scripted(lambda obs: torch.zeros(2)), ValueError, r"the script gives actions of shape \(2,\).*\(8,\)"),
             (lambda: Frozen(train(plan(total_steps=E * T)).checkpoint, "thief"), StateError, "has policies for guard, walker"),
             (lambda: Frozen(train(plan(total_steps=E * T)).checkpoint), StateError, "name one of these roles, not None"),
-            (lambda: Frozen(train(ppo.Args(device="cpu", num_envs=2, total_steps=64)).checkpoint), StateError, "CartPole"),
+            (lambda: Frozen(train(ppo.PPOArgs(device="cpu", num_envs=2, total_steps=64)).checkpoint), StateError, "CartPole"),
         ],
     )
     def test_one_that_does_not_fit(self, opponent: Any, error: type[Exception], words: str) -> None:
@@ -295,13 +295,13 @@ class TestPlansThatDoNotFit:
             train(change(plan()))
 
     def test_roles_where_there_are_none(self) -> None:
-        args = ppo.Args(device="cpu", num_envs=2)
+        args = ppo.PPOArgs(device="cpu", num_envs=2)
         with pytest.raises(ValueError, match="policies for a, b; the environment has no roles"):
             train({"a": args, "b": args})
 
     def test_an_algorithm_for_other_actions(self) -> None:
         with pytest.raises(ValueError, match="a deterministic policy takes a bounded Box"):
-            train({**plan(), "guard": ddpg.Args(**SHARED_SETTINGS, device="cpu").resolved("cpu")})
+            train({**plan(), "guard": ddpg.DDPGArgs(**SHARED_SETTINGS, device="cpu").resolved("cpu")})
 
     def test_a_body_for_a_role(self) -> None:
         made: list[int] = []
@@ -340,8 +340,8 @@ class TestPlansThatDoNotFit:
 def test_captured_iterations_equal_eager_ones(gpu: str) -> None:
     shared: dict[str, Any] = {**TAG, "num_envs": 64, "device": "cuda:0"}
     small: dict[str, Any] = {"capacity": 64 * 3 * 64, "minibatch": 64, "updates": 2, "learning_starts": 0}
-    for algorithm in (ddpg.Args(**shared, **small), a2c.Args(**shared)):
-        given = {"tagger": ppo.Args(**shared).resolved("cuda:0"), "runner": algorithm.resolved("cuda:0")}
+    for algorithm in (ddpg.DDPGArgs(**shared, **small), a2c.A2CArgs(**shared)):
+        given = {"tagger": ppo.PPOArgs(**shared).resolved("cuda:0"), "runner": algorithm.resolved("cuda:0")}
         learners = []
         for captured in (False, True):
             env = gym.make_vec(TAG["env"], 64, device="cuda:0", output="torch", autoreset_mode="SameStep", **TAG["params"])

@@ -13,14 +13,15 @@ pytest.importorskip("torch")
 SLOW = ("sympy", "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes", "tensorboard", "rich")
 TRAIN = """
 import importlib, sys
-from gpuvec.learners.args import a2c, ddpg, ppo
+from gpuvec.learners.config.ddpg_config import DDPGArgs
+from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.training import train
 
 common = {"device": "cpu", "num_envs": 4, "num_steps": 4, "hidden": (8,)}
 for args in (
-    ppo.Args(env="gpuvec/CartPole-v1", total_steps=32, target_kl=0.1, **common),
-    ppo.Args(env="gpuvec/CartPole-v1", total_steps=32, unit="relu", shared=True, normalize=True, init="xavier", **common),
-    ddpg.Args(env="gpuvec/Pendulum-v1", total_steps=64, capacity=64, minibatch=8, learning_starts=16, **common),
+    PPOArgs(env="gpuvec/CartPole-v1", total_steps=32, target_kl=0.1, **common),
+    PPOArgs(env="gpuvec/CartPole-v1", total_steps=32, unit="relu", shared=True, normalize=True, init="xavier", **common),
+    DDPGArgs(env="gpuvec/Pendulum-v1", total_steps=64, capacity=64, minibatch=8, learning_starts=16, **common),
 ):
     train(args)
 print(" ".join(name for name in %r if name in sys.modules))

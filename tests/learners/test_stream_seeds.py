@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.a2c import Args
-from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.a2c import A2CArgs
+from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.seeds import ACTIONS, CONFIRMATION, EVALUATION, MINIBATCHES, WEIGHTS, stream_seed
 from gpuvec.learners.training import learner_of
 
@@ -35,7 +35,7 @@ def policies_of(seed: int) -> dict[str, Any]:
     import gymnasium as gym
 
     plan: dict[str, TrainingArgs] = {
-        role: Args(**TAG, total_steps=64, seed=seed).resolved("cpu") for role in ("tagger", "runner")
+        role: A2CArgs(**TAG, total_steps=64, seed=seed).resolved("cpu") for role in ("tagger", "runner")
     }
     env = gym.make_vec(TAG["env"], 2, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1)
     try:

@@ -13,8 +13,8 @@ from tensordict import TensorDict
 from torchrl.data.postprocs import MultiStep
 from torchrl.objectives.value.functional import generalized_advantage_estimate
 
-from gpuvec.learners.rollouts.advantage import Advantage
-from gpuvec.learners.rollouts.replay import n_step
+from gpuvec.learners.buffers.replay_buffer import n_step
+from gpuvec.learners.estimators.advantage import Advantage
 
 SHAPES = [(1, 5), (17, 9), (64, 33), (128, 16)]  # (T, E)
 

@@ -8,14 +8,14 @@ pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 from gpuvec.cli import main
-from gpuvec.learners.args.ppo import Args
-from gpuvec.learners.args.tuned import TUNED, tuned
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.tuned import TUNED, tuned
 
 TAG = "gpuvec/TagContinuous-v0"
 
 
 def test_an_environment_without_any_has_the_defaults() -> None:
-    assert tuned("mine/Pole-v0", "cpu", seed=3) == Args(env="mine/Pole-v0", device="cpu", seed=3)
+    assert tuned("mine/Pole-v0", "cpu", seed=3) == PPOArgs(env="mine/Pole-v0", device="cpu", seed=3)
 
 
 def test_what_is_given_comes_first_and_parameters_are_added() -> None:

@@ -214,7 +214,7 @@ def test_policies_that_are_none():
     from gpuvec.learners.opponents import Scripted
     from gpuvec.learners.training import train
 
-    settings, script = ppo.Args(env="tests/Street-v0", num_envs=2, device="cpu"), Scripted(lambda obs: obs[:, 0].long())
+    settings, script = ppo.PPOArgs(env="tests/Street-v0", num_envs=2, device="cpu"), Scripted(lambda obs: obs[:, 0].long())
     message = r"the policy of walker is a list; it must be the settings of an algorithm, or Frozen\(...\) or Scripted\(...\)"
     with pytest.raises(TypeError, match=message):
         train({"guard": settings, "walker": [script]})

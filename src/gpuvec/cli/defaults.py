@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from gpuvec.learners.args.training import TrainingArgs
-from gpuvec.learners.args.tuned import tuned
-from gpuvec.learners.args.types import setting_types
+from gpuvec.learners.config.setting_types import setting_types
+from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.tuned import tuned
 
 
 def tuned_settings(**given: Any) -> TrainingArgs:

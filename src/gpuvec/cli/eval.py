@@ -11,7 +11,7 @@ import tyro
 from gpuvec.cli.progress import waiting
 
 if TYPE_CHECKING:
-    from gpuvec.learners.evaluate import Played
+    from gpuvec.learners.evaluation.evaluate import Played
 
 
 def evaluate(
@@ -39,8 +39,8 @@ def evaluate(
 
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device as named_device
-        from gpuvec.learners import evaluate as playing
-        from gpuvec.learners.players import of_roles
+        from gpuvec.learners.evaluation import evaluate as playing
+        from gpuvec.learners.evaluation.players import of_roles
         from gpuvec.learners.runs.checkpoint import load, require_learned
         from gpuvec.learners.seeds import EVALUATION, stream_seed
 

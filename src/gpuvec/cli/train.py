@@ -16,14 +16,14 @@ from gpuvec.cli.eval import by_role
 from gpuvec.cli.interrupt import noted
 from gpuvec.cli.progress import Progress, waiting
 from gpuvec.errors import NonFiniteError, StateError
-from gpuvec.learners.algorithms import ALL, args_from, args_of, name_of
-from gpuvec.learners.args.training import TrainingArgs
-from gpuvec.learners.args.tuned import tuned
+from gpuvec.learners.algorithms import ALL, algorithm_name, args_class, args_from_dict
+from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.runs.sinks import require
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
-    from gpuvec.learners.runs.run import Run
+    from gpuvec.learners.runs.run_writer import RunWriter
     from gpuvec.learners.training import Result
 
 Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
@@ -56,12 +56,14 @@ def train(
 
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
-        from gpuvec.learners.runs.run import Run
+        from gpuvec.learners.runs.run_writer import RunWriter
 
     params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    args = args_of(algorithm)(**{**values, "params": params}).resolved(str(parse_device(settings.device)))
-    return run_training({ALL: args}, lambda: Run.new(runs, algorithm, asdict(args), log), None, checkpoint_every, episodes)
+    args = args_class(algorithm)(**{**values, "params": params}).resolved(str(parse_device(settings.device)))
+    return run_training(
+        {ALL: args}, lambda: RunWriter.new(runs, algorithm, asdict(args), log), None, checkpoint_every, episodes
+    )
 
 
 def resume(
@@ -90,10 +92,10 @@ def resume(
 
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.checkpoint import load_newest, require_learned
+        from gpuvec.learners.runs.checkpoint_schema import require_network_size
         from gpuvec.learners.runs.folder import RunFolder
         from gpuvec.learners.runs.records import SETTINGS
-        from gpuvec.learners.runs.run import Run, changed_versions
-        from gpuvec.learners.runs.schema import require_network_size
+        from gpuvec.learners.runs.run_writer import RunWriter, changed_versions
         from gpuvec.learners.runs.sinks import recorded_lines
 
     with ExitStack() as stack:
@@ -103,7 +105,7 @@ def resume(
         folder.lock()
         checkpoint = load_newest(folder)
         require_learned(checkpoint, run)
-        policies = {role: args_from(settings) for role, settings in checkpoint["args"].items()}
+        policies = {role: args_from_dict(settings) for role, settings in checkpoint["args"].items()}
         for role, args in policies.items():
             trusted(args.env, trust, run)
             require_network_size(args, checkpoint["policies"][role]["network"])
@@ -118,8 +120,8 @@ def resume(
         for name, (then, now) in changed.items():
             print(f"{name} was {then} and is {now} now: numbers may differ from those of a run that was not stopped")
 
-        def opened() -> Run:
-            continued = Run(folder, asdict(args), log, checkpoint["iteration"])
+        def opened() -> RunWriter:
+            continued = RunWriter(folder, asdict(args), log, checkpoint["iteration"])
             stack.pop_all()  # the run closes its folder
             return continued
 
@@ -128,7 +130,7 @@ def resume(
 
 def run_training(
     policies: Mapping[str, TrainingArgs],
-    opened: Callable[[], Run],
+    opened: Callable[[], RunWriter],
     checkpoint: Mapping[str, Any] | None,
     checkpoint_every: int,
     episodes: int,
@@ -140,8 +142,8 @@ def run_training(
     with ExitStack() as stack:
         args = next(iter(policies.values()))
         written: Path | None = None
-        run: Run | None = None
-        names = " and ".join(dict.fromkeys(name_of(each).upper() for each in policies.values()))
+        run: RunWriter | None = None
+        names = " and ".join(dict.fromkeys(algorithm_name(each).upper() for each in policies.values()))
         title = f"{names} on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
         try:
             with noted() as signalled, Progress(title, args.iterations) as progress:
@@ -179,10 +181,10 @@ def run_training(
     return 0
 
 
-def evaluate_result(result: Result, args: TrainingArgs, run: Run, episodes: int) -> None:
+def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes: int) -> None:
     """Plays the trained policies, prints their returns, and writes them to the run folder, which is complete then."""
-    from gpuvec.learners.evaluate import play
-    from gpuvec.learners.players import of_roles
+    from gpuvec.learners.evaluation.evaluate import play
+    from gpuvec.learners.evaluation.players import of_roles
     from gpuvec.learners.seeds import EVALUATION, stream_seed
 
     seed = stream_seed(args.seed, EVALUATION)
@@ -212,7 +214,7 @@ def trusted(env: str, trust: bool, place: Path) -> None:
         CheckpointError: the module is not imported yet, and not trusted.
     """
     from gpuvec.errors import CheckpointError
-    from gpuvec.learners.runs.schema import require_trusted
+    from gpuvec.learners.runs.checkpoint_schema import require_trusted
 
     module, _, _ = env.rpartition(":")
     if module and trust:

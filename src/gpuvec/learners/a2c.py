@@ -12,14 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.learners.args.a2c import Args
+from gpuvec.learners.config.a2c_config import A2CArgs
+from gpuvec.learners.estimators.masked_moments import mean
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.policy import PolicyContext
-from gpuvec.learners.rollouts.masked import mean
 from gpuvec.learners.training import Result, train
 
-__all__ = ["A2C", "Args", "Result", "train"]
+__all__ = ["A2C", "A2CArgs", "Result", "train"]
 
 
 class Batch(NamedTuple):
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     mask: Tensor | None = None  # (T, E) bool: the samples that count; None for all
 
 
-def loss(network: ActorCritic, batch: Batch, args: Args, ent_coef: Tensor | float) -> tuple[Tensor, Tensor]:
+def loss(network: ActorCritic, batch: Batch, args: A2CArgs, ent_coef: Tensor | float) -> tuple[Tensor, Tensor]:
     """The loss of a rollout, and (3,) metrics: policy loss, value loss, entropy."""
     policy, value = network.both(batch.obs)
     log_prob, surprise = policy.log_prob_and_entropy(batch.action)
@@ -46,10 +46,10 @@ def loss(network: ActorCritic, batch: Batch, args: Args, ent_coef: Tensor | floa
 class A2C(OnPolicy):
     """The policy of `context` with the settings `args` (resolved)."""
 
-    args: Args
+    args: A2CArgs
     learned = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
-    def __init__(self, args: Args, context: PolicyContext, body: Body | None = None) -> None:
+    def __init__(self, args: A2CArgs, context: PolicyContext, body: Body | None = None) -> None:
         super().__init__(args, context, loss, body)
 
     def improve(self) -> None:

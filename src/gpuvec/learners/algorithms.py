@@ -1,52 +1,73 @@
-"""The algorithms by name. Importing this imports no torch."""
+"""The registry of algorithms: the one place that lists them. Importing this imports no torch.
+
+An algorithm is a module with a subclass of `policy.Policy`, and a module in `config` with a subclass of `TrainingArgs`. The
+command line, the tuned settings and the checks of checkpoints take both from here.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpuvec.learners.args import a2c, ddpg, ppo
-from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.config.a2c_config import A2CArgs
+from gpuvec.learners.config.ddpg_config import DDPGArgs
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.config.training_config import TrainingArgs
 
+
+class Algorithm(NamedTuple):
+    """An entry of the registry."""
+
+    args_class: type[TrainingArgs]
+    """The class of its settings."""
+    policy_class: str
+    """The class of its policies as "module:class", which is imported when a training needs it, since it needs torch."""
+
+
+ALGORITHMS = {
+    "ppo": Algorithm(PPOArgs, "gpuvec.learners.ppo:PPO"),
+    "a2c": Algorithm(A2CArgs, "gpuvec.learners.a2c:A2C"),
+    "ddpg": Algorithm(DDPGArgs, "gpuvec.learners.ddpg:DDPG"),
+}
+"""{name on the command line and in files: algorithm}."""
 ALL = "all"
 """The role of a policy that all agents share."""
-ARGS: dict[str, type[TrainingArgs]] = {"ppo": ppo.Args, "a2c": a2c.Args, "ddpg": ddpg.Args}
 
 
-def args_of(algorithm: str) -> type[TrainingArgs]:
-    """The class of the algorithm's settings.
+def args_class(algorithm: str) -> type[TrainingArgs]:
+    """Returns the class of the settings of `algorithm`.
 
     Raises:
         ValueError: there is no algorithm of that name.
     """
-    if algorithm not in ARGS:
-        raise ValueError(f"algorithm must be one of {', '.join(ARGS)}, got {algorithm!r}.")
-    return ARGS[algorithm]
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}.")
+    return ALGORITHMS[algorithm].args_class
 
 
-def name_of(args: TrainingArgs) -> str:
-    """The name of the algorithm that these are settings of."""
-    return next(name for name, kind in ARGS.items() if type(args) is kind)
+def algorithm_name(args: TrainingArgs) -> str:
+    """Returns the name of the algorithm that `args` are settings of."""
+    return next(name for name, algorithm in ALGORITHMS.items() if type(args) is algorithm.args_class)
 
 
-def named(args: TrainingArgs) -> dict[str, Any]:
-    """The settings with the name of their algorithm, as files keep them."""
-    return {"algorithm": name_of(args), **asdict(args)}
+def args_to_dict(args: TrainingArgs) -> dict[str, Any]:
+    """Returns the settings `args` and, as "algorithm", the name of their algorithm, as files store them."""
+    return {"algorithm": algorithm_name(args), **asdict(args)}
 
 
-def args_from(settings: Mapping[str, Any]) -> TrainingArgs:
-    """The settings of which `named` gave these.
+def args_from_dict(values: Mapping[str, Any]) -> TrainingArgs:
+    """Returns the settings that `args_to_dict` turned into `values`.
 
     Raises:
         ValueError: there is no algorithm of that name, or a value is out of its range.
     """
-    algorithm, rest = settings["algorithm"], {name: value for name, value in settings.items() if name != "algorithm"}
-    return args_of(algorithm)(**rest)
+    settings = {name: value for name, value in values.items() if name != "algorithm"}
+    return args_class(values["algorithm"])(**settings)
 
 
-def kind_of(args: TrainingArgs) -> Any:
-    """The class of the policy with such settings."""
-    name = name_of(args)
-    return getattr(importlib.import_module(f"gpuvec.learners.{name}"), name.upper())
+def policy_class(args: TrainingArgs) -> Any:
+    """Imports and returns the class of the policies that learn with the settings `args`."""
+    module, _, name = ALGORITHMS[algorithm_name(args)].policy_class.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -23,21 +23,21 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.args.ddpg import Args
+from gpuvec.learners.buffers.memory_check import FLOAT, require_room
+from gpuvec.learners.buffers.replay_buffer import Replay, Transitions, n_step
 from gpuvec.learners.captured.guard import LEARNED, Guard
 from gpuvec.learners.captured.optimizer import Adam
+from gpuvec.learners.config.ddpg_config import DDPGArgs
+from gpuvec.learners.estimators.episode_statistics import Episodes
+from gpuvec.learners.estimators.masked_moments import mean
 from gpuvec.learners.networks.actor_critic import Body, features_of
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic, bounded, of_bodies, perceptrons
 from gpuvec.learners.networks.mlp import first_weights
 from gpuvec.learners.policy import Policy, PolicyContext, states_of
-from gpuvec.learners.rollouts.episodes import Episodes
-from gpuvec.learners.rollouts.masked import mean
-from gpuvec.learners.rollouts.replay import Replay, Transitions, n_step
-from gpuvec.learners.rollouts.room import FLOAT, require_room
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 from gpuvec.learners.training import Result, train
 
-__all__ = ["DDPG", "Args", "Result", "train"]
+__all__ = ["DDPG", "DDPGArgs", "Result", "train"]
 
 
 class DDPG(Policy):
@@ -46,11 +46,11 @@ class DDPG(Policy):
     `body` makes the networks, see `networks.deterministic`; by default they are perceptrons as `args` have it.
     """
 
-    args: Args
+    args: DDPGArgs
     network: DeterministicActorCritic
     names = ("episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm")
 
-    def __init__(self, args: Args, context: PolicyContext, body: Body | None = None) -> None:
+    def __init__(self, args: DDPGArgs, context: PolicyContext, body: Body | None = None) -> None:
         super().__init__(args, context)
         device, rows = args.device, context.rows
         T, R = rows.reward.shape
@@ -79,7 +79,7 @@ class DDPG(Policy):
 
     @staticmethod
     def networks(
-        args: Args, observation_space: Any, action_space: Any, body: Body | None = None, role: str = ALL
+        args: DDPGArgs, observation_space: Any, action_space: Any, body: Body | None = None, role: str = ALL
     ) -> DeterministicActorCritic:
         """Those of a role's policy for these spaces of an agent, with their first weights."""
         spaces = observation_space, action_space

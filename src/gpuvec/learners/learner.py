@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import ALL, name_of, named
-from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.algorithms import ALL, algorithm_name, args_to_dict
+from gpuvec.learners.buffers.memory_check import require_room, rollout_bytes
+from gpuvec.learners.buffers.rollout_storage import Part, Rollout
 from gpuvec.learners.captured.graph import capture
 from gpuvec.learners.captured.readout import Readout
 from gpuvec.learners.captured.state import copies, restore
+from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.networks.rectified import unchanging
 from gpuvec.learners.policy import Policy, PolicyContext
-from gpuvec.learners.rollouts.rollout import Part, Rollout
-from gpuvec.learners.rollouts.room import require_room, rollout_bytes
-from gpuvec.learners.runs.schema import FORMAT
+from gpuvec.learners.runs.checkpoint_schema import FORMAT
 from gpuvec.vector.spaces import of_one
 
 Made = Callable[[PolicyContext], Policy]
@@ -199,7 +199,7 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint: copies of tensors, numbers and strings, from which training goes on as if it had not stopped."""
         generators = {role: policy.generator.get_state() for role, policy in self.policies.items()}
-        learning = {role: named(p.args) for role, p in self.policies.items() if p.parts}
+        learning = {role: args_to_dict(p.args) for role, p in self.policies.items() if p.parts}
         return {
             **copies(self.tensors()), "generators": generators, "env": self.env.state_dict(), "args": learning,
             "iteration": self.iteration, "seconds": self.seconds, "confirm": self.confirm, "format": FORMAT,
@@ -220,8 +220,8 @@ class Learner:
             raise StateError(f"in this checkpoint {found} learned, and in this training {wanted} would.")
         for role, policy in learning.items():
             own, other = policy.args, saved["args"][role]
-            if other["algorithm"] != name_of(own):
-                raise StateError(f"this checkpoint is of {other['algorithm']}; it cannot go on with {name_of(own)}.")
+            if other["algorithm"] != algorithm_name(own):
+                raise StateError(f"this checkpoint is of {other['algorithm']}; it cannot go on with {algorithm_name(own)}.")
             if other["env"] != own.env:
                 raise StateError(f"this checkpoint is of {other['env']}; it cannot go on in {own.env}.")
             if saved["generators"][role].shape != policy.generator.get_state().shape:

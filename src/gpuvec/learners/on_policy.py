@@ -20,18 +20,18 @@ import torch
 from torch import Tensor, nn
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.args.schedule import interpolated
-from gpuvec.learners.args.training import OnPolicyArgs
+from gpuvec.learners.buffers.memory_check import FLOAT, require_room
 from gpuvec.learners.captured.guard import ALLOWED, LEARNED, Guard
 from gpuvec.learners.captured.optimizer import Adam
+from gpuvec.learners.config.schedule import interpolated
+from gpuvec.learners.config.training_config import OnPolicyArgs
+from gpuvec.learners.estimators.advantage import Advantage
+from gpuvec.learners.estimators.episode_statistics import Episodes
+from gpuvec.learners.estimators.masked_moments import var_mean
+from gpuvec.learners.estimators.reward_scaling import ReturnScale
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
 from gpuvec.learners.policy import Policy, PolicyContext, states_of
-from gpuvec.learners.rollouts.advantage import Advantage
-from gpuvec.learners.rollouts.episodes import Episodes
-from gpuvec.learners.rollouts.masked import var_mean
-from gpuvec.learners.rollouts.returns import ReturnScale
-from gpuvec.learners.rollouts.room import FLOAT, require_room
 from gpuvec.learners.sampling import Drawn
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 

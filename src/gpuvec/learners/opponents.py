@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gpuvec.errors import StateError
-from gpuvec.learners.args.training import TrainingArgs
 from gpuvec.learners.captured.guard import Guard
-from gpuvec.learners.evaluate import policy_of, spaces_of
+from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.evaluation.evaluate import policy_of, spaces_of
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.runs.checkpoint import load

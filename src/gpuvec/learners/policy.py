@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.buffers.rollout_storage import Rollout, Rows
 from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.captured.optimizer import Adam
-from gpuvec.learners.rollouts.rollout import Rollout, Rows
+from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.sampling import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 

@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman, Wolski, Dhariwal, Radford and Klimov, 2017, arXiv:1707.06347).
 
 Rollouts and estimates are those of `on_policy`; what is learned from each is here: epochs x minibatches of Adam on the
-clipped surrogate, the value loss and the entropy. The settings, `Args`, are in `args.ppo`, the objective is in `ppo_loss`.
+clipped surrogate, the value loss and the entropy. The settings, `PPOArgs`, are in `args.ppo`, the objective is in `ppo_loss`.
 Where a GPU and a small perceptron allow it, kernels of `fused` do the same in place of torch's operations.
 """
 
@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.buffers.rollout_storage import Rollout
+from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.fused.choice import fused_update
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.on_policy import PLAYED, OnPolicy
 from gpuvec.learners.policy import PolicyContext
 from gpuvec.learners.ppo_loss import Batch, loss
-from gpuvec.learners.rollouts.rollout import Rollout
 from gpuvec.learners.training import Result, train
 
-__all__ = ["PPO", "Args", "Result", "train"]
+__all__ = ["PPO", "PPOArgs", "Result", "train"]
 
 KL = 3  # where the approximate KL divergence is among the metrics of the loss
 
@@ -31,10 +31,10 @@ KL = 3  # where the approximate KL divergence is among the metrics of the loss
 class PPO(OnPolicy):
     """The policy of `context` with the settings `args` (resolved)."""
 
-    args: Args
+    args: PPOArgs
     learned = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 
-    def __init__(self, args: Args, context: PolicyContext, body: Body | None = None) -> None:
+    def __init__(self, args: PPOArgs, context: PolicyContext, body: Body | None = None) -> None:
         super().__init__(args, context, loss, body)
         storage, scalars = self.storage, (self.learning_rate, self.ent_coef, self.rounds)
         shuffled = replace(args, seed=self.minibatch_seed)  # from which the fused update draws its order

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.estimators.masked_moments import mean, var_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic
-from gpuvec.learners.rollouts.masked import mean, var_mean
 
 
 class Batch(NamedTuple):
@@ -40,7 +40,7 @@ def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) 
     return 0.5 * error
 
 
-def loss(network: ActorCritic, batch: Batch, args: Args, ent_coef: Tensor | float) -> tuple[Tensor, Tensor]:
+def loss(network: ActorCritic, batch: Batch, args: PPOArgs, ent_coef: Tensor | float) -> tuple[Tensor, Tensor]:
     """The loss of a minibatch, and (5,) metrics: policy loss, value loss, entropy, approximate KL, clip fraction."""
     policy, value = network.both(batch.obs)
     log_prob, surprise = policy.log_prob_and_entropy(batch.action)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 
 from gpuvec.engine.backends.device import parse_device as named_device
-from gpuvec.learners.algorithms import ALL, kind_of
-from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.algorithms import ALL, policy_class
 from gpuvec.learners.captured.settings import settings
+from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import make_env
-from gpuvec.learners.evaluate import evaluate, of_many_agents
+from gpuvec.learners.evaluation.evaluate import evaluate, of_many_agents
 from gpuvec.learners.learner import Learner, Made
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
@@ -263,5 +263,5 @@ def make_policy(one: TrainingArgs | Frozen | Scripted, course: TrainingArgs, bod
         return partial(FrozenPolicy, one, course)
     if isinstance(one, Scripted):
         return partial(ScriptedPolicy, one, course)
-    made: Made = partial(kind_of(one), one, **({} if body is None else {"body": body}))
+    made: Made = partial(policy_class(one), one, **({} if body is None else {"body": body}))
     return made

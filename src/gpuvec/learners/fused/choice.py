@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.captured.optimizer import Adam
+from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.fused.shape import shape_of
 from gpuvec.learners.networks.actor_critic import ActorCritic
 
@@ -21,7 +21,7 @@ CAPABILITY = (8, 0)  # that the kernels' instructions need
 
 
 def fused_update(
-    args: Args, network: ActorCritic, optimizer: Adam, reward: Tensor, masked: bool, *scalars: Tensor
+    args: PPOArgs, network: ActorCritic, optimizer: Adam, reward: Tensor, masked: bool, *scalars: Tensor
 ) -> Update | None:
     """The fused update of a policy if `args.fused` wants it and it fits; None for torch's operations. The log tells why.
 
@@ -54,7 +54,7 @@ def fused_update(
     return None
 
 
-def _no_device_for_it(args: Args) -> str:
+def _no_device_for_it(args: PPOArgs) -> str:
     if not args.device.startswith("cuda"):
         return f"the device is {args.device}, and the kernels are for GPUs"
     if torch.cuda.get_device_capability(args.device) < CAPABILITY:

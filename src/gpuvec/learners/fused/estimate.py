@@ -9,10 +9,10 @@ from torch import Tensor
 
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device as named_device
-from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.estimators.episode_statistics import Episodes
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import FOLDER, Shape
-from gpuvec.learners.rollouts.episodes import Episodes
 
 THREADS = 32  # of a block: rows are few, and each thread waits for memory
 FOUND = 13  # words that a block leaves
@@ -43,7 +43,7 @@ class Estimate:
         iteration: scalar int64 on the device, to which 1 is added.
     """
 
-    def __init__(self, shape: Shape, args: Args, rows: int, records: Tensor, iteration: Tensor) -> None:
+    def __init__(self, shape: Shape, args: PPOArgs, rows: int, records: Tensor, iteration: Tensor) -> None:
         self._args, self._rows, self._records, self._iteration = args, rows, records, iteration
         self._launch = launcher(kernel(shape), named_device(args.device))
         self._blocks = -(-rows // THREADS)

@@ -10,10 +10,10 @@ from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions, link_e
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.engine.layout.buffers import batch_members
+from gpuvec.learners.buffers.rollout_storage import Rollout
 from gpuvec.learners.captured.draws import DRAWS, FIRST_DRAW
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import FOLDER, Shape
-from gpuvec.learners.rollouts.rollout import Rollout
 
 WARPS = 4
 ROWS = (8, 16, 32)  # environments that a warp may take

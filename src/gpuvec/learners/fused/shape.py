@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from gpuvec.learners.args.ppo import Args
+from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.mlp import Separate
 
@@ -123,7 +123,7 @@ class Shape(NamedTuple):
         return actor + critic if both else actor
 
 
-def shape_of(network: Any, args: Args, masked: bool) -> Shape | str:
+def shape_of(network: Any, args: PPOArgs, masked: bool) -> Shape | str:
     """The shape of what is to be learned, or why it does not fit."""
     body = getattr(network, "body", None)
     if not isinstance(network, ActorCritic) or type(body) is not Separate:

@@ -16,8 +16,8 @@ from torch import Tensor
 from gpuvec.engine.backends.cuda import nvrtc
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device as named_device
-from gpuvec.learners.args.ppo import Args
 from gpuvec.learners.captured.optimizer import Adam
+from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import COLUMNS, FOLDER, LINES, MEASURED, Shape, views
 from gpuvec.learners.networks.actor_critic import ActorCritic
@@ -82,7 +82,7 @@ def kernels(shape: Shape, plan: Plan) -> dict[str, CudaSource]:
     }
 
 
-def too_large(shape: Shape, args: Args) -> str:
+def too_large(shape: Shape, args: PPOArgs) -> str:
     """Why the device has no room for it; empty if it has."""
     device, properties = named_device(args.device), torch.cuda.get_device_properties(args.device)
     given = nvrtc.max_shared_memory(device)
@@ -110,7 +110,7 @@ class Update:
     def __init__(
         self,
         shape: Shape,
-        args: Args,
+        args: PPOArgs,
         network: ActorCritic,
         optimizer: Adam,
         samples: int,

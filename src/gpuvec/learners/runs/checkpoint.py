@@ -12,8 +12,8 @@ from typing import IO, Any
 import torch
 
 from gpuvec.errors import CheckpointError, RunWriteError, StateError
+from gpuvec.learners.runs.checkpoint_schema import require_checkpoint
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.schema import require_checkpoint
 
 KEPT = 2
 NAME = re.compile(r"checkpoint-(\d{1,19})\.pt")

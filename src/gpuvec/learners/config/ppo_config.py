@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from gpuvec.learners.args.training import OnPolicyArgs
+from gpuvec.learners.config.training_config import OnPolicyArgs
 
 
 @dataclass(frozen=True)
-class Args(OnPolicyArgs):
+class PPOArgs(OnPolicyArgs):
     """Settings of `gpuvec.learners.ppo`.
 
     Raises:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.config.training_config import TrainingArgs
 
 
 @dataclass(frozen=True)
-class Args(TrainingArgs):
+class DDPGArgs(TrainingArgs):
     """Settings of `gpuvec.learners.ddpg`.
 
     Raises:

@@ -8,8 +8,8 @@ import reprlib
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeVar
 
-from gpuvec.learners.args.schedule import Table, ascending
-from gpuvec.learners.args.types import in_words, matches, setting_types
+from gpuvec.learners.config.schedule import Table, ascending
+from gpuvec.learners.config.setting_types import in_words, matches, setting_types
 
 MAX_COUNT = 2**63 - 1  # of anything that is counted
 MAX_THREADS = 1024  # beyond, PyTorch fails to start them, and ends the process
@@ -100,7 +100,7 @@ class TrainingArgs:
     def _known(self, name: str) -> int:
         value: int | None = getattr(self, name)
         if value is None:
-            raise ValueError(f"{name} depends on the device: ask Args.resolved(device) for it.")
+            raise ValueError(f"{name} depends on the device: call resolved(device) for it.")
         return value
 
 

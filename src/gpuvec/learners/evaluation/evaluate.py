@@ -11,12 +11,12 @@ from torch import Tensor
 
 from gpuvec.episode import STEP_LIMIT, endless
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import args_from, kind_of
-from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.algorithms import args_from_dict, policy_class
+from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import make_env
+from gpuvec.learners.evaluation.players import Acting, Player, policy
 from gpuvec.learners.networks.actor_critic import Body
-from gpuvec.learners.players import Acting, Player, policy
-from gpuvec.learners.runs.schema import require_network_size, require_trusted
+from gpuvec.learners.runs.checkpoint_schema import require_network_size, require_trusted
 from gpuvec.vector.spaces import of_one
 
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
@@ -123,11 +123,11 @@ def policy_of(
     role = next(iter(learned)) if role is None and len(learned) == 1 else role
     if role not in learned:
         raise StateError(f"the checkpoint has policies for {', '.join(learned)}: name one of these roles, not {role!r}.")
-    args = args_from(learned[role])
+    args = args_from_dict(learned[role])
     require_trusted(args.env)
     if body is None:
         require_network_size(args, checkpoint["policies"][role]["network"])
-    network = kind_of(args).networks(args, *spaces_of(args, device), *([] if body is None else [body]))
+    network = policy_class(args).networks(args, *spaces_of(args, device), *([] if body is None else [body]))
     try:
         network.load_state_dict(checkpoint["policies"][role]["network"])
     except RuntimeError as error:

@@ -1,12 +1,12 @@
-"""Settings that suit an environment better than the defaults of `Args`; `gpuvec train` starts from them."""
+"""Settings that suit an environment better than the defaults; `gpuvec train` starts from them."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from gpuvec.engine.backends.device import parse_device as named_device
-from gpuvec.learners.algorithms import args_of
-from gpuvec.learners.args.training import TrainingArgs
+from gpuvec.learners.algorithms import args_class
+from gpuvec.learners.config.training_config import TrainingArgs
 
 
 class Tuned(NamedTuple):
@@ -69,4 +69,4 @@ def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str 
     settings = {**found.settings, "params": {**found.settings.get("params", {}), **given.pop("params", {})}}
     if found.cpu != found.gpu:  # to ask for the device loads CuPy, which a list of the defaults should not take
         settings |= found.cpu if named_device(device).kind == "cpu" else found.gpu
-    return args_of(algorithm)(env=env, device=device, **{**settings, **given})
+    return args_class(algorithm)(env=env, device=device, **{**settings, **given})

@@ -34,7 +34,7 @@ from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
 
-class Run:
+class RunWriter:
     """A run folder that this process writes to.
 
     Args:
@@ -62,7 +62,7 @@ class Run:
         self._sinks += [SINKS[name](self.path, args, steps) for name in sinks]
 
     @classmethod
-    def new(cls, runs: Path | str, algorithm: str, args: Mapping[str, Any], sinks: Sequence[str] = ()) -> Run:
+    def new(cls, runs: Path | str, algorithm: str, args: Mapping[str, Any], sinks: Sequence[str] = ()) -> RunWriter:
         """A folder of its own, `runs`/<env>__<algorithm>__<seed>__<time>; none is left if it cannot be written."""
         env = re.sub(r"[^\w.-]+", "-", args["env"])
         path = _new_folder(Path(runs) / f"{env}__{algorithm}__{args['seed']}__{time.strftime('%Y%m%d-%H%M%S')}")

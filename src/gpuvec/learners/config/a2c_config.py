@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuvec.learners.args.training import OnPolicyArgs
+from gpuvec.learners.config.training_config import OnPolicyArgs
 
 
 @dataclass(frozen=True)
-class Args(OnPolicyArgs):
+class A2CArgs(OnPolicyArgs):
     """Settings of `gpuvec.learners.a2c`.
 
     Raises:

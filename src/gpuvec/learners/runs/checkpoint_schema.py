@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.algorithms import ARGS, args_from
-from gpuvec.learners.args.training import MAX_COUNT, TrainingArgs
-from gpuvec.learners.args.types import setting_types
+from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict
+from gpuvec.learners.config.setting_types import setting_types
+from gpuvec.learners.config.training_config import MAX_COUNT, TrainingArgs
 
 FORMAT = 3  # of checkpoints; another number for each change that leaves older ones unreadable
 MAX_DEPTH = 8  # of nested mappings; a checkpoint has 5
@@ -61,7 +61,7 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.0 <= seconds < math.inf:
         raise CheckpointError(f"seconds must be a number of at least 0, got {reprlib.repr(seconds)}.")
     for role, values in settings.items():
-        _require_sizes(args_from(values), checkpoint, f"args.{role}", policies[role])
+        _require_sizes(args_from_dict(values), checkpoint, f"args.{role}", policies[role])
     return checkpoint
 
 
@@ -93,11 +93,11 @@ def _require_settings(values: object, path: str) -> None:
     algorithm = settings.get("algorithm")
     if "algorithm" not in settings:
         raise CheckpointError(f"{path} lacks algorithm.")
-    if not isinstance(algorithm, str) or algorithm not in ARGS:
-        raise CheckpointError(f"it is a checkpoint of {reprlib.repr(algorithm)}; this version has {', '.join(ARGS)}.")
-    _require_keys(settings, ("algorithm", *setting_types(ARGS[algorithm])), path, exact=True)
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise CheckpointError(f"it is a checkpoint of {reprlib.repr(algorithm)}; this version has {', '.join(ALGORITHMS)}.")
+    _require_keys(settings, ("algorithm", *setting_types(ALGORITHMS[algorithm].args_class)), path, exact=True)
     try:
-        args_from(settings)
+        args_from_dict(settings)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be met: {error}") from error
 

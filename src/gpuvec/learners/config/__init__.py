@@ -1,0 +1,1 @@
+"""Settings of the algorithms, and those tuned for an environment; importing them imports no torch."""
