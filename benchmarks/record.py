@@ -89,18 +89,20 @@ def mentions(file: Path, name: str) -> bool:
 def sources(root: Path = ROOT) -> dict[str, str]:
     """{name: hash}: of each environment's kernels (its own files and the engine's), of the vector layer and the learners."""
     package, folder = root / "src/gpuvec", root / "envs/gpuvec_envs"
-    engine = [*sorted((package / "engine").glob("*.py")), *(package / name for name in AUTHORING)]
-    agents = sorted((package / "engine/agents").glob("*.py"))
+    engine = sorted((package / "engine").rglob("*.py"))
+    kinds = {kind: [file for file in engine if kind in file.parts] for kind in ("single_agent", "multi_agent", "cpp")}
+    common = [file for file in engine if not any(file in files for files in kinds.values())]
+    common += [package / name for name in AUTHORING]
     calls = re.findall(r'register\(\s*"gpuvec/([\w-]+)",\s*"?(?:gpuvec_envs\.)?(\w+)', (folder / "__init__.py").read_text())
     found = {}
     for name, module in calls:
         own = [folder / f"{m}.py" for m in sorted(with_imports(module, folder))]
         own += [package / file for called, file in WHERE_CALLED.items() if any(mentions(one, called) for one in own)]
         many = "MultiAgentEnv(" in (folder / f"{module}.py").read_text()
-        everything = [*engine, *(agents if many else []), *own]
+        everything = [*common, *kinds["multi_agent" if many else "single_agent"], *own]
         found[name] = digest(everything)
         if (twin := folder / f"{module}.cu").exists():
-            found[f"{name}/cuda-c"] = digest([*everything, *sorted((package / "engine/cpp").glob("*.*")), twin])
+            found[f"{name}/cuda-c"] = digest([*everything, *kinds["cpp"], *sorted((package / "engine").rglob("*.cuh")), twin])
     for layer in ("vector", "learners"):
         found[layer] = digest(sorted(file for file in (package / layer).rglob("*") if file.suffix in (".py", ".cu", ".cuh")))
     return found

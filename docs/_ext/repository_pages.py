@@ -33,11 +33,8 @@ ENVIRONMENTS = {
     if str(spec.kwargs.get("env", "")).startswith("gpuvec_envs.")
 }
 """{file of a bundled environment: its spec}"""
-MEASURED = GENERATED / "measured.md"
-"""The page of what the README tells of speed."""
 PAGES = {
     **COPIED,
-    ROOT / "README.md": MEASURED,
     **{file: GENERATED / "tutorials" / f"{file.stem}.md" for file in TUTORIALS},
     **{file: GENERATED / "environments" / f"{spec.id.rpartition('/')[2]}.md" for file, spec in ENVIRONMENTS.items()},
 }
@@ -72,23 +69,12 @@ def relinked(text: str, written: Path, shown: Path, made: Container[str] = ()) -
     return LINK.sub(link, text)
 
 
-def measured(readme: str) -> str:
-    """The page of the README's figures."""
-    _, _, rest = readme.partition("\n## Measured\n")
-    section, found, _ = rest.partition("\n## ")
-    if not found:
-        raise ValueError("README.md has no section Measured with another behind it.")
-    return f"# Measured\n{section}\n"
-
-
 def write(app: Any) -> None:
     """Writes the pages, and takes away those of files that are no more."""
     for page in set(GENERATED.rglob("*.md")) - set(PAGES.values()):
         page.unlink()
     for file, page in COPIED.items():
         keep(page, relinked(file.read_text(), file, page) + CONTENTS * (file.stem == "README"))
-    readme = ROOT / "README.md"
-    keep(MEASURED, relinked(measured(readme.read_text()), readme, MEASURED))
 
 
 def keep(file: Path, content: str | bytes) -> None:

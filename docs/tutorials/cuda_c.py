@@ -2,7 +2,7 @@
 # # Functions in CUDA C++
 #
 # Python is compiled to the same machine code that a C++ compiler makes of the same arithmetic
-# ([measured](../generated/measured.md)), so most environments never need another language. But perhaps you have a simulator
+# ([benchmarks](../benchmarks.md)), so most environments never need another language. But perhaps you have a simulator
 # in CUDA C++ already, or want an instruction that Python has no word for. Then write *that function* in C++ and leave
 # everything else, the engine included, as it is.
 #

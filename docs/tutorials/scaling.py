@@ -3,7 +3,7 @@
 #
 # How many environments should you take? As many as the machine is not bored by. This tutorial measures where that is, what an
 # environment weighs, and what many agents cost. All figures below are those of the machine that built this page; on a GPU the
-# same cells take larger sizes. What one H200 does is on the page [Measured](../../README.md#measured).
+# same cells take larger sizes. What one H200 does is on the page [Benchmarks](../benchmarks.md).
 
 # %%
 import time

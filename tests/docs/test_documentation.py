@@ -73,7 +73,6 @@ class TestLinks:
             ("../../design", "[x](../generated/design/README.md)"),
             ("../tutorials/basics.py", "[x](../generated/tutorials/basics.md)"),
             ("../../envs/gpuvec_envs/pendulum.py", "[x](../generated/environments/Pendulum-v1.md)"),
-            ("../../README.md#measured", "[x](../generated/measured.md#measured)"),
             ("../../run.py", "[x](path:../../run.py)"),
             ("../../benchmarks", "x"),
             ("https://example.org/run.py", "[x](https://example.org/run.py)"),
@@ -87,15 +86,6 @@ class TestLinks:
         page = DOCS / "start.md"
         with pytest.raises(ValueError, match=r"docs/start\.md links to nowhere\.md, which does not exist"):
             extension("repository_pages").relinked("[x](nowhere.md)", page, page)
-
-    def test_the_readme_s_figures_become_a_page(self) -> None:
-        readme = (ROOT / "README.md").read_text()
-        text = extension("repository_pages").measured(readme)
-        quotes = re.findall(r"<!-- [\w.-]+\.json [\w.-]+ -->", readme)
-        assert len(quotes) > 40
-        assert re.findall(r"<!-- [\w.-]+\.json [\w.-]+ -->", text) == quotes
-        with pytest.raises(ValueError, match="no section Measured"):
-            extension("repository_pages").measured("# gpuvec\n\n## Promises\n")
 
 
 class TestTutorials:
@@ -134,7 +124,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(
 
 
 def test_the_readme_has_examples() -> None:
-    assert len(EXAMPLES) >= 5
+    assert len(EXAMPLES) >= 3
 
 
 @pytest.mark.first_variants(3)

@@ -139,12 +139,19 @@ def test_a_digest_is_of_what_code_does(tmp_path: Path, other: str, same: bool) -
 
 
 def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Path) -> None:
-    for folder in ("src/gpuvec/engine/agents", "src/gpuvec/vector", "src/gpuvec/learners/fused", "envs/gpuvec_envs"):
+    for folder in (
+        "src/gpuvec/engine/single_agent",
+        "src/gpuvec/engine/multi_agent",
+        "src/gpuvec/vector",
+        "src/gpuvec/learners/fused",
+        "envs/gpuvec_envs",
+    ):
         (tmp_path / folder).mkdir(parents=True)
     files = {
         "src/gpuvec/angles.py": "a = 1",
         "src/gpuvec/random.py": "a = 1",
         "src/gpuvec/fractions.py": "a = 1",
+        "src/gpuvec/engine/simulation.py": "a = 1",
         "src/gpuvec/engine/single_agent/step.py": "a = 1",
         "src/gpuvec/engine/multi_agent/observations.py": "a = 1",
         "src/gpuvec/vector/env.py": "a = 1",
@@ -170,7 +177,8 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
     assert changed_by("envs/gpuvec_envs/valley.py") == {"A-v0"}
     assert changed_by("envs/gpuvec_envs/b.py") == {"B-v0"}
     assert changed_by("envs/gpuvec_envs/pictures.py") == set()
-    assert changed_by("src/gpuvec/engine/single_agent/step.py") == {"A-v0", "B-v0"}
+    assert changed_by("src/gpuvec/engine/simulation.py") == {"A-v0", "B-v0"}
+    assert changed_by("src/gpuvec/engine/single_agent/step.py") == {"A-v0"}
     assert changed_by("src/gpuvec/engine/multi_agent/observations.py") == {"B-v0"}
     assert changed_by("src/gpuvec/random.py") == changed_by("src/gpuvec/angles.py") == {"A-v0", "B-v0"}
     assert changed_by("src/gpuvec/fractions.py") == {"A-v0"}  # which names what is in it
