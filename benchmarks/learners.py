@@ -69,7 +69,14 @@ def cases() -> Iterator[Case]:
                 yield Case("a2c.open.2000x110.bf16", "TagContinuous-v0", {"tagger": args, "runner": args}, of_roles)
 
     args = ddpg.DDPGArgs(
-        num_envs=10_000, num_steps=5, n_step=5, updates=1, minibatch=50_000, hidden=(32, 32), theta=0.15, learning_starts=0
+        num_envs=10_000,
+        num_steps=5,
+        n_step=5,
+        gradient_steps=1,
+        batch_size=50_000,
+        hidden=(32, 32),
+        theta=0.15,
+        learning_starts=0,
     )
     yield Case("ddpg.pendulum.10000", "Pendulum-v1", args, ("collect", "remember", "improve"))
 
@@ -85,7 +92,7 @@ def measure(figures: Figures, case: Case) -> None:
     torch.set_float32_matmul_precision("high")  # TF32, as `train` sets it
     plan = case.plan if isinstance(case.plan, dict) else {"all": case.plan}
     plan = {
-        role: replace(args, env=f"gpuvec/{case.env}", total_steps=10_000 * args.batch_size).resolved("cuda:0")
+        role: replace(args, env=f"gpuvec/{case.env}", total_steps=10_000 * args.steps_per_iteration).resolved("cuda:0")
         for role, args in plan.items()
     }
     args = next(iter(plan.values()))
@@ -104,7 +111,7 @@ def measure(figures: Figures, case: Case) -> None:
     took = wall_time(learner.iterate, synchronize, iterations)
     learner.read()  # which finds numbers that are not finite
     details = {"us": took.median, "spread": took.spread, "capture_s": ready, "GB": torch.cuda.max_memory_allocated() / 1e9}
-    figures.add(case.name, args.batch_size / took.median, "M steps/s", of, T=args.num_steps, **details)
+    figures.add(case.name, args.steps_per_iteration / took.median, "M steps/s", of, T=args.num_steps, **details)
     for part, call in zip(case.parts, learner.parts, strict=True):
         figures.add(f"{case.name}.{part}", wall_time(call, synchronize, iterations, repeats=3).median, "us", of)
     if case.name.startswith("ppo.") and case.name.rpartition(".")[2].isdecimal():
@@ -137,7 +144,7 @@ def reads(figures: Figures, case: Case, learner: Any, args: Any, iterations: int
     for way, median in medians.items():
         cost = statistics.median(1.0 - one / other for one, other in zip(found["none"], found[way], strict=True))
         of = (case.env, "vector", "learners")
-        figures.add(f"reads.{case.name}.{way}", args.batch_size / median, "M steps/s", of, us=median, cost=cost)
+        figures.add(f"reads.{case.name}.{way}", args.steps_per_iteration / median, "M steps/s", of, us=median, cost=cost)
 
 
 def main() -> None:

@@ -100,7 +100,7 @@ def main() -> None:
             try:
                 args = tuned(ENV, where, params=GAME, seed=seed, total_steps=given.steps).resolved(where)
                 if policies == "two":  # to run away takes longer to learn than to catch
-                    args = replace(args, total_steps=3 * args.iterations * args.batch_size)
+                    args = replace(args, total_steps=3 * args.iterations * args.steps_per_iteration)
                 result = train(args if policies == "trained" else {"tagger": args, "runner": args})
             except Exception as error:  # noqa: BLE001  # one seed that fails must not cost the others
                 figures.failed(f"{policies}.seed{seed}", error)

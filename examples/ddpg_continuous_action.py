@@ -36,7 +36,7 @@ class Args:
     """Steps that the replay memory holds."""
     learning_starts: int = 2_000
     """Steps with random actions before anything is learnt."""
-    updates: int = 4
+    gradient_steps: int = 4
     """Gradient steps of actor and critic per step of all environments."""
     batch_size: int = 256
     actor_learning_rate: float = 5e-4
@@ -116,7 +116,7 @@ def main(args: Args) -> float:
         last_return = torch.where(ended, running, last_return)
         running = running.masked_fill(ended, 0.0)
 
-        for _ in range(args.updates if learning else 0):
+        for _ in range(args.gradient_steps if learning else 0):
             chosen = torch.randint(min(iteration, rows) * args.num_envs, (args.batch_size,), device=envs.device)
             batch = {name: x.flatten(0, 1)[chosen] for name, x in memory.items()}
             with torch.no_grad():

@@ -36,8 +36,8 @@ class Args:
     num_envs: int = 32
     num_steps: int = 100
     """Steps of each environment per iteration: whole episodes, as all end together."""
-    epochs: int = 4
-    minibatches: int = 16
+    update_epochs: int = 4
+    num_minibatches: int = 16
     learning_rate: float = 2e-3
     """Falls to 0 in the course of the training."""
     gamma: float = 0.9
@@ -102,8 +102,8 @@ def improve(policy: Policy, optimizer: torch.optim.Optimizer, steps: list[dict[s
             advantage[t] = total
     here = rollout["mask"]  # who has left the game does not count
     obs, action, old, gain, target = (x[here] for x in (rollout["obs"], rollout["action"], old, advantage, advantage + value))
-    for _ in range(args.epochs):
-        for rows in torch.randperm(len(obs), device=obs.device).chunk(args.minibatches):
+    for _ in range(args.update_epochs):
+        for rows in torch.randperm(len(obs), device=obs.device).chunk(args.num_minibatches):
             heads = policy.heads(obs[rows])
             ratio = (log_prob(heads, action[rows]) - old[rows]).exp()
             scaled = (gain[rows] - gain[rows].mean()) / (gain[rows].std() + 1e-8)

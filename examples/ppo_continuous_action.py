@@ -33,8 +33,8 @@ class Args:
     num_envs: int = 128
     num_steps: int = 64
     """Steps of each environment per iteration."""
-    epochs: int = 8
-    minibatches: int = 4
+    update_epochs: int = 8
+    num_minibatches: int = 4
     learning_rate: float = 2e-3
     """Falls to 0 in the course of the training."""
     gamma: float = 0.9
@@ -120,8 +120,8 @@ def main(args: Args) -> float:
 
         batch = {name: x.flatten(0, 1) for name, x in rollout.items()}
         target = batch["advantage"] + batch["value"]
-        for _ in range(args.epochs):
-            for rows in torch.randperm(len(target), device=envs.device).chunk(args.minibatches):
+        for _ in range(args.update_epochs):
+            for rows in torch.randperm(len(target), device=envs.device).chunk(args.num_minibatches):
                 policy = agent.policy(batch["obs"][rows])
                 ratio = (policy.log_prob(batch["action"][rows]).sum(-1) - batch["log_prob"][rows]).exp()
                 gain = batch["advantage"][rows]

@@ -183,7 +183,7 @@ from gpuvec.learners.ppo import PPOArgs, train
 device = "cuda:0" if torch.cuda.is_available() else "cpu"
 result = train(
     PPOArgs(
-        env="my/Sail-v0", num_envs=64, num_steps=64, num_iterations=40, minibatches=8, learning_rate=3e-3, gamma=0.98,
+        env="my/Sail-v0", num_envs=64, num_steps=64, num_iterations=40, num_minibatches=8, learning_rate=3e-3, gamma=0.98,
         gae_lambda=0.9, ent_coef=0.003, device=device,
     )
 )  # fmt: skip

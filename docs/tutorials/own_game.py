@@ -255,7 +255,7 @@ from gpuvec.learners.ppo import PPOArgs, train
 
 device = gymnasium.make_vec("my/Meadow-v0", num_envs=1).device
 args = PPOArgs(
-    env="my/Meadow-v0", num_envs=32, num_steps=100, num_iterations=20, minibatches=8, hidden=(32, 32), learning_rate=1e-2,
+    env="my/Meadow-v0", num_envs=32, num_steps=100, num_iterations=20, num_minibatches=8, hidden=(32, 32), learning_rate=1e-2,
     gamma=0.9, gae_lambda=0.9, device=device,
 )  # fmt: skip
 result = train({"wolf": args, "sheep": args})

@@ -109,7 +109,7 @@ class Readable(nn.Module):
 
 
 simple = train(
-    PPOArgs(env=POLE, device=device, num_envs=128, num_iterations=48, minibatches=8, learning_rate=2e-2), body=Readable
+    PPOArgs(env=POLE, device=device, num_envs=128, num_iterations=48, num_minibatches=8, learning_rate=2e-2), body=Readable
 )
 worth = evaluate(simple.network, POLE, seed=5, device=device).mean()
 weights = simple.network.body.weights.tolist()

@@ -21,7 +21,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "ddpg_continuous_action": {"num_envs": 4, "buffer_size": 64, "learning_starts": 40, "batch_size": 16, "total_steps": 160},
     "a2c_tag": {"num_envs": 8, "num_steps": 8, "total_steps": 128},
     "own_network": {"num_envs": 8, "num_steps": 8, "total_steps": 128},
-    "multi_policy_tag": {"num_envs": 4, "num_steps": 100, "total_steps": 800, "minibatches": 4},
+    "multi_policy_tag": {"num_envs": 4, "num_steps": 100, "total_steps": 800, "num_minibatches": 4},
 }
 
 
@@ -74,5 +74,5 @@ def test_a_network_of_one_s_own_learns() -> None:
 @pytest.mark.slow
 def test_they_are_commands() -> None:
     command = [sys.executable, str(EXAMPLES / "ppo.py"), "--num-envs", "4", "--num-steps", "4", "--total-steps", "16"]
-    done = subprocess.run([*command, "--minibatches", "2", "--device", "cpu"], capture_output=True, text=True, check=True)
+    done = subprocess.run([*command, "--num-minibatches", "2", "--device", "cpu"], capture_output=True, text=True, check=True)
     assert "16 steps" in done.stdout

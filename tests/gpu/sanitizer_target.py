@@ -255,7 +255,7 @@ def learn_fused(name: str) -> None:
     params: dict[str, Any] = {"num_runners": 4, "tagging_distance": 0.05} if name == CONTINUOUS else {}
     params["max_episode_steps"] = 7
     args: Any = PPOArgs(
-        f"gpuvec/{name}", params, num_envs=70, num_steps=20, epochs=2, minibatches=2, fused=True, device="cuda:0"
+        f"gpuvec/{name}", params, num_envs=70, num_steps=20, update_epochs=2, num_minibatches=2, fused=True, device="cuda:0"
     )
     env = make(name, 70, "SameStep", output="torch", buffers=1, **params)
     learner = learner_of(args.resolved("cuda:0"), env)

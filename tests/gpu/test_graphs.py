@@ -156,7 +156,7 @@ def test_garbage_does_not_spoil_a_capture() -> None:
             spent()
         gc.set_threshold(1)
         gc.enable()
-        train(PPOArgs(device="cuda", num_envs=64, num_steps=8, minibatches=2, total_steps=1024))
+        train(PPOArgs(device="cuda", num_envs=64, num_steps=8, num_minibatches=2, total_steps=1024))
         assert gc.isenabled()
     finally:
         gc.set_threshold(*before)

@@ -67,7 +67,7 @@ def test_a_learner_that_does_not_fit_is_refused_and_takes_nothing() -> None:
     steps = total // (64 * 35) * 2  # of 35 bytes and more
     for args, what in (
         (ppo.PPOArgs(device="cuda", num_envs=64, num_steps=steps, total_steps=1), "a rollout of"),
-        (ddpg.DDPGArgs(env="gpuvec/Pendulum-v1", device="cuda", num_envs=64, capacity=total // 8), "a ring of"),
+        (ddpg.DDPGArgs(env="gpuvec/Pendulum-v1", device="cuda", num_envs=64, buffer_size=total // 8), "a ring of"),
     ):
         with pytest.raises(OutOfMemoryError, match=what) as raised:
             train(args)

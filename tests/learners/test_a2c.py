@@ -182,7 +182,14 @@ def test_captured_parts_do_what_eager_ones_do(gpu: str) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_a_compiled_loss_learns_the_same() -> None:
     """With layers and gradients of our own in it."""
-    given: dict[str, Any] = {"num_envs": 8, "num_steps": 8, "total_steps": 256, "shared": True, "unit": "relu", "device": "cpu"}
+    given: dict[str, Any] = {
+        "num_envs": 8,
+        "num_steps": 8,
+        "total_steps": 256,
+        "shared": True,
+        "activation": "relu",
+        "device": "cpu",
+    }
     plain, compiled = (train(A2CArgs(**given, compile=compile)) for compile in (False, True))
     for p, q in zip(plain.network.parameters(), compiled.network.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)

@@ -23,8 +23,8 @@ from gpuvec.learners.training import learner_of
 
 PENDULUM = "gpuvec/Pendulum-v1"
 SMALL: dict[str, Any] = {
-    "env": PENDULUM, "device": "cpu", "num_envs": 4, "num_steps": 4, "hidden": (16,), "capacity": 400, "minibatch": 16,
-    "updates": 2, "learning_starts": 32, "params": {"max_episode_steps": 10},
+    "env": PENDULUM, "device": "cpu", "num_envs": 4, "num_steps": 4, "hidden": (16,), "buffer_size": 400, "batch_size": 16,
+    "gradient_steps": 2, "learning_starts": 32, "params": {"max_episode_steps": 10},
 }  # fmt: skip
 
 
@@ -151,7 +151,7 @@ class TestTargets:
             torch.testing.assert_close(p, q + 0.25)
 
     def test_a_delayed_policy_moves_once_for_so_many_updates(self) -> None:
-        ddpg, steps = learner(policy_delay=4, updates=2, learning_starts=0), []
+        ddpg, steps = learner(policy_delay=4, gradient_steps=2, learning_starts=0), []
         for _ in range(6):
             ddpg.iterate()
             counts = {float(s["step"]) for s in ddpg.policy.actor_optimizer.state.values()}
@@ -199,7 +199,7 @@ class TestCollecting:
 
 class TestAgentsThatLeave:
     TAG: ClassVar[dict[str, Any]] = {
-        "env": "gpuvec/TagContinuous-v0", "num_envs": 8, "num_steps": 32, "minibatch": 64, "capacity": 80 * 8 * 6,
+        "env": "gpuvec/TagContinuous-v0", "num_envs": 8, "num_steps": 32, "batch_size": 64, "buffer_size": 80 * 8 * 6,
         "params": {"num_taggers": 3, "num_runners": 3, "grid_length": 3.0, "continuous_actions": True, "max_episode_steps": 20,
                    "runner_exits_game_after_tagged": True},
     }  # fmt: skip
@@ -276,7 +276,14 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]
 
 @pytest.mark.slow
 def test_pendulum() -> None:
-    settings = {**SMALL, "num_envs": 16, "capacity": 100_000, "minibatch": 128, "updates": 16, "learning_starts": 2000}
+    settings = {
+        **SMALL,
+        "num_envs": 16,
+        "buffer_size": 100_000,
+        "batch_size": 128,
+        "gradient_steps": 16,
+        "learning_starts": 2000,
+    }
     args = DDPGArgs(**{**settings, "hidden": (64, 64), "params": {}, "total_steps": 24_000, "seed": 1})
     result = train(args)
     assert float(evaluate(result.network, PENDULUM, device="cpu").mean()) >= -400.0  # at random: -1200
@@ -289,8 +296,8 @@ class TestArgs:
             ({"n_step": 5, "num_steps": 4}, "n_step must be at most num_steps, 4, got 5"),
             ({"critics": 3}, "critics must be 1 or 2, got 3"),
             ({"tau": 0.0}, "tau must be above 0 and at most 1"),
-            ({"num_envs": 100, "capacity": 10}, "capacity must hold an iteration, 400 transitions, got 10"),
-            ({"minibatch": 0}, "minibatch must be an integer of at least 1"),
+            ({"num_envs": 100, "buffer_size": 10}, "buffer_size must hold an iteration, 400 transitions, got 10"),
+            ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
         ],
     )
     def test_bad_settings_are_named_with_what_is_allowed(self, setting: dict[str, Any], words: str) -> None:
@@ -307,7 +314,7 @@ class TestArgs:
 def test_captured_parts_do_what_eager_ones_do(gpu: str, settings: dict[str, Any]) -> None:
     learners = []
     for captured in (False, True):
-        args = DDPGArgs(**{**SMALL, "num_envs": 256, "capacity": 100_000, "device": "cuda:0", **settings}).resolved("cuda:0")
+        args = DDPGArgs(**{**SMALL, "num_envs": 256, "buffer_size": 100_000, "device": "cuda:0", **settings}).resolved("cuda:0")
         env = gym.make_vec(PENDULUM, 256, device="cuda:0", output="torch", autoreset_mode="SameStep", **args.params)
         ddpg = learner_of(args, env)
         if captured:

@@ -33,7 +33,7 @@ CASES = {  # name: (features, action space, settings, whether agents leave)
     "clipped value": (4, Discrete(2), {"hidden": (64, 64), "clip_value": True}, False),
     "agents that leave": (8, Discrete(5), {"hidden": (32, 32)}, True),
     "heads, one layer": (21, MultiDiscrete([3, 4, 5]), {"hidden": (48,)}, False),
-    "rectified": (15, Discrete(32), {"hidden": (64, 32), "unit": "relu"}, False),
+    "rectified": (15, Discrete(32), {"hidden": (64, 32), "activation": "relu"}, False),
     "wide": (17, BOX, {"hidden": (128, 128)}, True),
     "widest": (64, Discrete(32), {"hidden": (128, 100)}, False),
 }
@@ -43,7 +43,7 @@ every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def network_of(features, space, args):
     """With weights that no layer is small or symmetric by."""
     with first_weights(args.seed):
-        body = Separate(features, outputs_of(space), args.hidden, args.init, args.unit)
+        body = Separate(features, outputs_of(space), args.hidden, args.weight_init, args.activation)
         network = ActorCritic(Box(-np.inf, np.inf, (features,)), space, body)
         with torch.no_grad():
             for p in network.parameters():
@@ -122,7 +122,7 @@ def updater(case, gpu, samples, **given):
 @every_case
 def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
     steps, rows = 7, 563  # no multiple of a tile
-    args, network, update = updater(case, gpu, steps * rows, epochs=1, minibatches=1, max_grad_norm=0.3)
+    args, network, update = updater(case, gpu, steps * rows, update_epochs=1, num_minibatches=1, max_grad_norm=0.3)
     generator = torch.Generator(gpu).manual_seed(3)
     storage = rollout_of(network, case[0], steps, rows, case[3], generator)
     s = storage
@@ -172,16 +172,16 @@ def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
     from gpuvec.learners.fused.update import Update
 
     case, samples = CASES["cartpole"], 4096
-    args, network, update = updater(case, gpu, samples, epochs=4, minibatches=4)
+    args, network, update = updater(case, gpu, samples, update_epochs=4, num_minibatches=4)
     assert isinstance(update, Update)
     storage = rollout_of(network, case[0], 8, 512, False, torch.Generator(gpu).manual_seed(5), ratios=(0.95, 1.05))
     plain = copy.deepcopy(network)
     optimizer = torch.optim.Adam(plain.parameters(), args.learning_rate, eps=1e-5)
     before = vector(network)
-    for _ in range(args.epochs):
+    for _ in range(args.update_epochs):
         order = torch.randperm(samples, device=gpu)
         fields = (storage.obs[:-1], storage.action, storage.log_prob, storage.value[:-1], storage.advantage, storage.target)
-        for rows in order.chunk(args.minibatches):
+        for rows in order.chunk(args.num_minibatches):
             value, _ = loss(plain, Batch(*(x.flatten(0, 1)[rows] for x in fields)), args, args.ent_coef)
             optimizer.zero_grad()
             value.backward()
@@ -200,7 +200,7 @@ def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
 def test_a_repeated_update_gives_the_same_bits(gpu) -> None:
     found = []
     for _ in range(2):
-        _, network, update = updater(CASES["clipped value"], gpu, 6000, epochs=2, minibatches=3)
+        _, network, update = updater(CASES["clipped value"], gpu, 6000, update_epochs=2, num_minibatches=3)
         storage = rollout_of(network, 4, 10, 600, False, torch.Generator(gpu).manual_seed(1))
         update.pack(storage)
         update(storage, *told_by(gpu))
@@ -210,7 +210,7 @@ def test_a_repeated_update_gives_the_same_bits(gpu) -> None:
 
 @pytest.mark.gpu
 def test_no_more_is_learned_once_the_policy_is_too_far(gpu) -> None:
-    _, network, update = updater(CASES["cartpole"], gpu, 4096, epochs=2, minibatches=2, target_kl=1e-9)
+    _, network, update = updater(CASES["cartpole"], gpu, 4096, update_epochs=2, num_minibatches=2, target_kl=1e-9)
     before = vector(network)
     storage = rollout_of(network, 4, 8, 512, False, torch.Generator(gpu).manual_seed(2))
     update.pack(storage)
@@ -222,7 +222,7 @@ def test_no_more_is_learned_once_the_policy_is_too_far(gpu) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("samples", [96, 1200, 4096, 6000])  # minibatches of 1, 3, 8 and 12 tiles
 def test_an_epoch_takes_each_sample_once(samples, gpu) -> None:
-    _, network, update = updater(CASES["cartpole"], gpu, samples, epochs=3, minibatches=4)
+    _, network, update = updater(CASES["cartpole"], gpu, samples, update_epochs=3, num_minibatches=4)
     storage = rollout_of(network, 4, 8, samples // 8, False, torch.Generator(gpu).manual_seed(4))
     update.pack(storage)
     update(storage, *told_by(gpu))

@@ -90,9 +90,9 @@ def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["cartpole", "wide"])
 def test_records_and_statistics(case, tmp_path) -> None:
-    args, shape = shaped(case, epochs=2, minibatches=3)
-    steps, rows, rounds = 7, 30, args.epochs * args.minibatches
-    samples, size = steps * rows, steps * rows // args.minibatches
+    args, shape = shaped(case, update_epochs=2, num_minibatches=3)
+    steps, rows, rounds = 7, 30, args.update_epochs * args.num_minibatches
+    samples, size = steps * rows, steps * rows // args.num_minibatches
     found = kernels(shape, planned(shape, size, 132))
     obs, action, generator = drawn(case, shape, steps, rows)
     log_prob, advantage, target = torch.randn(3, steps, rows, generator=generator)
@@ -108,16 +108,16 @@ def test_records_and_statistics(case, tmp_path) -> None:
     odd, iteration = torch.zeros(2, dtype=torch.int64), torch.tensor(5)
     emulated(found["statistics"], tmp_path)(
         (rounds, SPLITS), advantage=advantage, statistics=statistics, learned=learned, odd=odd, iteration=iteration, seed=3,
-        minibatches=args.minibatches, size=size, samples=samples, bits=(samples - 1).bit_length(), **counts,
+        minibatches=args.num_minibatches, size=size, samples=samples, bits=(samples - 1).bit_length(), **counts,
     )  # fmt: skip
     assert odd.tolist() == [-1, -1]
     assert not learned.any()
-    count, sums, squares = statistics.double().sum(-1).view(args.epochs, args.minibatches, 3).sum(1).T
+    count, sums, squares = statistics.double().sum(-1).view(args.update_epochs, args.num_minibatches, 3).sum(1).T
     those = advantage if mask is None else advantage[mask]
     moved = those.double() - advantage[0, 0]
     assert (count == len(moved.flatten())).all()  # each epoch takes each sample that counts, and each once
-    torch.testing.assert_close(sums, moved.sum().expand(args.epochs), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(squares, moved.square().sum().expand(args.epochs), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(sums, moved.sum().expand(args.update_epochs), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(squares, moved.square().sum().expand(args.update_epochs), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.first_variants(1)
@@ -158,7 +158,7 @@ def test_the_optimizer_is_adam_whatever_the_parts(parts, tmp_path) -> None:
 )
 def test_the_gradient_is_that_of_float64(case, samples, tmp_path) -> None:
     features, space, _, leave = CASES[case]
-    args, shape = shaped(case, minibatches=1)
+    args, shape = shaped(case, num_minibatches=1)
     network = network_of(features, space, args)
     exact = copy.deepcopy(network).double()
     s = rollout_of(network, features, 1, samples, leave, torch.Generator().manual_seed(3))

@@ -152,7 +152,7 @@ class TestDeterministic:
     @pytest.mark.parametrize("critics", [1, 2])
     def test_they_train_and_are_found_again(self, device: str, critics: int) -> None:
         args = args_class("ddpg")(
-            env="gpuvec/Pendulum-v1", num_envs=16, minibatch=32, learning_starts=0, total_steps=16 * 4 * 5, critics=critics,
+            env="gpuvec/Pendulum-v1", num_envs=16, batch_size=32, learning_starts=0, total_steps=16 * 4 * 5, critics=critics,
             normalize=True, device=device,
         )  # fmt: skip
         result = train(args, body=Two)
@@ -234,12 +234,12 @@ class TestFirstWeights:
 
     def test_a_setting_chooses_them(self) -> None:
         weights = [
-            train(args_class("ppo")(**ARGS, device="cpu", total_steps=512, init=init)).network.body.actor[0].weight
+            train(args_class("ppo")(**ARGS, device="cpu", total_steps=512, weight_init=init)).network.body.actor[0].weight
             for init in ("orthogonal", "xavier")
         ]
         assert not torch.equal(*weights)
-        with pytest.raises(ValueError, match="init must be orthogonal or xavier, got 'zeros'"):
-            args_class("ppo")(init="zeros")
+        with pytest.raises(ValueError, match="weight_init must be orthogonal or xavier, got 'zeros'"):
+            args_class("ppo")(weight_init="zeros")
 
 
 class Chooser(nn.Module):
@@ -341,15 +341,15 @@ class TestRectified:
         """On observations of 4 and of 71 features."""
         params = {"num_runners": 11, "use_full_observation": False, "num_other_agents_observed": 10} if "Tag" in env else {}
         args = args_class("a2c")(
-            **{**ARGS, "env": env, "params": params}, shared=True, unit="relu", total_steps=16 * 32 * 4, device=device
+            **{**ARGS, "env": env, "params": params}, shared=True, activation="relu", total_steps=16 * 32 * 4, device=device
         )
         result = train(args)
         assert any(isinstance(layer, Rectified) for layer in result.network.modules())
         assert all(p.isfinite().all() for p in result.network.parameters())
 
     def test_a_setting_chooses_it(self) -> None:
-        with pytest.raises(ValueError, match="unit must be tanh or relu, got 'gelu'"):
-            args_class("ppo")(unit="gelu")
+        with pytest.raises(ValueError, match="activation must be tanh or relu, got 'gelu'"):
+            args_class("ppo")(activation="gelu")
 
 
 class TestPrecision:

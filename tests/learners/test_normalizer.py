@@ -45,7 +45,7 @@ def test_moments_change_between_rollouts_alone() -> None:
     """The first minibatch meets the policy that acted: its ratio is 1."""
     import gymnasium as gym
 
-    args = PPOArgs(**SMALL, epochs=1, minibatches=1).resolved("cpu")
+    args = PPOArgs(**SMALL, update_epochs=1, num_minibatches=1).resolved("cpu")
     env = gym.make_vec(args.env, num_envs=8, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1)
     ppo = learner_of(args, env)
     assert ppo.policy.network.normalizer is not None

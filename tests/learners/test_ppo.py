@@ -268,7 +268,7 @@ class TestRollout:
         assert truncated
 
     def test_each_epoch_sees_each_sample_once(self) -> None:
-        ppo = learner(epochs=3, minibatches=4)
+        ppo = learner(update_epochs=3, num_minibatches=4)
         ppo.collect()
         ppo.policy.estimate()
         seen: list[Any] = []
@@ -295,7 +295,7 @@ class TestRollout:
 
     def test_tables_say_how_learning_rate_and_entropy_bonus_change(self) -> None:
         """A rollout has 128 steps: values lie on straight lines, and stay at the last."""
-        tables = {"learning_rate_table": ((0, 1e-3), (256, 3e-3)), "entropy_table": ((128, 0.1), (384, 0.0))}
+        tables = {"learning_rate_table": ((0, 1e-3), (256, 3e-3)), "ent_coef_table": ((128, 0.1), (384, 0.0))}
         ppo, seen = learner(total_steps=5 * 128, **tables), []
         for _ in range(5):
             ppo.iterate()
@@ -451,7 +451,7 @@ class TestArgs:
         [
             ({"num_envs": 0}, "num_envs must be an integer of at least 1 or None, got 0"),
             ({"num_steps": 0}, "num_steps must be an integer of at least 1, got 0"),
-            ({"epochs": 1.5}, "epochs must be an integer of at least 1, got 1.5"),
+            ({"update_epochs": 1.5}, "update_epochs must be an integer of at least 1, got 1.5"),
             ({"device": "simulator"}, "device must be auto, cpu, cuda or cuda:<index>, got 'simulator'"),
             ({"backend": "cuda"}, "backend must be numba or cuda-c, got 'cuda'"),
             ({"seed": -1}, "seed must be an integer from 0"),
@@ -460,12 +460,12 @@ class TestArgs:
             ({"clip": 0.0}, "clip must be above 0 and below 1"),
             ({"target_kl": 0.0}, "target_kl must be above 0 or None, got 0.0"),
             ({"learning_rate_table": ((10, 0.1), (10, 0.2))}, "learning_rate_table must be pairs of environment steps"),
-            ({"entropy_table": ((0, 0.1), (10, -0.2))}, "entropy_table must be pairs of environment steps"),
+            ({"ent_coef_table": ((0, 0.1), (10, -0.2))}, "ent_coef_table must be pairs of environment steps"),
             ({"learning_rate": 0.0}, "learning_rate must be above 0"),
             ({"learning_rate": float("nan")}, "learning_rate must be above 0"),
             ({"hidden": (64, 0)}, "hidden must be sizes of at least 1"),
-            ({"num_envs": 3, "num_steps": 5, "minibatches": 4}, r"multiple of minibatches.*got 3 \* 5 and 4"),
-            ({"num_envs": 1, "num_steps": 4, "minibatches": 4}, "at least twice it"),
+            ({"num_envs": 3, "num_steps": 5, "num_minibatches": 4}, r"multiple of num_minibatches.*got 3 \* 5 and 4"),
+            ({"num_envs": 1, "num_steps": 4, "num_minibatches": 4}, "at least twice it"),
         ],
     )
     def test_bad_settings_are_named_with_what_is_allowed(self, setting: dict[str, Any], words: str) -> None:
@@ -480,4 +480,4 @@ class TestArgs:
         assert (cpu.num_envs, gpu.num_envs) == (128, 4096)
         assert cpu.iterations == gpu.iterations == 128
         with pytest.raises(ValueError, match="depends on the device"):
-            _ = PPOArgs().batch_size
+            _ = PPOArgs().steps_per_iteration

@@ -147,7 +147,7 @@ class TestEstimates:
 
         Its env goes on to the fourth, where the time is up. With gamma = lambda = 1 a target is what is still to come.
         """
-        ppo = learner(num_steps=5, num_envs=E, minibatches=1, gamma=1.0, gae_lambda=1.0)
+        ppo = learner(num_steps=5, num_envs=E, num_minibatches=1, gamma=1.0, gae_lambda=1.0)
         s = ppo.policy.storage
         for x in s:
             x.zero_()
@@ -206,7 +206,7 @@ class TestLoss:
         torch.testing.assert_close(masked.var_mean(plain, plain < torch.inf), masked.var_mean(plain, None))
 
     def test_each_row_is_seen_once_with_its_mask(self) -> None:
-        ppo = learner(epochs=1, minibatches=4)
+        ppo = learner(update_epochs=1, num_minibatches=4)
         ppo.collect()
         ppo.policy.estimate()
         seen: list[Batch] = []

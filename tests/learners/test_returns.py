@@ -84,7 +84,7 @@ def test_what_is_learned_is_scaled_and_what_is_shown_is_not(algorithm: str) -> N
 
 
 def test_ddpg_remembers_scaled_rewards() -> None:
-    more: dict[str, Any] = {"capacity": 400, "minibatch": 16, "n_step": 1}
+    more: dict[str, Any] = {"buffer_size": 400, "batch_size": 16, "n_step": 1}
     plain, scaled = learner("ddpg", **more), learner("ddpg", reward_scale=0.125, **more)
     for each in (plain, scaled):
         each.collect()

@@ -33,9 +33,9 @@ REPLAY = [
     "ddpg",
     "--env",
     "gpuvec/Pendulum-v1",
-    "--capacity",
+    "--buffer-size",
     "64",
-    "--minibatch",
+    "--batch-size",
     "8",
     "--learning-starts",
     "8",
@@ -232,8 +232,8 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (put("args.all.capacity", 10**12), "capacity"),
-        (put("args.all.minibatch", 10**12), "minibatch"),
+        (put("args.all.buffer_size", 10**12), "buffer_size"),
+        (put("args.all.batch_size", 10**12), "batch_size"),
         (put("policies.all.replay.position", torch.tensor(10**9)), "position"),
         (put("policies.all.replay.filled", torch.tensor(-5)), "filled"),
         (put("policies.all.replay.filled", torch.tensor([5])), "filled"),

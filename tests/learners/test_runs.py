@@ -31,7 +31,7 @@ ENVS = {"ppo": "gpuvec/CartPole-v1", "a2c": "gpuvec/CartPole-v1", "ddpg": "gpuve
 MORE = {
     "ppo": ["--normalize-returns"],
     "a2c": ["--reward-scale", "0.5"],
-    "ddpg": ["--capacity", "4000", "--minibatch", "32", "--updates", "2", "--learning-starts", "256"],
+    "ddpg": ["--buffer-size", "4000", "--batch-size", "32", "--gradient-steps", "2", "--learning-starts", "256"],
 }
 TIMES = ("seconds", "steps_per_second", "gpu_memory")
 

@@ -179,7 +179,7 @@ class TestLearning:
     @pytest.mark.slow
     def test_a_deterministic_policy_learns_beside_a_stochastic_one(self) -> None:
         shared: dict[str, Any] = {**TAG, "device": "cpu", "total_steps": 8 * 8 * 16}
-        small: dict[str, Any] = {"capacity": 8 * 3 * 64, "minibatch": 32, "updates": 2, "learning_starts": 256}
+        small: dict[str, Any] = {"buffer_size": 8 * 3 * 64, "batch_size": 32, "gradient_steps": 2, "learning_starts": 256}
         given = {"tagger": ppo.PPOArgs(**shared), "runner": ddpg.DDPGArgs(**shared, **small, normalize=True)}
         result = train(given)
         last = result.history[-1]
@@ -339,7 +339,7 @@ class TestPlansThatDoNotFit:
 @pytest.mark.gpu
 def test_captured_iterations_equal_eager_ones(gpu: str) -> None:
     shared: dict[str, Any] = {**TAG, "num_envs": 64, "device": "cuda:0"}
-    small: dict[str, Any] = {"capacity": 64 * 3 * 64, "minibatch": 64, "updates": 2, "learning_starts": 0}
+    small: dict[str, Any] = {"buffer_size": 64 * 3 * 64, "batch_size": 64, "gradient_steps": 2, "learning_starts": 0}
     for algorithm in (ddpg.DDPGArgs(**shared, **small), a2c.A2CArgs(**shared)):
         given = {"tagger": ppo.PPOArgs(**shared).resolved("cuda:0"), "runner": algorithm.resolved("cuda:0")}
         learners = []

@@ -20,8 +20,9 @@ from gpuvec.learners.training import train
 common = {"device": "cpu", "num_envs": 4, "num_steps": 4, "hidden": (8,)}
 for args in (
     PPOArgs(env="gpuvec/CartPole-v1", total_steps=32, target_kl=0.1, **common),
-    PPOArgs(env="gpuvec/CartPole-v1", total_steps=32, unit="relu", shared=True, normalize=True, init="xavier", **common),
-    DDPGArgs(env="gpuvec/Pendulum-v1", total_steps=64, capacity=64, minibatch=8, learning_starts=16, **common),
+    PPOArgs(env="gpuvec/CartPole-v1", total_steps=32, activation="relu", shared=True, normalize=True, weight_init="xavier",
+            **common),
+    DDPGArgs(env="gpuvec/Pendulum-v1", total_steps=64, buffer_size=64, batch_size=8, learning_starts=16, **common),
 ):
     train(args)
 print(" ".join(name for name in %r if name in sys.modules))

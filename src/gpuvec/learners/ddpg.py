@@ -64,7 +64,7 @@ class DDPG(Policy):
         )
         features, components = rows.obs.shape[2], len(self.network.reach)
         self.action = torch.zeros(T, R, components, device=device)
-        columns = max(args.capacity // R, T)  # of each row
+        columns = max(args.buffer_size // R, T)  # of each row
         transition = (2 * features + components + 2) * FLOAT + (rows.mask is not None)
         require_room(device, columns * R * transition, f"a ring of {columns * R:,} transitions")
         self.replay = Replay.of(columns, R, features, components, device, rows.mask is not None)
@@ -73,7 +73,7 @@ class DDPG(Policy):
         self.noise = torch.zeros(R, components, device=device)
         self.ends = torch.tensor([[-1.0], [1.0]], device=device).repeat(1, components)  # of actions as the networks give them
         # Which updates move the policy is the same again after so many iterations.
-        variants = args.policy_delay // math.gcd(args.policy_delay, args.updates)
+        variants = args.policy_delay // math.gcd(args.policy_delay, args.gradient_steps)
         self.improves = tuple(partial(self.improve, k) for k in range(variants))
         self.parts = (self.remember, *self.improves)
 
@@ -127,10 +127,10 @@ class DDPG(Policy):
         a, of_critics, of_actor = self.args, self.metrics[4:7], self.metrics[7:]
         self.metrics[4:].zero_()
         moves = 0
-        for k in range(a.updates):
-            seen = self.replay.sample(a.minibatch, self.generator)
-            of_critics += self.update_critics(seen) / a.updates
-            if (variant * a.updates + k + 1) % a.policy_delay == 0:
+        for k in range(a.gradient_steps):
+            seen = self.replay.sample(a.batch_size, self.generator)
+            of_critics += self.update_critics(seen) / a.gradient_steps
+            if (variant * a.gradient_steps + k + 1) % a.policy_delay == 0:
                 of_actor += self.update_actor(seen)
                 moves += 1
                 self.follow()
@@ -171,7 +171,7 @@ class DDPG(Policy):
 
     def prepare(self, iteration: int) -> tuple[Callable[[], None], ...]:
         """Nothing is learned before the start."""
-        begun = (iteration + 1) * self.args.batch_size >= self.args.learning_starts
+        begun = (iteration + 1) * self.args.steps_per_iteration >= self.args.learning_starts
         return (self.remember, self.improves[iteration % len(self.improves)]) if begun else (self.remember,)
 
     def tensors(self) -> dict[str, Any]:

@@ -112,7 +112,9 @@ class OnPolicy(Policy):
 
         def perceptron(observations: Any, actions: Any) -> nn.Module:
             kind = Shared if args.shared else Separate
-            return kind(features_of(observations), outputs_of(actions), args.hidden, args.init, args.unit, args.precision)
+            return kind(
+                features_of(observations), outputs_of(actions), args.hidden, args.weight_init, args.activation, args.precision
+            )
 
         with first_weights(stream_seed(args.seed, WEIGHTS, role)):
             return ActorCritic(*spaces, (body or perceptron)(*spaces), args.normalize)
@@ -195,13 +197,13 @@ class OnPolicy(Policy):
 
     def prepare(self, iteration: int) -> tuple[Callable[[], None], ...]:
         """Learning rate and entropy weight of this iteration."""
-        a, steps = self.args, iteration * self.args.batch_size
+        a, steps = self.args, iteration * self.args.steps_per_iteration
         if a.learning_rate_table:
             self.learning_rate.fill_(interpolated(a.learning_rate_table, steps))
         elif a.anneal_lr:
             self.learning_rate.fill_(a.learning_rate * (1.0 - iteration / a.iterations))
-        if a.entropy_table:
-            self.ent_coef.fill_(interpolated(a.entropy_table, steps))
+        if a.ent_coef_table:
+            self.ent_coef.fill_(interpolated(a.ent_coef_table, steps))
         return self.parts
 
     def tensors(self) -> dict[str, Any]:

@@ -90,10 +90,10 @@ class PPO(OnPolicy):
         samples = s.reward.numel()
         learned = self.metrics[-len(self.learned) :]
         far = torch.zeros((), device=a.device)
-        for _ in range(a.epochs):
+        for _ in range(a.update_epochs):
             # Sorting random keys: a permutation without a host synchronisation.
             order = torch.rand(samples, generator=self.generator, device=a.device).argsort()
-            shuffled = (x.flatten(0, 1).index_select(0, order).chunk(a.minibatches) for x in rollout if x is not None)
+            shuffled = (x.flatten(0, 1).index_select(0, order).chunk(a.num_minibatches) for x in rollout if x is not None)
             for minibatch in zip(*shuffled, strict=True):
                 value, metrics = self.loss(self.network, Batch(*minibatch), a, self.ent_coef)
                 if a.target_kl is not None:  # on the device: Adam skips the steps at which this is 1
@@ -101,4 +101,4 @@ class PPO(OnPolicy):
                     self.optimizer.found_inf = far
                 norm = self.update(value)
                 learned += torch.cat([metrics, norm.view(1)])
-        learned /= a.epochs * a.minibatches
+        learned /= a.update_epochs * a.num_minibatches

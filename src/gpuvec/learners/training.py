@@ -176,8 +176,8 @@ class Iterations:
         now, done = time.perf_counter(), learner.iteration - learner.reads_waiting
         took, self._read_at = now - self._read_at, now
         learner.seconds += took
-        progress = {"iteration": done, "steps": done * course.batch_size, "seconds": learner.seconds}
-        progress |= {"steps_per_second": course.batch_size / took, "gpu_memory": float(self._memory())}
+        progress = {"iteration": done, "steps": done * course.steps_per_iteration, "seconds": learner.seconds}
+        progress |= {"steps_per_second": course.steps_per_iteration / took, "gpu_memory": float(self._memory())}
         self.history.append({**progress, **metrics})
         if course.target_return is not None and metrics["last_return"] >= course.target_return and done >= learner.confirm:
             # Those episodes began under older policies, and a policy that has nothing left to learn drifts.

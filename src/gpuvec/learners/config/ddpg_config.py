@@ -22,14 +22,14 @@ class DDPGArgs(TrainingArgs):
     """Rewards that are summed before the value of the critic is added, at most num_steps."""
     gamma: float = 0.99
     """Discount factor."""
-    capacity: int = 1_000_000
+    buffer_size: int = 1_000_000
     """Transitions in the replay buffer."""
     learning_starts: int = 10_000
     """Environment steps before the first update."""
-    updates: int = 8
+    gradient_steps: int = 8
     """Gradient steps per iteration."""
-    minibatch: int = 512
-    """Transitions in a gradient step, at most capacity."""
+    batch_size: int = 512
+    """Transitions in a gradient step, at most buffer_size."""
     actor_learning_rate: float = 1e-3
     """Adam's step size for the policy."""
     critic_learning_rate: float = 1e-3
@@ -48,7 +48,7 @@ class DDPGArgs(TrainingArgs):
     """Standard deviation of the noise on actions in targets, in half ranges of the action, clipped at 2.5 times that."""
 
     counts: ClassVar[tuple[str, ...]] = (
-        *TrainingArgs.counts, "n_step", "capacity", "updates", "minibatch", "policy_delay"
+        *TrainingArgs.counts, "n_step", "buffer_size", "gradient_steps", "batch_size", "policy_delay"
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -64,6 +64,7 @@ class DDPGArgs(TrainingArgs):
             require(name, "at least 0", getattr(self, name) >= 0.0)
         for name in ("actor_learning_rate", "critic_learning_rate"):
             require(name, "above 0", getattr(self, name) > 0.0)
-        if self.num_envs is not None and self.capacity < self.batch_size:
-            raise ValueError(f"capacity must hold an iteration, {self.batch_size} transitions, got {self.capacity}.")
-        require("minibatch", f"at most capacity, {self.capacity}", self.minibatch <= self.capacity)
+        if self.num_envs is not None and self.buffer_size < self.steps_per_iteration:
+            needed = f"an iteration, {self.steps_per_iteration} transitions"
+            raise ValueError(f"buffer_size must hold {needed}, got {self.buffer_size}.")
+        require("batch_size", f"at most buffer_size, {self.buffer_size}", self.batch_size <= self.buffer_size)

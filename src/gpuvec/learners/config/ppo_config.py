@@ -16,9 +16,9 @@ class PPOArgs(OnPolicyArgs):
         ValueError: a value out of its range; the message names it and what is allowed.
     """
 
-    epochs: int = 4
+    update_epochs: int = 4
     """Passes over a rollout."""
-    minibatches: int = 4
+    num_minibatches: int = 4
     """Gradient steps per pass."""
     clip: float = 0.2
     """Epsilon: probability ratios are clipped to the range from 1 - clip to 1 + clip."""
@@ -31,15 +31,18 @@ class PPOArgs(OnPolicyArgs):
     fused: Literal["auto"] | bool = "auto"
     """Play and learn in a few fused CUDA kernels; auto uses them on a GPU if the network fits."""
 
-    counts: ClassVar[tuple[str, ...]] = (*OnPolicyArgs.counts, "epochs", "minibatches")
+    counts: ClassVar[tuple[str, ...]] = (*OnPolicyArgs.counts, "update_epochs", "num_minibatches")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require("target_kl", "above 0 or None", self.target_kl is None or self.target_kl > 0.0)
         self._require("fused", "auto, True or False", self.fused in ("auto", True, False))
         self._require("clip", "above 0 and below 1", 0.0 < self.clip < 1.0)
-        if self.num_envs is not None and (self.batch_size % self.minibatches or self.batch_size < 2 * self.minibatches):
+        if self.num_envs is None:
+            return
+        samples, parts = self.steps_per_iteration, self.num_minibatches
+        if samples % parts or samples < 2 * parts:
             raise ValueError(
-                f"num_envs * num_steps must be a multiple of minibatches, and at least twice it, "
-                f"got {self.num_envs} * {self.num_steps} and {self.minibatches}."
+                f"num_envs * num_steps must be a multiple of num_minibatches, and at least twice it, "
+                f"got {self.num_envs} * {self.num_steps} and {self.num_minibatches}."
             )

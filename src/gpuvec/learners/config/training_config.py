@@ -88,14 +88,14 @@ class TrainingArgs:
         return dataclasses.replace(self, device=device, num_envs=num_envs, total_steps=total_steps)
 
     @property
-    def batch_size(self) -> int:
+    def steps_per_iteration(self) -> int:
         """Environment steps per iteration, E * T."""
         return self._known("num_envs") * self.num_steps
 
     @property
     def iterations(self) -> int:
         """Rollouts in all."""
-        return -(-self._known("total_steps") // self.batch_size)
+        return -(-self._known("total_steps") // self.steps_per_iteration)
 
     def _known(self, name: str) -> int:
         value: int | None = getattr(self, name)
@@ -126,17 +126,17 @@ class OnPolicyArgs(TrainingArgs):
     """Coefficient of the value loss."""
     ent_coef: float = 0.01
     """Coefficient of the entropy bonus."""
-    entropy_table: Table = ()
-    """Pairs of environment steps and entropy weights, interpolated linearly, instead of ent_coef."""
+    ent_coef_table: Table = ()
+    """Pairs of environment steps and coefficients of the entropy bonus, interpolated linearly, instead of ent_coef."""
     normalize_returns: bool = False
     """Divide rewards by the running standard deviation of discounted returns."""
     max_grad_norm: float = 0.5
     """Largest norm of the gradient; a larger one is scaled down."""
     shared: bool = False
     """Share the hidden layers between policy and value function."""
-    init: Literal["orthogonal", "xavier"] = "orthogonal"
+    weight_init: Literal["orthogonal", "xavier"] = "orthogonal"
     """Distribution of the initial weights."""
-    unit: Literal["tanh", "relu"] = "tanh"
+    activation: Literal["tanh", "relu"] = "tanh"
     """Activation function between the layers."""
     precision: Literal["tf32", "bf16"] = "tf32"
     """Number format of the layers: tf32 (on a CPU float32), or bf16, which needs half the memory and has 8 significant bits."""
@@ -151,11 +151,11 @@ class OnPolicyArgs(TrainingArgs):
         require("gae_lambda", "from 0 to 1", 0.0 <= self.gae_lambda <= 1.0)
         require("vf_coef", "at least 0", self.vf_coef >= 0.0)
         require("ent_coef", "at least 0", self.ent_coef >= 0.0)
-        for name in ("learning_rate_table", "entropy_table"):
+        for name in ("learning_rate_table", "ent_coef_table"):
             rising = "pairs of environment steps, each above the one before, and a value of at least 0"
             require(name, rising, ascending(getattr(self, name)))
         require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)
-        require("init", "orthogonal or xavier", self.init in ("orthogonal", "xavier"))
-        require("unit", "tanh or relu", self.unit in ("tanh", "relu"))
+        require("weight_init", "orthogonal or xavier", self.weight_init in ("orthogonal", "xavier"))
+        require("activation", "tanh or relu", self.activation in ("tanh", "relu"))
         require("precision", "tf32 or bf16", self.precision in ("tf32", "bf16"))
         require("hidden", "sizes of at least one layer, which is shared", bool(self.hidden) or not self.shared)

@@ -19,7 +19,7 @@ class Tuned(NamedTuple):
 
 # A rollout holds whole episodes, as all end together; to come near a runner pays within a few steps or not at all.
 TAG: dict[str, Any] = {
-    "num_steps": 200, "minibatches": 32, "learning_rate": 2e-3, "gamma": 0.9, "gae_lambda": 0.8, "ent_coef": 0.0,
+    "num_steps": 200, "num_minibatches": 32, "learning_rate": 2e-3, "gamma": 0.9, "gae_lambda": 0.8, "ent_coef": 0.0,
     "hidden": (128, 128), "normalize": True,
 }  # fmt: skip
 # Hanging nearly still it may take chance longer than an episode to swing up, and a policy that never saw it done gives up.
@@ -27,7 +27,7 @@ MOVING: dict[str, Any] = {"params": {"low": -1.0, "high": 1.0}}
 # Starts all over the valley meet the goal by chance; where a game starts it takes a swing that no chance finds.
 VALLEY: dict[str, Any] = {"normalize": True, "params": {"low": -1.2, "high": 0.45}}
 TUNED = {
-    ("gpuvec/CartPole-v1", "ppo"): Tuned({"num_iterations": 64, "minibatches": 8}),
+    ("gpuvec/CartPole-v1", "ppo"): Tuned({"num_iterations": 64, "num_minibatches": 8}),
     ("gpuvec/CartPole-v1", "a2c"): Tuned(
         {"num_steps": 32, "learning_rate": 3e-3, "gae_lambda": 0.95, "normalize_returns": True},
         cpu={"num_iterations": 512},
@@ -35,16 +35,16 @@ TUNED = {
     ),
     ("gpuvec/Acrobot-v1", "ppo"): Tuned({**MOVING, "normalize": True}, gpu={"num_envs": 1024}),
     ("gpuvec/MountainCar-v0", "ppo"): Tuned(
-        {**VALLEY, "num_steps": 128, "minibatches": 8},
+        {**VALLEY, "num_steps": 128, "num_minibatches": 8},
         cpu={"num_iterations": 256},
         gpu={"num_envs": 1024, "num_iterations": 306},
     ),
     ("gpuvec/Pendulum-v1", "ddpg"): Tuned(
-        {"num_envs": 64, "num_steps": 4, "num_iterations": 782, "updates": 8, "minibatch": 256, "capacity": 200_000}
+        {"num_envs": 64, "num_steps": 4, "num_iterations": 782, "gradient_steps": 8, "batch_size": 256, "buffer_size": 200_000}
     ),
     ("gpuvec/MountainCarContinuous-v0", "ddpg"): Tuned(
-        {"num_envs": 256, "num_steps": 8, "num_iterations": 977, "n_step": 8, "updates": 8, "minibatch": 1024, "sigma": 0.5,
-         "theta": 0.15, "normalize": True}
+        {"num_envs": 256, "num_steps": 8, "num_iterations": 977, "n_step": 8, "gradient_steps": 8, "batch_size": 1024,
+         "sigma": 0.5, "theta": 0.15, "normalize": True}
     ),
     # All agents have the same policy, so each is told its role; and its heading, without which it cannot steer.
     ("gpuvec/TagContinuous-v0", "ppo"): Tuned(

@@ -142,7 +142,7 @@ def shape_of(network: Any, args: PPOArgs, masked: bool) -> Shape | str:
     assert [layer.out_features for layer in critic[:-1]] == widths, "of a Separate"
     hidden = next(width for width in WIDTHS if width >= max(widths))
     heads = network.sizes or ((outputs,) if network.discrete else ())
-    actions, relu = len(heads) or outputs, args.unit == "relu"
+    actions, relu = len(heads) or outputs, args.activation == "relu"
     return Shape(features, hidden, len(widths), outputs, actions, heads, relu, masked, args.clip_value)
 
 

@@ -88,7 +88,7 @@ def too_large(shape: Shape, args: PPOArgs) -> str:
     given = nvrtc.max_shared_memory(device)
     if shape.room > given:
         return f"a block of the gradient needs {shape.room:,} bytes of shared memory; {properties.name} gives {given:,}"
-    plan = planned(shape, args.batch_size // args.minibatches, properties.multi_processor_count)
+    plan = planned(shape, args.steps_per_iteration // args.num_minibatches, properties.multi_processor_count)
     if plan.chunks > nvrtc.max_resident_blocks(kernels(shape, plan)["optimizer"], device):  # they wait for each other
         return f"the optimiser's {plan.chunks} blocks do not run on {properties.name} together"
     return ""
@@ -118,11 +118,11 @@ class Update:
         ent_coef: Tensor,
         iteration: Tensor,
     ) -> None:
-        self.shape, self.args, self.samples, self.size = shape, args, samples, samples // args.minibatches
+        self.shape, self.args, self.samples, self.size = shape, args, samples, samples // args.num_minibatches
         self._learning_rate, self._entropy_weight, self._iteration = learning_rate, ent_coef, iteration
         multiprocessors = torch.cuda.get_device_properties(args.device).multi_processor_count
         self.plan = planned(shape, self.size, multiprocessors)
-        minibatches, count = args.epochs * args.minibatches, shape.parameters()
+        minibatches, count = args.update_epochs * args.num_minibatches, shape.parameters()
 
         def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=args.device)
@@ -165,12 +165,12 @@ class Update:
             learned: (6,) float64, for the means of policy loss, value loss, entropy, KL, clipped share and norm.
             odd: (2,) int64: 0 if a mean, or a parameter or gradient, is not finite, else -1.
         """
-        a, s, rounds = self.args, storage, self.args.epochs * self.args.minibatches
+        a, s, rounds = self.args, storage, self.args.update_epochs * self.args.num_minibatches
         gradient = {
             "records": self.records, "advantage": s.advantage, "mask": 0 if s.mask is None else s.mask,
             "statistics": self.statistics, "parameters": self.parameters, "partials": self.partials, "measured": self.measured,
             "iteration": self._iteration, "ent_coef": self._entropy_weight, "learned": learned, "odd": odd,
-            "seed": a.seed, "minibatches": a.minibatches, "size": self.size, "samples": self.samples,
+            "seed": a.seed, "minibatches": a.num_minibatches, "size": self.size, "samples": self.samples,
             "bits": max(1, (self.samples - 1).bit_length()), "clip": a.clip, "vf_coef": a.vf_coef,
         }  # fmt: skip
         optimizer = {

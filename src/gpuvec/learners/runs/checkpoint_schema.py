@@ -124,9 +124,9 @@ def _require_sizes(args: TrainingArgs, checkpoint: Mapping[str, Any], path: str,
     _require_tensors(replay, "replay")
     reward = replay["reward"]
     slots, rows = reward.shape if reward.dim() == 2 else (0, 0)
-    capacity = getattr(args, "capacity", 0)
+    capacity = getattr(args, "buffer_size", 0)
     if not slots or not rows or slots != max(capacity // rows, args.num_steps):
-        raise CheckpointError(f"{path}.capacity is {capacity}, and the replay has the shape {tuple(reward.shape)}.")
+        raise CheckpointError(f"{path}.buffer_size is {capacity}, and the replay has the shape {tuple(reward.shape)}.")
     for name, highest in (("position", slots - 1), ("filled", slots)):
         value = replay[name]
         if value.dim() or value.dtype != torch.int64 or not 0 <= int(value) <= highest:
