@@ -47,13 +47,13 @@ def advantage(figures: Figures, steps: int, rows: int, ceiling: float) -> None:
     """Advantages and targets of a rollout."""
     import torch
 
-    from gpuvec.learners.estimators.advantage import Advantage
+    from gpuvec.learners.estimators.advantage import AdvantageEstimator
 
     value = torch.randn(steps + 1, rows, device="cuda")
     reward, final, *out = torch.randn(4, steps, rows, device="cuda")
     ended = torch.rand(steps, rows, device="cuda") < 0.05
     tensors: Any = (reward, value, final, ended & (reward > 0), ended)
-    estimate = Advantage("cuda:0", 0.99, 0.95)
+    estimate = AdvantageEstimator("cuda:0", 0.99, 0.95)
 
     def ours() -> None:
         for _ in range(CALLS):

@@ -87,7 +87,7 @@ def measure(figures: Figures, case: Case) -> None:
     import torch
 
     import gpuvec  # noqa: F401  # registers the environments
-    from gpuvec.learners.training import learner_of
+    from gpuvec.learners.training import make_learner
 
     torch.set_float32_matmul_precision("high")  # TF32, as `train` sets it
     plan = case.plan if isinstance(case.plan, dict) else {"all": case.plan}
@@ -98,7 +98,7 @@ def measure(figures: Figures, case: Case) -> None:
     args = next(iter(plan.values()))
     options: dict[str, Any] = {"output": "torch", "autoreset_mode": "SameStep", "buffers": 1, **args.params}
     env: Any = gymnasium.make_vec(args.env, args.num_envs, device="cuda:0", **options)
-    learner = learner_of(plan, env)
+    learner = make_learner(plan, env)
     start = time.perf_counter()
     learner.capture()
     torch.cuda.synchronize()

@@ -19,7 +19,7 @@ from gpuvec.cli.eval import interval
 from gpuvec.cli.progress import Progress, Waiting, waiting
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
-from gpuvec.learners.on_policy import PLAYED
+from gpuvec.learners.on_policy import ROLLOUT_METRICS
 from gpuvec.learners.ppo import PPO, PPOArgs, train
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
@@ -62,7 +62,7 @@ class TestTrain:
         assert json.loads((folder / "versions.json").read_text())["numpy"]
         rows = [json.loads(line, parse_constant=pytest.fail) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [(row["iteration"], row["steps"]) for row in rows] == [(1, 32), (2, 64), (3, 96)]
-        assert all(set(PLAYED + PPO.learned) <= row.keys() for row in rows)
+        assert all(set(ROLLOUT_METRICS + PPO.learned) <= row.keys() for row in rows)
 
     def test_the_checkpoint_is_data_that_eval_plays(
         self, trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
@@ -84,7 +84,7 @@ def test_another_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert folder.name.startswith("gpuvec-CartPole-v1__a2c__5__")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert all(
-        set(PLAYED + A2C.learned) == row.keys() - {"iteration", "steps", "seconds", "steps_per_second", "gpu_memory"}
+        set(ROLLOUT_METRICS + A2C.learned) == row.keys() - {"iteration", "steps", "seconds", "steps_per_second", "gpu_memory"}
         for row in rows
     )
     assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0

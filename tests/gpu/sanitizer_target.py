@@ -225,10 +225,10 @@ def draws(rows: int, random: np.random.Generator) -> list[Any]:
 
 def estimates(rows: int, random: np.random.Generator) -> list[Any]:
     """Advantages and discounted returns: as many steps as a thread reads at once, fewer and more."""
-    from gpuvec.learners.estimators.advantage import Advantage
-    from gpuvec.learners.estimators.reward_scaling import ReturnScale
+    from gpuvec.learners.estimators.advantage import AdvantageEstimator
+    from gpuvec.learners.estimators.reward_scaling import RewardScaler
 
-    advantage, scale = Advantage("cuda:0", 0.99, 0.95), ReturnScale(rows, 0.99, "cuda:0")
+    advantage, scale = AdvantageEstimator("cuda:0", 0.99, 0.95), RewardScaler(rows, 0.99, "cuda:0")
     found: list[Any] = []
     for steps in (1, 16, 37):
         reward, final = (tensor(random.normal(size=(steps, rows)).astype("float32")) for _ in range(2))
@@ -250,7 +250,7 @@ def play_rows(name: str) -> None:
 def learn_fused(name: str) -> None:
     """PPO by the fused kernels: rollouts, estimates and updates, and the update of a game's agents, some of whom leave."""
     from gpuvec.learners.ppo import PPOArgs
-    from gpuvec.learners.training import learner_of
+    from gpuvec.learners.training import make_learner
 
     params: dict[str, Any] = {"num_runners": 4, "tagging_distance": 0.05} if name == CONTINUOUS else {}
     params["max_episode_steps"] = 7
@@ -258,7 +258,7 @@ def learn_fused(name: str) -> None:
         f"gpuvec/{name}", params, num_envs=70, num_steps=20, update_epochs=2, num_minibatches=2, fused=True, device="cuda:0"
     )
     env = make(name, 70, "SameStep", output="torch", buffers=1, **params)
-    learner = learner_of(args.resolved("cuda:0"), env)
+    learner = make_learner(args.resolved("cuda:0"), env)
     for _ in range(2):
         learner.iterate()
         metrics = learner.read()

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.ppo import PPOArgs, train  # after the package that it cannot do without
-from gpuvec.learners.training import learner_of
+from gpuvec.learners.training import make_learner
 
 pytestmark = pytest.mark.gpu
 ITERATIONS = 7  # of 16 updates each
@@ -30,7 +30,7 @@ def learner() -> Iterator[Callable[..., Any]]:
     def build(env: str = "gpuvec/CartPole-v1") -> Any:
         args = PPOArgs(env=env, num_envs=1024, total_steps=100 * 1024 * 32).resolved("cuda:0")
         envs.append(gymnasium.make_vec(env, 1024, device="cuda:0", output="torch", autoreset_mode="SameStep"))
-        return learner_of(args, envs[-1])
+        return make_learner(args, envs[-1])
 
     yield build
     for env in envs:

@@ -17,8 +17,8 @@ from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C, A2CArgs, Batch, loss, train
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.on_policy import PLAYED
-from gpuvec.learners.training import learner_of
+from gpuvec.learners.on_policy import ROLLOUT_METRICS
+from gpuvec.learners.training import make_learner
 
 SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 5, "hidden": (16,), "params": {"max_episode_steps": 20}}
 
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 5, "hidden
 def learner(env: str = "gpuvec/CartPole-v1", **settings: Any) -> Learner:
     args = A2CArgs(**{"env": env, **SMALL, **settings}).resolved("cpu")
     made = gym.make_vec(env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return learner_of(args, made)
+    return make_learner(args, made)
 
 
 class TestLoss:
@@ -118,7 +118,7 @@ class TestUpdates:
     def test_all_agents_of_a_game(self) -> None:
         args = A2CArgs(env="gpuvec/TagGridWorld-v0", device="cpu", num_envs=4, num_steps=6, hidden=(8,)).resolved("cpu")
         env = gym.make_vec(args.env, 4, device="cpu", output="torch", autoreset_mode="SameStep")
-        a2c = learner_of(args, env)
+        a2c = make_learner(args, env)
         for _ in range(3):
             a2c.iterate()
         assert all(math.isfinite(a2c.read()[name]) for name in A2C.learned)
@@ -129,7 +129,7 @@ def test_cartpole() -> None:
     """By settings that all seeds learn with; by the defaults two of five give up."""
     result = train(tuned("gpuvec/CartPole-v1", "cpu", "a2c", total_steps=1_500_000, target_return=400.0))
     assert result.history[-1]["last_return"] >= 400.0
-    assert set(result.history[-1]) >= {*PLAYED, *A2C.learned}
+    assert set(result.history[-1]) >= {*ROLLOUT_METRICS, *A2C.learned}
 
 
 def test_a_checkpoint_goes_on_as_if_nothing_had_stopped() -> None:
@@ -158,7 +158,7 @@ def test_a_checkpoint_of_ppo_is_refused() -> None:
     args = PPOArgs(**{**SMALL, "num_steps": 8}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
     with pytest.raises(StateError, match="this checkpoint is of ppo; it cannot go on with a2c"):
-        learner().load_state_dict(learner_of(args, env).state_dict())
+        learner().load_state_dict(make_learner(args, env).state_dict())
 
 
 @pytest.mark.gpu
@@ -167,7 +167,7 @@ def test_captured_parts_do_what_eager_ones_do(gpu: str) -> None:
     for captured in (False, True):
         args = A2CArgs(num_envs=512, num_steps=8, total_steps=8 * 512 * 50).resolved("cuda:0")
         env = gym.make_vec(args.env, 512, device="cuda:0", output="torch", autoreset_mode="SameStep")
-        a2c = learner_of(args, env)
+        a2c = make_learner(args, env)
         if captured:
             a2c.capture()
         for _ in range(20):

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.learners.estimators.advantage import AHEAD, WORK, Advantage  # needs torch
-from gpuvec.learners.estimators.episode_statistics import Episodes  # likewise
+from gpuvec.learners.estimators.advantage import ADVANTAGES, AHEAD, AdvantageEstimator  # needs torch
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics  # likewise
 
 NAN = math.nan
 
@@ -29,7 +29,7 @@ def flags(*values: int) -> Any:
 def estimated(backend: str, gamma: float, lam: float, *rollout: Any) -> tuple[Any, Any]:
     """(advantage, target) on the CPU, of reward, value, final_value, terminated and ended."""
     place = "cuda:0" if backend == "cuda" else "cpu"
-    found = Advantage(backend if backend == "simulator" else place, gamma, lam)(*(x.to(place) for x in rollout))
+    found = AdvantageEstimator(backend if backend == "simulator" else place, gamma, lam)(*(x.to(place) for x in rollout))
     return found[0].cpu(), found[1].cpu()
 
 
@@ -98,7 +98,9 @@ def test_the_kernel_has_no_float64_and_waits_for_many_loads_at_once() -> None:
     from tests.engine.test_kernels_compile import compile_kernel
 
     with numba_cuda.offline((9, 0)):
-        kernel = compile_kernel(elementwise_kernels.body(WORK), numba_cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
+        kernel = compile_kernel(
+            elementwise_kernels.body(ADVANTAGES), numba_cuda.kernel_signature(ADVANTAGES.batch, None, ()), ADVANTAGES.threads
+        )
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)
     loads = re.findall(r"ld\.global|st\.global", kernel.ptx)
@@ -135,12 +137,12 @@ def test_the_same_row_among_any_number_of_rows(device: str) -> None:
 def test_tensors_that_do_not_fit(change: dict[int, Any], error: type[Exception], words: str) -> None:
     rollout = [torch.zeros(4, 2), torch.zeros(5, 2), torch.zeros(4, 2), *torch.zeros(2, 4, 2, dtype=torch.bool)]
     with pytest.raises(error, match=words):
-        Advantage("cpu", 0.9, 0.9)(*(change.get(k, x) for k, x in enumerate(rollout)))
+        AdvantageEstimator("cpu", 0.9, 0.9)(*(change.get(k, x) for k, x in enumerate(rollout)))
 
 
 def test_episode_sums_known_answer() -> None:
     """Three environments: one episode ends in the rollout; two end; none ends."""
-    episodes = Episodes.of(3, "cpu")
+    episodes = EpisodeStatistics.of(3, "cpu")
     reward = torch.tensor([[1, 1, 1], [2, 2, 2], [4, 4, 4], [8, 8, 8]], dtype=torch.float32)
     ended = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.bool)
     count, returns, lengths = episodes.add(reward, ended)
@@ -161,7 +163,7 @@ def test_episode_sums_do_not_depend_on_where_rollouts_are_cut(cut: int) -> None:
     generator = torch.Generator().manual_seed(1)
     reward = torch.randint(-3, 4, (20, 50), generator=generator).float()
     ended = torch.rand(20, 50, generator=generator) < 0.2
-    whole, parts = Episodes.of(50, "cpu"), Episodes.of(50, "cpu")
+    whole, parts = EpisodeStatistics.of(50, "cpu"), EpisodeStatistics.of(50, "cpu")
     expected = torch.stack(whole.add(reward, ended))
     sums = sum(torch.stack(parts.add(reward[k], ended[k])) for k in (slice(0, cut), slice(cut, None)))
     assert torch.equal(torch.as_tensor(sums), expected)

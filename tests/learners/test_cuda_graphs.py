@@ -16,7 +16,7 @@ from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.captured.state import copies, restore
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.ppo import PPOArgs
-from gpuvec.learners.training import learner_of
+from gpuvec.learners.training import make_learner
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def learners() -> Iterator[list[Learner]]:
     """Two alike, each with an environment of its own."""
     args = PPOArgs(device="cpu", num_envs=16, num_steps=8, hidden=(8,), params={"max_episode_steps": 20}).resolved("cpu")
     envs = [gym.make_vec(args.env, 16, device="cpu", output="torch", autoreset_mode="SameStep", **args.params) for _ in "ab"]
-    yield [learner_of(args, env) for env in envs]
+    yield [make_learner(args, env) for env in envs]
     for env in envs:
         env.close()
 

@@ -13,13 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
-from gpuvec.learners.buffers.replay_buffer import Replay, Transitions, n_step
+from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
 from gpuvec.learners.captured.state import copies
 from gpuvec.learners.ddpg import DDPGArgs, train
-from gpuvec.learners.evaluation.evaluate import evaluate, policy_of
+from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.policy import states_of
-from gpuvec.learners.training import learner_of
+from gpuvec.learners.policy import optimizer_state
+from gpuvec.learners.training import make_learner
 
 PENDULUM = "gpuvec/Pendulum-v1"
 SMALL: dict[str, Any] = {
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
 def learner(**settings: Any) -> Learner:
     args = DDPGArgs(**{**SMALL, **settings}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return learner_of(args, env)
+    return make_learner(args, env)
 
 
 def batch(count: int = 12, seed: int = 0) -> Transitions:
@@ -49,7 +49,7 @@ class TestTransitions:
         obs, final = rng.normal(size=(T + 1, E, 2)), rng.normal(size=(T, E, 2))
         reward, ended = rng.normal(size=(T, E)), rng.random((T, E)) < 0.3
         terminated = ended & (rng.random((T, E)) < 0.5)
-        found = n_step(*(torch.from_numpy(x) for x in (obs, reward, terminated, ended, final)), gamma, n)
+        found = n_step_returns(*(torch.from_numpy(x) for x in (obs, reward, terminated, ended, final)), gamma, n)
         total, discount, after = (x.numpy() for x in found)
         for t in range(T):
             for e in range(E):
@@ -68,14 +68,14 @@ class TestTransitions:
         zeros = torch.zeros(2, 2, 1)
         for terminated, known in (flags[0], [0.9, 0.9]), (flags[1], [0.0, 0.9]):
             ended = torch.tensor([[True, False]])
-            _, discount, after = n_step(zeros, torch.ones(1, 2), terminated, ended, torch.ones(1, 2, 1), 0.9, 1)
+            _, discount, after = n_step_returns(zeros, torch.ones(1, 2), terminated, ended, torch.ones(1, 2, 1), 0.9, 1)
             assert discount[0].tolist() == pytest.approx(known)
             assert after[0, :, 0].tolist() == [1.0, 0.0]
 
 
 class TestReplay:
     def test_the_oldest_make_room_for_the_newest(self) -> None:
-        replay = Replay.of(5, 2, 1, 1, "cpu")
+        replay = ReplayBuffer.of(5, 2, 1, 1, "cpu")
         for k in range(4):  # two steps each: 0 1 | 2 3 | 4 5 | 6 7
             numbers = torch.arange(2 * k, 2 * k + 2).float().unsqueeze(1).expand(2, 2)
             replay.add(Transitions(numbers.unsqueeze(-1), numbers.unsqueeze(-1), numbers, numbers, numbers.unsqueeze(-1)))
@@ -83,7 +83,7 @@ class TestReplay:
         assert sorted(replay.held.reward[:, 0].tolist()) == [3.0, 4.0, 5.0, 6.0, 7.0]
 
     def test_only_what_is_held_is_drawn_and_all_of_it(self) -> None:
-        replay = Replay.of(100, 3, 1, 1, "cpu")
+        replay = ReplayBuffer.of(100, 3, 1, 1, "cpu")
         numbers = torch.arange(1.0, 22.0).view(7, 3)
         replay.add(Transitions(numbers.unsqueeze(-1), numbers.unsqueeze(-1), numbers, numbers, numbers.unsqueeze(-1)))
         drawn = replay.sample(4000, torch.Generator().manual_seed(0))
@@ -98,12 +98,12 @@ class TestGradients:
         ddpg = learner()
         critics = copy.deepcopy(ddpg.policy.critics)
         actor = copy.deepcopy(ddpg.policy.actor)
-        moments = copies(states_of(ddpg.policy.critic_optimizer, ddpg.policy.critics))
+        moments = copies(optimizer_state(ddpg.policy.critic_optimizer, ddpg.policy.critics))
         ddpg.policy.update_actor(batch())
         assert all(torch.equal(p, critics[name]) for name, p in ddpg.policy.critics.items())
         assert all(not p.grad.any() for p in ddpg.policy.critics.values() if p.grad is not None)
         assert any(not torch.equal(p, actor[name]) for name, p in ddpg.policy.actor.items())
-        for k, state in states_of(ddpg.policy.critic_optimizer, ddpg.policy.critics).items():
+        for k, state in optimizer_state(ddpg.policy.critic_optimizer, ddpg.policy.critics).items():
             assert all(torch.equal(x, moments[k][name]) for name, x in state.items())
 
     def test_the_critics_gradient_never_reaches_the_policy(self) -> None:
@@ -268,7 +268,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]
         return bool(((a == b) | (a != a)).all())
 
     assert same(second.tensors(), whole.tensors())
-    args, network = policy_of(second.state_dict(), "cpu")
+    args, network = load_policy(second.state_dict(), "cpu")
     assert args == second.args
     obs = torch.randn(5, 3)
     assert torch.equal(network.policy(obs).mode(), second.policy.network.policy(obs).mode())
@@ -316,7 +316,7 @@ def test_captured_parts_do_what_eager_ones_do(gpu: str, settings: dict[str, Any]
     for captured in (False, True):
         args = DDPGArgs(**{**SMALL, "num_envs": 256, "buffer_size": 100_000, "device": "cuda:0", **settings}).resolved("cuda:0")
         env = gym.make_vec(PENDULUM, 256, device="cuda:0", output="torch", autoreset_mode="SameStep", **args.params)
-        ddpg = learner_of(args, env)
+        ddpg = make_learner(args, env)
         if captured:
             ddpg.capture()
         for _ in range(20):

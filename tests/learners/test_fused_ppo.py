@@ -18,13 +18,13 @@ torch = pytest.importorskip("torch")
 from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.captured.settings import settings
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.estimators.episode_statistics import Episodes
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.fused.shape import Shape, shape_of, views
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
-from gpuvec.learners.on_policy import OnPolicy, Storage
+from gpuvec.learners.on_policy import OnPolicy, RolloutBuffer
 from gpuvec.learners.ppo_loss import Batch, loss
-from gpuvec.learners.training import learner_of, train
+from gpuvec.learners.training import make_learner, train
 
 BOX = Box(-1.0, 1.0, (3,))
 CASES = {  # name: (features, action space, settings, whether agents leave)
@@ -89,7 +89,7 @@ def rollout_of(network, features, steps, rows, leave, generator, ratios=(0.5, 0.
     flags = torch.zeros(steps, rows, dtype=torch.bool, device=device)
     target = advantage + value[:-1]
     before = log_prob - ratio.log()
-    return Storage(obs, action, before, normal(steps, rows), flags, flags, obs[1:], value, advantage, target, mask)
+    return RolloutBuffer(obs, action, before, normal(steps, rows), flags, flags, obs[1:], value, advantage, target, mask)
 
 
 def vector(network):
@@ -331,7 +331,7 @@ def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
     args = PPOArgs(env=f"gpuvec/{game}", device=f"{gpu}:0", num_envs=1000, num_steps=16, fused=True).resolved(f"{gpu}:0")
     made = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1, **GAMES[game]}
     with closing(gym.make_vec(args.env, **made)) as env, closing(gym.make_vec(args.env, **made)) as plain:
-        learner = learner_of(args, env)
+        learner = make_learner(args, env)
         obs, _ = plain.reset(seed=args.seed)
         truncated_ones = 0
         for _ in range(3):
@@ -371,11 +371,11 @@ def test_fused_estimates_are_those_of_torch(gpu) -> None:
     args = PPOArgs(**given, num_steps=27, reward_scale=0.5, fused=True).resolved(f"{gpu}:0")
     made = {"device": args.device, "autoreset_mode": "SameStep", "buffers": 1, "max_episode_steps": 40}
     with closing(gym.make_vec(args.env, 500, **made)) as env:
-        learner = learner_of(args, env)
+        learner = make_learner(args, env)
         policy = learner.policy
         for _ in range(4):
             learner.collect()
-            before = Episodes(*(x.clone() for x in policy.episodes))
+            before = EpisodeStatistics(*(x.clone() for x in policy.episodes))
             policy.estimate()
             s, found = policy.storage, [x.clone() for x in (policy.storage.advantage, policy.storage.target, *policy.episodes)]
             told, records = policy.metrics[:5].clone(), policy._fused.records.clone()

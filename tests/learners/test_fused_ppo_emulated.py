@@ -13,8 +13,8 @@ from tests.learners.test_fused_ppo import CASES, apart, network_of, rollout_of
 from tests.support.cuda_emulator import emulated
 
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.estimators.advantage import Advantage
-from gpuvec.learners.estimators.episode_statistics import Episodes
+from gpuvec.learners.estimators.advantage import AdvantageEstimator
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.fused.estimate import FOUND, THREADS
 from gpuvec.learners.fused.estimate import kernel as estimate
 from gpuvec.learners.fused.shape import Shape, shape_of, views
@@ -58,7 +58,7 @@ def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
     value = torch.cat([after, last_value[:1]])
     ended = torch.rand(steps, rows, generator=generator) < 0.1
     terminated = ended & (torch.rand(steps, rows, generator=generator) < 0.5)
-    episodes, plain = (Episodes(*(torch.arange(1.0, rows + 1.0) for _ in range(3))) for _ in range(2))
+    episodes, plain = (EpisodeStatistics(*(torch.arange(1.0, rows + 1.0) for _ in range(3))) for _ in range(2))
     records, blocks = torch.full((steps * rows, shape.record), 7.0), -(-rows // THREADS)
     advantage, target, known, goal = torch.zeros(4, steps, rows)
     given = {
@@ -71,7 +71,9 @@ def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
     }  # fmt: skip
     for rollout in (1, 2):
         launch((blocks,), **given)
-        Advantage("cpu", args.gamma, args.gae_lambda)(0.5 * reward, value, last_value, terminated, ended, (known, goal))
+        AdvantageEstimator("cpu", args.gamma, args.gae_lambda)(
+            0.5 * reward, value, last_value, terminated, ended, (known, goal)
+        )
         torch.testing.assert_close(advantage, known, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(target, goal, rtol=1e-5, atol=1e-5)
         number, returns, lengths = plain.add(reward, ended, None)

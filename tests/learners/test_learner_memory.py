@@ -13,8 +13,8 @@ import gymnasium as gym
 
 from gpuvec.errors import OutOfMemoryError
 from gpuvec.learners import ddpg, ppo
+from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.buffers.memory_check import rollout_bytes
-from gpuvec.learners.buffers.rollout_storage import Rollout
 from gpuvec.learners.training import train
 
 
@@ -40,7 +40,7 @@ def test_a_ring_of_transitions_that_does_not_fit_is_refused(device: str) -> None
 )
 def test_the_bytes_of_a_rollout_are_those_that_it_takes(env: str, params: dict[str, Any]) -> None:
     envs = gym.make_vec(env, 5, device="cpu", output="torch", autoreset_mode="SameStep", **params)
-    tensors = [x for x in vars(Rollout(envs, 7, "cpu")).values() if isinstance(x, torch.Tensor)]
+    tensors = [x for x in vars(EnvRollout(envs, 7, "cpu")).values() if isinstance(x, torch.Tensor)]
     held = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
     assert rollout_bytes(envs, 7) == sum(held.values())
     envs.close()

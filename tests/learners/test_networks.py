@@ -17,12 +17,12 @@ from torch import Tensor, nn
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_class
-from gpuvec.learners.evaluation.evaluate import evaluate, policy_of
+from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.distributions import Categorical, MultiCategorical
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights, linear
 from gpuvec.learners.networks.rectified import Rectified, unchanging
-from gpuvec.learners.training import learner_of, train
+from gpuvec.learners.training import make_learner, train
 
 ARGS: dict[str, Any] = {"env": "gpuvec/CartPole-v1", "num_envs": 16, "num_steps": 32, "hidden": (16,)}
 
@@ -84,14 +84,14 @@ def test_a_network_of_one_s_own_trains(device: str, algorithm: str) -> None:
     result = train(args, body=Own)
     assert torch.equal(torch.get_rng_state(), before)
     assert isinstance(result.network.body, Own)
-    again, network = policy_of(result.checkpoint, result.args.device, Own)
+    again, network = load_policy(result.checkpoint, result.args.device, Own)
     assert again == result.args
     parameters = dict(result.network.named_parameters())
     assert all(torch.equal(p, parameters[name]) for name, p in network.named_parameters())  # type: ignore[attr-defined]
     returns = evaluate(network, args.env, episodes=8, device=device)
     assert torch.equal(returns, evaluate(result.network, args.env, episodes=8, device=device))
     with pytest.raises(StateError, match="the checkpoint is of another network: give the body that it was trained with"):
-        policy_of(result.checkpoint, result.args.device)
+        load_policy(result.checkpoint, result.args.device)
 
 
 def test_its_first_weights_hang_on_the_seed_of_the_settings() -> None:
@@ -100,7 +100,7 @@ def test_its_first_weights_hang_on_the_seed_of_the_settings() -> None:
 
     def first(seed: int) -> Any:
         args = args_class("ppo")(**{**ARGS, "num_envs": 4, "seed": seed}).resolved("cpu")
-        return learner_of(args, env, Own).policy.network.body.logits.weight
+        return make_learner(args, env, Own).policy.network.body.logits.weight
 
     assert torch.equal(first(1), first(1))
     assert not torch.equal(first(1), first(2))
@@ -162,7 +162,7 @@ class TestDeterministic:
         assert len({id(critic) for critic in network.critics}) == critics
         assert result.history[-1]["critic_loss"] > 0.0
         assert all(p.isfinite().all() for p in network.parameters())
-        again, found = policy_of(result.checkpoint, result.args.device, Two)
+        again, found = load_policy(result.checkpoint, result.args.device, Two)
         assert again == result.args
         parameters = dict(network.named_parameters())
         assert all(torch.equal(p, parameters[name]) for name, p in found.named_parameters())
@@ -267,7 +267,7 @@ class TestAllowedActions:
         place = "cuda:0" if device == "cuda" else "cpu"
         args = args_class(algorithm)(**ARGS, device=place, normalize=True).resolved(place)
         env = gym.make_vec(args.env, args.num_envs, device=place, output="torch", autoreset_mode="SameStep")
-        learner = learner_of(args, env, Chooser)
+        learner = make_learner(args, env, Chooser)
         for _ in range(3):
             learner.collect()
             s = learner.policy.storage

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.evaluation.evaluate import policy_of
+from gpuvec.learners.evaluation.evaluate import load_policy
 from gpuvec.learners.networks.normalizer import LIMIT, Normalizer
 from gpuvec.learners.ppo import PPOArgs, train
-from gpuvec.learners.training import learner_of
+from gpuvec.learners.training import make_learner
 
 SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 16, "hidden": (8,), "normalize": True}
 
@@ -47,7 +47,7 @@ def test_moments_change_between_rollouts_alone() -> None:
 
     args = PPOArgs(**SMALL, update_epochs=1, num_minibatches=1).resolved("cpu")
     env = gym.make_vec(args.env, num_envs=8, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1)
-    ppo = learner_of(args, env)
+    ppo = make_learner(args, env)
     assert ppo.policy.network.normalizer is not None
     for _ in range(3):
         ppo.collect()
@@ -63,7 +63,7 @@ def test_moments_change_between_rollouts_alone() -> None:
 
 def test_a_checkpoint_holds_them() -> None:
     result = train(PPOArgs(**SMALL, total_steps=3 * 8 * 16))
-    _, network = policy_of(result.checkpoint, "cpu")
+    _, network = load_policy(result.checkpoint, "cpu")
     obs = torch.randn(5, 4)
     assert torch.equal(network.body.actor[0].weight, result.network.body.actor[0].weight)
     assert torch.equal(network.policy(obs).mode(), result.network.policy(obs).mode())

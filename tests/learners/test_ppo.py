@@ -16,19 +16,19 @@ torch = pytest.importorskip("torch")
 
 from gpuvec import SingleAgentEnv, register, uniform  # after the package that it cannot do without
 from gpuvec.errors import StateError
-from gpuvec.learners.estimators.advantage import Advantage
-from gpuvec.learners.evaluation.evaluate import evaluate, policy_of
+from gpuvec.learners.estimators.advantage import AdvantageEstimator
+from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.actor_critic import ActorCritic, features_of, outputs_of
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.networks.mlp import Separate, first_weights
-from gpuvec.learners.on_policy import PLAYED
+from gpuvec.learners.on_policy import ROLLOUT_METRICS
 from gpuvec.learners.ppo import PPO, PPOArgs, train
 from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.sampling import Sampler
-from gpuvec.learners.training import learner_of
+from gpuvec.learners.training import make_learner
 
 
 class Point(NamedTuple):
@@ -60,7 +60,7 @@ FOREVER = SingleAgentEnv(
     max_episode_steps=4,
 )
 
-METRICS = PLAYED + PPO.learned
+METRICS = ROLLOUT_METRICS + PPO.learned
 
 register("tests/Follow-v0", FOLLOW)
 register("tests/Forever-v0", FOREVER)
@@ -96,7 +96,7 @@ def twin_of(ppo: Learner) -> Any:
 def learner(**settings: Any) -> Learner:
     args = PPOArgs(**{**SMALL, **settings}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return learner_of(args, env)
+    return make_learner(args, env)
 
 
 def network_for(observations: Any, actions: Any, hidden: tuple[int, ...] = (4,)) -> ActorCritic:
@@ -258,7 +258,7 @@ class TestRollout:
             s, a = ppo.policy.storage, ppo.args
             with torch.no_grad():
                 value, last = (ppo.policy.network.value(obs).contiguous() for obs in (s.obs, s.final_obs))
-            expected, _ = Advantage("cpu", a.gamma, a.gae_lambda)(s.reward, value, last, s.terminated, s.ended)
+            expected, _ = AdvantageEstimator("cpu", a.gamma, a.gae_lambda)(s.reward, value, last, s.terminated, s.ended)
             torch.testing.assert_close(s.value, value)
             torch.testing.assert_close(s.advantage, expected)
             torch.testing.assert_close(s.target, expected + value[:-1])
@@ -405,7 +405,7 @@ class TestRepeatable:
 
     def test_the_policy_of_a_checkpoint_is_that_of_the_learner(self) -> None:
         result = train(PPOArgs(**SMALL, total_steps=256))
-        args, network = policy_of(result.checkpoint, "cpu")
+        args, network = load_policy(result.checkpoint, "cpu")
         assert args == result.args
         first, second = (evaluate(n, args.env, device="cpu", greedy=False) for n in (result.network, network))
         assert torch.equal(first, second)

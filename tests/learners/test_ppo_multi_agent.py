@@ -17,14 +17,14 @@ from tests.support import street_env  # noqa: F401  # registers the street
 
 from gpuvec import Bools, Floats, Key, MultiAgentEnv, Observation, Time, count_of, randint, register
 from gpuvec.learners.estimators import masked_moments as masked
-from gpuvec.learners.estimators.episode_statistics import Episodes
-from gpuvec.learners.evaluation.evaluate import evaluate, play, policy_of
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
+from gpuvec.learners.evaluation.evaluate import evaluate, load_policy, play
 from gpuvec.learners.evaluation.players import at_random, by_role, policy
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.on_policy import PLAYED
+from gpuvec.learners.on_policy import ROLLOUT_METRICS
 from gpuvec.learners.ppo import PPO, PPOArgs, train
 from gpuvec.learners.ppo_loss import Batch, loss
-from gpuvec.learners.training import learner_of
+from gpuvec.learners.training import make_learner
 
 E, A, T = 4, 3, 16
 STREET: dict[str, Any] = {"guards": 1, "walkers": 2, "length": 3, "seen": 1, "max_episode_steps": 5}
@@ -81,7 +81,7 @@ def street(mode: str = "SameStep") -> Any:
 
 def learner(**settings: Any) -> Learner:
     args = PPOArgs(**{"env": "tests/Street-v0", "params": STREET, "num_envs": E, "num_steps": T, "hidden": (8,), **settings})
-    return learner_of(args.resolved("cpu"), street())
+    return make_learner(args.resolved("cpu"), street())
 
 
 def episodes_of(mask: Any, over: Any) -> Any:
@@ -136,7 +136,7 @@ class TestEstimates:
 
         ended = [(row, steps) for row, steps in episodes_of(mask, left | dead | late) if (left | dead | late)[steps[-1], row]]
         explained = 1.0 - expected[mask].var(ddof=1) / (expected + value[:-1])[mask].var(ddof=1)
-        found = dict(zip(PLAYED + PPO.learned, ppo.policy.metrics.tolist(), strict=True))
+        found = dict(zip(ROLLOUT_METRICS + PPO.learned, ppo.policy.metrics.tolist(), strict=True))
         assert found["episodes"] == len(ended)
         assert found["return"] == pytest.approx(np.mean([reward[steps, row].sum() for row, steps in ended]), rel=1e-5)
         assert found["length"] == pytest.approx(np.mean([len(steps) for _, steps in ended]), rel=1e-5)
@@ -165,7 +165,7 @@ class TestEstimates:
             here, final = ppo.policy.network.value(torch.tensor([[0.25], [0.5]]).expand(2, 5)).tolist()
         assert s.target[:, 0].tolist() == pytest.approx([10 + final, 9 + final, 7 + final, 4 + final, 5 + here], rel=1e-5)
         assert s.target[[0, 1, 4], 1].tolist() == pytest.approx([-6.0, -7.0, 2 + here], rel=1e-5)
-        found = dict(zip(PLAYED + PPO.learned, ppo.policy.metrics.tolist(), strict=True))
+        found = dict(zip(ROLLOUT_METRICS + PPO.learned, ppo.policy.metrics.tolist(), strict=True))
         assert (found["episodes"], found["return"], found["length"]) == (2.0, (10.0 - 6.0) / 2, 3.0)
 
         before = float(s.target[s.mask].sum())
@@ -220,14 +220,14 @@ class TestLoss:
 
     def test_an_env_of_one_agent_has_no_mask(self) -> None:
         env = gym.make_vec("gpuvec/CartPole-v1", 4, device="cpu", output="torch", autoreset_mode="SameStep")
-        ppo = learner_of(PPOArgs(num_envs=4).resolved("cpu"), env)
+        ppo = make_learner(PPOArgs(num_envs=4).resolved("cpu"), env)
         assert ppo.policy.storage.mask is None
         env.close()
 
 
 def test_statistics_over_several_rollouts() -> None:
     """Stays of agents that span rollouts, with pauses, against a loop."""
-    rng, episodes = np.random.default_rng(0), Episodes.of(6, "cpu")
+    rng, episodes = np.random.default_rng(0), EpisodeStatistics.of(6, "cpu")
     returns, lengths, waits = np.zeros(6), np.zeros(6), np.zeros(6, bool)
     for _ in range(6):
         mask, ended = np.zeros((7, 6), bool), np.zeros((7, 6), bool)
@@ -275,9 +275,10 @@ class TestTraining:
         rest = train(ARGS, checkpoint=saved[0])
         for found, expected in zip(rest.history, result.history[20:], strict=True):
             np.testing.assert_array_equal(
-                [found[name] for name in PLAYED + PPO.learned], [expected[name] for name in PLAYED + PPO.learned]
+                [found[name] for name in ROLLOUT_METRICS + PPO.learned],
+                [expected[name] for name in ROLLOUT_METRICS + PPO.learned],
             )
-        args, network = policy_of(result.checkpoint, "cpu")
+        args, network = load_policy(result.checkpoint, "cpu")
         assert args == result.args
         x = torch.tensor([[-1.0], [1.0]])
         assert torch.equal(network.value(x), result.network.value(x))

@@ -14,8 +14,8 @@ import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.learners.algorithms import args_class
-from gpuvec.learners.estimators.reward_scaling import WORK, ReturnScale
-from gpuvec.learners.training import learner_of
+from gpuvec.learners.estimators.reward_scaling import DISCOUNTED_RETURNS, RewardScaler
+from gpuvec.learners.training import make_learner
 
 
 def by_hand(rewards: Any, overs: Any, masks: Any, gamma: float) -> Any:
@@ -38,7 +38,7 @@ def test_several_rollouts(device: str, steps: int, masked: bool) -> None:
     masks = rng.random((3, steps, rows)) < 0.7 if masked else np.ones((3, steps, rows), bool)
     rewards = np.where(masks, rng.normal(3.0, 2.0, (3, steps, rows)), 0.0).astype(np.float32)
     place = "cuda:0" if device == "cuda" else "cpu"
-    scale = ReturnScale(rows, 0.9, place)
+    scale = RewardScaler(rows, 0.9, place)
     for reward, over, mask, known in zip(rewards, overs, masks, by_hand(rewards, overs, masks, 0.9), strict=True):
         tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(place) for x in (reward, over, mask)]
         found = scale(*tensors[:2], tensors[2] if masked else None)
@@ -56,7 +56,7 @@ def test_several_rollouts(device: str, steps: int, masked: bool) -> None:
 )
 def test_tensors_that_do_not_fit(reward: Any, over: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        ReturnScale(2, 0.9, "cpu")(reward, over)
+        RewardScaler(2, 0.9, "cpu")(reward, over)
 
 
 def learner(algorithm: str, **settings: Any) -> Any:
@@ -64,7 +64,7 @@ def learner(algorithm: str, **settings: Any) -> Any:
     given = {"num_envs": 8, "num_steps": 16, "params": {"max_episode_steps": 10}, **settings}
     args = args_class(algorithm)(env=env, device="cpu", **given).resolved("cpu")
     made = gym.make_vec(env, 8, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return learner_of(args, made)
+    return make_learner(args, made)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
@@ -103,6 +103,10 @@ def test_the_kernel_has_no_float64() -> None:
     from tests.engine.test_kernels_compile import compile_kernel
 
     with numba_cuda.offline((9, 0)):
-        kernel = compile_kernel(elementwise_kernels.body(WORK), numba_cuda.kernel_signature(WORK.batch, None, ()), WORK.threads)
+        kernel = compile_kernel(
+            elementwise_kernels.body(DISCOUNTED_RETURNS),
+            numba_cuda.kernel_signature(DISCOUNTED_RETURNS.batch, None, ()),
+            DISCOUNTED_RETURNS.threads,
+        )
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)

@@ -21,7 +21,7 @@ pytest.importorskip("tyro")
 from gpuvec.cli import main
 from gpuvec.errors import CheckpointError, NonFiniteError, OutOfMemoryError, RunInUseError, RunWriteError
 from gpuvec.learners.algorithms import args_class
-from gpuvec.learners.evaluation.evaluate import evaluate, policy_of
+from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.runs.checkpoint import load, save, saved
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.run_writer import RunWriter
@@ -365,15 +365,15 @@ class TestModulesThatACheckpointNames:
 
     def test_in_python_those_that_are_imported_are_trusted(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="module_of_a_run"):
-            policy_of(load(folder), "cpu")
+            load_policy(load(folder), "cpu")
         assert not (tmp_path / "imported").exists()
         importlib.import_module("module_of_a_run")
-        policy_of(load(folder), "cpu")
+        load_policy(load(folder), "cpu")
         sys.modules.pop("module_of_a_run")
 
 
 def test_a_network_that_is_not_finite_is_not_played(ppo_run: Path) -> None:
-    args, network = policy_of(load(ppo_run), "cpu")
+    args, network = load_policy(load(ppo_run), "cpu")
     assert evaluate(network, args.env, episodes=2, device="cpu").isfinite().all()
     with torch.no_grad():
         network.body.actor[0].weight[0, 0] = torch.nan

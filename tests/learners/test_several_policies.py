@@ -17,15 +17,15 @@ from tests.support import street_env  # noqa: F401  # registers the street
 
 from gpuvec.errors import StateError
 from gpuvec.learners import a2c, ddpg, ppo
-from gpuvec.learners.buffers.rollout_storage import Part, Rollout
-from gpuvec.learners.evaluation.evaluate import play, policy_of
-from gpuvec.learners.evaluation.players import of_roles
+from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
+from gpuvec.learners.evaluation.evaluate import load_policy, play
+from gpuvec.learners.evaluation.players import policies_by_role
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.mlp import Separate
 from gpuvec.learners.opponents import Frozen, Scripted
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.run_writer import RunWriter
-from gpuvec.learners.training import learner_of, train
+from gpuvec.learners.training import make_learner, train
 from gpuvec.vector.wrappers import FlattenAgents
 
 E, T = 4, 16
@@ -66,7 +66,7 @@ def indices(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["all", "side by side", "apart", "other ones in each"])
 def test_a_part_takes_its_rows_and_puts_them_back(kind: str) -> None:
     where, x = indices(kind), torch.randn(6, E, 5, 2)
-    part = Part(where, 5)
+    part = AgentSubset(where, 5)
     choice = np.arange(5)[where] if isinstance(where, slice) else np.arange(5) if where is None else where.numpy()
     chosen = np.broadcast_to(choice, (E, choice.shape[-1]))
     expected = np.stack([x[:, e, i].numpy() for e in range(E) for i in chosen[e]], 1)
@@ -82,9 +82,9 @@ def test_a_part_takes_its_rows_and_puts_them_back(kind: str) -> None:
 
 def test_rows_are_those_of_the_flat_game() -> None:
     """Of both roles together, and of all at once, what FlattenAgents makes of the same steps."""
-    rollout = Rollout(street(), T, "cpu")
-    parts = {role: Part(where, 5) for role, where in street().roles.items()}
-    every, rows = rollout.rows(Part(None, 5)), {role: rollout.rows(part) for role, part in parts.items()}
+    rollout = EnvRollout(street(), T, "cpu")
+    parts = {role: AgentSubset(where, 5) for role, where in street().roles.items()}
+    every, rows = rollout.rows(AgentSubset(None, 5)), {role: rollout.rows(part) for role, part in parts.items()}
     actions = torch.randint(3, (T, E, 5), generator=torch.Generator().manual_seed(0))
     rollout.begin(5)
     rollout.turn()
@@ -114,7 +114,7 @@ def test_rows_are_those_of_the_flat_game() -> None:
 
 class TestLearning:
     def test_each_agent_does_what_its_policy_drew(self) -> None:
-        learner = learner_of(plan(), street())
+        learner = make_learner(plan(), street())
         learner.collect()
         guard, walker = (learner.policies[role] for role in ("guard", "walker"))
         twin = [street().reset(seed=3)[0]]
@@ -128,7 +128,7 @@ class TestLearning:
         """What one policy makes of a rollout is the same whatever the other's rewards were."""
         found = []
         for other in (0.0, 1e6):
-            learner = learner_of(plan(), street())
+            learner = make_learner(plan(), street())
             learner.collect()
             learner.policies["walker"].rows.reward.add_(other)
             before = {k: p.clone() for k, p in learner.policies["walker"].parameters.items()}
@@ -144,7 +144,7 @@ class TestLearning:
         last = result.history[-1]
         assert {"guard/return", "guard/clip_fraction", "walker/return", "walker/entropy"} <= last.keys()
         assert "walker/clip_fraction" not in last
-        played = play("tests/Street-v0", of_roles(result.networks), episodes=6, device="cpu", params=STREET)
+        played = play("tests/Street-v0", policies_by_role(result.networks), episodes=6, device="cpu", params=STREET)
         assert played.returns.shape == (6, 5)
 
     def test_roles_may_lie_elsewhere_in_each_environment(self) -> None:
@@ -152,7 +152,7 @@ class TestLearning:
         roles = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0]])
         env.reset(seed=0)
         env.set_state({"role": roles})
-        learner = learner_of(plan(), env)
+        learner = make_learner(plan(), env)
         for _ in range(2):
             learner.iterate()
         for role, number in (("guard", 0), ("walker", 1)):
@@ -184,7 +184,7 @@ class TestLearning:
         result = train(given)
         last = result.history[-1]
         assert np.isfinite([last["tagger/approx_kl"], last["runner/critic_loss"], last["runner/actor_loss"]]).all()
-        args, network = policy_of(result.checkpoint, "cpu", role="runner")
+        args, network = load_policy(result.checkpoint, "cpu", role="runner")
         assert args == result.policies["runner"]
         obs = torch.randn(5, network.normalizer.mean.shape[0])
         assert torch.equal(network.policy(obs).mode(), result.networks["runner"].policy(obs).mode())
@@ -240,7 +240,7 @@ class TestOpponents:
         given = {**plan(total_steps=3 * E * T), "guard": Frozen(first.checkpoint, "guard", greedy=True)}
         result = train(given)
         assert all(torch.equal(x, before[k]) for k, x in result.networks["guard"].state_dict().items())
-        learner = learner_of(given, street())
+        learner = make_learner(given, street())
         learner.collect()
         known = first.networks["guard"].policy(learner.rollout.obs[-2, :, :2]).mode()
         assert torch.equal(learner.action[:, :2], known)
@@ -253,7 +253,7 @@ class TestOpponents:
     def test_a_script_says_what_its_agents_do(self) -> None:
         """Guards go to the left, so that all stand at 0 in the end."""
         given = {**plan(), "guard": Scripted(lambda obs: torch.zeros(len(obs), dtype=torch.int64))}
-        learner = learner_of(given, street())
+        learner = make_learner(given, street())
         learner.collect()
         rollout = learner.rollout
         whole = ~rollout.began[1:7].any(0)  # environments whose first episode has not ended by then
@@ -345,7 +345,7 @@ def test_captured_iterations_equal_eager_ones(gpu: str) -> None:
         learners = []
         for captured in (False, True):
             env = gym.make_vec(TAG["env"], 64, device="cuda:0", output="torch", autoreset_mode="SameStep", **TAG["params"])
-            learners.append(learner_of(given, env))
+            learners.append(make_learner(given, env))
             if captured:
                 learners[-1].capture()
             for _ in range(10):

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from gpuvec.learners.a2c import A2CArgs
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.seeds import ACTIONS, CONFIRMATION, EVALUATION, MINIBATCHES, WEIGHTS, stream_seed
-from gpuvec.learners.training import learner_of
+from gpuvec.learners.training import make_learner
 
 TAG: dict[str, Any] = {"env": "gpuvec/TagGridWorld-v0", "num_envs": 2, "num_steps": 4, "hidden": (8,), "device": "cpu"}
 PURPOSES = (WEIGHTS, ACTIONS, MINIBATCHES, CONFIRMATION, EVALUATION)
@@ -39,7 +39,7 @@ def policies_of(seed: int) -> dict[str, Any]:
     }
     env = gym.make_vec(TAG["env"], 2, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1)
     try:
-        return {f"{role} of seed {seed}": policy for role, policy in learner_of(plan, env).policies.items()}
+        return {f"{role} of seed {seed}": policy for role, policy in make_learner(plan, env).policies.items()}
     finally:
         env.close()
 

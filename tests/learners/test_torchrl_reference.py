@@ -13,8 +13,8 @@ from tensordict import TensorDict
 from torchrl.data.postprocs import MultiStep
 from torchrl.objectives.value.functional import generalized_advantage_estimate
 
-from gpuvec.learners.buffers.replay_buffer import n_step
-from gpuvec.learners.estimators.advantage import Advantage
+from gpuvec.learners.buffers.replay_buffer import n_step_returns
+from gpuvec.learners.estimators.advantage import AdvantageEstimator
 
 SHAPES = [(1, 5), (17, 9), (64, 33), (128, 16)]  # (T, E)
 
@@ -50,7 +50,9 @@ def test_advantages(device: str, steps: int, envs: int) -> None:
         theirs(terminated),
     )
     place = "cuda:0" if device == "cuda" else "cpu"
-    found = Advantage(place, gamma, lam)(*(x.contiguous().to(place) for x in (reward, value, final_value, terminated, ended)))
+    found = AdvantageEstimator(place, gamma, lam)(
+        *(x.contiguous().to(place) for x in (reward, value, final_value, terminated, ended))
+    )
     for ours, their in zip(found, expected, strict=True):
         torch.testing.assert_close(theirs(ours.cpu()).double(), their, rtol=1e-5, atol=2e-6)
 
@@ -63,7 +65,7 @@ def test_returns_of_several_steps(device: str, steps: int, envs: int, n: int) ->
     following = {"observation": after.transpose(0, 1), "reward": theirs(reward), "done": theirs(ended)}
     data = {"observation": obs[:-1].transpose(0, 1), "next": following}
     expected = MultiStep(gamma, n)(TensorDict(data, batch_size=[envs, steps]))
-    found = n_step(*(x.to(device) for x in (obs, reward, terminated, ended, final)), gamma, n)
+    found = n_step_returns(*(x.to(device) for x in (obs, reward, terminated, ended, final)), gamma, n)
     total, discount, seen = (x.cpu() for x in found)
     torch.testing.assert_close(theirs(total), expected["next", "reward"])
     torch.testing.assert_close(seen.transpose(0, 1), expected["next", "observation"])

@@ -11,7 +11,7 @@ import tyro
 from gpuvec.cli.progress import waiting
 
 if TYPE_CHECKING:
-    from gpuvec.learners.evaluation.evaluate import Played
+    from gpuvec.learners.evaluation.evaluate import EpisodeResults
 
 
 def evaluate(
@@ -39,8 +39,8 @@ def evaluate(
 
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device as named_device
-        from gpuvec.learners.evaluation import evaluate as playing
-        from gpuvec.learners.evaluation.players import of_roles
+        from gpuvec.learners.evaluation.evaluate import load_policy, play
+        from gpuvec.learners.evaluation.players import policies_by_role
         from gpuvec.learners.runs.checkpoint import load, require_learned
         from gpuvec.learners.seeds import EVALUATION, stream_seed
 
@@ -49,11 +49,11 @@ def evaluate(
     for settings in saved["args"].values():
         trusted(settings["env"], trust, checkpoint)
     where, seed = str(named_device(device)), stream_seed(seed, EVALUATION)
-    policies = {role: playing.policy_of(saved, where, role=role) for role in saved["args"]}
-    args = next(args for args, _ in policies.values())
-    player = of_roles({role: network for role, (_, network) in policies.items()}, greedy=not stochastic, seed=seed)
+    trained = {role: load_policy(saved, where, role=role) for role in saved["args"]}
+    args = next(args for args, _ in trained.values())
+    player = policies_by_role({role: network for role, (_, network) in trained.items()}, greedy=not stochastic, seed=seed)
     with waiting(f"compiling {args.env}, and playing {episodes} episodes"):
-        played = playing.play(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
+        played = play(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
     returns = played.returns
     print(
         f"{args.env}: mean return {returns.mean():.1f}{interval(returns)} over {episodes} episodes "
@@ -70,7 +70,7 @@ def interval(returns: Any, digits: int = 1) -> str:
     return f" +- {1.96 * means.std() / len(means) ** 0.5:.{digits}f}" if len(means) > 1 else ""
 
 
-def by_role(played: Played) -> Iterator[str]:
+def by_role(played: EpisodeResults) -> Iterator[str]:
     """A line for each role of an environment of many agents."""
     for role, where in played.roles.items():
         returns, left = played.returns[:, where], played.left[:, where]

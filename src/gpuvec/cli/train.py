@@ -184,11 +184,11 @@ def run_training(
 def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes: int) -> None:
     """Plays the trained policies, prints their returns, and writes them to the run folder, which is complete then."""
     from gpuvec.learners.evaluation.evaluate import play
-    from gpuvec.learners.evaluation.players import of_roles
+    from gpuvec.learners.evaluation.players import policies_by_role
     from gpuvec.learners.seeds import EVALUATION, stream_seed
 
     seed = stream_seed(args.seed, EVALUATION)
-    player = of_roles(result.networks, seed=seed)
+    player = policies_by_role(result.networks, seed=seed)
     played = play(args.env, player, episodes=episodes, seed=seed, device=args.device, params=args.params)
     returns, last = played.returns, result.history[-1]
     run.finish({"iteration": last["iteration"], "episodes": episodes, "mean_return": float(returns.mean())})

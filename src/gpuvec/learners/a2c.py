@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.config.a2c_config import A2CArgs
-from gpuvec.learners.estimators.masked_moments import mean
+from gpuvec.learners.estimators.masked_moments import masked_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.policy import PolicyContext
@@ -36,9 +36,9 @@ def loss(network: ActorCritic, batch: Batch, args: A2CArgs, ent_coef: Tensor | f
     """The loss of a rollout, and (3,) metrics: policy loss, value loss, entropy."""
     policy, value = network.both(batch.obs)
     log_prob, surprise = policy.log_prob_and_entropy(batch.action)
-    policy_loss = -mean(log_prob * batch.advantage, batch.mask)
-    value_loss = mean(0.5 * (value - batch.target).square(), batch.mask)
-    entropy = mean(surprise, batch.mask)
+    policy_loss = -masked_mean(log_prob * batch.advantage, batch.mask)
+    value_loss = masked_mean(0.5 * (value - batch.target).square(), batch.mask)
+    entropy = masked_mean(surprise, batch.mask)
     metrics = torch.stack([policy_loss, value_loss, entropy]).detach()
     return policy_loss + args.vf_coef * value_loss - ent_coef * entropy, metrics
 

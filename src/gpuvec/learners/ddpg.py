@@ -23,17 +23,17 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.buffers.memory_check import FLOAT, require_room
-from gpuvec.learners.buffers.replay_buffer import Replay, Transitions, n_step
+from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
+from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
 from gpuvec.learners.captured.guard import LEARNED, Guard
 from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.config.ddpg_config import DDPGArgs
-from gpuvec.learners.estimators.episode_statistics import Episodes
-from gpuvec.learners.estimators.masked_moments import mean
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
+from gpuvec.learners.estimators.masked_moments import masked_mean
 from gpuvec.learners.networks.actor_critic import Body, features_of
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic, bounded, of_bodies, perceptrons
 from gpuvec.learners.networks.mlp import first_weights
-from gpuvec.learners.policy import Policy, PolicyContext, states_of
+from gpuvec.learners.policy import Policy, PolicyContext, optimizer_state
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 from gpuvec.learners.training import Result, train
 
@@ -65,10 +65,10 @@ class DDPG(Policy):
         features, components = rows.obs.shape[2], len(self.network.reach)
         self.action = torch.zeros(T, R, components, device=device)
         columns = max(args.buffer_size // R, T)  # of each row
-        transition = (2 * features + components + 2) * FLOAT + (rows.mask is not None)
-        require_room(device, columns * R * transition, f"a ring of {columns * R:,} transitions")
-        self.replay = Replay.of(columns, R, features, components, device, rows.mask is not None)
-        self.episodes = Episodes.of(R, device)
+        transition = (2 * features + components + 2) * FLOAT32_BYTES + (rows.mask is not None)
+        require_memory(device, columns * R * transition, f"a ring of {columns * R:,} transitions")
+        self.replay = ReplayBuffer.of(columns, R, features, components, device, rows.mask is not None)
+        self.episodes = EpisodeStatistics.of(R, device)
         self.guard = Guard({"collect": ("a reward", "an action")}, LEARNED, device)
         self.noise = torch.zeros(R, components, device=device)
         self.ends = torch.tensor([[-1.0], [1.0]], device=device).repeat(1, components)  # of actions as the networks give them
@@ -114,7 +114,7 @@ class DDPG(Policy):
     def remember(self) -> None:
         """The rollout's transitions."""
         r, a = self.rows, self.args
-        gained = n_step(r.obs, r.reward * a.reward_scale, r.terminated, r.ended, r.final_obs, a.gamma, a.n_step)
+        gained = n_step_returns(r.obs, r.reward * a.reward_scale, r.terminated, r.ended, r.final_obs, a.gamma, a.n_step)
         self.replay.add(Transitions(r.obs[:-1], self.action, *gained, r.mask))
         last = r.over if r.mask is None else r.over & r.mask
         episodes, returns, lengths = self.episodes.add(r.reward, last, r.mask)
@@ -150,15 +150,15 @@ class DDPG(Policy):
                 within = (within + noise).clamp_(-1.0, 1.0)
             target = batch.reward + batch.discount * net.values(self.target_critics, after, within).amin(0)
         value = net.values(net.critics, obs, net.inward(batch.action))
-        loss = torch.stack([mean(error, batch.mask) for error in (value - target).square()]).sum()
+        loss = torch.stack([masked_mean(error, batch.mask) for error in (value - target).square()]).sum()
         norm = step(self.critic_optimizer, self.critics, loss)
-        return torch.stack([loss.detach(), torch.stack([mean(v, batch.mask) for v in value.detach()]).mean(), norm])
+        return torch.stack([loss.detach(), torch.stack([masked_mean(v, batch.mask) for v in value.detach()]).mean(), norm])
 
     def update_actor(self, batch: Transitions) -> Tensor:
         """One step of the policy alone, up the first critic; (2,): loss, norm of the gradient."""
         net = self.network
         obs = net.seen(batch.obs)
-        loss = -mean(net.values(net.critics[:1], obs, net.act(net.actor, obs))[0], batch.mask)
+        loss = -masked_mean(net.values(net.critics[:1], obs, net.act(net.actor, obs))[0], batch.mask)
         norm = step(self.actor_optimizer, self.actor, loss)
         return torch.stack([loss.detach(), norm])
 
@@ -180,8 +180,8 @@ class DDPG(Policy):
         return {
             "network": self.network.state_dict(),
             "target_actor": self.target_actor.state_dict(), "target_critics": self.target_critics.state_dict(),
-            "actor_optimizer": states_of(self.actor_optimizer, self.actor),
-            "critic_optimizer": states_of(self.critic_optimizer, self.critics),
+            "actor_optimizer": optimizer_state(self.actor_optimizer, self.actor),
+            "critic_optimizer": optimizer_state(self.critic_optimizer, self.critics),
             "replay": {**held, "position": self.replay.position, "filled": self.replay.filled},
             "episodes": self.episodes._asdict(), "noise": self.noise, **super().tensors(),
         }  # fmt: skip

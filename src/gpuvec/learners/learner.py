@@ -16,8 +16,8 @@ from torch import Tensor
 
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, algorithm_name, args_to_dict
-from gpuvec.learners.buffers.memory_check import require_room, rollout_bytes
-from gpuvec.learners.buffers.rollout_storage import Part, Rollout
+from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
+from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
 from gpuvec.learners.captured.graph import capture
 from gpuvec.learners.captured.readout import Readout
 from gpuvec.learners.captured.state import copies, restore
@@ -27,7 +27,7 @@ from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
 from gpuvec.vector.spaces import of_one
 
-Made = Callable[[PolicyContext], Policy]
+PolicyFactory = Callable[[PolicyContext], Policy]
 
 
 class Learner:
@@ -42,16 +42,16 @@ class Learner:
         OutOfMemoryError: the rollout, or what a policy stores, does not fit into the memory that is free.
     """
 
-    def __init__(self, args: TrainingArgs, env: Any, policies: Mapping[str, Made]) -> None:
+    def __init__(self, args: TrainingArgs, env: Any, policies: Mapping[str, PolicyFactory]) -> None:
         self.args, self.env, self.iteration = args, env, 0
         self.seconds = 0.0  # of training
         self.confirm = 0  # the iteration from which on an evaluation may confirm the target
         rollout = f"a rollout of {args.num_steps:,} steps of {env.num_envs:,} environments"
-        require_room(args.device, rollout_bytes(env, args.num_steps), rollout)
-        self.rollout = Rollout(env, args.num_steps, args.device)
+        require_memory(args.device, rollout_bytes(env, args.num_steps), rollout)
+        self.rollout = EnvRollout(env, args.num_steps, args.device)
         agents, observation, action = self.rollout.agents, env.single_observation_space, env.single_action_space
         sees, does = (observation, action) if agents is None else (of_one(observation), of_one(action))
-        self.agents = {role: Part(None if role == ALL else env.roles[role], agents) for role in policies}
+        self.agents = {role: AgentSubset(None if role == ALL else env.roles[role], agents) for role in policies}
         self.policies: dict[str, Policy] = {}
         for role, made in policies.items():
             part = self.agents[role]

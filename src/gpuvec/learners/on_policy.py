@@ -20,25 +20,25 @@ import torch
 from torch import Tensor, nn
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.buffers.memory_check import FLOAT, require_room
+from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
 from gpuvec.learners.captured.guard import ALLOWED, LEARNED, Guard
 from gpuvec.learners.captured.optimizer import Adam
-from gpuvec.learners.config.schedule import interpolated
+from gpuvec.learners.config.schedule import interpolate
 from gpuvec.learners.config.training_config import OnPolicyArgs
-from gpuvec.learners.estimators.advantage import Advantage
-from gpuvec.learners.estimators.episode_statistics import Episodes
-from gpuvec.learners.estimators.masked_moments import var_mean
-from gpuvec.learners.estimators.reward_scaling import ReturnScale
+from gpuvec.learners.estimators.advantage import AdvantageEstimator
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
+from gpuvec.learners.estimators.masked_moments import masked_var_mean
+from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
-from gpuvec.learners.policy import Policy, PolicyContext, states_of
+from gpuvec.learners.policy import Policy, PolicyContext, optimizer_state
 from gpuvec.learners.sampling import Drawn
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 
-PLAYED = ("episodes", "return", "length", "last_return", "explained_variance")  # metrics of a rollout
+ROLLOUT_METRICS = ("episodes", "return", "length", "last_return", "explained_variance")  # metrics of a rollout
 
 
-class Storage(NamedTuple):
+class RolloutBuffer(NamedTuple):
     """A rollout, and what is estimated from it."""
 
     obs: Tensor  # (T + 1, R, D); the last row is the next rollout's first
@@ -72,7 +72,7 @@ class OnPolicy(Policy):
         self, args: OnPolicyArgs, context: PolicyContext, loss: Callable[..., tuple[Tensor, Tensor]], body: Body | None = None
     ) -> None:
         self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if args.compile else loss
-        self.names = PLAYED + self.learned
+        self.names = ROLLOUT_METRICS + self.learned
         super().__init__(args, context)
         device, rows = args.device, context.rows
         T, R = rows.reward.shape
@@ -82,19 +82,19 @@ class OnPolicy(Policy):
         self.ent_coef = torch.tensor(args.ent_coef, device=device)
         self.optimizer = Adam(self.parameters.values(), self.learning_rate, eps=1e-5)
         action = self.network.policy(rows.obs[0]).mode()
-        stored = T * R * (5 * FLOAT + action[0].numel() * action.element_size())
-        require_room(device, stored, f"what is estimated from a rollout of {T:,} steps of {R:,} rows")
+        stored = T * R * (5 * FLOAT32_BYTES + action[0].numel() * action.element_size())
+        require_memory(device, stored, f"what is estimated from a rollout of {T:,} steps of {R:,} rows")
         log_prob, advantage, target, self.last_value = torch.zeros(4, T, R, device=device)
-        self.storage = Storage(
+        self.storage = RolloutBuffer(
             **rows._asdict(), action=action.new_zeros((T, *action.shape)), log_prob=log_prob,
             value=torch.zeros(T + 1, R, device=device), advantage=advantage, target=target,
         )  # fmt: skip
         self.value_with_policy = hasattr(self.network.body, "both")  # whether V comes with the policy
         self.has_values = False  # whether V of all that was seen is there when `estimate` begins
         self.truncations = context.truncations
-        self.episodes = Episodes.of(R, device)
-        self.advantage = Advantage(device, args.gamma, args.gae_lambda)
-        self.return_scale = ReturnScale(R, args.gamma, device) if args.normalize_returns else None
+        self.episodes = EpisodeStatistics.of(R, device)
+        self.advantage = AdvantageEstimator(device, args.gamma, args.gae_lambda)
+        self.return_scale = RewardScaler(R, args.gamma, device) if args.normalize_returns else None
         self.entropy = torch.zeros(R, device=device)  # of the policy in the last step
         self.masked = hasattr(self.network.body, "allowed")
         looks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
@@ -159,9 +159,11 @@ class OnPolicy(Policy):
         self.guard.look_at_rows("estimate", s.value, s.advantage)
         last = over if s.mask is None else over & s.mask
         episodes, returns, lengths = self.episodes.add(s.reward, last, s.mask)
-        unexplained = var_mean(s.advantage, s.mask)[0] / var_mean(s.target, s.mask)[0]  # target - value is the advantage
+        unexplained = (
+            masked_var_mean(s.advantage, s.mask)[0] / masked_var_mean(s.target, s.mask)[0]
+        )  # target - value is the advantage
         means = [episodes, returns / episodes, lengths / episodes, self.episodes.last_return.mean(), 1.0 - unexplained]
-        self.metrics[: len(PLAYED)] = torch.stack(means)
+        self.metrics[: len(ROLLOUT_METRICS)] = torch.stack(means)
 
     def value_truncated(self) -> None:
         """V of the final observations of truncated episodes, in `last_value`; what stands elsewhere there means nothing.
@@ -199,17 +201,17 @@ class OnPolicy(Policy):
         """Learning rate and entropy weight of this iteration."""
         a, steps = self.args, iteration * self.args.steps_per_iteration
         if a.learning_rate_table:
-            self.learning_rate.fill_(interpolated(a.learning_rate_table, steps))
+            self.learning_rate.fill_(interpolate(a.learning_rate_table, steps))
         elif a.anneal_lr:
             self.learning_rate.fill_(a.learning_rate * (1.0 - iteration / a.iterations))
         if a.ent_coef_table:
-            self.ent_coef.fill_(interpolated(a.ent_coef_table, steps))
+            self.ent_coef.fill_(interpolate(a.ent_coef_table, steps))
         return self.parts
 
     def tensors(self) -> dict[str, Any]:
         """All tensors that the next iteration depends on, as nested dicts."""
         scale = {} if self.return_scale is None else self.return_scale.tensors()
-        optimizer = states_of(self.optimizer, self.parameters)
+        optimizer = optimizer_state(self.optimizer, self.parameters)
         return {
             "network": self.network.state_dict(), "optimizer": optimizer, "episodes": self.episodes._asdict(),
             "return_scale": scale, **super().tensors(),

@@ -13,7 +13,7 @@ from torch import Tensor
 from gpuvec.errors import StateError
 from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.evaluation.evaluate import policy_of, spaces_of
+from gpuvec.learners.evaluation.evaluate import agent_spaces, load_policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.runs.checkpoint import load
@@ -52,8 +52,8 @@ class FrozenPolicy(Policy):
         super().__init__(args, context)
         self.guard, self._greedy = Guard({}, {}, args.device), given.greedy
         checkpoint = given.checkpoint if isinstance(given.checkpoint, Mapping) else load(given.checkpoint)
-        settings, self.network = policy_of(checkpoint, args.device, given.body, given.role)
-        observation, action = spaces_of(settings, args.device)
+        settings, self.network = load_policy(checkpoint, args.device, given.body, given.role)
+        observation, action = agent_spaces(settings, args.device)
         if observation.shape != context.observation_space.shape or action != context.action_space:
             raise StateError(
                 f"the frozen policy, of {settings.env}, is for {observation} and {action}; here an agent has "

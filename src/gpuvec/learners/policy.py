@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.buffers.rollout_storage import Rollout, Rows
+from gpuvec.learners.buffers.env_rollout import EnvRollout, RolloutRows
 from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.config.training_config import TrainingArgs
@@ -27,7 +27,7 @@ class PolicyContext(NamedTuple):
 
     observation_space: gym.Space[Any]  # of one agent
     action_space: gym.Space[Any]
-    rows: Rows  # what happens to its agents
+    rows: RolloutRows  # what happens to its agents
     each: int = 1  # of them in an environment
     truncations: int = 0  # of an environment's episodes within a rollout, at most
     role: str = ALL  # whose policy it is, of which its random numbers depend
@@ -37,7 +37,7 @@ class Policy:
     """The policy of `context` with the settings `args`."""
 
     names: tuple[str, ...] = ()  # of the metrics
-    network: Any = None  # a module, and `players.Acting`; a script has none
+    network: Any = None  # a module, and `players.PolicyNetwork`; a script has none
     guard: Guard
     parts: tuple[Callable[[], None], ...] = ()  # what may follow a rollout
     single_graph = False  # whether these are what follows each, so that rollout and parts are worth being one graph
@@ -71,7 +71,7 @@ class Policy:
         """
         raise NotImplementedError
 
-    def player(self, rollout: Rollout) -> Callable[[], None] | None:
+    def player(self, rollout: EnvRollout) -> Callable[[], None] | None:
         """What plays whole rollouts in place of `act`, by one for all agents; None if there is nothing like it."""
         return None
 
@@ -88,6 +88,6 @@ class Policy:
         return {"rounds": self.rounds}
 
 
-def states_of(optimizer: Adam, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+def optimizer_state(optimizer: Adam, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
     """{parameter: what the optimiser remembers of it}."""
     return {name: dict(optimizer.state[p]) for name, p in parameters.items()}

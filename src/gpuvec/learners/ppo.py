@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from gpuvec.learners.buffers.rollout_storage import Rollout
+from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.fused.choice import fused_update
 from gpuvec.learners.networks.actor_critic import Body
-from gpuvec.learners.on_policy import PLAYED, OnPolicy
+from gpuvec.learners.on_policy import ROLLOUT_METRICS, OnPolicy
 from gpuvec.learners.policy import PolicyContext
 from gpuvec.learners.ppo_loss import Batch, loss
 from gpuvec.learners.training import Result, train
@@ -41,7 +41,7 @@ class PPO(OnPolicy):
         self._fused = fused_update(shuffled, self.network, self.optimizer, storage.reward, storage.mask is not None, *scalars)
         self._estimate: Any = None  # the fused one, where rollouts are fused
 
-    def player(self, rollout: Rollout) -> Callable[[], None] | None:
+    def player(self, rollout: EnvRollout) -> Callable[[], None] | None:
         """The fused rollout, of environments with one agent that no wrapper stands before."""
         env = rollout.env
         if self._fused is None or env.unwrapped is not env or rollout.agents is not None:
@@ -68,7 +68,7 @@ class PPO(OnPolicy):
         if self._estimate is None:
             super().estimate()
         else:
-            self._estimate(self.storage, self.last_value, self.episodes, self.metrics[: len(PLAYED)], self.guard.found)
+            self._estimate(self.storage, self.last_value, self.episodes, self.metrics[: len(ROLLOUT_METRICS)], self.guard.found)
 
     def improve(self) -> None:
         """Epochs of minibatches, in an order drawn anew for each epoch."""

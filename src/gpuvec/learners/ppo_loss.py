@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.estimators.masked_moments import mean, var_mean
+from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
 from gpuvec.learners.networks.actor_critic import ActorCritic
 
 
@@ -48,14 +48,14 @@ def loss(network: ActorCritic, batch: Batch, args: PPOArgs, ent_coef: Tensor | f
     if batch.mask is not None:  # before the exponential: the gradient of one that overflows would be nan, counted or not
         log_ratio = log_ratio.where(batch.mask, 0.0)
     ratio = log_ratio.exp()
-    variance, centre = var_mean(batch.advantage, batch.mask)
+    variance, centre = masked_var_mean(batch.advantage, batch.mask)
     advantage = (batch.advantage - centre) / (variance.sqrt() + 1e-8)
-    policy_loss = -mean(surrogate(ratio, advantage, args.clip), batch.mask)
+    policy_loss = -masked_mean(surrogate(ratio, advantage, args.clip), batch.mask)
     error = value_error(value, batch.value, batch.target, args.clip if args.clip_value else None)
-    value_loss = mean(error, batch.mask)
-    entropy = mean(surprise, batch.mask)
+    value_loss = masked_mean(error, batch.mask)
+    entropy = masked_mean(surprise, batch.mask)
     with torch.no_grad():
-        approx_kl = mean(ratio - 1.0 - log_ratio, batch.mask)  # Schulman (2020), "Approximating KL divergence", k3
-        clip_fraction = mean(((ratio - 1.0).abs() > args.clip).float(), batch.mask)
+        approx_kl = masked_mean(ratio - 1.0 - log_ratio, batch.mask)  # Schulman (2020), "Approximating KL divergence", k3
+        clip_fraction = masked_mean(((ratio - 1.0).abs() > args.clip).float(), batch.mask)
     metrics = torch.stack([policy_loss.detach(), value_loss.detach(), entropy.detach(), approx_kl, clip_fraction])
     return policy_loss + args.vf_coef * value_loss - ent_coef * entropy, metrics

@@ -15,8 +15,8 @@ from gpuvec.learners.algorithms import ALL, policy_class
 from gpuvec.learners.captured.settings import settings
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import make_env
-from gpuvec.learners.evaluation.evaluate import evaluate, of_many_agents
-from gpuvec.learners.learner import Learner, Made
+from gpuvec.learners.evaluation.evaluate import evaluate, is_multi_agent
+from gpuvec.learners.learner import Learner, PolicyFactory
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
 from gpuvec.learners.phases import OnPhase, phase
@@ -48,7 +48,7 @@ class Result(NamedTuple):
     """What `train` returns."""
 
     policies: dict[str, TrainingArgs | Frozen | Scripted]  # with nothing left open; {"all": ...} for one that all share
-    networks: dict[str, Any]  # of those that have one, as `players.Acting`
+    networks: dict[str, Any]  # of those that have one, as `players.PolicyNetwork`
     history: list[dict[str, float]]  # the metrics of each iteration
     checkpoint: dict[str, Any]
 
@@ -106,7 +106,7 @@ def train(
     with settings(course.device, course.threads), ExitStack() as stack:
         with phase(on_phase, compiling):
             env = stack.enter_context(closing(make_env(course.env, course.num_envs or 1, course.params, **env_args)))
-            learner = learner_of(configs, env, body)
+            learner = make_learner(configs, env, body)
             if checkpoint is not None:
                 learner.load_state_dict(checkpoint)
         if course.device != "cpu":
@@ -199,7 +199,7 @@ class Iterations:
         return 0 if device.kind == "cpu" else torch.cuda.memory_reserved(device.ordinal) + device.pooled_bytes()
 
 
-def learner_of(args: TrainingArgs | PolicyConfigs, env: Any, body: Body | Mapping[str, Body] | None = None) -> Learner:
+def make_learner(args: TrainingArgs | PolicyConfigs, env: Any, body: Body | Mapping[str, Body] | None = None) -> Learner:
     """The learner that `train` lets go on; its settings are resolved, and `env` is as `Learner` takes it.
 
     Raises:
@@ -249,7 +249,7 @@ def require_roles(configs: PolicyConfigs, env: Any) -> None:
     """Raises ValueError unless each agent has one policy."""
     if set(configs) == {ALL}:
         return
-    roles = env.roles if of_many_agents(env) else {}
+    roles = env.roles if is_multi_agent(env) else {}
     if set(configs) != set(roles):
         given, known = ", ".join(configs), ", ".join(roles) or "no roles"
         raise ValueError(
@@ -257,11 +257,11 @@ def require_roles(configs: PolicyConfigs, env: Any) -> None:
         )
 
 
-def make_policy(one: TrainingArgs | Frozen | Scripted, course: TrainingArgs, body: Body | None) -> Made:
+def make_policy(one: TrainingArgs | Frozen | Scripted, course: TrainingArgs, body: Body | None) -> PolicyFactory:
     """What makes its policy for a context."""
     if isinstance(one, Frozen):
         return partial(FrozenPolicy, one, course)
     if isinstance(one, Scripted):
         return partial(ScriptedPolicy, one, course)
-    made: Made = partial(policy_class(one), one, **({} if body is None else {"body": body}))
+    made: PolicyFactory = partial(policy_class(one), one, **({} if body is None else {"body": body}))
     return made

@@ -11,7 +11,7 @@ import torch
 from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.errors import OutOfMemoryError
 
-FLOAT = 4  # bytes
+FLOAT32_BYTES = 4  # bytes
 
 
 def rollout_bytes(env: Any, steps: int) -> int:
@@ -19,12 +19,12 @@ def rollout_bytes(env: Any, steps: int) -> int:
     shape: Sequence[int] = env.single_observation_space.shape
     many = len(shape) == 2
     agents = shape[0] if many else 1
-    observations = (2 * steps + 1) * math.prod(shape) * FLOAT
-    numbers = steps * agents * (FLOAT + 2 * many)  # the reward, and two flags of an agent
+    observations = (2 * steps + 1) * math.prod(shape) * FLOAT32_BYTES
+    numbers = steps * agents * (FLOAT32_BYTES + 2 * many)  # the reward, and two flags of an agent
     return int(env.num_envs) * (observations + numbers + 3 * steps + 1)
 
 
-def require_room(device: str, needed: int, what: str) -> None:
+def require_memory(device: str, needed: int, what: str) -> None:
     """Raises unless `needed` bytes are free on `device`: "cpu" or "cuda:<index>".
 
     Args:

@@ -22,7 +22,7 @@ class Transitions(NamedTuple):
     mask: Tensor | None = None  # (B,) bool: the agent was in the game; None if a row is an environment of one agent
 
 
-def n_step(
+def n_step_returns(
     obs: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, final_obs: Tensor, gamma: float, n: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(reward, discount, next_obs) of each step of a rollout: up to n rewards, up to its episode's or the rollout's end.
@@ -50,7 +50,7 @@ def n_step(
     return total, discount, following.gather(0, last.unsqueeze(-1).expand_as(following))
 
 
-class Replay(NamedTuple):
+class ReplayBuffer(NamedTuple):
     """The ring."""
 
     held: Transitions  # (S, E, ...)
@@ -58,7 +58,7 @@ class Replay(NamedTuple):
     filled: Tensor  # scalar int64: slots that hold something
 
     @classmethod
-    def of(cls, slots: int, envs: int, features: int, components: int, device: str, masked: bool = False) -> Replay:
+    def of(cls, slots: int, envs: int, features: int, components: int, device: str, masked: bool = False) -> ReplayBuffer:
         """An empty one."""
 
         def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -6,7 +6,7 @@ import dataclasses
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-WORDS = {bool: "True or False", int: "an integer", float: "a number", str: "text", NoneType: "None"}
+TYPE_NAMES = {bool: "True or False", int: "an integer", float: "a number", str: "text", NoneType: "None"}
 
 
 def setting_types(settings: type) -> dict[str, Any]:
@@ -15,20 +15,22 @@ def setting_types(settings: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(settings)}
 
 
-def matches(value: object, hint: Any) -> bool:
+def matches_type(value: object, hint: Any) -> bool:
     """Whether `value` is of the type `hint`. An integer is a number, a bool is neither; a list may stand for a tuple."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(matches(value, part) for part in parts)
+        return any(matches_type(value, part) for part in parts)
     if origin is Literal:
         return any(type(value) is type(part) and value == part for part in parts)
     if origin is tuple:
         if not isinstance(value, tuple | list):
             return False
         kinds = parts[:1] * len(value) if parts[1:] == (...,) else parts
-        return len(value) == len(kinds) and all(map(matches, value, kinds))
+        return len(value) == len(kinds) and all(map(matches_type, value, kinds))
     if origin is dict:
-        return isinstance(value, dict) and all(matches(k, parts[0]) and matches(v, parts[1]) for k, v in value.items())
+        return isinstance(value, dict) and all(
+            matches_type(k, parts[0]) and matches_type(v, parts[1]) for k, v in value.items()
+        )
     if hint is float:
         return isinstance(value, float | int) and not isinstance(value, bool)
     if hint is int:
@@ -36,16 +38,16 @@ def matches(value: object, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def in_words(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """The type `hint` as a message names it."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join(map(in_words, parts))
+        return " or ".join(map(describe_type, parts))
     if origin is Literal:
         return " or ".join(map(str, parts))
     if origin is tuple:
-        each = ", ".join(in_words(part) for part in parts if part is not ...)
+        each = ", ".join(describe_type(part) for part in parts if part is not ...)
         return f"a tuple of ({each})" + (" each" if ... in parts else "")
     if origin is dict:
-        return f"a dict of {in_words(parts[0])} and {in_words(parts[1])}"
-    return WORDS.get(hint, str(hint))
+        return f"a dict of {describe_type(parts[0])} and {describe_type(parts[1])}"
+    return TYPE_NAMES.get(hint, str(hint))

@@ -8,8 +8,8 @@ import reprlib
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeVar
 
-from gpuvec.learners.config.schedule import Table, ascending
-from gpuvec.learners.config.setting_types import in_words, matches, setting_types
+from gpuvec.learners.config.schedule import Schedule, is_ascending
+from gpuvec.learners.config.setting_types import describe_type, matches_type, setting_types
 
 MAX_COUNT = 2**63 - 1  # of anything that is counted
 MAX_THREADS = 1024  # beyond, PyTorch fails to start them, and ends the process
@@ -61,12 +61,12 @@ class TrainingArgs:
         require = self._require
         hints = setting_types(type(self))
         for name in self.counts:
-            optional = matches(None, hints[name])
+            optional = matches_type(None, hints[name])
             holds = self._counts(name) or (optional and getattr(self, name) is None)
             require(name, "an integer of at least 1" + (" or None" if optional else ""), holds)
         require("threads", f"at most {MAX_THREADS}", self.threads <= MAX_THREADS)
         for name, hint in hints.items():
-            require(name, in_words(hint), matches(getattr(self, name), hint))
+            require(name, describe_type(hint), matches_type(getattr(self, name), hint))
         require("device", "auto, cpu, cuda or cuda:<index>", bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device)))
         require("backend", "numba or cuda-c", self.backend in ("numba", "cuda-c"))
         require("seed", "an integer from 0 to 2**63 - 1", isinstance(self.seed, int) and 0 <= self.seed < 2**63)
@@ -116,7 +116,7 @@ class OnPolicyArgs(TrainingArgs):
     """Adam's step size."""
     anneal_lr: bool = True
     """Decrease the learning rate linearly to 0."""
-    learning_rate_table: Table = ()
+    learning_rate_table: Schedule = ()
     """Pairs of environment steps and learning rates, interpolated linearly, instead of learning_rate and anneal_lr."""
     gamma: float = 0.99
     """Discount factor."""
@@ -126,7 +126,7 @@ class OnPolicyArgs(TrainingArgs):
     """Coefficient of the value loss."""
     ent_coef: float = 0.01
     """Coefficient of the entropy bonus."""
-    ent_coef_table: Table = ()
+    ent_coef_table: Schedule = ()
     """Pairs of environment steps and coefficients of the entropy bonus, interpolated linearly, instead of ent_coef."""
     normalize_returns: bool = False
     """Divide rewards by the running standard deviation of discounted returns."""
@@ -153,7 +153,7 @@ class OnPolicyArgs(TrainingArgs):
         require("ent_coef", "at least 0", self.ent_coef >= 0.0)
         for name in ("learning_rate_table", "ent_coef_table"):
             rising = "pairs of environment steps, each above the one before, and a value of at least 0"
-            require(name, rising, ascending(getattr(self, name)))
+            require(name, rising, is_ascending(getattr(self, name)))
         require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)
         require("weight_init", "orthogonal or xavier", self.weight_init in ("orthogonal", "xavier"))
         require("activation", "tanh or relu", self.activation in ("tanh", "relu"))

@@ -20,7 +20,7 @@ f32, i64, b1 = np.float32, np.int64, np.bool_
 AHEAD = 16  # steps that a thread reads before it adds any up: what one waits for memory, all of them wait together
 
 
-class Advantage:
+class AdvantageEstimator:
     """The advantage of each step: the sum over k of (gamma lam)^k delta[t + k], up to the end of the episode.
 
     delta = reward + gamma V(next) - V, and no V(next) after a termination. A truncated episode goes on without us, so its
@@ -67,7 +67,7 @@ class Advantage:
         expected |= dict.fromkeys(flags, ((steps, rows), torch.bool))
         expected |= {"value": ((steps + 1, rows), torch.float32), "factors": ((2,), torch.float32)}
         tensors = {**of_steps, **flags, "value": value, "factors": self._factors}
-        self._launches(WORK, rows, tensors, expected, [steps])
+        self._launches(ADVANTAGES, rows, tensors, expected, [steps])
         return advantage, target
 
 
@@ -100,4 +100,4 @@ def _column(ops: MemoryOps) -> Any:
 
 
 MEMBERS = ("reward", "final_value", "advantage", "target", "terminated", "ended", "value", "factors", "steps")
-WORK = Elementwise("advantage", MEMBERS, _column, threads=32)  # small blocks: rows are few
+ADVANTAGES = Elementwise("advantage", MEMBERS, _column, threads=32)  # small blocks: rows are few

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-class Episodes(NamedTuple):
+class EpisodeStatistics(NamedTuple):
     """What is carried from one rollout to the next; all (E,) float32."""
 
     running_return: Tensor
@@ -24,7 +24,7 @@ class Episodes(NamedTuple):
     """Mean return of the episodes that ended in the last rollout in which any did; nan before the first."""
 
     @classmethod
-    def of(cls, num_envs: int, device: torch.device | str) -> Episodes:
+    def of(cls, num_envs: int, device: torch.device | str) -> EpisodeStatistics:
         """At the beginning of E episodes."""
         zeros = torch.zeros(2, num_envs, device=device)
         return cls(zeros[0], zeros[1], torch.full_like(zeros[0], torch.nan))

@@ -22,7 +22,7 @@ AHEAD = 16  # steps that a thread reads at once
 EPSILON = 1e-8  # of the variance
 
 
-class ReturnScale:
+class RewardScaler:
     """reward / sqrt(var), var being the running variance of G <- gamma G + reward, all rows pooled.
 
     G starts at 0 with each episode, and the reward that ends one counts in it. The variance is that of all rollouts up to the
@@ -53,7 +53,7 @@ class ReturnScale:
         expected: dict[str, Expected] = dict.fromkeys(("reward", "returns"), ((steps, rows), torch.float32))
         expected |= {"over": ((steps, rows), torch.bool), "running": (tuple(self.running.shape), torch.float32)}
         expected |= {"gamma": ((1,), torch.float32)}
-        self._launches(WORK, rows, tensors, expected, [steps])
+        self._launches(DISCOUNTED_RETURNS, rows, tensors, expected, [steps])
         self.moments.update(returns.unsqueeze(-1), mask)
         return reward / (self.moments.var + EPSILON).sqrt().float()
 
@@ -85,4 +85,4 @@ def _column(ops: MemoryOps) -> Any:
     return inline_function(generate_function("column", source, load=load, store=store, add=add, f32=f32, i64=i64, b1=b1))
 
 
-WORK = Elementwise("returns", ("reward", "over", "returns", "running", "gamma", "steps"), _column, threads=32)
+DISCOUNTED_RETURNS = Elementwise("returns", ("reward", "over", "returns", "running", "gamma", "steps"), _column, threads=32)

@@ -14,7 +14,7 @@ from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_from_dict, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.environments import make_env
-from gpuvec.learners.evaluation.players import Acting, Player, policy
+from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.runs.checkpoint_schema import require_network_size, require_trusted
 from gpuvec.vector.spaces import of_one
@@ -22,7 +22,7 @@ from gpuvec.vector.spaces import of_one
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
 
 
-class Played(NamedTuple):
+class EpisodeResults(NamedTuple):
     """What came of E episodes; tensors on the CPU."""
 
     returns: Tensor  # (E,) float64, undiscounted; of many agents (E, A), while they were in the game
@@ -39,7 +39,7 @@ def play(
     seed: int = 0,
     device: str = "auto",
     params: Mapping[str, Any] | None = None,
-) -> Played:
+) -> EpisodeResults:
     """Lets each of `episodes` environments play one episode, its first: the first to end would more often be short ones.
 
     Args:
@@ -56,7 +56,7 @@ def play(
     envs = make_env(env, episodes, params or {}, device=device, output="torch", buffers=1)
     try:
         obs, _ = envs.reset(seed=seed)
-        many = of_many_agents(envs)
+        many = is_multi_agent(envs)
         shape = obs.shape[:-1]
         act = player(envs)
         returns = torch.zeros(shape, dtype=torch.float64, device=obs.device)
@@ -64,7 +64,7 @@ def play(
         playing = torch.ones((episodes, 1) if many else (episodes,), dtype=torch.bool, device=obs.device)
         for step in range(STEP_LIMIT):
             if step % STEPS_BETWEEN_LOOKS == 0 and not playing.any():
-                return Played(returns.cpu(), left.cpu(), envs.roles)
+                return EpisodeResults(returns.cpu(), left.cpu(), envs.roles)
             obs, reward, terminated, truncated, info = envs.step(act(obs))
             returns += reward.where(playing & info["agent_mask"] if many else playing, 0.0)
             left |= playing & (info["agent_terminated"] if many else terminated)
@@ -75,7 +75,7 @@ def play(
 
 
 def evaluate(
-    network: Acting,
+    network: PolicyNetwork,
     env: str,
     *,
     episodes: int = 100,
@@ -99,15 +99,15 @@ def evaluate(
     return play(env, player, episodes=episodes, seed=seed, device=device, params=params).returns
 
 
-def of_many_agents(env: Any) -> bool:
+def is_multi_agent(env: Any) -> bool:
     """Whether observations are (E, A, D)."""
     return len(env.single_observation_space.shape) == 2
 
 
-def policy_of(
+def load_policy(
     checkpoint: Mapping[str, Any], device: str, body: Body | None = None, role: str | None = None
 ) -> tuple[TrainingArgs, Any]:
-    """The settings and the networks of a policy in a checkpoint, the networks, which are `Acting`, on `device`.
+    """The settings and the networks of a policy in a checkpoint, the networks, which are `PolicyNetwork`, on `device`.
 
     Args:
         checkpoint: as `checkpoint.load` gives it.
@@ -127,7 +127,7 @@ def policy_of(
     require_trusted(args.env)
     if body is None:
         require_network_size(args, checkpoint["policies"][role]["network"])
-    network = policy_class(args).networks(args, *spaces_of(args, device), *([] if body is None else [body]))
+    network = policy_class(args).networks(args, *agent_spaces(args, device), *([] if body is None else [body]))
     try:
         network.load_state_dict(checkpoint["policies"][role]["network"])
     except RuntimeError as error:
@@ -135,11 +135,11 @@ def policy_of(
     return args, network.to(device)
 
 
-def spaces_of(args: TrainingArgs, device: str) -> tuple[gym.Space[Any], gym.Space[Any]]:
+def agent_spaces(args: TrainingArgs, device: str) -> tuple[gym.Space[Any], gym.Space[Any]]:
     """What an agent of the settings' environment observes and does."""
     env = make_env(args.env, 1, args.params, device=device, output="torch")
     try:
         observation, action = env.single_observation_space, env.single_action_space
-        return (of_one(observation), of_one(action)) if of_many_agents(env) else (observation, action)
+        return (of_one(observation), of_one(action)) if is_multi_agent(env) else (observation, action)
     finally:
         env.close()

@@ -16,7 +16,7 @@ from gpuvec.learners.sampling import Sampler
 from gpuvec.learners.seeds import ACTIONS, stream_seed
 
 
-class Acting(Protocol):
+class PolicyNetwork(Protocol):
     """Networks that hold a policy."""
 
     def policy(self, obs: Tensor) -> Any:
@@ -30,7 +30,7 @@ Player = Callable[[Any], Callable[[Tensor], Tensor]]
 """Given the vector environment that it is to play, a function of observations that gives actions."""
 
 
-def policy(network: Acting, *, greedy: bool = True, seed: int = 0) -> Player:
+def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Player:
     """Who takes the network's likeliest action, or draws one if not `greedy`.
 
     Raises:
@@ -51,7 +51,7 @@ def policy(network: Acting, *, greedy: bool = True, seed: int = 0) -> Player:
     return player
 
 
-def require_finite(network: Acting) -> None:
+def require_finite(network: PolicyNetwork) -> None:
     """Raises NonFiniteError unless all numbers of a module are finite: one that is not would still choose actions."""
     if not isinstance(network, torch.nn.Module):
         return
@@ -62,7 +62,7 @@ def require_finite(network: Acting) -> None:
             )
 
 
-def of_roles(networks: Mapping[str, Acting], *, greedy: bool = True, seed: int = 0) -> Player:
+def policies_by_role(networks: Mapping[str, PolicyNetwork], *, greedy: bool = True, seed: int = 0) -> Player:
     """Each network for its role, or for all agents if it is that of "all"; those that draw do so apart from each other."""
     if ALL in networks:
         return policy(networks[ALL], greedy=greedy, seed=seed)

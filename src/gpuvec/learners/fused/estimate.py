@@ -10,7 +10,7 @@ from torch import Tensor
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.estimators.episode_statistics import Episodes
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import FOLDER, Shape
 
@@ -50,14 +50,14 @@ class Estimate:
         self._found = torch.zeros(self._blocks, FOUND, dtype=torch.int32, device=args.device)
         self._arrived = torch.zeros((), dtype=torch.int32, device=args.device)
 
-    def __call__(self, storage: Any, last_value: Tensor, episodes: Episodes, metrics: Tensor, odd: Tensor) -> None:
+    def __call__(self, storage: Any, last_value: Tensor, episodes: EpisodeStatistics, metrics: Tensor, odd: Tensor) -> None:
         """Writes advantages, targets and records, goes on with `episodes`, and tells.
 
         Args:
             storage: `on_policy.Storage`.
             last_value: (T, R): V of the last observations of truncated episodes, where there are any.
             episodes: what is carried from rollout to rollout.
-            metrics: (5,) float64: those of a rollout, `on_policy.PLAYED`.
+            metrics: (5,) float64: those of a rollout, `on_policy.ROLLOUT_METRICS`.
             odd: (4,) int64: the lowest rows of which a reward, log-probability, value or advantage is not finite, or -1.
         """
         a, s = self._args, storage

@@ -10,7 +10,7 @@ from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions, link_e
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.engine.layout.buffers import batch_members
-from gpuvec.learners.buffers.rollout_storage import Rollout
+from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.captured.draws import DRAWS, FIRST_DRAW
 from gpuvec.learners.fused.launch import launcher
 from gpuvec.learners.fused.shape import FOLDER, Shape
@@ -70,7 +70,9 @@ class Play:
         seed, stream: of the draws, as of `sampling.Sampler`.
     """
 
-    def __init__(self, shape: Shape, parameters: Tensor, rollout: Rollout, iteration: Tensor, seed: int, stream: int) -> None:
+    def __init__(
+        self, shape: Shape, parameters: Tensor, rollout: EnvRollout, iteration: Tensor, seed: int, stream: int
+    ) -> None:
         env = rollout.env.unwrapped
         self._parameters, self._rollout, self._iteration, self._seed = parameters, rollout, iteration, seed
         self._rows, self._device = env.num_envs, named_device(env.device)

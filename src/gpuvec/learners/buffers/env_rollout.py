@@ -14,7 +14,7 @@ from torch import Tensor
 from gpuvec.vector.wrappers.flatten_agents import of_each
 
 
-class Rows(NamedTuple):
+class RolloutRows(NamedTuple):
     """What happened to the agents of a policy."""
 
     obs: Tensor  # (T + 1, R, D); the last one is the next rollout's first
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 VIEWS = ("obs", "final_obs", "mask")  # what rows of all agents are views of
 
 
-class Part:
+class AgentSubset:
     """The agents of a policy: some of each environment, as `VectorEnv.roles` tells, or all if `where` is None.
 
     Args:
@@ -80,7 +80,7 @@ class Part:
         return index.expand(*lead, *self._where.shape, *tail)
 
 
-class Rollout:
+class EnvRollout:
     """The storage of T steps of `env`, a SAME_STEP vector environment with torch output on `device`."""
 
     def __init__(self, env: Any, steps: int, device: str) -> None:
@@ -105,16 +105,16 @@ class Rollout:
         limit = env.unwrapped.max_episode_steps
         self.truncations = 0 if limit is None else (steps - 1) // limit + 1
         """Of an environment's episodes within a rollout, at most: each takes `limit` steps, but for the one that goes on."""
-        self._shared: list[tuple[Part, Rows]] = []
+        self._shared: list[tuple[AgentSubset, RolloutRows]] = []
 
-    def rows(self, part: Part) -> Rows:
+    def rows(self, part: AgentSubset) -> RolloutRows:
         """The rows of these agents, which `share` brings up to date."""
         if self.agents is None:
-            return Rows(self.obs, self.reward, self.terminated, self.ended, self.final_obs)
+            return RolloutRows(self.obs, self.reward, self.terminated, self.ended, self.final_obs)
         every = self._of_agents()
         views = {name: part.of(getattr(self, name)) for name in VIEWS}
         own = {name: part.of(x).clone() for name, x in every._asdict().items() if name not in views}
-        rows = Rows(**own, **{name: x if part.whole else x.clone() for name, x in views.items()})
+        rows = RolloutRows(**own, **{name: x if part.whole else x.clone() for name, x in views.items()})
         self._shared.append((part, rows))
         return rows
 
@@ -146,12 +146,12 @@ class Rollout:
         self.show(self.steps)
         every = self._of_agents()
         for part, rows in self._shared:
-            for name in Rows._fields:
+            for name in RolloutRows._fields:
                 if name != "obs" and not (part.whole and name in VIEWS):
                     part.copy(getattr(every, name), getattr(rows, name))
 
-    def _of_agents(self) -> Rows:
+    def _of_agents(self) -> RolloutRows:
         """What happened to each agent, (T, E, A, ...)."""
         reward, terminated, _ = of_each(torch, self.reward, self.terminated, self.truncated, self.mask, self.left)
         ended = self.ended.unsqueeze(-1).expand_as(self.left)
-        return Rows(self.obs, reward, terminated, ended, self.final_obs, self.mask)
+        return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, self.mask)
