@@ -101,8 +101,8 @@ def sources(root: Path = ROOT) -> dict[str, str]:
         many = "MultiAgentEnv(" in (folder / f"{module}.py").read_text()
         everything = [*common, *kinds["multi_agent" if many else "single_agent"], *own]
         found[name] = digest(everything)
-        if (twin := folder / f"{module}.cu").exists():
-            found[f"{name}/cuda-c"] = digest([*everything, *kinds["cpp"], *sorted((package / "engine").rglob("*.cuh")), twin])
+        if (cuda_c := folder / f"cuda_c/{module}.cu").exists():
+            found[f"{name}/cuda-c"] = digest([*everything, *kinds["cpp"], *sorted((package / "engine").rglob("*.cuh")), cuda_c])
     for layer in ("vector", "learners"):
         found[layer] = digest(sorted(file for file in (package / layer).rglob("*") if file.suffix in (".py", ".cu", ".cuh")))
     return found

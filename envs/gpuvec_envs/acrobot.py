@@ -133,7 +133,7 @@ ENV = SingleAgentEnv(
     reward_threshold=-100.0,
     reset_options=("low", "high"),
     check=check,
-    cuda_c="acrobot.cu",
+    cuda_c="cuda_c/acrobot.cu",
     draw=pictures.acrobot,
     render_fps=15,
 )

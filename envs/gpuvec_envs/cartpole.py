@@ -97,7 +97,7 @@ ENV = SingleAgentEnv(
     reward_threshold=475.0,
     reset_options=("low", "high"),
     check=check,
-    cuda_c="cartpole.cu",
+    cuda_c="cuda_c/cartpole.cu",
     draw=pictures.cartpole,
     render_fps=50,
 )

@@ -78,6 +78,6 @@ ENV = SingleAgentEnv(
     reward_threshold=90.0,
     reset_options=("low", "high"),
     check=check,
-    cuda_c="continuous_mountain_car.cu",
+    cuda_c="cuda_c/continuous_mountain_car.cu",
     draw=pictures.mountain_car,
 )

@@ -76,6 +76,6 @@ ENV = SingleAgentEnv(
     reward_threshold=-110.0,
     reset_options=("low", "high"),
     check=check,
-    cuda_c="mountain_car.cu",
+    cuda_c="cuda_c/mountain_car.cu",
     draw=pictures.mountain_car,
 )

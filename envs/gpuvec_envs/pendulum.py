@@ -75,6 +75,6 @@ ENV = SingleAgentEnv(
     max_episode_steps=200,
     reset_options=("x_init", "y_init"),
     check=check,
-    cuda_c="pendulum.cu",
+    cuda_c="cuda_c/pendulum.cu",
     draw=pictures.pendulum,
 )

@@ -303,7 +303,7 @@ ENV = MultiAgentEnv(
     ),
     max_episode_steps=100,
     check=check,
-    cuda_c="tag_continuous.cu",
+    cuda_c="cuda_c/tag_continuous.cu",
     draw=pictures.tag_continuous,
     render_fps=10,
 )

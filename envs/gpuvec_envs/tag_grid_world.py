@@ -158,7 +158,7 @@ ENV = MultiAgentEnv(
     max_episode_steps=100,
     field_ranges=field_ranges,
     check=check,
-    cuda_c="tag_grid_world.cu",
+    cuda_c="cuda_c/tag_grid_world.cu",
     draw=pictures.tag_grid_world,
     render_fps=8,
 )
