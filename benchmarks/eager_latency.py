@@ -40,7 +40,7 @@ def bare(env: Any, actions: Any) -> Bare:
 
     from gpuvec.engine.backends.cuda import kernels
 
-    sim = env._sim
+    sim = env.simulation
     options = sim.options._replace(action_dtype=np.int64)
     cc = torch.cuda.get_device_capability()
     (step,) = kernels.make_kernels(sim.env, options, None, True)
@@ -91,15 +91,15 @@ def replay(env: Any, actions: Any) -> Callable[[], object]:
 
 def parts(env: Any, actions: Any) -> dict[str, Callable[[], object]]:
     """The parts of `step`, as `VectorEnv.step` calls them."""
-    read_stream, read, take, sim = env._stream, env._read, env._outputs.take, env._sim
+    read_stream, read, take, sim = env._stream, env._read, env._outputs.take, env.simulation
     stream = read_stream()
     pointer, dtype, _ = read(actions, stream)
-    outputs, launch = take(stream)[0], sim.step(dtype)
+    outputs, launch = take(stream)[0], sim.step_launcher(dtype)
     return {
         "part.stream": read_stream,
         "part.actions": lambda: read(actions, stream),
         "part.outputs": lambda: take(stream),
-        "part.kernel": lambda: sim.step(dtype),
+        "part.kernel": lambda: sim.step_launcher(dtype),
         "part.launch": lambda: launch(stream, pointer, outputs),
     }
 

@@ -85,9 +85,9 @@ def bytes_per_step(env: Any, rate: float, action: int) -> tuple[float, int]:
     def size(buffer: Any) -> int:
         return int(np.prod(buffer.shape, dtype=np.int64)) * np.dtype(buffer.dtype).itemsize
 
-    layout = env._sim.layout
+    layout = env.simulation.layout
     moved, held = float(action), 0
-    for name, buffer in layout.kept.items():
+    for name, buffer in layout.persistent.items():
         if name == "state" or name.startswith("state_"):
             moved += 2 * size(buffer)
         elif name.startswith("param_"):
@@ -97,7 +97,7 @@ def bytes_per_step(env: Any, rate: float, action: int) -> tuple[float, int]:
         else:
             continue  # read once per block, or only when rows were seeded one by one
         held += size(buffer)
-    for name, buffer in layout.returned.items():
+    for name, buffer in layout.outputs.items():
         moved += sectors(size(buffer), rate, 2) if name == "final_obs" else size(buffer)
         held += size(buffer)
     return moved, held

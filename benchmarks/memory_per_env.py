@@ -62,7 +62,7 @@ def taken(name: str, num_envs: int, params: dict[str, Any], device: str) -> tupl
         (actions,) = (tag_step if env.num_agents > 1 else env_step).actions(env, 1)
         env.step(actions)
         del actions
-        outputs = sum(np.prod(b.shape) * np.dtype(b.dtype).itemsize for b in env._sim.layout.returned.values())
+        outputs = sum(np.prod(b.shape) * np.dtype(b.dtype).itemsize for b in env.simulation.layout.outputs.values())
         return used(device) - before, float(outputs)
 
 

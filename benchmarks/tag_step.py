@@ -55,15 +55,15 @@ def bytes_per_step(env: Any, rate: float, action: int) -> float:
     def size(buffer: Any) -> int:
         return int(np.prod(buffer.shape, dtype=np.int64)) * np.dtype(buffer.dtype).itemsize
 
-    layout = env._sim.layout
+    layout = env.simulation.layout
     moved = float(action)
-    for name, buffer in layout.kept.items():
+    for name, buffer in layout.persistent.items():
         if name in ("floats", "ints", "bools") or name.startswith("state_"):
             moved += 2 * size(buffer)
     moved += sum(2 * size(b) for name, b in layout.scratch.items() if name.startswith("state_"))
-    owned = {name: size(b) for name, b in env._sim.signature.arrays.items() if name in ENGINE_FIELDS}
+    owned = {name: size(b) for name, b in env.simulation.schema.array_fields.items() if name in ENGINE_FIELDS}
     moved += owned.get("role", 0) - 2 * sum(owned.values())  # they never change: each agent's role is read, hardly a member
-    return moved + sum(size(b) * (rate if name == "final_obs" else 1) for name, b in layout.returned.items())
+    return moved + sum(size(b) * (rate if name == "final_obs" else 1) for name, b in layout.outputs.items())
 
 
 def measure(

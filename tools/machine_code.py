@@ -74,7 +74,7 @@ def sections(elf: bytes, wanted: tuple[str, ...]) -> bytes:
 
 def cases(env: Any) -> Iterator[tuple[str, Any]]:
     """(name, options) of what an environment is compiled for."""
-    dtype = np.int32 if make_schema(env).actions.discrete else np.float32
+    dtype = np.int32 if make_schema(env).action.discrete else np.float32
     for mode in AutoresetMode:
         yield mode.name.lower(), KernelOptions(mode, env.max_episode_steps, action_dtype=dtype)
     yield "validated", KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps, validate=True, action_dtype=dtype)
@@ -135,7 +135,7 @@ def compile_case(env: Any, options: Any, label: str, only: str) -> Iterator[tupl
 
 def fused(env: Any, options: Any) -> bytes:
     """The instructions of PPO's fused rollout with the environment's functions linked in."""
-    count, features = int(env.spaces(env.params)[1].n), make_schema(env).features
+    count, features = int(env.spaces(env.params)[1].n), make_schema(env).num_features
     shape = Shape(features, 32, 1, outputs=count, actions=1, heads=(count,), relu=False, masked=False, clip_value=False)
     binary = nvrtc.binary(fused_rollout(shape, link_env_functions(env, options, CC), 8, (0,)), CC)
     return sections(binary.cubin, CUDA_SECTIONS)

@@ -213,7 +213,7 @@ class TestHash:
         assert self.of(SOURCE) != self.of(SOURCE.replace(old, new))
 
     def of(self, source):
-        return fingerprint(module_of(source).ENV, vector_env(module_of())._sim.options)
+        return fingerprint(module_of(source).ENV, vector_env(module_of()).simulation.options)
 
 
 EDITS = [

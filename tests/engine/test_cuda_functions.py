@@ -105,7 +105,7 @@ def test_the_linker_puts_them_in_place(name, cc):
     """No call is left, nothing lies in a thread's own memory, and nothing is a float64."""
     env = environment(name)
     check_source(env)
-    variant = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).actions.dtype, cuda_c=True)
+    variant = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).action.dtype, cuda_c=True)
     with numba_cuda.offline(cc):
         for played in (False, True):
             for kernel in make_kernels(env, variant, make_launch_config(env, 4096), played):

@@ -89,7 +89,7 @@ def compiled(name, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
 
 
 def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
-    options.setdefault("action_dtype", np.int32 if make_schema(env).actions.discrete else np.float32)
+    options.setdefault("action_dtype", np.int32 if make_schema(env).action.discrete else np.float32)
     (kernel,) = compile_variant(env, KernelOptions(mode, env.max_episode_steps, **options), which, SingleAgentLaunch(), cc)
     return kernel
 
@@ -154,11 +154,11 @@ class TestEveryKernel:
     def test_the_state_is_read_and_written_as_a_whole(self, name, mode):
         """Four floats by 16 bytes, two by 8: the only float32 read alone is a continuous action, by a load of its own."""
         kernel = compiled(name, "step", mode)
-        wide = "v4" if len(make_schema(environment(name)).floats) == 4 else "v2"
+        wide = "v4" if len(make_schema(environment(name)).float_fields) == 4 else "v2"
         assert len(kernel.lines(rf"\bld\.global\.{wide}\.f32")) == 1
         assert len(kernel.lines(rf"\bst\.global\.{wide}\.f32")) >= 1
         assert not kernel.lines(r"\bld\.global\.f32")
-        assert len(kernel.lines(r"\bld\.global\.cs\.f32")) == make_schema(environment(name)).actions.components
+        assert len(kernel.lines(r"\bld\.global\.cs\.f32")) == make_schema(environment(name)).action.components
 
 
 class TestVariants:
@@ -271,7 +271,7 @@ class TestRollouts:
         assert kernel.float64 == []
         assert in_the_loop(kernel, r"\b(ld|atom|red)\.global") == []
         assert in_the_loop(kernel, r"\bst\.global\.(?!cs)") == []
-        features = make_schema(environment(name)).features
+        features = make_schema(environment(name)).num_features
         rows = (2 if mode is AutoresetMode.SAME_STEP else 1) * features // next(k for k in (4, 2, 1) if features % k == 0)
         assert len(in_the_loop(kernel, r"\bst\.global\.cs")) == rows + (5 if mode is AutoresetMode.SAME_STEP else 4)
 

@@ -56,9 +56,11 @@ def test_a_block_fits(num_envs, runners, seen, grid):
     assert shape.threads % 32 == shape.writers % 32 == shape.seekers % 32 == 0
     assert shared_bytes(env, shape) <= SHARED
     if shape.split:
-        assert 4 * (shape.tile * crowd.features + 8) <= SHARED
+        assert 4 * (shape.tile * crowd.num_features + 8) <= SHARED
     elif shape.tile:
-        assert shape.tile == shape.envs * crowd.agents[0] or (crowd.alone and shape.tile == shape.threads < crowd.agents[0])
+        assert shape.tile == shape.envs * crowd.agents_shape[0] or (
+            crowd.has_only_self_features and shape.tile == shape.threads < crowd.agents_shape[0]
+        )
 
 
 @pytest.mark.parametrize(

@@ -242,8 +242,8 @@ class TestMetric:
         crowd = make_schema(apply(MEADOW, {"sheep": 10_000}, (), 1)[0])
         assert launch_mapping.cells(crowd) == (Metric(("x", "y"), True), 6666)
         assert launch_mapping.cells(crowd, room=10) is None
-        whole = {k: b._replace(dtype=np.int32) if k == "x" else b for k, b in crowd.arrays.items()}
-        assert launch_mapping.cells(crowd._replace(arrays=whole)) is None
+        whole = {k: b._replace(dtype=np.int32) if k == "x" else b for k, b in crowd.array_fields.items()}
+        assert launch_mapping.cells(crowd._replace(array_fields=whole)) is None
         look = dataclasses.replace(MEADOW, params=Params(sheep=100))
         assert launch_mapping.cells(make_schema(look)) is None
 

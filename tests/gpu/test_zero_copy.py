@@ -99,7 +99,7 @@ def test_a_thousand_steps_launch_a_thousand_kernels_and_copy_nothing(
         categories, kernels = traced(tmp_path, run)
     assert kernels.most_common(1)[0][1] == 1000, kernels
     assert categories["gpu_memcpy"] == 0
-    arrays = len(env._sim.layout.returned)
+    arrays = len(env.simulation.layout.outputs)
     steps = min(SLAB_STEPS, SLAB_BYTES // env._outputs._bytes)
     slabs = 0 if buffers else -(-1000 // steps)
     assert len(allocated.found) <= slabs * arrays

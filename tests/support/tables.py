@@ -3,11 +3,11 @@
 import numpy as np
 
 from gpuvec.engine.backends.device import parse_device
+from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.backends.elementwise import Elementwise, make_elementwise_launcher
 from gpuvec.engine.compiler.functions import device_function as compiled
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import row_of
-from gpuvec.engine.simulation import address_of
 
 
 def each(ops, function, columns):

@@ -70,7 +70,7 @@ def assert_equal_runs(one, other):
 
 
 def addresses(env):
-    return {name: address(array) for name, array in env.unwrapped._sim.buffers.items() if array.size}
+    return {name: address(array) for name, array in env.unwrapped.simulation.buffers.items() if array.size}
 
 
 def assert_independent(env, other):

@@ -157,7 +157,7 @@ def test_what_functions_return(case):
 
 
 def test_what_is_declared_rightly():
-    assert make_schema(plain()).arrays["cells"].shape == (2, 2)
+    assert make_schema(plain()).array_fields["cells"].shape == (2, 2)
 
 
 @pytest.mark.parametrize("env", [None, 3, ["a"]])

@@ -66,7 +66,7 @@ def test_they_lie_where_the_kernel_writes(env):
     """The addresses handed to the kernel are those of the arrays returned: there is no copy in between."""
     env.reset(seed=0)
     written = []
-    launch = env._sim.step
+    launch = env.simulation.step_launcher
 
     def spying(dtype):
         step = launch(dtype)
@@ -77,12 +77,12 @@ def test_they_lie_where_the_kernel_writes(env):
 
         return call
 
-    env._sim.step = spying
+    env.simulation.step_launcher = spying
     try:
         actions = on_device(env, np.zeros((E, 2), int))
         returned = [arrays(env.step(actions)) for _ in range(5)]
     finally:
-        del env._sim.step
+        del env.simulation.step_launcher
     for outputs, result in zip(written, returned, strict=True):
         assert tuple(memoryview(outputs).cast("q")) == tuple(map(address, result))
 

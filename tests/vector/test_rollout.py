@@ -115,7 +115,7 @@ def test_many_envs_take_branches(simulator, mode, monkeypatch):
     """The kernel for so many envs that threads have others to wait for, with fewer envs."""
     monkeypatch.setattr(importlib.import_module("gpuvec.engine.backends.cuda.launch_config"), "MULTIPROCESSORS", 0)
     ours, theirs = (make("tests/Counter-v0", 33, device=simulator, autoreset_mode=mode) for _ in "ab")
-    assert not ours._sim._kernels._mapping.few
+    assert not ours.simulation._kernels._mapping.few
     obs, _ = (reset(env, seed=2) for env in (theirs, ours))
     for num_steps in (6, 1, 7):
         obs = assert_steps(theirs, played(ours, num_steps), obs)
@@ -227,7 +227,7 @@ def test_threads_do_not_matter(monkeypatch):
         env = make("gpuvec/CartPole-v1", 1001, autoreset_mode=SAME_STEP)
         env.reset(seed=0)
         runs.append([*played(env, 20), *env.state_dict()["buffers"].values()])
-        assert len(env._sim._kernels._others) == threads - 1
+        assert len(env.simulation._kernels._others) == threads - 1
         env.close()
     for a, b in zip(*runs, strict=True):
         np.testing.assert_array_equal(a, b, strict=True)

@@ -95,7 +95,7 @@ def with_buffer(saved, name, change):
 
 def column(env, field):
     """(buffer, its column) of a field that agents have."""
-    ((buffer, names),) = ((b, names) for b, names in env._sim.signature.shared.items() if field in names)
+    ((buffer, names),) = ((b, names) for b, names in env.simulation.schema.packed_fields.items() if field in names)
     return buffer, names.index(field)
 
 

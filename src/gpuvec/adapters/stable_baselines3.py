@@ -147,7 +147,7 @@ def _checked(envs: Any) -> VectorEnv:
         )
     if envs.output == "dlpack":
         raise WrapperError("DLPack objects only hand memory over: make the environment with output='numpy' or 'torch'.")
-    if base.num_agents > 1 and envs.num_envs == base.num_envs and base._sim.options.reward == "agents":
+    if base.num_agents > 1 and envs.num_envs == base.num_envs and base.simulation.options.reward == "agents":
         raise WrapperError(
             f"{envs} has {base.num_agents} agents with a reward each, and Stable-Baselines3 knows one per row: wrap it in "
             "gpuvec.vector.wrappers.FlattenAgents, or make it with reward='sum'."

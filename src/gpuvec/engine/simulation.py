@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.device import Device
+from gpuvec.engine.backends.device_arrays import DeviceArray, address_of
 from gpuvec.engine.compiler.frozen import Content, content_of, frozen_function
 from gpuvec.engine.compiler.gc_pause import gc_paused
-from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions, batch_members
+from gpuvec.engine.compiler.types import DType
+from gpuvec.engine.layout.arguments import batch_members
+from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions
 from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema, check_fits_memory, make_layout, make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema, check_fits_memory, make_layout, make_schema
 from gpuvec.engine.single_agent.rollout_options import rollout_kernel_options
 from gpuvec.spec import Environment, SingleAgentEnv
 
@@ -24,33 +27,53 @@ if TYPE_CHECKING:
     from gpuvec.engine.backends.simulator import SimulatorKernels
 
 MAX_ROLLOUT_KERNELS = 8  # that a simulation keeps ready: each policy has its own
+RolloutPolicy: TypeAlias = str | FunctionType  # RANDOM or GIVEN of `rollout_options`, or `policy(obs, key, p) -> action`
 
 
 class Simulation:
-    """E copies of `env` on `device`.
+    """E copies of an environment on a device.
 
-    Buffers are flat arrays of the device's array module. Every launch goes to the stream that it is given; what a reset or
-    a step writes is given by address, so outputs belong to the caller.
+    Buffers are arrays of the device's array module. Every launch goes to the CUDA stream that its caller names; what a reset
+    or a step writes is passed by address, so outputs belong to the caller.
+
+    Args:
+        env: the environment.
+        options: what its kernels are compiled for.
+        num_envs: E.
+        device: where they run.
+
+    Attributes:
+        env: the environment, which later changes of its module do not affect.
+        options: what the kernels are compiled for now, the fields of the reset pool included.
+        schema: what follows from the environment's declaration.
+        layout: which buffers there are.
+        buffers: {name: (E, ...) array} of `layout.owned`.
+        buffer_addresses: addresses of `buffers` and of the reset pool, in the order of `layout.owned` and `layout.pool`.
+        version: a number that grows when kernels are rebuilt.
+
+    Raises:
+        AuthoringError: a declaration that kernels cannot hold.
+        OutOfMemoryError: buffers that do not fit on the device.
     """
 
     def __init__(self, env: Environment, options: KernelOptions, num_envs: int, device: Device) -> None:
         check_fits_memory(env)
         self.env, self.options, self.num_envs, self.device = frozen_environment(env), options, num_envs, device
-        self.signature = make_schema(self.env)
-        self.version = 0  # grows when kernels are rebuilt
+        self.schema = make_schema(self.env)
+        self.version = 0
         self._kernels = self._make_kernels()
         self.layout = make_layout(self.env, options, self._kernels.split)
-        device.require(self._bytes(), f"{num_envs:,} environments{self._advice()}")
-        self.buffers = {name: self._zeros(b) for name, b in self.layout.own.items()}
+        device.require(self._num_bytes(), f"{num_envs:,} environments{self._memory_advice()}")
+        self.buffers = {name: self._zeros(buffer) for name, buffer in self.layout.owned.items()}
         self.buffers["faults"][:] = NO_FAULT
         for name in options.per_env:
             self.buffers[f"param_{name}"][:] = getattr(env.params, name)
-        if isinstance(self.signature, MultiAgentSchema) and self.signature.roles:
-            roles = self.signature.roles.values()
+        if isinstance(self.schema, MultiAgentSchema) and self.schema.roles:
+            roles = self.schema.roles.values()
             self.set_roles(device.arrays.asarray(np.repeat(np.arange(len(roles), dtype=np.int32), list(roles))))
-        self._pool: dict[str, Any] = {}
-        self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # as they were when last given
-        self._find()
+        self._pool: dict[str, DeviceArray] = {}
+        self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # as they were when last passed
+        self._reset_launchers()
 
     def _make_kernels(self) -> CpuKernels | CudaKernels | SimulatorKernels:
         with gc_paused():  # imports on use: a GPU whose kernels are on disk needs no compiler
@@ -66,85 +89,85 @@ class Simulation:
 
             return SimulatorKernels(self.env, self.num_envs)
 
-    def _zeros(self, buffer: Buffer) -> Any:
+    def _zeros(self, buffer: Buffer) -> DeviceArray:
         return self.device.arrays.zeros(buffer.full_shape(self.num_envs, self._kernels.blocks), buffer.dtype)
 
-    def _bytes(self) -> int:
-        """What the buffers and one set of outputs take."""
-        shapes = ((b.full_shape(self.num_envs, self._kernels.blocks), b.dtype) for b in self._all())
+    def _num_bytes(self) -> int:
+        """The size of the buffers and of one set of outputs."""
+        buffers = (*self.layout.owned.values(), *self.layout.outputs.values())
+        shapes = ((b.full_shape(self.num_envs, self._kernels.blocks), b.dtype) for b in buffers)
         return sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in shapes)
 
-    def _all(self) -> list[Buffer]:
-        return [*self.layout.own.values(), *self.layout.returned.values()]
-
-    def _advice(self) -> str:
-        """How large an observation is, where that is what fills the memory."""
-        if not isinstance(self.signature, MultiAgentSchema):
+    def _memory_advice(self) -> str:
+        """How large an observation is, where observations fill the memory."""
+        if not isinstance(self.schema, MultiAgentSchema):
             return ""
-        (agents,), row = self.signature.agents, self.signature.features
+        agents, features = self.schema.num_agents, self.schema.num_features
         fit = "fewer environments or agents" + (
-            ", or observing the K nearest," if self.signature.observation.max_neighbors >= agents - 1 else ""
+            ", or observing the K nearest," if self.schema.observation.max_neighbors >= agents - 1 else ""
         )
-        return f", whose observations are {4 * agents * row:,} bytes each ({agents} agents, {row} numbers); {fit} would fit"
+        size = f"{4 * agents * features:,} bytes each ({agents} agents, {features} numbers)"
+        return f", whose observations are {size}; {fit} would fit"
 
-    def _find(self) -> None:
-        """Looks up where the buffers are, and forgets the kernels that were made for other ones."""
-        self._kept = tuple(address_of(self.buffers[name]) for name in self.layout.own)
-        self._kept += tuple(address_of(self._pool[name]) for name in self.layout.pool)
-        self._steps: dict[Any, Callable[..., None]] = {}
-        self._rollouts: dict[Any, Callable[..., None]] = {}
+    def _reset_launchers(self) -> None:
+        """Looks up the addresses of the buffers, and drops the launchers that were made for other ones."""
+        self.buffer_addresses = tuple(address_of(self.buffers[name]) for name in self.layout.owned)
+        self.buffer_addresses += tuple(address_of(self._pool[name]) for name in self.layout.pool)
+        self._steps: dict[DType, Callable[..., None]] = {}
+        self._rollouts: dict[tuple[RolloutPolicy, DType], Callable[..., None]] = {}
         self._reset: Callable[..., None] | None = None
 
-    def reset(self, stream: int, mask: int, seeds: int, request: Sequence[Any], outputs: bytes) -> None:
-        """Resets the rows that `request` asks for and writes every row's observation.
+    def reset(self, stream: int, mask: int, seeds: int, request: Sequence[float], outputs: bytes) -> None:
+        """Resets the rows that `request` names and writes every row's observation.
 
         Args:
             stream: where to launch.
             mask: address of (E,) bool, read if the request is masked.
-            seeds: address of (E, 3) uint32 (is it given?, seed, its high word), read if rows are seeded one by one.
-            request: the values of `parameters.request(env)`'s members.
-            outputs: the addresses of a step's outputs, packed into 8 bytes each; observations alone are written.
+            seeds: address of (E, 3) uint32 (whether there is one, seed, its high word), read if each row has its own seed.
+            request: the values of the members of `params.request_class(env)`.
+            outputs: the addresses of a step's outputs, packed into 8 bytes each; only observations are written.
         """
         if self._reset is None:
             with gc_paused():
                 self._reset = self._kernels.reset(self.options)
-        asked = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
-        self._reset(stream, *batch_members(self._kept, outputs, self.num_envs, mask=mask, seeds=seeds), *asked)
+        scalars = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
+        self._reset(stream, *batch_members(self.buffer_addresses, outputs, self.num_envs, mask=mask, seeds=seeds), *scalars)
 
-    def step(self, action_dtype: Any) -> Callable[..., None]:
-        """`launch(stream, action, outputs)`: steps all rows.
+    def step_launcher(self, action_dtype: DType) -> Callable[[int, int, bytes], None]:
+        """The function `launch(stream, action, outputs)`, which steps all rows; compiled on first use.
 
-        `action` is the address of the actions, of `action_dtype`; `outputs` holds one address for each of `layout.returned`,
+        `action` is the address of the actions, of `action_dtype`; `outputs` holds one address for each of `layout.outputs`,
         packed into 8 bytes each.
         """
         if action_dtype not in self._steps:
+            options = self.options._replace(action_dtype=action_dtype)
             with gc_paused():
-                self._steps[action_dtype] = self._kernels.step(self.options._replace(action_dtype=action_dtype), self._kept)
+                self._steps[action_dtype] = self._kernels.step(options, self.buffer_addresses)
         return self._steps[action_dtype]
 
-    def rollout(self, policy: Any, action_dtype: Any = None) -> Callable[..., None]:
-        """`launch(stream, action, outputs, steps)`: plays that many steps of all rows of an environment of one agent.
+    def rollout_launcher(self, policy: RolloutPolicy, action_dtype: DType = None) -> Callable[[int, int, bytes, int], None]:
+        """The function `launch(stream, action, outputs, steps)`, which makes T steps of all rows of a single-agent environment.
+
+        `action` is the address of (T, E, ...) actions, which are read if the policy is GIVEN and else written; `outputs` holds
+        the addresses of (T, E, ...) arrays, packed as for a step, and for observations of a (T + 1, E, D) one.
 
         Args:
-            policy: one of `engine.single_agent.rollout_policies`.
-            action_dtype: of the actions, where they are given.
-
-        `action` is the address of (T, E, ...) actions, to be read if they are given, else to be written; `outputs` those of as
-        many of what a step returns, packed as for a step: (T, E, ...) arrays, of the observations a (T + 1, E, D) one.
+            policy: what chooses the actions.
+            action_dtype: of the actions, where the policy is GIVEN.
         """
         policy = self._frozen_policy(policy)
         launch = self._rollouts.get((policy, action_dtype))
         if launch is None:
-            assert isinstance(self.env, SingleAgentEnv), "games have no rollouts"
+            assert isinstance(self.env, SingleAgentEnv), "environments of many agents have no rollouts"
             options = rollout_kernel_options(self.env, self.options, policy, action_dtype)
             with gc_paused():
-                launch = self._kernels.rollout(options, policy, self._kept)
+                launch = self._kernels.rollout(options, policy, self.buffer_addresses)
             if len(self._rollouts) >= MAX_ROLLOUT_KERNELS:
                 del self._rollouts[next(iter(self._rollouts))]  # the one that was compiled first
             self._rollouts[policy, action_dtype] = launch
         return launch
 
-    def _frozen_policy(self, policy: Any) -> Any:
+    def _frozen_policy(self, policy: RolloutPolicy) -> RolloutPolicy:
         """A copy of a function as it is now, the same one while nothing that it reads changes."""
         if not isinstance(policy, FunctionType):
             return policy
@@ -157,65 +180,58 @@ class Simulation:
         return function
 
     def rebuild(self, env: Environment) -> None:
-        """Other parameters: kernels are compiled anew when next used, buffers stay."""
+        """Takes `env`, the same environment with other parameters: kernels are compiled again on use, buffers stay."""
         self.env = frozen_environment(env)
         self._kernels.close()
         self._kernels = self._make_kernels()
-        self._find()
+        self._reset_launchers()
         self.version += 1
 
-    def set_pool(self, states: Mapping[str, Any]) -> None:
-        """Resets take the fields in `states`, {name: (P, ...) array of the device's module}, from a state of this pool."""
+    def set_reset_pool(self, states: Mapping[str, DeviceArray]) -> None:
+        """Makes resets take the fields in `states`, {field: (P, ...) array of the device}, from one of these P states."""
         self.options = self.options._replace(pool=tuple(states))
         self.layout = make_layout(self.env, self.options, self._kernels.split)
         self._pool = {f"pool_{name}": self.device.arrays.ascontiguousarray(array) for name, array in states.items()}
         if states:
             size = len(next(iter(states.values())))
             self._pool["pool_size"] = self.device.arrays.full((), size, np.int32)
-        self._find()
+        self._reset_launchers()
         self.version += 1
 
-    def pool_field(self, name: str) -> Any:
-        """The values of a field in the reset pool, (P, ...)."""
+    def pool_field(self, name: str) -> DeviceArray:
+        """The values of the field called `name` in the reset pool, (P, ...)."""
         return self._pool[f"pool_{name}"]
 
-    def field(self, name: str) -> Any:
-        """Where a field of the state is: (E,) or (E, A), a view of its buffer."""
-        return self.part_of(self.buffers, name)
+    def field(self, name: str) -> DeviceArray:
+        """The field of the state called `name`, (E,) or (E, A): a view of its buffer."""
+        return self.field_in(self.buffers, name)
 
-    def part_of(self, buffers: Mapping[str, Any], name: str) -> Any:
-        """A field of the state in `buffers`, {name: array} as those of this simulation: (E,) or (E, A), a view."""
-        s = self.signature
-        homes = {"state": s.floats} if isinstance(s, SingleAgentSchema) else s.shared
-        for buffer, names in homes.items():
+    def field_in(self, buffers: Mapping[str, DeviceArray], name: str) -> DeviceArray:
+        """A field of the state in other buffers, (E,) or (E, A): a view.
+
+        Args:
+            buffers: {name: array} of the shapes of `self.buffers`.
+            name: the field.
+        """
+        for buffer, names in self.schema.packed_fields.items():
             if name in names:
                 return buffers[buffer][:, names.index(name)]
         return buffers[f"state_{name}"]
 
-    def set_roles(self, role: Any) -> None:
-        """Gives agents their roles, (A,) or (E, A) int32 of the device's module, and puts them in order of these."""
+    def set_roles(self, role: DeviceArray) -> None:
+        """Writes the fields `role`, (A,) or (E, A) int32, and `agents_by_role`, which follows from it."""
         rows = self.field("role")
         rows[:] = role
-        self.field("agents_by_role")[:] = self.order_of(rows)
+        self.field("agents_by_role")[:] = self.sort_by_role(rows)
 
-    def order_of(self, role: Any) -> Any:
-        """(E, A): the agents in order of their roles, (E, A), and of one role in order of their numbers."""
-        # The sum of role and number orders both, whatever kind of sort there is.
+    def sort_by_role(self, role: DeviceArray) -> DeviceArray:
+        """The agents in order of their `role`, (E, A) int32, and within a role in order of their index: (E, A) int64."""
+        # The sum of role and index orders both, also where the sort is not stable.
         keys = role.astype(np.int64) * role.shape[1] + self.device.arrays.arange(role.shape[1])
         return self.device.arrays.argsort(keys, axis=1)
 
     def close(self) -> None:
-        """Ends the threads and lets the buffers go."""
+        """Ends the threads and releases the buffers."""
         self._kernels.close()
         self.buffers.clear()
         self._pool.clear()
-
-
-def to_numpy(array: Any) -> np.ndarray[Any, Any]:
-    """A NumPy or CuPy array as a NumPy array: itself, or a copy for which the host waits."""
-    return np.asarray(array if isinstance(array, np.ndarray | np.generic) else array.get())
-
-
-def address_of(array: Any) -> int:
-    """Where the first element of a NumPy or CuPy array lies."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

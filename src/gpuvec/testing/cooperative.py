@@ -40,7 +40,7 @@ def check_types(env: MultiAgentEnv) -> str:
     _check_tables(env)
     i, p = types.int32, typeof(kernel_params(env))
     t = types.NamedTuple([types.int32] * 2, Time)
-    action, mutable = action_type(schema.actions), _state_type(env, schema, writes=True)
+    action, mutable = action_type(schema.action), _state_type(env, schema, writes=True)
     s, found = _state_type(env, schema), _state_type(env, schema, found=True)
     observe, see, _, look = schema.observation
     before = (look,) if isinstance(look, Reduction) else ()
@@ -56,7 +56,7 @@ def check_types(env: MultiAgentEnv) -> str:
         if isinstance(phase, Reduction):
             dtype, result = REDUCED[phase.kind]
             name = f"{phase.kind}_of({phase.field!r}, ...)"
-            if schema.scalars.get(phase.field) is not dtype:
+            if schema.scalar_fields.get(phase.field) is not dtype:
                 kind = "bool" if dtype is np.bool_ else "int"
                 raise AuthoringError(f"{name} sets a field of the state that must be one {kind} for the env.")
             returns(f"the function of {name}", phase.of, "i, s, p", (i, s, p), result)
@@ -94,10 +94,10 @@ def _check_row(schema: MultiAgentSchema, seen: int, own: int) -> None:
             f"observation(p) has max_neighbors={observation.max_neighbors}, and {what}; give both, or neither."
         )
     total = seen * observation.max_neighbors + own
-    if total != schema.features:
+    if total != schema.num_features:
         pairs = f"{observation.max_neighbors} neighbors of {seen} values"
         what = f"{pairs} and {own} of its own make {total} values, but the observation space"
-        raise authoring_error(observation.self_features, f"{what} has shape ({schema.features},)")
+        raise authoring_error(observation.self_features, f"{what} has shape ({schema.num_features},)")
 
 
 def _check_tables(env: MultiAgentEnv) -> None:
@@ -111,8 +111,8 @@ def _state_type(env: MultiAgentEnv, schema: MultiAgentSchema, writes: bool = Fal
     """The Numba type of the state in functions that write to it, and in those that may read what a search found."""
     arrays = {
         k: types.Array(from_dtype(np.dtype(b.dtype)), len(b.shape), "C", readonly=not writes or k in ENGINE_FIELDS)
-        for k, b in schema.arrays.items()
+        for k, b in schema.array_fields.items()
     }
-    arrays |= {} if found else dict.fromkeys(schema.found, types.none)
-    scalars = {k: from_dtype(np.dtype(dtype)) for k, dtype in schema.scalars.items()}
+    arrays |= {} if found else dict.fromkeys(schema.search_fields, types.none)
+    scalars = {k: from_dtype(np.dtype(dtype)) for k, dtype in schema.scalar_fields.items()}
     return types.NamedTuple([(arrays | scalars)[k] for k in env.state._fields], env.state)

@@ -21,6 +21,6 @@ def extent(env: Environment, num_envs: int, steps: int | None) -> tuple[int, int
     length = min((own or WITHOUT_LIMIT) * 5 // 4 + 1, LONGEST)
     s = make_schema(env)
     fields = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in s.fields.values())
-    size = fields + 4 * (s.features + 2) * int(np.prod(s.agents))
+    size = fields + 4 * (s.num_features + 2) * int(np.prod(s.agents_shape))
     rows = max(2, min(num_envs, BYTES // (length * size)))
     return min(rows, num_envs), length, own

@@ -41,7 +41,7 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     Raises:
         AuthoringError: code that cannot be compiled.
     """
-    options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=make_schema(env).actions.dtype)
+    options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=make_schema(env).action.dtype)
     made = 0
     with explain_compiler_errors(stepping(env)), numba_cuda.offline((9, 0)):
         for kernel in make_kernels(env, options, make_launch_config(env, ENVS), True):

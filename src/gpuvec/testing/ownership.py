@@ -45,7 +45,7 @@ class Ownership:
             AuthoringError: agents that depend on each other, or a draw number that one of them uses twice.
         """
         world, after = self.world, self.world.copy(s)
-        names = world.schema.arrays
+        names = world.schema.array_fields
         with recorded_draws() as draws:
             for i in world.agents:
                 alone = world.copy(s)

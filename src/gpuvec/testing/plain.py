@@ -91,16 +91,16 @@ class PythonReference:
         assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
         self.schema, self.shown = schema, shown
         self.p = checked_parameters(kernel_params(env))
-        self.agents = tuple(map(CheckedInt, range(schema.agents[0])))
+        self.agents = tuple(map(CheckedInt, range(schema.agents_shape[0])))
 
     def state(self, values: Mapping[str, Any] | None = None) -> Any:
         """The state with these values and zeros elsewhere; `agents_by_role` follows from `role`, by default contiguous."""
-        kept = {k: np.zeros(b.shape, b.dtype) for k, b in self.schema.arrays.items()}
-        kept |= {k: dtype(0).item() for k, dtype in self.schema.scalars.items()}
+        kept = {k: np.zeros(b.shape, b.dtype) for k, b in self.schema.array_fields.items()}
+        kept |= {k: dtype(0).item() for k, dtype in self.schema.scalar_fields.items()}
         if self.schema.roles:
             kept["role"][:] = np.repeat(np.arange(len(self.schema.roles)), list(self.schema.roles.values()))
         for name, value in (values or {}).items():
-            kept[name] = np.array(value, kept[name].dtype) if name in self.schema.arrays else np.asarray(value).item()
+            kept[name] = np.array(value, kept[name].dtype) if name in self.schema.array_fields else np.asarray(value).item()
         if self.schema.roles:
             kept["agents_by_role"][:] = np.argsort(kept["role"], kind="stable")
         return self.env.state(**kept)
@@ -117,7 +117,7 @@ class PythonReference:
 
     def reset(self, key: Key, s: Any) -> Any:
         """The first state of an episode after `s`, from which it takes the roles."""
-        s = self.copy(s)._replace(**{k: dtype(0).item() for k, dtype in self.schema.scalars.items()})
+        s = self.copy(s)._replace(**{k: dtype(0).item() for k, dtype in self.schema.scalar_fields.items()})
         self.each(self.env.reset, s, key, self.p)
         return s
 
@@ -163,7 +163,7 @@ class PythonReference:
         if look.mask is None or plainly(look.mask, i, s, self.p):
             found = [(np.float32(plainly(look.distance, i, j, s, self.p)), j) for j in self.agents]
         nearest = [j for _, j in sorted(pair for pair in found if pair[0] < np.inf)]
-        places = self.schema.arrays[look.field].shape[1]
+        places = self.schema.array_fields[look.field].shape[1]
         return (nearest + [-1] * places)[:places]
 
     def rows(self, s: Any, t: Time, agents: Sequence[int] | None = None) -> Any:

@@ -72,7 +72,7 @@ def _check_starts(env: MultiAgentEnv) -> int:
     world = PythonReference(env)
     with recorded_draws() as draws:
         starts = [world.reset(CheckedKey(0, 0, row, 0, 0), world.state()) for row in range(8)]
-    if draws and not any(differing(getattr(s, k), getattr(starts[0], k)) for s in starts for k in world.schema.arrays):
+    if draws and not any(differing(getattr(s, k), getattr(starts[0], k)) for s in starts for k in world.schema.array_fields):
         raise authoring_error(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
     return len(draws) // len(starts)
 
@@ -120,7 +120,7 @@ class RaceCheck:
     def _written(self) -> dict[str, Any]:
         """The arrays that author code writes."""
         schema = self._world.schema
-        return {k: b for k, b in schema.arrays.items() if k not in (*ENGINE_FIELDS, *schema.found)}
+        return {k: b for k, b in schema.array_fields.items() if k not in (*ENGINE_FIELDS, *schema.search_fields)}
 
     def step(self, row: int, actions: Any) -> None:
         """A step of a row, and a reset when its episode is over."""

@@ -30,7 +30,7 @@ def check_types(env: SingleAgentEnv) -> str:
     s = make_schema(env)
     for name, expected in {"reset": "key, p", "step": "s, action, key, p", "observe": "s, p"}.items():
         check_parameters(name, getattr(env, name), expected)
-    action, p = action_type(s.actions), typeof(params_as_scalars(env.params))
+    action, p = action_type(s.action), typeof(params_as_scalars(env.params))
     state = typeof(env.state(*(SCALARS[hint](0) for hint in get_type_hints(env.state).values())))
 
     _check_state(env, env.reset, typed(env.reset, (KEY, p)))
@@ -45,9 +45,9 @@ def check_types(env: SingleAgentEnv) -> str:
         )
     if not isinstance(terminated, types.Boolean):
         raise authoring_error(env.step, f"terminated is {types.unliteral(terminated)}; it must be a bool, as a comparison is")
-    seen = width(env.observe, typed(env.observe, (state, p)), f"a tuple of {s.features} floats")
-    if seen != s.features:
-        raise authoring_error(env.observe, f"it returns {seen} values, but the observation space has shape ({s.features},)")
+    seen = width(env.observe, typed(env.observe, (state, p)), f"a tuple of {s.num_features} floats")
+    if seen != s.num_features:
+        raise authoring_error(env.observe, f"it returns {seen} values, but the observation space has shape ({s.num_features},)")
     return "every value is a float32, an integer or a bool"
 
 

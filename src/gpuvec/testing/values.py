@@ -12,7 +12,7 @@ from numba.core import ir
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, explain_compiler_errors
 from gpuvec.engine.compiler.functions import compile_for, device_function
-from gpuvec.engine.layout.buffers import ActionLayout
+from gpuvec.engine.layout.space_layout import ActionLayout
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 

@@ -18,7 +18,7 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
     """`call`, `get_attr` and `set_attr`: attributes are shared by all rows, but for parameters stored per row."""
 
     _env: Environment
-    _sim: Simulation
+    simulation: Simulation
     _device: Device
     _stream: Any
 
@@ -47,7 +47,7 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
         Raises:
             AttributeError: there is none of that name.
         """
-        if name in self._sim.options.per_env:
+        if name in self.simulation.options.per_env:
             return tuple(self._stored(name))
         holder = self._env.params if name in self._env.params._fields else self
         if not hasattr(holder, name):
@@ -64,15 +64,17 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
         """
         if isinstance(self._env, MultiAgentEnv) and name in self._env.structural:
             raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
-        per_env = self._sim.options.per_env
+        per_env = self.simulation.options.per_env
         stored = {k: self._stored(k) for k in per_env}
         new, lists = parameters.apply(self._env, {name: values}, per_env, self.num_envs, stored=stored)
         if name in per_env:
             with on_stream(self._device, self._stream()):
-                self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(lists.get(name, getattr(new.params, name)))
+                self.simulation.buffers[f"param_{name}"][:] = self._device.arrays.asarray(
+                    lists.get(name, getattr(new.params, name))
+                )
             return
         self._env = new
-        self._sim.rebuild(new)
+        self.simulation.rebuild(new)
         self._find_spaces()
         self.__dict__.pop("observation_space", None)
         self.__dict__.pop("action_space", None)
@@ -81,4 +83,4 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
         """The values of a parameter that is stored per environment."""
         self._usable(begun=False)
         with on_stream(self._device, self._stream()):
-            return self._sim.buffers[f"param_{name}"].tolist()  # type: ignore[no-any-return]  # an array of either module
+            return self.simulation.buffers[f"param_{name}"].tolist()  # type: ignore[no-any-return]  # an array of either module

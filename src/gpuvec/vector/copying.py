@@ -8,7 +8,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from gpuvec.engine.simulation import Simulation, to_numpy
+from gpuvec.engine.backends.device_arrays import to_numpy
+from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import place_of
 from gpuvec.spec import Environment
@@ -32,7 +33,7 @@ class Copyable(Rollouts):
             gymnasium.error.ClosedEnvironmentError: it was closed.
         """
         self._usable(begun=False)
-        per_env = self._sim.options.per_env
+        per_env = self.simulation.options.per_env
         made_of = {
             **self._made_of,
             "env": _place_or_env(self._made_of["env"]),
@@ -43,14 +44,14 @@ class Copyable(Rollouts):
             **{name: self._stored(name) for name in per_env},
         }
         with on_stream(self._device, self._stream()):
-            simulation = _saved(self._sim, self._was_reset)
+            simulation = _saved(self.simulation, self._was_reset)
         random = deepcopy(self._np_random), self._np_random_seed  # `copy.copy` would share the generator
         return {"made_of": made_of, "simulation": simulation, "seed": self._seed, "random": random, "spec": self.spec}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(**saved["made_of"])  # type: ignore[misc]  # a new object is being filled
         with on_stream(self._device, self._stream()):
-            _restore(self._sim, saved["simulation"])
+            _restore(self.simulation, saved["simulation"])
         self._was_reset, self._seed = saved["simulation"]["buffers"] is not None, saved["seed"]
         (self._np_random, self._np_random_seed), self.spec = saved["random"], saved["spec"]
 
@@ -65,7 +66,7 @@ def _saved(sim: Simulation, begun: bool) -> dict[str, Any]:
 def _restore(sim: Simulation, saved: dict[str, Any]) -> None:
     """Gives a new simulation of the same construction what `_saved` took."""
     if saved["pool"]:
-        sim.set_pool(state.reset_pool(sim, saved["pool"]))
+        sim.set_reset_pool(state.reset_pool(sim, saved["pool"]))
     if saved["buffers"] is not None:
         state.load_state_dict(sim, saved["buffers"])
 

@@ -13,9 +13,10 @@ from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.device import has_several_gpus, refuse_fork
 from gpuvec.engine.backends.device import parse_device as named_device
+from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.simulation import Simulation, address_of
+from gpuvec.engine.simulation import Simulation
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
 from gpuvec.vector import parameters, state
@@ -115,16 +116,16 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             cuda_c=parameters.in_cuda_c(backend, self._env, self._device),
         )
         with self._device.current():
-            self._sim = Simulation(self._env, options, self.num_envs, self._device)
+            self.simulation = Simulation(self._env, options, self.num_envs, self._device)
             for name, values in lists.items():
-                self._sim.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
-            returned = self._sim.layout.returned
+                self.simulation.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
+            returned = self.simulation.layout.outputs
             self._outputs = OutputBuffers(returned, self.num_envs, self._device, self._framework, buffers)
         self._ring, self._storage = buffers, {}
         self._find_spaces()
-        s = self._sim.signature
-        shape = (self.num_envs, *s.agents, *s.actions.shape)
-        self._read = Actions(shape, s.actions.discrete, self._device, self._framework).read
+        s = self.simulation.schema
+        shape = (self.num_envs, *s.agents_shape, *s.action.shape)
+        self._read = Actions(shape, s.action.discrete, self._device, self._framework).read
         self._stream = self._framework.stream
         self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
@@ -148,14 +149,14 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
     def _find_spaces(self) -> None:
         observation: Any
         observation, action = self._env.spaces(self._env.params)
-        for agents in self._sim.signature.agents:
+        for agents in self.simulation.schema.agents_shape:
             observation, action = of_agents(observation, agents), of_agents(action, agents)
         self.single_observation_space, self.single_action_space = observation, action
 
     @property
     def num_agents(self) -> int:
         """A; 1 if there is but one."""
-        return (self._sim.signature.agents or (1,))[0]
+        return (self.simulation.schema.agents_shape or (1,))[0]
 
     @property
     def roles(self) -> dict[str, Any]:
@@ -164,7 +165,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         """
         self._usable(begun=False)
         with on_stream(self._device, self._stream()):
-            return groups(self._sim, self._framework)
+            return groups(self.simulation, self._framework)
 
     @property
     def spec(self) -> Any:
@@ -202,7 +203,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
     @property
     def kernel_version(self) -> int:
         """Grows when the kernels are rebuilt; a graph captured before is stale then."""
-        return self._sim.version
+        return self.simulation.version
 
     @property
     def np_random_seed(self) -> Any:
@@ -233,7 +234,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             seed = int(self.np_random.integers(2**63))
         options = checked_options(options)
         chosen = seeding(seed, self.num_envs, self._device)
-        asked = reset_options(self._env, options, self._sim.options.per_env, self._stored)
+        asked = reset_options(self._env, options, self.simulation.options.per_env, self._stored)
         self.check()
         stream = self._stream()
         with on_stream(self._device, stream):
@@ -246,7 +247,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
                     )
                 masked = False
             outputs, arrays = self._outputs.take(stream)
-            self._sim.reset(
+            self.simulation.reset(
                 stream,
                 address_of(mask) if masked else 0,
                 0 if chosen.rows is None else address_of(chosen.rows),
@@ -281,7 +282,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         stream = self._stream()
         pointer, dtype, _owner = self._read(actions, stream)
         outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.given(out, stream)
-        self._sim.step(dtype)(stream, pointer, outputs)
+        self.simulation.step_launcher(dtype)(stream, pointer, outputs)
         if self._copies:
             arrays = self._outputs.to_user(arrays, out)
         infos: dict[str, Any] = {}
@@ -301,9 +302,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._raise_faults()
 
     def _raise_faults(self) -> None:
-        if self._sim.options.validate:
+        if self.simulation.options.validate:
             with on_stream(self._device, self._stream()):
-                fault = pending(self._sim, self._env.spaces(self._env.params)[1])
+                fault = pending(self.simulation, self._env.spaces(self._env.params)[1])
             if fault is not None:
                 raise fault
 
@@ -314,8 +315,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._usable()
         self.check()
         with on_stream(self._device, self._stream()) as stream:
-            own = {name: self._sim.buffers[f"param_{name}"].copy() for name in self._sim.options.per_env}
-            frames = Frames(self._env, own, state.get_state(self._sim))
+            own = {name: self.simulation.buffers[f"param_{name}"].copy() for name in self.simulation.options.per_env}
+            frames = Frames(self._env, own, state.get_state(self.simulation))
             if stream is not None:
                 stream.synchronize()  # rows may be fetched while another stream is the current one
         return frames if rows is None else tuple(frames[int(k)] for k in rows)
@@ -333,7 +334,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         finally:
             self._outputs.clear()
             self._clear_storage()
-            self._sim.close()
+            self.simulation.close()
 
     def _usable(self, begun: bool = True) -> None:
         if self._device.kind == "cuda":

@@ -21,7 +21,7 @@ def pending(sim: Simulation, space: gym.Space[Any]) -> ActionError | None:
     faults[:] = NO_FAULT
     if action != NO_FAULT:
         row = action >> 32
-        (agents,) = sim.signature.agents or (0,)
+        (agents,) = sim.schema.agents_shape or (0,)
         who = f"agent {row % agents} of environment {row // agents}" if agents else f"environment {row}"
         return ActionError(_said(who, action & 0xFFFFFFFF, space))
     return ActionError(

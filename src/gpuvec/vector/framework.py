@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.simulation import address_of
+from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.errors import MissingExtraError
 from gpuvec.vector.host_copies import to_host
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.backends.device import Device
+from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import Buffer
-from gpuvec.engine.simulation import address_of
 from gpuvec.vector.framework import Framework, Native
 from gpuvec.vector.host_copies import copies_on_host
 

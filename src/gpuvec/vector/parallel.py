@@ -141,7 +141,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         if env.active is None:
             return list(self._rows)
         with on_stream(base._device, base._stream()):
-            s = host_row(base._sim, 0)
+            s = host_row(base.simulation, 0)
         p, active = kernel_params(env), author_function(env.active)
         with np.errstate(all="ignore"):  # as compiled code, which does not warn
             return [name for name, i in self._rows.items() if active(i, s, p)]

@@ -13,14 +13,14 @@ from gpuvec.vector.framework import Framework
 
 def groups(sim: Simulation, framework: Framework) -> dict[str, Any]:
     """{role: slice, (n,) indices or (E, n) indices}; waits for the device, as roles are set but seldom."""
-    if not isinstance(sim.signature, MultiAgentSchema) or not sim.signature.roles:
+    if not isinstance(sim.schema, MultiAgentSchema) or not sim.schema.roles:
         return {}
     agents_by_role = sim.field("agents_by_role")
     alike = bool((agents_by_role == agents_by_role[:1]).all())
     order = agents_by_role[0] if isinstance(agents_by_role, np.ndarray) else agents_by_role[0].get()
     found: dict[str, Any] = {}
     begin = 0
-    for name, count in sim.signature.roles.items():
+    for name, count in sim.schema.roles.items():
         ids = order[begin : begin + count]
         if not alike:
             found[name] = framework.wrap(agents_by_role[:, begin : begin + count].astype(np.int64))

@@ -90,7 +90,7 @@ class Rollouts(Stateful):
         steps, stream = int(num_steps), self._stream()
         kind = self._kind(policy)
         pointer, dtype, _owner = self._given(policy, steps, stream) if kind == GIVEN else (0, None, None)
-        launch = self._sim.rollout(kind, dtype)
+        launch = self.simulation.rollout_launcher(kind, dtype)
         if out is None and stream and self._framework.capturing():
             raise RuntimeError(
                 "memory cannot be allocated while a graph is captured: call rollout() before, and give what it returned as out."
@@ -136,7 +136,7 @@ class Rollouts(Stateful):
 
     def _given(self, actions: Any, steps: int, stream: int) -> tuple[int, Any, Any]:
         """(address, dtype, owner) of the actions of a rollout."""
-        kind = self._sim.signature.actions
+        kind = self.simulation.schema.action
         shape = (steps, self.num_envs, *kind.shape)
         return Actions(shape, kind.discrete, self._device, self._framework).read(actions, stream)
 
@@ -145,7 +145,7 @@ class Rollouts(Stateful):
         dtype = stored_action_dtype(self.single_action_space)
         key = steps, anew, np.dtype(dtype).name
         if key not in self._storage:
-            returned, shape = self._sim.layout.returned, self._sim.signature.actions.shape
+            returned, shape = self.simulation.layout.outputs, self.simulation.schema.action.shape
             action = Buffer(dtype, shape, wide=bool(shape) and np.dtype(dtype).itemsize == 4)
 
             def places(length: int, **buffers: Buffer) -> Places:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.simulation import Simulation, to_numpy
+from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.framework import as_native
 from gpuvec.vector.parameters import apply
@@ -18,7 +19,7 @@ from gpuvec.vector.state_checks import check_fields, check_saved, whole_numbers
 
 def get_state(sim: Simulation) -> dict[str, Any]:
     """{field: (E,) or (E, A) array of the device's module}: a copy of the physical state."""
-    return {name: sim.field(name).copy() for name in sim.env.state._fields if name in sim.signature.fields}
+    return {name: sim.field(name).copy() for name in sim.env.state._fields if name in sim.schema.fields}
 
 
 def host_row(sim: Simulation, row: int) -> Any:
@@ -26,8 +27,8 @@ def host_row(sim: Simulation, row: int) -> Any:
 
     Fields that a search fills are None. The host waits for the device.
     """
-    s = sim.signature
-    found = s.found if isinstance(s, MultiAgentSchema) else ()
+    s = sim.schema
+    found = s.search_fields if isinstance(s, MultiAgentSchema) else ()
     known = {name: to_numpy(sim.field(name)[row])[()] for name in sim.env.state._fields if name not in found}
     return sim.env.state(**{name: known.get(name) for name in sim.env.state._fields})
 
@@ -35,7 +36,7 @@ def host_row(sim: Simulation, row: int) -> Any:
 def _checked(sim: Simulation, fields: Mapping[str, Any], rows: int, pool: bool = False) -> dict[str, Any]:
     """The fields as arrays of the device, (rows, ...)."""
     unit = "state of the pool" if pool else "row"
-    known = sim.signature.fields
+    known = sim.schema.fields
     unknown = fields.keys() - known.keys()
     if unknown or not fields:
         raise StateError(f"unknown state field(s) {sorted(unknown)}; the state of this environment has {', '.join(known)}.")
@@ -98,8 +99,8 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     sizes = {name: len(values) for name, values in states.items()}
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise StateError(f"the fields of a reset pool must hold the same number of states, at least 1; they hold {sizes}.")
-    s = sim.signature
-    fixed = {"role", *s.scalars} if isinstance(s, MultiAgentSchema) else set()
+    s = sim.schema
+    fixed = {"role", *s.scalar_fields} if isinstance(s, MultiAgentSchema) else set()
     if fixed & states.keys():
         raise StateError(f"a reset pool cannot hold {sorted(fixed & states.keys())}, which no reset writes.")
     arrays = _checked(sim, states, next(iter(sizes.values()), 0), pool=True)
@@ -109,7 +110,7 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
 
 def state_dict(sim: Simulation) -> dict[str, Any]:
     """Copies of all that the next step depends on; the clock, one per block, is stored once."""
-    return {name: _saved(name, sim.buffers[name]).copy() for name in sim.layout.kept}
+    return {name: _saved(name, sim.buffers[name]).copy() for name in sim.layout.persistent}
 
 
 def _saved(name: str, array: Any) -> Any:
@@ -127,7 +128,7 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
     """
     if not isinstance(saved, Mapping):
         raise StateError(f"this is no state of {sim.env.state.__module__}, but {type(saved).__name__}.")
-    kept = sim.layout.kept
+    kept = sim.layout.persistent
     if saved.keys() != kept.keys():
         missing, extra = sorted(kept.keys() - saved.keys()), sorted(saved.keys() - kept.keys())
         raise StateError(f"this is no state of {sim.env.state.__module__}: missing {missing}, not known {extra}.")

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.buffers import NO_FAULT, NO_STEP_LIMIT
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.simulation import Simulation, to_numpy
+from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.spec import Environment
 
@@ -70,7 +71,7 @@ def check_fields(
         StateError: as said; with the field, the row, what is given and what is allowed.
     """
     unit, xp = ("state of the pool" if pool else "row"), sim.device.arrays
-    if "role" in fields and isinstance(sim.signature, MultiAgentSchema):
+    if "role" in fields and isinstance(sim.schema, MultiAgentSchema):
         _check_roles(sim, fields["role"], mask)
     for name, (low, high) in _limits(sim.env, stored).items():
         if name not in fields:
@@ -99,8 +100,8 @@ def _limits(env: Environment, stored: Mapping[str, Sequence[Any]]) -> dict[str, 
 
 def _check_roles(sim: Simulation, role: Any, mask: Any) -> None:
     """Refuses roles, (E, A), of which one does not exist or has another number of agents."""
-    assert isinstance(sim.signature, MultiAgentSchema), "only these have roles"
-    counts = sim.signature.roles
+    assert isinstance(sim.schema, MultiAgentSchema), "only these have roles"
+    counts = sim.schema.roles
     wrong = (role < 0) | (role >= len(counts))
     for number, count in enumerate(counts.values()):
         wrong |= ((role == number).sum(-1) != count)[:, None]
@@ -120,11 +121,11 @@ def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
         StateError: as said; with the field, the row, what is given and what is allowed.
     """
     stored = {name: to_numpy(saved[f"param_{name}"]).tolist() for name in sim.options.per_env}
-    fields = {name: sim.part_of(saved, name) for name in sim.signature.fields}
+    fields = {name: sim.field_in(saved, name) for name in sim.schema.fields}
     check_fields(sim, fields, stored)
-    if "role" in fields and isinstance(sim.signature, MultiAgentSchema):
-        expected = sim.order_of(fields["role"])
-        agents_by_role = sim.part_of(saved, "agents_by_role")
+    if "role" in fields and isinstance(sim.schema, MultiAgentSchema):
+        expected = sim.sort_by_role(fields["role"])
+        agents_by_role = sim.field_in(saved, "agents_by_role")
         known = to_numpy(expected)
         refuse_wrong(
             "state field 'agents_by_role'",
@@ -134,7 +135,7 @@ def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
         )
     _check_times(sim, saved)
     faults = to_numpy(saved["faults"])
-    rows = sim.num_envs * (sim.signature.agents or (1,))[0]
+    rows = sim.num_envs * (sim.schema.agents_shape or (1,))[0]
     wrong = (faults != NO_FAULT) & (faults >> np.uint64(32) >= rows)
     refuse_wrong("'faults'", faults, wrong, lambda row: f"a fault of {rows} rows or agents, or {NO_FAULT}", "kind")
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpuvec.engine.backends.cuda.launch_config import WARP, make_launch_config
-from gpuvec.engine.layout.buffers import KernelOptions, batch_members
+from gpuvec.engine.layout.arguments import batch_members
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class
 from gpuvec.engine.layout.schema import make_layout
 from gpuvec.engine.single_agent.rollout_options import RolloutRequest

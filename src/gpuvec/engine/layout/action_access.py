@@ -13,7 +13,8 @@ import numpy as np
 
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.engine.layout.buffers import ActionLayout, KernelOptions
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.space_layout import ActionLayout
 
 
 def make_staged_action_reader(

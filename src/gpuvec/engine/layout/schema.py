@@ -1,114 +1,148 @@
-"""What follows from an environment's declaration: widths, types, and the buffers that its kernels take."""
+"""What follows from an environment's declaration: its fields, widths and types, and the buffers that its kernels take."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.compiler.functions import author_function
+from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import (
     SCALARS,
-    ActionLayout,
     Buffer,
     KernelOptions,
     Layout,
     bookkeeping_buffers,
     input_buffers,
-    make_action_layout,
-    observation_features,
     pool_buffers,
 )
 from gpuvec.engine.layout.params import kernel_params
+from gpuvec.engine.layout.space_layout import ActionLayout, make_action_layout, observation_features
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 from gpuvec.spec import Bools, Environment, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv, Time
 
-ARRAYS: dict[Any, Any] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
-SHARED = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # names of buffers
-MAX_AGENTS = 1 << 24  # agents of one environment: each one's number is exact as a float32
+ARRAYS: dict[Any, DType] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
+PACKED_BUFFERS = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # {dtype: buffer} of `packed_fields`
+MAX_AGENTS = 1 << 24  # agents of one environment: each index is exact as a float32
 ENGINE_FIELDS = ("role", "agents_by_role")  # fields that the engine writes
 
 
 class SingleAgentSchema(NamedTuple):
     """What the kernels of a `SingleAgentEnv` need to know."""
 
-    floats: tuple[str, ...]  # float fields of the state, stored together as (E, len(floats))
-    others: dict[str, Any]  # the other fields and their dtypes, one buffer each
-    features: int  # D
-    actions: ActionLayout
-    agents: tuple[int, ...] = ()  # the shape of what there is one of for each agent
+    float_fields: tuple[str, ...]
+    non_float_fields: dict[str, DType]  # int and bool fields and their dtypes, one buffer each
+    num_features: int  # D
+    action: ActionLayout
+
+    @property
+    def agents_shape(self) -> tuple[int, ...]:
+        """The shape of what there is one of for each agent: ()."""
+        return ()
+
+    @property
+    def num_agents(self) -> int:
+        """The number of agents: 1."""
+        return 1
+
+    @property
+    def packed_fields(self) -> dict[str, tuple[str, ...]]:
+        """{buffer: fields} of the fields that share a buffer: all floats of an env are stored side by side."""
+        return {"state": self.float_fields} if self.float_fields else {}
 
     @property
     def fields(self) -> dict[str, Buffer]:
-        """What a user sees of the state."""
-        return {k: Buffer(np.float32) for k in self.floats} | {k: Buffer(dtype) for k, dtype in self.others.items()}
+        """{field: buffer} of the state as users see it."""
+        return {k: Buffer(np.float32) for k in self.float_fields} | {k: Buffer(t) for k, t in self.non_float_fields.items()}
 
 
 class MultiAgentSchema(NamedTuple):
     """What the kernels of a `MultiAgentEnv` need to know."""
 
-    arrays: dict[str, Buffer]  # fields of the state with elements for each agent
-    scalars: dict[str, Any]  # fields that are one for the env, and their dtypes
-    features: int  # D
-    actions: ActionLayout
-    agents: tuple[int]
+    array_fields: dict[str, Buffer]  # fields of the state with elements for each agent
+    scalar_fields: dict[str, DType]  # fields with one value for the env, and their dtypes
+    num_features: int  # D
+    action: ActionLayout
+    num_agents: int  # A
     observation: Observation
     roles: dict[str, int]  # {name: number of agents}
-    found: tuple[str, ...]  # fields for searches to fill
+    search_fields: tuple[str, ...]  # fields that a neighbor search fills
 
     @property
-    def shared(self) -> dict[str, tuple[str, ...]]:
-        """{buffer: fields}: those with one element for each agent lie side by side, env by env, in a buffer for each type: a
-        kernel computes one address for all of an agent's fields.
+    def agents_shape(self) -> tuple[int]:
+        """The shape of what there is one of for each agent: (A,)."""
+        return (self.num_agents,)
+
+    @property
+    def packed_fields(self) -> dict[str, tuple[str, ...]]:
+        """{buffer: fields} of the fields that share a buffer: those with one element for each agent, one buffer for each type.
+
+        The fields of an env are stored side by side, so that a kernel computes one address for all fields of an agent.
         """
-        plain = {k: b.dtype for k, b in self.arrays.items() if b.shape == self.agents}
-        return {name: found for t, name in SHARED.items() if (found := tuple(k for k, d in plain.items() if d is t))}
+        plain = {k: b.dtype for k, b in self.array_fields.items() if b.shape == self.agents_shape}
+        packed = {name: tuple(k for k, dtype in plain.items() if dtype is t) for t, name in PACKED_BUFFERS.items()}
+        return {name: fields for name, fields in packed.items() if fields}
 
     @property
     def search(self) -> NearestNeighbors | None:
-        """The search that fills one."""
+        """The neighbor search before each observation, if there is one."""
         return self.observation.neighbors if isinstance(self.observation.neighbors, NearestNeighbors) else None
 
     @property
-    def alone(self) -> bool:
+    def has_only_self_features(self) -> bool:
         """Whether an observation is an agent's own features and nothing else."""
         return self.observation.other_features is None or self.observation.max_neighbors == 0
 
     @property
     def fields(self) -> dict[str, Buffer]:
-        """What a user sees of the state."""
-        arrays = {k: b for k, b in self.arrays.items() if k not in self.found and k != "agents_by_role"}
-        return arrays | {k: Buffer(dtype) for k, dtype in self.scalars.items()}
+        """{field: buffer} of the state as users see it."""
+        arrays = {k: b for k, b in self.array_fields.items() if k not in self.search_fields and k != "agents_by_role"}
+        return arrays | {k: Buffer(dtype) for k, dtype in self.scalar_fields.items()}
 
 
-def make_schema(env: Environment) -> SingleAgentSchema | MultiAgentSchema:
-    """What the kernels of `env` need to know.
+EnvSchema: TypeAlias = SingleAgentSchema | MultiAgentSchema
+
+
+def make_schema(env: Environment) -> EnvSchema:
+    """Derives what the kernels of `env` need to know.
 
     Raises:
         AuthoringError: a field, a space or a number of agents of a kind that kernels cannot hold.
     """
-    count = count_agents(env) if isinstance(env, MultiAgentEnv) else 1
+    return _single_agent_schema(env) if isinstance(env, SingleAgentEnv) else _multi_agent_schema(env)
+
+
+def _single_agent_schema(env: SingleAgentEnv) -> SingleAgentSchema:
     observation_space, action_space = _spaces(env)
-    shared = {"features": observation_features(observation_space), "actions": make_action_layout(action_space)}
+    num_features, action = observation_features(observation_space), make_action_layout(action_space)
     hints = get_type_hints(env.state, include_extras=True)
-    if isinstance(env, SingleAgentEnv):
-        for name, hint in hints.items():
-            if hint not in SCALARS:
-                raise AuthoringError(f"{env.state.__module__}.State.{name} is a {hint}; a state field is float, int or bool.")
-        others = {k: SCALARS[h] for k, h in hints.items() if h is not float}
-        return SingleAgentSchema(tuple(k for k in hints if hints[k] is float), others, **shared)  # type: ignore[arg-type]  # as named
-    arrays = {k: _array(env, k, hint, count) for k, hint in hints.items() if hint not in SCALARS}
-    scalars = {k: SCALARS[h] for k, h in hints.items() if h in SCALARS}
+    for name, hint in hints.items():
+        if hint not in SCALARS:
+            raise AuthoringError(f"{env.state.__module__}.State.{name} is a {hint}; a state field is float, int or bool.")
+    float_fields = tuple(name for name, hint in hints.items() if hint is float)
+    non_float_fields = {name: SCALARS[hint] for name, hint in hints.items() if hint is not float}
+    return SingleAgentSchema(float_fields, non_float_fields, num_features, action)
+
+
+def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
+    count = count_agents(env)
+    observation_space, action_space = _spaces(env)
+    num_features, action = observation_features(observation_space), make_action_layout(action_space)
+    hints = get_type_hints(env.state, include_extras=True)
+    array_fields = {name: _array(env, name, hint, count) for name, hint in hints.items() if hint not in SCALARS}
+    scalar_fields = {name: SCALARS[hint] for name, hint in hints.items() if hint in SCALARS}
     roles = dict(env.roles(env.params)) if env.roles is not None else {}
     if roles and sum(roles.values()) != count:
         raise AuthoringError(f"roles(p) is {roles}, which sums up to {sum(roles.values())}; agents(p) is {count}.")
     for name in ENGINE_FIELDS:
-        if (name in arrays) != bool(roles) or (roles and arrays[name] != Buffer(np.int32, (count,))):
+        if (name in array_fields) != bool(roles) or (roles and array_fields[name] != Buffer(np.int32, (count,))):
             raise AuthoringError(
                 f"a state with Ints fields {' and '.join(ENGINE_FIELDS)} goes with roles(p); one is there without the other."
             )
-    for name, dtype in scalars.items():
+    for name, dtype in scalar_fields.items():
         if dtype is np.float32:
             raise AuthoringError(
                 f"field {name!r} of State is a float for the env, which nothing can write: reductions set ints "
@@ -120,28 +154,29 @@ def make_schema(env: Environment) -> SingleAgentSchema | MultiAgentSchema:
             f"observation(p) returned a {type(observation).__name__}; it must return one Observation(...) for all agents: its "
             "functions may do other things for other roles: `if s.role[i] == TAGGER`."
         )
-    look = observation.neighbors
-    found = tuple(k for k, hint in hints.items() if NearestNeighbors in get_args(hint))
-    if isinstance(look, NearestNeighbors) and (look.field not in found or arrays[look.field].dtype != np.int32):
+    search_fields = tuple(name for name, hint in hints.items() if NearestNeighbors in get_args(hint))
+    schema = MultiAgentSchema(array_fields, scalar_fields, num_features, action, count, observation, roles, search_fields)
+    search = schema.search
+    if search is not None and (search.field not in search_fields or array_fields[search.field].dtype != np.int32):
         raise AuthoringError(
-            f"the search fills {look.field!r}, which must be an Annotated[Ints, 'parameter', NearestNeighbors] field."
+            f"the search fills {search.field!r}, which must be an Annotated[Ints, 'parameter', NearestNeighbors] field."
         )
-    return MultiAgentSchema(arrays, scalars, agents=(count,), observation=observation, roles=roles, found=found, **shared)  # type: ignore[arg-type]  # as named
+    return schema
 
 
-def _spaces(env: Environment) -> tuple[Any, Any]:
+def _spaces(env: Environment) -> tuple[gym.Space[Any], gym.Space[Any]]:
     """(observation, action): the spaces of one agent."""
     try:
-        found = env.spaces(env.params)
+        spaces: Any = env.spaces(env.params)
     except MemoryError as error:
         raise OutOfMemoryError(f"the spaces of {env.params} do not fit into this machine's memory: make it smaller.") from error
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise AuthoringError(f"spaces(p) returned {found}; it must return two spaces, (observation, action).")
-    return found
+    if not isinstance(spaces, tuple) or len(spaces) != 2:
+        raise AuthoringError(f"spaces(p) returned {spaces}; it must return two spaces, (observation, action).")
+    return spaces
 
 
 def check_fits_memory(env: Environment) -> None:
-    """Refuses an environment that is too large for the machine, before anything else is made of its parameters.
+    """Refuses an environment `env` that is too large for the machine, before anything else is made of its parameters.
 
     Raises:
         AuthoringError: `agents(p)` gives no number, or `spaces(p)` no two spaces.
@@ -153,7 +188,7 @@ def check_fits_memory(env: Environment) -> None:
 
 
 def count_agents(env: MultiAgentEnv) -> int:
-    """A, found without anything else of the environment's.
+    """The number of agents A of `env`, for which only its `agents` function is called.
 
     Raises:
         AuthoringError: `agents(p)` gives no number.
@@ -187,61 +222,84 @@ def _array(env: MultiAgentEnv, name: str, hint: Any, count: int) -> Buffer:
 
 
 def make_layout(env: Environment, options: KernelOptions, split: bool = False) -> Layout:
-    """The buffers that `env` needs as `options`; `split` if one kernel plays and another writes the observations."""
-    s = make_schema(env)
-    same_step = options.autoreset is AutoresetMode.SAME_STEP
-    scratch: dict[str, Buffer] = {}
-    if isinstance(s, SingleAgentSchema):
-        kept = {"state": Buffer(np.float32, (len(s.floats),), wide=True)} if s.floats else {}
-        kept |= {f"state_{k}": Buffer(dtype) for k, dtype in s.others.items()}
-        obs, flags = Buffer(np.float32, (s.features,), wide=True), {}
-        reward = Buffer(np.float32)
-    else:
-        shared = {name: Buffer(s.arrays[k[0]].dtype, (len(k), *s.agents)) for name, k in s.shared.items()}
-        apart = {k: b for k, b in s.arrays.items() if not any(k in names for names in s.shared.values())}
-        kept = shared | {f"state_{k}": b for k, b in apart.items() if k not in s.found}
-        kept |= {f"state_{k}": Buffer(dtype) for k, dtype in s.scalars.items()}
-        kept["last_time"] = Buffer(np.int32)  # steps of the last episode, while it awaits its reset
-        scratch = {f"state_{k}": s.arrays[k] for k in s.found}
-        if same_step and split:
-            scratch |= {f"final_{k}": b for k, b in (shared | apart).items()}
-            scratch |= {f"final_{k}": Buffer(dtype) for k, dtype in s.scalars.items()}
-        if options.reward != "agents":
-            scratch["agent_reward"] = Buffer(np.float32, s.agents)
-        obs = Buffer(np.float32, (*s.agents, s.features), wide=s.alone)
-        flags = {"agent_mask": Buffer(np.bool_, s.agents), "agent_terminated": Buffer(np.bool_, s.agents)}
-        reward = Buffer(np.float32, s.agents if options.reward == "agents" else ())
-    returned = {"obs": obs, "reward": reward, "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_), **flags}
-    if same_step:
-        returned |= {"final_obs": obs, "final_mask": Buffer(np.bool_)}
-    return Layout(
-        kept=kept | bookkeeping_buffers(options, env.params),
-        scratch=scratch,
-        pool=pool_buffers({name: s.fields[name] for name in options.pool}),
-        given=input_buffers((*s.agents, *s.actions.shape), s.actions.discrete),
-        returned=returned,
+    """Lists the buffers that kernels need.
+
+    Args:
+        env: the environment.
+        options: what the kernels are compiled for.
+        split: whether a step is two kernels, of which the second writes the observations.
+    """
+    schema = make_schema(env)
+    layout = (
+        _single_agent_layout(schema) if isinstance(schema, SingleAgentSchema) else _multi_agent_layout(schema, options, split)
+    )
+    outputs = layout.outputs
+    if options.autoreset is AutoresetMode.SAME_STEP:
+        outputs = outputs | {"final_obs": outputs["obs"], "final_mask": Buffer(np.bool_)}
+    return layout._replace(
+        persistent=layout.persistent | bookkeeping_buffers(options, env.params),
+        pool=pool_buffers({name: schema.fields[name] for name in options.pool}),
+        inputs=input_buffers((*schema.agents_shape, *schema.action.shape), schema.action.discrete),
+        outputs=outputs,
     )
 
 
+def _single_agent_layout(schema: SingleAgentSchema) -> Layout:
+    """The buffers of the state and of a step's outputs."""
+    floats = len(schema.float_fields)
+    persistent = {"state": Buffer(np.float32, (floats,), wide=True)} if floats else {}
+    persistent |= {f"state_{k}": Buffer(dtype) for k, dtype in schema.non_float_fields.items()}
+    obs = Buffer(np.float32, (schema.num_features,), wide=True)
+    outputs = {"obs": obs, "reward": Buffer(np.float32), "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_)}
+    return Layout(persistent, {}, {}, {}, outputs)
+
+
+def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split: bool) -> Layout:
+    """The buffers of the state, of what one kernel leaves for the next, and of a step's outputs."""
+    arrays, shape = schema.array_fields, schema.agents_shape
+    packed = {name: Buffer(arrays[k[0]].dtype, (len(k), *shape)) for name, k in schema.packed_fields.items()}
+    separate = {k: b for k, b in arrays.items() if not any(k in names for names in schema.packed_fields.values())}
+    scalars = {k: Buffer(dtype) for k, dtype in schema.scalar_fields.items()}
+    persistent = packed | {f"state_{k}": b for k, b in separate.items() if k not in schema.search_fields}
+    persistent |= {f"state_{k}": b for k, b in scalars.items()}
+    persistent["last_time"] = Buffer(np.int32)  # steps of the last episode, while it awaits its reset
+    scratch = {f"state_{k}": arrays[k] for k in schema.search_fields}
+    if options.autoreset is AutoresetMode.SAME_STEP and split:
+        scratch |= {f"final_{k}": b for k, b in (packed | separate).items()} | {f"final_{k}": b for k, b in scalars.items()}
+    if options.reward != "agents":
+        scratch["agent_reward"] = Buffer(np.float32, shape)
+    outputs = {
+        "obs": Buffer(np.float32, (*shape, schema.num_features), wide=schema.has_only_self_features),
+        "reward": Buffer(np.float32, shape if options.reward == "agents" else ()),
+        "terminated": Buffer(np.bool_),
+        "truncated": Buffer(np.bool_),
+        "agent_mask": Buffer(np.bool_, shape),
+        "agent_terminated": Buffer(np.bool_, shape),
+    }
+    return Layout(persistent, scratch, {}, {}, outputs)
+
+
 def feature_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:
-    """(F, own features): how many numbers `other_features` and `self_features` give, found by calling them as plain Python.
+    """The numbers of features that `other_features` and `self_features` of `env` return, found by calling them as Python.
+
+    Args:
+        env: the environment.
+        schema: what follows from its declaration.
 
     Raises:
         AuthoringError: they do not make up a row of D numbers.
     """
     p, observation = kernel_params(env), schema.observation
-    zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.arrays.items()}
-    s = env.state(**{k: zeros[k] if k in zeros else schema.scalars[k](0) for k in env.state._fields})
+    zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.array_fields.items()}
+    s = env.state(**{k: zeros[k] if k in zeros else schema.scalar_fields[k](0) for k in env.state._fields})
+    others = 0
     with np.errstate(all="ignore"):
         own = len(author_function(observation.self_features)(0, s, Time(0, 1), p))
-        seen = (
-            len(author_function(observation.other_features)(0, 0, s, Time(0, 1), p))
-            if observation.other_features is not None and observation.max_neighbors
-            else 0
-        )
-    if seen * observation.max_neighbors + own != schema.features:
+        if observation.other_features is not None and observation.max_neighbors:
+            others = len(author_function(observation.other_features)(0, 0, s, Time(0, 1), p))
+    if others * observation.max_neighbors + own != schema.num_features:
         raise AuthoringError(
-            f"an observation has {observation.max_neighbors} neighbors of {seen} features and {own} own features, "
-            f"{seen * observation.max_neighbors + own} numbers; the observation space says {schema.features}."
+            f"an observation has {observation.max_neighbors} neighbors of {others} features and {own} own features, "
+            f"{others * observation.max_neighbors + own} numbers; the observation space says {schema.num_features}."
         )
-    return seen, own
+    return others, own

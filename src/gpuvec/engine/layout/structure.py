@@ -107,10 +107,10 @@ def _shapes(env: Environment) -> dict[str, Any]:
     shapes: dict[str, Any] = {}
     if isinstance(s, MultiAgentSchema):
         look = s.observation.neighbors
-        shapes |= {"number of agents": s.agents[0], "mapping of roles": s.roles}
+        shapes |= {"number of agents": s.agents_shape[0], "mapping of roles": s.roles}
         shapes |= {"number of observed neighbors": s.observation.max_neighbors}
         shapes |= {"search or reduction before an observation": _look_of(look)}
-        shapes |= {f"field {name!r}": b.shape for name, b in s.arrays.items()}
+        shapes |= {f"field {name!r}": b.shape for name, b in s.array_fields.items()}
         for name, table in _tables(env).items():
             shapes |= {f"table {name!r}": table.shape, f"dtype of table {name!r}": table.dtype.name}
     return shapes | {"observation space": observation.shape, "action space": _without_bounds(action)}

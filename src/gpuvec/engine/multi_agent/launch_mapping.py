@@ -45,20 +45,22 @@ ONE_BY_ONE = MultiAgentLaunch(envs=1, threads=1, split=False, stage=False)  # of
 
 def cells(schema: MultiAgentSchema, room: int | None = None) -> tuple[Metric, int] | None:
     """By what and in how many cells neighbours are searched for; None if by a walk over all. `room`: bytes for the list."""
-    (agents,), look = schema.agents, schema.search
+    (agents,), look = schema.agents_shape, schema.search
     if look is None or agents < CROWDED:
         return None
-    known = metric(author_function(look.distance), (*schema.arrays, *schema.scalars))
-    if known is None or any(schema.arrays.get(field) != Buffer(np.float32, schema.agents) for field in known.fields):
+    known = metric(author_function(look.distance), (*schema.array_fields, *schema.scalar_fields))
+    if known is None or any(
+        schema.array_fields.get(field) != Buffer(np.float32, schema.agents_shape) for field in known.fields
+    ):
         return None
-    places = schema.arrays[look.field].shape[1]
+    places = schema.array_fields[look.field].shape[1]
     count = min(CELLS, max(1, 2 * agents // places), CELLS if room is None else (room - 2 * agents) // 8)
     return (known, count) if count * CROWDED_CELL >= agents else None
 
 
 def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAgentLaunch:
     """The one for `num_envs` games."""
-    (agents,) = schema.agents
+    (agents,) = schema.agents_shape
     if agents <= SMALL and agents * num_envs <= FEW:
         slots = agents * max(1, schema.observation.max_neighbors)
         envs = max(1, min(96 // slots, -(-num_envs // BLOCKS)))
@@ -66,17 +68,19 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
     threads = 128 if agents <= LARGE else SHARED_BY if num_envs > BLOCKS else min(1024, -(-agents // 128) * 128)
     envs = max(1, threads // agents)
     state = envs * sum(
-        int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for k, b in schema.arrays.items() if k not in schema.found
+        int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize
+        for k, b in schema.array_fields.items()
+        if k not in schema.search_fields
     )
-    state += 4 * envs * agents * max(1, schema.actions.components)
-    if schema.search is None and state + 4 * envs * agents * schema.features <= STAGED_BYTES:
+    state += 4 * envs * agents * max(1, schema.action.components)
+    if schema.search is None and state + 4 * envs * agents * schema.num_features <= STAGED_BYTES:
         if agents > LARGE:
             if threads > SHARED_BY:
                 return MultiAgentLaunch(envs, threads, split=False, stage=True)
-            tile = min(threads, agents) if schema.alone else 0
+            tile = min(threads, agents) if schema.has_only_self_features else 0
             return MultiAgentLaunch(envs, threads, split=False, stage=True, tile=tile, resident=RESIDENT)
         return MultiAgentLaunch(envs, threads, split=False, stage=True, tile=envs * agents)
-    rows = min(TILE_BYTES // (4 * schema.features), 64)
+    rows = min(TILE_BYTES // (4 * schema.num_features), 64)
     tile = rows - rows % SECTOR_ROWS if rows > SECTOR_ROWS else rows
     parts = max(1, BLOCKS // num_envs) if cells(schema, STAGED_BYTES) else 0
     seekers = SEEKERS if parts else 128

@@ -56,10 +56,10 @@ def rows(
     given: MultiAgentLaunch,
 ) -> Rows:
     """Their versions for `env`, laid over a GPU as `given`."""
-    (A,), D, M = schema.agents, schema.features, schema.observation.max_neighbors
+    (A,), D, M = schema.agents_shape, schema.num_features, schema.observation.max_neighbors
     seen, own = feature_widths(env, schema)
     M = M if seen else 0
-    alone = schema.alone
+    alone = schema.has_only_self_features
     tuples = max(M, 1)  # per row; the last writes the own features too
     threads, writers = given.threads, given.writers
     load, store, store_row_streaming = ops.load, ops.store, ops.store_row_streaming

@@ -67,7 +67,7 @@ def compose(
     """
     schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
-    (A,) = schema.agents
+    (A,) = schema.agents_shape
     envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile == given.envs * A and not given.split
     load, store, store_streaming, atomic_min = ops.load, ops.store, ops.store_streaming, ops.atomic_min
     state = state_access(env, schema, options, ops, array_ops, given)
@@ -82,8 +82,8 @@ def compose(
     stage_copy, lay_scalars_aside = state.stage_copy, state.lay_scalars_aside
     params, reset_params = make_param_readers(env, options, ops)
     action_space = env.spaces(env.params)[1]
-    action, fault = make_action_reader(action_space, schema.actions, options, ops)
-    load_action, loaded_action = make_staged_action_reader(action_space, schema.actions, options, ops)
+    action, fault = make_action_reader(action_space, schema.action, options, ops)
+    load_action, loaded_action = make_staged_action_reader(action_space, schema.action, options, ops)
     _, _, stream, own_key, asked, reseed, share = make_rng_streams(ops)
     written = rows(env, schema, options, ops, array_ops, params, state, given)
     time = written.time
@@ -273,12 +273,12 @@ def compose(
     held |= {name: (dtype, (places, *shape)) for name, (dtype, shape) in state.rows.items()}
     held |= {name: (dtype, (size,)) for name, (dtype, size) in state.flat.items()}
     if stage:
-        held["actions"] = (schema.actions.dtype, (envs * A * max(1, schema.actions.components),))
+        held["actions"] = (schema.action.dtype, (envs * A * max(1, schema.action.components),))
     if noted:
         held["acting"] = (b1, (envs * A,))
     held |= by.arrays if by and not split else {}
     if given.tile and not split:
-        held["box"] = (f32, (given.tile * schema.features + 8,))
+        held["box"] = (f32, (given.tile * schema.num_features + 8,))
     held["least"] = (i64, (envs, max(1, counted)))
     apart = (state, by, A, same_step, given, ops, array_ops, params)
     opening = (Segment(ENVS, open_env, wait=False), Segment(AGENTS, open_agent))

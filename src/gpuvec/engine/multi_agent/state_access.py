@@ -13,7 +13,7 @@ from gpuvec.engine.compiler.functions import device_function, generate_function,
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.layout.buffers import Buffer, KernelOptions
 from gpuvec.engine.layout.rng_streams import POOL_DRAW
-from gpuvec.engine.layout.schema import ENGINE_FIELDS, SHARED, MultiAgentSchema
+from gpuvec.engine.layout.schema import ENGINE_FIELDS, PACKED_BUFFERS, MultiAgentSchema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.knn import Look, search
 from gpuvec.random import randint
@@ -67,14 +67,14 @@ def state_access(
     Scalars are always in the work, as row `k` of one array for each dtype. Few arrays make up the work, because each is seven
     values that are handed to every function.
     """
-    (A,) = schema.agents
+    (A,) = schema.agents_shape
     at_once = schema.search is None and not isinstance(
         schema.observation.neighbors, Reduction
     )  # nothing comes before an observation
     aside = given.envs if given.stage and given.aside and at_once and options.autoreset is AutoresetMode.SAME_STEP else 0
     staged = given.envs + aside if given.stage else 0
     searched = (schema.search.field,) if schema.search and not given.split else ()  # by the kernel that plays
-    own = {k: b for k, b in schema.arrays.items() if k not in schema.found or k in searched}
+    own = {k: b for k, b in schema.array_fields.items() if k not in schema.search_fields or k in searched}
     carried = {k: b for k, b in own.items() if k not in searched}  # a search runs anew before every observation
     changing = {k: b for k, b in carried.items() if k not in ENGINE_FIELDS}
     # Of the members all agents ask for the same few; blocks that share a multiprocessor's registers leave them where they are.
@@ -82,7 +82,9 @@ def state_access(
     held = {k: b for k, b in own.items() if k not in staying} if staged else {}
     pulled = {k: b for k, b in held.items() if k not in searched}
     scope: dict[str, Any] = {"State": env.state, "view": array_ops.view, "part": array_ops.part, "load": ops.load, "A": A}
-    scope |= {f"t_{k}": b.dtype for k, b in schema.arrays.items()} | {f"t_{k}": dtype for k, dtype in schema.scalars.items()}
+    scope |= {f"t_{k}": b.dtype for k, b in schema.array_fields.items()} | {
+        f"t_{k}": dtype for k, dtype in schema.scalar_fields.items()
+    }
     scope |= {
         "numbers": array_ops.assume_below(A),
         "randint": device_function(randint),
@@ -100,7 +102,7 @@ def state_access(
         parts = ", ".join(places[k] for k in env.state._fields)
         return made(name, arguments, [f"return State({parts})"])
 
-    homes = {k: (name, len(names), names.index(k)) for name, names in schema.shared.items() for k in names}
+    homes = {k: (name, len(names), names.index(k)) for name, names in schema.packed_fields.items() for k in names}
 
     # Addresses of what is `now` and of what was `last` put away. Of a choice between what lies at either the compiler would not
     # know in which memory that is.
@@ -114,24 +116,25 @@ def state_access(
         return f"(b.{last} if last else b.{now})"
 
     def viewed(at: Callable[[str, str], str]) -> dict[str, str]:
-        found = {k: f"view({at(f'state_{k}', f'final_{k}')}, e, {b.shape}, t_{k})" for k, b in schema.arrays.items()}
+        found = {k: f"view({at(f'state_{k}', f'final_{k}')}, e, {b.shape}, t_{k})" for k, b in schema.array_fields.items()}
         for k, (name, count, number) in homes.items():  # what the engine owns never changes
             place = at(name, name if k in ENGINE_FIELDS else f"final_{name}")
             found[k] = f"view({place}, e * {count} + {number}, (A,), t_{k})"
         return found
 
     def loaded(at: Callable[[str, str], str]) -> dict[str, str]:
-        return {k: f"load({at(f'state_{k}', f'final_{k}')}, e, t_{k})" for k in schema.scalars}
+        return {k: f"load({at(f'state_{k}', f'final_{k}')}, e, t_{k})" for k in schema.scalar_fields}
 
-    sizes, begin = dict.fromkeys(SHARED, 0), {}
+    sizes, begin = dict.fromkeys(PACKED_BUFFERS, 0), {}
     for k, b in held.items():
         begin[k] = sizes[b.dtype]
         sizes[b.dtype] += staged * int(np.prod(b.shape))
     widths = {k: int(np.prod(b.shape)) for k, b in own.items()}
-    columns = {k: f"w.scalar_{SHARED[dtype]}[{{}}, {sum(schema.scalars[o] is dtype for o in list(schema.scalars)[:n])}]"
-               for n, (k, dtype) in enumerate(schema.scalars.items())}  # fmt: skip
+    scalars = schema.scalar_fields
+    columns = {k: f"w.scalar_{PACKED_BUFFERS[dtype]}[{{}}, {sum(scalars[o] is dtype for o in list(scalars)[:n])}]"
+               for n, (k, dtype) in enumerate(scalars.items())}  # fmt: skip
     slots = {k: column.format("k") for k, column in columns.items()}
-    places = {k: f"part(w.{SHARED[own[k].dtype]}, {begin[k]} + k * {widths[k]}, {own[k].shape})" for k in begin}
+    places = {k: f"part(w.{PACKED_BUFFERS[own[k].dtype]}, {begin[k]} + k * {widths[k]}, {own[k].shape})" for k in begin}
 
     def each(fields: dict[str, Buffer], text: str, pool: bool = False) -> list[str]:
         """One line for each element of agent i: `text` with its place in a buffer, in the work, aside and in the state.
@@ -148,7 +151,9 @@ def state_access(
             common |= {"u": f"k * {A} + i"} if "{work}" in text else {}
             for j in range(extra):
                 at, place = (f"{x} * {extra}" if extra > 1 else x for x in (f"v{count}", "u"))
-                work, kept = (f"w.{SHARED[b.dtype]}[{place} + {begin.get(k, 0) + j + m}]" for m in (0, aside * A * extra))
+                work, kept = (
+                    f"w.{PACKED_BUFFERS[b.dtype]}[{place} + {begin.get(k, 0) + j + m}]" for m in (0, aside * A * extra)
+                )
                 element = f"s.{k}[i, {j}]" if len(b.shape) > 1 else f"s.{k}[i]"
                 of_field = {"field": k, "home": name, "final": final, "at": f"{at} + {number * A + j}"}
                 lines.append(text.format(**of_field, work=work, aside=kept, element=element))
@@ -157,14 +162,14 @@ def state_access(
     laid = each({k: b for k, b in pulled.items() if k not in changing}, "{aside} = {work}") if aside else []
     known = [*columns.values(), f"w.now[{{}}, {TIME}]"]
     source = "{work}" if staged else "load(b.{home}, {at}, t_{field})"
-    pool = {k: b for k, b in schema.arrays.items() if k in options.pool}
+    pool = {k: b for k, b in schema.array_fields.items() if k in options.pool}
     pooled = ["e = randint(key, draw, 0, load(b.pool_size, 0, i32))"] if pool else []
     pooled += each(pool, "{element} = load(b.pool_{field}, {at}, t_{field})", pool=True)
-    zeros = {k: dtype(0).item() for k, dtype in schema.scalars.items()}
+    zeros = {k: dtype(0).item() for k, dtype in schema.scalar_fields.items()}
     look = schema.search
-    dtypes = list(schema.scalars.values())
-    rows = {f"scalar_{name}": (dtype, (dtypes.count(dtype),)) for dtype, name in SHARED.items() if dtype in dtypes}
-    flat = {SHARED[dtype]: (dtype, size) for dtype, size in sizes.items() if size}
+    dtypes = list(schema.scalar_fields.values())
+    rows = {f"scalar_{name}": (dtype, (dtypes.count(dtype),)) for dtype, name in PACKED_BUFFERS.items() if dtype in dtypes}
+    flat = {PACKED_BUFFERS[dtype]: (dtype, size) for dtype, size in sizes.items() if size}
     return StateAccess(
         row=state("row", "b, w, e, k", viewed(of_now) | places, slots),
         outside=state("outside", "b, e", viewed(of_now), loaded(of_now)),
@@ -183,8 +188,8 @@ def state_access(
         ),
         aside=aside,
         pooled=made("pooled", "b, s, i, key", pooled),
-        look=search(look, A, schema.arrays[look.field].shape[1], array_ops) if look is not None else None,
-        role=made("role", "s, i", ["return s.role[i]" if "role" in schema.arrays else "return 0"]),
+        look=search(look, A, schema.array_fields[look.field].shape[1], array_ops) if look is not None else None,
+        role=made("role", "s, i", ["return s.role[i]" if "role" in schema.array_fields else "return 0"]),
         slots=slots,
         rows=rows,
         flat=flat,

@@ -20,7 +20,7 @@ def turns(
     schema: MultiAgentSchema, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch, knows: Any
 ) -> tuple[Segment, ...]:
     """The segment that writes them; `knows(b, w, e, k, i)` is what agent i of env e, the k-th of the block, sees."""
-    (A,), D, threads = schema.agents, schema.features, given.threads
+    (A,), D, threads = schema.agents_shape, schema.num_features, given.threads
     store_row_streaming, assume_nonnegative, divide, put = (
         ops.store_row_streaming,
         array_ops.assume_nonnegative,

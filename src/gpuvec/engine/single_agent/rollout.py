@@ -94,13 +94,13 @@ def acting(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: 
 def _after(env: SingleAgentEnv, options: KernelOptions) -> Any:
     """`after(b)`: the batch with the observations after each step, which begin behind those before the first."""
     found = make_layout(env, options)
-    return _changed(found.batch, "after(b)", obs=f"u64(b.obs) + u64(b.n) * u64({_bytes(found.returned['obs'])})")
+    return _changed(found.batch, "after(b)", obs=f"u64(b.obs) + u64(b.n) * u64({_bytes(found.outputs['obs'])})")
 
 
 def _acting(env: SingleAgentEnv, options: KernelOptions) -> Any:
     """`acting(b, t)`: the batch with the actions of step t, from 0."""
     found = make_layout(env, options)
-    size = _bytes(found.given["action"]._replace(dtype=options.action_dtype))
+    size = _bytes(found.inputs["action"]._replace(dtype=options.action_dtype))
     return _changed(found.batch, "acting(b, t)", action=f"u64(b.action) + u64(t) * (u64(b.n) * u64({size}))")
 
 

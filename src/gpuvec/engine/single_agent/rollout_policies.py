@@ -171,11 +171,11 @@ def _keep(env: SingleAgentEnv, ops: MemoryOps, in_space: bool) -> Any:
     """
     space = env.spaces(env.params)[1]
     s, dtype = make_schema(env), stored_action_dtype(space)
-    names = [f"x{k}" for k in range(max(1, s.actions.components))]
+    names = [f"x{k}" for k in range(max(1, s.action.components))]
     values = [f"allowed_{k}({x})" for k, x in enumerate(names)]
-    source = f"def keep(b, at, a):\n    {f'{chr(44).join(names)}, = a' if s.actions.components else 'x0 = a'}\n"
-    if not s.actions.discrete or in_space:
-        source += "".join(f"    {x} = {'i32' if s.actions.discrete else 'f32'}({x})\n" for x in names)
+    source = f"def keep(b, at, a):\n    {f'{chr(44).join(names)}, = a' if s.action.components else 'x0 = a'}\n"
+    if not s.action.discrete or in_space:
+        source += "".join(f"    {x} = {'i32' if s.action.discrete else 'f32'}({x})\n" for x in names)
         values = names
     else:
         for x in names:
@@ -185,7 +185,7 @@ def _keep(env: SingleAgentEnv, ops: MemoryOps, in_space: bool) -> Any:
             else:
                 source += f"    {x} = min(max({x}, i64({-(2**31)})), i64({2**31 - 1}))\n"
     source += f"    store_row_streaming(b.action, at, ({''.join(f'dtype({x}),' for x in names)}))\n"
-    source += f"    return {f'({chr(44).join(values)},)' if s.actions.components else values[0]}\n"
+    source += f"    return {f'({chr(44).join(values)},)' if s.action.components else values[0]}\n"
     scope = {f"allowed_{k}": function for k, function in enumerate(make_action_clamps(space, np.int64))}
     return inline_function(
         generate_function(

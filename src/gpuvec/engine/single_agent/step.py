@@ -89,14 +89,14 @@ def game(
     load_state, store_state = _state_access(env, s, ops)
     declared, pooled = _declared(env, s), _pooled(env, s, options, ops)
     params, reset_params = make_param_readers(env, options, ops)
-    read_action, fault = make_action_reader(env.spaces(env.params)[1], s.actions, options, ops)
+    read_action, fault = make_action_reader(env.spaces(env.params)[1], s.action, options, ops)
     common, any_key, _, own_key, asked, reseed, share = make_rng_streams(ops)
     stream_of, key = (_held_streams if held else _common_streams if ahead else _read_streams)(common, any_key)
     action = _chosen if chosen else _given(read_action)
     reset, step, observe = (
         device_function(env.reset),
         device_function(env.step),
-        _observed(device_function(env.observe), s.features, ops),
+        _observed(device_function(env.observe), s.num_features, ops),
     )
     limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
     same_step = options.autoreset is AutoresetMode.SAME_STEP
@@ -258,16 +258,18 @@ def _given(read_action: Any) -> Any:
 def _state_access(env: SingleAgentEnv, s: SingleAgentSchema, ops: MemoryOps) -> tuple[Any, Any]:
     """`load_state(b, e) -> State` and `store_state(b, e, s)`: float fields lie side by side, the others apart."""
     scope = {"State": env.state, "load": ops.load, "store": ops.store, "store_row": ops.store_row, "f32": f32}
-    scope |= {"load_row": ops.load_row, "floats": row_of(f32, len(s.floats))} | {
-        f"t_{k}": dtype for k, dtype in s.others.items()
+    scope |= {"load_row": ops.load_row, "floats": row_of(f32, len(s.float_fields))} | {
+        f"t_{k}": dtype for k, dtype in s.non_float_fields.items()
     }
-    take = {k: f"w[{j}]" for j, k in enumerate(s.floats)} | {k: f"load(b.state_{k}, e, t_{k})" for k in s.others}
-    load = "def load_state(b, e):\n" + ("    w = load_row(b.state, e, floats)\n" if s.floats else "")
+    take = {k: f"w[{j}]" for j, k in enumerate(s.float_fields)} | {
+        k: f"load(b.state_{k}, e, t_{k})" for k in s.non_float_fields
+    }
+    load = "def load_state(b, e):\n" + ("    w = load_row(b.state, e, floats)\n" if s.float_fields else "")
     load += f"    return State({', '.join(take[k] for k in env.state._fields)})\n"
     store = "def store_state(b, e, s):\n"
-    if s.floats:
-        store += f"    store_row(b.state, e, ({''.join(f'f32(s.{k}), ' for k in s.floats)}))\n"
-    store += "".join(f"    store(b.state_{k}, e, s.{k}, t_{k})\n" for k in s.others)
+    if s.float_fields:
+        store += f"    store_row(b.state, e, ({''.join(f'f32(s.{k}), ' for k in s.float_fields)}))\n"
+    store += "".join(f"    store(b.state_{k}, e, s.{k}, t_{k})\n" for k in s.non_float_fields)
     return inline_function(generate_function("load_state", load, **scope)), inline_function(
         generate_function("store_state", store, **scope)
     )
@@ -275,7 +277,7 @@ def _state_access(env: SingleAgentEnv, s: SingleAgentSchema, ops: MemoryOps) -> 
 
 def _declared(env: SingleAgentEnv, s: SingleAgentSchema) -> Any:
     """`declared(s)`: a state whose fields have the types that the class says; `s.count + 1` makes an int64, say."""
-    scope = {"State": env.state} | {f"t_{k}": s.others.get(k, f32) for k in env.state._fields}
+    scope = {"State": env.state} | {f"t_{k}": s.non_float_fields.get(k, f32) for k in env.state._fields}
     fields = ", ".join(f"t_{k}(s.{k})" for k in env.state._fields)
     return inline_function(generate_function("declared", f"def declared(s):\n    return State({fields})\n", **scope))
 
@@ -283,7 +285,7 @@ def _declared(env: SingleAgentEnv, s: SingleAgentSchema) -> Any:
 def _pooled(env: SingleAgentEnv, s: SingleAgentSchema, options: KernelOptions, ops: MemoryOps) -> Any:
     """`pooled(b, s, k)`: state `s` with the pool's fields from that state of the pool which key `k` draws."""
     scope = {"State": env.state, "load": ops.load, "randint": device_function(randint), "i32": i32, "draw": POOL_DRAW}
-    scope |= {f"t_{k}": s.others.get(k, f32) for k in env.state._fields}
+    scope |= {f"t_{k}": s.non_float_fields.get(k, f32) for k in env.state._fields}
     take = {k: f"load(b.pool_{k}, q, t_{k})" if k in options.pool else f"s.{k}" for k in env.state._fields}
     source = "def pooled(b, s, k):\n"
     if options.pool:

@@ -49,7 +49,7 @@ def compose(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps) -> Step
         ops.store_streaming,
         ops.store_row_streaming,
     )
-    features, column_of = s.features, ENVS * len(s.floats)  # where the observation's columns begin in the room
+    features, column_of = s.num_features, ENVS * len(s.float_fields)  # where the observation's columns begin in the room
     is_wide = features >= WIDE
     limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
     same_step = options.autoreset is AutoresetMode.SAME_STEP
@@ -109,14 +109,14 @@ class Room(NamedTuple):
 
 
 def _room(env: SingleAgentEnv, s: SingleAgentSchema, ops: MemoryOps) -> Room:
-    numbers = [f"s.{k}" for k in s.floats] + ["reward"]
-    whole = [f"s.{k}" for k in s.others] + ["terminated", "on"]
+    numbers = [f"s.{k}" for k in s.float_fields] + ["reward"]
+    whole = [f"s.{k}" for k in s.non_float_fields] + ["terminated", "on"]
     scope = {"State": env.state, "load": ops.load, "store": ops.store, "f32": f32, "i32": i32}
-    scope |= {f"t_{k}": dtype for k, dtype in s.others.items()} | {"seen_like": row_of(f32, s.features)}
+    scope |= {f"t_{k}": dtype for k, dtype in s.non_float_fields.items()} | {"seen_like": row_of(f32, s.num_features)}
     scope |= {"load_column": ops.load_column, "store_column": ops.store_column}
     # An observation has as many places as features, between the state and the reward: a statement each would compile slowly.
-    first = len(s.floats)
-    places = [*range(first), *range(first + s.features, len(numbers) + s.features + len(whole))]
+    first = len(s.float_fields)
+    places = [*range(first), *range(first + s.num_features, len(numbers) + s.num_features + len(whole))]
     at = {name: f"{ENVS * n} + k" for n, name in zip(places, [*numbers, *whole], strict=True)}
     column = f"{ENVS * first} + k, {ENVS}"
     source = "def put(w, k, result, on):\n    s, seen, reward, terminated = result\n    on = on and not terminated\n"
@@ -126,7 +126,7 @@ def _room(env: SingleAgentEnv, s: SingleAgentSchema, ops: MemoryOps) -> Room:
     put = inline_function(generate_function("put", source, **scope))
 
     take = {name: f"load(w, {place}, {'f32' if name in numbers else 'i32'})" for name, place in at.items()}
-    fields = [take[f"s.{k}"] if k in s.floats else f"t_{k}({take[f's.{k}']})" for k in env.state._fields]
+    fields = [take[f"s.{k}"] if k in s.float_fields else f"t_{k}({take[f's.{k}']})" for k in env.state._fields]
     parts = {
         "state": f"State({', '.join(fields)})",
         "seen": f"load_column(w, {column}, seen_like)",
@@ -144,4 +144,4 @@ def _room(env: SingleAgentEnv, s: SingleAgentSchema, ops: MemoryOps) -> Room:
         w, k = a
         return state(w, k), seen(w, k), reward(w, k), terminated(w, k)
 
-    return Room(len(at) + s.features, put, find, state, seen, reward, made["goes_on"])
+    return Room(len(at) + s.num_features, put, find, state, seen, reward, made["goes_on"])

@@ -83,7 +83,7 @@ def _selections(env: SingleAgentEnv, s: SingleAgentSchema) -> tuple[Any, Any]:
     stands in a branch as a whole may be worked out in it.
     """
     state = ", ".join(f"x.{k} if c else y.{k}" for k in env.state._fields)
-    row = "".join(f"x[{j}] if c else y[{j}], " for j in range(s.features))
+    row = "".join(f"x[{j}] if c else y[{j}], " for j in range(s.num_features))
     one = generate_function("either", f"def either(c, x, y):\n    return State({state})\n", State=env.state)
     return inline_function(one), inline_function(
         generate_function("either_row", f"def either_row(c, x, y):\n    return ({row})\n")

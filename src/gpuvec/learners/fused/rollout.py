@@ -9,7 +9,7 @@ from torch import Tensor
 from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions, link_env_functions
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device as named_device
-from gpuvec.engine.layout.buffers import batch_members
+from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.captured.draws import DRAWS, FIRST_DRAW
 from gpuvec.learners.fused.launch import launcher
@@ -76,14 +76,14 @@ class Play:
         env = rollout.env.unwrapped
         self._parameters, self._rollout, self._iteration, self._seed = parameters, rollout, iteration, seed
         self._rows, self._device = env.num_envs, named_device(env.device)
-        simulation = env._sim  # the learner plays in its place
+        simulation = env.simulation  # the learner plays in its place
         capability = torch.cuda.get_device_capability(env.device)
         with self._device.current():
             game = link_env_functions(simulation.env, simulation.options._replace(validate=False), capability)
         places = {"final_obs": rollout.final_obs, "final_mask": rollout.ended}
         returned = (places[k].data_ptr() if k in places else 0 for k in simulation.layout.returned)
         outputs = b"".join(place.to_bytes(8, "little") for place in returned)
-        found = batch_members(simulation._kept, outputs, self._rows)
+        found = batch_members(simulation.buffer_addresses, outputs, self._rows)
         self._game = {f"game_{name}": place for name, place in zip(game.members, found, strict=True)}
         self._clock = simulation.buffers["clock"]
         space = env.single_action_space

@@ -53,7 +53,7 @@ class FlattenAgents(Wrapper):
             raise WrapperError(
                 f"FlattenAgents is for gpuvec environments of many agents; {env} has one agent in each row as it is."
             )
-        reward = base._sim.options.reward
+        reward = base.simulation.options.reward
         if reward != "agents":
             raise WrapperError(
                 f"FlattenAgents needs the reward of each agent, and this environment returns that of {reward!r}: make it with "

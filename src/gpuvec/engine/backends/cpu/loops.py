@@ -42,7 +42,7 @@ def _composed(env: MultiAgentEnv, options: KernelOptions) -> tuple[int, Any, Any
     """
     ops, arrays, size = cpu_memory_ops(), cpu_array_ops(), 0
     program = compose_many(env, options, ops, arrays, cpu_shared_counters(), ONE_BY_ONE)
-    (agents,) = make_schema(env).agents
+    (agents,) = make_schema(env).agents_shape
     scope = {"Work": program.work, "view": arrays.view, "assume_nonnegative": arrays.assume_nonnegative}
     held = []
     for name, (dtype, shape) in program.arrays.items():

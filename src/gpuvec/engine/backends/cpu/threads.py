@@ -15,7 +15,8 @@ from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
 from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cpu.object_code import ObjectCode, is_cacheable, load_object, machine
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
-from gpuvec.engine.layout.buffers import KernelOptions, make_packer, pack_arguments
+from gpuvec.engine.layout.arguments import make_packer, pack_arguments
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.layout.schema import make_layout, make_schema
 from gpuvec.spec import Environment, SingleAgentEnv
@@ -64,7 +65,7 @@ class CpuKernels:
 
     def __init__(self, env: Environment, num_envs: int) -> None:
         self._env, self._num_envs = frozen_environment(env), num_envs
-        (agents,) = make_schema(env).agents or (1,)
+        (agents,) = make_schema(env).agents_shape or (1,)
         threads = min(
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             num_envs * agents // AGENTS_PER_THREAD,

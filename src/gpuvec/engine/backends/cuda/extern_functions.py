@@ -31,8 +31,11 @@ def extern_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int,
     batch = make_layout(env, options).batch
     parts = game(env, options, numba_cuda.cuda_memory_ops(), held=True, chosen=True)
     fields, count = env.state._fields, len(batch._fields)
-    kinds = {k: s.others.get(k, np.float32) for k in fields}
-    held = {k: f"numbers[{s.floats.index(k)}]" if k in s.floats else f"words[{list(s.others).index(k)}]" for k in fields}
+    kinds = {k: s.non_float_fields.get(k, np.float32) for k in fields}
+    held = {
+        k: f"numbers[{s.float_fields.index(k)}]" if k in s.float_fields else f"words[{list(s.non_float_fields).index(k)}]"
+        for k in fields
+    }
     scope: dict[str, Any] = {"Batch": batch, "Key": Key, "State": env.state, "i32": np.int32, "i64": np.int64, "u32": np.uint32}
     scope |= {f"t_{k}": kind for k, kind in kinds.items()} | parts._asdict() | {"f32": np.float32}
 
@@ -40,12 +43,12 @@ def extern_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int,
     b = f"    b = Batch({members}, i64(m[{count - 1}]))\n"
     state = f"    s = State({', '.join(f't_{k}({held[k]})' for k in fields)})\n"
     key = "    stream = Key(stream[0], stream[1], stream[2], stream[3], i32(0))\n"
-    keep = "".join(f"    {held[k]} = {'f32' if k in s.floats else 'i32'}(s.{k})\n" for k in fields)
-    row = "".join(f"    row[{k}] = f32(seen[{k}])\n" for k in range(s.features))
+    keep = "".join(f"    {held[k]} = {'f32' if k in s.float_fields else 'i32'}(s.{k})\n" for k in fields)
+    row = "".join(f"    row[{k}] = f32(seen[{k}])\n" for k in range(s.num_features))
     words = "".join(f"    stream[{j}] = u32(k.{name})\n" for j, name in enumerate(("seed", "seed_high", "row", "episode")))
-    action = f"({', '.join(f'action[{k}]' for k in range(s.actions.components))},)" if s.actions.components else "action[0]"
+    action = f"({', '.join(f'action[{k}]' for k in range(s.action.components))},)" if s.action.components else "action[0]"
 
-    component = "int32*" if s.actions.discrete else "float32*"
+    component = "int32*" if s.action.discrete else "float32*"
     sources = {
         "game_open": (
             "uint64* int64 uint32* uint32* float32* int32*",

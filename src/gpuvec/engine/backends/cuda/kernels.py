@@ -218,13 +218,13 @@ def _many(env: MultiAgentEnv, options: KernelOptions, given: MultiAgentLaunch, p
     program = _program(env, options, given)
     envs, writers = given.envs, given.writers
     b, r = _examples(env, options, given.split)
-    (agents,), rows = schema.agents, program.rows
+    (agents,), rows = schema.agents_shape, program.rows
     game = _game(program, ops, array_ops, given, agents, played, b, r)
     found = [Kernel(game, None, given.threads, GridSize(1, envs), given.resident, SPARE)]
     if not given.split:
         return found
     scope = _head(array_ops) | {"played": played, "tile": given.tile, "f32": np.float32}
-    scope["room"] = given.tile * schema.features + 8
+    scope["room"] = given.tile * schema.num_features + 8
     start = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD
 
     def each(count: int, what: str) -> Kernel:

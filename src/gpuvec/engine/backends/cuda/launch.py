@@ -18,7 +18,8 @@ from gpuvec.engine.backends.cuda import dependent_launch
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.layout.buffers import KernelOptions, make_packer, pack_arguments
+from gpuvec.engine.layout.arguments import make_packer, pack_arguments
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.layout.schema import make_layout
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch

@@ -44,5 +44,5 @@ def _linked(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], so
     s = make_schema(env)
     assert isinstance(s, SingleAgentSchema), "of a SingleAgentEnv"
     functions = load_or_compile(partial(fingerprint, env, options, "extern functions", cc, source), make, Loadable)
-    constants: dict[str, int | str] = {"NUMBERS": len(s.floats), "WORDS": len(s.others)}
+    constants: dict[str, int | str] = {"NUMBERS": len(s.float_fields), "WORDS": len(s.non_float_fields)}
     return LinkedFunctions(tuple(one.code for one in functions), make_layout(env, options).batch._fields, constants)

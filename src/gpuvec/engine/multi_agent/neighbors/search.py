@@ -42,7 +42,13 @@ def listed(schema: MultiAgentSchema, given: MultiAgentLaunch, array_ops: ArrayOp
     if look is None or found is None:
         return None
     return cells(
-        look, *found, schema.agents[0], schema.arrays[look.field].shape[1], 1 if alone else given.seekers, array_ops, counters
+        look,
+        *found,
+        schema.agents_shape[0],
+        schema.array_fields[look.field].shape[1],
+        1 if alone else given.seekers,
+        array_ops,
+        counters,
     )
 
 

@@ -82,7 +82,7 @@ def _of_one(env: SingleAgentEnv, s: SingleAgentSchema | MultiAgentSchema) -> dic
     return {
         env.reset: Prototype("reset", ("key", "params"), "State"),
         env.step: Prototype("step", ("state", "action", "key", "params"), "Step"),
-        env.observe: Prototype("observe", ("shown", "params"), f"Floats<{s.features}>"),
+        env.observe: Prototype("observe", ("shown", "params"), f"Floats<{s.num_features}>"),
     }
 
 
@@ -126,10 +126,10 @@ class _Bridge:
         values = {k: f"{CASTS[SCALARS[type(getattr(env.params, k))]]}(p.{k})" for k in running}
         values |= {k: f"p.{k}" for k in names if k not in env.params._fields}  # tables
         if isinstance(s, MultiAgentSchema):
-            state = [f"s.{k}" if k in s.arrays else f"{CASTS[s.scalars[k]]}(s.{k})" for k in env.state._fields]
+            state = [f"s.{k}" if k in s.array_fields else f"{CASTS[s.scalar_fields[k]]}(s.{k})" for k in env.state._fields]
         else:
-            state = [f"{CASTS[s.others.get(k, np.float32)]}(s.{k})" for k in env.state._fields]
-        a, cast = s.actions, CASTS[s.actions.dtype]
+            state = [f"{CASTS[s.non_float_fields.get(k, np.float32)]}(s.{k})" for k in env.state._fields]
+        a, cast = s.action, CASTS[s.action.dtype]
         action = [f"{cast}(action[{k}])" for k in range(a.components)] if a.components else [f"{cast}(action)"]
         self._arguments: dict[str, tuple[str, str]] = {  # {kind: (its name in Python, what C++ gets of it)}
             "key": ("key", f"({KEY})"),
@@ -150,7 +150,7 @@ class _Bridge:
             count = int(gives[7:-1])
             return [np.float32] * count, _tuple(f"r[{k}]" for k in range(count))
         assert isinstance(self.s, SingleAgentSchema), "of a SingleAgentEnv"
-        types = [self.s.others.get(k, np.float32) for k in self.env.state._fields]
+        types = [self.s.non_float_fields.get(k, np.float32) for k in self.env.state._fields]
         state = f"State({', '.join(f'r[{k}]' for k in range(len(types)))})"
         if gives == "State":
             return types, state

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.layout.buffers import SCALARS, ActionLayout, Buffer
+from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema
+from gpuvec.engine.layout.space_layout import ActionLayout
 from gpuvec.spec import Environment
 
 SHARED = Path(__file__).with_name("authoring.cuh")
@@ -49,15 +50,18 @@ class Prototype(NamedTuple):
 
 def header(env: Environment, s: SingleAgentSchema | MultiAgentSchema, running: Iterable[str]) -> str:
     """What stands before the file; parameters in `running` have their values at run time."""
-    sizes = f"FEATURES = {s.features}" + (
-        f", AGENTS = {s.agents[0]}, SLOTS = {s.observation.max_neighbors}" if isinstance(s, MultiAgentSchema) else ""
+    sizes = f"FEATURES = {s.num_features}" + (
+        f", AGENTS = {s.agents_shape[0]}, SLOTS = {s.observation.max_neighbors}" if isinstance(s, MultiAgentSchema) else ""
     )
-    lines = [SHARED.read_text(), f"[[maybe_unused]] constexpr int {sizes};", f"using Action = {action_type(s.actions)};"]
+    lines = [SHARED.read_text(), f"[[maybe_unused]] constexpr int {sizes};", f"using Action = {action_type(s.action)};"]
     if isinstance(s, MultiAgentSchema):
-        fields = [f"{pointer(k, s.arrays[k]) if k in s.arrays else f'{TYPES[s.scalars[k]]} {k}'};" for k in env.state._fields]
+        fields = [
+            f"{pointer(k, s.array_fields[k]) if k in s.array_fields else f'{TYPES[s.scalar_fields[k]]} {k}'};"
+            for k in env.state._fields
+        ]
         lines.append(f"struct State {{ {' '.join(fields)} }};")
     else:
-        lines.append(structure("State", {k: TYPES[s.others.get(k, np.float32)] for k in env.state._fields}))
+        lines.append(structure("State", {k: TYPES[s.non_float_fields.get(k, np.float32)] for k in env.state._fields}))
         lines.append(structure("Step", {"s": "State", "reward": "float", "terminated": "bool"}))
     members, p = [], kernel_params(env)
     for name, value in zip(p._fields, p, strict=True):
