@@ -18,7 +18,7 @@ from repository_pages import ENVIRONMENTS, GENERATED, PAGES, keep
 from gpuvec.random import Key
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, MultiAgentEnv
-from gpuvec.testing.plain import PythonReference
+from gpuvec.testing.reference.python_reference import PythonReference
 
 SECTIONS = ("Observation", "Action", "Reward", "Termination", "Parameters", "Source")
 """What the docstring of an environment's module says, in this order."""

@@ -14,8 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
-from gpuvec.cli import bench, main, progress
-from gpuvec.cli.eval import interval
+from gpuvec.cli import bench_command as bench
+from gpuvec.cli import main, progress
+from gpuvec.cli.eval_command import interval
 from gpuvec.cli.progress import Progress, Waiting, waiting
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
@@ -270,7 +271,7 @@ class TestBench:
     def test_without_a_checkout_it_says_where_they_are(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(bench, "__file__", str(tmp_path / "lib/site-packages/gpuvec/cli/bench.py"))
+        monkeypatch.setattr(bench, "__file__", str(tmp_path / "lib/site-packages/gpuvec/cli/bench_command.py"))
         monkeypatch.chdir(tmp_path)
         assert main(["bench"]) == 1
         assert "Run `gpuvec bench` in a checkout of gpuvec" in capsys.readouterr().err

@@ -16,7 +16,8 @@ pytest.importorskip("tyro")
 
 from tests.support.cuda_c_functions import NO_COMPILER
 
-from gpuvec.cli import main, new_env
+from gpuvec.cli import main
+from gpuvec.cli import new_env_command as new_env
 from gpuvec.engine.backends import device as devices
 
 ROVER, BOAT = "gpuvec_trial_rover", "gpuvec_trial_boat"  # names that no package of the user has
@@ -38,7 +39,7 @@ def run(*arguments, cwd):
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("options", [[], ["--cooperative"], ["--cuda-c"], ["--cooperative", "--cuda-c"]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], ["--multi-agent"], ["--cuda-c"], ["--multi-agent", "--cuda-c"]], ids=" ".join)
 def test_its_tests_pass_as_it_stands(options, capsys):
     assert main(["new-env", ROVER, *options]) == 0
     assert f"the environment {ROVER}/GpuvecTrialRover-v0 is in {ROVER}/src/{ROVER}/env.py" in capsys.readouterr().out

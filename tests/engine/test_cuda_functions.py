@@ -19,9 +19,9 @@ from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
-from gpuvec.testing.backends import GPU
-from gpuvec.testing.consistency import Job, compare
-from gpuvec.testing.cuda_source import check_source
+from gpuvec.testing.cuda_cpp_check import check_source
+from gpuvec.testing.target_check.target_comparison import Job, compare
+from gpuvec.testing.target_check.targets import GPU
 from gpuvec.vector.env import VectorEnv
 
 ENVS = (

@@ -13,8 +13,8 @@ from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
 from gpuvec.engine.backends.cuda.cpp.definitions import defined, refuse_shared_variables
 from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.testing import check_env
-from gpuvec.testing.consistency import Job, compare
-from gpuvec.testing.cuda_source import check_source
+from gpuvec.testing.cuda_cpp_check import check_source
+from gpuvec.testing.target_check.target_comparison import Job, compare
 from gpuvec.vector.env import VectorEnv
 
 WRONG = {  # {what is wrong: (old, new, what is said of it)}

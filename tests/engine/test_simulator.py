@@ -13,8 +13,8 @@ import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.simulator import short_switch_interval
 from gpuvec.errors import ActionError
-from gpuvec.testing.backends import SIMULATOR
-from gpuvec.testing.consistency import Job, compare
+from gpuvec.testing.target_check.target_comparison import Job, compare
+from gpuvec.testing.target_check.targets import SIMULATOR
 
 pytestmark = [
     pytest.mark.simulator,

@@ -14,7 +14,7 @@ import gpuvec
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError, UnknownParameterError
 from gpuvec.testing import check_env
-from gpuvec.testing.runs import play, random_actions, same
+from gpuvec.testing.compiled_runs.compiled_run import play, random_actions, same
 
 IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 

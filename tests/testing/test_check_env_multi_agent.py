@@ -12,9 +12,9 @@ import pytest
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
-from gpuvec.testing.comparison import check_plain
-from gpuvec.testing.race_check import check_races
-from gpuvec.testing.runs import play, random_actions
+from gpuvec.testing.compiled_runs.compiled_run import play, random_actions
+from gpuvec.testing.races.race_check import check_races
+from gpuvec.testing.reference_check import check_plain
 from gpuvec_envs import tag_continuous, tag_grid_world
 
 SOURCE = (Path(__file__).parents[1] / "support" / "hunt_env.py").read_text()

@@ -19,11 +19,11 @@ from tests.support.env_sources import DRIFT, RING
 
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
-from gpuvec.testing.comparison import check_plain
-from gpuvec.testing.race_check import check_races, check_races_from
-from gpuvec.testing.recording import record
-from gpuvec.testing.runs import as_run, random_actions, step_results
-from gpuvec.testing.structural import check_structural
+from gpuvec.testing.compiled_runs.compiled_run import as_run, random_actions, step_results
+from gpuvec.testing.compiled_runs.recorded_run import record
+from gpuvec.testing.races.race_check import check_races, check_races_from
+from gpuvec.testing.reference_check import check_plain
+from gpuvec.testing.structural_check import check_structural
 from gpuvec.vector.env import VectorEnv
 
 NUMBERS = itertools.count()
@@ -282,7 +282,7 @@ def test_a_loop_that_does_not_end_is_named(case, module):
 def test_a_process_that_crashes_is_explained(module, monkeypatch):
     """Its last states, played again, show the index that is out of range."""
     name = module(LATER, *SINGLE["index of a table"][:2])
-    monkeypatch.setattr("gpuvec.testing.gate.record", crash_in_step_36)
+    monkeypatch.setattr("gpuvec.testing.environment_check.record", crash_in_step_36)
     with pytest.raises(AuthoringError, match=r"IndexError: TABLE\[35\] does not exist; its shape is"):
         check_env(f"{name}:ENV", num_envs=5, kernels=False)
 

@@ -24,9 +24,11 @@ from tests.support.env_sources import DRIFT, RING
 from gpuvec.cli import main
 from gpuvec.errors import DeviceError
 from gpuvec.registration import load_env
-from gpuvec.testing import backends, consistency, process
-from gpuvec.testing.consistency import Job, compare
-from gpuvec.testing.differences import apart, bits_apart, differences
+from gpuvec.testing.target_check import target_comparison as consistency
+from gpuvec.testing.target_check import target_process as process
+from gpuvec.testing.target_check import targets as backends
+from gpuvec.testing.target_check.differences import apart, bits_apart, differences
+from gpuvec.testing.target_check.target_comparison import Job, compare
 
 HERE = {"device": "cpu", "output": "numpy"}
 BY_AGE = DRIFT.replace("turns >= p.horizon", "age >= 1.0")  # which is 1.0000001 after ten steps
@@ -174,7 +176,7 @@ class TestTheCommand:
         wrong = module(DRIFT, "turns >= p", "turns > p")
         entry = backends.CPU._replace(name="twin", options={**HERE, "env": f"{wrong}:ENV"})
         monkeypatch.setitem(backends.BACKENDS, "twin", entry)
-        monkeypatch.setattr("gpuvec.testing.gate.check_env", lambda *args, **kwargs: [])  # which takes seconds
+        monkeypatch.setattr("gpuvec.testing.environment_check.check_env", lambda *args, **kwargs: [])  # which takes seconds
         asked = ["check", f"{right}:tests/{right}-v0", "--backends", "cpu,twin", "--num-envs", "5", "--params", "horizon", "3"]
         assert main(asked) == 1
         printed, _, script = capfd.readouterr().out.partition("To see it again:\n")

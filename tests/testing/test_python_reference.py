@@ -7,7 +7,7 @@ import pytest
 from tests.support.hunt_env import ENV
 
 from gpuvec import Key, Time
-from gpuvec.testing.plain import PythonReference, reduce
+from gpuvec.testing.reference.python_reference import PythonReference, reduce
 
 
 @pytest.fixture

@@ -39,20 +39,27 @@ def run_command(arguments: Sequence[str] | None) -> int:
     """Parses the command line and runs its command; the exit status."""
     import tyro
 
-    from gpuvec.cli import bench, check, doctor, envs, eval, new_env, runs, train
-    from gpuvec.cli.defaults import tuned_settings
+    from gpuvec.cli.bench_command import bench
+    from gpuvec.cli.check_command import check
+    from gpuvec.cli.doctor_command import doctor
+    from gpuvec.cli.envs_command import envs
+    from gpuvec.cli.eval_command import evaluate
+    from gpuvec.cli.new_env_command import new_env
+    from gpuvec.cli.runs_command import runs
+    from gpuvec.cli.train_command import resume, train
+    from gpuvec.cli.train_defaults import tuned_settings
 
     settings = tuned_settings(**asked_for(arguments, "env", "device", "algorithm"))
     commands: dict[str, Callable[..., int]] = {
-        "train": with_default(train.train, settings=settings),
-        "resume": train.resume,
-        "eval": eval.evaluate,
-        "runs": runs.runs,
-        "envs": envs.envs,
-        "check": check.check,
-        "new-env": new_env.new_env,
-        "doctor": doctor.doctor,
-        "bench": bench.bench,
+        "train": with_default(train, settings=settings),
+        "resume": resume,
+        "eval": evaluate,
+        "runs": runs,
+        "envs": envs,
+        "check": check,
+        "new-env": new_env,
+        "doctor": doctor,
+        "bench": bench,
     }
     status: int = tyro.extras.subcommand_cli_from_dict(
         commands,

@@ -4,6 +4,6 @@ Nothing in it needs a GPU. With NUMBA_ENABLE_CUDASIM=1 set before Python starts 
 simulator; without, it compiles them to machine code where NVIDIA's compiler libraries are installed.
 """
 
-from gpuvec.testing.gate import Check, check_env
+from gpuvec.testing.environment_check import Check, check_env
 
 __all__ = ["Check", "check_env"]

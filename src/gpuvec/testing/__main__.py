@@ -2,7 +2,7 @@
 
 import sys
 
-from gpuvec.testing.process import main
+from gpuvec.testing.target_check.target_process import main
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

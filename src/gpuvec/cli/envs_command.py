@@ -1,0 +1,51 @@
+"""`gpuvec envs`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated
+
+import gymnasium as gym
+import tyro
+
+from gpuvec.cli.text_table import print_table
+from gpuvec.registration import VECTOR_ENTRY_POINT, load_env
+
+
+def envs(modules: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
+    """List the registered environments: spaces, step limit, the return at which each counts as solved, and parameters.
+
+    Args:
+        modules: Python modules to import first, which register environments of their own.
+    """
+    for module in modules:
+        importlib.import_module(module)
+    rows = [("id", "observation", "action", "max steps", "threshold", "parameters")]
+    for spec in sorted((s for s in gym.registry.values() if s.vector_entry_point == VECTOR_ENTRY_POINT), key=lambda s: s.id):
+        env = load_env(spec.kwargs["env"])
+        params = env.params._replace(**{k: v for k, v in spec.kwargs.items() if k in env.params._fields})
+        observation, action = env.spaces(params)
+        rows.append(
+            (
+                spec.id,
+                _space(observation),
+                _space(action),
+                "none" if spec.max_episode_steps is None else str(spec.max_episode_steps),
+                "none" if spec.reward_threshold is None else f"{spec.reward_threshold:g}",
+                " ".join(f"{name}={_number(value)}" for name, value in params._asdict().items()),
+            )
+        )
+    print_table(rows)
+    return 0
+
+
+def _space(space: gym.Space[object]) -> str:
+    if isinstance(space, gym.spaces.Discrete):
+        return f"Discrete({space.n})"
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return f"MultiDiscrete({space.nvec.tolist()})"
+    return f"Box{space.shape}".replace(",)", ")")
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

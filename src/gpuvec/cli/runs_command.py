@@ -1,0 +1,50 @@
+"""`gpuvec runs`."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from gpuvec.cli.text_table import print_table
+
+if TYPE_CHECKING:
+    from gpuvec.learners.runs.summary import RunSummary
+
+
+def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
+    """List the training runs in a folder with their results, the newest last.
+
+    The return is that of the evaluation at the end; of a run that is not complete it is that of the last episodes in training.
+    The state is running, stopped (`gpuvec resume` continues it), complete, or damaged.
+
+    Args:
+        folder: the folder that holds the run folders.
+    """
+    from gpuvec.learners.runs.summary import summaries
+
+    rows = [row(run) for run in summaries(folder)]
+    if not rows:
+        print(f"no runs in {folder}")
+        return 0
+    print_table([("run", "environment", "algorithm", "seed", "iterations", "return", "last change", "state"), *rows])
+    return 0
+
+
+def row(run: RunSummary) -> tuple[str, ...]:
+    """The cells of a run."""
+    return (
+        *map(printable, (run.path.name, run.env, run.algorithm, run.seed)),
+        f"{run.iteration}/{run.iterations or '?'}",
+        "none yet" if math.isnan(run.mean_return) else f"{run.mean_return:.1f}",
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when)),
+        run.state,
+    )
+
+
+def printable(text: str) -> str:
+    """The text without what would move a terminal's cursor: files may come from anybody."""
+    return "".join(character if character.isprintable() else "?" for character in text)

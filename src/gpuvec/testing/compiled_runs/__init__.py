@@ -1,0 +1,1 @@
+"""Compiled environments under random actions, and what their results show."""

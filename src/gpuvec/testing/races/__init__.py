@@ -1,0 +1,1 @@
+"""Reads and writes between the agents of a `MultiAgentEnv`."""
