@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Environments and their buffers
 #
-# A vector environment of gpuvec is one object whose rows are thousands of environments. One kernel steps them all, and what
-# it writes *is* what you get. This tutorial makes one, follows an array from the kernel to your code and back, and ends on
-# four planets.
+# After this tutorial you can create a vector environment, step it, find the last observation of an episode, choose who owns the
+# arrays, and give every row its own parameters.
 #
-# Everything here runs on a GPU and on a CPU alike; `device="auto"`, the default, takes a GPU if there is one.
+# A vector environment is one object with thousands of environments, one per row. One kernel steps all rows, and the arrays
+# that you receive are the memory that it wrote. Everything runs on a GPU and on a CPU; `device="auto"`, the default, selects
+# a GPU if there is one.
 
 # %%
 import gymnasium
@@ -22,8 +23,8 @@ print(envs.single_action_space)
 # %% [markdown]
 # ## One step
 #
-# `reset` and `step` are [Gymnasium's](https://gymnasium.farama.org/api/vector/). All that they return lies on the
-# environment's device: no number has been copied to the host, and `step` has not waited for the kernel to finish.
+# `reset` and `step` are [Gymnasium's](https://gymnasium.farama.org/api/vector/). All arrays that they return are on the
+# environment's device: nothing is copied to the host, and `step` does not wait for the kernel to finish.
 
 # %%
 obs, infos = envs.reset(seed=0)
@@ -36,11 +37,11 @@ for name, array in {"obs": obs, "reward": reward, "terminated": terminated, "tru
 assert str(obs.device) == envs.device
 
 # %% [markdown]
-# ## Where an episode ends
+# ## The end of an episode
 #
-# In the mode `"SameStep"` a row whose episode ends begins the next one within the same step. So `obs` already shows the new
-# start there, and what the old episode saw last is in `infos["final_obs"]`. Bootstrapping from `obs` instead is one of the
-# commonest errors in reinforcement learning: let us see that the two differ.
+# In `"SameStep"` mode a row whose episode ends starts the next one within the same step. `obs` then shows the new start, and
+# the last observation of the old episode is in `infos["final_obs"]`. Bootstrapping from `obs` is one of the commonest errors
+# in reinforcement learning. The two differ:
 
 # %%
 while not terminated.any():
@@ -57,8 +58,7 @@ assert (start.abs() <= 0.05).all()
 # %% [markdown]
 # ## New arrays in every step
 #
-# You may keep what a step returned for as long as you like. Each step writes to memory of its own, so this list is a
-# recording, not eight names of one buffer:
+# Each step writes to new memory, so you may hold its results for as long as you like. This list is a recording of eight steps:
 
 # %%
 recording = []
@@ -69,9 +69,8 @@ for _ in range(8):
 assert len({array.data_ptr() for array in recording}) == 8
 
 # %% [markdown]
-# New arrays come from large pieces of memory that are cut up in advance, which costs a few microseconds of a step. Who counts
-# these has two other choices. `buffers=2` makes a ring: every other step writes to the same place, and whoever keeps more
-# than that reads the future.
+# New arrays are views of larger allocations, which costs a few microseconds per step. There are two alternatives. `buffers=2`
+# creates a ring of two sets: every other step writes to the same memory, so an array is valid until the step after next.
 
 # %%
 ring = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=4096, autoreset_mode="SameStep", buffers=2)
@@ -81,8 +80,7 @@ assert places[0] == places[2] == places[4] != places[1] == places[3] == places[5
 ring.close()
 
 # %% [markdown]
-# And `out=` names the place. A learner lets the kernel write straight into its storage, the row of time step `t`, and nothing
-# is ever copied together:
+# `out=` names the memory. A learner lets the kernel write directly into row `t` of its storage, without copies:
 
 # %%
 T = 16
@@ -95,10 +93,10 @@ assert (rewards == 1).all()
 assert storage.isfinite().all() and (storage.abs().sum(dim=-1) > 0).all()
 
 # %% [markdown]
-# ## The same memory under other names
+# ## The same memory in several libraries
 #
-# Arrays leave and enter by [DLPack](https://dmlc.github.io/dlpack/latest/), the protocol by which array libraries hand each
-# other memory. What comes out of another library's door is not a copy: a change made through one name shows under the other.
+# Arrays are exchanged by [DLPack](https://dmlc.github.io/dlpack/latest/), the protocol by which array libraries share memory.
+# The result is not a copy: a change through one name is visible through the other.
 
 # %%
 obs, *_ = envs.step(torch.randint(2, (4096,), device=envs.device))
@@ -108,8 +106,8 @@ assert (obs[0] == 42.0).all()
 assert shared.data_ptr() == obs.data_ptr()
 
 # %% [markdown]
-# That `obs` was written to harms no environment, because outputs are not the state: this is kept apart, and `get_state`
-# copies it out.
+# Writing to `obs` does not change the environment, because the outputs are not the state. `get_state` returns a copy of the
+# state.
 
 # %%
 state = envs.get_state()
@@ -118,10 +116,10 @@ assert (state["x"][0] != 42.0).all()
 envs.close()
 
 # %% [markdown]
-# ## Four planets at once
+# ## Parameters per row
 #
-# Parameters are keywords of `make_vec`. One that is named in `per_env` is stored for every row, so a thousand rows can be on
-# the Moon while others are on Jupiter, in the same kernel. How long does a pole stand when the cart is pushed at random?
+# Parameters are arguments of `make_vec`. A parameter named in `per_env` is stored for every row, so a thousand rows can have
+# the Moon's gravity and others Jupiter's, in the same kernel. How long does a pole stand when the cart is pushed at random?
 
 # %%
 planets = {"Moon": 1.6, "Mars": 3.7, "Earth": 9.8, "Jupiter": 24.8}  # m/s^2
@@ -147,7 +145,7 @@ assert list(lasted.values()) == sorted(lasted.values(), reverse=True)
 envs.close()
 
 # %% [markdown]
-# The stronger the pull, the sooner it falls; but on the Moon, too, it is the pushes that bring it down. Whether a trained
-# policy still balances elsewhere is a question of one line: make the environment with another `gravity`.
+# The stronger the gravity, the sooner the pole falls; on the Moon the random pushes bring it down as well. To evaluate a
+# trained policy on another planet, create the environment with another `gravity`.
 #
-# **Next:** [where actions come from](sampling.py), or [what happens at the end of an episode](episodes.py).
+# **Next:** [sampling actions](sampling.py), or [the end of an episode](episodes.py).

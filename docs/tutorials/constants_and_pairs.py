@@ -1,15 +1,15 @@
 # %% [markdown]
-# # A game with constants and pairs
+# # Tables, fields for pairs, and action masks
 #
-# After this page you can give a game tables of constants, fields for pairs of agents, rules that depend on the time, several
-# roles, and a network that masks actions.
+# After this tutorial you can use tables of constants, fields for pairs of agents, rules that depend on time, several roles, and
+# a network that masks actions.
 #
-# Ports lie around a lake. Farmers grow grain and fishers catch fish, more in some seasons than in others. Each port ships its
-# harvest to one other port per step, pays the freight, and is happy about what it cannot produce itself.
+# Ports are arranged around a lake. Farmers grow grain and fishers catch fish, more in some seasons than in others. Each port
+# ships its harvest to one other port per step, pays the freight, and is rewarded for goods that it cannot produce itself.
 #
 # ## Tables
 #
-# What follows from the parameters and never changes belongs into a table: freight rates between ports, and yields by season.
+# Constants that are computed from the parameters are tables: freight rates between ports, and yields by season.
 # `tables(p)` computes them once with NumPy when the environment is made. In the functions they are arrays of `p`, of dtype
 # float32, int32 or bool. A parameter on which the shape of a table, a field or a space depends is *structural*.
 
@@ -54,7 +54,7 @@ def tables(p: Params) -> dict[str, np.ndarray]:
 #
 # `Annotated[Floats, "num_ports"]` is a row of `num_ports` numbers for each agent, so `cargo[i, j]` is what port `i` ships to
 # port `j`. The row belongs to agent `i`: in a phase, agent `i` writes `cargo[i, j]` for every `j`, and nothing else. What the
-# others ship to it is a column, `cargo[j, i]`, which a *later* phase reads.
+# other ports ship to it is a column, `cargo[j, i]`, which a *later* phase reads.
 
 
 # %%
@@ -83,8 +83,8 @@ def reset(i: int, s: State, key: Key, p: Constants) -> None:
 # %% [markdown]
 # ## Time
 #
-# `reward` and `observe` get the time as `t`: `t.step` is 0 after a reset, and 1 in and after the first step. A phase gets the
-# random key instead, which has the same number: `key.step`.
+# `reward` and `self_features` get the time as `t`: `t.step` is 0 after a reset, and 1 in and after the first step. A phase gets
+# the random key instead, which has the same number: `key.step`.
 
 
 # %%
@@ -120,8 +120,8 @@ def terminated(i: int, s: State, p: Constants) -> bool:
 # %% [markdown]
 # ## Observations
 #
-# A port sees the season, and for each port one slot with two numbers: whether it is this port itself, and whether it produces
-# the other goods.
+# A port observes the season and, for each port, one slot with two numbers: whether it is this port itself, and whether it
+# produces the other goods.
 
 
 # %%
@@ -161,8 +161,8 @@ gpuvec.register("my/Ports-v0", ENV)
 
 # %% [markdown]
 # {func}`~gpuvec.testing.check_env` verifies that no phase reads what it also writes, and plays the agents in several orders. It
-# also exchanges roles: `role` and `agents_by_role` are the engine's, `set_state({"role": ...})` changes them at any time, so no
-# function may assume that the farmers are the first agents.
+# also exchanges roles: the engine sets `role` and `agents_by_role`, and `set_state({"role": ...})` changes them at any time, so
+# no function may assume that the farmers are the first agents.
 
 # %%
 from gpuvec.testing import check_env
@@ -212,4 +212,4 @@ print(f"reward per step: {trained:.2f} trained, {chance:.2f} at random")
 assert trained > chance + 0.15
 
 # %% [markdown]
-# **Next:** [functions in CUDA C++](cuda_c.py), or [what learners can do besides](training.py).
+# **Next:** [functions in CUDA C++](cuda_c.py), or [training](training.py).

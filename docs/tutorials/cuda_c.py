@@ -1,14 +1,16 @@
 # %% [markdown]
-# # Functions in CUDA C++
+# # Write functions in CUDA C++
 #
-# Python is compiled to the same machine code that a C++ compiler makes of the same arithmetic
-# ([benchmarks](../benchmarks.md)), so most environments never need another language. But perhaps you have a simulator
-# in CUDA C++ already, or want an instruction that Python has no word for. Then write *that function* in C++ and leave
-# everything else, the engine included, as it is.
+# After this tutorial you can replace single functions of an environment by CUDA C++, check that they compute the same, and
+# measure them.
 #
-# ## A game in Python
+# Numba compiles Python to the same machine code that a C++ compiler produces for the same arithmetic
+# ([benchmarks](../benchmarks.md)), so most environments need no other language. CUDA C++ is useful if you have a simulator in
+# it already, or need an instruction that Python cannot express. Write *that function* in C++ and leave the others unchanged.
 #
-# Wolves and sheep once more, without the berries: a wolf catches a sheep that it reaches.
+# ## An environment in Python
+#
+# Wolves and sheep without the berries: a wolf catches a sheep within reach.
 
 # %%
 import math
@@ -114,14 +116,14 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 
 # %% [markdown]
-# ## The same functions in C++
+# ## The functions in CUDA C++
 #
-# The file has `__device__` functions with the *names of those in Python*, as many of them as you like: what it does not have
-# stays Python. Types have Python's names too. `State` holds for each field the address of the env's elements, `Params` the
-# parameters, which are constants for the compiler unless they are stored for each env; there are `Key`, `Time`, `Action`,
-# `uniform`, `sincos` and the others, and the constants `AGENTS` and `SLOTS`. A tuple of N numbers is a `Floats<N>`.
+# The file has `__device__` functions with the *names of the Python functions*, as many as you like; functions that it does not
+# have stay Python. The types have the Python names. `State` holds the address of the env's elements for each field, and
+# `Params` the parameters, which are compile-time constants unless they are stored per env. `Key`, `Time`, `Action`, `uniform`,
+# `sincos` and the others are available, and the constants `AGENTS` and `SLOTS`. A tuple of N numbers is a `Floats<N>`.
 #
-# Here are the phase `hunt` and the two functions of the search, which are what costs time in this game.
+# These are the phase `hunt` and the two functions of the search, which take most of the time in this game.
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -161,14 +163,13 @@ ENV = MultiAgentEnv(
 gpuvec.register("my/Flock-v0", ENV)
 
 # %% [markdown]
-# In a package the file lies beside the module, and `cuda_c="flock.cu"` is enough. `gpuvec new-env --cuda-c` writes such a
-# package.
+# In a package the file is beside the module and named by `cuda_c="flock.cu"`. `gpuvec new-env --cuda-c` writes such a package.
 #
-# ## Is it right?
+# ## Check it
 #
-# {func}`~gpuvec.testing.check_env` compiles it, with or without a GPU, and where there is a C++ compiler it plays the
-# functions on the CPU beside those in Python. No `nvcc` is needed: the compiler comes with `gpuvec[cuda13]`, or
-# `gpuvec[compile]` where there is no GPU.
+# {func}`~gpuvec.testing.check_env` compiles the file, with or without a GPU. If there is a C++ compiler, it also compares the
+# functions with the Python functions on the CPU. `nvcc` is not needed: the compiler comes with `gpuvec[cuda13]`, or with
+# `gpuvec[compile]` on a machine without a GPU.
 
 # %%
 for check in check_env("my/Flock-v0", num_envs=3, steps=8):
@@ -176,7 +177,7 @@ for check in check_env("my/Flock-v0", num_envs=3, steps=8):
         print(check.detail)
 
 # %% [markdown]
-# What is wrong is told with your own line, rule and remedy.
+# Errors name the line, the rule and a remedy.
 
 # %%
 WRONG = {"s.alive[j] &&": "s.alife[j] &&", "+ y * y <": "+ 2.0 * y * y <", "float distance": "float distanse"}
@@ -189,17 +190,17 @@ for old, new in WRONG.items():
 _ = file.write_text(TWIN)
 
 # %% [markdown]
-# `gpuvec check` plays random actions on all backends, from the same state in every step, and compares all that comes of it;
-# for an environment in a module that is
+# `gpuvec check` plays random actions on all targets, from the same state in every step, and compares all results. For an
+# environment in a module:
 #
 # ```console
-# gpuvec check my_package:my/Flock-v0 --backends cuda-c-cpu    # on a CPU, by its C++ compiler
-# gpuvec check my_package:my/Flock-v0 --backends numba,cuda-c  # on a GPU
+# gpuvec check my_package:my/Flock-v0 --targets cuda-c-cpu    # on a CPU, with its C++ compiler
+# gpuvec check my_package:my/Flock-v0 --targets numba,cuda-c  # on a GPU
 # ```
 #
-# ## Is it faster?
+# ## Measure it
 #
-# `backend="cuda-c"` takes the functions of the file. Measure both side by side before you keep two versions of a rule.
+# `backend="cuda-c"` uses the functions of the file. Measure both before you maintain two versions of a rule.
 
 # %%
 options = {"num_envs": 2000, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}

@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Resets, pools and logs
 #
-# An episode ends, another begins, and somewhere in between lie most of the bugs of reinforcement learning code. This tutorial
-# shows who resets what and when, begins episodes where *you* want them to begin, and reads what happened in them. The
-# environment is MountainCar: a car too weak for the hill that it should climb.
+# After this tutorial you can seed rows, choose the autoreset mode, reset chosen rows from chosen states, and record what
+# happens in an episode. The environment is MountainCar: a car that is too weak for the hill that it has to climb.
 
 # %%
 import gymnasium
@@ -19,8 +18,8 @@ CAR = "gpuvec/MountainCar-v0"
 # %% [markdown]
 # ## Seeds
 #
-# `reset(seed=s)` gives row `k` the random numbers of the pair `(s, k)`. They do not depend on how many rows there are, so an
-# experiment with four rows is the beginning of the one with a thousand.
+# `reset(seed=s)` gives row `k` the random numbers of the pair `(s, k)`. They do not depend on the number of rows, so an
+# experiment with four rows is the first part of one with a thousand.
 
 # %%
 few = gymnasium.make_vec(CAR, num_envs=4).reset(seed=3)[0]
@@ -29,7 +28,7 @@ assert (many[:4] == few).all()
 assert many[:, 0].unique().numel() > 900  # and rows differ from each other
 
 # %% [markdown]
-# A list of seeds gives each row a stream of its own, whatever its place:
+# A list of seeds gives each row its own stream, independent of its position:
 
 # %%
 listed = gymnasium.make_vec(CAR, num_envs=3).reset(seed=[11, 22, 11])[0]
@@ -37,10 +36,10 @@ assert (listed[0] == listed[2]).all()
 assert (listed[0] != listed[1]).any()
 
 # %% [markdown]
-# ## Three ways to begin anew
+# ## Three autoreset modes
 #
-# Gymnasium knows three modes of automatic reset. To see them at work, put a car just below the flag and at full speed, so
-# that its episode ends in the first step, and look at what the next ones return. MountainCar's reward is -1 for each step.
+# Gymnasium has three autoreset modes. To compare them, put a car just below the flag at full speed, so that its episode ends in
+# the first step, and look at the next steps. MountainCar's reward is -1 per step.
 
 # %%
 for mode in ("NextStep", "SameStep", "Disabled"):
@@ -55,16 +54,16 @@ for mode in ("NextStep", "SameStep", "Disabled"):
     envs.close()
 
 # %% [markdown]
-# - **NextStep**, the default as in Gymnasium: the step that ends an episode shows its last observation. The step after it
-#   ignores the action, gives no reward and shows a new start. Such a step is no experience; a learner has to leave it out.
-# - **SameStep**: every step is experience. The observation after the end is that of the new episode, and the old one's last
-#   is in `infos["final_obs"]`. Our learners use this mode.
-# - **Disabled**: nothing begins by itself. A row that is over stays as it is and gives no reward until you reset it.
+# - **NextStep**, the default as in Gymnasium: the step that ends an episode returns its last observation. The next step
+#   ignores the action, gives reward 0 and returns a new start. A learner has to leave this step out.
+# - **SameStep**: every step is a transition. The observation after the end is the start of the new episode, and the last
+#   observation is in `infos["final_obs"]`. The bundled learners use this mode.
+# - **Disabled**: nothing is reset automatically. A row that has ended does not change and gives reward 0 until you reset it.
 #
-# ## Some rows, and starts of your choice
+# ## Reset chosen rows
 #
-# `reset` takes a mask of rows; the others go on as if nothing had happened. Environments name parameters that may be given
-# for one reset, here the bounds between which the car starts.
+# `reset` takes a mask of rows; the other rows continue unchanged. Environments name parameters that may be given for one
+# reset, here the bounds between which the car starts.
 
 # %%
 envs = gymnasium.make_vec(CAR, num_envs=1000)
@@ -75,8 +74,8 @@ assert (after[10:] == before[10:]).all()
 assert ((after[:10, 0] >= 0.3) & (after[:10, 0] < 0.4)).all()
 
 # %% [markdown]
-# `get_state` and `set_state` read and write the physical state itself, and `state_dict` all that the next step depends on,
-# random numbers and times included. What is loaded goes on bit for bit:
+# `get_state` and `set_state` read and write the physical state, and `state_dict` everything that the next step depends on,
+# random streams and times included. A loaded state continues bit for bit:
 
 # %%
 saved = envs.state_dict()
@@ -94,14 +93,13 @@ envs.load_state_dict(saved)
 assert (a_hundred_steps() == once).all()
 
 # %% [markdown]
-# ## A pool of starts
+# ## Reset pools
 #
-# Within an episode's 200 steps chance does not get the car out of the valley, so an agent that explores by chance never sees
-# the goal. A *reset pool* is a set of states of which every new episode draws one. With starts closer and closer to the goal,
-# the way back from it can be learned piece by piece. How near must a start be for chance to succeed?
+# Within 200 steps random actions do not get the car out of the valley, so an agent that explores at random never reaches the
+# goal. A *reset pool* is a set of states from which every new episode draws one. With starts ever further from the goal, the
+# way to it can be learned in pieces. How near must a start be for random actions to succeed?
 #
-# The wrapper `RecordEpisodeStatistics` counts returns and lengths on the device, and keeps the last episodes until someone
-# asks.
+# The wrapper `RecordEpisodeStatistics` computes returns and lengths on the device and stores those of the last episodes.
 
 # %%
 envs = RecordEpisodeStatistics(gymnasium.make_vec(CAR, num_envs=1000), ring=1000)
@@ -127,14 +125,13 @@ assert shares["usual starts"] < 0.01
 assert shares["climbing at 0.05"] > 0.9
 
 # %% [markdown]
-# Fields that a pool does not hold are drawn as in any other reset, and `set_reset_pool(None)` takes it away. An `.npz` file
-# will do in place of the dictionary.
+# Fields that a pool does not contain are drawn as in any other reset, and `set_reset_pool(None)` removes the pool. The path of
+# an `.npz` file may be given instead of the dictionary.
 #
-# ## Reading a log
+# ## Record an episode
 #
-# Statistics say how an episode ended, not why. `fetch_episode` plays until chosen rows have ended an episode and hands over
-# every state, action and reward as NumPy arrays. The policy here pushes in the direction in which the car rolls, which is all
-# that the puzzle asks for.
+# `fetch_episode` steps until an episode of the chosen rows has ended and returns every state, action and reward as NumPy
+# arrays. The policy pushes in the direction in which the car moves, which solves the task.
 
 # %%
 envs.close()
@@ -155,8 +152,8 @@ assert episode.terminated
 assert position[-1] >= 0.5
 
 # %% [markdown]
-# To the right, to the left, to the right: the swings widen until the car is over the edge. States can be put back into an
-# environment, so what was logged can be drawn afterwards. `render` draws only the rows that it is asked for.
+# The car swings to the right, to the left, to the right, further each time, until it is over the edge. Recorded states can be
+# written back into an environment and drawn. `render` draws only the rows that are indexed.
 
 # %%
 moments = np.linspace(0, steps, 4).astype(int)
@@ -168,4 +165,4 @@ envs.close()
 Image.fromarray(strip).resize((strip.shape[1] // 3, strip.shape[0] // 3))
 
 # %% [markdown]
-# **Next:** [an environment of your own](own_environment.py).
+# **Next:** [write an environment](own_environment.py).

@@ -1,17 +1,16 @@
 # %% [markdown]
-# # An environment of your own
+# # Write an environment
 #
-# No boat sails straight into the wind. To get there, it sails at an angle, first with the wind from one side and then from
-# the other: it *tacks*. On a river that is a nice puzzle. Each turn through the wind costs speed, the banks come closer, and
-# the wind shifts.
+# After this tutorial you have written an environment with one agent, checked it, played it with a scripted policy, trained PPO
+# on it, and looked at an episode.
 #
-# We write this river as an environment, have it checked, sail it by a rule, and then let PPO find out how it is done. At the
-# end there are a few dozen lines in one file that run on a CPU and, a million boats at a time, on a GPU.
+# A boat cannot sail straight into the wind. It sails at an angle, first with the wind from one side and then from the other:
+# it *tacks*. Each turn through the wind costs speed, the banks of the river are near, and the wind shifts.
 #
 # ## State and parameters
 #
-# Two named tuples. `float` means float32 here, `int` int32. Time, truncation, automatic resets, seeds and statistics are not
-# yours to keep.
+# Both are NamedTuples. `float` means float32 and `int` means int32. Time, truncation, autoreset, seeds and statistics are
+# handled by the engine.
 
 # %%
 import math
@@ -46,13 +45,13 @@ class Params(NamedTuple):
 
 
 # %% [markdown]
-# ## What happens
+# ## Functions
 #
-# Four plain functions. `reset` draws the first state of an episode, `step` gives the next state, the reward and whether the
-# episode is over, `observe` says what an agent sees, `spaces` what Gymnasium should know.
+# An environment has four functions. `reset` draws the first state of an episode. `step` returns the next state, the reward and
+# whether the episode is terminated. `observe` returns the observation, and `spaces` the spaces for Gymnasium.
 #
-# Random numbers are drawn by a key and a number of your choice, a different one for each draw. The same key and number give
-# the same value, on every device, which is why a run can be repeated.
+# Random numbers are functions of a key and a number that you choose, a different one for each draw. The same key and number
+# give the same value on every device, so a run can be repeated.
 
 
 # %%
@@ -90,13 +89,12 @@ ENV = SingleAgentEnv(State, Params(), reset, step, observe, spaces, max_episode_
 gpuvec.register("my/Sail-v0", ENV)
 
 # %% [markdown]
-# Up to here it is the file that you would save as `sail.py`, and `gymnasium.make_vec("sail:my/Sail-v0", num_envs=...)` would
-# find it.
+# This is the whole file. Saved as `sail.py`, it can be used as `gymnasium.make_vec("sail:my/Sail-v0", num_envs=...)`.
 #
-# ## Plain Python first
+# ## Call the functions in Python
 #
-# The functions are ordinary ones. Called as here they run in plain Python, where a debugger works, and so does `print`; an
-# environment that is compiled refuses `print`, and names its line. Let go of the rudder at 45 degrees to a steady wind:
+# The functions are plain Python functions. Called directly, they work in a debugger and may contain `print`; a compiled
+# environment refuses `print` and names the line. Hold 45 degrees to a steady wind:
 
 # %%
 steady = Params(shift=0.0)
@@ -110,14 +108,14 @@ assert not aground
 assert abs(reward - 0.5) < 0.01
 
 # %% [markdown]
-# The reward comes to 0.5, and that is no accident. At an angle `a` to the wind a boat gains `sin a cos a`, half of `sin 2a`,
-# of its top speed, which is largest at 45 degrees. Nobody can do better than a half for long, or 100 in an episode of 200
-# steps, but for lucky shifts of the wind: a bar by which to judge whatever learns here.
+# The reward is 0.5. At an angle `a` to the wind a boat gains `sin a cos a`, half of `sin 2a`, of its top speed, which is
+# largest at 45 degrees. No policy can do better than a half on average, or 100 in an episode of 200 steps, except for
+# favourable shifts of the wind.
 #
-# ## Have it checked
+# ## Check it
 #
-# `check_env` compiles the functions, looks at the type of every value, plays to the end of episodes, and plays moments of
-# these again in plain Python, where it checks every index, integer division, shift and random draw.
+# `check_env` compiles the functions, checks the type of every value, plays to the end of episodes, and replays states of them
+# in plain Python, where it checks every index, integer division, shift and random draw.
 
 # %%
 from gpuvec.testing import check_env
@@ -126,10 +124,9 @@ for check in check_env(ENV, kernels=False):
     print(f"{'ok  ' if check.ran else 'left'}  {check.name:12}  {check.detail}")
 
 # %% [markdown]
-# The last lines are what can be looked at besides: kernels in Numba's CUDA simulator, and, if you leave `kernels=False` out,
-# their machine code for a GPU that need not be there. The check is strict about types, because float64 is slow on most
-# GPUs and easily made. When this tutorial was written it found one: an int and a float make a float64, and the first version of
-# the turn was:
+# The last lines name further checks: kernels in Numba's CUDA simulator and, without `kernels=False`, machine code for a GPU,
+# which need not be present. Types are checked strictly because float64 is slow on most GPUs. An int combined with a float
+# gives a float64, as in this version of the turn:
 
 
 # %%
@@ -146,10 +143,10 @@ else:
     raise AssertionError("a float64 went unnoticed")
 
 # %% [markdown]
-# ## By a rule
+# ## A scripted policy
 #
-# Sailors have one: hold 45 degrees to the wind, and tack before the bank. Whoever plays is a function of the observations of
-# all boats. `play` lets each boat sail one episode.
+# The rule of sailors is: hold 45 degrees to the wind, and tack before the bank. A policy is a function of the observations of
+# all boats. `play` plays one episode of each boat.
 
 # %%
 from gpuvec.learners.evaluation.evaluate import evaluate, play
@@ -175,7 +172,7 @@ assert by_chance < 15 < 50 < by_rule < 100
 # %% [markdown]
 # ## Train it
 #
-# An environment that is registered can be trained. On a GPU the same cell takes thousands of boats by leaving `num_envs` out.
+# A registered environment can be trained. On a GPU, leave `num_envs` out to train with thousands of boats.
 
 # %%
 from gpuvec.learners.ppo import PPOArgs, train
@@ -195,7 +192,7 @@ print(f"\nlearned   {learned.mean():6.1f}  of 100")
 assert learned.mean() > by_rule
 
 # %% [markdown]
-# ## Watch it
+# ## Look at an episode
 #
 # `fetch_episode` records an episode, state by state, on the host.
 
@@ -233,6 +230,6 @@ assert all(2 <= count <= 40 for count in tacks)
 river.resize((river.width // 2, river.height // 2))
 
 # %% [markdown]
-# It found out how to tack: from bank to bank, and not too often. Nobody told it that there is a wind.
+# The policy tacks from bank to bank, and not too often.
 #
-# **Next:** [a game of many agents](own_game.py), or [publish your environment as a package](package.py).
+# **Next:** [an environment with many agents](own_game.py), or [publish your environment as a package](package.py).

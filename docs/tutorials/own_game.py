@@ -1,15 +1,18 @@
 # %% [markdown]
-# # A game of your own
+# # Write an environment with many agents
 #
-# On a meadow there are sheep, wolves and berry bushes. Sheep want berries, and to live. Wolves are slower than sheep, but
-# they are two, and they share what they catch. Many agents act at once in one world here, which raises a question that an
-# environment of one agent never asks: *who writes what, and when?*
+# After this tutorial you have written an environment with two roles, checked that it has no races, trained a policy for each
+# role, and looked at an episode.
+#
+# Sheep, wolves and berry bushes share a meadow. Sheep want berries and want to live. Wolves are slower than sheep, but there
+# are two of them and they share what they catch. With many agents in one world, each phase of a step has to say which agent
+# writes which element.
 #
 # ## State
 #
-# A field that is `Floats`, `Ints` or `Bools` holds an element for each agent; one that is a plain `int`, `float` or `bool`
-# belongs to the game as a whole. Bushes are no agents, but they have to live somewhere: we let element `i` of the bush fields
-# be the bush that agent `i` looks after.
+# A field of type `Floats`, `Ints` or `Bools` has one element per agent; a plain `int`, `float` or `bool` field belongs to the
+# world. Bushes are not agents. They need elements all the same, so element `i` of the bush fields is the bush that agent `i`
+# looks after.
 
 # %%
 import base64
@@ -65,18 +68,18 @@ def roles(p: Params) -> dict[str, int]:
 
 
 # %% [markdown]
-# `role` and `agents_by_role` are the engine's: each agent's role, and the agents by role, so that a loop over the wolves is
-# one over `agents_by_role[0]` to `agents_by_role[num_wolves - 1]`.
+# The engine sets `role` and `agents_by_role`: the role of each agent, and the agents ordered by role, so that a loop over the
+# wolves is one over `agents_by_role[0]` to `agents_by_role[num_wolves - 1]`.
 #
 # ## Phases
 #
-# A step is a list of phases. *All agents finish one before any begins the next*, so within a phase you may think of them as
-# acting at the same time. In return a phase obeys one rule:
+# A step is a list of phases. *All agents finish a phase before any agent begins the next*, so within a phase all agents act at
+# the same time. A phase follows one rule:
 #
-# > **A phase for agent `i` writes elements `[i]` alone, and reads no other agent's element of a field that it writes.**
+# > **A phase for agent `i` writes only elements `[i]`, and reads no other agent's element of a field that it writes.**
 #
-# So nobody depends on who comes first, on a GPU with a thread for each agent as little as in a loop on a CPU. The rule
-# changes how you write down an event. A wolf does not kill a sheep; a sheep finds out that it was caught, and by whom.
+# The order of agents then has no effect, with one GPU thread per agent or with a loop on a CPU. The rule determines how events
+# are written: a wolf does not write that a sheep is caught; the sheep computes that it was caught, and by which wolf.
 
 
 # %%
@@ -127,11 +130,12 @@ def is_caught(i: int, s: State, p: Params) -> bool:
 
 
 # %% [markdown]
-# What all agents make up together is a *reduction*: `count_of("caught", is_caught)` is a phase that counts for how many
-# agents the function holds, and writes the game's own field. There are `any_of`, `all_of` and `argmin_of`, too.
+# A *reduction* combines all agents: `count_of("caught", is_caught)` is a phase that counts the agents for which the function
+# is true and writes a field of the world. `any_of`, `all_of` and `argmin_of` are the others.
 #
-# After the phases everybody gets a reward. Each sheep counts the bushes that name it; wolves share what the count says. The
-# vote `terminated` ends the episode when all agree, here when no sheep is left, and `active` says who is in the game.
+# After the phases every agent gets a reward. Each sheep counts the bushes that name it; wolves share the count of caught sheep.
+# `terminated` is a vote: the episode ends when all agents agree, here when no sheep is left. `active` says which agents are in
+# the game.
 
 
 # %%
@@ -154,10 +158,10 @@ def terminated(i: int, s: State, p: Params) -> bool:
 
 
 # %% [markdown]
-# ## What agents see
+# ## Observations
 #
-# Everybody sees itself, the nearest bush, and the nearest of the other role. Whom one sees has to be searched for, and again
-# after a reset: so a search is declared, by a distance, and the engine runs it whenever observations are made.
+# Every agent observes itself, the nearest bush, and the nearest agent of the other role. The nearest agent has to be searched
+# for in every step and after every reset: declare the search with a distance, and the engine runs it before each observation.
 
 
 # %%
@@ -210,11 +214,11 @@ ENV = MultiAgentEnv(phases=(move, graze, hunt, count_of("caught", is_caught)), *
 gpuvec.register("my/Meadow-v0", ENV)
 
 # %% [markdown]
-# ## Break the rule
+# ## A race
 #
-# What if the wolf did kill the sheep? Two wolves that reach the same sheep would write the same element at the same time, and
-# a sheep could be dead or not for the next one to look. `check_env` plays the game agent by agent and watches every read and
-# write:
+# Suppose that the wolf wrote that the sheep is dead. Two wolves that reach the same sheep would write the same element at the
+# same time, and another agent might read it before or after. `check_env` plays the game agent by agent and records every read
+# and write:
 
 # %%
 from gpuvec.testing import check_env
@@ -236,17 +240,18 @@ else:
     raise AssertionError("a phase wrote what belongs to another agent")
 
 # %% [markdown]
-# And the game as we wrote it. Without `kernels=False` it would also be compiled for a GPU, which takes the longest:
+# This is the check of the environment as written above. Without `kernels=False` it is also compiled for a GPU, which takes the
+# longest:
 
 # %%
 for check in check_env(ENV, kernels=False):
     print(f"{'ok  ' if check.ran else 'left'}  {check.name:12}  {check.detail}")
 
 # %% [markdown]
-# ## Train both sides
+# ## Train both roles
 #
-# Each role gets a policy of its own, with settings of its own. They learn at the same time, each against what the other has
-# become, so returns go up and down: what wolves learn costs the sheep.
+# Each role gets its own policy and settings. Both learn at the same time, so returns rise and fall: what the wolves learn costs
+# the sheep.
 
 # %%
 from gpuvec.learners.evaluation.evaluate import play
@@ -263,7 +268,7 @@ for metrics in result.history[3::4]:
     print(f"{metrics['steps']:6} steps  wolf {metrics['wolf/return']:5.2f}  sheep {metrics['sheep/return']:5.2f}")
 
 # %% [markdown]
-# The returns of two learners tell little about either. So let each side play against one that moves at random:
+# The returns of two policies that learn at the same time say little about either. Evaluate each role against random opponents:
 
 # %%
 wolves, sheep = (policy(result.networks[role], greedy=False) for role in ("wolf", "sheep"))
@@ -288,13 +293,13 @@ assert worth["sheep"] > worth["nobody"] + 0.5
 assert worth["both"] > worth["wolves"] + 1.0
 
 # %% [markdown]
-# Wolves learn to hunt what cannot flee. Sheep learn where the berries are and, as far as a life is worth three of them, to
-# keep away from wolves. How they weigh the two differs from seed to seed.
+# Wolves learn to hunt. Sheep learn where the berries are and, as far as a life is worth three of them, to keep away from
+# wolves. How they weigh the two differs between seeds.
 
 # %% [markdown]
-# ## Watch them
+# ## Look at an episode
 #
-# An episode of the two trained sides, as a film.
+# An episode of both trained policies, as an animation.
 
 # %%
 envs = gymnasium.make_vec("my/Meadow-v0", num_envs=4)
@@ -324,7 +329,7 @@ class Film:
 Film(frames)
 
 # %% [markdown]
-# Sheep are white, wolves red, and who was caught is grey. The same file plays 65,536 meadows at once on a GPU.
+# Sheep are white, wolves are red, and caught sheep are grey. The same file plays 65,536 meadows at once on a GPU.
 #
-# **Next:** [tables, fields for pairs and masks](constants_and_pairs.py), [what learners can do besides](training.py), or
-# [publish your game as a package](package.py).
+# **Next:** [tables, fields for pairs and masks](constants_and_pairs.py), [training](training.py), or
+# [publish your environment as a package](package.py).

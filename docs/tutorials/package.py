@@ -1,10 +1,10 @@
 # %% [markdown]
-# # Publish it as a package
+# # Publish an environment as a package
 #
-# An environment that others can install is four small files. This tutorial writes them, installs them into a folder of their
-# own, runs the package's tests, and finds the environment from a shell, as somebody would who has never seen its code.
+# After this tutorial you have written a package with an environment and its tests, installed it, and used it from a new
+# process.
 #
-# The environment is a house in winter with a heater that is on or off. Warmth costs money, cold costs comfort.
+# The environment is a house in winter with a heater that is on or off. Heat costs money, cold costs comfort.
 
 # %%
 import os
@@ -25,9 +25,8 @@ def write(name, text):
 # %% [markdown]
 # ## The environment
 #
-# The docstring says what an environment's page should say, in a fixed order: observation, action, reward, termination,
-# parameters, source. The bundled environments keep to it, and [their pages](../../envs/gpuvec_envs/cartpole.py) are
-# made of it.
+# The docstring has the sections of an environment's page in a fixed order: observation, action, reward, termination,
+# parameters, source. [The pages of the bundled environments](../../envs/gpuvec_envs/cartpole.py) are generated from it.
 
 # %%
 write(
@@ -109,7 +108,7 @@ ENV = SingleAgentEnv(State, Params(), reset, step, observe, spaces, max_episode_
 # %% [markdown]
 # ## The package
 #
-# Importing the package registers the environment. `gpuvec` is all that it depends on; whoever trains brings the rest.
+# Importing the package registers the environment. Its only dependency is `gpuvec`.
 
 # %%
 write(
@@ -146,12 +145,12 @@ where = ["src"]
 )
 
 # %% [markdown]
-# ## Its tests
+# ## The tests
 #
-# Four of them, and none needs a GPU. `gpuvec.testing.check_env` looks at types, random numbers and spaces, and compares what
-# is compiled with plain Python. Gymnasium's own checker looks at the environment as `gymnasium.make` gives it. The vector
-# environment has to keep Gymnasium's contract: rebuild from its spec, stay within its spaces, and begin anew where an episode
-# ended. And no checker knows what *your* rules should be: compute something by hand.
+# There are four tests, and none needs a GPU. `gpuvec.testing.check_env` checks types, random numbers and spaces, and compares
+# compiled functions with plain Python. Gymnasium's checker tests the environment of `gymnasium.make`. The vector environment is
+# rebuilt from its spec, and its observations and autoreset are tested. The last test compares a step with values computed by
+# hand, because no checker knows *your* rules.
 
 # %%
 write(
@@ -210,8 +209,8 @@ for file in sorted(path for path in project.rglob("*") if path.is_file()):
 # %% [markdown]
 # ## Install it
 #
-# You would say `pip install .` in the project's folder. Not to change the Python that builds this page, we install into a
-# folder instead, without what it depends on, which is here already.
+# Normally you run `pip install .` in the project's folder. This page installs into a separate folder, without dependencies, so
+# that the Python that builds it does not change.
 
 
 # %%
@@ -229,9 +228,9 @@ _ = run(*pip, "--no-deps", "--no-build-isolation", "--no-index", "--target", sit
 print(sorted(path.name for path in site.iterdir()))
 
 # %% [markdown]
-# ## Try it as a stranger would
+# ## Use it from a new process
 #
-# In a new process, with the folder on the path. The part of the id before the colon is the module to import:
+# The folder is on the path of a new process. The part of the id before the colon is the module to import:
 
 # %%
 stranger = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
@@ -240,8 +239,8 @@ _ = run(
 )
 
 # %% [markdown]
-# The command line knows it as soon as the package is imported. `gpuvec train --env gpuvec_thermostat:thermostat/House-v0`
-# would train on it.
+# The command line finds it when the package is imported: `gpuvec train --env gpuvec_thermostat:thermostat/House-v0` trains on
+# it.
 
 # %%
 told = run(sys.executable, "-m", "gpuvec", "envs", "gpuvec_thermostat", env=stranger)
@@ -250,6 +249,6 @@ assert "thermostat/House-v0" in told
 # %% [markdown]
 # ## Publish it
 #
-# `python -m build` makes a wheel, and `twine upload dist/*` puts it where `pip install gpuvec-thermostat` finds it. Before
-# that, give it a licence and a README, and choose the version of the *environment* with care: whoever publishes results with
-# `House-v0` wants it to stay as it is, so new rules are `House-v1`.
+# `python -m build` builds a wheel, and `twine upload dist/*` uploads it for `pip install gpuvec-thermostat`. Add a licence
+# and a README first. Choose the version of the *environment* with care: results published with `House-v0` need its rules
+# unchanged, so new rules are `House-v1`.

@@ -1,10 +1,11 @@
 # %% [markdown]
-# # Drawing actions
+# # Sampling actions
 #
-# A policy network gives logits; somebody has to throw the dice. With PyTorch's distributions that is a dozen small kernels
-# for each step: one for the softmax, one for the random numbers, one for the logarithm, and so on.
-# `gpuvec.learners.sampling.Sampler` draws the action, its log-probability and the entropy of the distribution by one kernel.
-# This tutorial checks its dice.
+# After this tutorial you can sample actions, log-probabilities and entropies in one kernel, with masks and temperatures, in a
+# way that is reproducible and works in CUDA graphs.
+#
+# With PyTorch's distributions, sampling takes about a dozen small kernels per step: the softmax, the random numbers, the
+# logarithm, and so on. `gpuvec.learners.sampling.Sampler` needs one. This tutorial checks its distributions.
 
 # %%
 import math
@@ -18,10 +19,10 @@ sampler = Sampler(device, seed=7)
 iteration = torch.zeros((), dtype=torch.int64, device=device)
 
 # %% [markdown]
-# ## Are the dice fair?
+# ## Frequencies
 #
-# A hundred thousand rows with the same logits should choose each action as often as the softmax says, up to a few standard
-# errors, the largest of which is `sqrt(p (1 - p) / n)`, about 0.0016.
+# A hundred thousand rows with the same logits choose each action with the frequency of the softmax, up to a few standard
+# errors, of which the largest is `sqrt(p (1 - p) / n)`, about 0.0016.
 
 # %%
 n = 100_000
@@ -36,7 +37,7 @@ for action in range(4):
 assert ((counted - expected).abs() < 5 * (expected * (1 - expected) / n).sqrt()).all()
 
 # %% [markdown]
-# What came along is what a policy gradient needs:
+# Log-probability and entropy are returned as well:
 
 # %%
 log_prob = logits.log_softmax(0)
@@ -46,8 +47,8 @@ torch.testing.assert_close(drawn.entropy, -(expected * log_prob).sum().expand(n)
 # %% [markdown]
 # ## No hidden state
 #
-# There is no generator that remembers how often it was asked. A draw is a function of the seed, the stream, `iteration`,
-# `step` and the row, so you can repeat any of them, and a row does not care how many others there are.
+# There is no generator state. A sample is a function of the seed, the stream, `iteration`, `step` and the row, so each of
+# them can be repeated, and a row does not depend on the number of rows.
 
 # %%
 few = sampler.categorical(logits.repeat(10, 1), iteration, step=0)
@@ -59,13 +60,13 @@ print("of the next step's draws", (later.action == drawn.action).float().mean().
 torch.testing.assert_close((later.action == drawn.action).float().mean(), expected.square().sum(), rtol=0, atol=0.01)
 
 # %% [markdown]
-# `iteration` is a tensor, and not a number, for the sake of CUDA graphs. A graph replays its launches with the arguments that
-# they had when it was captured. Counting up a tensor within it makes each replay draw anew.
+# `iteration` is a tensor because of CUDA graphs. A graph replays its launches with the arguments of the capture; a tensor that
+# is incremented within the graph gives new samples in every replay.
 #
 # ## Masks and temperatures
 #
-# Actions that are not allowed are never drawn, and the log-probabilities are those of the remaining ones. A temperature
-# sharpens or flattens; `greedy` takes the likeliest.
+# Masked actions are never sampled, and the log-probabilities are those of the remaining actions. A temperature sharpens or
+# flattens the distribution; `greedy` selects the most likely action.
 
 # %%
 allowed = torch.ones((n, 4), dtype=torch.bool, device=device)
@@ -82,8 +83,8 @@ greedy = sampler.categorical(logits.repeat(n, 1), iteration, step=3, greedy=True
 assert (greedy.action == 2).all()
 
 # %% [markdown]
-# An action of several components, Gymnasium's `MultiDiscrete`, has the logits of all of them side by side. Its
-# log-probability is the sum over the components, and its entropy likewise.
+# For an action with several components, Gymnasium's `MultiDiscrete`, the logits of all components are concatenated. The
+# log-probability and the entropy are sums over the components.
 
 # %%
 two = sampler.categorical(torch.cat([logits, logits[:3]]).repeat(n, 1), iteration, step=4, sizes=(4, 3))
@@ -92,10 +93,10 @@ torch.testing.assert_close(two.log_prob, log_prob[first] + logits[:3].log_softma
 print("an action:", two.action[0].tolist())
 
 # %% [markdown]
-# ## Numbers instead of choices
+# ## Continuous actions
 #
-# For a `Box` the policy is normal. Squashed by a hyperbolic tangent, the density has to be corrected by the slope of that
-# function, which is easily got wrong: compare with PyTorch's own transformed distribution.
+# For a `Box` the policy is a normal distribution. When it is squashed by a hyperbolic tangent, the density is corrected by the
+# derivative of that function. Compare with PyTorch's transformed distribution:
 
 # %%
 mean, log_std = torch.full((n, 2), 0.3, device=device), torch.tensor([-1.0, 0.0], device=device)
@@ -107,11 +108,11 @@ torch.testing.assert_close(log_density, reference.log_prob(torch.tanh(action)).s
 print("mean", action.mean(0).tolist(), "standard deviation", action.std(0).tolist())
 
 # %% [markdown]
-# ## Noise with a memory
+# ## Correlated noise
 #
-# DDPG explores by adding noise to what its policy says. That of Ornstein and Uhlenbeck drifts: a push to the left is followed
-# by more of them, which swings a pendulum further than trembling does. After `k` steps a share of `(1 - theta)^k` of it
-# should be left.
+# DDPG explores by adding noise to the action of the policy. Ornstein-Uhlenbeck noise is correlated in time: a push to the left
+# is followed by more of them, which swings a pendulum further than independent noise. After `k` steps a share of
+# `(1 - theta)^k` of it is left.
 
 # %%
 rows, theta, sigma = 20_000, 0.15, 0.2
@@ -129,5 +130,5 @@ for lag in (1, 5, 10, 20):
     assert abs(correlation - (1 - theta) ** lag) < 0.04
 
 # %% [markdown]
-# Learners of gpuvec draw through this sampler, so nothing of this is needed to [train](training.py). It is there for learners
-# of your own.
+# The bundled learners use this sampler; [training](training.py) with them needs nothing of this page. Use it in your own
+# learners.

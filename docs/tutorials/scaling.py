@@ -1,9 +1,11 @@
 # %% [markdown]
 # # Scaling up on one GPU
 #
-# How many environments should you take? As many as the machine is not bored by. This tutorial measures where that is, what an
-# environment weighs, and what many agents cost. All figures below are those of the machine that built this page; on a GPU the
-# same cells take larger sizes. What one H200 does is on the page [Benchmarks](../benchmarks.md).
+# After this tutorial you can find the number of environments that fills a machine, the memory that an environment takes, and
+# the cost of many agents.
+#
+# The figures are those of the machine that built this page. On a GPU the same cells use larger sizes; figures of an H200 are on
+# the page [Benchmarks](../benchmarks.md).
 
 # %%
 import time
@@ -17,12 +19,11 @@ on_gpu = torch.cuda.is_available()
 POLE, GRID = "gpuvec/CartPole-v1", "gpuvec/TagGridWorld-v0"
 
 # %% [markdown]
-# ## A fair clock
+# ## Measure time
 #
-# A GPU works behind the host's back: `step` returns when the kernel is in the queue, not when it is done. So a clock is read
-# only when the device is idle, and what is compiled or captured is left out. On a GPU the host would also be the slowest
-# part: to launch a kernel takes it some microseconds, in which a kernel can step a hundred thousand environments. A CUDA
-# graph holds many launches and replays them by one.
+# A GPU works asynchronously: `step` returns when the kernel is in the queue. Read the clock only when the device is idle, and
+# leave out compilation and capture. Launches take the host several microseconds, in which a kernel steps a hundred thousand
+# environments, so on a GPU the launches are captured in a CUDA graph and replayed together.
 
 
 # %%
@@ -64,7 +65,7 @@ def steps_per_second(envs, actions, steps=32):
 # %% [markdown]
 # ## More environments
 #
-# With a ring of output buffers, so that memory is not what we measure:
+# With a ring of output buffers, memory use does not grow:
 
 # %%
 rates = {}
@@ -79,11 +80,11 @@ sizes = list(rates)
 assert rates[sizes[2]] > 20 * rates[1]
 
 # %% [markdown]
-# At first a step takes the same time however many environments there are: more of them are free. From some size on the
-# machine is full, and twice as many take twice as long. The bend is where to train.
+# Up to some number of environments the time of a step is constant. Beyond it the machine is full, and twice the number takes
+# twice the time. Train near this number.
 #
-# More environments change nothing for those that were there before. Row `k` draws by its own key, so the first rows of a
-# large batch do what the small batch did:
+# More environments do not change the existing ones. Row `k` has its own key, so the first rows of a large batch compute the
+# same as a small batch:
 
 
 # %%
@@ -99,10 +100,10 @@ def after_fifty_steps(num_envs):
 assert torch.equal(after_fifty_steps(16), after_fifty_steps(5000)[:16])
 
 # %% [markdown]
-# ## Many steps at once
+# ## Many steps in one kernel
 #
-# If actions need no network, the host can be left out altogether: `rollout` plays all steps by one kernel. How much does
-# Python cost on this machine, with 64 environments?
+# If the actions need no network, `rollout` runs all steps in one kernel, without the host. This shows the cost of Python with
+# 64 environments:
 
 # %%
 envs = gymnasium.make_vec(POLE, num_envs=64, autoreset_mode="SameStep", buffers=2)
@@ -121,10 +122,10 @@ assert at_once < one_by_one
 envs.close()
 
 # %% [markdown]
-# ## What an environment weighs
+# ## Memory per environment
 #
-# An environment is what the next step depends on, and `state_dict` holds just that. So the weight of a million can be known
-# from two small batches, as the difference is without what all of them share:
+# `state_dict` holds everything that the next step depends on. The difference between two small batches gives the memory per
+# environment, without what all environments share:
 
 
 # %%
@@ -147,8 +148,7 @@ assert kept / 1000 < 64
 # %% [markdown]
 # ## More agents
 #
-# In a game of `A` agents in which everybody sees everybody, observations grow as the square of `A`. Spaces tell without a
-# step:
+# If each of `A` agents observes all others, observations grow with the square of `A`. The spaces show it without a step:
 
 # %%
 for taggers in (4, 49, 499):
@@ -161,7 +161,7 @@ for taggers in (4, 49, 499):
         envs.close()
 
 # %% [markdown]
-# So what does it cost to see everybody? The same 200 agents, once with everything in view and once with what matters to them:
+# This compares 200 agents that observe all others with 200 agents that observe the nearest ones:
 
 # %%
 agent_rates = {}
@@ -176,13 +176,12 @@ for full in (True, False):
 assert agent_rates[False] > 1.5 * agent_rates[True]
 
 # %% [markdown]
-# A crowd that observes less is played faster and learned more easily. Decide what agents see before you decide on a larger
-# machine.
+# Smaller observations make steps faster and learning easier. Decide what agents observe before you choose a larger machine.
 #
-# ## How far it goes
+# ## Limits
 #
-# - Steps per second are not learning. Beyond some size more environments give a learner more of the same, and what helps is
-#   to learn from them more often or for longer. `gpuvec train` starts from sizes that were [tuned](../tuned.md).
-# - What does not fit raises `OutOfMemoryError`, which says how much was asked for and how much there is: see
+# - Steps per second are not learning. Beyond some number of environments a learner gains more from updating more often or
+#   training longer. `gpuvec train` starts from [tuned](../tuned.md) sizes.
+# - What does not fit raises `OutOfMemoryError` with the bytes that are needed and free: see
 #   [Troubleshooting](../troubleshooting.md).
-# - `gpuvec bench` measures all this with more care, on [the terms of the records](../benchmarks.md).
+# - `gpuvec bench` measures with more care: see [how it is measured](../benchmark_method.md).

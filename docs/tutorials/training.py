@@ -1,14 +1,12 @@
 # %% [markdown]
 # # Training
 #
-# `gpuvec.learners` has PPO, A2C and DDPG, each in a file that reads like its paper. This tutorial trains PPO on CartPole,
-# sends what it learned to other planets, replaces its network by one that you can read, and stops a run in the middle to see
-# whether it goes on as if nothing had happened.
+# After this tutorial you can train PPO, evaluate a policy on other parameters, use your own network, and resume a run.
 #
 # ## Settings
 #
-# Settings are a frozen dataclass. The bundled environments come with tuned ones; what you give goes over them, here the
-# return at which to stop.
+# Settings are a frozen dataclass. The bundled environments have tuned settings; the arguments given here override them, here
+# the return at which to stop.
 
 # %%
 import tempfile
@@ -31,7 +29,7 @@ args = tuned(POLE, device, target_return=475.0)
 print(args.resolved(device))
 
 # %% [markdown]
-# A value that cannot be is refused when the settings are made, not an hour later:
+# Invalid values are refused when the settings are created:
 
 # %%
 try:
@@ -44,9 +42,9 @@ else:
 # %% [markdown]
 # ## Train
 #
-# `train` calls `on_iteration` after every iteration with the learner and the metrics, on the host. That is the place for a
-# progress bar, a logger, or a checkpoint. A GPU waits for it after each iteration; with `exact_at=lambda iteration: False` it
-# computes the next iteration meanwhile, and `learner` is then one iteration ahead of the metrics.
+# `train` calls `on_iteration` on the host after every iteration, with the learner and the metrics: use it for progress bars,
+# loggers or checkpoints. A GPU waits for it in every iteration. With `exact_at=lambda iteration: False` the GPU computes the
+# next iteration meanwhile, and `learner` is one iteration ahead of the metrics.
 
 
 # %%
@@ -59,9 +57,9 @@ def show(learner, metrics):
 result = train(args, show)
 
 # %% [markdown]
-# `last_return` is the mean, over all environments, of the last episode that ended in each. Those episodes were played under
-# policies that still changed, with actions that were drawn. What the last policy is worth, an evaluation tells: each of 100
-# environments plays its first episode with the likeliest actions. (The first to *end* would more often be short ones.)
+# `last_return` is the mean, over all environments, of the return of the last episode that ended in each. Those episodes were
+# played with sampled actions while the policy changed. To measure the final policy, evaluate it: each of 100 environments plays
+# its first episode with the most likely actions. (Taking the first episodes that *end* would favour short ones.)
 
 # %%
 trained = evaluate(result.network, POLE, seed=5, device=device)
@@ -70,9 +68,9 @@ print(f"trained {trained.mean():.1f}, by chance {chance.mean():.1f}, of 500")
 assert trained.mean() > 450 > 50 > chance.mean()
 
 # %% [markdown]
-# ## Elsewhere
+# ## Other parameters
 #
-# The policy has seen one gravity. Environments take a parameter per row, so one evaluation asks it about four planets:
+# The policy was trained with one gravity. Environments have parameters per row, so one evaluation covers four planets:
 
 # %%
 planets = {"Moon": 1.6, "Mars": 3.7, "Earth": 9.8, "Jupiter": 24.8}
@@ -84,13 +82,12 @@ for planet, mean in zip(planets, returns.view(4, each).mean(1).tolist(), strict=
 assert returns.view(4, each).mean(1)[2] > 450
 
 # %% [markdown]
-# Was that luck? Train with other seeds and see; `params={"gravity": 24.8}` in the settings trains on Jupiter.
+# Train with other seeds to see the spread; `params={"gravity": 24.8}` in the settings trains with Jupiter's gravity.
 #
-# ## A network that can be read
+# ## Your own network
 #
-# A network of your own is any module with two methods, `policy(obs)` for the logits and `value(obs)`. How simple may it be?
-# Here the value function keeps its hidden layer, and the policy is down to one weight for each number that it sees: push
-# right if their sum is positive.
+# A network is any module with two methods, `policy(obs)` for the logits and `value(obs)`. Here the value function has a hidden
+# layer, and the policy is reduced to one weight per feature: push right if the weighted sum is positive.
 
 
 # %%
@@ -120,13 +117,12 @@ assert worth > 400
 assert weights[2] > 0 < weights[3]
 
 # %% [markdown]
-# Four numbers balance the pole. They say: push to where it leans, and more so to where it falls.
+# Four numbers balance the pole: push in the direction in which it leans, and more so in the direction in which it falls.
 #
-# ## Stop and go on
+# ## Stop and resume
 #
-# A checkpoint holds networks, optimiser, environments, their random numbers, and the time. A run that goes on from one is,
-# bit for bit, the run that was never stopped. Let us not believe it. Six iterations in one go, with a checkpoint after the
-# third:
+# A checkpoint contains networks, optimiser, environments, random streams and counters. A run resumed from it gives, bit for
+# bit, the results of an uninterrupted run. Compare six iterations in one run, with a checkpoint after the third:
 
 # %%
 short = PPOArgs(env=POLE, device=device, num_envs=32, num_iterations=6, seed=9)
@@ -147,10 +143,10 @@ for name, tensor in whole.network.state_dict().items():
 print("all parameters are the same, to the last bit")
 
 # %% [markdown]
-# Checkpoints are plain tensors, numbers and strings, and are read with `weights_only=True`: a file from someone else cannot
-# run code here.
+# Checkpoints contain tensors, numbers and strings, and are loaded with `weights_only=True`: a file from another person cannot
+# run code.
 #
-# ## The same from a shell
+# ## From a shell
 #
 # ```console
 # gpuvec train --env gpuvec/CartPole-v1 --seed 1 --log tensorboard
@@ -158,7 +154,7 @@ print("all parameters are the same, to the last bit")
 # gpuvec eval runs/<run> --episodes 1000
 # ```
 #
-# A run folder holds the settings, the versions of all that matters, the metrics as JSON lines, and the last two checkpoints.
-# Ctrl-C ends a training after the running iteration, and leaves a checkpoint to go on from.
+# A run folder contains the settings, the versions of the packages, the metrics as JSON lines, and the last two checkpoints.
+# Ctrl-C ends a training after the current iteration and writes a checkpoint.
 #
 # **Next:** [two policies in one game](own_game.py), or [more environments and more agents](scaling.py).
