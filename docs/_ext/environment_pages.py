@@ -88,8 +88,8 @@ def page(spec: Any, code: str) -> str:
     fixed = env.structural if isinstance(env, MultiAgentEnv) else ()
     table = ["| parameter | default | |", "| --- | --- | --- |"]
     for name, value in env.params._asdict().items():
-        told = ("; ".join(x for x in (words[name], "fixed when made" * (name in fixed)) if x)).replace("|", "\\|")
-        table.append(f"| `{name}` | `{_value(value)}` | {told} |")
+        description = ("; ".join(x for x in (words[name], "fixed when made" * (name in fixed)) if x)).replace("|", "\\|")
+        table.append(f"| `{name}` | `{_value(value)}` | {description} |")
 
     lines = [f"# {spec.id.rpartition('/')[2]}", summary[0].upper() + summary[1:]]
     lines.append(f"![A start of {spec.id}]({spec.id.rpartition('/')[2]}.png){{width=300px}}")

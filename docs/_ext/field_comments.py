@@ -29,19 +29,19 @@ def _describe(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
     if lines and lines[0].startswith("Alias for field number"):
         module, _, place = name.rpartition(".")
         kind = _found(module)
-        told = comments_of(kind).get(place, "") if kind is not None else ""
-        lines[:] = [told[:1].upper() + told[1:] + "."] if told else []
+        comment = comments_of(kind).get(place, "") if kind is not None else ""
+        lines[:] = [comment[:1].upper() + comment[1:] + "."] if comment else []
 
 
 def _keep(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Before napoleon, which takes what stands before the colon of an attribute's docstring for a type. Ours are sentences."""
-    app.config.kept_docstring = list(lines)
+    app.config.docstring_before_napoleon = list(lines)
 
 
 def _restore(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """After it."""
     if what in ("attribute", "data", "property"):
-        lines[:] = app.config.kept_docstring
+        lines[:] = app.config.docstring_before_napoleon
 
 
 def _found(place: str) -> type[Any] | None:

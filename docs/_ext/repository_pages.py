@@ -44,25 +44,25 @@ CONTENTS = "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
-def relinked(text: str, written: Path, shown: Path, made: Container[str] = ()) -> str:
-    """`text` of the file `written`, with links for the page `shown`; what was `made` lies beside that already.
+def relinked(text: str, source: Path, page: Path, generated: Container[str] = ()) -> str:
+    """Returns the `text` of the file `source` with links for the `page`; `generated` files are beside the page already.
 
     Raises:
         ValueError: a link to what does not exist.
     """
 
-    def link(found: re.Match[str]) -> str:
-        mark, words, target, anchor = found.groups(default="")
-        if target in made:
-            return found[0]
-        place = (written.parent / target).resolve()
+    def link(match: re.Match[str]) -> str:
+        mark, words, target, anchor = match.groups(default="")
+        if target in generated:
+            return match[0]
+        place = (source.parent / target).resolve()
         if not place.exists():
-            raise ValueError(f"{written.relative_to(ROOT)} links to {target}, which does not exist.")
+            raise ValueError(f"{source.relative_to(ROOT)} links to {target}, which does not exist.")
         if place == ROOT / "design":
             place /= "README.md"
         if place.is_dir():
             return words
-        way = os.path.relpath(PAGES.get(place, place), shown.parent)
+        way = os.path.relpath(PAGES.get(place, place), page.parent)
         on_site = place in PAGES or DOCS in place.parents or mark
         return f"{mark}[{words}]({'' if on_site else 'path:'}{way}{anchor})"
 

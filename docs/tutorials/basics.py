@@ -48,7 +48,7 @@ while not terminated.any():
     obs, reward, terminated, truncated, infos = envs.step(torch.randint(2, (4096,), device=envs.device))
 
 row = int(terminated.nonzero()[0])
-print("row", row, "starts anew at the angle", obs[row, 2].item(), "and fell at", infos["final_obs"][row, 2].item())
+print("row", row, "starts again at the angle", obs[row, 2].item(), "and fell at", infos["final_obs"][row, 2].item())
 
 twelve_degrees = 12 * torch.pi / 180
 fell, start = infos["final_obs"][terminated], obs[terminated]

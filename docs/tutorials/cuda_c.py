@@ -128,7 +128,7 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 # %%
 folder = Path(tempfile.mkdtemp())
 file = folder / "flock.cu"
-TWIN = """
+SOURCE = """
 constexpr int SHEEP = 1;
 
 __device__ void hunt(int i, State& s, Action action, const Key& key, const Params& p) {
@@ -153,7 +153,7 @@ __device__ Floats<2> other_features(int i, int slot, const State& s, Time t, con
     return {(s.x[j] - s.x[i]) / p.side, (s.y[j] - s.y[i]) / p.side};
 }
 """
-_ = file.write_text(TWIN)
+_ = file.write_text(SOURCE)
 
 ENV = MultiAgentEnv(
     state=State, params=Params(), spaces=spaces, agents=agents, roles=roles, reset=reset, phases=(move, hunt), reward=reward,
@@ -182,12 +182,12 @@ for check in check_env("my/Flock-v0", num_envs=3, steps=8):
 # %%
 WRONG = {"s.alive[j] &&": "s.alife[j] &&", "+ y * y <": "+ 2.0 * y * y <", "float distance": "float distanse"}
 for old, new in WRONG.items():
-    _ = file.write_text(TWIN.replace(old, new, 1))
+    _ = file.write_text(SOURCE.replace(old, new, 1))
     try:
         check_env("my/Flock-v0", num_envs=3, steps=8)
     except AuthoringError as error:
         print(str(error).replace(str(folder), "..."), end="\n\n")
-_ = file.write_text(TWIN)
+_ = file.write_text(SOURCE)
 
 # %% [markdown]
 # `gpuvec check` plays random actions on all targets, from the same state in every step, and compares all results. For an

@@ -46,11 +46,11 @@ for mode in ("NextStep", "SameStep", "Disabled"):
     envs = gymnasium.make_vec(CAR, num_envs=1, autoreset_mode=mode)
     envs.reset(seed=0)
     envs.set_state({"x": [0.45], "v": [0.07]})
-    told = []
+    steps = []
     for _ in range(3):
         obs, reward, terminated, _, infos = envs.step(torch.ones(1, dtype=torch.int64, device=envs.device))
-        told.append(f"at {obs[0, 0]:5.2f} reward {reward.item():2.0f}{' end' if terminated else '    '}")
-    print(f"{mode:9}", " | ".join(told), f"| final_obs at {infos['final_obs'][0, 0]:.2f}" if "final_obs" in infos else "|")
+        steps.append(f"at {obs[0, 0]:5.2f} reward {reward.item():2.0f}{' end' if terminated else '    '}")
+    print(f"{mode:9}", " | ".join(steps), f"| final_obs at {infos['final_obs'][0, 0]:.2f}" if "final_obs" in infos else "|")
     envs.close()
 
 # %% [markdown]

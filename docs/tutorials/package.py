@@ -243,8 +243,8 @@ _ = run(
 # it.
 
 # %%
-told = run(sys.executable, "-m", "gpuvec", "envs", "gpuvec_thermostat", env=stranger)
-assert "thermostat/House-v0" in told
+listing = run(sys.executable, "-m", "gpuvec", "envs", "gpuvec_thermostat", env=stranger)
+assert "thermostat/House-v0" in listing
 
 # %% [markdown]
 # ## Publish it
