@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from tests.support.arrays import host, on_device
 
 from gpuvec import Bools, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, VectorEnv, randint
-from gpuvec.engine.compiler.array_ops import exchanges, of_bitonic
+from gpuvec.engine.compiler.sorting_network import bitonic_merge_pairs, merge_exchange_pairs
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.multi_agent import launch_mapping
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
@@ -260,8 +260,8 @@ def test_what_sorts_zeros_and_ones_sorts_everything(count):
     """Knuth, "The Art of Computer Programming", volume 3, section 5.3.4, theorem Z."""
     for bits in range(2**count):
         values = [bits >> k & 1 for k in range(count)]
-        assert sorted_by(exchanges(count), values) == sorted(values)
+        assert sorted_by(merge_exchange_pairs(count), values) == sorted(values)
     for rise in range(count + 1):
         for fall in range(rise, count + 1):
             values = [int(rise <= k < fall) for k in range(count)]
-            assert sorted_by(of_bitonic(0, count), values) == sorted(values)
+            assert sorted_by(bitonic_merge_pairs(0, count), values) == sorted(values)

@@ -1,300 +1,362 @@
-"""How composed code of many agents reaches its buffers: views of addresses, and tuples spread over rows.
-
-Made for either Numba, as `memory` is: `space` is the LLVM address space of the buffers.
-"""
+"""Operations on arrays and tuples for composed code of many agents: views of addresses, strided writes, and integer hints."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from llvmlite import ir
 
-from gpuvec.engine.compiler.memory_ops import evicted_first
+from gpuvec.engine.compiler.llvm import FLOAT, INT32, INT64, element_pointer, store_evict_first, to_int32, to_int64
+from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
+from gpuvec.engine.compiler.sorting_network import bitonic_merge_pairs, merge_exchange_pairs
+from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaType, Signature, TargetContext, TypingContext
 
 
 class ArrayOps(NamedTuple):
-    """The operations beside those of `memory.Access`."""
+    """Compiled operations beside those of `memory_ops.MemoryOps`.
 
-    # view(buffer, index, shape, dtype) -> the index-th C-contiguous array of that shape
-    view: Any
-    # part(array, start, shape) -> the C-contiguous array of that shape which begins there in a one-dimensional one
-    part: Any
-    # assume_below(n)(view or part) -> that array of integers, known to be indices: not negative, and below n
-    assume_below: Any
-    # assume_nonnegative(x) -> x as int64, known not to be negative, so that an index needs no look at its sign
-    assume_nonnegative: Any
-    # after(x, n) -> x + n, known not to be negative, for a literal n
-    after: Any
-    # divide(u, n) -> (u // n, u % n) as int64, of numbers below 2**32; by a constant it takes no division
-    divide: Any
-    # scatter_strided(buffer, start, stride, values): element start + f * stride becomes float32(values[f]), by streaming stores
-    scatter_strided: Any
-    # put(array, start, stride, values): the same in a one-dimensional array
-    put: Any
-    # move(buffer, index, array, start): streams four float32 of an array to a buffer, both places aligned to 16 bytes
-    move: Any
-    # ordered_bits(float32) -> uint32 of the same order: a < b, or equal, as floats or as bits
-    ordered_bits: Any
-    # pack_key(float32, low, n) -> int32 of the same order if not negative, but for bits `low`, which become those of n
-    pack_key: Any
-    # atomic_exchange(array, index, value) -> the old value, of a one-dimensional array of int32
-    atomic_exchange: Any
-    # fetch_add(array, index) -> the old value, which becomes one more, atomically
-    fetch_add: Any
-    # merge_k_smallest(kept, new) -> the smallest int32 of both tuples, in order like `kept`, and as many
-    merge_k_smallest: Any
-
-
-def exchanges(count: int) -> list[tuple[int, int]]:
-    """Pairs of places whose values, put in order one pair after the other, are all in order: Batcher's merge exchange.
-
-    Source: Knuth, "The Art of Computer Programming", volume 3, algorithm 5.2.2 M.
+    Attributes:
+        view: `view(buffer, index, shape, dtype)` is the C-contiguous array number `index` of that shape in a buffer.
+        part: `part(array, start, shape)` is the C-contiguous array of that shape from element `start` of a one-dimensional one.
+        assume_below: `assume_below(n)(array)` is the array of integers, whose elements the compiler knows to be in [0, n).
+        assume_nonnegative: `assume_nonnegative(x)` is `x` as int64, which the compiler knows not to be negative: as an index
+            it needs no test of its sign.
+        after: `after(x, n)` is `x + n` for a literal `n`, which the compiler knows not to be negative.
+        divide: `divide(u, n)` is `(u // n, u % n)` as int64, of numbers below 2**32; by a constant it takes no division.
+        scatter_strided: `scatter_strided(buffer, start, stride, values)` writes `float32(values[f])` to element
+            `start + f * stride` of a buffer, with streaming stores.
+        put: `put(array, start, stride, values)` writes `float32(values[f])` to element `start + f * stride` of an array.
+        move: `move(buffer, index, array, start)` copies four float32 from an array to a buffer with streaming stores; both
+            places are aligned to 16 bytes.
+        ordered_bits: `ordered_bits(x)` is a uint32 which orders as the float32 `x` does.
+        pack_key: `pack_key(x, low, n)` is the bits of the float32 `x` as int32, of which the bits in the mask `low` are those
+            of `n`; it orders as `x` does where `x` is not negative.
+        atomic_exchange: `atomic_exchange(array, index, value)` writes an int32 of a one-dimensional array; returns the old one.
+        fetch_add: `fetch_add(array, index)` adds 1 to an int32 of a one-dimensional array; returns the old value.
+        merge_k_smallest: `merge_k_smallest(smallest, candidates)` is the `len(smallest)` smallest int32 of both tuples, in
+            ascending order, which `smallest` has too.
     """
-    found, p = [], 1
-    while p < count:
-        k = p
-        while k >= 1:
-            for j in range(k % p, count - k, 2 * k):
-                ends = ((i + j, i + j + k) for i in range(min(k, count - j - k)))
-                found += [(a, b) for a, b in ends if a // (2 * p) == b // (2 * p)]
-            k //= 2
-        p *= 2
-    return found
+
+    view: DeviceFunction
+    part: DeviceFunction
+    assume_below: Callable[[int], DeviceFunction]
+    assume_nonnegative: DeviceFunction
+    after: DeviceFunction
+    divide: DeviceFunction
+    scatter_strided: DeviceFunction
+    put: DeviceFunction
+    move: DeviceFunction
+    ordered_bits: DeviceFunction
+    pack_key: DeviceFunction
+    atomic_exchange: DeviceFunction
+    fetch_add: DeviceFunction
+    merge_k_smallest: DeviceFunction
 
 
-def of_bitonic(first: int, count: int) -> list[tuple[int, int]]:
-    """Likewise for `count` values from place `first` on that rise and then fall: halves of a power of two, of which the first
-    are missing.
-    """
-    if count < 2:
-        return []
-    half = 1 << (count - 1).bit_length() - 1
-    pairs = [(k, k + half) for k in range(first, first + count - half)]
-    return pairs + of_bitonic(first, count - half) + of_bitonic(first + count - half, half)
-
-
-def make_array_ops(extending: Any, types: Any, cgutils: Any, space: int) -> ArrayOps:
-    """The operations on `space`: 1 is a GPU's global memory, 0 a CPU's."""
-    word, half, real = ir.IntType(64), ir.IntType(32), ir.FloatType()
-
-    def wide(builder: Any, value: Any) -> Any:
-        return builder.sext(value, word) if value.type.width < 64 else value
-
-    def pointer(builder: Any, address: Any, index: Any, element: Any) -> Any:
-        return builder.gep(builder.inttoptr(address, element.as_pointer(space)), [wide(builder, index)])
-
-    def plainly(builder: Any, at: Any, values: list[Any]) -> None:
-        (value,) = values
-        builder.store(value, at)
-
-    emitted = evicted_first if space == 1 else plainly
-
-    def strided(context: Any, builder: Any, base: Any, stride: Any, kinds: Any, values: Any, stored: Any) -> None:
-        """Each of the values as a float32, `stride` elements apart."""
-        for k, (kind, value) in enumerate(zip(kinds, cgutils.unpack_tuple(builder, values), strict=True)):
-            at = builder.gep(base, [builder.mul(wide(builder, stride), word(k))])
-            stored(builder, at, [context.cast(builder, value, kind, types.float32)])
-
-    def laid_out(context: Any, builder: Any, kind: Any, data: Any, shape: Any) -> Any:
-        """An array of that type over `data`."""
-        size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
-        dims = [wide(builder, d) for d in cgutils.unpack_tuple(builder, shape)]
-        strides: list[Any] = [word(size)]
-        for d in reversed(dims[1:]):
-            strides.insert(0, builder.mul(strides[0], d))
-        array = context.make_array(kind)(context, builder)
-        parts = {"data": data, "shape": dims, "strides": strides, "itemsize": word(size), "meminfo": None}
-        context.populate_array(array, **parts)
-        return array._getvalue()
-
-    @extending.intrinsic
-    def view(typingctx: Any, address: Any, index: Any, shape: Any, dtype: Any) -> Any:
-        kind = types.Array(dtype.dtype, len(shape), "C")
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            element, at = context.get_data_type(dtype.dtype), wide(builder, args[1])
-            for d in cgutils.unpack_tuple(builder, args[2]):
-                at = builder.mul(at, wide(builder, d))
-            data = pointer(builder, args[0], at, element)
-            if space:
-                data = builder.addrspacecast(data, element.as_pointer())
-            return laid_out(context, builder, kind, data, args[2])
-
-        return kind(address, index, shape, dtype), codegen
-
-    @extending.intrinsic
-    def part(typingctx: Any, array: Any, start: Any, shape: Any) -> Any:
-        kind = types.Array(array.dtype, len(shape), "C")
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            data = context.make_array(sig.args[0])(context, builder, args[0]).data
-            return laid_out(context, builder, kind, builder.gep(data, [wide(builder, args[1])]), args[2])
-
-        return kind(array, start, shape), codegen
-
-    class Below(types.Array):  # type: ignore[misc]  # a module given as Any
-        def __init__(self, dtype: Any, bound: int) -> None:
-            self.bound = bound
-            super().__init__(dtype, 1, "C", name=f"assume_below({bound}, {dtype})")
-
-        @property
-        def key(self) -> Any:  # by which types are told apart; that of arrays knows no bound
-            return super().key, self.bound
-
-    models = getattr(extending, "core_models", extending.models)  # numba-cuda has its own array's elsewhere
-    extending.register_model(Below)(models.ArrayModel)
-
-    @extending.lower_builtin(operator.getitem, Below, types.Integer)
-    def taken(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind, index = sig.args
-        plain = sig.replace(args=(types.Array(kind.dtype, 1, "C"), index))
-        value = context.get_function(operator.getitem, plain)(builder, args)
-        value.set_metadata("range", builder.module.add_metadata([value.type(0), value.type(kind.bound)]))
-        return value
-
-    def assume_below(bound: int) -> Any:
-        @extending.intrinsic
-        def known(typingctx: Any, array: Any) -> Any:
-            return Below(array.dtype, bound)(array), lambda context, builder, sig, args: args[0]
-
-        return known
-
-    @extending.intrinsic
-    def assume_nonnegative(typingctx: Any, number: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            (x,) = args
-            return builder.zext(builder.trunc(x, half) if x.type.width > 32 else x, word)
-
-        return types.int64(number), codegen
-
-    @extending.intrinsic
-    def after(typingctx: Any, number: Any, more: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            a, n = (builder.trunc(x, half) if x.type.width > 32 else x for x in args)
-            return builder.zext(builder.add(a, n, flags=("nuw", "nsw")), word)
-
-        return types.int64(number, more), codegen
-
-    @extending.intrinsic
-    def divide(typingctx: Any, number: Any, by: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            a, n = (builder.trunc(x, half) if x.type.width > 32 else x for x in args)
-            quotient = builder.udiv(a, n)
-            rest = builder.sub(a, builder.mul(quotient, n))
-            return context.make_tuple(builder, sig.return_type, [builder.zext(quotient, word), builder.zext(rest, word)])
-
-        return types.UniTuple(types.int64, 2)(number, by), codegen
-
-    @extending.intrinsic
-    def scatter_strided(typingctx: Any, address: Any, start: Any, stride: Any, values: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
-            strided(context, builder, pointer(builder, args[0], args[1], real), args[2], values, args[3], emitted)
-
-        return types.void(address, start, stride, values), codegen
-
-    @extending.intrinsic
-    def put(typingctx: Any, array: Any, start: Any, stride: Any, values: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
-            data = context.make_array(sig.args[0])(context, builder, args[0]).data
-            strided(context, builder, builder.gep(data, [wide(builder, args[1])]), args[2], values, args[3], plainly)
-
-        return types.void(array, start, stride, values), codegen
-
-    @extending.intrinsic
-    def move(typingctx: Any, address: Any, index: Any, array: Any, start: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
-            four = ir.VectorType(real, 4)
-            data = context.make_array(sig.args[2])(context, builder, args[2]).data
-            source = builder.bitcast(builder.gep(data, [wide(builder, args[3])]), four.as_pointer())
-            target, found = pointer(builder, args[0], args[1], real), builder.load(source, align=16)
-            if space == 1:
-                evicted_first(builder, target, [builder.extract_element(found, half(k)) for k in range(4)])
-            else:
-                builder.store(found, builder.bitcast(target, four.as_pointer()), align=16)
-
-        return types.void(address, index, array, start), codegen
-
-    @extending.intrinsic
-    def ordered_bits(typingctx: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            raw = builder.bitcast(context.cast(builder, args[0], sig.args[0], types.float32), half)
-            # Negative floats order backwards, and below the others: flip all their bits, of the others the sign.
-            mask = builder.or_(builder.ashr(raw, half(31)), half(1 << 31))
-            return builder.xor(raw, mask)
-
-        return types.uint32(value), codegen
-
-    def exchanged(how: str, context: Any, builder: Any, sig: Any, args: Any, value: Any) -> Any:
-        data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        return builder.atomic_rmw(how, builder.gep(data, [wide(builder, args[1])]), value, "monotonic")
-
-    @extending.intrinsic
-    def atomic_exchange(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return exchanged("xchg", context, builder, sig, args, context.cast(builder, args[2], sig.args[2], types.int32))
-
-        return types.int32(array, index, value), codegen
-
-    @extending.intrinsic
-    def fetch_add(typingctx: Any, array: Any, index: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return exchanged("add", context, builder, sig, args, half(1))
-
-        return types.int32(array, index), codegen
-
-    @extending.intrinsic
-    def pack_key(typingctx: Any, value: Any, low: Any, number: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            raw = builder.bitcast(context.cast(builder, args[0], sig.args[0], types.float32), half)
-            low, n = (builder.trunc(x, half) if x.type.width > 32 else x for x in args[1:])
-            return builder.or_(builder.and_(raw, builder.not_(low)), n)
-
-        return types.int32(value, low, number), codegen
-
-    @extending.intrinsic
-    def merge_k_smallest(typingctx: Any, kept: Any, new: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            best, others = (cgutils.unpack_tuple(builder, x) for x in args)
-
-            def order(values: list[Any], pairs: list[tuple[int, int]]) -> None:
-                for a, b in pairs:
-                    less = builder.icmp_signed("<", values[a], values[b])
-                    one, other = values[a], values[b]
-                    values[a], values[b] = builder.select(less, one, other), builder.select(less, other, one)
-
-            order(others, exchanges(len(others)))
-            for k, value in enumerate(others[: len(best)]):
-                last = best[-1 - k]
-                best[-1 - k] = builder.select(builder.icmp_signed("<", value, last), value, last)
-            order(best, of_bitonic(0, len(best)))
-            return context.make_tuple(builder, sig.return_type, best)
-
-        return kept(kept, new), codegen
-
+def make_array_ops(numba: NumbaApi) -> ArrayOps:
+    """The operations for one Numba, whose modules are `numba`."""
     return ArrayOps(
-        view,
-        part,
-        assume_below,
-        assume_nonnegative,
-        after,
-        divide,
-        scatter_strided,
-        put,
-        move,
-        ordered_bits,
-        pack_key,
-        atomic_exchange,
-        fetch_add,
-        merge_k_smallest,
+        view=_make_view(numba),
+        part=_make_part(numba),
+        assume_below=_make_assume_below(numba),
+        assume_nonnegative=_make_assume_nonnegative(numba),
+        after=_make_after(numba),
+        divide=_make_divide(numba),
+        scatter_strided=_make_scatter_strided(numba),
+        put=_make_put(numba),
+        move=_make_move(numba),
+        ordered_bits=_make_ordered_bits(numba),
+        pack_key=_make_pack_key(numba),
+        atomic_exchange=_make_atomic_exchange(numba),
+        fetch_add=_make_fetch_add(numba),
+        merge_k_smallest=_make_merge_k_smallest(numba),
     )
 
 
 @cache
 def cpu_array_ops() -> ArrayOps:
     """The operations on the CPU's memory."""
-    from numba import extending, types
-    from numba.core import cgutils
+    return make_array_ops(cpu_numba())
 
-    return make_array_ops(extending, types, cgutils, 0)
+
+def _data_pointer(context: TargetContext, builder: ir.IRBuilder, kind: NumbaType, array: ir.Value, index: ir.Value) -> ir.Value:
+    """A pointer to element `index` of a one-dimensional `array` of Numba type `kind`."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.gep(data, [to_int64(builder, index)])
+
+
+def _array_over(
+    numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, kind: NumbaType, data: ir.Value, shape: ir.Value
+) -> ir.Value:
+    """A C-contiguous array of Numba type `kind` and that `shape`, a tuple, whose first element is at the pointer `data`."""
+    itemsize = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+    dims = [to_int64(builder, d) for d in numba.cgutils.unpack_tuple(builder, shape)]
+    strides: list[ir.Value] = [INT64(itemsize)]
+    for d in reversed(dims[1:]):
+        strides.insert(0, builder.mul(strides[0], d))
+    array = context.make_array(kind)(context, builder)
+    members = {"data": data, "shape": dims, "strides": strides, "itemsize": INT64(itemsize), "meminfo": None}
+    context.populate_array(array, **members)
+    return array._getvalue()
+
+
+def _make_view(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def view(typingctx: TypingContext, address: NumbaType, index: NumbaType, shape: NumbaType, dtype: NumbaType) -> Intrinsic:
+        kind = numba.types.Array(dtype.dtype, len(shape), "C")
+
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            element, first = context.get_data_type(dtype.dtype), to_int64(builder, args[1])
+            for d in numba.cgutils.unpack_tuple(builder, args[2]):
+                first = builder.mul(first, to_int64(builder, d))
+            data = element_pointer(builder, args[0], first, element, numba.address_space)
+            if numba.is_gpu:
+                data = builder.addrspacecast(data, element.as_pointer())
+            return _array_over(numba, context, builder, kind, data, args[2])
+
+        return kind(address, index, shape, dtype), codegen
+
+    return view
+
+
+def _make_part(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def part(typingctx: TypingContext, array: NumbaType, start: NumbaType, shape: NumbaType) -> Intrinsic:
+        kind = numba.types.Array(array.dtype, len(shape), "C")
+
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            data = _data_pointer(context, builder, sig.args[0], args[0], args[1])
+            return _array_over(numba, context, builder, kind, data, args[2])
+
+        return kind(array, start, shape), codegen
+
+    return part
+
+
+def _register_bounded_array(numba: NumbaApi) -> NumbaType:
+    """The class of arrays of integers in [0, bound): their elements are loaded with LLVM's `range` metadata."""
+    extending, types = numba.extending, numba.types
+
+    class BoundedArray(types.Array):  # type: ignore[misc, name-defined]  # Numba has no annotations
+        def __init__(self, dtype: NumbaType, bound: int) -> None:
+            self.bound = bound
+            super().__init__(dtype, 1, "C", name=f"assume_below({bound}, {dtype})")
+
+        @property
+        def key(self) -> tuple[object, int]:  # types are equal if their keys are, and an array's has no bound
+            return super().key, self.bound
+
+    models = getattr(extending, "core_models", extending.models)  # numba-cuda has the model of arrays in another module
+    extending.register_model(BoundedArray)(models.ArrayModel)
+
+    @extending.lower_builtin(operator.getitem, BoundedArray, types.Integer)
+    def getitem(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+        kind, index = sig.args
+        plain = sig.replace(args=(types.Array(kind.dtype, 1, "C"), index))
+        value = context.get_function(operator.getitem, plain)(builder, args)
+        value.set_metadata("range", builder.module.add_metadata([value.type(0), value.type(kind.bound)]))
+        return value
+
+    return BoundedArray
+
+
+def _make_assume_below(numba: NumbaApi) -> Callable[[int], DeviceFunction]:
+    bounded_array = _register_bounded_array(numba)
+
+    def assume_below(bound: int) -> DeviceFunction:
+        @numba.intrinsic
+        def bounded(typingctx: TypingContext, array: NumbaType) -> Intrinsic:
+            return bounded_array(array.dtype, bound)(array), lambda context, builder, sig, args: args[0]
+
+        return bounded
+
+    return assume_below
+
+
+def _make_assume_nonnegative(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def assume_nonnegative(typingctx: TypingContext, number: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            return builder.zext(to_int32(builder, args[0]), INT64)
+
+        return numba.types.int64(number), codegen
+
+    return assume_nonnegative
+
+
+def _make_after(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def after(typingctx: TypingContext, number: NumbaType, increment: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            a, n = (to_int32(builder, x) for x in args)
+            return builder.zext(builder.add(a, n, flags=("nuw", "nsw")), INT64)
+
+        return numba.types.int64(number, increment), codegen
+
+    return after
+
+
+def _make_divide(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def divide(typingctx: TypingContext, number: NumbaType, divisor: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            a, n = (to_int32(builder, x) for x in args)
+            quotient = builder.udiv(a, n)
+            remainder = builder.sub(a, builder.mul(quotient, n))
+            results = [builder.zext(quotient, INT64), builder.zext(remainder, INT64)]
+            return context.make_tuple(builder, sig.return_type, results)
+
+        return numba.types.UniTuple(numba.types.int64, 2)(number, divisor), codegen
+
+    return divide
+
+
+def _strided_floats(
+    numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value], base: ir.Value
+) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """(float32, pointer) of each of the values `args[3]`, which are stored `args[2]` elements apart from `base` on."""
+    values = numba.cgutils.unpack_tuple(builder, args[3])
+    for k, (kind, value) in enumerate(zip(sig.args[3], values, strict=True)):
+        pointer = builder.gep(base, [builder.mul(to_int64(builder, args[2]), INT64(k))])
+        yield context.cast(builder, value, kind, numba.types.float32), pointer
+
+
+def _make_scatter_strided(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def scatter_strided(
+        typingctx: TypingContext, address: NumbaType, start: NumbaType, stride: NumbaType, values: NumbaType
+    ) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> None:
+            base = element_pointer(builder, args[0], args[1], FLOAT, numba.address_space)
+            for value, pointer in _strided_floats(numba, context, builder, sig, args, base):
+                if numba.is_gpu:
+                    store_evict_first(builder, pointer, [value])
+                else:
+                    builder.store(value, pointer)
+
+        return numba.types.void(address, start, stride, values), codegen
+
+    return scatter_strided
+
+
+def _make_put(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def put(typingctx: TypingContext, array: NumbaType, start: NumbaType, stride: NumbaType, values: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> None:
+            base = _data_pointer(context, builder, sig.args[0], args[0], args[1])
+            for value, pointer in _strided_floats(numba, context, builder, sig, args, base):
+                builder.store(value, pointer)
+
+        return numba.types.void(array, start, stride, values), codegen
+
+    return put
+
+
+def _make_move(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def move(typingctx: TypingContext, address: NumbaType, index: NumbaType, array: NumbaType, start: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> None:
+            vector_type = ir.VectorType(FLOAT, 4)
+            element = _data_pointer(context, builder, sig.args[2], args[2], args[3])
+            source = builder.bitcast(element, vector_type.as_pointer())
+            target = element_pointer(builder, args[0], args[1], FLOAT, numba.address_space)
+            vector = builder.load(source, align=16)
+            if numba.is_gpu:
+                store_evict_first(builder, target, [builder.extract_element(vector, INT32(k)) for k in range(4)])
+            else:
+                builder.store(vector, builder.bitcast(target, vector_type.as_pointer()), align=16)
+
+        return numba.types.void(address, index, array, start), codegen
+
+    return move
+
+
+def _float_bits(
+    numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]
+) -> ir.Value:
+    """The bits of the first argument as a float32."""
+    return builder.bitcast(context.cast(builder, args[0], sig.args[0], numba.types.float32), INT32)
+
+
+def _make_ordered_bits(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def ordered_bits(typingctx: TypingContext, value: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            bits = _float_bits(numba, context, builder, sig, args)
+            # Negative floats have the sign bit, and their other bits order backwards: all bits of them are flipped, and of the
+            # others the sign bit alone.
+            mask = builder.or_(builder.ashr(bits, INT32(31)), INT32(1 << 31))
+            return builder.xor(bits, mask)
+
+        return numba.types.uint32(value), codegen
+
+    return ordered_bits
+
+
+def _make_pack_key(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def pack_key(typingctx: TypingContext, value: NumbaType, low: NumbaType, number: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            bits = _float_bits(numba, context, builder, sig, args)
+            mask, n = (to_int32(builder, x) for x in args[1:])
+            return builder.or_(builder.and_(bits, builder.not_(mask)), n)
+
+        return numba.types.int32(value, low, number), codegen
+
+    return pack_key
+
+
+def _make_atomic_exchange(numba: NumbaApi) -> DeviceFunction:
+    int32 = numba.types.int32
+
+    @numba.intrinsic
+    def atomic_exchange(typingctx: TypingContext, array: NumbaType, index: NumbaType, value: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            new_value = context.cast(builder, args[2], sig.args[2], int32)
+            pointer = _data_pointer(context, builder, sig.args[0], args[0], args[1])
+            return builder.atomic_rmw("xchg", pointer, new_value, "monotonic")
+
+        return int32(array, index, value), codegen
+
+    return atomic_exchange
+
+
+def _make_fetch_add(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def fetch_add(typingctx: TypingContext, array: NumbaType, index: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            pointer = _data_pointer(context, builder, sig.args[0], args[0], args[1])
+            return builder.atomic_rmw("add", pointer, INT32(1), "monotonic")
+
+        return numba.types.int32(array, index), codegen
+
+    return fetch_add
+
+
+def _exchange_pairs(builder: ir.IRBuilder, values: list[ir.Value], pairs: list[tuple[int, int]]) -> None:
+    """Puts the two values of each of the `pairs` of indices in ascending order, one pair after the other."""
+    for a, b in pairs:
+        first, second = values[a], values[b]
+        in_order = builder.icmp_signed("<", first, second)
+        values[a], values[b] = builder.select(in_order, first, second), builder.select(in_order, second, first)
+
+
+def _make_merge_k_smallest(numba: NumbaApi) -> DeviceFunction:
+    @numba.intrinsic
+    def merge_k_smallest(typingctx: TypingContext, smallest: NumbaType, candidates: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            best, new_values = (numba.cgutils.unpack_tuple(builder, x) for x in args)
+            _exchange_pairs(builder, new_values, merge_exchange_pairs(len(new_values)))
+            # The smaller of the k-th best and the k-th candidate from the other end are the smallest of all, and bitonic.
+            for k, value in enumerate(new_values[: len(best)]):
+                last = best[-1 - k]
+                best[-1 - k] = builder.select(builder.icmp_signed("<", value, last), value, last)
+            _exchange_pairs(builder, best, bitonic_merge_pairs(0, len(best)))
+            return context.make_tuple(builder, sig.return_type, best)
+
+        return smallest(smallest, candidates), codegen
+
+    return merge_k_smallest

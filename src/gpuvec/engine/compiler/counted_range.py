@@ -1,107 +1,136 @@
-"""`range` in compiled code, so that a compiler sees how often a loop turns.
+"""`range` in compiled code as a plain counting loop.
 
-Numba's own keeps the number of turns that are left beside the value, and takes one off where there is one. Of that a GPU's
-compiler makes selects of 64 bits, and it does not see that what counts from 0 is never negative, so that each index is looked
-at for its sign (design/0024).
+Numba's `range` keeps the number of remaining iterations beside the value. A GPU's compiler turns that into 64-bit selects, and
+cannot see that a value that counts from 0 is never negative, so it tests the sign of each index (design/0024).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-COUNTED = "<range>"  # its name in functions to be compiled; Numba does not let a builtin's mean anything else
+from llvmlite import ir
+
+from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
+from gpuvec.engine.compiler.types import DeviceFunction, NumbaType, Signature, TargetContext, TypingContext
+
+RANGE_NAME = "<range>"  # of `counted_range` in functions to be compiled: Numba lets no builtin's name mean anything else
 
 
-def counted(*bounds: int) -> range:
-    """Stands for `range` in functions to be compiled."""
+def counted_range(*bounds: int) -> range:
+    """`range(*bounds)`: the function which replaces `range` in functions to be compiled."""
     return range(*bounds)
 
 
-counted.__name__ = "range"  # which an author reads in Numba's errors
+counted_range.__name__ = "range"  # the name in Numba's error messages
 
 
 @cache
-def on_cpu() -> Any:
-    """`counted`, which Numba knows now."""
-    from numba import extending
-    from numba.core import cgutils, imputils, types
-
-    register(extending, types, cgutils, imputils)
-    return counted
+def cpu_counted_range() -> DeviceFunction:
+    """`counted_range`, which Numba can compile for the CPU from the first call on."""
+    register_counted_range(cpu_numba())
+    return counted_range
 
 
-def register(extending: Any, types: Any, cgutils: Any, imputils: Any) -> None:
-    """Makes `counted` known to a Numba: its extension interface, types, code generation and `imputils` module.
+def register_counted_range(numba: NumbaApi) -> None:
+    """Declares `counted_range` to one Numba, whose modules are `numba`.
 
-    By steps of one it is a type of range with a loop of its own, otherwise Numba's.
+    A range with steps of one has a type and a loop of its own; any other is Numba's.
     """
+    range_type, iterator_type = _register_types(numba)
+    numba.extending.type_callable(counted_range)(_make_typer(numba, range_type))
+    _register_constructor(numba)
+    _register_iteration(numba, range_type, iterator_type)
+    _register_len(numba, range_type)
 
-    class Turns(types.RangeType):  # type: ignore[misc]  # a module given as Any
-        def __init__(self, dtype: Any) -> None:
+
+def _register_types(numba: NumbaApi) -> tuple[NumbaType, NumbaType]:
+    """(class of ranges with steps of one, class of their iterators), with their memory layouts."""
+    extending, types = numba.extending, numba.types
+
+    class CountedRange(types.RangeType):  # type: ignore[misc, name-defined]  # Numba has no annotations
+        def __init__(self, dtype: NumbaType) -> None:
             super().__init__(dtype)
-            self.name, self._iterator_type = f"turns_{dtype}", TurnsIterator(dtype)
+            self.name, self._iterator_type = f"counted_range_{dtype}", CountedRangeIterator(dtype)
 
-    class TurnsIterator(types.RangeIteratorType):  # type: ignore[misc]  # likewise
-        def __init__(self, dtype: Any) -> None:
+    class CountedRangeIterator(types.RangeIteratorType):  # type: ignore[misc, name-defined]  # Numba has no annotations
+        def __init__(self, dtype: NumbaType) -> None:
             super().__init__(dtype)
-            self.name = f"turns_iterator_{dtype}"
+            self.name = f"counted_range_iterator_{dtype}"
 
-    @extending.register_model(Turns)
-    class _TurnsModel(extending.models.StructModel):  # type: ignore[misc]  # likewise
-        def __init__(self, manager: Any, kind: Any) -> None:
+    @extending.register_model(CountedRange)
+    class _CountedRangeModel(extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
+        def __init__(self, manager: Any, kind: NumbaType) -> None:
             super().__init__(manager, kind, [(name, kind.dtype) for name in ("start", "stop", "step")])
 
-    @extending.register_model(TurnsIterator)
-    class _TurnsIteratorModel(extending.models.StructModel):  # type: ignore[misc]  # likewise
-        def __init__(self, manager: Any, kind: Any) -> None:
+    @extending.register_model(CountedRangeIterator)
+    class _CountedRangeIteratorModel(extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
+        def __init__(self, manager: Any, kind: NumbaType) -> None:
             dtype = kind.yield_type
             super().__init__(manager, kind, [("value", types.EphemeralPointer(dtype)), ("stop", dtype)])
 
-    @extending.type_callable(counted)
-    def typed(context: Any) -> Any:
-        def typer(first: Any, second: Any = None, step: Any = None) -> Any:
+    return CountedRange, CountedRangeIterator
+
+
+def _make_typer(numba: NumbaApi, range_type: NumbaType) -> Callable[[TypingContext], Callable[..., NumbaType | None]]:
+    """What `type_callable` takes: it infers the type of a call of `counted_range`."""
+
+    def typer_for(context: TypingContext) -> Callable[..., NumbaType | None]:
+        def typer(first: NumbaType, second: NumbaType | None = None, step: NumbaType | None = None) -> NumbaType | None:
             bounds = tuple(bound for bound in (first, second, step) if bound is not None)
-            if not all(isinstance(bound, types.Integer) for bound in bounds):
-                return None  # as in Python; Numba rounds
-            found = context.resolve_function_type(context.resolve_value_type(range), bounds, {}).return_type
-            return Turns(found.dtype) if step is None else found
+            if not all(isinstance(bound, numba.types.Integer) for bound in bounds):
+                return None  # Python refuses floats, which Numba's own range rounds
+            numba_range = context.resolve_function_type(context.resolve_value_type(range), bounds, {}).return_type
+            return range_type(numba_range.dtype) if step is None else numba_range
 
         return typer
 
-    @extending.lower_builtin(counted, types.VarArg(types.Any))
-    def made(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return typer_for
+
+
+def _register_constructor(numba: NumbaApi) -> None:
+    @numba.extending.lower_builtin(counted_range, numba.types.VarArg(numba.types.Any))
+    def constructor(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
         dtype = sig.return_type.dtype
         bounds = [context.cast(builder, value, kind, dtype) for value, kind in zip(args, sig.args, strict=True)]
-        made = cgutils.create_struct_proxy(sig.return_type)(context, builder)
-        made.start = bounds[0] if len(bounds) > 1 else context.get_constant(dtype, 0)
-        made.stop = bounds[1] if len(bounds) > 1 else bounds[0]
-        made.step = bounds[2] if len(bounds) > 2 else context.get_constant(dtype, 1)
-        return made._getvalue()
+        struct = numba.cgutils.create_struct_proxy(sig.return_type)(context, builder)
+        struct.start = bounds[0] if len(bounds) > 1 else context.get_constant(dtype, 0)
+        struct.stop = bounds[1] if len(bounds) > 1 else bounds[0]
+        struct.step = bounds[2] if len(bounds) > 2 else context.get_constant(dtype, 1)
+        return struct._getvalue()
 
-    @extending.lower_builtin("getiter", Turns)
-    def begun(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        turns = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
-        begun = cgutils.create_struct_proxy(sig.return_type)(context, builder)
-        begun.value, begun.stop = cgutils.alloca_once_value(builder, turns.start), turns.stop
-        return begun._getvalue()
 
-    @extending.lower_builtin("iternext", TurnsIterator)
+def _is_less(builder: ir.IRBuilder, dtype: NumbaType, a: ir.Value, b: ir.Value) -> ir.Value:
+    return (builder.icmp_signed if dtype.signed else builder.icmp_unsigned)("<", a, b)
+
+
+def _register_iteration(numba: NumbaApi, range_type: NumbaType, iterator_type: NumbaType) -> None:
+    extending, cgutils, imputils = numba.extending, numba.cgutils, numba.imputils
+
+    @extending.lower_builtin("getiter", range_type)
+    def getiter(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+        bounds = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
+        iterator = cgutils.create_struct_proxy(sig.return_type)(context, builder)
+        iterator.value, iterator.stop = cgutils.alloca_once_value(builder, bounds.start), bounds.stop
+        return iterator._getvalue()
+
+    @extending.lower_builtin("iternext", iterator_type)
     @imputils.iternext_impl(imputils.RefType.UNTRACKED)
-    def turned(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
+    def iternext(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value], result: Any) -> None:
         iterator = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
-        value = builder.load(iterator.value)
-        signed = sig.args[0].yield_type.signed
-        result.set_valid((builder.icmp_signed if signed else builder.icmp_unsigned)("<", value, iterator.stop))
+        dtype, value = sig.args[0].yield_type, builder.load(iterator.value)
+        result.set_valid(_is_less(builder, dtype, value, iterator.stop))
         result.yield_(value)
-        # Past the last turn it may wrap, but then nobody reads it.
-        one = value.type(1)
-        builder.store(builder.add(value, one, flags=["nsw" if signed else "nuw"]), iterator.value)
+        # The sum may overflow after the last iteration, where it is not read.
+        increased = builder.add(value, value.type(1), flags=["nsw" if dtype.signed else "nuw"])
+        builder.store(increased, iterator.value)
 
-    @extending.lower_builtin(len, Turns)
-    def length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        turns = cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
-        signed = sig.args[0].dtype.signed
-        some = (builder.icmp_signed if signed else builder.icmp_unsigned)("<", turns.start, turns.stop)
-        count = builder.select(some, builder.sub(turns.stop, turns.start), turns.stop.type(0))
+
+def _register_len(numba: NumbaApi, range_type: NumbaType) -> None:
+    @numba.extending.lower_builtin(len, range_type)
+    def length(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+        bounds = numba.cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0])
+        is_nonempty = _is_less(builder, sig.args[0].dtype, bounds.start, bounds.stop)
+        count = builder.select(is_nonempty, builder.sub(bounds.stop, bounds.start), bounds.stop.type(0))
         return context.cast(builder, count, sig.args[0].dtype, sig.return_type)

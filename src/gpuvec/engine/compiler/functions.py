@@ -19,7 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
-from gpuvec.engine.compiler.counted_range import COUNTED, on_cpu
+from gpuvec.engine.compiler.counted_range import RANGE_NAME, cpu_counted_range
 from gpuvec.engine.compiler.frames import with_large_frame
 from gpuvec.engine.compiler.frozen import frozen_function
 from gpuvec.engine.compiler.refused_names import refuse_host_names
@@ -122,8 +122,8 @@ def _made(function: types.FunctionType, callers: tuple[Any, ...]) -> Any:
     read = {op.argval for op in instructions if op.opname == "LOAD_GLOBAL"}
     scope = {name: single(value) if name in read else value for name, value in function.__globals__.items()}
     if {op.opname for op in instructions if op.argval == "range"} == {"LOAD_GLOBAL"} and "range" not in scope:
-        code = code.replace(co_names=tuple(COUNTED if name == "range" else name for name in code.co_names))
-        scope[COUNTED] = on_cpu()
+        code = code.replace(co_names=tuple(RANGE_NAME if name == "range" else name for name in code.co_names))
+        scope[RANGE_NAME] = cpu_counted_range()
     cells = tuple(types.CellType(single(cell.cell_contents)) for cell in function.__closure__ or ())
     clone = types.FunctionType(
         code.replace(co_consts=single(code.co_consts)), scope, function.__name__, single(function.__defaults__), cells

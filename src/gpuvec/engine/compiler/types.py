@@ -30,3 +30,11 @@ Row: TypeAlias = Any
 Action: TypeAlias = Any
 # What is kept in registers of a row's random-number stream; each of the ways to read it has a type of its own.
 RngStream: TypeAlias = Any
+
+# The interface of intrinsics, for which Numba and numba-cuda each have classes of their own, without annotations.
+NumbaModule: TypeAlias = Any  # such as `numba.types` or `numba.cuda.types`
+NumbaType: TypeAlias = Any  # such as `numba.types.float32`
+TypingContext: TypeAlias = Any  # infers types
+TargetContext: TypeAlias = Any  # generates code: `numba.core.base.BaseContext`
+Signature: TypeAlias = Any  # argument types and return type of one call
+Intrinsic: TypeAlias = tuple[Signature, Callable[..., Any]]  # what `@intrinsic` expects: the signature and the code generator

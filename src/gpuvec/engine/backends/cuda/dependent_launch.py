@@ -1,59 +1,71 @@
-"""Early launches: a kernel may begin before the one ahead of it has ended, and waits for it before it looks at memory.
+"""Programmatic dependent launch: a kernel may start before the previous one in its stream has ended.
 
-What a launch takes, and what a kernel does before its first instruction, then passes while the kernel ahead still runs:
-programmatic dependent launch, of compute capability 9.0 on. A kernel that is launched early has to wait; with that it comes
-after everything that it would have come after otherwise, as the kernel ahead has itself waited. Kernels of others are launched
-as ever, and begin when those ahead have ended.
+The cost of a launch, and what a kernel does before its first instruction, then overlap with the previous kernel. A kernel
+launched so executes `griddepcontrol.wait` before its first access to memory. All kernels of this package do, so what precedes
+the previous kernel has ended too. Other kernels in the stream are launched as usual. Devices of compute capability 9.0 and
+later have it.
+
+Source: "Programmatic Dependent Launch and Synchronization" in the CUDA C++ Programming Guide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 
-MIN_COMPUTE_CAPABILITY = (9, 0)  # compute capability
-WAIT = "griddepcontrol.wait;"  # until the kernel ahead has ended, and what it wrote can be read
-NEXT = "griddepcontrol.launch_dependents;"  # the next kernel may be launched, once all blocks of this one have begun
-OPENING = (NEXT, WAIT)  # the next one waits for all of this one, so it may come as soon as there is room for it
+from gpuvec.engine.compiler.numba_api import NumbaApi
+from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, Signature, TargetContext, TypingContext
+
+MIN_COMPUTE_CAPABILITY = (9, 0)
+# The next kernel may be launched once all blocks of this one have started: it waits for all of this one itself.
+LAUNCH_DEPENDENTS = "griddepcontrol.launch_dependents;"
+WAIT = "griddepcontrol.wait;"  # until the previous kernel has ended and its writes are visible
 
 
 def is_supported(cc: tuple[int, int]) -> bool:
-    """Whether GPUs of compute capability `cc` launch kernels early."""
+    """Whether devices of compute capability `cc` have programmatic dependent launch."""
     return cc >= MIN_COMPUTE_CAPABILITY
 
 
-def wait_for_previous(extending: Any, types: Any, capability: Callable[[], tuple[int, int]]) -> Any:
-    """`wait_for_previous()`, the first that a kernel does.
+def make_wait_for_previous(numba: NumbaApi, compute_capability: Callable[[], tuple[int, int]]) -> DeviceFunction:
+    """`wait_for_previous()`, which every kernel calls first.
 
     Args:
-        extending: `numba.cuda.extending`.
-        types: the type module of the same Numba.
-        capability: gives the compute capability for which code is being made.
+        numba: the modules that intrinsics are declared with.
+        compute_capability: returns the compute capability that is compiled for.
     """
 
-    @extending.intrinsic
-    def wait_for_previous(typingctx: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> None:
-            kind = ir.FunctionType(ir.VoidType(), [])
-            for instruction in OPENING if is_supported(capability()) else ():  # no access to memory is moved across it
-                builder.call(ir.InlineAsm(kind, instruction, "~{memory}", side_effect=True), [])
+    @numba.intrinsic
+    def wait_for_previous(typingctx: TypingContext) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> None:
+            function = ir.FunctionType(ir.VoidType(), [])
+            for instruction in (LAUNCH_DEPENDENTS, WAIT) if is_supported(compute_capability()) else ():
+                # The clobbered memory keeps accesses to memory on their side of the instruction.
+                builder.call(ir.InlineAsm(function, instruction, "~{memory}", side_effect=True), [])
 
-        return types.void(), codegen
+        return numba.types.void(), codegen
 
     return wait_for_previous
 
 
-def launch_attributes(grid: tuple[int, ...], threads: int, shared: int = 0, *, early: bool) -> Any:
-    """What `cuLaunchKernelEx` is told of a launch, all but the stream: so many blocks of so many threads."""
+def driver_launch_config(grid: tuple[int, ...], threads: int, shared_bytes: int = 0, *, dependent: bool) -> Any:
+    """The `CUlaunchConfig` of a launch, without its stream.
+
+    Args:
+        grid: number of blocks in one to three dimensions.
+        threads: per block.
+        shared_bytes: dynamic shared memory per block.
+        dependent: whether the kernel may start before the previous one has ended.
+    """
     from cuda.bindings import driver
 
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
     config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-    config.sharedMemBytes = shared
-    if early:
+    config.sharedMemBytes = shared_bytes
+    if dependent:
         attribute = driver.CUlaunchAttribute()
         attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         attribute.value.programmaticStreamSerializationAllowed = 1

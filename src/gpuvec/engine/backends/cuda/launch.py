@@ -161,7 +161,9 @@ class CudaKernels:
                 kept.append(loaded)
                 grid = (kernel.blocks(self._num_envs),)
                 configs.append(
-                    dependent_launch.launch_attributes(grid, kernel.threads, early=dependent_launch.is_supported(self._cc))
+                    dependent_launch.driver_launch_config(
+                        grid, kernel.threads, dependent=dependent_launch.is_supported(self._cc)
+                    )
                 )
                 launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
         parameters: int = pointers.ctypes.data

@@ -1,7 +1,7 @@
-"""The compiler for CUDA and its simulator: what composed functions need of it, and kernels as machine code.
+"""The compiler for CUDA and its simulator: operations for composed functions, and kernels as machine code.
 
-The only module that imports `numba.cuda`. numba-cuda is in maintenance; what its successor will change is all here.
-Kernels are compiled to LTO-IR and linked to a cubin by nvJitLink, with or without a GPU, so nobody needs nvcc.
+This is the only module that imports `numba.cuda`. numba-cuda is in maintenance, so what its successor changes is all here.
+Kernels are compiled to LTO-IR and linked to a cubin by nvJitLink, which needs neither a GPU nor nvcc.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
@@ -17,42 +17,50 @@ from typing import Any
 
 import numpy as np
 from numba import config
+from numpy.typing import NDArray
 
-from gpuvec.engine.backends.cuda import dependent_launch
 from gpuvec.engine.backends.cuda.binary import Binary
-from gpuvec.engine.compiler import counted_range
+from gpuvec.engine.backends.cuda.dependent_launch import make_wait_for_previous
 from gpuvec.engine.compiler.array_ops import ArrayOps, cpu_array_ops, make_array_ops
-from gpuvec.engine.compiler.extern_call import extern_c_call as of_c
+from gpuvec.engine.compiler.counted_range import register_counted_range
+from gpuvec.engine.compiler.extern_call import extern_c_call
 from gpuvec.engine.compiler.frames import with_large_frame
 from gpuvec.engine.compiler.functions import is_inline, without_literals
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
+from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
+from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, NumbaType, Signature
 from gpuvec.engine.multi_agent.reductions import SharedCounters, cpu_shared_counters
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 
 
-def _shared_array(self: Any, shape: Any, dtype: Any) -> Any:
-    """A simulated block's shared array, known by the line that asks for it. All threads ask: only one may make it, and the
-    simulator's own way to see to that lets others run between the question whether it is there and the answer.
+def _shared_array(self: Any, shape: Any, dtype: DType) -> NDArray[Any]:
+    """A simulated block's shared array, which the line that requests it identifies.
+
+    All threads request it, and one array must serve them. The simulator's own method switches threads between the test whether
+    it exists and its creation; `setdefault` is atomic.
     """
-    asking = sys._getframe(1)
-    return self._allocations.setdefault((asking.f_code.co_filename, asking.f_lineno), np.empty(shape, dtype))
+    caller = sys._getframe(1)
+    return self._allocations.setdefault((caller.f_code.co_filename, caller.f_lineno), np.empty(shape, dtype))
 
 
-def _serve_all_literals(dispatcher: Any) -> None:
-    """As `inline` does on a CPU: numba-cuda makes dispatchers of its own out of those that `inline` gives."""
-    template = dispatcher.get_call_template
+def _widen_literals(dispatcher_class: type) -> None:
+    """Lets calls of inlined functions ignore the values of literal arguments, as `inline_function` does on a CPU.
 
-    def get_call_template(self: Any, args: Any, kws: Any) -> Any:
+    numba-cuda wraps functions that Numba has compiled for the CPU into dispatchers of `dispatcher_class`.
+    """
+    template = dispatcher_class.get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
+
+    def get_call_template(self: Any, args: Sequence[NumbaType], kws: Mapping[str, NumbaType]) -> Any:
         return template(self, *(without_literals(args, kws) if is_inline(self.py_func) else (args, kws)))
 
-    dispatcher.get_call_template = get_call_template
+    dispatcher_class.get_call_template = get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
 
-def _import_cuda() -> Any:
-    """`numba.cuda`. NumPy 2.5 dropped `row_stack`, an alias of `vstack` which numba-cuda 0.30 still looks up once."""
-    missing = not hasattr(np, "row_stack")
-    if missing:
+def _import_cuda() -> NumbaModule:
+    """`numba.cuda`. NumPy 2.5 dropped `row_stack`, an alias of `vstack`, which numba-cuda 0.30 looks up when it is imported."""
+    is_missing = not hasattr(np, "row_stack")
+    if is_missing:
         np.row_stack = np.vstack
     try:
         with warnings.catch_warnings():
@@ -65,16 +73,23 @@ def _import_cuda() -> Any:
                 FakeCUDAShared.array = _shared_array
             else:
                 import numba.cuda.np.arrayobj  # noqa: F401  # the module that looks it up
-                from numba.cuda import cgutils, extending, types
-                from numba.cuda.core import imputils
                 from numba.cuda.dispatcher import CUDADispatcher
 
-                _serve_all_literals(CUDADispatcher)
-                counted_range.register(extending, types, cgutils, imputils)
+                _widen_literals(CUDADispatcher)
+                register_counted_range(cuda_numba())
     finally:
-        if missing:
+        if is_missing:
             del np.row_stack
     return cuda
+
+
+@cache
+def cuda_numba() -> NumbaApi:
+    """numba-cuda's modules; the simulator has none."""
+    from numba.cuda import cgutils, extending, types
+    from numba.cuda.core import imputils
+
+    return NumbaApi(extending, types, cgutils, imputils, GLOBAL_MEMORY)
 
 
 cuda = _import_cuda()
@@ -82,38 +97,32 @@ cuda = _import_cuda()
 
 @cache
 def cuda_memory_ops() -> MemoryOps:
-    """The operations on a GPU's global memory; in the simulator, where a thread is a call of CPU code, on the CPU's."""
+    """The operations on a GPU's global memory; in the simulator, where a thread calls CPU code, on the CPU's memory."""
     if SIMULATED:
         return cpu_memory_ops()
-    from numba.cuda import cgutils, extending, types
 
     @cuda.jit(device=True, forceinline=True)
     def any_in_sector(flag: bool) -> bool:
         pair = np.uint32(3) << np.uint32(cuda.laneid & 30)
         return (cuda.ballot_sync(cuda.activemask(), flag) & pair) != np.uint32(0)
 
-    return make_memory_ops(extending, types, cgutils, 1, any_in_sector)
+    return make_memory_ops(cuda_numba(), any_in_sector)
 
 
 @cache
 def cuda_array_ops() -> ArrayOps:
-    """Likewise the further operations of environments with many agents."""
-    if SIMULATED:
-        return cpu_array_ops()
-    from numba.cuda import cgutils, extending, types
-
-    return make_array_ops(extending, types, cgutils, 1)
+    """The operations on arrays and tuples for a GPU; in the simulator for the CPU."""
+    return cpu_array_ops() if SIMULATED else make_array_ops(cuda_numba())
 
 
 @cache
-def wait_for_previous() -> Any:
-    """`wait_for_previous()`, the first that a kernel does, so that it can be launched early; in the simulator nothing."""
+def wait_for_previous() -> DeviceFunction:
+    """`wait_for_previous()`, which every kernel calls first (`dependent_launch`); in the simulator it does nothing."""
     if SIMULATED:
         return lambda: None
-    from numba.cuda import extending, types
     from numba.cuda.core.targetconfig import ConfigStack
 
-    return dependent_launch.wait_for_previous(extending, types, lambda: ConfigStack.top_or_none().compute_capability)
+    return make_wait_for_previous(cuda_numba(), lambda: ConfigStack.top_or_none().compute_capability)
 
 
 @cache
@@ -123,29 +132,36 @@ def cuda_shared_counters() -> SharedCounters:
         return cpu_shared_counters()
 
     @cuda.jit(device=True, forceinline=True)
-    def count(array: Any, k: int, j: int) -> None:
+    def count(array: NDArray[np.int32], k: int, j: int) -> None:
         cuda.atomic.add(array, (k, j), 1)
 
     @cuda.jit(device=True, forceinline=True)
-    def most(array: Any, k: int, j: int, value: int) -> None:
+    def most(array: NDArray[np.int32], k: int, j: int, value: int) -> None:
         cuda.atomic.max(array, (k, j), value)
 
     @cuda.jit(device=True, forceinline=True)
-    def most_of_block(array: Any, k: int, j: int, value: int) -> None:
-        for other in (16, 8, 4, 2, 1):  # among the lanes of a warp first: a shared counter takes them one after the other
-            value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, other))
+    def most_of_block(array: NDArray[np.int32], k: int, j: int, value: int) -> None:
+        # A warp's lanes are reduced first, since atomic operations on one shared counter are serialised.
+        for lane_mask in (16, 8, 4, 2, 1):
+            value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, lane_mask))
         if cuda.laneid == 0:
             cuda.atomic.max(array, (k, j), value)
 
     return SharedCounters(count, most, most_of_block)
 
 
-def kernel_signature(batch: Any, request: Any | None, dtypes: tuple[Any, ...]) -> Any:
-    """The Numba signature of a kernel that takes a batch, and with `request` such a one with members of those dtypes."""
+def kernel_signature(batch: type, request: type | None, dtypes: Sequence[DType]) -> Signature:
+    """The Numba signature of a kernel.
+
+    Args:
+        batch: class of its first argument, a NamedTuple of addresses with a last member of int64.
+        request: class of its second argument, a NamedTuple; None if it has none.
+        dtypes: of the members of `request`.
+    """
     from numba.cuda import types
     from numba.cuda.np.numpy_support import from_dtype
 
-    b = types.NamedTuple([types.uint64] * (len(batch._fields) - 1) + [types.int64], batch)
+    b = types.NamedTuple([types.uint64] * (len(batch._fields) - 1) + [types.int64], batch)  # type: ignore[attr-defined]  # a NamedTuple
     if request is None:
         return types.void(b)
     return types.void(b, types.NamedTuple([from_dtype(np.dtype(t)) for t in dtypes], request))
@@ -153,45 +169,65 @@ def kernel_signature(batch: Any, request: Any | None, dtypes: tuple[Any, ...]) -
 
 @with_large_frame
 def compile_kernel(
-    kernel: Any, signature: Any, cc: tuple[int, int], form: str, threads: int | None = None, resident: int = 1
+    kernel: Callable[..., None],
+    signature: Signature,
+    cc: tuple[int, int],
+    output: str,
+    threads: int | None = None,
+    min_blocks_per_sm: int = 1,
 ) -> Any:
-    """`kernel` as "ltoir" (bytes) or "ptx" (text) for compute capability `cc`, fit for blocks of `threads`, of which `resident`
-    find registers on a multiprocessor.
+    """`kernel` compiled for compute capability `cc`.
+
+    Args:
+        kernel: a Python function.
+        signature: the Numba types of its arguments.
+        cc: the compute capability.
+        output: "ltoir" for bytes, "ptx" for text.
+        threads: the block size that registers are allocated for; None for any.
+        min_blocks_per_sm: how many blocks must have enough registers on one multiprocessor.
     """
-    bounds = None if threads is None else (threads, resident)
-    return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=form, launch_bounds=bounds)[0]
+    bounds = None if threads is None else (threads, min_blocks_per_sm)
+    return cuda.compile(kernel, signature, cc=cc, device=False, abi="numba", output=output, launch_bounds=bounds)[0]
 
 
 @with_large_frame
-def compile_extern_c(function: Any, arguments: str, name: str, cc: tuple[int, int]) -> bytes:
-    """A device function as LTO-IR, with C's calling convention, for kernels in CUDA C++ to be linked with.
+def compile_extern_c(function: DeviceFunction, arguments: str, name: str, cc: tuple[int, int]) -> bytes:
+    """A device function as LTO-IR with C's calling convention, which kernels in CUDA C++ are linked with.
 
-    It takes `arguments` such as "int64 uint32*", addresses with a star, and gives an int32.
+    Args:
+        function: returns an int32.
+        arguments: types of the arguments such as "int64 uint32*", where a star marks an address.
+        name: the symbol.
+        cc: the compute capability.
     """
     from numba.cuda import types
 
     kinds = ((getattr(types, kind.rstrip("*")), kind.endswith("*")) for kind in arguments.split())
-    signature = types.int32(*(types.CPointer(kind) if pointer else kind for kind, pointer in kinds))
+    signature = types.int32(*(types.CPointer(kind) if is_pointer else kind for kind, is_pointer in kinds))
     code, _ = cuda.compile(function, signature, cc=cc, device=True, abi="c", abi_info={"abi_name": name}, output="ltoir")
     return bytes(code)
 
 
-def extern_c_call(symbol: str, gives: Sequence[Any]) -> Any:
-    """`foreign.foreign` for a GPU."""
-    from numba.cuda import cgutils, extending, types
+def cuda_extern_call(symbol: str, returns: Sequence[DType]) -> DeviceFunction:
+    """An intrinsic for a GPU that calls the C function `symbol`, whose results have the NumPy dtypes `returns`."""
     from numba.cuda.np.numpy_support import from_dtype
 
-    return of_c(extending, types, cgutils, symbol, [from_dtype(np.dtype(kind)) for kind in gives])
+    return extern_c_call(cuda_numba(), symbol, [from_dtype(np.dtype(dtype)) for dtype in returns])
 
 
-def link(ltoir: Any, cc: tuple[int, int], logged: bool = False, others: Sequence[bytes] = ()) -> Binary:
-    """LTO-IR of one kernel, with that of functions which it calls, as machine code for compute capability `cc`; if `logged`,
-    anew, as one from the cache has no log.
+def link(ltoir: bytes, cc: tuple[int, int], logged: bool = False, libraries: Sequence[bytes] = ()) -> Binary:
+    """The machine code of one kernel for compute capability `cc`.
+
+    Args:
+        ltoir: LTO-IR of the kernel.
+        cc: the compute capability.
+        logged: whether the linker's log is wanted. The linker's cache, whose entries have no log, is not used then.
+        libraries: LTO-IR of functions that the kernel calls.
     """
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=logged, no_cache=logged)
-    linker = Linker(*map(ObjectCode.from_ltoir, (bytes(ltoir), *others)), options=options)
+    linker = Linker(*map(ObjectCode.from_ltoir, (bytes(ltoir), *libraries)), options=options)
     cubin = bytes(linker.link("cubin").code)
     name = re.search(rb"\.nv\.constant0\.(\w+)", cubin)
     assert name is not None, "a cubin holds the section of its kernel's arguments"
@@ -202,13 +238,13 @@ def link(ltoir: Any, cc: tuple[int, int], logged: bool = False, others: Sequence
 def offline(cc: tuple[int, int]) -> Iterator[None]:
     """Lets kernels be compiled for `cc` on a machine without a GPU.
 
-    numba-cuda asks the current device for its compute capability whenever a kernel calls a function, whatever `cc` says.
+    numba-cuda reads the current device's compute capability whenever a kernel calls a function, even if `cc` is passed to it.
     """
     from numba.cuda import dispatcher
 
-    asked = dispatcher.get_current_device
+    get_current_device = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
     try:
         yield
     finally:
-        dispatcher.get_current_device = asked
+        dispatcher.get_current_device = get_current_device

@@ -20,7 +20,7 @@ import numpy as np
 
 from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cuda.binary import Binary, Loadable
-from gpuvec.engine.backends.cuda.dependent_launch import is_supported, launch_attributes
+from gpuvec.engine.backends.cuda.dependent_launch import driver_launch_config, is_supported
 from gpuvec.engine.backends.cuda.launch import check_driver, load_on_device
 from gpuvec.engine.backends.device import Device
 from gpuvec.errors import DeviceError
@@ -145,7 +145,7 @@ def make_launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
     def launch(stream: int, grid: tuple[int, ...], *, early: bool = False, keep: Any = keep, **members: Any) -> None:
         pack(octets, 0, *(members.pop(name, 0) for name in names))
         assert not members, f"{kernel.name} has no {', '.join(members)}"
-        config = launch_attributes(grid, kernel.threads, kernel.shared, early=early and is_supported(cc))
+        config = driver_launch_config(grid, kernel.threads, kernel.shared, dependent=early and is_supported(cc))
         config.hStream = stream
         check_driver(driver.cuLaunchKernelEx(config, function, pointer.ctypes.data, 0), "launched")
 

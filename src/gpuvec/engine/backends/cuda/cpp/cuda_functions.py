@@ -41,13 +41,15 @@ class CudaFunctions(NamedTuple):
 
 
 def substitute_cuda_functions(
-    env: Environment, options: KernelOptions, call: ForeignCall = numba_cuda.extern_c_call
+    env: Environment, options: KernelOptions, call: ForeignCall = numba_cuda.cuda_extern_call
 ) -> tuple[Any, Source | None]:
     """`env` as the kernels of `options` are composed of it, and what they are linked with; `call` is the device's."""
     return cuda_functions(env, options.per_env, call) if options.cuda_c else (env, None)
 
 
-def cuda_functions(env: Environment, per_env: tuple[str, ...], call: ForeignCall = numba_cuda.extern_c_call) -> CudaFunctions:
+def cuda_functions(
+    env: Environment, per_env: tuple[str, ...], call: ForeignCall = numba_cuda.cuda_extern_call
+) -> CudaFunctions:
     """`env` with the functions that its file has; parameters in `per_env` are stored for each env.
 
     Raises:

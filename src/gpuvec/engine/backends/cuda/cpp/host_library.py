@@ -19,6 +19,7 @@ import numpy as np
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.backends.cuda.cpp.source import Source, warn_of
 from gpuvec.engine.compiler.extern_call import extern_c_call
+from gpuvec.engine.compiler.numba_api import cpu_numba
 from gpuvec.errors import AuthoringError
 
 # What CUDA declares of itself. The author's names are in a namespace, since C has a function `time` too.
@@ -45,12 +46,10 @@ OPTIONS = (
 
 
 def host_call(symbol: str, returns: Sequence[Any]) -> Any:
-    """An intrinsic for the CPU's Numba that calls the C function `symbol`, whose results have those NumPy dtypes."""
-    from numba import extending, types
-    from numba.core import cgutils
+    """An intrinsic for the CPU that calls the C function `symbol`, whose results have the NumPy dtypes `returns`."""
     from numba.np.numpy_support import from_dtype
 
-    return extern_c_call(extending, types, cgutils, symbol, [from_dtype(np.dtype(kind)) for kind in returns])
+    return extern_c_call(cpu_numba(), symbol, [from_dtype(np.dtype(kind)) for kind in returns])
 
 
 @lru_cache(maxsize=64)
