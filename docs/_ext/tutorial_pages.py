@@ -96,7 +96,7 @@ def make(file: Path) -> str:
     for name, data in pictures.items():
         keep(place.with_name(name), data)
     keep(place.with_suffix(".ipynb"), jupytext.writes(notebook, fmt="ipynb"))
-    keep(place, relinked(text, file, place, made=pictures))
+    keep(place, relinked(text, file, place, generated=pictures))
     return file.stem
 
 
