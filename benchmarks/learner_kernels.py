@@ -19,7 +19,7 @@ def sampler(figures: Figures, rows: int, logits: int, ceiling: float) -> None:
     """Action, log-probability and entropy by one kernel; action and log-probability by torch."""
     import torch
 
-    from gpuvec.learners.sampling import Sampler
+    from gpuvec.learners.sampling.sampler import Sampler
 
     scores = torch.randn(rows, logits, device="cuda")
     draws, iteration = Sampler("cuda:0", 0), torch.zeros((), dtype=torch.int64, device="cuda")

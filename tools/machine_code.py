@@ -39,8 +39,8 @@ from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.single_agent.rollout_options import RANDOM, rollout_kernel_options
-from gpuvec.learners.fused.rollout import kernel as fused_rollout
-from gpuvec.learners.fused.shape import Shape
+from gpuvec.learners.fused_ppo.fused_rollout import kernel as fused_rollout
+from gpuvec.learners.fused_ppo.network_shape import Shape
 from gpuvec.registration import load_env
 from gpuvec.spec import SingleAgentEnv
 

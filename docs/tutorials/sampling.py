@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from gpuvec.learners.sampling import Sampler
+from gpuvec.learners.sampling.sampler import Sampler
 
 device = "cuda:0" if torch.cuda.is_available() else "cpu"
 sampler = Sampler(device, seed=7)

@@ -143,7 +143,7 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
         "src/gpuvec/engine/single_agent",
         "src/gpuvec/engine/multi_agent",
         "src/gpuvec/vector",
-        "src/gpuvec/learners/fused",
+        "src/gpuvec/learners/fused_ppo",
         "envs/gpuvec_envs",
     ):
         (tmp_path / folder).mkdir(parents=True)
@@ -155,7 +155,7 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
         "src/gpuvec/engine/single_agent/step.py": "a = 1",
         "src/gpuvec/engine/multi_agent/observations.py": "a = 1",
         "src/gpuvec/vector/env.py": "a = 1",
-        "src/gpuvec/learners/fused/value.cu": "// what it does\nint a = 1;",
+        "src/gpuvec/learners/fused_ppo/value.cu": "// what it does\nint a = 1;",
         # b is of many agents
         "envs/gpuvec_envs/__init__.py": 'register("gpuvec/A-v0", a.ENV)\nregister("gpuvec/B-v0", "gpuvec_envs.b:ENV")',
         "envs/gpuvec_envs/a.py": "from gpuvec_envs.valley import slope\nfrom gpuvec_envs import pictures",
@@ -183,8 +183,8 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
     assert changed_by("src/gpuvec/random.py") == changed_by("src/gpuvec/angles.py") == {"A-v0", "B-v0"}
     assert changed_by("src/gpuvec/fractions.py") == {"A-v0"}  # which names what is in it
     assert changed_by("src/gpuvec/vector/env.py") == {"vector"}
-    assert changed_by("src/gpuvec/learners/fused/value.cu", "int a = 2;") == {"learners"}
-    assert changed_by("src/gpuvec/learners/fused/value.cu", "// another word\nint  a = 1;") == set()
+    assert changed_by("src/gpuvec/learners/fused_ppo/value.cu", "int a = 2;") == {"learners"}
+    assert changed_by("src/gpuvec/learners/fused_ppo/value.cu", "// another word\nint  a = 1;") == set()
 
 
 def test_every_registered_environment_has_its_digest() -> None:

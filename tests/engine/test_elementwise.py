@@ -13,15 +13,15 @@ pytest.importorskip("torch")
 
 from gpuvec.engine.backends.cache.key import NotHashable, module_fingerprint
 from gpuvec.engine.backends.cpu.object_code import machine
-from gpuvec.learners.captured import draws
 from gpuvec.learners.estimators import advantage
 from gpuvec.learners.estimators import reward_scaling as returns
+from gpuvec.learners.sampling import action_kernels
 
 PROGRAM = """
 import sys
 import torch
 from gpuvec.learners.estimators.advantage import Advantage
-from gpuvec.learners.sampling import Sampler
+from gpuvec.learners.sampling.sampler import Sampler
 
 if sys.argv[1] == "blocked":
     sys.modules["numba"] = None  # whose import raises ImportError
@@ -48,10 +48,10 @@ def test_a_process_that_finds_them_imports_no_compiler(tmp_path):
 
 def test_what_they_are_made_for_counts():
     found = [
-        module_fingerprint(draws.categorical, ((3,), 1.0, False, False), machine()),
-        module_fingerprint(draws.categorical, ((4,), 1.0, False, False), machine()),
-        module_fingerprint(draws.gaussian, ((3,), 1.0, False, False), machine()),
-        module_fingerprint(draws.categorical, ((3,), 1.0, False, False), (9, 0)),
+        module_fingerprint(action_kernels.categorical, ((3,), 1.0, False, False), machine()),
+        module_fingerprint(action_kernels.categorical, ((4,), 1.0, False, False), machine()),
+        module_fingerprint(action_kernels.gaussian, ((3,), 1.0, False, False), machine()),
+        module_fingerprint(action_kernels.categorical, ((3,), 1.0, False, False), (9, 0)),
     ]
     assert len(set(found)) == 4
 
@@ -61,13 +61,13 @@ def test_a_function_with_a_closure_is_not_put_on_disk():
     with pytest.raises(NotHashable, match="closure"):
         module_fingerprint(lambda ops: captured)
     with pytest.raises(NotHashable):
-        module_fingerprint(draws.categorical, partial(print))
+        module_fingerprint(action_kernels.categorical, partial(print))
 
 
-@pytest.mark.parametrize("module", [draws, advantage, returns], ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("module", [action_kernels, advantage, returns], ids=lambda module: module.__name__.rpartition(".")[2])
 def test_their_modules_compose_of_the_engine_alone(module):
     """The hash has the engine's files, gpuvec.random and the module's own: what kernels are made from must not be elsewhere."""
-    launching = {"gpuvec.learners.captured.launches", "gpuvec.learners.networks.normalizer"}  # by the host
+    launching = {"gpuvec.learners.cuda_graphs.launches", "gpuvec.learners.networks.normalizer"}  # by the host
     for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("gpuvec."):
             assert node.module.startswith("gpuvec.engine.") or node.module == "gpuvec.random" or node.module in launching

@@ -20,7 +20,7 @@ from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.single_agent.rollout_options import GIVEN, RANDOM, rollout_kernel_options
-from gpuvec.learners.captured import draws
+from gpuvec.learners.sampling import action_kernels
 from gpuvec.registration import load_env
 from gpuvec_envs.pendulum import ENV as PENDULUM
 from gpuvec_envs.pendulum import State
@@ -319,7 +319,7 @@ class TestRowwise:
         ],
     )
     def test_it_has_no_float64_and_no_local_memory(self, make, settings, members):
-        work = Elementwise(make, (*members, *draws.KEY), getattr(draws, make), settings)
+        work = Elementwise(make, (*members, *action_kernels.KEY), getattr(action_kernels, make), settings)
         with numba_cuda.offline((9, 0)):
             kernel = compile_kernel(
                 elementwise_kernels.body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads

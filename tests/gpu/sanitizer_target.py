@@ -203,7 +203,7 @@ def tensor(array: Any) -> Any:
 
 def draws(rows: int, random: np.random.Generator) -> list[Any]:
     """What the sampler's kernels draw: of one and of several heads, within a mask, and each kind of normal number."""
-    from gpuvec.learners.sampling import Sampler
+    from gpuvec.learners.sampling.sampler import Sampler
 
     sampler, iteration = Sampler("cuda:0", 0), tensor(np.int64(3))
     allowed = random.random((rows, 5)) < 0.5

@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import StaleGraphError, StateError  # after the package that it cannot do without
-from gpuvec.learners.captured.graph import WARM_UPS, capture
-from gpuvec.learners.captured.optimizer import Adam
-from gpuvec.learners.captured.state import copies, restore
+from gpuvec.learners.cuda_graphs.graph import WARM_UPS, capture
+from gpuvec.learners.cuda_graphs.graph_state import copies, restore
+from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.ppo import PPOArgs
 from gpuvec.learners.training import make_learner

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
 from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
-from gpuvec.learners.captured.state import copies
+from gpuvec.learners.cuda_graphs.graph_state import copies
 from gpuvec.learners.ddpg import DDPGArgs, train
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.learner import Learner

@@ -15,11 +15,11 @@ from gymnasium.vector import AutoresetMode
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.learners.captured.optimizer import Adam
-from gpuvec.learners.captured.settings import settings
 from gpuvec.learners.config.ppo_config import PPOArgs
+from gpuvec.learners.cuda_graphs.optimizer import Adam
+from gpuvec.learners.cuda_graphs.settings import settings
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
-from gpuvec.learners.fused.shape import Shape, shape_of, views
+from gpuvec.learners.fused_ppo.network_shape import Shape, shape_of, views
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
 from gpuvec.learners.on_policy import OnPolicy, RolloutBuffer
@@ -105,7 +105,7 @@ def apart(found, wanted):
 
 
 def updater(case, gpu, samples, **given):
-    from gpuvec.learners.fused.update import Update
+    from gpuvec.learners.fused_ppo.fused_update import Update
 
     features, space, more, leave = case
     args = PPOArgs(device=f"{gpu}:0", num_envs=samples, num_steps=1, **(more | given)).resolved(f"{gpu}:0")
@@ -169,7 +169,7 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
 
 @pytest.mark.gpu
 def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
-    from gpuvec.learners.fused.update import Update
+    from gpuvec.learners.fused_ppo.fused_update import Update
 
     case, samples = CASES["cartpole"], 4096
     args, network, update = updater(case, gpu, samples, update_epochs=4, num_minibatches=4)
@@ -242,9 +242,9 @@ def test_an_epoch_takes_each_sample_once(samples, gpu) -> None:
 @pytest.mark.parametrize("case", ["cartpole", "gaussian", "heads, one layer", "widest"])
 def test_kernels_compile(case, cc) -> None:
     from gpuvec.engine.backends.cuda import nvrtc
-    from gpuvec.learners.fused.estimate import kernel as estimate
-    from gpuvec.learners.fused.rollout import value_kernel
-    from gpuvec.learners.fused.update import kernels, planned
+    from gpuvec.learners.fused_ppo.fused_estimate import kernel as estimate
+    from gpuvec.learners.fused_ppo.fused_rollout import value_kernel
+    from gpuvec.learners.fused_ppo.fused_update import kernels, planned
 
     features, space, more, leave = CASES[case]
     args = PPOArgs(device="cpu", **more)
@@ -256,7 +256,7 @@ def test_kernels_compile(case, cc) -> None:
 
 @pytest.mark.compile
 def test_a_warp_takes_few_environments_where_there_are_few() -> None:
-    from gpuvec.learners.fused.rollout import rows_of_a_warp
+    from gpuvec.learners.fused_ppo.fused_rollout import rows_of_a_warp
 
     assert [rows_of_a_warp(num_envs, 132) for num_envs in (1, 4096, 8448, 8449, 16_384, 65_536)] == [8, 8, 8, 16, 16, 32]
 
@@ -274,7 +274,7 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     from gpuvec.engine.backends.cuda import numba_cuda, nvrtc
     from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
     from gpuvec.engine.layout.buffers import KernelOptions
-    from gpuvec.learners.fused.rollout import kernel
+    from gpuvec.learners.fused_ppo.fused_rollout import kernel
 
     env = importlib.import_module(f"gpuvec_envs.{name}").ENV
     observation, action = env.spaces(env.params)
@@ -325,9 +325,9 @@ GAMES = {
 @pytest.mark.parametrize(("game", "rows"), [*((game, 8) for game in GAMES), ("CartPole-v1", 16), ("Pendulum-v1", 32)])
 @torch.no_grad()
 def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
-    from gpuvec.learners.fused import rollout
+    from gpuvec.learners.fused_ppo import fused_rollout
 
-    monkeypatch.setattr(rollout, "rows_of_a_warp", lambda *_: rows)
+    monkeypatch.setattr(fused_rollout, "rows_of_a_warp", lambda *_: rows)
     args = PPOArgs(env=f"gpuvec/{game}", device=f"{gpu}:0", num_envs=1000, num_steps=16, fused=True).resolved(f"{gpu}:0")
     made = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1, **GAMES[game]}
     with closing(gym.make_vec(args.env, **made)) as env, closing(gym.make_vec(args.env, **made)) as plain:

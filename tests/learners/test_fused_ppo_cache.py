@@ -24,8 +24,8 @@ if compiled_before:
 from gpuvec.engine.backends.cuda import nvrtc
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
-from gpuvec.learners.fused.rollout import kernel, value_kernel
-from gpuvec.learners.fused.shape import Shape
+from gpuvec.learners.fused_ppo.fused_rollout import kernel, value_kernel
+from gpuvec.learners.fused_ppo.network_shape import Shape
 from gpuvec_envs.cartpole import ENV
 
 shape = Shape(features=4, hidden=32, layers=1, outputs=2, actions=1, heads=(2,), relu=False, masked=False, clip_value=False)

@@ -15,10 +15,10 @@ from tests.support.cuda_emulator import emulated
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
-from gpuvec.learners.fused.estimate import FOUND, THREADS
-from gpuvec.learners.fused.estimate import kernel as estimate
-from gpuvec.learners.fused.shape import Shape, shape_of, views
-from gpuvec.learners.fused.update import MEASURED, SPLITS, kernels, planned
+from gpuvec.learners.fused_ppo.fused_estimate import FOUND, THREADS
+from gpuvec.learners.fused_ppo.fused_estimate import kernel as estimate
+from gpuvec.learners.fused_ppo.fused_update import MEASURED, SPLITS, kernels, planned
+from gpuvec.learners.fused_ppo.network_shape import Shape, shape_of, views
 from gpuvec.learners.ppo_loss import Batch, loss
 
 pytestmark = pytest.mark.compile

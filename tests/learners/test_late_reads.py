@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners import training
-from gpuvec.learners.captured.readout import Readout
+from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.ppo import PPOArgs, train
 
 TIMED = ("seconds", "steps_per_second", "gpu_memory")

@@ -27,7 +27,7 @@ from gpuvec.learners.ppo import PPO, PPOArgs, train
 from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.run_writer import RunWriter
-from gpuvec.learners.sampling import Sampler
+from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.training import make_learner
 
 

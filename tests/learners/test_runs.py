@@ -20,7 +20,7 @@ from gpuvec import SingleAgentEnv, register, uniform
 from gpuvec.cli import main
 from gpuvec.errors import ActionError, MissingExtraError, NonFiniteError, StateError
 from gpuvec.learners.algorithms import args_class, args_from_dict
-from gpuvec.learners.captured.guard import Guard
+from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.runs import sinks
 from gpuvec.learners.runs.checkpoint import load, saved
 from gpuvec.learners.runs.folder import RunFolder

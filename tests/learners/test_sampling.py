@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import ActionError
-from gpuvec.learners.sampling import Drawn, Sampler  # after the package that it cannot do without
+from gpuvec.learners.sampling.sampler import Drawn, Sampler  # after the package that it cannot do without
 
 R = 50_000
 SIZES = (2, 5, 3)

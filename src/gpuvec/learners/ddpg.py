@@ -25,9 +25,9 @@ from torch import Tensor
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
 from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
-from gpuvec.learners.captured.guard import LEARNED, Guard
-from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.config.ddpg_config import DDPGArgs
+from gpuvec.learners.cuda_graphs.guard import LEARNED, Guard
+from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.estimators.masked_moments import masked_mean
 from gpuvec.learners.networks.actor_critic import Body, features_of

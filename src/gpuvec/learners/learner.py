@@ -18,10 +18,10 @@ from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, algorithm_name, args_to_dict
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
-from gpuvec.learners.captured.graph import capture
-from gpuvec.learners.captured.readout import Readout
-from gpuvec.learners.captured.state import copies, restore
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.cuda_graphs.graph import capture
+from gpuvec.learners.cuda_graphs.graph_state import copies, restore
+from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.networks.rectified import unchanging
 from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.runs.checkpoint_schema import FORMAT

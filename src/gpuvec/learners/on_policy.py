@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
-from gpuvec.learners.captured.guard import ALLOWED, LEARNED, Guard
-from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.config.schedule import interpolate
 from gpuvec.learners.config.training_config import OnPolicyArgs
+from gpuvec.learners.cuda_graphs.guard import ALLOWED, LEARNED, Guard
+from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
@@ -32,7 +32,7 @@ from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
 from gpuvec.learners.policy import Policy, PolicyContext, optimizer_state
-from gpuvec.learners.sampling import Drawn
+from gpuvec.learners.sampling.sampler import Drawn
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 
 ROLLOUT_METRICS = ("episodes", "return", "length", "last_return", "explained_variance")  # metrics of a rollout

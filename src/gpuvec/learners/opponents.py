@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gpuvec.errors import StateError
-from gpuvec.learners.captured.guard import Guard
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.evaluation.evaluate import agent_spaces, load_policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.policy import Policy, PolicyContext

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.env_rollout import EnvRollout, RolloutRows
-from gpuvec.learners.captured.guard import Guard
-from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.sampling import Sampler
+from gpuvec.learners.cuda_graphs.guard import Guard
+from gpuvec.learners.cuda_graphs.optimizer import Adam
+from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 
 

@@ -16,7 +16,7 @@ import torch
 
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.fused.choice import fused_update
+from gpuvec.learners.fused_ppo.select_path import fused_update
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.on_policy import ROLLOUT_METRICS, OnPolicy
 from gpuvec.learners.policy import PolicyContext
@@ -46,8 +46,8 @@ class PPO(OnPolicy):
         env = rollout.env
         if self._fused is None or env.unwrapped is not env or rollout.agents is not None:
             return None
-        from gpuvec.learners.fused.estimate import Estimate
-        from gpuvec.learners.fused.rollout import Play
+        from gpuvec.learners.fused_ppo.fused_estimate import Estimate
+        from gpuvec.learners.fused_ppo.fused_rollout import Play
 
         update, s = self._fused, self.storage
         play = Play(update.shape, update.parameters, rollout, self.rounds, self.action_seed, 0)

@@ -12,8 +12,8 @@ import torch
 
 from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.learners.algorithms import ALL, policy_class
-from gpuvec.learners.captured.settings import settings
 from gpuvec.learners.config.training_config import TrainingArgs
+from gpuvec.learners.cuda_graphs.settings import settings
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import evaluate, is_multi_agent
 from gpuvec.learners.learner import Learner, PolicyFactory

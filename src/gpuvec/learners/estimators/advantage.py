@@ -14,7 +14,7 @@ from torch import Tensor
 from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.learners.captured.launches import Expected, Launches
+from gpuvec.learners.cuda_graphs.launches import Expected, Launches
 
 f32, i64, b1 = np.float32, np.int64, np.bool_
 AHEAD = 16  # steps that a thread reads before it adds any up: what one waits for memory, all of them wait together

@@ -14,7 +14,7 @@ from torch import Tensor
 from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.learners.captured.launches import Expected, Launches
+from gpuvec.learners.cuda_graphs.launches import Expected, Launches
 from gpuvec.learners.networks.normalizer import Normalizer
 
 f32, i64, b1 = np.float32, np.int64, np.bool_

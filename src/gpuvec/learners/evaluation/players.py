@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.sampling import Sampler
+from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, stream_seed
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gpuvec.learners.networks.actor_critic import features_of
 from gpuvec.learners.networks.mlp import mlp
 from gpuvec.learners.networks.normalizer import Normalizer
-from gpuvec.learners.sampling import Drawn, Sampler
+from gpuvec.learners.sampling.sampler import Drawn, Sampler
 
 
 class Action(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpuvec.learners.sampling import Drawn, Sampler
+from gpuvec.learners.sampling.sampler import Drawn, Sampler
 
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 

@@ -11,8 +11,8 @@ from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
-from gpuvec.learners.fused.launch import launcher
-from gpuvec.learners.fused.shape import FOLDER, Shape
+from gpuvec.learners.fused_ppo.fused_launch import launcher
+from gpuvec.learners.fused_ppo.network_shape import FOLDER, Shape
 
 THREADS = 32  # of a block: rows are few, and each thread waits for memory
 FOUND = 13  # words that a block leaves

@@ -16,10 +16,10 @@ from torch import Tensor
 from gpuvec.engine.backends.cuda import nvrtc
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device as named_device
-from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.fused.launch import launcher
-from gpuvec.learners.fused.shape import COLUMNS, FOLDER, LINES, MEASURED, Shape, views
+from gpuvec.learners.cuda_graphs.optimizer import Adam
+from gpuvec.learners.fused_ppo.fused_launch import launcher
+from gpuvec.learners.fused_ppo.network_shape import COLUMNS, FOLDER, LINES, MEASURED, Shape, views
 from gpuvec.learners.networks.actor_critic import ActorCritic
 
 SPLITS = 32  # parts in which the advantages of a minibatch are summed up

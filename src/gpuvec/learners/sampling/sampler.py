@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.errors import ActionError
-from gpuvec.learners.captured.draws import KEY, categorical, gaussian, noisy
-from gpuvec.learners.captured.launches import Launches
+from gpuvec.learners.cuda_graphs.launches import Launches
+from gpuvec.learners.sampling.action_kernels import KEY, categorical, gaussian, noisy
 
 
 class Drawn(NamedTuple):

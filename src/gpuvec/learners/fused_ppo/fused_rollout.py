@@ -11,9 +11,9 @@ from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device as named_device
 from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.learners.buffers.env_rollout import EnvRollout
-from gpuvec.learners.captured.draws import DRAWS, FIRST_DRAW
-from gpuvec.learners.fused.launch import launcher
-from gpuvec.learners.fused.shape import FOLDER, Shape
+from gpuvec.learners.fused_ppo.fused_launch import launcher
+from gpuvec.learners.fused_ppo.network_shape import FOLDER, Shape
+from gpuvec.learners.sampling.action_kernels import DRAWS, FIRST_DRAW
 
 WARPS = 4
 ROWS = (8, 16, 32)  # environments that a warp may take

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gpuvec.learners.captured.optimizer import Adam
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.fused.shape import shape_of
+from gpuvec.learners.cuda_graphs.optimizer import Adam
+from gpuvec.learners.fused_ppo.network_shape import shape_of
 from gpuvec.learners.networks.actor_critic import ActorCritic
 
 if TYPE_CHECKING:
-    from gpuvec.learners.fused.update import Update
+    from gpuvec.learners.fused_ppo.fused_update import Update
 
 logger = logging.getLogger(__name__)
 CAPABILITY = (8, 0)  # that the kernels' instructions need
@@ -43,7 +43,10 @@ def fused_update(
         if isinstance(shape, str):
             reason = shape
         else:
-            from gpuvec.learners.fused.update import Update, too_large  # the compiler for CUDA, which a CPU does without
+            from gpuvec.learners.fused_ppo.fused_update import (  # the compiler for CUDA, which a CPU does without
+                Update,
+                too_large,
+            )
 
             reason = too_large(shape, args)
             if not reason:
