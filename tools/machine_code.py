@@ -39,8 +39,8 @@ from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.single_agent.rollout_options import RANDOM, rollout_kernel_options
-from gpuvec.learners.fused_ppo.fused_rollout import kernel as fused_rollout
-from gpuvec.learners.fused_ppo.network_shape import Shape
+from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel as fused_rollout
+from gpuvec.learners.fused_ppo.network_shape import NetworkShape
 from gpuvec.registration import load_env
 from gpuvec.spec import SingleAgentEnv
 
@@ -136,7 +136,7 @@ def compile_case(env: Any, options: Any, label: str, only: str) -> Iterator[tupl
 def fused(env: Any, options: Any) -> bytes:
     """The instructions of PPO's fused rollout with the environment's functions linked in."""
     count, features = int(env.spaces(env.params)[1].n), make_schema(env).num_features
-    shape = Shape(features, 32, 1, outputs=count, actions=1, heads=(count,), relu=False, masked=False, clip_value=False)
+    shape = NetworkShape(features, 32, 1, outputs=count, actions=1, heads=(count,), relu=False, masked=False, clip_value=False)
     binary = nvrtc.binary(fused_rollout(shape, link_env_functions(env, options, CC), 8, (0,)), CC)
     return sections(binary.cubin, CUDA_SECTIONS)
 

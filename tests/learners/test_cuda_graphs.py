@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.errors import StaleGraphError, StateError  # after the package that it cannot do without
 from gpuvec.learners.cuda_graphs.graph import WARM_UPS, capture
-from gpuvec.learners.cuda_graphs.graph_state import copies, restore
+from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.ppo import PPOArgs
@@ -57,12 +57,12 @@ def test_what_runs_before_a_capture_leaves_no_trace(learners: list[Learner]) -> 
 def test_restore_writes_all_or_nothing() -> None:
     own: dict[str, Any] = {"a": torch.zeros(2), "b": {"c": torch.zeros(3)}}
     with pytest.raises(StateError, match=r"b\.c must have shape \(3,\).*got \(1,\)"):
-        restore(own, {"a": torch.ones(2), "b": {"c": torch.ones(1)}})
+        copy_into(own, {"a": torch.ones(2), "b": {"c": torch.ones(1)}})
     with pytest.raises(StateError, match="expected"):
-        restore(own, {"a": torch.ones(2), "b": {}})
+        copy_into(own, {"a": torch.ones(2), "b": {}})
     assert own["a"].tolist() == [0.0, 0.0]
-    saved = copies(own)
-    restore(own, {"a": torch.ones(2), "b": {"c": torch.ones(3)}})
+    saved = clone_tensors(own)
+    copy_into(own, {"a": torch.ones(2), "b": {"c": torch.ones(3)}})
     assert own["b"]["c"].tolist() == [1.0, 1.0, 1.0]
     assert saved["b"]["c"].tolist() == [0.0, 0.0, 0.0]
 

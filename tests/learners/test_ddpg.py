@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
 from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
-from gpuvec.learners.cuda_graphs.graph_state import copies
+from gpuvec.learners.cuda_graphs.graph_state import clone_tensors
 from gpuvec.learners.ddpg import DDPGArgs, train
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.learner import Learner
@@ -98,7 +98,7 @@ class TestGradients:
         ddpg = learner()
         critics = copy.deepcopy(ddpg.policy.critics)
         actor = copy.deepcopy(ddpg.policy.actor)
-        moments = copies(optimizer_state(ddpg.policy.critic_optimizer, ddpg.policy.critics))
+        moments = clone_tensors(optimizer_state(ddpg.policy.critic_optimizer, ddpg.policy.critics))
         ddpg.policy.update_actor(batch())
         assert all(torch.equal(p, critics[name]) for name, p in ddpg.policy.critics.items())
         assert all(not p.grad.any() for p in ddpg.policy.critics.values() if p.grad is not None)

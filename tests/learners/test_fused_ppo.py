@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.optimizer import Adam
-from gpuvec.learners.cuda_graphs.settings import settings
+from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
-from gpuvec.learners.fused_ppo.network_shape import Shape, shape_of, views
+from gpuvec.learners.fused_ppo.network_shape import NetworkShape, make_network_shape, parameter_views
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
 from gpuvec.learners.on_policy import OnPolicy, RolloutBuffer
@@ -105,17 +105,17 @@ def apart(found, wanted):
 
 
 def updater(case, gpu, samples, **given):
-    from gpuvec.learners.fused_ppo.fused_update import Update
+    from gpuvec.learners.fused_ppo.fused_update import FusedUpdate
 
     features, space, more, leave = case
     args = PPOArgs(device=f"{gpu}:0", num_envs=samples, num_steps=1, **(more | given)).resolved(f"{gpu}:0")
     network = network_of(features, space, args).to(gpu)
     rate, weight = torch.tensor(args.learning_rate, device=gpu), torch.tensor(args.ent_coef, device=gpu)
     optimizer = Adam(network.parameters(), rate, eps=1e-5)
-    shape = shape_of(network, args, leave)
-    assert isinstance(shape, Shape), shape
+    shape = make_network_shape(network, args, leave)
+    assert isinstance(shape, NetworkShape), shape
     iteration = torch.zeros((), dtype=torch.int64, device=gpu)
-    return args, network, Update(shape, args, network, optimizer, samples, rate, weight, iteration)
+    return args, network, FusedUpdate(shape, args, network, optimizer, samples, rate, weight, iteration)
 
 
 @pytest.mark.gpu
@@ -136,7 +136,7 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
 
     exact = copy.deepcopy(network).double()
     gradient, metrics = by_torch(exact, torch.float64)
-    with settings(args.device, 1):
+    with torch_settings(args.device, 1):
         tf32, _ = by_torch(network, torch.float32)  # whose operands are rounded alike
 
     learned, odd = told_by(gpu)
@@ -144,7 +144,7 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
     update.pack(storage)
     update(storage, learned, odd)
 
-    found = views(update.shape, network, update.gradient)
+    found = parameter_views(update.shape, network, update.gradient)
     whole, rough, fused = (torch.cat([g[name].flatten() for name in gradient]) for g in (gradient, tf32, found))
     assert apart(fused, whole) < max(1e-3, 1.5 * apart(rough, whole))
     for name, wanted in gradient.items():
@@ -162,18 +162,18 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
     assert update.steps == 1
     assert odd.tolist() == [-1, -1]
     filled = torch.zeros_like(update.parameters)
-    for x in views(update.shape, network, filled).values():
+    for x in parameter_views(update.shape, network, filled).values():
         x.fill_(1.0)
     assert not update.parameters[filled == 0].any()  # what fills up the rows stays zero
 
 
 @pytest.mark.gpu
 def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
-    from gpuvec.learners.fused_ppo.fused_update import Update
+    from gpuvec.learners.fused_ppo.fused_update import FusedUpdate
 
     case, samples = CASES["cartpole"], 4096
     args, network, update = updater(case, gpu, samples, update_epochs=4, num_minibatches=4)
-    assert isinstance(update, Update)
+    assert isinstance(update, FusedUpdate)
     storage = rollout_of(network, case[0], 8, 512, False, torch.Generator(gpu).manual_seed(5), ratios=(0.95, 1.05))
     plain = copy.deepcopy(network)
     optimizer = torch.optim.Adam(plain.parameters(), args.learning_rate, eps=1e-5)
@@ -242,23 +242,27 @@ def test_an_epoch_takes_each_sample_once(samples, gpu) -> None:
 @pytest.mark.parametrize("case", ["cartpole", "gaussian", "heads, one layer", "widest"])
 def test_kernels_compile(case, cc) -> None:
     from gpuvec.engine.backends.cuda import nvrtc
-    from gpuvec.learners.fused_ppo.fused_estimate import kernel as estimate
+    from gpuvec.learners.fused_ppo.fused_estimate import estimate_kernel
     from gpuvec.learners.fused_ppo.fused_rollout import value_kernel
-    from gpuvec.learners.fused_ppo.fused_update import kernels, planned
+    from gpuvec.learners.fused_ppo.fused_update import plan_update, update_kernels
 
     features, space, more, leave = CASES[case]
     args = PPOArgs(device="cpu", **more)
-    shape = shape_of(network_of(features, space, args), args, leave)
-    assert isinstance(shape, Shape), shape
-    for kernel in (*kernels(shape, planned(shape, 4096, 132)).values(), estimate(shape), value_kernel(shape, 2)):
+    shape = make_network_shape(network_of(features, space, args), args, leave)
+    assert isinstance(shape, NetworkShape), shape
+    for kernel in (
+        *update_kernels(shape, plan_update(shape, 4096, 132)).values(),
+        estimate_kernel(shape),
+        value_kernel(shape, 2),
+    ):
         assert nvrtc.binary(kernel, cc).cubin
 
 
 @pytest.mark.compile
 def test_a_warp_takes_few_environments_where_there_are_few() -> None:
-    from gpuvec.learners.fused_ppo.fused_rollout import rows_of_a_warp
+    from gpuvec.learners.fused_ppo.fused_rollout import rows_per_warp
 
-    assert [rows_of_a_warp(num_envs, 132) for num_envs in (1, 4096, 8448, 8449, 16_384, 65_536)] == [8, 8, 8, 16, 16, 32]
+    assert [rows_per_warp(num_envs, 132) for num_envs in (1, 4096, 8448, 8449, 16_384, 65_536)] == [8, 8, 8, 16, 16, 32]
 
 
 @pytest.mark.first_variants(1)
@@ -274,17 +278,17 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     from gpuvec.engine.backends.cuda import numba_cuda, nvrtc
     from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
     from gpuvec.engine.layout.buffers import KernelOptions
-    from gpuvec.learners.fused_ppo.fused_rollout import kernel
+    from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel
 
     env = importlib.import_module(f"gpuvec_envs.{name}").ENV
     observation, action = env.spaces(env.params)
     args = PPOArgs(device="cpu")
     network = network_of(observation.shape[0], action, args)
-    shape = shape_of(network, args, False)
+    shape = make_network_shape(network, args, False)
     with numba_cuda.offline((9, 0)):
         game = link_env_functions(env, KernelOptions(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
     for rows in (8, 16, 32):
-        made = nvrtc.binary(kernel(shape, game, rows, (0,)), (9, 0))
+        made = nvrtc.binary(rollout_kernel(shape, game, rows, (0,)), (9, 0))
         assert made.spilled == 0
         assert "0 bytes stack frame" in made.log  # the state, which the functions share by address, is in registers
 
@@ -292,7 +296,7 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"shared": True}, "not a perceptron each"),
+        ({"shared": True}, "not one perceptron each"),
         ({"normalize": True}, "observations are normalised"),
         ({"precision": "bf16"}, "precision is bf16"),
         ({"hidden": (256, 64)}, "hidden layers are"),
@@ -303,16 +307,16 @@ def test_what_does_not_fit_says_why(given, reason) -> None:
     args = PPOArgs(device="cpu", **given)
     body = Shared(4, 2, args.hidden) if args.shared else Separate(4, 2, args.hidden)
     network = ActorCritic(Box(-1.0, 1.0, (4,)), Discrete(2), body, args.normalize)
-    assert reason in shape_of(network, args, False)
+    assert reason in make_network_shape(network, args, False)
 
 
 def test_fused_on_a_cpu_is_refused_and_auto_says_why_not(caplog) -> None:
     args = PPOArgs(device="cpu", num_envs=4, total_steps=128, fused=True)
-    with pytest.raises(ValueError, match="fused=True asks for what is not there: the device is cpu"):
+    with pytest.raises(ValueError, match="fused=True, but the fused kernels cannot be used: the device is cpu"):
         train(args)
     with caplog.at_level("INFO"):
         train(dataclasses.replace(args, fused="auto"))
-    assert "PPO learns by torch's operations: the device is cpu, and the kernels are for GPUs." in caplog.text
+    assert "PPO uses PyTorch operations: the device is cpu, and the kernels need a GPU." in caplog.text
 
 
 GAMES = {
@@ -379,7 +383,7 @@ def test_fused_estimates_are_those_of_torch(gpu) -> None:
             policy.estimate()
             s, found = policy.storage, [x.clone() for x in (policy.storage.advantage, policy.storage.target, *policy.episodes)]
             told, records = policy.metrics[:5].clone(), policy._fused.records.clone()
-            assert (policy.guard.found[:4] == -1).all()
+            assert (policy.guard.fault_rows[:4] == -1).all()
             for x, y in zip(policy.episodes, before, strict=True):
                 x.copy_(y)
             OnPolicy.estimate(policy)
@@ -391,4 +395,4 @@ def test_fused_estimates_are_those_of_torch(gpu) -> None:
         s.log_prob[3, 77] = torch.nan
         s.log_prob[3, 99] = torch.inf
         policy.estimate()
-        assert policy.guard.found[:4].tolist() == [-1, 77, -1, -1]
+        assert policy.guard.fault_rows[:4].tolist() == [-1, 77, -1, -1]

@@ -33,13 +33,13 @@ def untimed(history: list[dict[str, float]]) -> list[list[tuple[str, str]]]:
 def test_reads_are_taken_in_order_and_hold_what_was_there_when_they_were_started(device: str) -> None:
     source = torch.zeros(3, dtype=torch.float64, device=device)
     readout = Readout(source, depth=2)
-    with pytest.raises(RuntimeError, match="no read is under way"):
+    with pytest.raises(RuntimeError, match="no read is pending"):
         readout.take()
     for k in range(2):
         source.fill_(k)
         readout.start()
     source.fill_(-1.0)
-    with pytest.raises(RuntimeError, match="2 reads are under way"):
+    with pytest.raises(RuntimeError, match="2 reads are pending"):
         readout.start()
     assert readout.take().tolist() == [0.0] * 3
     readout.start()
@@ -105,7 +105,7 @@ def test_an_error_names_the_iteration_that_met_it(read_late: None) -> None:
             with torch.no_grad():
                 learner.policy.network.body.critic[0].weight[0, 0] = torch.inf
 
-    with pytest.raises(NonFiniteError, match=r"is not finite: seen by (estimate|improve) in iteration 4\b"):
+    with pytest.raises(NonFiniteError, match=r"is not finite: detected by (estimate|improve) in iteration 4\b"):
         train(ARGS, spoil, exact_at=lambda iteration: False)
     assert seen == [1.0, 2.0, 3.0]
 

@@ -218,7 +218,7 @@ class TestNumbersThatAreNotFinite:
         args = args_class("ppo")(env="tests/Spoilt-v0", device=device, num_envs=8, num_steps=16, total_steps=5000, seed=3)
         seen: list[float] = []
         with pytest.raises(
-            NonFiniteError, match=rf"a reward is not finite: seen by collect in iteration 3, row {row} of tests/"
+            NonFiniteError, match=rf"a reward is not finite: detected by collect in iteration 3, row {row} of tests/"
         ):
             train(args, lambda learner, metrics: seen.append(metrics["iteration"]))
         assert seen == [1, 2]
@@ -236,7 +236,7 @@ class TestNumbersThatAreNotFinite:
                     )
                     part[0].weight[0, 0] = torch.inf
 
-        words = "seen by improve" if algorithm == "ddpg" else "seen by (estimate|improve)"
+        words = "detected by improve" if algorithm == "ddpg" else "detected by (estimate|improve)"
         with pytest.raises(NonFiniteError, match=rf"is not finite: {words} in iteration 5"):
             train(args, spoil)
 
@@ -250,16 +250,16 @@ class TestNumbersThatAreNotFinite:
     def test_the_agent_is_named(self) -> None:
         guard = Guard({"collect": ("a reward", "an action")}, {"improve": ("the loss",)}, "cpu")
         values = torch.ones(4, 6, 2)
-        guard.look_at_rows("collect", values[..., 0], values)
-        guard.look_at("improve", values)
-        guard.check(guard.found.tolist(), 1, "a/B-v0", 3)
+        guard.check_rows_finite("collect", values[..., 0], values)
+        guard.check_finite("improve", values)
+        guard.raise_fault(guard.fault_rows.tolist(), 1, "a/B-v0", 3)
         values[2, 5, 1] = torch.nan
-        guard.look_at_rows("collect", values[..., 0], values)
-        guard.look_at("improve", values)
+        guard.check_rows_finite("collect", values[..., 0], values)
+        guard.check_finite("improve", values)
         with pytest.raises(
-            NonFiniteError, match=r"an action is not finite: seen by collect in iteration 7, row 1, agent 2, of a/B"
+            NonFiniteError, match=r"an action is not finite: detected by collect in iteration 7, row 1, agent 2, of a/B"
         ):
-            guard.check(guard.found.tolist(), 7, "a/B-v0", 3)
+            guard.raise_fault(guard.fault_rows.tolist(), 7, "a/B-v0", 3)
 
 
 class Masked(torch.nn.Module):

@@ -38,7 +38,7 @@ def evaluate(
     from gpuvec.cli.train_command import trusted
 
     with waiting("loading PyTorch"):
-        from gpuvec.engine.backends.device import parse_device as named_device
+        from gpuvec.engine.backends.device import parse_device
         from gpuvec.learners.evaluation.evaluate import load_policy, play
         from gpuvec.learners.evaluation.players import policies_by_role
         from gpuvec.learners.runs.checkpoint import load, require_learned
@@ -48,7 +48,7 @@ def evaluate(
     require_learned(saved, checkpoint)
     for settings in saved["args"].values():
         trusted(settings["env"], trust, checkpoint)
-    where, seed = str(named_device(device)), stream_seed(seed, EVALUATION)
+    where, seed = str(parse_device(device)), stream_seed(seed, EVALUATION)
     trained = {role: load_policy(saved, where, role=role) for role in saved["args"]}
     args = next(args for args, _ in trained.values())
     player = policies_by_role({role: network for role, (_, network) in trained.items()}, greedy=not stochastic, seed=seed)

@@ -108,7 +108,7 @@ class DDPG(Policy):
     def check_rollout_finite(self) -> None:
         """Whether it is finite."""
         super().check_rollout_finite()
-        self.guard.look_at_rows("collect", self.rows.reward, self.action)
+        self.guard.check_rows_finite("collect", self.rows.reward, self.action)
 
     @torch.no_grad()
     def remember(self) -> None:
@@ -136,7 +136,7 @@ class DDPG(Policy):
                 self.follow()
         of_actor /= max(moves, 1)
         with torch.no_grad():
-            self.guard.look_at_learned(self.metrics[4:], (*self.actor.values(), *self.critics.values()))
+            self.guard.check_update_finite(self.metrics[4:], (*self.actor.values(), *self.critics.values()))
 
     def update_critics(self, batch: Transitions) -> Tensor:
         """One step towards the targets; (3,): loss, mean value, norm of the gradient."""

@@ -20,7 +20,7 @@ from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.graph import capture
-from gpuvec.learners.cuda_graphs.graph_state import copies, restore
+from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.networks.rectified import unchanging
 from gpuvec.learners.policy import Policy, PolicyContext
@@ -149,7 +149,7 @@ class Learner:
 
     def _reported(self) -> Tensor:
         """One tensor into which all policies write their metrics and findings."""
-        counts = [len(policy.names) + len(policy.guard.found) for policy in self.policies.values()]
+        counts = [len(policy.names) + len(policy.guard.fault_rows) for policy in self.policies.values()]
         reported = torch.zeros(sum(counts), dtype=torch.float64, device=self.args.device)
         for policy, place in zip(self.policies.values(), reported.split(counts), strict=True):
             policy.report_into(place)
@@ -185,9 +185,11 @@ class Learner:
         numbers, iteration = self._readout.take(), self._being_read.popleft()
         metrics: list[float] = []
         for role, policy in self.policies.items():
-            own, found, numbers = numbers.split([n := len(policy.names), k := len(policy.guard.found), len(numbers) - n - k])
+            own, found, numbers = numbers.split(
+                [n := len(policy.names), k := len(policy.guard.fault_rows), len(numbers) - n - k]
+            )
             findings = found.view(torch.int64).tolist()
-            policy.guard.check(findings, iteration, self.args.env, self.agents[role].each, "" if role == ALL else role)
+            policy.guard.raise_fault(findings, iteration, self.args.env, self.agents[role].each, "" if role == ALL else role)
             metrics += own.tolist()
         return dict(zip(self.names, metrics, strict=True))
 
@@ -201,7 +203,7 @@ class Learner:
         generators = {role: policy.generator.get_state() for role, policy in self.policies.items()}
         learning = {role: args_to_dict(p.args) for role, p in self.policies.items() if p.parts}
         return {
-            **copies(self.tensors()), "generators": generators, "env": self.env.state_dict(), "args": learning,
+            **clone_tensors(self.tensors()), "generators": generators, "env": self.env.state_dict(), "args": learning,
             "iteration": self.iteration, "seconds": self.seconds, "confirm": self.confirm, "format": FORMAT,
         }  # fmt: skip
 
@@ -233,7 +235,7 @@ class Learner:
         except RuntimeError as error:
             raise StateError(f"this checkpoint holds no state of a random generator: {error}") from error
         own_tensors = self.tensors()
-        restore(own_tensors, {name: saved.get(name, {}) for name in own_tensors})
+        copy_into(own_tensors, {name: saved.get(name, {}) for name in own_tensors})
         for role, policy in self.policies.items():
             policy.generator.set_state(saved["generators"][role].cpu())
         self.env.load_state_dict(saved["env"])

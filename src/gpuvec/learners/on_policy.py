@@ -141,8 +141,8 @@ class OnPolicy(Policy):
         if self.masked:
             s = self.storage
             some = self.network.some_allowed(s.obs[:-1])
-            self.guard.look_at_allowed(some if s.mask is None else some | ~s.mask)
-        self.guard.look_at_rows("collect", self.storage.reward, self.storage.log_prob)
+            self.guard.check_allowed(some if s.mask is None else some | ~s.mask)
+        self.guard.check_rows_finite("collect", self.storage.reward, self.storage.log_prob)
 
     @torch.no_grad()
     def estimate(self) -> None:
@@ -156,7 +156,7 @@ class OnPolicy(Policy):
         if self.return_scale is not None:
             reward = self.return_scale(reward, over, s.mask)
         self.advantage(reward, s.value, self.last_value, s.terminated, s.ended, (s.advantage, s.target))
-        self.guard.look_at_rows("estimate", s.value, s.advantage)
+        self.guard.check_rows_finite("estimate", s.value, s.advantage)
         last = over if s.mask is None else over & s.mask
         episodes, returns, lengths = self.episodes.add(s.reward, last, s.mask)
         unexplained = (
@@ -186,7 +186,7 @@ class OnPolicy(Policy):
     @torch.no_grad()
     def check_update_finite(self) -> None:
         """At the end of `improve`: whether all that was learned is finite."""
-        self.guard.look_at_learned(self.metrics[-len(self.learned) :], self.parameters.values())
+        self.guard.check_update_finite(self.metrics[-len(self.learned) :], self.parameters.values())
 
     def update(self, loss: Tensor) -> Tensor:
         """One step of Adam against the gradient of `loss`, whose norm, before it is clipped, is returned."""

@@ -55,12 +55,12 @@ class Policy:
         """Lets the metrics, and behind them the guard's findings, be written to `place`, so that one copy reads all of it.
 
         Args:
-            place: (len(names) + len(guard.found),) float64, in which findings are int64.
+            place: (len(names) + len(guard.fault_rows),) float64, in which findings are int64.
         """
         metrics, found = place[: len(self.names)], place[len(self.names) :].view(torch.int64)
         metrics.copy_(self.metrics)
-        found.copy_(self.guard.found)
-        self.metrics, self.guard.found = metrics, found
+        found.copy_(self.guard.fault_rows)
+        self.metrics, self.guard.fault_rows = metrics, found
 
     def begin(self) -> None:
         """After the environment's first reset, when the last row of obs holds what is seen."""

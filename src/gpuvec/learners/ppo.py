@@ -16,7 +16,7 @@ import torch
 
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.fused_ppo.select_path import fused_update
+from gpuvec.learners.fused_ppo.select_path import select_update
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.on_policy import ROLLOUT_METRICS, OnPolicy
 from gpuvec.learners.policy import PolicyContext
@@ -38,7 +38,7 @@ class PPO(OnPolicy):
         super().__init__(args, context, loss, body)
         storage, scalars = self.storage, (self.learning_rate, self.ent_coef, self.rounds)
         shuffled = replace(args, seed=self.minibatch_seed)  # from which the fused update draws its order
-        self._fused = fused_update(shuffled, self.network, self.optimizer, storage.reward, storage.mask is not None, *scalars)
+        self._fused = select_update(shuffled, self.network, self.optimizer, storage.reward, storage.mask is not None, *scalars)
         self._estimate: Any = None  # the fused one, where rollouts are fused
 
     def player(self, rollout: EnvRollout) -> Callable[[], None] | None:
@@ -46,13 +46,13 @@ class PPO(OnPolicy):
         env = rollout.env
         if self._fused is None or env.unwrapped is not env or rollout.agents is not None:
             return None
-        from gpuvec.learners.fused_ppo.fused_estimate import Estimate
-        from gpuvec.learners.fused_ppo.fused_rollout import Play
+        from gpuvec.learners.fused_ppo.fused_estimate import FusedEstimate
+        from gpuvec.learners.fused_ppo.fused_rollout import FusedRollout
 
         update, s = self._fused, self.storage
-        play = Play(update.shape, update.parameters, rollout, self.rounds, self.action_seed, 0)
+        play = FusedRollout(update.shape, update.parameters, rollout, self.rounds, self.action_seed, 0)
         if self.return_scale is None:
-            self._estimate = Estimate(update.shape, self.args, self.storage.reward.shape[1], update.records, self.rounds)
+            self._estimate = FusedEstimate(update.shape, self.args, self.storage.reward.shape[1], update.records, self.rounds)
         self.has_values = self.single_graph = True
         return partial(play, s.action, s.log_prob, s.value, self.last_value)
 
@@ -68,7 +68,9 @@ class PPO(OnPolicy):
         if self._estimate is None:
             super().estimate()
         else:
-            self._estimate(self.storage, self.last_value, self.episodes, self.metrics[: len(ROLLOUT_METRICS)], self.guard.found)
+            self._estimate(
+                self.storage, self.last_value, self.episodes, self.metrics[: len(ROLLOUT_METRICS)], self.guard.fault_rows
+            )
 
     def improve(self) -> None:
         """Epochs of minibatches, in an order drawn anew for each epoch."""
@@ -76,7 +78,7 @@ class PPO(OnPolicy):
         if self._fused is not None:
             if self._estimate is None:
                 self._fused.pack(s)
-            self._fused(s, learned, self.guard.found[-2:])
+            self._fused(s, learned, self.guard.fault_rows[-2:])
             return
         learned.zero_()
         self._improve()

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gpuvec.engine.backends.device import parse_device as named_device
+from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.algorithms import ALL, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.cuda_graphs.settings import settings
+from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.evaluate import evaluate, is_multi_agent
 from gpuvec.learners.learner import Learner, PolicyFactory
@@ -97,13 +97,13 @@ def train(
         NonFiniteError: an iteration met a number that is not finite; `on_iteration` does not see it.
     """
     configs = args if isinstance(args, Mapping) else {ALL: args}
-    device = named_device(shared_settings(configs).device)
+    device = parse_device(shared_settings(configs).device)
     configs = {role: one.resolved(str(device)) if isinstance(one, TrainingArgs) else one for role, one in configs.items()}
     course = shared_settings(configs)
     env_args: dict[str, Any] = {"device": course.device, "output": "torch", "autoreset_mode": "SameStep", "buffers": 1}
     env_args["backend"] = course.backend
     compiling = f"compiling {course.env}"
-    with settings(course.device, course.threads), ExitStack() as stack:
+    with torch_settings(course.device, course.threads), ExitStack() as stack:
         with phase(on_phase, compiling):
             env = stack.enter_context(closing(make_env(course.env, course.num_envs or 1, course.params, **env_args)))
             learner = make_learner(configs, env, body)
@@ -150,7 +150,7 @@ class Iterations:
         self.exact_at = exact_at or (lambda iteration: on_iteration is not None)
         self.history: list[dict[str, float]] = []
         self.is_solved = False
-        self._device = named_device(course.device)
+        self._device = parse_device(course.device)
         self._read_at = time.perf_counter()  # when the last metrics were read
         self._late = reads_late(course.device) and course.target_return is None
 

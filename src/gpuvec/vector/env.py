@@ -11,8 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.backends.device import has_several_gpus, refuse_fork
-from gpuvec.engine.backends.device import parse_device as named_device
+from gpuvec.engine.backends.device import has_several_gpus, parse_device, refuse_fork
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import MultiAgentSchema
@@ -105,7 +104,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         }
         keywords = tuple(VectorEnv.__init__.__kwdefaults__ or ())
         self._env, lists = parameters.apply(declared, params, tuple(per_env), self.num_envs, keywords=keywords)
-        self._device = named_device("cpu" if device == "auto" and output == "numpy" else device)
+        self._device = parse_device("cpu" if device == "auto" and output == "numpy" else device)
         self._framework = framework(output, self._device)
         options = KernelOptions(
             self.autoreset_mode,

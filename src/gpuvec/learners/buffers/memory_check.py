@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpuvec.engine.backends.device import parse_device as named_device
+from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import OutOfMemoryError
 
 FLOAT32_BYTES = 4  # bytes
@@ -35,7 +35,7 @@ def require_memory(device: str, needed: int, what: str) -> None:
     Raises:
         OutOfMemoryError: they are not; the message names the bytes that are needed and those that are free.
     """
-    place = named_device(device)
+    place = parse_device(device)
     free = place.free_bytes()
     if free is None:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gpuvec.engine.backends.device import parse_device as named_device
+from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.algorithms import args_class
 from gpuvec.learners.config.training_config import TrainingArgs
 
@@ -68,5 +68,5 @@ def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str 
     found = TUNED.get((env.rpartition(":")[2], algorithm), Tuned({}))
     settings = {**found.settings, "params": {**found.settings.get("params", {}), **given.pop("params", {})}}
     if found.cpu != found.gpu:  # to ask for the device loads CuPy, which a list of the defaults should not take
-        settings |= found.cpu if named_device(device).kind == "cpu" else found.gpu
+        settings |= found.cpu if parse_device(device).kind == "cpu" else found.gpu
     return args_class(algorithm)(env=env, device=device, **{**settings, **given})

@@ -1,1 +1,1 @@
-"""What it takes to stay on the device: graphs, kernels of rows, an optimiser and a state that keep their addresses, a guard."""
+"""CUDA graphs of a learner: capture, state and optimiser with fixed addresses, finite checks, and asynchronous reads."""

@@ -1,4 +1,4 @@
-"""CUDA-graph capture of a function that only reads and writes tensors which are there before it."""
+"""CUDA-graph capture of a function that reads and writes only tensors allocated before it."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ import torch
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.errors import StaleGraphError
 
-WARM_UPS = 2  # the first call compiles kernels and creates library handles, the second finds them there
+WARM_UPS = 2  # the first call compiles kernels and creates library handles, the second finds them ready
 
 
 def capture(
     fn: Callable[[], object], device: str, generators: Iterable[torch.Generator], version: Callable[[], int]
 ) -> Callable[[], None]:
-    """`fn` recorded once, and replayed as one launch at each call of what is returned.
+    """Captures `fn` in a CUDA graph and returns a function that replays it with one launch.
 
-    `fn` must read no tensor on the host, branch on none, and leave its results in tensors that it did not allocate. It
-    runs `WARM_UPS` times for real beforehand, so whoever wants to begin where it was saves its state and loads it again.
+    `fn` must not read tensors on the host or branch on them, and must write its results to tensors that it did not allocate. It
+    is called `WARM_UPS` times before the capture: callers that need the state before it save and restore it.
 
     Args:
-        fn: what to record.
+        fn: the function to capture.
         device: "cuda:0", ...
-        generators: of the random numbers that `fn` draws; each replay goes on in their streams as a call of `fn` would.
-        version: a number that changes when a kernel that `fn` launches is rebuilt; asked at each replay, on the host.
+        generators: the random generators that `fn` uses; each replay advances them like a call of `fn`.
+        version: returns a number that changes when a kernel that `fn` launches is rebuilt; called on the host at each replay.
 
     Raises:
         StaleGraphError: in a replay, when kernels were rebuilt since the capture.
     """
-    gc.collect()  # garbage goes before and none within: to free a graph or a kernel is what the driver forbids meanwhile
+    gc.collect()  # before the capture and not within: the driver forbids freeing graphs and kernels during a capture
     with torch.cuda.device(device), gc_paused():
-        ahead = torch.cuda.Stream()
-        ahead.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(ahead):
+        side_stream = torch.cuda.Stream()
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
             for _ in range(WARM_UPS):
                 fn()
-        torch.cuda.current_stream().wait_stream(ahead)
+        torch.cuda.current_stream().wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
-        # On our stream: torch's lies on the device on which it first captured anything. What other threads ask of the driver is
-        # their own affair: JAX gives memory back on threads of its own, at any time.
-        with torch.cuda.graph(graph, stream=ahead, capture_error_mode="thread_local"):
+        # Our own stream, because torch's capture stream belongs to the device of its first capture. Calls of other threads are
+        # allowed: JAX frees memory in its own threads at any time.
+        with torch.cuda.graph(graph, stream=side_stream, capture_error_mode="thread_local"):
             fn()
-    captured = version()
+    captured_version = version()
 
     def replay() -> None:
-        if version() != captured:
+        if version() != captured_version:
             raise StaleGraphError(
-                f"the environment's kernels were rebuilt (version {version()}, captured {captured}), so this graph would still "
-                "run the old ones: set parameters before training, or name those that change in make_vec(per_env=...)."
+                f"the environment's kernels were rebuilt (version {version()}, captured {captured_version}), so this graph "
+                "would still run the old ones: set parameters before training, or name those that change in "
+                "make_vec(per_env=...)."
             )
         with torch.cuda.device(device):
             graph.replay()

@@ -11,14 +11,18 @@ from torch import Tensor
 from gpuvec.errors import StateError
 
 
-def copies(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The same nesting with copies of the tensors."""
-    return {name: x.detach().clone() if isinstance(x, Tensor) else copies(x) for name, x in tensors.items()}
+def clone_tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the same nesting with copies of the `tensors`, which have any shapes (...)."""
+    return {name: x.detach().clone() if isinstance(x, Tensor) else clone_tensors(x) for name, x in tensors.items()}
 
 
 @torch.no_grad()
-def restore(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Writes `saved` into `tensors`; what holds their addresses, such as a CUDA graph or an optimiser, stays right.
+def copy_into(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Copies `saved` into `tensors` in place, so that CUDA graphs and optimisers that hold their addresses stay valid.
+
+    Args:
+        tensors: nested dicts of tensors of any shapes (...).
+        saved: the same nesting, shapes and dtypes.
 
     Raises:
         StateError: other names, shapes or dtypes; nothing is written then.
@@ -30,9 +34,9 @@ def restore(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 def _pairs(tensors: Mapping[str, Any], saved: Mapping[str, Any], path: str) -> list[tuple[Tensor, Tensor]]:
     if not isinstance(saved, Mapping) or tensors.keys() != saved.keys():
-        found = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
+        names = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
         raise StateError(
-            f"this is no state of the learner: {path or 'it'} has {found}, expected {sorted(tensors)}; "
+            f"this is no state of the learner: {path or 'it'} has {names}, expected {sorted(tensors)}; "
             "it was saved by another algorithm, network or environment."
         )
     pairs: list[tuple[Tensor, Tensor]] = []

@@ -1,6 +1,6 @@
-"""A look at the numbers of an iteration, on the device: which part met one that is not finite, and in which row.
+"""Checks on the device that the numbers of an iteration are finite: which part of the learner met a fault, and in which row.
 
-Parts write what they find into a tensor, which is read with the metrics, so that nothing waits and graphs may hold it.
+The checks write rows into a tensor that the host reads with the metrics, so they need no synchronisation and can be captured.
 """
 
 from __future__ import annotations
@@ -12,64 +12,78 @@ from torch import Tensor
 
 from gpuvec.errors import ActionError, NonFiniteError
 
-CLEAN = -1  # what stands for no fault
-ALLOWED = "an allowed action"  # what `look_at_allowed` looks for in each row
-LEARNED = {"improve": ("a mean over the minibatches, such as the loss,", "a parameter")}  # what `look_at_learned` looks at
+NO_FAULT = -1  # instead of a row
+ALLOWED = "an allowed action"  # the quantity of `check_allowed`
+LEARNED = {
+    "improve": ("a mean over the minibatches, such as the loss,", "a parameter")
+}  # the quantities of `check_update_finite`
 
 
 class Guard:
-    """What is looked at in each part, by its name.
+    """The checks of a learner, by the part of it that makes them.
 
     Args:
-        rows: what has a row E: {part: names of the (T, E) or (T, E, K) tensors that it hands to `look_at_rows`}.
-        whole: what has none: likewise for `look_at`. A fault spreads from the former to the latter, in the order given.
-        device: where the tensors are.
+        rows: {part: names of the (T, E) or (T, E, K) tensors that it passes to `check_rows_finite`}.
+        whole: {part: names of the tensors without rows that it passes to `check_finite`}. Faults spread from
+            `rows` to `whole`, in this order, so the first one is reported.
+        device: of the tensors, "cpu" or "cuda:<index>".
     """
 
     def __init__(self, rows: Mapping[str, Sequence[str]], whole: Mapping[str, Sequence[str]], device: str) -> None:
-        self.looks = [(part, what, kind is rows) for kind in (rows, whole) for part in kind for what in kind[part]]
-        self.found = torch.full((len(self.looks),), CLEAN, dtype=torch.int64, device=device)
+        self.checks = [(part, name, group is rows) for group in (rows, whole) for part in group for name in group[part]]
+        self.fault_rows = torch.full((len(self.checks),), NO_FAULT, dtype=torch.int64, device=device)
 
-    def look_at_rows(self, part: str, *values: Tensor) -> None:
-        """Notes for each the lowest row that has numbers that are not finite."""
-        finite = [value.isfinite() if value.dim() == 2 else value.isfinite().all(-1) for value in values]
-        sound = torch.stack([each.all(0) for each in finite])  # (looks, E)
-        self._note(part, torch.where(sound.all(1), CLEAN, sound.int().argmin(1)))
-
-    def look_at_allowed(self, allowed: Tensor) -> None:
-        """Notes the lowest row of `allowed`, (T, E) bool, in which the policy had no action to choose from in some step."""
-        sound = allowed.all(0, keepdim=True)
-        where = next(k for k, look in enumerate(self.looks) if look[1] == ALLOWED)
-        self.found[where] = torch.where(sound.all(1), CLEAN, sound.int().argmin(1))[0]
-
-    def look_at(self, part: str, *values: Tensor) -> None:
-        """Notes for each whether it has such numbers."""
-        sound = torch.stack([value.isfinite().all() for value in values])
-        self._note(part, torch.where(sound, CLEAN, 0))
-
-    def look_at_learned(self, metrics: Tensor, parameters: Iterable[Tensor]) -> None:
-        """Likewise for what an update wrote."""
-        self.look_at("improve", metrics, torch.stack(torch._foreach_norm(list(parameters))))
-
-    def _note(self, part: str, found: Tensor) -> None:
-        first = next(k for k, look in enumerate(self.looks) if look[0] == part)
-        self.found[first : first + len(found)] = found
-
-    def check(self, found: Sequence[float], iteration: int, env: str, agents: int, role: str = "") -> None:
-        """Raises if `found`, the tensor as numbers, tells of a fault.
+    def check_rows_finite(self, part: str, *values: Tensor) -> None:
+        """Records, for each of the `values` (T, E) or (T, E, K), the lowest row with a number that is not finite.
 
         Args:
-            found: as it was read.
-            iteration: which one this was, from 1.
+            part: the part of the learner, a key of `rows`.
+            values: its tensors, in the order of their names.
+        """
+        finite = [value.isfinite() if value.dim() == 2 else value.isfinite().all(-1) for value in values]
+        is_finite = torch.stack([steps.all(0) for steps in finite])  # (tensors, E)
+        self._record(part, torch.where(is_finite.all(1), NO_FAULT, is_finite.int().argmin(1)))
+
+    def check_allowed(self, allowed: Tensor) -> None:
+        """Records the lowest row of `allowed`, (T, E) bool, in which the policy had no allowed action in some step."""
+        has_action = allowed.all(0, keepdim=True)
+        index = next(k for k, (_, name, _) in enumerate(self.checks) if name == ALLOWED)
+        self.fault_rows[index] = torch.where(has_action.all(1), NO_FAULT, has_action.int().argmin(1))[0]
+
+    def check_finite(self, part: str, *values: Tensor) -> None:
+        """Records 0 for each of the `values`, tensors of any shape (...), that has a number that is not finite.
+
+        Args:
+            part: the part of the learner, a key of `whole`.
+            values: its tensors, in the order of their names.
+        """
+        is_finite = torch.stack([value.isfinite().all() for value in values])
+        self._record(part, torch.where(is_finite, NO_FAULT, 0))
+
+    def check_update_finite(self, metrics: Tensor, parameters: Iterable[Tensor]) -> None:
+        """Checks the `metrics`, (N,), and the `parameters`, of any shapes, that an update wrote."""
+        self.check_finite("improve", metrics, torch.stack(torch._foreach_norm(list(parameters))))
+
+    def _record(self, part: str, rows: Tensor) -> None:
+        first = next(k for k, check in enumerate(self.checks) if check[0] == part)
+        self.fault_rows[first : first + len(rows)] = rows
+
+    def raise_fault(self, fault_rows: Sequence[float], iteration: int, env: str, agents: int, role: str = "") -> None:
+        """Raises the first fault in `fault_rows`, if there is one.
+
+        Args:
+            fault_rows: the values of the tensor of this name, read on the host.
+            iteration: the iteration that they are from, counted from 1.
             env: id of the environment.
-            agents: rows of an env.
-            role: of the agents, if they are some of an environment's.
+            agents: rows per env.
+            role: the role of the agents; "" for all agents.
 
         Raises:
-            NonFiniteError, ActionError: of what came first.
+            NonFiniteError: a number is not finite.
+            ActionError: the policy allowed no action.
         """
-        for (part, what, by_row), row in zip(self.looks, found, strict=True):
-            if row != CLEAN:
+        for (part, what, by_row), row in zip(self.checks, fault_rows, strict=True):
+            if row != NO_FAULT:
                 e, i = divmod(int(row), agents)
                 where = f"row {e}{f', agent {i},' if agents > 1 else ''} of " if by_row else ""
                 where += f"{role} in " if role else ""
@@ -79,6 +93,6 @@ class Guard:
                         "least one action of each component in every observation."
                     )
                 raise NonFiniteError(
-                    f"{what} is not finite: seen by {part} in iteration {iteration}, {where}{env}. Lower the learning rate, "
-                    "or see whether all rewards and observations of the environment are finite."
+                    f"{what} is not finite: detected by {part} in iteration {iteration}, {where}{env}. Lower the learning "
+                    "rate, or check that all rewards and observations of the environment are finite."
                 )

@@ -1,4 +1,4 @@
-"""Kernels of rows on tensors: checked, and launched on the current stream."""
+"""Elementwise kernels on tensors: arguments are checked, and kernels launched on the current stream."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gpuvec.engine.backends.device import Device
-from gpuvec.engine.backends.device import parse_device as named_device
+from gpuvec.engine.backends.device import Device, parse_device
 from gpuvec.engine.backends.elementwise import Elementwise, make_elementwise_launcher
 
-Expected = tuple[tuple[int, ...], torch.dtype]
+TensorSpec = tuple[tuple[int, ...], torch.dtype]
 
 
-class Launches:
-    """Launches on "cpu" or "cuda:<index>", where the tensors are; on "simulator" to debug kernels."""
+class ElementwiseLauncher:
+    """Launches elementwise kernels on the `device` of the tensors: "cpu", "cuda:<index>", or "simulator" to debug kernels."""
 
     def __init__(self, device: str) -> None:
-        self._device: Device = named_device(device)
+        self._device: Device = parse_device(device)
         self.place = str(self._device) if self._device.kind == "cuda" else "cpu"
         self._ready: dict[Elementwise, Callable[..., None]] = {}
 
@@ -27,20 +26,21 @@ class Launches:
         work: Elementwise,
         rows: int,
         tensors: Mapping[str, Tensor | None],
-        expected: Mapping[str, Expected],
+        expected: Mapping[str, TensorSpec],
         numbers: Sequence[int] = (),
     ) -> None:
-        """Does the work to `rows` rows.
+        """Launches `work` for `rows` rows.
 
         Args:
-            work: its members are the tensors' names and those of the numbers, in this order.
-            rows: how many.
-            tensors: {name: tensor}; None for a member that the work does not look at.
+            work: the kernel; its members are the names of the tensors and then of the numbers.
+            rows: number of rows.
+            tensors: {name: tensor}; None for a member that the kernel does not read.
             expected: {name: (shape, dtype)}.
-            numbers: the members that are no tensors.
+            numbers: values of the members that are not tensors.
 
         Raises:
-            TypeError, ValueError: a tensor of another dtype; of another shape, with gaps, or elsewhere.
+            TypeError: a tensor of another dtype.
+            ValueError: a tensor of another shape, not contiguous, or on another device.
         """
         for name, tensor in tensors.items():
             if tensor is None:
@@ -49,12 +49,12 @@ class Launches:
             if tensor.dtype != dtype:
                 raise TypeError(f"{name} must be {dtype}, got {tensor.dtype}.")
             if tensor.shape != shape or not tensor.is_contiguous() or str(tensor.device) != self.place:
-                given = f"{tuple(tensor.shape)} on {tensor.device}" + ("" if tensor.is_contiguous() else ", not contiguous")
-                raise ValueError(f"{name} must be C-contiguous, of shape {shape} on {self.place}, got {given}.")
+                actual = f"{tuple(tensor.shape)} on {tensor.device}" + ("" if tensor.is_contiguous() else ", not contiguous")
+                raise ValueError(f"{name} must be C-contiguous, of shape {shape} on {self.place}, got {actual}.")
         launch = self._ready.get(work)
         if launch is None:
             launch = self._ready[work] = make_elementwise_launcher(work, self._device)
         stream = torch.cuda.current_stream(self._device.ordinal).cuda_stream if self._device.kind == "cuda" else 0
-        places = (0 if tensor is None else tensor.data_ptr() for tensor in tensors.values())
+        addresses = (0 if tensor is None else tensor.data_ptr() for tensor in tensors.values())
         with self._device.current():
-            launch(stream, *places, *numbers, rows)
+            launch(stream, *addresses, *numbers, rows)

@@ -1,7 +1,7 @@
 """Adam (Kingma and Ba, 2015, arXiv:1412.6980) that a CUDA graph can replay.
 
 `torch.optim.Adam` imports torch's compiler, which takes two seconds at its first use, and allocates its state in its first
-step. This one calls the same fused operation on a state that is there from the start.
+step. This class calls the same fused operation on a state that is allocated in advance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Adam:
     Args:
         parameters: the tensors to optimise; a step reads their `grad`.
         learning_rate: scalar float32 tensor on the device of the parameters; it may be filled between steps.
-        eps: what is added to the denominator, above 0.
+        eps: added to the denominator, above 0.
     """
 
     state: dict[Tensor, dict[str, Tensor]]
@@ -45,7 +45,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step against the gradients.
+        """Updates all parameters from their gradients.
 
         Raises:
             ValueError: a parameter has no gradient.

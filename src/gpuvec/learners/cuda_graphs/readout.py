@@ -1,4 +1,4 @@
-"""Copies of a tensor from the device to the host that nothing waits for until the host takes them."""
+"""Asynchronous copies of a tensor from the device to the host."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 class Readout:
-    """Reads one tensor again and again, so that the device computes on while earlier values are on their way.
+    """Reads one tensor repeatedly while the device continues to compute.
 
-    On a GPU a copy goes to pinned memory, behind what is on the current stream; on a CPU it is made at once.
+    On a GPU each read is a copy to pinned memory on the current stream; on a CPU it is immediate.
 
     Args:
-        source: any tensor; whatever writes it is on the stream on which reads are started.
-        depth: how many reads may be under way.
+        source: a tensor of any shape (...); it is written on the stream on which reads are started.
+        depth: how many reads may be pending.
     """
 
     def __init__(self, source: Tensor, depth: int = 2) -> None:
@@ -24,17 +24,17 @@ class Readout:
 
     @property
     def waiting(self) -> int:
-        """How many reads were started and not taken."""
+        """The number of reads that were started and not taken."""
         return self._started - self._taken
 
     def start(self) -> None:
         """Starts a read of the values that the source has at this point of the stream.
 
         Raises:
-            RuntimeError: `depth` reads are under way.
+            RuntimeError: `depth` reads are pending.
         """
         if self.waiting == len(self._copies):
-            raise RuntimeError(f"{self.waiting} reads are under way, as many as there is room for: take one first.")
+            raise RuntimeError(f"{self.waiting} reads are pending, the most that are possible: take one first.")
         slot = self._started % len(self._copies)
         self._copies[slot].copy_(self._source, non_blocking=True)
         if self._events:
@@ -42,13 +42,13 @@ class Readout:
         self._started += 1
 
     def take(self) -> Tensor:
-        """Waits for the oldest read and returns its values, on the host; they hold until `depth` reads later.
+        """Waits for the oldest read and returns its values on the host, (...); they are overwritten `depth` reads later.
 
         Raises:
-            RuntimeError: no read is under way.
+            RuntimeError: no read is pending.
         """
         if not self.waiting:
-            raise RuntimeError("no read is under way: start one first.")
+            raise RuntimeError("no read is pending: start one first.")
         slot = self._taken % len(self._copies)
         if self._events:
             self._events[slot].synchronize()

@@ -1,4 +1,4 @@
-"""PyTorch's process-wide settings, changed for the time of a training only."""
+"""PyTorch's process-wide settings, changed only during a training."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import torch
 
 
 @contextmanager
-def settings(device: str, threads: int) -> Iterator[None]:
-    """On a CPU that many threads; on a GPU products of matrices in TF32, whose 10-bit mantissa is enough to learn with."""
+def torch_settings(device: str, threads: int) -> Iterator[None]:
+    """Sets the number of `threads` on a CPU, and TF32 matrix products on a GPU; restores both at the end.
+
+    Args:
+        device: "cpu" or "cuda:<index>".
+        threads: of PyTorch operations on a CPU.
+    """
     before = torch.get_float32_matmul_precision(), torch.get_num_threads()
     try:
         if device == "cpu":

@@ -14,7 +14,7 @@ from torch import Tensor
 from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.learners.cuda_graphs.launches import Expected, Launches
+from gpuvec.learners.cuda_graphs.launches import ElementwiseLauncher, TensorSpec
 
 f32, i64, b1 = np.float32, np.int64, np.bool_
 AHEAD = 16  # steps that a thread reads before it adds any up: what one waits for memory, all of them wait together
@@ -34,7 +34,7 @@ class AdvantageEstimator:
     """
 
     def __init__(self, device: str, gamma: float, lam: float) -> None:
-        self._launches = Launches(device)
+        self._launches = ElementwiseLauncher(device)
         self._factors = torch.tensor([gamma, gamma * lam], device=self._launches.place)
 
     def __call__(
@@ -63,7 +63,7 @@ class AdvantageEstimator:
         advantage, target = out or (torch.empty_like(reward), torch.empty_like(reward))
         of_steps: dict[str, Tensor] = {"reward": reward, "final_value": final_value, "advantage": advantage, "target": target}
         flags = {"terminated": terminated, "ended": ended}
-        expected: dict[str, Expected] = dict.fromkeys(of_steps, ((steps, rows), torch.float32))
+        expected: dict[str, TensorSpec] = dict.fromkeys(of_steps, ((steps, rows), torch.float32))
         expected |= dict.fromkeys(flags, ((steps, rows), torch.bool))
         expected |= {"value": ((steps + 1, rows), torch.float32), "factors": ((2,), torch.float32)}
         tensors = {**of_steps, **flags, "value": value, "factors": self._factors}

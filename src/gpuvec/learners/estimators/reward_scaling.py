@@ -14,7 +14,7 @@ from torch import Tensor
 from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.learners.cuda_graphs.launches import Expected, Launches
+from gpuvec.learners.cuda_graphs.launches import ElementwiseLauncher, TensorSpec
 from gpuvec.learners.networks.normalizer import Normalizer
 
 f32, i64, b1 = np.float32, np.int64, np.bool_
@@ -30,7 +30,7 @@ class RewardScaler:
     """
 
     def __init__(self, rows: int, gamma: float, device: str) -> None:
-        self._launches = Launches(device)
+        self._launches = ElementwiseLauncher(device)
         self._gamma = torch.tensor([gamma], device=device)
         self.running = torch.zeros(rows, device=device)
         self.moments = Normalizer(1).to(device)
@@ -50,7 +50,7 @@ class RewardScaler:
         steps, rows = len(reward), len(self.running)
         returns = torch.empty_like(reward)
         tensors = {"reward": reward, "over": over, "returns": returns, "running": self.running, "gamma": self._gamma}
-        expected: dict[str, Expected] = dict.fromkeys(("reward", "returns"), ((steps, rows), torch.float32))
+        expected: dict[str, TensorSpec] = dict.fromkeys(("reward", "returns"), ((steps, rows), torch.float32))
         expected |= {"over": ((steps, rows), torch.bool), "running": (tuple(self.running.shape), torch.float32)}
         expected |= {"gamma": ((1,), torch.float32)}
         self._launches(DISCOUNTED_RETURNS, rows, tensors, expected, [steps])

@@ -1,1 +1,1 @@
-"""PPO for small perceptrons in a few kernels of CUDA C++, which keep activations on the chip."""
+"""PPO of small multilayer perceptrons in a few CUDA C++ kernels that keep activations on the chip."""

@@ -11,12 +11,12 @@
 static_assert(THREADS == 32, "a block is a warp");
 constexpr int AHEAD = 16;  // steps that are read before any is added up
 constexpr int TOGETHER = RECORD <= 4 ? 16 : RECORD <= 8 ? 8 : RECORD <= 16 ? 4 : 1;  // samples that are read before any is put down
-constexpr int LOOKS = 4;
+constexpr int CHECKS = 4;
 constexpr int BLANK = 0x7FFFFFFF;
 
-struct Found {
+struct BlockResult {
     float rows, episodes, returns, lengths, last, mean_advantage, spread_advantage, mean_target, spread_target;
-    int odd[LOOKS];  // the lowest row with a reward, log-probability, value or advantage that is not finite
+    int nonfinite_row[CHECKS];  // the lowest row with a reward, log-probability, value or advantage that is not finite
 };
 
 struct Step {
@@ -41,28 +41,28 @@ template <int N> __device__ __forceinline__ void lowest(int (&x)[N]) {
 __device__ __forceinline__ void finish(const Batch& b) {
     enum { ROWS, EPISODES, RETURNS, LENGTHS, LAST, OF_ADVANTAGE, OF_TARGET, WHOLE };
     double whole[WHOLE] = {};
-    int odd[LOOKS] = {BLANK, BLANK, BLANK, BLANK};
-    const Found* found = (const Found*)b.found;
+    int nonfinite[CHECKS] = {BLANK, BLANK, BLANK, BLANK};
+    const BlockResult* results = (const BlockResult*)b.found;
     for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
-        const Found f = found[k];
+        const BlockResult f = results[k];
         whole[ROWS] += f.rows, whole[EPISODES] += f.episodes, whole[RETURNS] += f.returns, whole[LENGTHS] += f.lengths, whole[LAST] += f.last;
         whole[OF_ADVANTAGE] += f.rows * f.mean_advantage, whole[OF_TARGET] += f.rows * f.mean_target;
 #pragma unroll
-        for (int j = 0; j < LOOKS; j++) odd[j] = min(odd[j], f.odd[j]);
+        for (int j = 0; j < CHECKS; j++) nonfinite[j] = min(nonfinite[j], f.nonfinite_row[j]);
     }
-    sum(whole), lowest(odd);
+    sum(whole), lowest(nonfinite);
     const double rows = whole[ROWS], episodes = whole[EPISODES];
     const double mean_advantage = whole[OF_ADVANTAGE] / rows, mean_target = whole[OF_TARGET] / rows;
     double spread[2] = {};  // of advantages and of targets
     for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
-        const Found f = found[k];
+        const BlockResult f = results[k];
         const double a = f.mean_advantage - mean_advantage, t = f.mean_target - mean_target, count = f.rows * b.steps;
         spread[0] += f.spread_advantage + count * a * a, spread[1] += f.spread_target + count * t * t;
     }
     sum(spread);
     if (threadIdx.x == 0) {
 #pragma unroll
-        for (int j = 0; j < LOOKS; j++) b.odd[j] = odd[j] == BLANK ? -1 : odd[j];
+        for (int j = 0; j < CHECKS; j++) b.nonfinite_row[j] = nonfinite[j] == BLANK ? -1 : nonfinite[j];
         b.metrics[0] = episodes, b.metrics[1] = whole[RETURNS] / episodes, b.metrics[2] = whole[LENGTHS] / episodes;
         b.metrics[3] = whole[LAST] / rows, b.metrics[4] = 1.0 - spread[0] / spread[1];  // target - value is the advantage
         *b.iteration += 1, *b.arrived = 0;
@@ -75,14 +75,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
     const i64 e = (i64)blockIdx.x * THREADS + threadIdx.x;
     const bool mine = e < b.rows;
     const float gamma = (float)b.gamma, decay = (float)(b.gamma * b.lambda), factor = (float)b.reward_scale;
-    Found f = {};
+    BlockResult f = {};
 #pragma unroll
-    for (int j = 0; j < LOOKS; j++) f.odd[j] = BLANK;
+    for (int j = 0; j < CHECKS; j++) f.nonfinite_row[j] = BLANK;
     float mean[2] = {}, spread[2] = {};
     if (mine) {
         float total = 0.0f, after = b.value[b.steps * b.rows + e], done = 0.0f, rest = 0.0f, pivot[2], sums[2] = {}, squares[2] = {};
         int episodes = 0, length = 0;
-        bool odd[LOOKS] = {false, false, !isfinite(after), false};
+        bool nonfinite[CHECKS] = {false, false, !isfinite(after), false};
         for (int t = (int)b.steps; t > 0;) {
             const int count = t >= AHEAD ? AHEAD : 1;
             Step steps[AHEAD];
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
                     if (s.ended) length = episodes == 0 ? t - k : length, episodes++;
                     if (episodes) done += s.reward;
                     else rest += s.reward;
-                    odd[0] |= !isfinite(s.reward), odd[1] |= !isfinite(s.log_prob), odd[2] |= !isfinite(s.value), odd[3] |= !isfinite(total);
+                    nonfinite[0] |= !isfinite(s.reward), nonfinite[1] |= !isfinite(s.log_prob), nonfinite[2] |= !isfinite(s.value), nonfinite[3] |= !isfinite(total);
                 }
 #pragma unroll
             for (int first = 0; first < AHEAD; first += TOGETHER) {
@@ -141,10 +141,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
 #pragma unroll
         for (int j = 0; j < 2; j++) mean[j] = pivot[j] + sums[j] / b.steps, spread[j] = fmaxf(squares[j] - sums[j] * sums[j] / b.steps, 0.0f);
 #pragma unroll
-        for (int j = 0; j < LOOKS; j++) f.odd[j] = odd[j] ? (int)e : BLANK;
+        for (int j = 0; j < CHECKS; j++) f.nonfinite_row[j] = nonfinite[j] ? (int)e : BLANK;
     }
     float whole[] = {f.rows, f.episodes, f.returns, f.lengths, f.last, mean[0], mean[1]};
-    sum(whole), lowest(f.odd);
+    sum(whole), lowest(f.nonfinite_row);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const float off = mean[j] - whole[5 + j] / whole[0];
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
     f.mean_advantage = whole[5] / whole[0], f.spread_advantage = spread[0], f.mean_target = whole[6] / whole[0], f.spread_target = spread[1];
     bool closes = false;
     if (threadIdx.x == 0) {
-        ((Found*)b.found)[blockIdx.x] = f;
+        ((BlockResult*)b.found)[blockIdx.x] = f;
         __threadfence();
         closes = atomicAdd((u32*)b.arrived, 1u) == gridDim.x - 1;
     }

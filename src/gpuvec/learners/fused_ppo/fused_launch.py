@@ -1,4 +1,4 @@
-"""Kernels of this folder, launched on tensors."""
+"""Launches of CUDA C++ kernels on tensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import Device
 
 
-def launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
-    """`launch(blocks, ..., early=False, **members)` on torch's current stream; a member is a tensor, or a number."""
+def make_tensor_launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
+    """Returns `launch(blocks, ..., early=False, **members)`, which launches on torch's current stream.
+
+    Args:
+        kernel: the source of the kernel.
+        device: a GPU.
+
+    A member is a tensor or a number; with `early`, the launch is a programmatic dependent launch.
+    """
     launch, ordinal = nvrtc.make_launcher(kernel, device), device.ordinal
 
-    def start(*grid: int, early: bool = False, **given: Any) -> None:
-        members = {name: x.data_ptr() if isinstance(x, Tensor) else x for name, x in given.items()}
+    def start(*grid: int, early: bool = False, **arguments: Any) -> None:
+        members = {name: x.data_ptr() if isinstance(x, Tensor) else x for name, x in arguments.items()}
         with device.current():
             launch(torch.cuda.current_stream(ordinal).cuda_stream, grid, early=early, **members)
 

@@ -1,4 +1,4 @@
-"""Rollouts of a policy in one kernel, and V of all that was seen in another."""
+"""Rollouts of a policy in one kernel, and the values of all observations in another."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch import Tensor
 
 from gpuvec.engine.backends.cuda.linked_functions import LinkedFunctions, link_env_functions
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
-from gpuvec.engine.backends.device import parse_device as named_device
+from gpuvec.engine.backends.device import parse_device
 from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.learners.buffers.env_rollout import EnvRollout
-from gpuvec.learners.fused_ppo.fused_launch import launcher
-from gpuvec.learners.fused_ppo.network_shape import FOLDER, Shape
+from gpuvec.learners.fused_ppo.fused_launch import make_tensor_launcher
+from gpuvec.learners.fused_ppo.network_shape import FOLDER, NetworkShape
 from gpuvec.learners.sampling.action_kernels import DRAWS, FIRST_DRAW
 
 WARPS = 4
-ROWS = (8, 16, 32)  # environments that a warp may take
-SCHEDULERS = 4  # of a multiprocessor
+ROWS = (8, 16, 32)  # environments per warp
+SCHEDULERS = 4  # warp schedulers of a multiprocessor
 
 ROLLOUT = {
     "parameters": "const float*", "iteration": "const long long*", "clock": "const unsigned*", "began": "bool*",
@@ -31,60 +31,76 @@ VALUE = {
 }  # fmt: skip
 
 
-def kernel(shape: Shape, game: LinkedFunctions, rows: int, starts: tuple[int, ...], stream: int = 0) -> CudaSource:
-    """Of a rollout: a warp has `rows` environments, whose actions count from `starts`."""
+def rollout_kernel(
+    shape: NetworkShape, game: LinkedFunctions, rows: int, starts: tuple[int, ...], stream: int = 0
+) -> CudaSource:
+    """Returns the kernel of a rollout.
+
+    Args:
+        shape: of the policy.
+        game: the environment's functions to link with.
+        rows: environments per warp, one of `ROWS`.
+        starts: the smallest value of each component of a discrete action.
+        stream: number of the random stream from which actions are drawn.
+    """
     members = ROLLOUT | {f"game_{name}": "u64" for name in game.members}
-    room = shape.weights(False) + WARPS * rows * (2 * shape.pitch + 4 * (shape.numbers + 1))
-    constants = shape.constants | game.constants | {"WARPS": WARPS, "SPACE": room}
+    shared_bytes = shape.weights(False) + WARPS * rows * (2 * shape.pitch + 4 * (shape.padded_outputs + 1))
+    constants = shape.constants | game.constants | {"WARPS": WARPS, "SPACE": shared_bytes}
     constants |= {"TILES": -(-rows // 16), "EIGHT": int(rows == 8)}
     constants |= {"GAME": ", ".join(f"b.game_{name}" for name in game.members), "FIRST_DRAW": f"{FIRST_DRAW + stream * DRAWS}u"}
     constants["STARTS"] = "{" + ", ".join(map(str, starts)) + "}"
-    file, given = FOLDER / "rollout.cu", (tuple(members.items()), tuple(constants.items()))
-    return CudaSource(file, "rollout", *given, 32 * WARPS, room, game.code)
+    names = tuple(members.items()), tuple(constants.items())
+    return CudaSource(FOLDER / "rollout.cu", "rollout", *names, 32 * WARPS, shared_bytes, game.code)
 
 
-def value_kernel(shape: Shape, tiles: int) -> CudaSource:
-    """Of V."""
+def value_kernel(shape: NetworkShape, tiles: int) -> CudaSource:
+    """Returns the kernel that computes the value function of a network `shape` for `tiles` of 16 rows per warp."""
     constants = shape.constants | {"WARPS": WARPS, "TILES": tiles}
     return CudaSource(
         FOLDER / "value.cu", "value", tuple(VALUE.items()), tuple(constants.items()), 32 * WARPS, shape.weights(True)
     )
 
 
-def rows_of_a_warp(num_envs: int, multiprocessors: int) -> int:
-    """How many environments it takes: as few as leave no scheduler more than two warps, as a step is a chain of results that
-    each wait for the one before; where there are more anyway, as many as it can, as then weights are read less often.
+def rows_per_warp(num_envs: int, multiprocessors: int) -> int:
+    """Returns the number of environments per warp: few if the GPU is not full, as latency then determines the time of a step.
+
+    With more than two warps per scheduler, as many as possible, so that weights are read less often.
+
+    Args:
+        num_envs: E.
+        multiprocessors: of the GPU.
     """
-    room = 2 * SCHEDULERS * multiprocessors
-    return next((rows for rows in ROWS if num_envs <= rows * room), ROWS[-1])
+    warps = 2 * SCHEDULERS * multiprocessors
+    return next((rows for rows in ROWS if num_envs <= rows * warps), ROWS[-1])
 
 
-class Play:
-    """Rollouts of `env`, and V of what was seen.
+class FusedRollout:
+    """Plays rollouts with a policy and computes the values of their observations.
 
     Args:
         shape: of the network.
-        parameters: of the network, as `Update` has them.
-        rollout: whose storage is written.
-        iteration: scalar int64 on the device: rollouts before this one, of which the draws hang.
-        seed, stream: of the draws, as of `sampling.Sampler`.
+        parameters: (N,) float32, the parameters of `FusedUpdate`.
+        rollout: the environment and the storage that is written.
+        iteration: () int64 on the device, the number of rollouts before this one, on which the draws depend.
+        seed: of the draws, as in `sampling.Sampler`.
+        stream: number of their random stream, as in `sampling.Sampler`.
     """
 
     def __init__(
-        self, shape: Shape, parameters: Tensor, rollout: EnvRollout, iteration: Tensor, seed: int, stream: int
+        self, shape: NetworkShape, parameters: Tensor, rollout: EnvRollout, iteration: Tensor, seed: int, stream: int
     ) -> None:
         env = rollout.env.unwrapped
         self._parameters, self._rollout, self._iteration, self._seed = parameters, rollout, iteration, seed
-        self._rows, self._device = env.num_envs, named_device(env.device)
-        simulation = env.simulation  # the learner plays in its place
+        self._rows, self._device = env.num_envs, parse_device(env.device)
+        simulation = env.simulation
         capability = torch.cuda.get_device_capability(env.device)
         with self._device.current():
             game = link_env_functions(simulation.env, simulation.options._replace(validate=False), capability)
-        places = {"final_obs": rollout.final_obs, "final_mask": rollout.ended}
-        returned = (places[k].data_ptr() if k in places else 0 for k in simulation.layout.returned)
-        outputs = b"".join(place.to_bytes(8, "little") for place in returned)
-        found = batch_members(simulation.buffer_addresses, outputs, self._rows)
-        self._game = {f"game_{name}": place for name, place in zip(game.members, found, strict=True)}
+        final_arrays = {"final_obs": rollout.final_obs, "final_mask": rollout.ended}
+        addresses = (final_arrays[k].data_ptr() if k in final_arrays else 0 for k in simulation.layout.returned)
+        outputs = b"".join(address.to_bytes(8, "little") for address in addresses)
+        batch = batch_members(simulation.buffer_addresses, outputs, self._rows)
+        self._game = {f"game_{name}": value for name, value in zip(game.members, batch, strict=True)}
         self._clock = simulation.buffers["clock"]
         space = env.single_action_space
         self._bounds = {}
@@ -97,14 +113,21 @@ class Play:
         else:
             starts = tuple(map(int, space.start))
         multiprocessors = torch.cuda.get_device_properties(env.device).multi_processor_count
-        rows = rows_of_a_warp(self._rows, multiprocessors)
+        rows = rows_per_warp(self._rows, multiprocessors)
         self._blocks = -(-self._rows // (WARPS * rows))
-        self._launch = launcher(kernel(shape, game, rows, starts, stream), self._device)
-        self._value = launcher(value_kernel(shape, 2), self._device)
+        self._launch = make_tensor_launcher(rollout_kernel(shape, game, rows, starts, stream), self._device)
+        self._value = make_tensor_launcher(value_kernel(shape, 2), self._device)
         self._value_blocks = 4 * multiprocessors
 
     def __call__(self, action: Tensor, log_prob: Tensor, value: Tensor, last_value: Tensor) -> None:
-        """A rollout into these tensors of the learner's storage, and into the rollout's own."""
+        """Plays a rollout.
+
+        Args:
+            action: (T, R) or (T, R, K), receives the actions.
+            log_prob: (T, R) float32, receives their log-probabilities.
+            value: (T + 1, R) float32, receives the values of the observations.
+            last_value: (T, R) float32, receives the values of the last observations of truncated episodes.
+        """
         r = self._rollout
         size = {"steps": r.steps, "rows": self._rows}
         self._launch(

@@ -6,7 +6,7 @@
 // blocks come, so a run can be repeated bit by bit.
 //
 // Given before, beside what network.cuh and objective.cuh ask for: WARPS, TILES (16 rows each, of a warp), BLOCKS (of a
-// multiprocessor), SPACE (bytes of a block), FRUGAL (whether derivatives take the place of what they are derived from, at the price of
+// multiprocessor), SPACE (bytes of a block), IN_PLACE_GRADIENTS (whether derivatives take the place of what they are derived from, at the price of
 // barriers), Batch.
 #include "network.cuh"
 #include "objective.cuh"
@@ -20,7 +20,7 @@ template <int OUT> struct Room {
     float records[TILE * RECORD];
     typename Net<OUT>::Weights w;
     half x[TILE * PX], z[TILE * PO], h1[TILE * PH], h2[LAYERS == 2 ? TILE * PH : 8];
-    half d1[FRUGAL ? 8 : TILE * PH], d2[!FRUGAL && LAYERS == 2 ? TILE * PH : 8];
+    half d1[IN_PLACE_GRADIENTS ? 8 : TILE * PH], d2[!IN_PLACE_GRADIENTS && LAYERS == 2 ? TILE * PH : 8];
     float sums[WARPS][2 * O + MEASURED];
 };
 static_assert(sizeof(Room<OUTPUTS>) == SPACE, "what is launched has another size");
@@ -64,7 +64,7 @@ template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char*
         centre += mean, scale = 1.0f / (sqrtf(variance) + 1e-8f);
     }
     const u32 at_h1 = address(room.h1), at_h2 = address(room.h2);
-    const u32 at_d1 = FRUGAL ? at_h1 : address(room.d1), at_d2 = FRUGAL ? at_h2 : address(room.d2);
+    const u32 at_d1 = IN_PLACE_GRADIENTS ? at_h1 : address(room.d1), at_d2 = IN_PLACE_GRADIENTS ? at_h2 : address(room.d2);
     const u32 at_w2 = address(room.w.w2) + rows_first<PH>(), at_w3 = address(room.w.w3), at_x = address(room.x), at_z = address(room.z);
     const u32 down = rows_first<PH>(), across = columns_first<PH>(), mine = own * PH * 2 + down;
     const int out0 = warp / ACROSS * (H / 2), in0 = warp % ACROSS * (H / ACROSS);
@@ -195,7 +195,7 @@ template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char*
         if (tile + parts < tiles) fetch(tile + parts);  // comes while the rest is done
 
         // and back
-        if (FRUGAL) {
+        if (IN_PLACE_GRADIENTS) {
             __syncthreads();
             for (int s = 0; s < TILE; s += 32) sum_last(s);
             __syncthreads();
@@ -247,7 +247,7 @@ template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char*
                 for (int m = 0; m < TILES; m++) derive(h1[m][j], c[m], d[m]);
             }
         }
-        if (FRUGAL && LAYERS == 2) {
+        if (IN_PLACE_GRADIENTS && LAYERS == 2) {
             __syncthreads();
             for (int s = 0; s < TILE; s += 32) sum_second(s);
             __syncthreads();
@@ -260,8 +260,8 @@ template <bool ACTOR> __device__ __forceinline__ void work(const Batch& b, char*
 
 #pragma unroll
         for (int s = 0; s < TILE; s += 32) {
-            if (!FRUGAL && LAYERS == 2) sum_second(s);
-            if (!FRUGAL) sum_last(s);
+            if (!IN_PLACE_GRADIENTS && LAYERS == 2) sum_second(s);
+            if (!IN_PLACE_GRADIENTS) sum_last(s);
             sum_first(s);
         }
         __syncthreads();

@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(SUMMING + 32, 4) optimizer(const __
         if (first_block) {
             if (lane < MEASURED) {
                 b.learned[lane] += mine / b.rounds;
-                if (!isfinite(mine)) b.odd[0] = 0;
+                if (!isfinite(mine)) b.nonfinite_row[0] = 0;
             }
             if (lane == 0) b.far[b.minibatch + 1] = far;
         }
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(SUMMING + 32, 4) optimizer(const __
     const float norm = sqrtf(over_warp(whole));
     if (first_block && lane == 0) {
         b.learned[MEASURED] = before + norm / b.rounds;
-        if (!isfinite(norm)) b.odd[1] = 0;
+        if (!isfinite(norm)) b.nonfinite_row[1] = 0;
         if (far == 0.0f) *b.steps = steps;
         *b.turn = turn;
     }
@@ -111,6 +111,6 @@ extern "C" __global__ void __launch_bounds__(SUMMING + 32, 4) optimizer(const __
         ms[k] += (1.0f - BETA1) * (x - ms[k]), vs[k] = BETA2 * vs[k] + (1.0f - BETA2) * x * x;
         ws[k] -= __fdividef(size * ms[k], vs[k] * rsqrtf(fmaxf(vs[k], LEAST)) * root + EPS);  // v / sqrt(v), and 0 where v is
     }
-    if (!isfinite(w.x + w.y + w.z + w.w)) b.odd[1] = 0;
+    if (!isfinite(w.x + w.y + w.z + w.w)) b.nonfinite_row[1] = 0;
     ((float4*)b.parameters)[chunk] = w, ((float4*)b.first)[chunk] = m, ((float4*)b.second)[chunk] = v;
 }

@@ -1,4 +1,4 @@
-"""Whether PPO learns by the fused kernels, and why not where it does not."""
+"""The choice between fused kernels and PyTorch operations for PPO, with the reason where kernels cannot be used."""
 
 from __future__ import annotations
 
@@ -10,56 +10,55 @@ from torch import Tensor
 
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.optimizer import Adam
-from gpuvec.learners.fused_ppo.network_shape import shape_of
+from gpuvec.learners.fused_ppo.network_shape import make_network_shape
 from gpuvec.learners.networks.actor_critic import ActorCritic
 
 if TYPE_CHECKING:
-    from gpuvec.learners.fused_ppo.fused_update import Update
+    from gpuvec.learners.fused_ppo.fused_update import FusedUpdate
 
 logger = logging.getLogger(__name__)
-CAPABILITY = (8, 0)  # that the kernels' instructions need
+MIN_COMPUTE_CAPABILITY = (8, 0)  # of the instructions that the kernels use
 
 
-def fused_update(
+def select_update(
     args: PPOArgs, network: ActorCritic, optimizer: Adam, reward: Tensor, masked: bool, *scalars: Tensor
-) -> Update | None:
-    """The fused update of a policy if `args.fused` wants it and it fits; None for torch's operations. The log tells why.
+) -> FusedUpdate | None:
+    """Returns the fused update of a policy, or None if PyTorch operations are to be used; the reason is logged.
 
     Args:
-        args: the settings, resolved.
-        network, optimizer: as `Update` takes them, which moves their tensors.
-        reward: (T, R), for its shape.
-        masked: whether some samples do not count.
-        scalars: learning rate, entropy weight and iteration, as `Update` takes them.
+        args: the settings, resolved; `args.fused` is True, False or "auto".
+        network: the policy, whose parameters `FusedUpdate` moves.
+        optimizer: its optimiser, whose moments `FusedUpdate` moves.
+        reward: (T, R) float32, of which only the shape is read.
+        masked: whether samples have a mask.
+        scalars: learning rate, entropy coefficient and iteration, () each, as `FusedUpdate` takes them.
 
     Raises:
-        ValueError: `fused=True`, and it does not fit.
+        ValueError: `fused=True`, and the kernels cannot be used.
     """
     if args.fused is False:
         return None
-    reason = _no_device_for_it(args)
+    reason = _unsupported_device(args)
     if not reason:
-        shape = shape_of(network, args, masked)
+        shape = make_network_shape(network, args, masked)
         if isinstance(shape, str):
             reason = shape
         else:
-            from gpuvec.learners.fused_ppo.fused_update import (  # the compiler for CUDA, which a CPU does without
-                Update,
-                too_large,
-            )
+            # Imported here because it imports the CUDA compiler, which a CPU does not need.
+            from gpuvec.learners.fused_ppo.fused_update import FusedUpdate, reason_too_large
 
-            reason = too_large(shape, args)
+            reason = reason_too_large(shape, args)
             if not reason:
-                return Update(shape, args, network, optimizer, reward.numel(), *scalars)
+                return FusedUpdate(shape, args, network, optimizer, reward.numel(), *scalars)
     if args.fused is True:
-        raise ValueError(f"fused=True asks for what is not there: {reason}. Leave it at auto, or change that.")
-    logger.info("PPO learns by torch's operations: %s.", reason)
+        raise ValueError(f'fused=True, but the fused kernels cannot be used: {reason}. Use fused="auto", or change that.')
+    logger.info("PPO uses PyTorch operations: %s.", reason)
     return None
 
 
-def _no_device_for_it(args: PPOArgs) -> str:
+def _unsupported_device(args: PPOArgs) -> str:
     if not args.device.startswith("cuda"):
-        return f"the device is {args.device}, and the kernels are for GPUs"
-    if torch.cuda.get_device_capability(args.device) < CAPABILITY:
-        return "the kernels need compute capability {}.{}".format(*CAPABILITY)
+        return f"the device is {args.device}, and the kernels need a GPU"
+    if torch.cuda.get_device_capability(args.device) < MIN_COMPUTE_CAPABILITY:
+        return "the kernels need compute capability {}.{}".format(*MIN_COMPUTE_CAPABILITY)
     return ""

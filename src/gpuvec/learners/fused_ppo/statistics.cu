@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(256) statistics(const __grid_consta
     launch_next();  // after that: the first gradient fetches samples before it waits
     if (blockIdx.x == 0 && blockIdx.y == 0) {  // nothing is learned yet, and nothing amiss
         if (threadIdx.x <= MEASURED) b.learned[threadIdx.x] = 0.0;
-        if (threadIdx.x < 2) b.odd[threadIdx.x] = -1;
+        if (threadIdx.x < 2) b.nonfinite_row[threadIdx.x] = -1;
     }
     const int minibatch = blockIdx.x, size = (int)b.size, each = (size + 31) / 32, first = blockIdx.y * each;
     const Order order(b.seed, *b.iteration, minibatch / (int)b.minibatches, (u32)b.samples, (int)b.bits);

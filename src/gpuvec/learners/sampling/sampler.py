@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.errors import ActionError
-from gpuvec.learners.cuda_graphs.launches import Launches
+from gpuvec.learners.cuda_graphs.launches import ElementwiseLauncher
 from gpuvec.learners.sampling.action_kernels import KEY, categorical, gaussian, noisy
 
 
@@ -39,7 +39,7 @@ class Sampler:
             raise ValueError(f"stream must be from 0 to 2047, got {stream}.")
         if not 0 <= seed < 2**63:
             raise ValueError(f"seed must be from 0 to 2**63 - 1, got {seed}.")
-        self._launches = Launches(device)
+        self._launches = ElementwiseLauncher(device)
         self._seed, self._stream = seed, stream
 
     def categorical(
