@@ -19,7 +19,7 @@ from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
 from gpuvec.engine.backends.elementwise import Elementwise
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
-from gpuvec.engine.single_agent.rollout_options import GIVEN, RANDOM, rollout_kernel_options
+from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, rollout_kernel_options
 from gpuvec.learners.sampling import action_kernels
 from gpuvec.registration import load_env
 from gpuvec_envs.pendulum import ENV as PENDULUM
@@ -279,7 +279,7 @@ class TestRollouts:
         ("name", "dtype"), [("CartPole-v1", np.uint8), ("CartPole-v1", np.int64), ("Pendulum-v1", np.float32)]
     )
     def test_of_given_actions(self, name, dtype):
-        kernel = compile_rollout(name, AutoresetMode.SAME_STEP, GIVEN, dtype)
+        kernel = compile_rollout(name, AutoresetMode.SAME_STEP, ACTION_ARRAY, dtype)
         check(kernel, barriers=1)
         assert kernel.float64 == []
         assert len(in_the_loop(kernel, r"\b(ld|atom|red)\.global")) == 1

@@ -13,7 +13,7 @@ from gpuvec import Key, SingleAgentEnv, register, uniform
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.single_agent import step_blocked
 
-WIDTH = step_blocked.WIDE + 8
+WIDTH = step_blocked.LOOP_MIN_FEATURES + 8
 
 
 class Pair(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.layout.buffers import Buffer
-from gpuvec.engine.single_agent.rollout_options import GIVEN, RANDOM, is_unbounded, stored_action_dtype
+from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, is_unbounded, stored_action_dtype
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.outputs import OutputBuffers, Outputs
@@ -89,7 +89,7 @@ class Rollouts(Stateful):
             raise TypeError(f"out must be a Rollout that rollout() returned before, got {type(out).__name__}.")
         steps, stream = int(num_steps), self._stream()
         kind = self._kind(policy)
-        pointer, dtype, _owner = self._given(policy, steps, stream) if kind == GIVEN else (0, None, None)
+        pointer, dtype, _owner = self._given(policy, steps, stream) if kind == ACTION_ARRAY else (0, None, None)
         launch = self.simulation.rollout_launcher(kind, dtype)
         if out is None and stream and self._framework.capturing():
             raise RuntimeError(
@@ -98,7 +98,7 @@ class Rollouts(Stateful):
         storage = self._storage_of(steps, out is None)
         seen, (obs,) = storage.obs.of(out, stream)
         action = policy
-        if kind != GIVEN:
+        if kind != ACTION_ARRAY:
             acted, (action,) = storage.action.of(out, stream)
             (pointer,) = memoryview(acted).cast("q")
         returned, rest = storage.rest.of(out, stream)
@@ -106,7 +106,7 @@ class Rollouts(Stateful):
         if self._framework.copies:
             given = None if out is None else out._asdict()
             (obs,), rest = storage.obs.to_user((obs,), given), storage.rest.to_user(rest, given)
-            if kind != GIVEN:
+            if kind != ACTION_ARRAY:
                 (action,) = storage.action.to_user((action,), given)
         return Rollout(obs, action, *rest)
 
@@ -132,7 +132,7 @@ class Rollouts(Stateful):
                 f"policy is a {type(policy).__name__}; what is no array must be a plain function policy(obs, key, p), which "
                 "can be compiled: step() the environment with the actions of any other."
             )
-        return GIVEN
+        return ACTION_ARRAY
 
     def _given(self, actions: Any, steps: int, stream: int) -> tuple[int, Any, Any]:
         """(address, dtype, owner) of the actions of a rollout."""

@@ -1,7 +1,7 @@
-"""Actions in composed code: read as authors get them, and looked at for faults.
+"""Actions in composed code: read as the author's functions take them, and checked for faults.
 
-A discrete action that its space does not hold is taken as the space's last one, so that memory which an author indexes by an
-action is not left. That costs one instruction for a space that begins at 0.
+A discrete action that its space does not hold is replaced by the largest action of the space, so that an author's table that an
+action indexes is never left. That costs one instruction for a space that begins at 0.
 """
 
 from __future__ import annotations
@@ -11,61 +11,81 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32, u64
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
+from gpuvec.engine.compiler.types import DeviceFunction, DType
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.space_layout import ActionLayout
 
 
 def make_staged_action_reader(
-    space: gym.Space[Any], a: ActionLayout, options: KernelOptions, ops: MemoryOps
-) -> tuple[Any, Any]:
-    """`load_action(b, w, v, u)` copies action v of all to place u of `w.actions`; `loaded_action(w, u)` reads it there."""
-    count = max(1, a.components)
-    scope = _reading(space, options, ops) | {"dtype": a.dtype}
+    space: gym.Space[Any], layout: ActionLayout, options: KernelOptions, ops: MemoryOps
+) -> tuple[DeviceFunction, DeviceFunction]:
+    """Compiles the functions that read actions by way of memory that threads share.
+
+    Args:
+        space: the action space of one agent.
+        layout: its number of components and their kind.
+        options: the dtype of the actions in global memory, and whether they are validated.
+        ops: the operations on buffers.
+
+    Returns:
+        `load_action(b, w, v, u)`, which copies row v of the actions to row u of `w.actions`, and `loaded_action(w, u)`, which
+        returns the action in row u.
+    """
+    count = max(1, layout.components)
+    scope = _action_scope(space, options, ops) | {"dtype": layout.dtype}
     load_action = "def load_action(b, w, v, u):\n"
     load_action += "".join(
-        f"    w.actions[{count} * u + {k}] = dtype(allowed_{k}(load(b.action, {count} * v + {k}, raw)))\n" for k in range(count)
+        f"    w.actions[{count} * u + {k}] = dtype(clamp_{k}(load(b.action, {count} * v + {k}, raw)))\n" for k in range(count)
     )
     values = [f"w.actions[{count} * u + {k}]" for k in range(count)]
-    loaded_action = f"def loaded_action(w, u):\n    return {f'({chr(44).join(values)},)' if a.components else values[0]}\n"
+    loaded_action = f"def loaded_action(w, u):\n    return {action_expression(values, layout.components)}\n"
     return inline_function(generate_function("load_action", load_action, **scope)), inline_function(
         generate_function("loaded_action", loaded_action)
     )
 
 
-def _reading(space: gym.Space[Any], options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:
-    """The names with which generated code reads actions.
+def _action_scope(space: gym.Space[Any], options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:
+    """The names that generated code needs to read actions.
 
-    Where `fault` reads them as well, an ordinary load is the same one for both.
+    With `validate` an action is read twice: an ordinary load can serve both.
     """
-    scope = {f"allowed_{k}": function for k, function in enumerate(make_action_clamps(space, options.action_dtype))}
+    scope = {f"clamp_{k}": function for k, function in enumerate(make_action_clamps(space, options.action_dtype))}
     return scope | {"load": ops.load if options.validate else ops.load_streaming, "raw": options.action_dtype}
 
 
-def make_action_clamps(space: gym.Space[Any], dtype: Any) -> list[Any]:
-    """For each component `allowed(x)`: the value that the environment is given for `x`, a number of that `dtype`.
+def action_expression(values: list[str], components: int) -> str:
+    """Returns the source of an action: a tuple of `values`, or the only one if the number of `components` is 0."""
+    return f"({', '.join(values)},)" if components else values[0]
 
-    A number of a Box is left as it is. An integer out of range becomes the largest that is allowed: seen from the smallest one
-    as an unsigned number, whatever is out of range is larger than all others. It is still as wide as it was given.
+
+def make_action_clamps(space: gym.Space[Any], dtype: DType) -> list[DeviceFunction]:
+    """Compiles for each component of an action `clamp(x)`, which returns the value that the environment is given for `x`.
+
+    A number of a Box is left as it is. An integer out of range becomes the largest of the range: with the smallest one
+    subtracted, as an unsigned number, whatever is out of range is larger than all others. It is as wide as it was.
+
+    Args:
+        space: the action space of one agent.
+        dtype: of `x`.
     """
     if isinstance(space, gym.spaces.Box):
-        return [inline_function(generate_function("allowed", "def allowed(x):\n    return x\n"))] * space.shape[0]
-    unsigned, values = (np.uint64, 2**64) if dtype is np.int64 else (np.uint32, 2**32)
+        return [inline_function(generate_function("clamp", "def clamp(x):\n    return x\n"))] * space.shape[0]
+    unsigned, values = (u64, 2**64) if dtype is i64 else (u32, 2**32)
     functions = []
     for low, high in zip(*action_bounds(space), strict=True):
-        source = f"def allowed(x):\n    return i32(min(unsigned(x), unsigned({high})))\n"
+        source = f"def clamp(x):\n    return i32(min(unsigned(x), unsigned({high})))\n"
         if low != 0:
-            source = (
-                f"def allowed(x):\n    above = min(unsigned(unsigned(x) - unsigned({low % values})), unsigned({high - low}))\n"
-            )
-            source += f"    return i32(unsigned(above + unsigned({low % values})))\n"
-        functions.append(inline_function(generate_function("allowed", source, unsigned=unsigned, i32=np.int32)))
+            offset = f"min(unsigned(unsigned(x) - unsigned({low % values})), unsigned({high - low}))"
+            source = f"def clamp(x):\n    offset = {offset}\n    return i32(unsigned(offset + unsigned({low % values})))\n"
+        functions.append(inline_function(generate_function("clamp", source, unsigned=unsigned, i32=i32)))
     return functions
 
 
 def action_bounds(space: gym.Space[Any]) -> tuple[list[Any], list[Any]]:
-    """(least, greatest) of each component of an action, both included."""
+    """Returns (lowest, highest) value of each component of an action of `space`, both included."""
     if isinstance(space, gym.spaces.Discrete):
         return [int(space.start)], [int(space.start + space.n) - 1]
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -74,29 +94,42 @@ def action_bounds(space: gym.Space[Any]) -> tuple[list[Any], list[Any]]:
     return list(map(float, space.low)), list(map(float, space.high))
 
 
-def make_action_reader(space: gym.Space[Any], a: ActionLayout, options: KernelOptions, ops: MemoryOps) -> tuple[Any, Any]:
-    """`action(b, u)`: a scalar or a tuple, and `fault(b, u)`, which reports one that the space does not allow.
+def make_action_reader(
+    space: gym.Space[Any], layout: ActionLayout, options: KernelOptions, ops: MemoryOps
+) -> tuple[DeviceFunction, DeviceFunction]:
+    """Compiles the functions that read and check actions. Row u counts envs, or agents of all envs.
 
-    `u` counts the rows of actions: envs, or agents of all envs. A report is u << 32 | what was given.
+    Args:
+        space: the action space of one agent.
+        layout: its number of components and their kind.
+        options: the dtype of the actions in global memory, and whether they are validated.
+        ops: the operations on buffers.
+
+    Returns:
+        `action(b, u)`, which returns the action in row u, a scalar or a tuple, and `fault(b, u)`, which reports an action that
+        the space does not allow, as u << 32 | the action, or the component that is not finite.
     """
-    reading = _reading(space, options, ops) | {"dtype": a.dtype}
-    scope = {
-        "load": ops.load, "atomic_min": ops.atomic_min, "raw": options.action_dtype, "dtype": a.dtype,
-        "i64": np.int64, "u32": np.uint32, "u64": np.uint64, "inf": np.float32(np.inf),
-    }  # fmt: skip
-    at = [f"{a.components} * u + {k}" for k in range(a.components)] or ["u"]
-    values = [f"dtype(allowed_{k}(load(b.action, {index}, raw)))" for k, index in enumerate(at)]
-    source = f"def action(b, u):\n    return {f'({chr(44).join(values)},)' if a.components else values[0]}\n"
+    indices = [f"{layout.components} * u + {k}" for k in range(layout.components)] or ["u"]
+    values = [f"dtype(clamp_{k}(load(b.action, {index}, raw)))" for k, index in enumerate(indices)]
+    source = f"def action(b, u):\n    return {action_expression(values, layout.components)}\n"
+    scope = _action_scope(space, options, ops) | {"dtype": layout.dtype}
+    action = inline_function(generate_function("action", source, **scope))
+    return action, _make_fault_report(space, layout, indices, options, ops)
+
+
+def _make_fault_report(
+    space: gym.Space[Any], layout: ActionLayout, indices: list[str], options: KernelOptions, ops: MemoryOps
+) -> DeviceFunction:
+    """Compiles `fault(b, u)`; `indices` are the sources of the index of each component in row u."""
     lows, highs = action_bounds(space)
-    check = "def fault(b, u):\n"
-    for k, index in enumerate(at):
-        check += f"    a = load(b.action, {index}, raw)\n"
-        if a.discrete:
-            check += f"    if i64(a) < {lows[k]} or i64(a) > {highs[k]}:\n"
-            check += f"        given = u64(u32(min(max(i64(a), i64({-(2**31)})), i64({2**31 - 1}))))\n"
-        else:  # outside the bounds is clipped by the rules, but what is no number spoils the state for good
-            check += f"    if not abs(dtype(a)) < inf:\n        given = u64({k})\n"
-        check += "        atomic_min(b.faults, 0, u64(u) << u64(32) | given)\n"
-    return inline_function(generate_function("action", source, **reading)), inline_function(
-        generate_function("fault", check, **scope)
-    )
+    source = "def fault(b, u):\n"
+    for k, index in enumerate(indices):
+        source += f"    a = load(b.action, {index}, raw)\n"
+        if layout.discrete:
+            source += f"    if i64(a) < {lows[k]} or i64(a) > {highs[k]}:\n"
+            source += f"        report = u64(u32(min(max(i64(a), i64({-(2**31)})), i64({2**31 - 1}))))\n"
+        else:  # outside the bounds is clipped by the environment, but what is not finite spoils the state for good
+            source += f"    if not abs(dtype(a)) < inf:\n        report = u64({k})\n"
+        source += "        atomic_min(b.faults, 0, u64(u) << u64(32) | report)\n"
+    scope = {"load": ops.load, "atomic_min": ops.atomic_min, "raw": options.action_dtype, "dtype": layout.dtype}
+    return inline_function(generate_function("fault", source, **scope, i64=i64, u32=u32, u64=u64, inf=f32(np.inf)))

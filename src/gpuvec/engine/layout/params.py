@@ -1,4 +1,4 @@
-"""Parameters in composed code: constants, but for those stored per env and those that a reset gives anew."""
+"""Parameters in composed code: constants, except those that are stored per env and those that a reset passes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from gpuvec.engine.compiler.dtypes import u32
 from gpuvec.engine.compiler.functions import generate_function, inline_function, params_as_scalars
 from gpuvec.engine.compiler.memory_ops import MemoryOps
+from gpuvec.engine.compiler.types import DeviceFunction, DType, EnvParams
 from gpuvec.engine.layout.buffers import SCALARS, KernelOptions, named_tuple
 from gpuvec.spec import Environment, SingleAgentEnv
 
-u32 = np.uint32
 
-
-def kernel_params(env: Environment) -> Any:
-    """What an environment's functions get as `p`: the parameters as kernels hold them, and the tables that follow from them."""
+def kernel_params(env: Environment) -> EnvParams:
+    """Returns what the functions of `env` get as `p`: its parameters as 32-bit scalars, and the tables computed from them."""
     p = params_as_scalars(env.params)
     if isinstance(env, SingleAgentEnv) or env.tables is None:
         return p
@@ -26,26 +26,34 @@ def kernel_params(env: Environment) -> Any:
 
 
 def request_class(env: Environment) -> Any:
-    """The NamedTuple class of what a reset asks for: which rows, which seeds, and the environment's reset options."""
+    """Returns the NamedTuple class of a reset's scalars: which rows, which seeds, and the reset options of `env`."""
     return named_tuple("Request", ("masked", "seeding", "seed", "seed_high", *env.reset_options))
 
 
-def request_dtypes(env: Environment) -> tuple[Any, ...]:
-    """The dtypes of a request's members."""
+def request_dtypes(env: Environment) -> tuple[DType, ...]:
+    """Returns the dtypes of the members of `request_class(env)`."""
     return (u32, u32, u32, u32, *(SCALARS[type(getattr(env.params, k))] for k in env.reset_options))
 
 
-def make_param_readers(env: Environment, options: KernelOptions, ops: MemoryOps) -> tuple[Any, Any]:
-    """`params(b, e)` and `reset_params(b, e, r)`, the latter with the values of request `r`."""
+def make_param_readers(env: Environment, options: KernelOptions, ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction]:
+    """Compiles the functions that give an env's parameters.
+
+    Args:
+        env: the environment.
+        options: which parameters are stored per env.
+        ops: the operations on buffers.
+
+    Returns:
+        `params(b, e)`, and `reset_params(b, e, r)` with the values that reset request `r` passes.
+    """
     p = kernel_params(env)
     scope = {"Params": type(p), "load": ops.load} | {f"c_{k}": v for k, v in p._asdict().items()}
     scope |= {f"t_{k}": SCALARS[type(v)] for k, v in env.params._asdict().items()}
-    take = {k: f"load(b.param_{k}, e, t_{k})" if k in options.per_env else f"c_{k}" for k in p._fields}
-    anew = take | {k: f"r.{k}" for k in env.reset_options}
-    # A parameter that is stored per env and not given anew comes as nan.
-    anew |= {k: f"(r.{k} if r.{k} == r.{k} else {take[k]})" for k in env.reset_options if k in options.per_env}
-    source = f"def params(b, e):\n    return Params({', '.join(take[k] for k in p._fields)})\n"
-    again = f"def reset_params(b, e, r):\n    return Params({', '.join(anew[k] for k in p._fields)})\n"
-    return inline_function(generate_function("params", source, **scope)), inline_function(
-        generate_function("reset_params", again, **scope)
-    )
+    values = {k: f"load(b.param_{k}, e, t_{k})" if k in options.per_env else f"c_{k}" for k in p._fields}
+    reset_values = values | {k: f"r.{k}" for k in env.reset_options}
+    # A parameter that is stored per env is nan in a request that does not pass it.
+    reset_values |= {k: f"(r.{k} if r.{k} == r.{k} else {values[k]})" for k in env.reset_options if k in options.per_env}
+    read = f"def params(b, e):\n    return Params({', '.join(values[k] for k in p._fields)})\n"
+    read_reset = f"def reset_params(b, e, r):\n    return Params({', '.join(reset_values[k] for k in p._fields)})\n"
+    params = inline_function(generate_function("params", read, **scope))
+    return params, inline_function(generate_function("reset_params", read_reset, **scope))

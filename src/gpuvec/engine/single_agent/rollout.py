@@ -1,116 +1,162 @@
-"""Rollouts: T steps of an env at one go, its state in registers, straight into storage of T times what a step returns."""
+"""Rollouts: T steps of an env in a row, whose state is in registers and whose outputs are stored in arrays of T steps."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.dtypes import i32, i64, u32
+from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
+from gpuvec.engine.compiler.types import Batch, DeviceFunction
 from gpuvec.engine.layout.buffers import Buffer, KernelOptions
 from gpuvec.engine.layout.schema import make_layout
-from gpuvec.engine.single_agent.rollout_options import GIVEN
-from gpuvec.engine.single_agent.rollout_policies import make_action_chooser
-from gpuvec.engine.single_agent.step import game
-from gpuvec.engine.single_agent.step_blocked import ENVS
-from gpuvec.random import Key
+from gpuvec.engine.single_agent.env_access import keep_env_in_registers
+from gpuvec.engine.single_agent.env_functions import make_env_functions
+from gpuvec.engine.single_agent.episode_rules import make_episode_rules
+from gpuvec.engine.single_agent.field_access import make_batch_change
+from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, Policy, RolloutRequest
+from gpuvec.engine.single_agent.rollout_policies import (
+    RandomWords,
+    make_action_chooser,
+    random_word_early,
+    random_words_in_blocks,
+    uint32_key,
+)
+from gpuvec.engine.single_agent.step import (
+    MakeStep,
+    action_argument,
+    action_from_buffer,
+    make_env_step,
+    make_step,
+    make_store_outputs,
+)
+from gpuvec.engine.single_agent.step_blocked import BLOCK_SIZE
+from gpuvec.engine.single_agent.step_branchless import make_step_branchless
 from gpuvec.spec import SingleAgentEnv
 
-Stream: Any = Key  # of uint32, which are no ints to mypy
-i32, i64, u32, u64 = np.int32, np.int64, np.uint32, np.uint64
+
+class RolloutStyle(NamedTuple):
+    """How a rollout does what few envs, or few steps, need."""
+
+    make_step: MakeStep
+    random_words: RandomWords
 
 
-def compose(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Any, ahead: bool = False) -> Any:
-    """`play(b, e, clock, r)`: the next `r.steps` steps of env `e`, `clock` being the number of steps before.
+WITH_BRANCHES = RolloutStyle(make_step, random_words_in_blocks)  # where other warps run while one waits
+BRANCHLESS = RolloutStyle(make_step_branchless, random_word_early)  # where threads would wait meanwhile
 
-    The addresses of what is returned, and of the actions, are those of (T, E, ...) arrays, that of the observations of a
-    (T + 1, E, D) one, whose first rows are the observations before. With `ahead`, what few envs or steps need is worked out in
-    every step, for threads that would wait meanwhile (`engine.single_agent.step_branchless`).
+
+def compose_rollout(
+    env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Policy, style: RolloutStyle
+) -> DeviceFunction:
+    """Compiles `rollout(b, e, clock, r)`: the next `r.steps` steps of env e, of which the last step before has number `clock`.
+
+    The addresses of the outputs and of the actions are those of (T, E, ...) arrays, that of the observations is one of a
+    (T + 1, E, D) array, whose first E rows are the observations before the first step.
+
+    Args:
+        env: the environment.
+        options: what the kernel is compiled for.
+        ops: the operations on buffers.
+        policy: chooses the actions.
+        style: how it does what few envs need.
     """
-    _, open, observe, _, turn, show, close = game(env, options, ops, held=True, chosen=policy != GIVEN, branchless=ahead)
-    prepare, choose = make_action_chooser(env, ops, policy, ahead)
-    after, acting, store_row_streaming = _after(env, options), _acting(env, options), ops.store_row_streaming
+    functions = make_env_functions(env, options, ops)
+    access = keep_env_in_registers(functions, ops)
+    rules = make_episode_rules(functions, access.key, options, ops)
+    action = action_from_buffer(functions) if policy == ACTION_ARRAY else action_argument
+    step = style.make_step(functions, rules, access, make_env_step(functions, access, action))
+    load_env, store_env, observe, store_outputs = access.load_env, access.store_env, functions.observe, make_store_outputs(ops)
+    prepare, choose = make_action_chooser(env, ops, policy, style.random_words)
+    with_next_obs, with_actions = _make_next_obs(env, options), _make_actions_of_step(env, options)
+    store_row_streaming = ops.store_row_streaming
 
     @inline_function
-    def play(b: Any, e: int, clock: int, r: Any) -> None:
-        start, s, stream, p = open(b, e)
+    def rollout(b: Batch, e: int, clock: int, r: RolloutRequest) -> None:
+        start, s, stream, p = load_env(b, e)
         row = observe(s, p)
         store_row_streaming(b.obs, e, row)
-        c, at, now, memory = after(b), i64(e), u32(clock), prepare(clock, stream)
+        c, at, now, memory = with_next_obs(b), i64(e), u32(clock), prepare(clock, stream)
         for t in range(i32(r.steps)):
             now = u32(now + u32(1))
             action, memory = choose(c, at, now, stream, memory, row, p)
-            start, s, row, reward, terminated, truncated = turn(acting(c, t), e, at, now, start, s, stream, p, action)
-            show(c, at, row, reward, terminated, truncated)
+            start, s, row, reward, terminated, truncated = step(with_actions(c, t), e, at, now, start, s, stream, p, action)
+            store_outputs(c, at, row, reward, terminated, truncated)
             at += i64(b.n)
-        close(b, e, start, s)
+        store_env(b, e, start, s)
 
-    return play
-
-
-class Acting(NamedTuple):
-    """What a rollout on a CPU needs beside `blocks`: before a step a policy acts for all envs of a block, whose room is `w`."""
-
-    size: int  # bytes of the room
-    begin: Any  # begin(b, w, e, k): writes the observation before the first step of env e, which is number k of the block
-    at: Any  # at(b, t): the batch as step t, from 0, finds it
-    act: Any  # act(b, w, e, k, at, clock): writes the action of step number `clock`, as row `at` of the actions
+    return rollout
 
 
-def acting(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Any) -> Acting:
-    """Those of `env`. The actions are read as given ones then, which they equal when they are played back.
+class BlockPolicy(NamedTuple):
+    """The compiled functions of a policy that acts for all envs of a block before their step; `w` is the address of its memory.
 
-    The room holds the envs' streams, word by word: so a compiler draws for eight envs with one instruction.
+    The loop of a rollout on a CPU calls them beside those of `BlockStep`, which read the actions that the policy wrote.
     """
-    _, open, observe, *_ = game(env, options, ops, held=True)
-    prepare, choose = make_action_chooser(env, ops, policy, ahead=True)
-    after, given = _after(env, options), _acting(env, options)
+
+    scratch_bytes: int
+    # begin(b, w, e, k): writes the observation before the first step of env e, which has number k in the block
+    begin: DeviceFunction
+    # batch_at(b, t) -> the batch of step t, from 0
+    batch_at: DeviceFunction
+    # act(b, w, e, k, at, clock): writes the action of step number `clock` as row `at` of the actions
+    act: DeviceFunction
+
+
+def compose_block_policy(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Policy) -> BlockPolicy:
+    """Compiles the policy of a block. Its memory holds the envs' streams word by word: a compiler draws for eight envs at once.
+
+    Args:
+        env: the environment.
+        options: what the loop is compiled for.
+        ops: the operations on buffers.
+        policy: chooses the actions.
+    """
+    functions = make_env_functions(env, options, ops)
+    load_env, observe = keep_env_in_registers(functions, ops).load_env, functions.observe
+    prepare, choose = make_action_chooser(env, ops, policy, random_word_early)
+    with_next_obs, with_actions = _make_next_obs(env, options), _make_actions_of_step(env, options)
     store_row_streaming, load, store = ops.store_row_streaming, ops.load, ops.store
 
     @inline_function
-    def begin(b: Any, w: int, e: int, k: int) -> None:
-        _, s, stream, p = open(b, e)
+    def begin(b: Batch, w: int, e: int, k: int) -> None:
+        _, s, stream, p = load_env(b, e)
         store_row_streaming(b.obs, e, observe(s, p))
         store(w, k, stream.seed, u32)
-        store(w, ENVS + k, stream.seed_high, u32)
-        store(w, 2 * ENVS + k, stream.row, u32)
-        store(w, 3 * ENVS + k, stream.episode, u32)
+        store(w, BLOCK_SIZE + k, stream.seed_high, u32)
+        store(w, 2 * BLOCK_SIZE + k, stream.row, u32)
+        store(w, 3 * BLOCK_SIZE + k, stream.episode, u32)
 
     @inline_function
-    def at(b: Any, t: int) -> Any:
-        return given(after(b), t)
+    def batch_at(b: Batch, t: int) -> Batch:
+        return with_actions(with_next_obs(b), t)
 
     @inline_function
-    def act(b: Any, w: int, e: int, k: int, at: int, clock: int) -> None:
-        _, s, _, p = open(b, e)
-        held = load(w, k, u32), load(w, ENVS + k, u32), load(w, 2 * ENVS + k, u32), load(w, 3 * ENVS + k, u32)
-        stream = Stream(held[0], held[1], held[2], held[3], i32(0))
+    def act(b: Batch, w: int, e: int, k: int, at: int, clock: int) -> None:
+        _, s, _, p = load_env(b, e)
+        seed, seed_high = load(w, k, u32), load(w, BLOCK_SIZE + k, u32)
+        row, episode = load(w, 2 * BLOCK_SIZE + k, u32), load(w, 3 * BLOCK_SIZE + k, u32)
+        stream = uint32_key(seed, seed_high, row, episode, i32(0))
         choose(b, at, clock, stream, prepare(u32(clock - u32(1)), stream), observe(s, p), p)
 
-    return Acting(16 * ENVS, begin, at, act)
+    return BlockPolicy(16 * BLOCK_SIZE, begin, batch_at, act)
 
 
-def _after(env: SingleAgentEnv, options: KernelOptions) -> Any:
-    """`after(b)`: the batch with the observations after each step, which begin behind those before the first."""
-    found = make_layout(env, options)
-    return _changed(found.batch, "after(b)", obs=f"u64(b.obs) + u64(b.n) * u64({_bytes(found.outputs['obs'])})")
+def _make_next_obs(env: SingleAgentEnv, options: KernelOptions) -> DeviceFunction:
+    """`with_next_obs(b)`: the batch with the observations after each step, which follow those before the first step."""
+    layout = make_layout(env, options)
+    size = _bytes_per_env(layout.outputs["obs"])
+    return make_batch_change(layout.batch, "b", obs=f"u64(b.obs) + u64(b.n) * u64({size})")
 
 
-def _acting(env: SingleAgentEnv, options: KernelOptions) -> Any:
-    """`acting(b, t)`: the batch with the actions of step t, from 0."""
-    found = make_layout(env, options)
-    size = _bytes(found.inputs["action"]._replace(dtype=options.action_dtype))
-    return _changed(found.batch, "acting(b, t)", action=f"u64(b.action) + u64(t) * (u64(b.n) * u64({size}))")
+def _make_actions_of_step(env: SingleAgentEnv, options: KernelOptions) -> DeviceFunction:
+    """`with_actions(b, t)`: the batch with the actions of step t, from 0."""
+    layout = make_layout(env, options)
+    size = _bytes_per_env(layout.inputs["action"]._replace(dtype=options.action_dtype))
+    return make_batch_change(layout.batch, "b, t", action=f"u64(b.action) + u64(t) * (u64(b.n) * u64({size}))")
 
 
-def _changed(batch: Any, head: str, **values: str) -> Any:
-    found = ", ".join(values.get(name, f"b.{name}") for name in batch._fields)
-    return inline_function(
-        generate_function(head.partition("(")[0], f"def {head}:\n    return Batch({found})\n", Batch=batch, u64=u64)
-    )
-
-
-def _bytes(buffer: Buffer) -> int:
-    """Of one env."""
+def _bytes_per_env(buffer: Buffer) -> int:
     return int(np.prod(buffer.shape, dtype=np.int64)) * int(np.dtype(buffer.dtype).itemsize)

@@ -1,23 +1,26 @@
-"""Who chooses the actions of a rollout, how many it takes, and as what they are kept."""
+"""What a rollout is compiled for: who chooses the actions, and how they are stored."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from types import FunctionType
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 
+from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.action_access import action_bounds
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.spec import SingleAgentEnv
 
-RANDOM, GIVEN = "random", "given"  # a policy is one of these, or a function `policy(obs, key, p) -> action`
-BYTE = 255  # what does not fit into a byte is kept as this, which no space allows whose actions are kept in bytes
+Policy: TypeAlias = str | FunctionType  # RANDOM, ACTION_ARRAY, or a function `policy(obs, key, p) -> action`
+RANDOM, ACTION_ARRAY = "random", "array"  # drawn uniformly from the action space; read from what the caller passes
+OUT_OF_BYTE = 255  # is stored for an action outside uint8; no action space allows it whose actions are stored as uint8
 
 
 class RolloutRequest(NamedTuple):
-    """What a rollout is asked for."""
+    """The scalars of a rollout."""
 
     steps: int  # T
 
@@ -25,19 +28,30 @@ class RolloutRequest(NamedTuple):
 ROLLOUT_REQUEST_DTYPES = (np.int64,)
 
 
-def stored_action_dtype(space: gym.Space[Any]) -> Any:
-    """The dtype in which the actions of a policy are kept."""
+def stored_action_dtype(space: gym.Space[Any]) -> DType:
+    """Returns the dtype in which the actions of `space` that a policy chooses are stored."""
     if isinstance(space, gym.spaces.Box):
         return np.float32
     lows, highs = action_bounds(space)
-    return np.uint8 if min(lows) >= 0 and max(highs) < BYTE else np.int32
+    return np.uint8 if min(lows) >= 0 and max(highs) < OUT_OF_BYTE else np.int32
 
 
 def is_unbounded(space: gym.Space[Any]) -> bool:
-    """Whether no distribution is uniform over it."""
-    return not all(math.isfinite(x) for part in action_bounds(space) for x in part)
+    """Returns whether `space` is infinite in a component, so that no distribution is uniform over it."""
+    return not all(math.isfinite(bound) for bounds in action_bounds(space) for bound in bounds)
 
 
-def rollout_kernel_options(env: SingleAgentEnv, options: KernelOptions, policy: Any, given_dtype: Any = None) -> KernelOptions:
-    """`options` for a rollout: with the dtype of the actions that are given, or else stored."""
-    return options._replace(action_dtype=given_dtype if policy == GIVEN else stored_action_dtype(env.spaces(env.params)[1]))
+def rollout_kernel_options(
+    env: SingleAgentEnv, options: KernelOptions, policy: Policy, array_dtype: DType = None
+) -> KernelOptions:
+    """Returns `options` with the dtype of a rollout's actions.
+
+    Args:
+        env: the environment.
+        options: what its kernels are compiled for.
+        policy: chooses the actions.
+        array_dtype: of the actions if `policy` is ACTION_ARRAY.
+    """
+    return options._replace(
+        action_dtype=array_dtype if policy == ACTION_ARRAY else stored_action_dtype(env.spaces(env.params)[1])
+    )

@@ -16,11 +16,11 @@ typedef float Component;
 #else
 typedef int Component;
 #endif
-extern "C" __device__ int game_open(const u64* batch, i64 e, u32* start, u32* stream, float* numbers, int* words);
-extern "C" __device__ int game_look(const u64* batch, i64 e, const float* numbers, const int* words, float* row);
-extern "C" __device__ int game_turn(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* stream, float* numbers, int* words,
+extern "C" __device__ int env_load(const u64* batch, i64 e, u32* start, u32* stream, float* numbers, int* words);
+extern "C" __device__ int env_observe(const u64* batch, i64 e, const float* numbers, const int* words, float* row);
+extern "C" __device__ int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* stream, float* numbers, int* words,
                                     const Component* action, float* row, float* reward);  // 1: terminated, 2: truncated
-extern "C" __device__ int game_close(const u64* batch, i64 e, u32 start, const float* numbers, const int* words);
+extern "C" __device__ int env_store(const u64* batch, i64 e, u32 start, const float* numbers, const int* words);
 
 struct Room {
     Net<OUTPUTS>::Weights w;
@@ -55,8 +55,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
     float numbers[NUMBERS ? NUMBERS : 1] = {}, row[D] = {};
     int words[WORDS ? WORDS : 1] = {};
     if (mine) {
-        game_open(game, e, &start, stream, numbers, words);
-        game_look(game, e, numbers, words, row);
+        env_load(game, e, &start, stream, numbers, words);
+        env_observe(game, e, numbers, words, row);
         clock = b.clock[0];  // blocks have one each, and all say the same
         b.began[e] = b.began[b.steps * b.rows + e];
 #pragma unroll
@@ -141,12 +141,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
 #endif
             b.log_prob[at] = log_prob;
             float reward;
-            const int over = game_turn(game, e, at, clock + (u32)t + 1, &start, stream, numbers, words, action, row, &reward);
+            const int over = env_step(game, e, at, clock + (u32)t + 1, &start, stream, numbers, words, action, row, &reward);
             b.reward[at] = reward, b.terminated[at] = over & 1, b.truncated[at] = over >> 1;
 #pragma unroll
             for (int k = 0; k < D; k++) b.obs[(at + b.rows) * D + k] = row[k];
         }
         __syncwarp();
     }
-    if (mine) game_close(game, e, start, numbers, words);
+    if (mine) env_store(game, e, start, numbers, words);
 }

@@ -26,11 +26,12 @@ from gpuvec.engine.multi_agent.launch_mapping import ONE_BY_ONE
 from gpuvec.engine.multi_agent.program import compose as compose_many
 from gpuvec.engine.multi_agent.reductions import cpu_shared_counters
 from gpuvec.engine.multi_agent.segments import Block, Segment, loop
-from gpuvec.engine.single_agent.rollout import acting
+from gpuvec.engine.single_agent.env_functions import make_env_functions
+from gpuvec.engine.single_agent.rollout import compose_block_policy
+from gpuvec.engine.single_agent.rollout_options import Policy
 from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
-from gpuvec.engine.single_agent.step import game
-from gpuvec.engine.single_agent.step_blocked import ENVS
-from gpuvec.engine.single_agent.step_blocked import compose as compose_blocks
+from gpuvec.engine.single_agent.step import compose_reset
+from gpuvec.engine.single_agent.step_blocked import BLOCK_SIZE, compose_block_step
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 
@@ -69,7 +70,8 @@ def _composed(env: MultiAgentEnv, options: KernelOptions) -> tuple[int, Any, Any
 
 def _alone(env: SingleAgentEnv, options: KernelOptions) -> tuple[int, Any, Any]:
     """(size, work, begin) of one env of one agent, which needs no `w`."""
-    begin_one = game(env, options, cpu_memory_ops()).begin
+    ops = cpu_memory_ops()
+    reset_env = compose_reset(make_env_functions(env, options, ops), ops)
 
     @inline_function
     def work(place: int) -> int:
@@ -77,7 +79,7 @@ def _alone(env: SingleAgentEnv, options: KernelOptions) -> tuple[int, Any, Any]:
 
     @inline_function
     def begin(b: Any, w: Any, e: int, clock: int, r: Any) -> None:
-        begin_one(b, e, clock, r)
+        reset_env(b, e, clock, r)
 
     return 0, work, begin
 
@@ -149,49 +151,62 @@ def _agents_loop(env: MultiAgentEnv, options: KernelOptions) -> ObjectCode:
 def _block_loop(env: SingleAgentEnv, options: KernelOptions) -> ObjectCode:
     ops, read = cpu_memory_ops(), _batch(env, options)
     load, store = ops.load, ops.store
-    size, ahead, settle = compose_blocks(env, options, ops)
+    scratch_bytes, evaluate, finish = compose_block_step(env, options, ops)
 
-    def loop(m: int, room: int, first: int, last: int, tick: int) -> None:
+    def loop(m: int, scratch: int, first: int, last: int, tick: int) -> None:
         b = read(m)
         clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
         while first < last:
-            count = min(ENVS, last - first)
+            count = min(BLOCK_SIZE, last - first)
             for k in range(count):
-                ahead(b, room, first + k, k, clock)
-            settle(b, room, first, count, first, clock)
+                evaluate(b, scratch, first + k, k, clock)
+            finish(b, scratch, first, count, first, clock)
             first += count
         if tick:
             store(b.clock, 0, clock, np.uint32)
 
-    return compile_native(loop, size)
+    return compile_native(loop, scratch_bytes)
 
 
-def rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Any) -> ObjectCode:
-    """`loop(m, room, steps, first, last, tick)`."""
+def rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Policy) -> ObjectCode:
+    """Compiles `loop(m, scratch, steps, first, last, tick)`: `steps` steps of the envs from the first up to the last.
+
+    Args:
+        env: the environment.
+        options: what the loop is compiled for.
+        policy: chooses the actions.
+
+    Returns:
+        Machine code that takes the addresses of the members of the batch and of scratch memory, and whether the clock advances.
+    """
+    with explain_policy_errors(env, policy):
+        loop, scratch_bytes = _compose_rollout_loop(env, options, policy)
+        return compile_native(loop, scratch_bytes)
+
+
+def _compose_rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Policy) -> tuple[Callable[..., None], int]:
+    """The loop of a rollout, and the bytes of its scratch memory: that of the steps, and behind it that of the policy."""
     ops, read = cpu_memory_ops(), _batch(env, options)
     load, store = ops.load, ops.store
-    with explain_policy_errors(env, policy):
-        (size, ahead, settle), (more, begin, at, act) = (
-            compose_blocks(env, options, ops),
-            acting(env, options, ops, policy),
-        )
+    step_bytes, evaluate, finish = compose_block_step(env, options, ops)
+    policy_bytes, begin, batch_at, act = compose_block_policy(env, options, ops, policy)
 
-        def loop(m: int, room: int, steps: int, first: int, last: int, tick: int) -> None:
-            b, w, v = read(m), room, room + size
-            clock = load(b.clock, 0, np.uint32)
-            while first < last:
-                count = min(ENVS, last - first)
+    def loop(m: int, scratch: int, steps: int, first: int, last: int, tick: int) -> None:
+        b, w, v = read(m), scratch, scratch + step_bytes
+        clock = load(b.clock, 0, np.uint32)
+        while first < last:
+            count = min(BLOCK_SIZE, last - first)
+            for k in range(count):
+                begin(b, v, first + k, k)
+            for t in range(steps):
+                now, c, row = np.uint32(clock + np.uint32(t + 1)), batch_at(b, t), t * b.n + first
                 for k in range(count):
-                    begin(b, v, first + k, k)
-                for t in range(steps):
-                    now, c, row = np.uint32(clock + np.uint32(t + 1)), at(b, t), t * b.n + first
-                    for k in range(count):
-                        act(b, v, first + k, k, row + k, now)
-                    for k in range(count):
-                        ahead(c, w, first + k, k, now)
-                    settle(c, w, first, count, row, now)
-                first += count
-            if tick:
-                store(b.clock, 0, np.uint32(clock + np.uint32(steps)), np.uint32)
+                    act(b, v, first + k, k, row + k, now)
+                for k in range(count):
+                    evaluate(c, w, first + k, k, now)
+                finish(c, w, first, count, row, now)
+            first += count
+        if tick:
+            store(b.clock, 0, np.uint32(clock + np.uint32(steps)), np.uint32)
 
-        return compile_native(loop, size + more)
+    return loop, step_bytes + policy_bytes

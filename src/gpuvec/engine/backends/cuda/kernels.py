@@ -32,9 +32,9 @@ from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch
 from gpuvec.engine.multi_agent.program import Program
 from gpuvec.engine.multi_agent.program import compose as compose_many
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
-from gpuvec.engine.single_agent.rollout import compose as compose_rollout
-from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES, RolloutRequest
-from gpuvec.engine.single_agent.step import compose as compose_one
+from gpuvec.engine.single_agent.rollout import BRANCHLESS, WITH_BRANCHES, compose_rollout
+from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES, Policy, RolloutRequest
+from gpuvec.engine.single_agent.step import compose_reset_and_step
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 u32 = np.uint32
@@ -100,7 +100,7 @@ def make_kernels(
 
 
 def make_rollout_kernel(
-    env: Environment, options: KernelOptions, policy: Any, given: MultiAgentLaunch | SingleAgentLaunch
+    env: Environment, options: KernelOptions, policy: Policy, given: MultiAgentLaunch | SingleAgentLaunch
 ) -> Kernel:
     """The kernel of a rollout, which takes (batch, `rollouts.Length`)."""
     assert isinstance(env, SingleAgentEnv), "games have no rollouts"
@@ -158,16 +158,16 @@ def _one(env: SingleAgentEnv, options: KernelOptions, threads: int) -> tuple[Any
     """The bodies of (reset, step)."""
     ops = numba_cuda.cuda_memory_ops()
     b, r = _examples(env, options, False)
-    begin, advance = compose_one(env, options, ops)
+    reset_env, step_env = compose_reset_and_step(env, options, ops)
     wait_for_previous = numba_cuda.wait_for_previous()
-    begin, advance = _compiled(begin, b, 0, 0, r), _compiled(advance, b, 0, u32(0))
+    reset_env, step_env = _compiled(reset_env, b, 0, 0, r), _compiled(step_env, b, 0, u32(0))
     read_clock, tick = _clocks(ops, b)
 
     def reset(b: Any, r: Any) -> None:
         wait_for_previous()
         e = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if e < b.n:
-            begin(b, e, read_clock(b, cuda.blockIdx.x), r)
+            reset_env(b, e, read_clock(b, cuda.blockIdx.x), r)
 
     def step(b: Any) -> None:
         wait_for_previous()
@@ -177,18 +177,19 @@ def _one(env: SingleAgentEnv, options: KernelOptions, threads: int) -> tuple[Any
             tick(b, cuda.blockIdx.x, u32(1))
         e = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if e < b.n:
-            advance(b, e, clock)
+            step_env(b, e, clock)
 
     return reset, step
 
 
 @lru_cache(maxsize=2)
-def _rollout(env: SingleAgentEnv, options: KernelOptions, policy: Any, given: SingleAgentLaunch) -> Any:
+def _rollout(env: SingleAgentEnv, options: KernelOptions, policy: Policy, given: SingleAgentLaunch) -> Any:
     """The body of a rollout."""
     ops, threads = numba_cuda.cuda_memory_ops(), given.envs
     b, r = _examples(env, options, False)[0], RolloutRequest(0)
     wait_for_previous = numba_cuda.wait_for_previous()
-    play = _compiled(compose_rollout(env, options, ops, policy, ahead=given.few), b, 0, u32(0), r)
+    style = BRANCHLESS if given.few else WITH_BRANCHES
+    rollout_env = _compiled(compose_rollout(env, options, ops, policy, style), b, 0, u32(0), r)
     read_clock, tick = _clocks(ops, b)
 
     def rollout(b: Any, r: Any) -> None:
@@ -199,7 +200,7 @@ def _rollout(env: SingleAgentEnv, options: KernelOptions, policy: Any, given: Si
             tick(b, cuda.blockIdx.x, u32(r.steps))
         e = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if e < b.n:
-            play(b, e, clock, r)
+            rollout_env(b, e, clock, r)
 
     return rollout
 

@@ -26,7 +26,7 @@ class LinkedFunctions(NamedTuple):
 
 
 def link_env_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int]) -> LinkedFunctions:
-    """`game_open`, `game_look`, `game_turn` and `game_close` for compute capability `cc`."""
+    """`env_load`, `env_observe`, `env_step` and `env_store` for compute capability `cc`."""
     return _linked(frozen_environment(env), options, cc, source_text(env, options.cuda_c))
 
 
