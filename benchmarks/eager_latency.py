@@ -91,7 +91,7 @@ def replay(env: Any, actions: Any) -> Callable[[], object]:
 
 def parts(env: Any, actions: Any) -> dict[str, Callable[[], object]]:
     """The parts of `step`, as `VectorEnv.step` calls them."""
-    read_stream, read, take, sim = env._stream, env._read, env._outputs.take, env.simulation
+    read_stream, read, take, sim = env._stream, env.read_actions, env._outputs.take, env.simulation
     stream = read_stream()
     pointer, dtype, _ = read(actions, stream)
     outputs, launch = take(stream)[0], sim.step_launcher(dtype)

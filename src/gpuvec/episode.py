@@ -18,7 +18,7 @@ from gpuvec.vector.host_copies import to_host
 STEP_LIMIT = 100_000  # for environments that have none of their own
 
 
-def endless(playing: int, episodes: int) -> GpuvecError:
+def make_endless_error(playing: int, episodes: int) -> GpuvecError:
     """What to raise after `STEP_LIMIT` steps."""
     return GpuvecError(
         f"{playing} of {episodes} episodes did not end in {STEP_LIMIT} steps: make the environment with max_episode_steps."
@@ -79,7 +79,7 @@ def fetch_episode(
     ends: dict[int, tuple[int, bool, bool]] = {}  # {place in rows: (steps, terminated, truncated)}
     while len(ends) < len(chosen):
         if len(actions) == STEP_LIMIT:
-            raise endless(len(chosen) - len(ends), len(chosen))
+            raise make_endless_error(len(chosen) - len(ends), len(chosen))
         action = act(obs)
         actions.append(fetched(action))
         obs, *outcome, _ = envs.step(action)

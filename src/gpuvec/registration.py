@@ -26,7 +26,7 @@ def register(id: str, env: Environment | str, **kwargs: Any) -> None:
     Raises:
         AuthoringError: `env` is bound to no name in its module, or the place holds no environment.
     """
-    place = env if isinstance(env, str) else place_of(env)
+    place = env if isinstance(env, str) else find_place(env)
     declared = load_env(place) if isinstance(env, str) else env
     known = gym.registry.get(id)
     if known is not None and known.kwargs == {"env": place, **kwargs}:
@@ -53,7 +53,7 @@ def refuse_make(env: str, **kwargs: Any) -> gym.Env[Any, Any]:
     )
 
 
-def place_of(env: Environment) -> str:
+def find_place(env: Environment) -> str:
     """ "module:NAME" of `env`."""
     name = env.reset.__module__
     module = sys.modules.get(name)

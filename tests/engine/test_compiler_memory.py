@@ -58,7 +58,7 @@ from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.registration import load_env
-from gpuvec.vector.parameters import apply
+from gpuvec.vector.env_params import apply
 
 GAME = load_env("gpuvec_envs.{module}:ENV")
 

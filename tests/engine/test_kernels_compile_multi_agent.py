@@ -15,7 +15,7 @@ from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.multi_agent.program import compose
-from gpuvec.vector.parameters import apply
+from gpuvec.vector.env_params import apply_params
 
 pytestmark = [
     pytest.mark.compile,
@@ -85,7 +85,7 @@ def compiled(env, num_envs, which, mode, **options):
 @pytest.mark.parametrize(("game", "which"), [*((game, "step") for game in GAMES), *((game, "reset") for game in RESET)])
 def test_every_kernel(game, which):
     name, num_envs, split, tile, mode, params = GAMES[game]
-    env, _ = apply(environment(name), params, (), 1)
+    env, _ = apply_params(environment(name), params, (), 1)
     given = make_launch_config(env, num_envs)
     assert (given.split, given.tile > 0) == (split, tile)
     compiled(env, num_envs, which, mode)
@@ -94,7 +94,7 @@ def test_every_kernel(game, which):
 def test_a_reset_and_a_step_are_made_of_the_same_functions():
     """Which are compiled once, as they are called with the same types."""
     name, num_envs, _, _, mode, params = GAMES["nearest"]
-    env, _ = apply(environment(name), params, (), 1)
+    env, _ = apply_params(environment(name), params, (), 1)
     with numba_cuda.offline((9, 0)):
         reset, step = (
             make_kernels(env, KernelOptions(mode, 50), make_launch_config(env, num_envs), played) for played in (False, True)
@@ -136,7 +136,7 @@ many_values = generate_function(
 
 @pytest.mark.slow
 def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
-    env, _ = apply(environment("TagGridWorld-v0"), {"num_taggers": 999, "use_full_observation": False}, (), 1)
+    env, _ = apply_params(environment("TagGridWorld-v0"), {"num_taggers": 999, "use_full_observation": False}, (), 1)
     env = dataclasses.replace(env, phases=(many_values, *env.phases))
     given = make_launch_config(env, 2000)
     assert given.resident > 1

@@ -17,7 +17,7 @@ from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.multi_agent.launch_mapping import make_multi_agent_launch
 from gpuvec.engine.multi_agent.program import compose
 from gpuvec.engine.multi_agent.reductions import cpu_shared_counters
-from gpuvec.vector.parameters import apply
+from gpuvec.vector.env_params import apply_params
 from gpuvec_envs import tag_continuous, tag_grid_world
 
 SHARED = 48 << 10  # bytes that a block may have without asking for more
@@ -44,12 +44,12 @@ def shared_bytes(env, shape):
 @example(num_envs=2, runners=59_999, seen=5, grid=False)
 def test_a_block_fits(num_envs, runners, seen, grid):
     if grid:
-        env = apply(tag_grid_world.ENV, {"num_taggers": runners, "use_full_observation": seen is None}, (), 1)[0]
+        env = apply_params(tag_grid_world.ENV, {"num_taggers": runners, "use_full_observation": seen is None}, (), 1)[0]
     elif seen is None or seen >= runners:
-        env = apply(tag_continuous.ENV, {"num_runners": runners}, (), 1)[0]
+        env = apply_params(tag_continuous.ENV, {"num_runners": runners}, (), 1)[0]
     else:
         few = {"use_full_observation": False, "num_other_agents_observed": seen}
-        env = apply(tag_continuous.ENV, {"num_runners": runners, **few}, (), 1)[0]
+        env = apply_params(tag_continuous.ENV, {"num_runners": runners, **few}, (), 1)[0]
     crowd = make_schema(env)
     shape = make_multi_agent_launch(crowd, num_envs)
     assert 1 <= shape.envs <= shape.threads <= 1024
@@ -74,7 +74,7 @@ def test_a_block_fits(num_envs, runners, seen, grid):
     ],
 )
 def test_sizes_choose_the_kernels(params, num_envs, split, boxed):
-    shape = make_multi_agent_launch(make_schema(apply(tag_continuous.ENV, params, (), 1)[0]), num_envs)
+    shape = make_multi_agent_launch(make_schema(apply_params(tag_continuous.ENV, params, (), 1)[0]), num_envs)
     assert (shape.split, shape.tile > 0) == (split, boxed)
 
 
@@ -85,4 +85,4 @@ def test_sizes_choose_the_kernels(params, num_envs, split, boxed):
 def test_crowds_are_searched_by_cells(agents, num_envs, parts):
     """Up to what shared memory holds."""
     few = {"num_runners": agents - 1, "use_full_observation": False, "num_other_agents_observed": 10}
-    assert make_multi_agent_launch(make_schema(apply(tag_continuous.ENV, few, (), 1)[0]), num_envs).parts == parts
+    assert make_multi_agent_launch(make_schema(apply_params(tag_continuous.ENV, few, (), 1)[0]), num_envs).parts == parts

@@ -17,7 +17,7 @@ from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.multi_agent import launch_mapping
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.metric import Metric, metric
-from gpuvec.vector.parameters import apply
+from gpuvec.vector.env_params import apply_params
 from gpuvec_envs import tag_continuous
 
 INF = math.inf
@@ -151,7 +151,7 @@ def check(device, sheep, seen, kind, num_envs=2, game=MEADOW, sign=1):
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("sheep", [110, 600])
 def test_wherever_they_are(device, sheep, kind):
-    assert (launch_mapping.cells(make_schema(apply(MEADOW, {"sheep": sheep}, (), 1)[0])) is None) == (sheep == 110)
+    assert (launch_mapping.cells(make_schema(apply_params(MEADOW, {"sheep": sheep}, (), 1)[0])) is None) == (sheep == 110)
     check(device, sheep, 10, kind)
 
 
@@ -239,7 +239,7 @@ class TestMetric:
         assert metric(distance, self.FIELDS) == expected
 
     def test_cells_are_for_crowds_whose_places_are_floats(self):
-        crowd = make_schema(apply(MEADOW, {"sheep": 10_000}, (), 1)[0])
+        crowd = make_schema(apply_params(MEADOW, {"sheep": 10_000}, (), 1)[0])
         assert launch_mapping.cells(crowd) == (Metric(("x", "y"), True), 6666)
         assert launch_mapping.cells(crowd, room=10) is None
         whole = {k: b._replace(dtype=np.int32) if k == "x" else b for k, b in crowd.array_fields.items()}

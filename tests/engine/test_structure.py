@@ -14,7 +14,7 @@ from tests.support.hunt_env import ENV as HUNT
 from tests.support.street_env import STREET
 
 from gpuvec import Floats, Key, MultiAgentEnv, Observation, SingleAgentEnv, Time, VectorEnv
-from gpuvec.engine.layout.structure import constant_differences, params_read, shape_differences
+from gpuvec.engine.layout.structure import constant_differences, params_of_structure, shape_differences
 from gpuvec.errors import FixedParameterError, GpuvecError
 
 E = 3
@@ -195,10 +195,10 @@ class TestWhatMayChange:
 
 class TestParametersRead:
     def test_are_those_that_the_declaration_asks_for(self):
-        assert params_read(DOT) == {"copies", "choices", "bound"}
-        assert params_read(PILE) == {"depth", "weight", "tall"}
+        assert params_of_structure(DOT) == {"copies", "choices", "bound"}
+        assert params_of_structure(PILE) == {"depth", "weight", "tall"}
 
     @pytest.mark.parametrize("read", [lambda p: p[1], lambda p: list(p)[1], lambda p: p._asdict()["choices"]])
     def test_in_any_way(self, read):
         env = replace(DOT, spaces=lambda p: (Box(-1.0, 1.0, (2,)), Discrete(read(p))))
-        assert "choices" in params_read(env)
+        assert "choices" in params_of_structure(env)

@@ -19,7 +19,7 @@ from gpuvec.engine.backends.cpu import threads as cpu_threads
 from gpuvec.errors import ActionError, AuthoringError
 from gpuvec.random import philox
 from gpuvec.vector import wrappers
-from gpuvec.vector.rollouts import Rollout
+from gpuvec.vector.stored_rollouts import Rollout
 
 MODES = list(AutoresetMode)
 SAME_STEP = AutoresetMode.SAME_STEP

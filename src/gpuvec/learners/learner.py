@@ -25,7 +25,7 @@ from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.networks.rectified import unchanging
 from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
-from gpuvec.vector.spaces import of_one
+from gpuvec.vector.spaces import space_of_one_agent
 
 PolicyFactory = Callable[[PolicyContext], Policy]
 
@@ -50,7 +50,7 @@ class Learner:
         require_memory(args.device, rollout_bytes(env, args.num_steps), rollout)
         self.rollout = EnvRollout(env, args.num_steps, args.device)
         agents, observation, action = self.rollout.agents, env.single_observation_space, env.single_action_space
-        sees, does = (observation, action) if agents is None else (of_one(observation), of_one(action))
+        sees, does = (observation, action) if agents is None else (space_of_one_agent(observation), space_of_one_agent(action))
         self.agents = {role: AgentSubset(None if role == ALL else env.roles[role], agents) for role in policies}
         self.policies: dict[str, Policy] = {}
         for role, made in policies.items():

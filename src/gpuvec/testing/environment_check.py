@@ -27,7 +27,7 @@ from gpuvec.testing.structural_check import check_structural
 from gpuvec.testing.type_check import multi_agent_types
 from gpuvec.testing.type_check import single_agent_types as single
 from gpuvec.testing.worker_process import Worker, WorkerError
-from gpuvec.vector.parameters import apply
+from gpuvec.vector.env_params import apply_params
 
 TIME_LIMIT = 20.0  # CPU seconds; a call takes milliseconds
 SIMULATED_ENVS, SIMULATED_STEPS = 5, 12  # a simulated thread is a thread of Python
@@ -132,7 +132,7 @@ def resolve(env: Environment | str, params: dict[str, Any]) -> Environment:
             raise AuthoringError(f"{env!r} is no gpuvec environment; register one with gpuvec.register(id, env).")
         env = load_env(kwargs["env"])
         params = {k: v for k, v in kwargs.items() if k in env.params._fields} | params
-    return apply(load_env(env), params, (), 1)[0]
+    return apply_params(load_env(env), params, (), 1)[0]
 
 
 def _check_functions(gate: Gate, env: Environment, seed: int) -> None:

@@ -10,7 +10,7 @@ from gpuvec.engine.backends.device import Device
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import FixedParameterError
 from gpuvec.spec import Environment, MultiAgentEnv
-from gpuvec.vector import parameters
+from gpuvec.vector import env_params
 from gpuvec.vector.framework import on_stream
 
 
@@ -66,7 +66,7 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
             raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
         per_env = self.simulation.options.per_env
         stored = {k: self._stored(k) for k in per_env}
-        new, lists = parameters.apply(self._env, {name: values}, per_env, self.num_envs, stored=stored)
+        new, lists = env_params.apply_params(self._env, {name: values}, per_env, self.num_envs, stored=stored)
         if name in per_env:
             with on_stream(self._device, self._stream()):
                 self.simulation.buffers[f"param_{name}"][:] = self._device.arrays.asarray(

@@ -11,11 +11,11 @@ from typing import Any
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import AuthoringError
-from gpuvec.registration import place_of
+from gpuvec.registration import find_place
 from gpuvec.spec import Environment
-from gpuvec.vector import state
+from gpuvec.vector import env_state
 from gpuvec.vector.framework import on_stream
-from gpuvec.vector.rollouts import Rollouts
+from gpuvec.vector.stored_rollouts import Rollouts
 
 
 class Copyable(Rollouts):
@@ -59,16 +59,16 @@ class Copyable(Rollouts):
 def _saved(sim: Simulation, begun: bool) -> dict[str, Any]:
     """What a copy takes over of the buffers, as NumPy arrays; before the first reset, which is `begun`, the pool alone."""
     pool = {name: to_numpy(sim.pool_field(name)).copy() for name in sim.options.pool}
-    buffers = {name: to_numpy(array) for name, array in state.state_dict(sim).items()} if begun else None
+    buffers = {name: to_numpy(array) for name, array in env_state.state_dict(sim).items()} if begun else None
     return {"pool": pool, "buffers": buffers}
 
 
 def _restore(sim: Simulation, saved: dict[str, Any]) -> None:
     """Gives a new simulation of the same construction what `_saved` took."""
     if saved["pool"]:
-        sim.set_reset_pool(state.reset_pool(sim, saved["pool"]))
+        sim.set_reset_pool(env_state.reset_pool(sim, saved["pool"]))
     if saved["buffers"] is not None:
-        state.load_state_dict(sim, saved["buffers"])
+        env_state.load_state_dict(sim, saved["buffers"])
 
 
 def _place_or_env(env: Environment | str) -> Environment | str:
@@ -76,6 +76,6 @@ def _place_or_env(env: Environment | str) -> Environment | str:
     if isinstance(env, str):
         return env
     try:
-        return place_of(env)
+        return find_place(env)
     except AuthoringError:
         return env

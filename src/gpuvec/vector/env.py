@@ -18,16 +18,16 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
-from gpuvec.vector import parameters, state
+from gpuvec.vector import env_params, env_state
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.copying import Copyable
-from gpuvec.vector.faults import pending
-from gpuvec.vector.framework import framework, on_stream
+from gpuvec.vector.faults import take_fault
+from gpuvec.vector.framework import make_framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.picture import Frames
-from gpuvec.vector.roles import groups
-from gpuvec.vector.seeding import checked_options, reset_mask, reset_options, seeding
-from gpuvec.vector.spaces import batched, of_agents
+from gpuvec.vector.roles import agents_of_roles
+from gpuvec.vector.seeding import checked_options, make_seeding, reset_mask, reset_options
+from gpuvec.vector.spaces import batched_space, space_of_agents
 
 
 class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again here: skrl looks at direct bases only
@@ -57,6 +57,11 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             one of the space.
         params: the environment's own parameters.
 
+    Attributes:
+        simulation: the buffers and kernels, for code that launches kernels itself.
+        read_actions: `Actions.read` for the actions of this environment.
+        is_multi_agent: whether arrays have an axis of agents.
+
     Raises:
         ValueError, UnknownParameterError, DeviceError, MissingExtraError, OutOfMemoryError: arguments that cannot be met.
     """
@@ -70,7 +75,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         output: str = "torch",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         buffers: int | None = None,
-        max_episode_steps: int | str | None = parameters.DECLARED,
+        max_episode_steps: int | str | None = env_params.DECLARED,
         render_mode: str | None = None,
         per_env: Sequence[str] = (),
         backend: str = "numba",
@@ -90,8 +95,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self.num_envs = int(num_envs)
         if isinstance(per_env, str):
             raise TypeError(f"per_env must be a sequence of parameter names, got {per_env!r}: write per_env=({per_env!r},).")
-        self.autoreset_mode = parameters.autoreset(autoreset_mode)
-        self.max_episode_steps = parameters.step_limit(max_episode_steps, declared.max_episode_steps)
+        self.autoreset_mode = env_params.parse_autoreset_mode(autoreset_mode)
+        self.max_episode_steps = env_params.parse_step_limit(max_episode_steps, declared.max_episode_steps)
         self._made_of = {
             "env": env, "output": output, "autoreset_mode": autoreset_mode, "buffers": buffers, "backend": backend,
             "reward": reward, "validate": validate, "max_episode_steps": self.max_episode_steps, "render_mode": render_mode,
@@ -103,16 +108,16 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             "render_fps": declared.render_fps,
         }
         keywords = tuple(VectorEnv.__init__.__kwdefaults__ or ())
-        self._env, lists = parameters.apply(declared, params, tuple(per_env), self.num_envs, keywords=keywords)
+        self._env, lists = env_params.apply_params(declared, params, tuple(per_env), self.num_envs, keywords=keywords)
         self._device = parse_device("cpu" if device == "auto" and output == "numpy" else device)
-        self._framework = framework(output, self._device)
+        self._framework = make_framework(output, self._device)
         options = KernelOptions(
             self.autoreset_mode,
             self.max_episode_steps,
             tuple(per_env),
             validate,
-            parameters.reward_of(reward, self._env),
-            cuda_c=parameters.in_cuda_c(backend, self._env, self._device),
+            env_params.checked_reward(reward, self._env),
+            cuda_c=env_params.uses_cuda_c(backend, self._env, self._device),
         )
         with self._device.current():
             self.simulation = Simulation(self._env, options, self.num_envs, self._device)
@@ -124,11 +129,11 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._find_spaces()
         s = self.simulation.schema
         shape = (self.num_envs, *s.agents_shape, *s.action.shape)
-        self._read = Actions(shape, s.action.discrete, self._device, self._framework).read
+        self.read_actions = Actions(shape, s.action.discrete, self._device, self._framework).read
         self._stream = self._framework.stream
         self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self._many = isinstance(s, MultiAgentSchema)
+        self.is_multi_agent = isinstance(s, MultiAgentSchema)
         self._several = self._device.kind == "cuda" and has_several_gpus()
         self._seed: int | tuple[int | None, ...] | None = None
         self._was_reset, self._pid = False, getpid()
@@ -138,18 +143,18 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
     @cached_property
     def observation_space(self) -> Any:  # type: ignore[override]  # an attribute there
         """(E, D): built on first use."""
-        return batched(self.single_observation_space, self.num_envs)
+        return batched_space(self.single_observation_space, self.num_envs)
 
     @cached_property
     def action_space(self) -> Any:  # type: ignore[override]  # an attribute there
         """(E,) or (E, K): built on first use."""
-        return batched(self.single_action_space, self.num_envs)
+        return batched_space(self.single_action_space, self.num_envs)
 
     def _find_spaces(self) -> None:
         observation: Any
         observation, action = self._env.spaces(self._env.params)
         for agents in self.simulation.schema.agents_shape:
-            observation, action = of_agents(observation, agents), of_agents(action, agents)
+            observation, action = space_of_agents(observation, agents), space_of_agents(action, agents)
         self.single_observation_space, self.single_action_space = observation, action
 
     @property
@@ -164,7 +169,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         """
         self._usable(begun=False)
         with on_stream(self._device, self._stream()):
-            return groups(self.simulation, self._framework)
+            return agents_of_roles(self.simulation, self._framework)
 
     @property
     def spec(self) -> Any:
@@ -232,7 +237,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         if seed is None and not self._was_reset:
             seed = int(self.np_random.integers(2**63))
         options = checked_options(options)
-        chosen = seeding(seed, self.num_envs, self._device)
+        chosen = make_seeding(seed, self.num_envs, self._device)
         asked = reset_options(self._env, options, self.simulation.options.per_env, self._stored)
         self.check()
         stream = self._stream()
@@ -279,7 +284,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             with self._device.current():
                 return self.step(actions, out)
         stream = self._stream()
-        pointer, dtype, _owner = self._read(actions, stream)
+        pointer, dtype, _owner = self.read_actions(actions, stream)
         outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.given(out, stream)
         self.simulation.step_launcher(dtype)(stream, pointer, outputs)
         if self._copies:
@@ -288,7 +293,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         if self._same_step:
             ended = arrays[-1]
             infos = {"final_obs": arrays[-2], "_final_obs": ended, "final_info": {}, "_final_info": ended}
-        if self._many:
+        if self.is_multi_agent:
             infos["agent_mask"], infos["agent_terminated"] = arrays[4:6]
         return arrays[0], arrays[1], arrays[2], arrays[3], infos
 
@@ -303,7 +308,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
     def _raise_faults(self) -> None:
         if self.simulation.options.validate:
             with on_stream(self._device, self._stream()):
-                fault = pending(self.simulation, self._env.spaces(self._env.params)[1])
+                fault = take_fault(self.simulation, self._env.spaces(self._env.params)[1])
             if fault is not None:
                 raise fault
 
@@ -315,7 +320,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self.check()
         with on_stream(self._device, self._stream()) as stream:
             own = {name: self.simulation.buffers[f"param_{name}"].copy() for name in self.simulation.options.per_env}
-            frames = Frames(self._env, own, state.get_state(self.simulation))
+            frames = Frames(self._env, own, env_state.get_state(self.simulation))
             if stream is not None:
                 stream.synchronize()  # rows may be fetched while another stream is the current one
         return frames if rows is None else tuple(frames[int(k)] for k in rows)

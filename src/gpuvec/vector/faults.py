@@ -12,7 +12,7 @@ from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import ActionError
 
 
-def pending(sim: Simulation, space: gym.Space[Any]) -> ActionError | None:
+def take_fault(sim: Simulation, space: gym.Space[Any]) -> ActionError | None:
     """The lowest fault since the last call, which waits for the device; `space` is that of one agent's actions."""
     faults = sim.buffers["faults"]
     action, ended = (int(f) for f in (faults if isinstance(faults, np.ndarray) else faults.get()))

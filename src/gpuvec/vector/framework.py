@@ -57,7 +57,7 @@ def _name(dtype: np.dtype[Any]) -> str:
     return str(dtype)
 
 
-class Native:
+class NativeArrays:
     """NumPy arrays on a CPU, CuPy arrays on a GPU: what buffers are made of, as they are."""
 
     copies = False
@@ -92,7 +92,7 @@ class Native:
         return address_of(array), _name(array.dtype), array.shape, array
 
 
-class HostArrays(Native):
+class HostArrays(NativeArrays):
     """NumPy arrays for an environment on a GPU: kernels write to the device, and users get copies, for which they wait."""
 
     copies = True
@@ -125,7 +125,7 @@ class DLPackArray:
         return f"DLPackArray(shape={self.shape}, dtype={self.dtype}, device={self.__dlpack_device__()})"
 
 
-class DLPack(Native):
+class DLPack(NativeArrays):
     """Objects that offer `__dlpack__` and nothing else."""
 
     def wrap(self, array: Any) -> Any:
@@ -139,7 +139,7 @@ class DLPack(Native):
         return (*found[:3], array) if found is not None and found[3] is inner else found
 
 
-class Jax(Native):
+class Jax(NativeArrays):
     """JAX arrays; JAX has no views, so each row is an import of its own."""
 
     alignment = 64  # XLA copies what is less aligned, at the import and so before a kernel has written it
@@ -164,7 +164,7 @@ class Jax(Native):
         return super().pointer(array)
 
 
-def framework(output: str, device: Device) -> Framework:
+def make_framework(output: str, device: Device) -> Framework:
     """The framework that `output` names, for arrays of `device`.
 
     Raises:
@@ -177,7 +177,7 @@ def framework(output: str, device: Device) -> Framework:
     if output == "cupy" and not on_gpu:
         raise ValueError(f"output={output!r} cannot hold memory of {device}; use 'torch', 'numpy', 'jax' or 'dlpack'.")
     if output in ("numpy", "cupy"):
-        return HostArrays(device) if output == "numpy" and on_gpu else Native(device)
+        return HostArrays(device) if output == "numpy" and on_gpu else NativeArrays(device)
     if output == "dlpack":
         return DLPack(device)
     try:

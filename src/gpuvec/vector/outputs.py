@@ -16,7 +16,7 @@ import numpy as np
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import Buffer
-from gpuvec.vector.framework import Framework, Native
+from gpuvec.vector.framework import Framework, NativeArrays
 from gpuvec.vector.host_copies import copies_on_host
 
 SLAB_BYTES = 32 << 20
@@ -48,7 +48,9 @@ class OutputBuffers:
     ) -> None:
         self._returned, self._num_envs, self._device, self._framework = returned, num_envs, device, framework
         self._ring = ring
-        self._checks = Native(Device("cpu")) if framework.copies else framework  # knows what callers give to be written to
+        self._checks = (
+            NativeArrays(Device("cpu")) if framework.copies else framework
+        )  # knows what callers give to be written to
         self._places = [self._place(name, b) for name, b in returned.items()]
         self._apart = np.array([place.apart * np.dtype(place.dtype).itemsize for place in self._places])
         self._bytes = int(self._apart.sum())

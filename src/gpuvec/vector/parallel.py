@@ -15,10 +15,10 @@ from gpuvec.engine.layout.params import kernel_params
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv
+from gpuvec.vector.env_state import host_row
 from gpuvec.vector.framework import on_stream
-from gpuvec.vector.scalar import checked
-from gpuvec.vector.spaces import of_one
-from gpuvec.vector.state import host_row
+from gpuvec.vector.scalar import checked_action
+from gpuvec.vector.spaces import space_of_one_agent
 from gpuvec.vector.wrappers import ToNumpy
 
 try:
@@ -54,7 +54,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         declared = load_env(spec.kwargs["env"]) if "env" in spec.kwargs else None
         if not isinstance(declared, MultiAgentEnv):
             raise AuthoringError(f"{id} is no gpuvec environment of many agents, which PettingZoo is for; use gymnasium.make.")
-        self._reset_options = declared.reset_options
+        self._reset_option_names = declared.reset_options
         envs: Any = gym.make_vec(
             id, num_envs=1, device=device, output="numpy" if device == "cpu" else "cupy",
             autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **params,
@@ -72,7 +72,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         self._over = True  # no episode has begun, or the last one has ended
         seen: Any
         acts: Any
-        seen, acts = (of_one(s) for s in (self._envs.single_observation_space, self._envs.single_action_space))
+        seen, acts = (space_of_one_agent(s) for s in (self._envs.single_observation_space, self._envs.single_action_space))
         self.observation_spaces = {name: deepcopy(seen) for name in self._rows}
         self.action_spaces = {name: deepcopy(acts) for name in self._rows}
         # What stands for those who are out; no game asks for it.
@@ -94,7 +94,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Row], dict[str, dict[str, Any]]]:
         """Begins an episode. Of `options` the environment's own are heeded, and others not, as PettingZoo has it."""
-        own = {name: value for name, value in (options or {}).items() if name in self._reset_options}
+        own = {name: value for name, value in (options or {}).items() if name in self._reset_option_names}
         obs, _ = self._envs.reset(seed=seed, options=own)
         self.agents, self._over = self._in_game(), False
         return self._named(obs[0].copy()), {name: {} for name in self.agents}
@@ -116,7 +116,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             return {}, {}, {}, {}, {}
         given = self._rest.copy()
         for name, action in actions.items():
-            given[self._rows[name]] = checked(action, self.action_spaces[name])
+            given[self._rows[name]] = checked_action(action, self.action_spaces[name])
         obs, reward, terminated, truncated, info = self._envs.step(given[None])
         self._over = bool(terminated[0] | truncated[0])
         mask = info["agent_mask"][0]

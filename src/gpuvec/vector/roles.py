@@ -11,7 +11,7 @@ from gpuvec.engine.simulation import Simulation
 from gpuvec.vector.framework import Framework
 
 
-def groups(sim: Simulation, framework: Framework) -> dict[str, Any]:
+def agents_of_roles(sim: Simulation, framework: Framework) -> dict[str, Any]:
     """{role: slice, (n,) indices or (E, n) indices}; waits for the device, as roles are set but seldom."""
     if not isinstance(sim.schema, MultiAgentSchema) or not sim.schema.roles:
         return {}

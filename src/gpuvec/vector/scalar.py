@@ -15,7 +15,7 @@ from gpuvec.spec import SingleAgentEnv
 from gpuvec.vector.env import VectorEnv
 
 
-def checked(action: Any, space: gym.Space[Any]) -> NDArray[Any]:
+def checked_action(action: Any, space: gym.Space[Any]) -> NDArray[Any]:
     """One agent's action as an array: int64, for a Box float64.
 
     Raises:
@@ -80,7 +80,7 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         Raises:
             ValueError: a Discrete or MultiDiscrete action outside its space, a Box action of a wrong shape or not finite.
         """
-        given = checked(action, self.action_space)
+        given = checked_action(action, self.action_space)
         if self._over:
             gym.logger.warn("this episode has terminated: call reset() first. A step changes nothing and gives reward 0.")
         obs, reward, terminated, _, _ = self._rows.step(given[None])

@@ -15,8 +15,8 @@ from gpuvec.engine.backends.device import Device
 from gpuvec.engine.layout.rng_streams import KEEP_STREAMS, ONE_SEED, SEED_EACH
 from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Environment
+from gpuvec.vector.env_params import check_rows
 from gpuvec.vector.framework import as_native
-from gpuvec.vector.parameters import check_rows
 
 SEEDS = 2**64
 ON_HOST = 1  # DLPack's number of the CPU
@@ -31,7 +31,7 @@ class Seeding(NamedTuple):
     rows: Any = None  # (E, 3) uint32 on the device
 
 
-def seeding(seed: Any, num_envs: int, device: Device) -> Seeding:
+def make_seeding(seed: Any, num_envs: int, device: Device) -> Seeding:
     """`reset(seed=...)`: an int keys row k by (seed, k), a sequence keys row k by (seed[k], 0); None leaves a row its stream.
 
     Raises:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 
-def batched(space: gym.Space[Any], num_envs: int) -> gym.Space[Any]:
+def batched_space(space: gym.Space[Any], num_envs: int) -> gym.Space[Any]:
     """`gymnasium.vector.utils.batch_space(space, num_envs)`, with stride-0 bounds where it is a Box."""
     if not isinstance(space, gym.spaces.Box):
         return batch_space(space, num_envs)
@@ -21,17 +21,17 @@ def batched(space: gym.Space[Any], num_envs: int) -> gym.Space[Any]:
     return box
 
 
-def of_agents(space: gym.Space[Any], agents: int) -> gym.Space[Any]:
+def space_of_agents(space: gym.Space[Any], agents: int) -> gym.Space[Any]:
     """The space of A agents together: (A,) for a Discrete one, (A, K) for the others; bounds of a Box are views."""
     if isinstance(space, gym.spaces.Discrete):
         return gym.spaces.MultiDiscrete(np.full(agents, space.n), start=np.full(agents, space.start))
     if isinstance(space, gym.spaces.MultiDiscrete):
         return gym.spaces.MultiDiscrete(np.tile(space.nvec, (agents, 1)), start=np.tile(space.start, (agents, 1)))
-    return batched(space, agents)
+    return batched_space(space, agents)
 
 
-def of_one(space: gym.Space[Any]) -> gym.Space[Any]:
-    """The space of one agent, from `of_agents` of all."""
+def space_of_one_agent(space: gym.Space[Any]) -> gym.Space[Any]:
+    """The space of one agent, from `space_of_agents` of all."""
     if isinstance(space, gym.spaces.MultiDiscrete) and space.nvec.ndim == 1:
         return gym.spaces.Discrete(int(space.nvec[0]), start=int(space.start[0]))
     if isinstance(space, gym.spaces.MultiDiscrete):

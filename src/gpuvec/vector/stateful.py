@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuvec.errors import StateError
-from gpuvec.vector import state
+from gpuvec.vector import env_state
 from gpuvec.vector.attributes import RowAttributes
 from gpuvec.vector.framework import Framework, on_stream
 from gpuvec.vector.seeding import SEEDS, reset_mask
@@ -29,7 +29,7 @@ class Stateful(RowAttributes):
         self._usable()
         self.check()
         with on_stream(self._device, self._stream()):
-            return {name: self._framework.wrap(array) for name, array in state.get_state(self.simulation).items()}
+            return {name: self._framework.wrap(array) for name, array in env_state.get_state(self.simulation).items()}
 
     def set_state(self, fields: Mapping[str, Any], mask: Any = None) -> None:
         """Writes fields of the physical state, of the rows in `mask` or of all; time and episode go on.
@@ -40,7 +40,7 @@ class Stateful(RowAttributes):
         self._usable()
         with on_stream(self._device, self._stream()):
             rows = None if mask is None else reset_mask(mask, self.num_envs, self._device, "mask")
-            state.set_state(self.simulation, fields, rows)
+            env_state.set_state(self.simulation, fields, rows)
 
     def set_reset_pool(self, states: Mapping[str, Any] | str | Path | None) -> None:
         """From now on each reset takes the given fields from a state of this pool, drawn anew for every env and episode.
@@ -55,13 +55,13 @@ class Stateful(RowAttributes):
         """
         self._usable(begun=False)
         with on_stream(self._device, self._stream()):
-            self.simulation.set_reset_pool(state.reset_pool(self.simulation, states))
+            self.simulation.set_reset_pool(env_state.reset_pool(self.simulation, states))
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on: states, times, episodes, seeds, parameters per environment; copies."""
         self._usable()
         with on_stream(self._device, self._stream()):
-            saved = {name: self._framework.wrap(array) for name, array in state.state_dict(self.simulation).items()}
+            saved = {name: self._framework.wrap(array) for name, array in env_state.state_dict(self.simulation).items()}
         return {"buffers": saved, "seed": list(self._seed) if isinstance(self._seed, tuple) else self._seed}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -82,6 +82,6 @@ class Stateful(RowAttributes):
         if isinstance(seed, tuple) and len(seed) != self.num_envs:
             raise StateError(f"'seed' holds {len(seed)} seeds for {self.num_envs} environments.")
         with on_stream(self._device, self._stream()):
-            state.load_state_dict(self.simulation, saved["buffers"])
+            env_state.load_state_dict(self.simulation, saved["buffers"])
         self._seed = seed
         self._was_reset = True

@@ -50,7 +50,7 @@ def constant_differences(env: Environment, changed: Environment) -> list[str]:
     return shape_differences(env, changed) + _differences(_constants(env), _constants(changed), "differ")
 
 
-def params_read(env: Environment) -> frozenset[str]:
+def params_of_structure(env: Environment) -> frozenset[str]:
     """The names of the parameters on which shapes and shared constants can depend, found by reading them once more.
 
     Raises:

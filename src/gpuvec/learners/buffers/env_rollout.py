@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.vector.wrappers.flatten_agents import of_each
+from gpuvec.vector.wrappers.flatten_agents import per_agent_results
 
 
 class RolloutRows(NamedTuple):
@@ -152,6 +152,6 @@ class EnvRollout:
 
     def _of_agents(self) -> RolloutRows:
         """What happened to each agent, (T, E, A, ...)."""
-        reward, terminated, _ = of_each(torch, self.reward, self.terminated, self.truncated, self.mask, self.left)
+        reward, terminated, _ = per_agent_results(torch, self.reward, self.terminated, self.truncated, self.mask, self.left)
         ended = self.ended.unsqueeze(-1).expand_as(self.left)
         return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, self.mask)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from gpuvec.episode import STEP_LIMIT, endless
+from gpuvec.episode import STEP_LIMIT, make_endless_error
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_from_dict, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
@@ -17,7 +17,7 @@ from gpuvec.learners.environments import make_env
 from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.runs.checkpoint_schema import require_network_size, require_trusted
-from gpuvec.vector.spaces import of_one
+from gpuvec.vector.spaces import space_of_one_agent
 
 STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
 
@@ -71,7 +71,7 @@ def play(
             playing &= ~(terminated | truncated).view_as(playing)
     finally:
         envs.close()
-    raise endless(int(playing.sum()), episodes)
+    raise make_endless_error(int(playing.sum()), episodes)
 
 
 def evaluate(
@@ -140,6 +140,6 @@ def agent_spaces(args: TrainingArgs, device: str) -> tuple[gym.Space[Any], gym.S
     env = make_env(args.env, 1, args.params, device=device, output="torch")
     try:
         observation, action = env.single_observation_space, env.single_action_space
-        return (of_one(observation), of_one(action)) if is_multi_agent(env) else (observation, action)
+        return (space_of_one_agent(observation), space_of_one_agent(action)) if is_multi_agent(env) else (observation, action)
     finally:
         env.close()

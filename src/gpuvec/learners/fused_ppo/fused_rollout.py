@@ -97,7 +97,7 @@ class FusedRollout:
         with self._device.current():
             game = link_env_functions(simulation.env, simulation.options._replace(validate=False), capability)
         final_arrays = {"final_obs": rollout.final_obs, "final_mask": rollout.ended}
-        addresses = (final_arrays[k].data_ptr() if k in final_arrays else 0 for k in simulation.layout.returned)
+        addresses = (final_arrays[k].data_ptr() if k in final_arrays else 0 for k in simulation.layout.outputs)
         outputs = b"".join(address.to_bytes(8, "little") for address in addresses)
         batch = batch_members(simulation.buffer_addresses, outputs, self._rows)
         self._game = {f"game_{name}": value for name, value in zip(game.members, batch, strict=True)}

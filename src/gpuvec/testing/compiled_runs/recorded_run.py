@@ -64,7 +64,7 @@ def _ready(env: Environment, num_envs: int, limit: int | None, actions: Any) -> 
     """Environments whose kernels are compiled: that takes time which is no call's."""
     rows = VectorEnv(env, num_envs, device="cpu", output="numpy", max_episode_steps=limit)
     CpuKernels(env, num_envs).reset(rows.simulation.options)
-    rows.simulation.step_launcher(rows._read(np.ascontiguousarray(actions[0, :num_envs]), 0)[1])
+    rows.simulation.step_launcher(rows.read_actions(np.ascontiguousarray(actions[0, :num_envs]), 0)[1])
     return rows
 
 

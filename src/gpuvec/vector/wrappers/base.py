@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
-from gpuvec.vector.wrappers.buffers import Buffers
 from gpuvec.vector.wrappers.namespace import WrapperError
+from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 Out = Mapping[str, Any] | None
 Step = tuple[Any, Any, Any, Any, dict[str, Any]]
@@ -57,7 +57,7 @@ class Wrapper(VectorWrapper):
 class StatefulWrapper(Wrapper):
     """A wrapper with buffers that a checkpoint must hold."""
 
-    def __init__(self, env: VectorEnv, buffers: Buffers) -> None:
+    def __init__(self, env: VectorEnv, buffers: WrapperState) -> None:
         super().__init__(env)
         self._buffers = buffers
 
@@ -111,13 +111,13 @@ def box(space: gym.Space[Any], what: str) -> gym.spaces.Box:
     return space
 
 
-def reset_mask(options: Mapping[str, Any] | None, buffers: Buffers) -> Any:
+def reset_mask(options: Mapping[str, Any] | None, buffers: WrapperState) -> Any:
     """The rows that a reset was for, as (E,) bool beside the buffers; None for all."""
     mask = None if options is None else options.get("reset_mask")
     return None if mask is None else buffers.ns.asarray(mask)
 
 
-def placed(value: Any, name: str, out: Out) -> Any:
+def write_to_out(value: Any, name: str, out: Out) -> Any:
     """`value`, written over the array that the caller gave for it, if any."""
     if out is None or name not in out:
         return value

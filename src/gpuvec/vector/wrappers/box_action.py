@@ -8,9 +8,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from gpuvec.vector.spaces import batched
+from gpuvec.vector.spaces import batched_space
 from gpuvec.vector.wrappers.base import Out, Step, Wrapper, box
-from gpuvec.vector.wrappers.buffers import Buffers
+from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 
 class BoxActionWrapper(Wrapper):
@@ -25,8 +25,8 @@ class BoxActionWrapper(Wrapper):
         super().__init__(env)
         shape = box(env.single_action_space, "the action space").shape
         self.single_action_space = gym.spaces.Box(low, high, shape, np.float32)
-        self.action_space = batched(self.single_action_space, env.num_envs)
-        self._constants = Buffers(**{name: np.asarray(value, np.float32) for name, value in constants.items()})
+        self.action_space = batched_space(self.single_action_space, env.num_envs)
+        self._constants = WrapperState(**{name: np.asarray(value, np.float32) for name, value in constants.items()})
 
     def step(self, actions: Any, out: Out = None) -> Step:
         """Steps with the changed actions."""

@@ -7,7 +7,7 @@ from typing import Any
 from gymnasium.error import InvalidBound
 from gymnasium.vector import VectorEnv
 
-from gpuvec.vector.wrappers.base import Out, Step, Wrapper, placed
+from gpuvec.vector.wrappers.base import Out, Step, Wrapper, write_to_out
 from gpuvec.vector.wrappers.namespace import Namespace
 
 
@@ -30,4 +30,4 @@ class ClipReward(Wrapper):
         """Steps and clips; `out["reward"]` ends up clipped."""
         obs, reward, terminated, truncated, info = super().step(actions, out)
         clipped = Namespace(reward).xp.clip(reward, *self._bounds)
-        return obs, placed(clipped, "reward", out), terminated, truncated, info
+        return obs, write_to_out(clipped, "reward", out), terminated, truncated, info

@@ -10,14 +10,14 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from gpuvec.vector.host_copies import framework_of, to_host
-from gpuvec.vector.spaces import batched, of_one
-from gpuvec.vector.wrappers.base import Out, Step, Wrapper, placed
+from gpuvec.vector.spaces import batched_space, space_of_one_agent
+from gpuvec.vector.wrappers.base import Out, Step, Wrapper, write_to_out
 from gpuvec.vector.wrappers.namespace import Namespace, WrapperError
 
 WRITTEN_HERE = ("terminated", "truncated", "_final_obs")  # the environment's own have one element per env
 
 
-def of_each(xp: Any, reward: Any, terminated: Any, truncated: Any, mask: Any, left: Any) -> tuple[Any, Any, Any]:
+def per_agent_results(xp: Any, reward: Any, terminated: Any, truncated: Any, mask: Any, left: Any) -> tuple[Any, Any, Any]:
     """(reward, terminated, truncated) of each agent, (..., E, A): `terminated` and `truncated` are given for envs, (..., E),
     the others for agents; arrays of `xp`.
     """
@@ -49,7 +49,7 @@ class FlattenAgents(Wrapper):
 
         super().__init__(env)
         base = env.unwrapped
-        if not isinstance(base, Batch) or not base._many:
+        if not isinstance(base, Batch) or not base.is_multi_agent:
             raise WrapperError(
                 f"FlattenAgents is for gpuvec environments of many agents; {env} has one agent in each row as it is."
             )
@@ -65,8 +65,8 @@ class FlattenAgents(Wrapper):
                 "output='torch', 'numpy', 'cupy' or 'jax'."
             )
         self._envs, self._agents = env.num_envs, base.num_agents
-        self.single_observation_space = of_one(env.single_observation_space)
-        self.single_action_space = of_one(env.single_action_space)
+        self.single_observation_space = space_of_one_agent(env.single_observation_space)
+        self.single_action_space = space_of_one_agent(env.single_action_space)
 
     @property
     def num_envs(self) -> int:  # type: ignore[override]  # an attribute there
@@ -76,12 +76,12 @@ class FlattenAgents(Wrapper):
     @cached_property
     def observation_space(self) -> Any:  # type: ignore[override]  # a property there
         """(E * A, D): built on first use."""
-        return batched(self.single_observation_space, self.num_envs)
+        return batched_space(self.single_observation_space, self.num_envs)
 
     @cached_property
     def action_space(self) -> Any:  # type: ignore[override]  # a property there
         """(E * A,) or (E * A, K): built on first use."""
-        return batched(self.single_action_space, self.num_envs)
+        return batched_space(self.single_action_space, self.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets all envs, or some of them.
@@ -106,17 +106,17 @@ class FlattenAgents(Wrapper):
         obs, reward, terminated, truncated, info = super().step(self._of_envs(actions), given)
         self._ns = self._ns or Namespace(reward)
         xp, mask, left = self._ns.xp, info["agent_mask"], info["agent_terminated"]
-        reward, over, late = of_each(xp, reward, terminated, truncated, mask, left)
+        reward, over, late = per_agent_results(xp, reward, terminated, truncated, mask, left)
         info = {**info, "agent_mask": self._flat(mask), "agent_terminated": self._flat(left)}
         if "_final_obs" in info:
             ended = self._flat(xp.broadcast_to(info["_final_obs"][:, None], left.shape))
-            ended = placed(ended, "_final_obs", out)
+            ended = write_to_out(ended, "_final_obs", out)
             info |= {"final_obs": self._flat(info["final_obs"]), "_final_obs": ended, "_final_info": ended}
         return (
             self._flat(obs),
-            placed(self._flat(reward), "reward", out),
-            placed(self._flat(over), "terminated", out),
-            placed(self._flat(late), "truncated", out),
+            write_to_out(self._flat(reward), "reward", out),
+            write_to_out(self._flat(over), "terminated", out),
+            write_to_out(self._flat(late), "truncated", out),
             info,
         )
 

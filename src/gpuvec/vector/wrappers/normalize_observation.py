@@ -9,10 +9,10 @@ import numpy as np
 from gymnasium.error import InvalidBound
 from gymnasium.vector import VectorEnv
 
-from gpuvec.vector.spaces import batched
-from gpuvec.vector.wrappers import moments
-from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, box, placed, reset_mask
-from gpuvec.vector.wrappers.buffers import Buffers
+from gpuvec.vector.spaces import batched_space
+from gpuvec.vector.wrappers import running_moments
+from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, box, reset_mask, write_to_out
+from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 
 class NormalizeObservation(StatefulWrapper):
@@ -34,9 +34,9 @@ class NormalizeObservation(StatefulWrapper):
         if not epsilon > 0:
             raise InvalidBound(f"epsilon must be greater than 0, got {epsilon}.")
         shape = box(env.single_observation_space, "the observation space").shape
-        super().__init__(env, Buffers(**moments.initial(shape)))
+        super().__init__(env, WrapperState(**running_moments.initial(shape)))
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
-        self.observation_space = batched(self.single_observation_space, env.num_envs)
+        self.observation_space = batched_space(self.single_observation_space, env.num_envs)
         self.epsilon, self.update_running_mean = epsilon, True
 
     @property
@@ -68,16 +68,16 @@ class NormalizeObservation(StatefulWrapper):
             rows = mask.reshape((-1,) + (1,) * (final.ndim - 1))
             # Rows that did not end hold no observation; normalising one over and over would overflow.
             final = b.ns.xp.where(rows, self._normalized(final), b.ns.float32(final))
-            info = {**info, "final_obs": placed(final, "final_obs", out)}
-        return placed(self._normalized(obs), "obs", out), reward, terminated, truncated, info
+            info = {**info, "final_obs": write_to_out(final, "final_obs", out)}
+        return write_to_out(self._normalized(obs), "obs", out), reward, terminated, truncated, info
 
     def _count(self, rows: Any, mask: Any = None) -> None:
         if self.update_running_mean:
-            moments.update(self._buffers, rows, mask)
+            running_moments.update(self._buffers, rows, mask)
 
     def _normalized(self, rows: Any) -> Any:
         b = self._buffers
-        return b.ns.float32((rows - b.ns.float32(b["mean"])) * moments.scale(b, self.epsilon))
+        return b.ns.float32((rows - b.ns.float32(b["mean"])) * running_moments.scale(b, self.epsilon))
 
 
 def _dense(final: Any, like: Any) -> Any:

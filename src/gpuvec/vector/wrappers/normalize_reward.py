@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium.error import InvalidBound
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from gpuvec.vector.wrappers import moments
-from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, autoreset_mode, placed, reset_mask
-from gpuvec.vector.wrappers.buffers import Buffers
+from gpuvec.vector.wrappers import running_moments
+from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, autoreset_mode, reset_mask, write_to_out
+from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 
 class NormalizeReward(StatefulWrapper):
@@ -35,7 +35,7 @@ class NormalizeReward(StatefulWrapper):
             raise InvalidBound(f"epsilon must be greater than 0, got {epsilon}.")
         n = env.num_envs
         rows = {"discounted_return": np.zeros(n, np.float32), "over": np.zeros(n, np.bool_)}
-        super().__init__(env, Buffers(**moments.initial(()), **rows))
+        super().__init__(env, WrapperState(**running_moments.initial(()), **rows))
         self._mode = autoreset_mode(env)
         self.gamma, self.epsilon, self.update_running_mean = gamma, epsilon, True
 
@@ -58,9 +58,9 @@ class NormalizeReward(StatefulWrapper):
         xp, live = b.ns.xp, ~b["over"]
         discounted = xp.where(live, b["discounted_return"] * self.gamma + reward, 0)
         if self.update_running_mean:
-            moments.update(b, discounted, live)
+            running_moments.update(b, discounted, live)
         ended = live & (terminated | truncated)
         b["discounted_return"] = xp.where(ended, 0, discounted)
         if self._mode is not AutoresetMode.SAME_STEP:
             b["over"] = ended if self._mode is AutoresetMode.NEXT_STEP else b["over"] | ended
-        return obs, placed(reward * moments.scale(b, self.epsilon), "reward", out), terminated, truncated, info
+        return obs, write_to_out(reward * running_moments.scale(b, self.epsilon), "reward", out), terminated, truncated, info

@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from gpuvec.vector.host_copies import to_host
 from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, autoreset_mode, reset_mask
-from gpuvec.vector.wrappers.buffers import Buffers
 from gpuvec.vector.wrappers.namespace import WrapperError
+from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 PER_ROW = ("running_return", "running_length", "over")
 
@@ -51,7 +51,7 @@ class RecordEpisodeStatistics(StatefulWrapper):
         n = env.num_envs
         super().__init__(
             env,
-            Buffers(
+            WrapperState(
                 running_return=np.zeros(n, np.float32),
                 running_length=np.zeros(n, np.int32),
                 over=np.zeros(n, np.bool_),  # the episode has ended and the row awaits its reset

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.vector.host_copies import copies_on_host, framework_of
-from gpuvec.vector.wrappers.base import Out, Step, Wrapper, placed
+from gpuvec.vector.wrappers.base import Out, Step, Wrapper, write_to_out
 from gpuvec.vector.wrappers.namespace import Namespace
 
 
@@ -34,12 +34,12 @@ class ToNumpy(Wrapper):
         obs, reward, terminated, truncated, info = self._to_numpy(super().step(actions))
         for name in ("final_obs", "_final_obs"):
             if name in info:
-                info[name] = placed(info[name], name, out)
+                info[name] = write_to_out(info[name], name, out)
         return (
-            placed(obs, "obs", out),
-            placed(reward, "reward", out),
-            placed(terminated, "terminated", out),
-            placed(truncated, "truncated", out),
+            write_to_out(obs, "obs", out),
+            write_to_out(reward, "reward", out),
+            write_to_out(terminated, "terminated", out),
+            write_to_out(truncated, "truncated", out),
             info,
         )
 

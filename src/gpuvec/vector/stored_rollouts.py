@@ -27,7 +27,7 @@ class Rollout(NamedTuple):
     final_mask: Any = None  # in SAME_STEP (T, E) bool: which those are
 
 
-class Places(OutputBuffers):
+class RolloutBuffers(OutputBuffers):
     """Hands out the arrays of rollouts as those of steps; they are called as in `Rollout`."""
 
     @property
@@ -41,12 +41,12 @@ class Places(OutputBuffers):
         return self.given({name: getattr(out, name) for name in self._names}, stream)
 
 
-class Storage(NamedTuple):
+class RolloutStorage(NamedTuple):
     """Where rollouts of one length go."""
 
-    obs: Places
-    action: Places
-    rest: Places
+    obs: RolloutBuffers
+    action: RolloutBuffers
+    rest: RolloutBuffers
 
 
 class Rollouts(Stateful):
@@ -54,7 +54,7 @@ class Rollouts(Stateful):
 
     _ring: int | None  # sets of output arrays that are reused in turn
     _several: bool
-    _storage: dict[tuple[int, bool, str], Storage]
+    _storage: dict[tuple[int, bool, str], RolloutStorage]
 
     def rollout(self, num_steps: int, policy: Any = RANDOM, out: Rollout | None = None) -> Rollout:
         """Plays T steps of every row by one kernel, as T calls of `step` with the same actions would.
@@ -140,7 +140,7 @@ class Rollouts(Stateful):
         shape = (steps, self.num_envs, *kind.shape)
         return Actions(shape, kind.discrete, self._device, self._framework).read(actions, stream)
 
-    def _storage_of(self, steps: int, anew: bool) -> Storage:
+    def _storage_of(self, steps: int, anew: bool) -> RolloutStorage:
         """The places of rollouts of that length, to be handed out `anew`, or to look whether given ones fit."""
         dtype = stored_action_dtype(self.single_action_space)
         key = steps, anew, np.dtype(dtype).name
@@ -148,12 +148,12 @@ class Rollouts(Stateful):
             returned, shape = self.simulation.layout.outputs, self.simulation.schema.action.shape
             action = Buffer(dtype, shape, wide=bool(shape) and np.dtype(dtype).itemsize == 4)
 
-            def places(length: int, **buffers: Buffer) -> Places:
+            def places(length: int, **buffers: Buffer) -> RolloutBuffers:
                 rows = {name: b._replace(shape=(self.num_envs, *b.shape)) for name, b in buffers.items()}
-                return Places(rows, length, self._device, self._framework, self._ring if anew else None)
+                return RolloutBuffers(rows, length, self._device, self._framework, self._ring if anew else None)
 
             rest = {name: b for name, b in returned.items() if name != "obs"}
-            self._storage[key] = Storage(
+            self._storage[key] = RolloutStorage(
                 places(steps + 1, obs=returned["obs"]), places(steps, action=action), places(steps, **rest)
             )
         return self._storage[key]

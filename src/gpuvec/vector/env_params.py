@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.backends.cuda.cpp.source import cuda_c_file
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.layout.structure import constant_differences, params_read, shape_differences
+from gpuvec.engine.layout.structure import constant_differences, params_of_structure, shape_differences
 from gpuvec.errors import FixedParameterError, UnknownParameterError
 from gpuvec.spec import Environment, MultiAgentEnv
 
@@ -23,7 +23,7 @@ BACKENDS = ("numba", "cuda-c")
 DECLARED = "declared"
 
 
-def apply(
+def apply_params(
     env: Environment,
     given: Mapping[str, Any],
     per_env: tuple[str, ...],
@@ -112,7 +112,7 @@ def refuse_other_rows(env: Environment, rows: Mapping[str, Sequence[Any]]) -> No
     Raises:
         FixedParameterError: as said; it names what differs.
     """
-    read = [name for name in rows if name in params_read(env)] if rows else []
+    read = [name for name in rows if name in params_of_structure(env)] if rows else []
     for values in dict.fromkeys(zip(*(rows[name] for name in read), strict=True)):
         row = dict(zip(read, values, strict=True))
         found = constant_differences(env, dataclasses.replace(env, params=env.params._replace(**row)))
@@ -144,7 +144,7 @@ def _as(kind: type, name: str, value: Any) -> Any:
     return kind(value)
 
 
-def reward_of(reward: str, env: Environment) -> str:
+def checked_reward(reward: str, env: Environment) -> str:
     """Whose reward a step returns.
 
     Raises:
@@ -158,7 +158,7 @@ def reward_of(reward: str, env: Environment) -> str:
     return reward
 
 
-def in_cuda_c(backend: str, env: Environment, device: Device) -> bool:
+def uses_cuda_c(backend: str, env: Environment, device: Device) -> bool:
     """Whether functions in CUDA C++ are taken in place of those in Python.
 
     Raises:
@@ -179,7 +179,7 @@ def in_cuda_c(backend: str, env: Environment, device: Device) -> bool:
     return backend == "cuda-c"
 
 
-def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+def parse_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     """The mode, also given as its value.
 
     Raises:
@@ -192,7 +192,7 @@ def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
         raise ValueError(f"autoreset_mode must be a gymnasium.vector.AutoresetMode or {allowed}, got {mode!r}.") from None
 
 
-def step_limit(max_episode_steps: int | str | None, declared: int | None) -> int | None:
+def parse_step_limit(max_episode_steps: int | str | None, declared: int | None) -> int | None:
     """None for no limit, as -1 also says; the environment's own, `declared`, for "declared".
 
     Raises:

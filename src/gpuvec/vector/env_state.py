@@ -12,8 +12,8 @@ from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
+from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.framework import as_native
-from gpuvec.vector.parameters import apply
 from gpuvec.vector.state_checks import check_fields, check_saved, whole_numbers
 
 
@@ -150,6 +150,6 @@ def _check_parameters(sim: Simulation, arrays: Mapping[str, Any]) -> None:
     """Refuses parameters of rows that the environment would refuse at its construction."""
     names = sim.options.per_env
     try:
-        apply(sim.env, {name: arrays[f"param_{name}"].tolist() for name in names}, names, sim.num_envs)
+        apply_params(sim.env, {name: arrays[f"param_{name}"].tolist() for name in names}, names, sim.num_envs)
     except (TypeError, ValueError) as error:
         raise StateError(f"the parameters of rows in this state do not fit: {error}") from error

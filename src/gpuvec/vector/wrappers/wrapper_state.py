@@ -12,7 +12,7 @@ from gpuvec.vector.host_copies import to_host
 from gpuvec.vector.wrappers.namespace import Namespace
 
 
-class Buffers:
+class WrapperState:
     """Named arrays that begin on the host and move to the framework and device of the first array that is seen.
 
     From then on they stay where they are: `buffers[name] = value` writes in place, so a captured graph keeps reading and

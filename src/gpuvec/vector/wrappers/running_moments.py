@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuvec.vector.wrappers.buffers import Buffers
+from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 NAMES = ("mean", "var", "count")
 
@@ -21,7 +21,7 @@ def initial(shape: tuple[int, ...]) -> dict[str, np.ndarray[Any, Any]]:
     return {"mean": np.zeros(shape), "var": np.ones(shape), "count": np.array(1e-4)}
 
 
-def update(b: Buffers, rows: Any, mask: Any = None) -> None:
+def update(b: WrapperState, rows: Any, mask: Any = None) -> None:
     """Merges `rows` (E, ...) into the moments kept in `b`; with `mask` (E,) bool only those rows. No row is no change."""
     ns, xp = b.ns, b.ns.xp
     n: Any = rows.shape[0]
@@ -46,6 +46,6 @@ def update(b: Buffers, rows: Any, mask: Any = None) -> None:
     b["count"] = total
 
 
-def scale(b: Buffers, epsilon: float) -> Any:
+def scale(b: WrapperState, epsilon: float) -> Any:
     """1 / sqrt(var + epsilon) in float32."""
     return b.ns.float32(1 / b.ns.xp.sqrt(b["var"] + epsilon))
