@@ -47,7 +47,7 @@ def bare(env: Any, actions: Any) -> Bare:
     binary = step.binary(cc)
     kept = [array.data.ptr for array in sim.buffers.values()]
     return Bare(
-        kernel=ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name),
+        kernel=ObjectCode.from_cubin(binary.code).get_kernel(binary.name),
         blocks=step.blocks(env.num_envs),
         threads=step.threads,
         stream=torch.cuda.current_stream().cuda_stream,

@@ -31,7 +31,7 @@ from gymnasium.vector import AutoresetMode
 
 import gpuvec
 from gpuvec.engine.backends.cache.key import frozen_environment
-from gpuvec.engine.backends.cpu.threads import _loop as cpu_loop
+from gpuvec.engine.backends.cpu.threads import load_or_compile_loop as cpu_loop
 from gpuvec.engine.backends.cuda import kernels, numba_cuda, nvrtc
 from gpuvec.engine.backends.cuda.cpp.source import source_text
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
@@ -120,10 +120,10 @@ def compile_case(env: Any, options: Any, label: str, only: str) -> Iterator[tupl
             for part in ("reset", "step"):
                 if only in f"{label} cuda {num_envs} {part}":
                     for number, kernel in enumerate(kernels.make_kernels(env, options, given, part == "step")):
-                        yield f"cuda {num_envs} {part} {number}", sections(kernel.binary(CC).cubin, CUDA_SECTIONS)
+                        yield f"cuda {num_envs} {part} {number}", sections(kernel.binary(CC).code, CUDA_SECTIONS)
             if single and not options.validate and only in f"{label} cuda {num_envs} rollout":
                 binary = kernels.make_rollout_kernel(env, rollout, RANDOM, given).binary(CC)
-                yield f"cuda {num_envs} rollout", sections(binary.cubin, CUDA_SECTIONS)
+                yield f"cuda {num_envs} rollout", sections(binary.code, CUDA_SECTIONS)
         if isinstance(env.spaces(env.params)[1], Discrete) and only in f"{label} cuda fused":
             yield "cuda fused", fused(env, options)
     for part in ("reset", "step"):
@@ -137,8 +137,8 @@ def fused(env: Any, options: Any) -> bytes:
     """The instructions of PPO's fused rollout with the environment's functions linked in."""
     count, features = int(env.spaces(env.params)[1].n), make_schema(env).num_features
     shape = NetworkShape(features, 32, 1, outputs=count, actions=1, heads=(count,), relu=False, masked=False, clip_value=False)
-    binary = nvrtc.binary(fused_rollout(shape, link_env_functions(env, options, CC), 8, (0,)), CC)
-    return sections(binary.cubin, CUDA_SECTIONS)
+    binary = nvrtc.compile_cuda_source(fused_rollout(shape, link_env_functions(env, options, CC), 8, (0,)), CC)
+    return sections(binary.code, CUDA_SECTIONS)
 
 
 def main() -> int:

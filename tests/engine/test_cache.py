@@ -17,22 +17,22 @@ import gpuvec
 from gpuvec import SingleAgentEnv
 from gpuvec.engine.backends.cache import store
 from gpuvec.engine.backends.cache.key import COMPILERS, NotHashable, fingerprint
-from gpuvec.engine.backends.cache.store import Cubin, load_or_compile
+from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cpu.object_code import ObjectCode
-from gpuvec.engine.backends.cuda.launch_config import GridSize
+from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.registration import load_env
 
 VARIANT = KernelOptions(AutoresetMode.NEXT_STEP, 10)
-MADE = [Cubin(b"\x7fELF one", "first", 32, GridSize(1, 32)), Cubin(b"\n\0two", "second", 128, GridSize(5, 64))]
+MADE = [Cubin(b"\x7fELF one", "first", 32, 1, 32), Cubin(b"\n\0two", "second", 128, 5, 64)]
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """The folder, not there yet."""
     found = tmp_path / "home" / "gpuvec"
-    monkeypatch.setenv(store.SWITCH, str(found))
-    return found / store.OWN_FOLDER
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(found))
+    return found / store.SUBFOLDER
 
 
 def calls(made=MADE):
@@ -105,7 +105,7 @@ class TestKept:
         make, count = calls()
         (tmp_path / "file").touch()
         for named in ("off", str(tmp_path / "file" / "below"), str(tmp_path / "file")):
-            monkeypatch.setenv(store.SWITCH, named)
+            monkeypatch.setenv(store.CACHE_VARIABLE, named)
             assert load_or_compile(lambda: "key", make, Cubin) == MADE
         assert len(count) == 3
         assert not place.exists()
@@ -146,7 +146,7 @@ class TestKept:
     def test_the_oldest_go(self, place, monkeypatch):
         make, _ = calls()
         load_or_compile(lambda: "size", make, Cubin)
-        monkeypatch.setattr(store, "LIMIT", 3 * (place / "size").stat().st_size)
+        monkeypatch.setattr(store, "MAX_BYTES", 3 * (place / "size").stat().st_size)
         for k in range(5):
             load_or_compile(partial(str, k), make, Cubin)
             os.utime(place / str(k), (k, k))
@@ -160,7 +160,7 @@ class TestKept:
             other.write_bytes(b"important" * 1000)
             os.utime(other, (1, 1))
         (place / "link").symlink_to(others[0])
-        monkeypatch.setattr(store, "LIMIT", 1)
+        monkeypatch.setattr(store, "MAX_BYTES", 1)
         make, _ = calls()
         for k in range(3):
             load_or_compile(partial(str, k), make, Cubin)
@@ -172,12 +172,12 @@ class TestKept:
         def no_home(cls):
             raise RuntimeError("Could not determine home directory.")
 
-        for name in (store.SWITCH, "XDG_CACHE_HOME", "HOME"):
+        for name in (store.CACHE_VARIABLE, "XDG_CACHE_HOME", "HOME"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(Path, "home", classmethod(no_home))
         store._warn_of_no_home.cache_clear()
         make, count = calls()
-        with pytest.warns(UserWarning, match=f"no home folder.*{store.SWITCH}") as warned:
+        with pytest.warns(UserWarning, match=f"no home folder.*{store.CACHE_VARIABLE}") as warned:
             found = [load_or_compile(lambda: "key", make, Cubin) for _ in range(3)]
         assert found == [MADE] * 3
         assert len(count) == 3
@@ -189,10 +189,11 @@ class TestKept:
             "def missing(uid): raise KeyError(uid)\n"
             "pwd.getpwuid = missing\n"
             "from gpuvec.engine.backends.cache import store\n"
-            "made = [store.Cubin(b'x', 'n', 1, None)]\n"
-            "print(store.kept(lambda: 'key', lambda: made, store.Cubin)[0].name)\n"
+            "from gpuvec.engine.backends.cuda.binary import Cubin\n"
+            "made = [Cubin(b'x', 'n', 1, 1, 1)]\n"
+            "print(store.load_or_compile(lambda: 'key', lambda: made, Cubin)[0].name)\n"
         )
-        unset = (store.SWITCH, "XDG_CACHE_HOME", "HOME")
+        unset = (store.CACHE_VARIABLE, "XDG_CACHE_HOME", "HOME")
         given = {name: value for name, value in os.environ.items() if name not in unset}
         given["PYTHONPATH"] = os.pathsep.join([*(str(Path(p).parent) for p in gpuvec.__path__), *sys.path])
         done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=False)
@@ -201,9 +202,9 @@ class TestKept:
         assert done.stderr.count("no home folder") == 1
 
     def test_by_default_in_the_users_cache(self, monkeypatch, tmp_path):
-        monkeypatch.delenv(store.SWITCH, raising=False)
+        monkeypatch.delenv(store.CACHE_VARIABLE, raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert store.folder() == tmp_path / "gpuvec"
+        assert store.cache_folder() == tmp_path / "gpuvec"
 
 
 # An environment by whose parts a fingerprint is told.
@@ -342,7 +343,8 @@ if sys.argv[2] == "made":
     from gpuvec.engine.backends.cuda import numba_cuda
     context = numba_cuda.offline((9, 0))
     context.__enter__()
-found = [launch._cubins(env, options, make_launch_config(env, 100), played, (9, 0), '') for played in (False, True)]
+config = make_launch_config(env, 100)
+found = [launch.load_or_compile_kernels(kind, env, options, config, (9, 0), "") for kind in ("reset", "step")]
 print([(k.name, k.threads, k.blocks(100), len(k.code)) for kernels in found for k in kernels])
 print("numba" in sys.modules)
 """
@@ -412,7 +414,7 @@ def test_found_kernels_do_what_made_ones_do(gpu, name, place, monkeypatch):
 
     played = []
     for _ in "ab":
-        launch._cubins.cache_clear()
+        launch.load_or_compile_kernels.cache_clear()
         env = gym.make_vec(f"gpuvec/{name}", num_envs=33, device=gpu, output="cupy", autoreset_mode="SameStep")
         env.action_space.seed(1)
         rows = [env.reset(seed=3)[0].get()]

@@ -12,7 +12,7 @@ import pytest
 
 import gpuvec
 from gpuvec.engine.backends.cache.key import fingerprint
-from gpuvec.engine.backends.cache.store import SWITCH
+from gpuvec.engine.backends.cache.store import CACHE_VARIABLE
 from gpuvec.engine.backends.cpu import threads
 from gpuvec.errors import AuthoringError
 from gpuvec.vector.env import VectorEnv
@@ -89,8 +89,8 @@ def module_of(source: str = SOURCE, name: str = "edited_env") -> ModuleType:
 def cache_folder(tmp_path, monkeypatch):
     """An empty folder of machine code, and no kernels of this process beside it."""
     folder = tmp_path / "kernels"
-    monkeypatch.setenv(SWITCH, str(folder))
-    threads._loop.cache_clear()
+    monkeypatch.setenv(CACHE_VARIABLE, str(folder))
+    threads.load_or_compile_loop.cache_clear()
     return folder
 
 
@@ -113,7 +113,7 @@ def expected(module) -> tuple[float, float]:
 
 def forget_kernels():
     """As a process that starts now, which knows what is on disk alone."""
-    threads._loop.cache_clear()
+    threads.load_or_compile_loop.cache_clear()
 
 
 class TestOneProcess:

@@ -197,7 +197,7 @@ def test_rollouts_call_them_too():
             env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", SingleAgentLaunch()
         )
         assert kernel.source is not None
-        assert kernel.binary((9, 0)).cubin[:4] == b"\x7fELF"
+        assert kernel.binary((9, 0)).code[:4] == b"\x7fELF"
 
 
 class TestMakeVec:
@@ -281,7 +281,7 @@ class TestOnAGpu:
         monkeypatch.setenv("GPUVEC_CACHE", str(tmp_path / "cache"))
         rewards = []
         for factor in ("x", "x", "2.0f * x"):
-            launch._cubins.cache_clear()
+            launch.load_or_compile_kernels.cache_clear()
             file = tmp_path / "own.cu"
             file.write_text(STEP.replace("? x", f"? {factor}"))
             env = VectorEnv(own(file), 2, device=gpu, output="cupy", backend="cuda-c")

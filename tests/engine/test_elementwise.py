@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from gpuvec.engine.backends.cache.key import NotHashable, module_fingerprint
-from gpuvec.engine.backends.cpu.object_code import machine
+from gpuvec.engine.backends.cpu.object_code import target_description
 from gpuvec.learners.estimators import advantage
 from gpuvec.learners.estimators import reward_scaling as returns
 from gpuvec.learners.sampling import action_kernels
@@ -48,9 +48,9 @@ def test_a_process_that_finds_them_imports_no_compiler(tmp_path):
 
 def test_what_they_are_made_for_counts():
     found = [
-        module_fingerprint(action_kernels.categorical, ((3,), 1.0, False, False), machine()),
-        module_fingerprint(action_kernels.categorical, ((4,), 1.0, False, False), machine()),
-        module_fingerprint(action_kernels.gaussian, ((3,), 1.0, False, False), machine()),
+        module_fingerprint(action_kernels.categorical, ((3,), 1.0, False, False), target_description()),
+        module_fingerprint(action_kernels.categorical, ((4,), 1.0, False, False), target_description()),
+        module_fingerprint(action_kernels.gaussian, ((3,), 1.0, False, False), target_description()),
         module_fingerprint(action_kernels.categorical, ((3,), 1.0, False, False), (9, 0)),
     ]
     assert len(set(found)) == 4

@@ -74,9 +74,9 @@ def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), resident=1):
     assert frame, log
     assert registers, log
     assert f"Compiling entry function '{binary.name}' for 'sm_{cc[0]}{cc[1]}'" in log
-    assert binary.spilled == max(map(int, frame.groups()[1:]))
+    assert binary.spill_bytes == max(map(int, frame.groups()[1:]))
     held = int(registers[1]), int(shared[1]) if shared else 0
-    return Kernel(ptx, binary.cubin, threads, *held, int(frame[1]), int(frame[2]) + int(frame[3]))
+    return Kernel(ptx, binary.code, threads, *held, int(frame[1]), int(frame[2]) + int(frame[3]))
 
 
 def environment(name):
@@ -207,7 +207,7 @@ class TestVariants:
             check(kernel, barriers=int(which == "step"))
             check_order(kernel, cc)
             assert kernel.float64 == []
-            assert kernel.cubin[:4] == b"\x7fELF"
+            assert kernel.code[:4] == b"\x7fELF"
 
 
 def with_slow_sine(s, action, key, p):
@@ -322,7 +322,7 @@ class TestRowwise:
         work = Elementwise(make, (*members, *action_kernels.KEY), getattr(action_kernels, make), settings)
         with numba_cuda.offline((9, 0)):
             kernel = compile_kernel(
-                elementwise_kernels.body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads
+                elementwise_kernels.kernel_body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads
             )
         if make == "categorical":
             check(kernel, barriers=0)

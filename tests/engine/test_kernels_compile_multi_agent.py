@@ -144,10 +144,10 @@ def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
         (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), given, True)
         code = numba_cuda.compile_kernel(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.resident)
         for _ in range(2):  # the second time it could come from the linker's cache, which keeps no log
-            assert numba_cuda.link(code, (9, 0), logged=True).spilled > SPARE
+            assert numba_cuda.link(code, (9, 0), logged=True).spill_bytes > SPARE
         tried, compile_for = [], numba_cuda.compile_kernel
         monkeypatch.setattr(numba_cuda, "compile_kernel", lambda *given: tried.append(given[-1]) or compile_for(*given))
-        assert kernel.binary((9, 0)).cubin
+        assert kernel.binary((9, 0)).code
     assert tried == [given.resident, given.resident * 3 // 4, 1]
 
 

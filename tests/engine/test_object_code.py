@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.support.counter_env import COUNTER, Count
 
-from gpuvec.engine.backends.cache.store import OWN_FOLDER, SWITCH
+from gpuvec.engine.backends.cache.store import CACHE_VARIABLE, SUBFOLDER
 from gpuvec.engine.backends.cpu.object_code import compile_object, is_cacheable, load_object
 from gpuvec.errors import AuthoringError
 from gpuvec.vector.env import VectorEnv
@@ -101,8 +101,8 @@ class TestEnvironment:
     @pytest.fixture
     def kept(self, tmp_path, monkeypatch):
         """The names of files on disk."""
-        monkeypatch.setenv(SWITCH, str(tmp_path / "kept"))
-        return lambda: {file.name for file in (tmp_path / "kept" / OWN_FOLDER).iterdir()}
+        monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "kept"))
+        return lambda: {file.name for file in (tmp_path / "kept" / SUBFOLDER).iterdir()}
 
     def simulation(self, step, num_envs=3):
         env = dataclasses.replace(COUNTER, step=step)

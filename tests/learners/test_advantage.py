@@ -99,7 +99,9 @@ def test_the_kernel_has_no_float64_and_waits_for_many_loads_at_once() -> None:
 
     with numba_cuda.offline((9, 0)):
         kernel = compile_kernel(
-            elementwise_kernels.body(ADVANTAGES), numba_cuda.kernel_signature(ADVANTAGES.batch, None, ()), ADVANTAGES.threads
+            elementwise_kernels.kernel_body(ADVANTAGES),
+            numba_cuda.kernel_signature(ADVANTAGES.batch, None, ()),
+            ADVANTAGES.threads,
         )
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)

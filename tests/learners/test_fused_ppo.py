@@ -255,7 +255,7 @@ def test_kernels_compile(case, cc) -> None:
         estimate_kernel(shape),
         value_kernel(shape, 2),
     ):
-        assert nvrtc.binary(kernel, cc).cubin
+        assert nvrtc.compile_cuda_source(kernel, cc).code
 
 
 @pytest.mark.compile
@@ -288,8 +288,8 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     with numba_cuda.offline((9, 0)):
         game = link_env_functions(env, KernelOptions(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
     for rows in (8, 16, 32):
-        made = nvrtc.binary(rollout_kernel(shape, game, rows, (0,)), (9, 0))
-        assert made.spilled == 0
+        made = nvrtc.compile_cuda_source(rollout_kernel(shape, game, rows, (0,)), (9, 0))
+        assert made.spill_bytes == 0
         assert "0 bytes stack frame" in made.log  # the state, which the functions share by address, is in registers
 
 

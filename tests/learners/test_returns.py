@@ -104,7 +104,7 @@ def test_the_kernel_has_no_float64() -> None:
 
     with numba_cuda.offline((9, 0)):
         kernel = compile_kernel(
-            elementwise_kernels.body(DISCOUNTED_RETURNS),
+            elementwise_kernels.kernel_body(DISCOUNTED_RETURNS),
             numba_cuda.kernel_signature(DISCOUNTED_RETURNS.batch, None, ()),
             DISCOUNTED_RETURNS.threads,
         )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import DeviceArray, address_of
+from gpuvec.engine.backends.kernel_set import make_kernel_set
 from gpuvec.engine.compiler.frozen import Content, content_of, frozen_function
 from gpuvec.engine.compiler.gc_pause import gc_paused
-from gpuvec.engine.compiler.types import DType
+from gpuvec.engine.compiler.types import DType, RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions
 from gpuvec.engine.layout.params import request_dtypes
@@ -21,13 +21,7 @@ from gpuvec.engine.layout.schema import MultiAgentSchema, check_fits_memory, mak
 from gpuvec.engine.single_agent.rollout_options import rollout_kernel_options
 from gpuvec.spec import Environment, SingleAgentEnv
 
-if TYPE_CHECKING:
-    from gpuvec.engine.backends.cpu.threads import CpuKernels
-    from gpuvec.engine.backends.cuda.launch import CudaKernels
-    from gpuvec.engine.backends.simulator import SimulatorKernels
-
 MAX_ROLLOUT_KERNELS = 8  # that a simulation keeps ready: each policy has its own
-RolloutPolicy: TypeAlias = str | FunctionType  # RANDOM or GIVEN of `rollout_options`, or `policy(obs, key, p) -> action`
 
 
 class Simulation:
@@ -61,7 +55,7 @@ class Simulation:
         self.env, self.options, self.num_envs, self.device = frozen_environment(env), options, num_envs, device
         self.schema = make_schema(self.env)
         self.version = 0
-        self._kernels = self._make_kernels()
+        self._kernels = make_kernel_set(self.env, num_envs, device)
         self.layout = make_layout(self.env, options, self._kernels.split)
         device.require(self._num_bytes(), f"{num_envs:,} environments{self._memory_advice()}")
         self.buffers = {name: self._zeros(buffer) for name, buffer in self.layout.owned.items()}
@@ -74,20 +68,6 @@ class Simulation:
         self._pool: dict[str, DeviceArray] = {}
         self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # as they were when last passed
         self._reset_launchers()
-
-    def _make_kernels(self) -> CpuKernels | CudaKernels | SimulatorKernels:
-        with gc_paused():  # imports on use: a GPU whose kernels are on disk needs no compiler
-            if self.device.kind == "cuda":
-                from gpuvec.engine.backends.cuda.launch import CudaKernels
-
-                return CudaKernels(self.env, self.num_envs, self.device)
-            if self.device.kind == "cpu":
-                from gpuvec.engine.backends.cpu.threads import CpuKernels
-
-                return CpuKernels(self.env, self.num_envs)
-            from gpuvec.engine.backends.simulator import SimulatorKernels
-
-            return SimulatorKernels(self.env, self.num_envs)
 
     def _zeros(self, buffer: Buffer) -> DeviceArray:
         return self.device.arrays.zeros(buffer.full_shape(self.num_envs, self._kernels.blocks), buffer.dtype)
@@ -183,7 +163,7 @@ class Simulation:
         """Takes `env`, the same environment with other parameters: kernels are compiled again on use, buffers stay."""
         self.env = frozen_environment(env)
         self._kernels.close()
-        self._kernels = self._make_kernels()
+        self._kernels = make_kernel_set(self.env, self.num_envs, self.device)
         self._reset_launchers()
         self.version += 1
 

@@ -1,13 +1,13 @@
-"""Functions of single rows as kernels, for what is done to a batch besides its game: to draw actions, to sum up rewards.
+"""Kernels that apply a function to each row of a batch, such as drawing actions or accumulating rewards.
 
-A thread has a row on a GPU, a loop goes over them on a CPU. A function gets the batch, a NamedTuple of addresses and numbers,
-and the row, and reads and writes by the operations of `memory.Access`, as composed environments do. `rowwise_kernels` compiles
-them; a process that finds them on disk imports no compiler.
+On a GPU each row has a thread, on a CPU a loop visits all rows. The function takes the batch, a NamedTuple of addresses and
+numbers, and the row, and accesses memory with the operations of `memory_ops.MemoryOps`. `elementwise_kernels` compiles it; a
+process that finds the kernel on disk imports no compiler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -15,99 +15,111 @@ import numpy as np
 
 from gpuvec.engine.backends.cache.key import module_fingerprint
 from gpuvec.engine.backends.cache.store import load_or_compile
-from gpuvec.engine.backends.cpu.object_code import ObjectCode, is_cacheable, load_object, machine
-from gpuvec.engine.backends.cuda.binary import Loadable
+from gpuvec.engine.backends.cpu.object_code import ObjectCode, is_cacheable, load_object, target_description
+from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.device import Device
+from gpuvec.engine.compiler.types import DeviceFunction
 from gpuvec.engine.layout.buffers import named_tuple
 
 
 class Elementwise(NamedTuple):
-    """What is done to each row. Equal ones are compiled once in a process."""
+    """A function of a row. Equal ones are compiled once in a process.
+
+    Attributes:
+        name: a name for messages.
+        members: names of the members of the batch, addresses and numbers of 64 bits.
+        make: `make(memory_ops, *settings)` returns `function(b, row)`.
+        settings: what the function is compiled for.
+        threads: per block.
+    """
 
     name: str
-    members: tuple[str, ...]  # of the batch: addresses of arrays, and numbers of 64 bits
-    make: Callable[..., Any]  # make(access, *settings) -> function(b, row)
-    settings: tuple[Any, ...] = ()  # what the code is made for
-    threads: int = 256  # per block
+    members: tuple[str, ...]
+    make: Callable[..., DeviceFunction]
+    settings: tuple[Any, ...] = ()
+    threads: int = 256
 
     @property
     def batch(self) -> Any:
-        """The class of `b`, whose last member `n` is the number of rows."""
+        """The NamedTuple class of the batch, whose last member `n` is the number of rows."""
         return named_tuple("Batch", (*self.members, "n"))
 
 
 def make_elementwise_launcher(work: Elementwise, device: Device) -> Callable[..., None]:
-    """`launch(stream, *members, n)`: does it to n rows; a CPU ignores the stream."""
+    """`launch(stream, *members, n)`: applies `work` to n rows on a `device`; a CPU ignores the stream."""
     if device.kind == "cpu":
         loop = _loop(work)
         return lambda stream, *members: loop(members)
-    return _launcher(work, device)
+    return _simulator_launcher(work) if device.kind == "simulator" else _cuda_launcher(work, device)
+
+
+def _key(work: Elementwise, target: object) -> Callable[[], str]:
+    """Computes the hash of all that the kernel for a `target` is compiled from."""
+    return partial(module_fingerprint, work.make, (work.name, work.members), (work.settings, work.threads), target)
 
 
 @lru_cache(maxsize=64)
 def _loop(work: Elementwise) -> Callable[[tuple[int, ...]], None]:
-    """The loop over all rows on a CPU: it takes the members of the batch."""
+    """The loop over all rows on a CPU, which takes the members of the batch."""
 
-    def make() -> list[ObjectCode]:
-        from gpuvec.engine.backends.elementwise_kernels import native_loop
+    def compile_all() -> list[ObjectCode]:
+        from gpuvec.engine.backends.elementwise_kernels import compile_loop
 
-        return [native_loop(work)]
+        return [compile_loop(work)]
 
-    (made,) = load_or_compile(
-        partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], machine()), make, ObjectCode, is_cacheable
-    )
-    run = load_object(made)
+    (loop,) = load_or_compile(_key(work, target_description()), compile_all, ObjectCode, is_cacheable)
+    run = load_object(loop)
 
     def call(members: tuple[int, ...]) -> None:
-        block = np.array(members, np.int64)
-        run(block.ctypes.data, 0)
+        arguments = np.array(members, np.int64)
+        run(arguments.ctypes.data, 0)
 
     return call
 
 
 @lru_cache(maxsize=64)
-def load_or_compile_elementwise(work: Elementwise, cc: tuple[int, int]) -> Loadable:
-    """Its kernel for compute capability `cc`, from disk if it was compiled before."""
+def load_or_compile_elementwise(work: Elementwise, cc: tuple[int, int]) -> Binary:
+    """The kernel of `work` for compute capability `cc`, from disk if it was compiled before."""
 
-    def make() -> list[Loadable]:
-        from gpuvec.engine.backends.elementwise_kernels import binary
+    def compile_all() -> list[Binary]:
+        from gpuvec.engine.backends.elementwise_kernels import compile_elementwise
 
-        return [Loadable(*binary(work, cc)[:2])]
+        return [compile_elementwise(work, cc)._replace(log="")]
 
-    (made,) = load_or_compile(partial(module_fingerprint, work.make, tuple(work)[:2], tuple(work)[3:], cc), make, Loadable)
-    return made
+    (binary,) = load_or_compile(_key(work, cc), compile_all, Binary)
+    return binary
 
 
-def _launcher(work: Elementwise, device: Device) -> Callable[..., None]:
-    batch = work.batch
-    if device.kind == "simulator":
-        from gpuvec.engine.backends.cuda import numba_cuda
-        from gpuvec.engine.backends.elementwise_kernels import body
-        from gpuvec.engine.backends.simulator import short_switch_interval
+def _simulator_launcher(work: Elementwise) -> Callable[..., None]:
+    from gpuvec.engine.backends.cuda import numba_cuda
+    from gpuvec.engine.backends.elementwise_kernels import kernel_body
+    from gpuvec.engine.backends.simulator import short_switch_interval
 
-        simulated = numba_cuda.cuda.jit(body(work))
+    kernel, batch = numba_cuda.cuda.jit(kernel_body(work)), work.batch
 
-        def simulate(stream: int, *members: int) -> None:
-            with short_switch_interval():
-                simulated[-(-members[-1] // work.threads), work.threads](batch(*members))
+    def launch(stream: int, *members: int) -> None:
+        with short_switch_interval():
+            kernel[-(-members[-1] // work.threads), work.threads](batch(*members))
 
-        return simulate
+    return launch
 
+
+def _cuda_launcher(work: Elementwise, device: Device) -> Callable[..., None]:
     from cuda import core
     from cuda.bindings import driver
 
     from gpuvec.engine.backends.cuda.launch import check_driver, load_on_device
 
-    function, keep = load_on_device(
-        device, *load_or_compile_elementwise(work, tuple(core.Device(device.ordinal).compute_capability))
-    )
-    block = np.zeros(len(batch._fields), np.uint64)
-    pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
-    start = partial(driver.cuLaunchKernel, function)
+    binary = load_or_compile_elementwise(work, tuple(core.Device(device.ordinal).compute_capability))
+    function, loaded = load_on_device(device, binary.code, binary.name)
+    arguments = np.zeros(len(work.batch._fields), np.uint64)
+    pointers = arguments.ctypes.data + 8 * np.arange(len(arguments), dtype=np.uint64)
+    launch_kernel = partial(driver.cuLaunchKernel, function)
 
-    def launch(stream: int, *members: Any, kept: Sequence[Any] = (block, pointers, keep)) -> None:
-        block[:] = members
+    # The driver has only the addresses of what `keep` holds.
+    def launch(stream: int, *members: int, keep: tuple[object, ...] = (arguments, pointers, loaded)) -> None:
+        arguments[:] = members
         grid = -(-members[-1] // work.threads), 1, 1, work.threads, 1, 1, 0
-        check_driver(start(*grid, stream, pointers.ctypes.data, 0), "launched")
+        check_driver(launch_kernel(*grid, stream, pointers.ctypes.data, 0), "launched")
 
     return launch

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpuvec.engine.backends.cuda.launch_config import WARP, make_launch_config
+from gpuvec.engine.backends.kernel_set import ResetLauncher, RolloutLauncher, StepLauncher
+from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class
@@ -17,22 +19,34 @@ from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 
+if TYPE_CHECKING:
+    from gpuvec.engine.backends.cuda.kernels import Kernel
+
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Lets Python's threads take turns every 0.1 ms: the simulator asks in a loop whether threads have come to a barrier, and
-    would otherwise keep each of them waiting for 5 ms.
+    """Lets Python switch threads every 0.1 ms.
+
+    The simulator polls whether threads have reached a barrier. With Python's default each poll would delay the others by 5 ms.
     """
-    before = sys.getswitchinterval()
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval)
 
 
 class SimulatorKernels:
-    """The kernels of an env in the simulator; the same calls as `launch.CudaKernels`."""
+    """The kernels of an environment in the simulator: a `KernelSet`.
+
+    Args:
+        env: the environment.
+        num_envs: E.
+
+    Raises:
+        DeviceError: Numba was imported without the simulator.
+    """
 
     def __init__(self, env: Environment, num_envs: int) -> None:
         from gpuvec.engine.backends.cuda import numba_cuda
@@ -44,51 +58,51 @@ class SimulatorKernels:
         self.split = self._mapping.split
         self.blocks = -(-num_envs // self._mapping.envs)
 
-    def reset(self, options: KernelOptions) -> Callable[..., None]:
-        """`launch(stream, *members of the batch, *members of the request)`."""
-        return self._launcher(options, self._kernels(options, False), request_class(self._env))
+    def reset(self, options: KernelOptions) -> ResetLauncher:
+        """Makes the launcher of a reset with kernels for `options`."""
+        return self._launcher(options, self._kernels(options, is_step=False), request_class(self._env))
 
-    def step(self, options: KernelOptions, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
-        """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
-        launch, num_envs = self._launcher(options, self._kernels(options, True)), self._num_envs
+    def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
+        """Makes the launcher of a step with kernels for `options` over the buffers at `addresses`."""
+        launch, num_envs = self._launcher(options, self._kernels(options, is_step=True)), self._num_envs
 
-        def call(stream: int, action: int, outputs: bytes) -> None:
-            launch(stream, *batch_members(kept, outputs, num_envs, action=action))
+        def launch_step(stream: int, action: int, outputs: bytes) -> None:
+            launch(stream, *batch_members(addresses, outputs, num_envs, action=action))
 
-        return call
+        return launch_step
 
-    def rollout(self, options: KernelOptions, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
-        """`launch(stream, action, outputs, steps)`, likewise."""
+    def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
+        """Makes the launcher of a rollout of a `policy` with a kernel for `options` over the buffers at `addresses`."""
         from gpuvec.engine.backends.cuda.kernels import make_rollout_kernel
 
         with explain_policy_errors(self._env, policy):
             kernel = make_rollout_kernel(self._env, options, policy, self._mapping)
         launch, num_envs = self._launcher(options, (kernel,), RolloutRequest), self._num_envs
 
-        def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
-            launch(stream, *batch_members(kept, outputs, num_envs, action=action), steps)
+        def launch_rollout(stream: int, action: int, outputs: bytes, steps: int) -> None:
+            launch(stream, *batch_members(addresses, outputs, num_envs, action=action), steps)
 
-        return call
+        return launch_rollout
 
-    def _kernels(self, options: KernelOptions, played: bool) -> Any:
+    def _kernels(self, options: KernelOptions, *, is_step: bool) -> tuple[Kernel, ...]:
         from gpuvec.engine.backends.cuda.kernels import make_kernels
 
-        return make_kernels(self._env, options, self._mapping, played)
+        return make_kernels(self._env, options, self._mapping, is_step)
 
-    def _launcher(self, options: KernelOptions, kernels: Any, asked: Any = None) -> Callable[..., None]:
-        """`asked` is the class of their second argument, if they have one."""
+    def _launcher(self, options: KernelOptions, kernels: Sequence[Kernel], request: type | None = None) -> Callable[..., None]:
+        """`launch(stream, *members of the batch, *members of the request)`, where kernels take a request."""
         batch = make_layout(self._env, options, self.split).batch
-        count = len(batch._fields)
+        num_members = len(batch._fields)
         launches = [self._cuda.jit(kernel.body)[kernel.blocks(self._num_envs), kernel.threads] for kernel in kernels]
 
-        def call(stream: int, *arguments: Any) -> None:
-            b = batch(*arguments[:count])
-            given = () if asked is None else (asked(*arguments[count:]),)
+        def launch_all(stream: int, *values: float) -> None:
+            b = batch(*values[:num_members])
+            requests = () if request is None else (request(*values[num_members:]),)
             with short_switch_interval():
                 for launch in launches:
-                    launch(b, *given)
+                    launch(b, *requests)
 
-        return call
+        return launch_all
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing: the simulator has no threads between two launches."""

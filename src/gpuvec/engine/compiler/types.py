@@ -7,6 +7,7 @@ environment is known, since their fields follow the author's fields: such a name
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeAlias
 
 # A function that Numba compiles: `inline_function` and `device_function` return it. Its signature is written where it is made.
@@ -30,6 +31,9 @@ Row: TypeAlias = Any
 Action: TypeAlias = Any
 # What is kept in registers of a row's random-number stream; each of the ways to read it has a type of its own.
 RngStream: TypeAlias = Any
+
+# Who chooses the actions of a rollout: RANDOM or GIVEN of `rollout_options`, or `policy(obs, key, p) -> action`.
+RolloutPolicy: TypeAlias = str | FunctionType
 
 # The interface of intrinsics, for which Numba and numba-cuda each have classes of their own, without annotations.
 NumbaModule: TypeAlias = Any  # such as `numba.types` or `numba.cuda.types`

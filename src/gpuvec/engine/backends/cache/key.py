@@ -1,7 +1,7 @@
-"""One hash of all that a kernel is made from: a frozen copy of the environment, the engine, and the compilers.
+"""One hash of all that a kernel is compiled from: a frozen copy of the environment, the engine, and the compilers.
 
-Kernels are compiled from the frozen copy (`engine.compiler.frozen`), so the hash is that of what was compiled. If it holds
-something that cannot be followed, `NotHashable` is raised: then nothing may be kept under the hash.
+Kernels are compiled from the frozen copy (`engine.compiler.frozen`), so the hash is that of what was compiled. `NotHashable` is
+raised where the copy contains something that cannot be hashed: then the kernel must not be stored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,25 +19,30 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpuvec.engine.compiler.frozen import Content, Freezer
+from gpuvec.engine.compiler.types import EnvParams
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment, Options
 
 E = TypeVar("E", bound=Environment)
+R = TypeVar("R")
 
+CUDA_COMPILERS = (
+    "cuda-core", "cuda-bindings", "nvidia-nvjitlink", "nvidia-cuda-nvrtc", "nvidia-nvjitlink-cu12", "nvidia-cuda-nvrtc-cu12",
+)  # fmt: skip
 COMPILERS = (
     "numba", "numba-cuda", "llvmlite", "numpy", "cuda-core", "cuda-bindings",
     "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvrtc", "nvidia-cuda-nvcc",
     "nvidia-nvjitlink-cu12", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvcc-cu12",
 )  # fmt: skip
 PACKAGE = Path(__file__).parents[3]
-CALLED = ("random.py", "angles.py", "fractions.py", "spec.py")  # of the package, beside the engine
-DECLARED = ("spaces", "agents", "roles", "observation", "tables")  # called with the parameters: what they give is what counts
-ON_THE_HOST = {*Options.__dataclass_fields__, "structural"} - {"reset_options"}
+AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "spec.py")  # of the package, which composed code calls
+FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "tables")  # of an environment; their results are hashed
+HOST_FIELDS = {*Options.__dataclass_fields__, "structural"} - {"reset_options"}  # of an environment, which kernels do not read
 
 
-class NotHashable(Exception):  # no error: a caller goes on without
-    """Something whose content cannot be told."""
+class NotHashable(Exception):  # no error: the caller compiles without a cache
+    """Something has a content that cannot be hashed."""
 
 
 _snapshots: WeakKeyDictionary[Any, Content] = WeakKeyDictionary()  # of frozen environments
@@ -45,11 +50,11 @@ _environments: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # frozen e
 
 
 def frozen_environment(env: E) -> E:
-    """`env` as it is now: with copies of the functions that kernels are compiled from, which nobody else can change.
+    """A copy of `env` with copies of the functions that kernels are compiled from, which later changes do not affect.
 
-    What is called with the parameters (`spaces`, `agents`, `roles`, `observation`, `tables`) is called once: the frozen
-    environment's own give that result, for the same parameters alone. Frozen environments of equal content are one object
-    within a process. That of a frozen environment is itself.
+    Functions of the parameters alone (`spaces`, `agents`, `roles`, `observation`, `tables`) are called once; those of the copy
+    return that result, and accept no other parameters. Frozen environments of equal content are one object within a process.
+    The frozen copy of a frozen environment is itself.
     """
     if env in _snapshots:
         return env
@@ -58,20 +63,20 @@ def frozen_environment(env: E) -> E:
     freezer.put(type(env).__name__)
     for name in env.__dataclass_fields__:
         value = getattr(env, name)
-        if name in DECLARED and value is not None:
+        if name in FUNCTIONS_OF_PARAMS and value is not None:
             freezer.put(name)
             changes[name] = _constant(env.params, freezer.value(value(env.params)))
-        elif name not in ON_THE_HOST:
+        elif name not in HOST_FIELDS:
             freezer.put(name)
             changes[name] = freezer.value(value)
         else:
             freezer.origin.append(value)
-    made = dataclasses.replace(env, **changes)
+    frozen = dataclasses.replace(env, **changes)
     content = freezer.content()
     if content.unknown is None:
-        made = _environments.setdefault((content.digest, _hashable(content.origin)), made)
-    _snapshots[made] = content
-    return made
+        frozen = _environments.setdefault((content.digest, _hashable(content.origin)), frozen)
+    _snapshots[frozen] = content
+    return frozen
 
 
 def _hashable(origin: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -79,18 +84,23 @@ def _hashable(origin: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(x if isinstance(x, Hashable) else id(x) for x in origin)
 
 
-def _constant(params: Any, result: Any) -> Callable[[Any], Any]:
-    """A function of the parameters whose result was computed before."""
+def _constant(params: EnvParams, result: R) -> Callable[[EnvParams], R]:
+    """A function of the parameters whose `result` for `params` was computed before."""
 
-    def constant(given: Any) -> Any:
-        assert given is params or given == params, "a frozen environment has one set of parameters"
+    def constant(p: EnvParams) -> R:
+        assert p is params or p == params, "a frozen environment has one set of parameters"
         return result
 
     return constant
 
 
-def fingerprint(env: Environment, options: KernelOptions, *rest: Any) -> str:
-    """The hash for kernels of `env` as `options`, and further values that they are made from.
+def fingerprint(env: Environment, options: KernelOptions, *values: object) -> str:
+    """The hash of all that the kernels of an environment are compiled from.
+
+    Args:
+        env: the environment.
+        options: what they are compiled for.
+        values: what else they are compiled from.
 
     Raises:
         NotHashable: something that they reach cannot be followed.
@@ -99,7 +109,7 @@ def fingerprint(env: Environment, options: KernelOptions, *rest: Any) -> str:
     freezer = Freezer()
     freezer.put(_toolchain())
     freezer.add(_snapshots[frozen_environment(env)])
-    for value in (tuple(options), *rest):
+    for value in (tuple(options), *values):
         freezer.value(value)
     content = freezer.content()
     if content.unknown is not None:
@@ -112,20 +122,22 @@ def fingerprint(env: Environment, options: KernelOptions, *rest: Any) -> str:
     return content.digest
 
 
-def module_fingerprint(function: Callable[..., Any], *rest: Any) -> str:
-    """The hash for kernels that a function of this package composes of the engine's parts, and further values.
+def module_fingerprint(function: Callable[..., Any], *values: object) -> str:
+    """The hash of all that a kernel is compiled from which a function of this package composes of the engine's parts.
 
-    What counts is the file of the function's module, besides the engine's files; it composes of nothing else of the package.
+    Args:
+        function: composes the kernel from the engine's files and its own module's file, and from nothing else of the package.
+        values: what else the kernel is compiled from.
 
     Raises:
-        NotHashable: one of the further values cannot be followed, or the function has a closure.
+        NotHashable: one of the values cannot be followed, or the function has a closure.
     """
     if function.__closure__:
         raise NotHashable("a function with a closure")
     freezer = Freezer()
     file = Path(function.__code__.co_filename)
     freezer.put(_toolchain(), file.name, hashlib.sha256(file.read_bytes()).hexdigest(), function.__qualname__)
-    freezer.value(rest)
+    freezer.value(values)
     content = freezer.content()
     if content.unknown is not None:
         raise NotHashable(content.unknown)
@@ -134,19 +146,22 @@ def module_fingerprint(function: Callable[..., Any], *rest: Any) -> str:
 
 @cache
 def _toolchain() -> str:
-    """The engine's files, the versions of what compiles them, and settings of Numba."""
-    found = hashlib.sha256()
+    """The hash of the engine's files, of the compilers' versions, and of Numba's settings."""
+    digest = hashlib.sha256()
     engine = sorted(file for file in (PACKAGE / "engine").rglob("*") if file.suffix in (".py", ".cuh"))
-    for file in [*engine, *(PACKAGE / name for name in CALLED)]:
-        found.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    for file in [*engine, *(PACKAGE / name for name in AUTHORING_MODULES)]:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     settings = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))
-    versions = [(name, _version(name)) for name in COMPILERS]
-    found.update(repr((settings, versions, sys.version, platform.machine())).encode())
-    return found.hexdigest()
+    digest.update(repr((settings, versions_of(COMPILERS), sys.version, platform.machine())).encode())
+    return digest.hexdigest()
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+def versions_of(packages: Sequence[str]) -> list[tuple[str, str | None]]:
+    """(name, version) of each of the `packages`; the version is None where it is not installed."""
+    versions: list[tuple[str, str | None]] = []
+    for name in packages:
+        try:
+            versions.append((name, version(name)))
+        except PackageNotFoundError:
+            versions.append((name, None))
+    return versions

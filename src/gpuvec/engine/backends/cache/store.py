@@ -1,8 +1,8 @@
 """Machine code on disk, so that a process whose kernels were compiled before needs no compiler.
 
-What is read here runs, on the CPU or the GPU. So the folder belongs to the user of this process, and nobody else may look into
-it or write there; one that others can reach is left alone. `GPUVEC_CACHE` names a folder in which a folder for this purpose is
-made, or is "off". Files that something else wrote are never removed.
+Code that is read from these files runs, on the CPU or the GPU. So the folder must belong to the user of this process, with no
+permissions for others; any other folder is not used. `GPUVEC_CACHE` is "off", or the folder in which a folder for machine code
+is created. Only files that this module wrote are removed.
 """
 
 from __future__ import annotations
@@ -17,67 +17,65 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import get_ident
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from gpuvec.engine.backends.cache.key import NotHashable
-from gpuvec.engine.backends.cuda.launch_config import GridSize
 
-SWITCH = "GPUVEC_CACHE"
-OWN_FOLDER = "gpuvec-kernels"  # in the folder that the user names
-FORMAT = b"gpuvec machine code 1\n"  # how each file begins
-LIMIT = 256 << 20  # bytes of all files; beyond, those go that were written longest ago
-DIGEST = hashlib.sha256().digest_size
+CACHE_VARIABLE = "GPUVEC_CACHE"
+SUBFOLDER = "gpuvec-kernels"  # of the folder that `CACHE_VARIABLE` names
+MAGIC = b"gpuvec machine code 1\n"  # the first bytes of each file
+MAX_BYTES = 256 << 20  # of all files; beyond that, the oldest are removed
+DIGEST_SIZE = hashlib.sha256().digest_size
 
-
-C = TypeVar("C", bound=tuple[Any, ...])
-
-
-class Cubin(NamedTuple):
-    """A kernel as it is loaded and launched."""
-
-    code: bytes
-    name: str
-    threads: int  # per block
-    blocks: GridSize
+R = TypeVar("R", bound=tuple[Any, ...])
 
 
 def load_or_compile(
-    key: Callable[[], str], make: Callable[[], list[C]], kind: type[C], is_cacheable: Callable[[C], bool] | None = None
-) -> list[C]:
-    """What is on disk under `key()`, or else what `make()` gives, which is put there.
+    key: Callable[[], str],
+    compile_all: Callable[[], list[R]],
+    record_class: type[R],
+    is_cacheable: Callable[[R], bool] | None = None,
+) -> list[R]:
+    """Machine code from disk, or from a compiler; then it is stored.
 
-    A key that raises `NotHashable` or changes meanwhile, a folder that cannot be used, and code that is not cacheable mean that
-    nothing is kept. A `kind` is a NamedTuple of bytes and then what JSON knows.
+    Nothing is stored where `key` raises `NotHashable` or changes during the compilation, where the folder cannot be used, and
+    where some record is not cacheable.
+
+    Args:
+        key: computes the name of the file from all that the code is compiled from.
+        compile_all: compiles the code.
+        record_class: a NamedTuple class of bytes, and then strings and numbers.
+        is_cacheable: whether another process can use a record; all records are where it is None.
     """
-    place = folder()
-    if place is None:
-        return make()
+    path = cache_folder()
+    if path is None:
+        return compile_all()
     try:
         name = key()
     except NotHashable:
-        return make()
-    with _opened(place) as handle:
-        found = None if handle is None else _read(handle, name, kind)
-    if found is not None:
-        return found
-    made = make()
-    if (is_cacheable is not None and not all(map(is_cacheable, made))) or key() != name:
-        return made
-    with _opened(place) as handle:
-        if handle is not None:
+        return compile_all()
+    with _open_folder(path) as folder:
+        stored = None if folder is None else _read(folder, name, record_class)
+    if stored is not None:
+        return stored
+    records = compile_all()
+    if (is_cacheable is not None and not all(map(is_cacheable, records))) or key() != name:
+        return records
+    with _open_folder(path) as folder:
+        if folder is not None:
             with suppress(OSError):  # a full or read-only disk costs the next process a compilation
-                _write(handle, name, made)
-                _prune(handle, LIMIT)
-    return made
+                _write(folder, name, records)
+                _prune(folder, MAX_BYTES)
+    return records
 
 
-def folder() -> Path | None:
-    """Where the files are; None if there shall be none, or the system does not tell users apart."""
-    named = os.environ.get(SWITCH, "")
-    if named == "off" or not hasattr(os, "geteuid"):
+def cache_folder() -> Path | None:
+    """The folder of the files; None if the cache is off, or the system has no user ids."""
+    setting = os.environ.get(CACHE_VARIABLE, "")
+    if setting == "off" or not hasattr(os, "geteuid"):
         return None
-    if named:
-        return Path(named) / OWN_FOLDER
+    if setting:
+        return Path(setting) / SUBFOLDER
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuvec"
     except RuntimeError:  # neither HOME nor an entry for the user
@@ -88,85 +86,86 @@ def folder() -> Path | None:
 @cache
 def _warn_of_no_home() -> None:
     warnings.warn(
-        f"this user has no home folder, so no machine code is kept on disk: set HOME or {SWITCH} to a folder, or {SWITCH} to "
-        '"off".',
+        f"this user has no home folder, so no machine code is kept on disk: set HOME or {CACHE_VARIABLE} to a folder, or "
+        f'{CACHE_VARIABLE} to "off".',
         stacklevel=4,
     )
 
 
 @contextmanager
-def _opened(place: Path) -> Iterator[int | None]:
-    """A descriptor of the folder, which is made if it is missing: whoever renames things meanwhile changes nothing. None if
-    there is none to use.
+def _open_folder(path: Path) -> Iterator[int | None]:
+    """A descriptor of the folder, which is created if it is missing; None if it cannot be used.
+
+    Files are opened relative to the descriptor, so renaming a folder on the path in the meantime has no effect.
     """
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            place.mkdir(mode=0o700)
-        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            path.mkdir(mode=0o700)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:  # no home, a read-only one, a link
         yield None
         return
     try:
-        found = os.fstat(handle)
-        own = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077 == 0
-        if not own:
+        status = os.fstat(folder)
+        is_private = status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077 == 0
+        if not is_private:
             warnings.warn(
-                f"{place} is open to other users, so no machine code is kept in it: `chmod 700` it if it is yours, or set "
-                f'{SWITCH} to another folder, or to "off".',
+                f"{path} is open to other users, so no machine code is kept in it: `chmod 700` it if it is yours, or set "
+                f'{CACHE_VARIABLE} to another folder, or to "off".',
                 stacklevel=2,
             )
-        yield handle if own else None
+        yield folder if is_private else None
     finally:
-        os.close(handle)
+        os.close(folder)
 
 
-def _read(handle: int, name: str, kind: type[C]) -> list[C] | None:
-    """None if it is not there, or not whole."""
+def _read(folder: int, name: str, record_class: type[R]) -> list[R] | None:
+    """The records of a file; None if there is no such file, or it is damaged."""
     try:
-        with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle), "rb") as file:
-            begin, digest, content = file.read(len(FORMAT)), file.read(DIGEST), file.read()
+        with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), "rb") as file:
+            magic, digest, content = file.read(len(MAGIC)), file.read(DIGEST_SIZE), file.read()
     except OSError:
         return None
-    if begin != FORMAT or hashlib.sha256(content).digest() != digest:
+    if magic != MAGIC or hashlib.sha256(content).digest() != digest:
         return None
-    head, _, codes = content.partition(b"\n")
-    found, at = [], 0
-    for size, *rest in json.loads(head):
-        found.append(kind(codes[at : at + size], *(GridSize(*x) if isinstance(x, list) else x for x in rest)))
-        at += size
-    return found
+    header, _, codes = content.partition(b"\n")
+    records, start = [], 0
+    for size, *values in json.loads(header):
+        records.append(record_class(codes[start : start + size], *values))
+        start += size
+    return records
 
 
-def _write(handle: int, name: str, made: list[C]) -> None:
-    """All of it or nothing: under another name first."""
-    head = [(len(code), *rest) for code, *rest in made]
-    content = json.dumps(head).encode() + b"\n" + b"".join(code for code, *_ in made)
-    other = f".{name}.{os.getpid()}.{get_ident()}"
+def _write(folder: int, name: str, records: list[R]) -> None:
+    """Writes a temporary file and renames it, so that no process reads a part of it."""
+    header = [(len(code), *values) for code, *values in records]
+    content = json.dumps(header).encode() + b"\n" + b"".join(code for code, *_ in records)
+    temporary = f".{name}.{os.getpid()}.{get_ident()}"
     try:
-        with os.fdopen(os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=handle), "wb") as file:
-            file.write(FORMAT + hashlib.sha256(content).digest() + content)
-        os.replace(other, name, src_dir_fd=handle, dst_dir_fd=handle)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder), "wb") as file:
+            file.write(MAGIC + hashlib.sha256(content).digest() + content)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         with suppress(OSError):
-            os.unlink(other, dir_fd=handle)
+            os.unlink(temporary, dir_fd=folder)
         raise
 
 
-def _prune(handle: int, limit: int) -> None:
-    """Deletes the oldest files of machine code until the others take no more than `limit` bytes."""
+def _prune(folder: int, max_bytes: int) -> None:
+    """Deletes the oldest files of machine code until the others have no more than `max_bytes`."""
     files = []
-    for name in os.listdir(handle):
+    for name in os.listdir(folder):
         with suppress(OSError):  # another process deleted it, or it is a link or a folder
-            place = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=handle)
-            with os.fdopen(place, "rb") as file:
-                found = os.fstat(place)
-                if stat.S_ISREG(found.st_mode) and file.read(len(FORMAT)) == FORMAT:
-                    files.append((found.st_mtime, name, found.st_size))
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            with os.fdopen(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if stat.S_ISREG(status.st_mode) and file.read(len(MAGIC)) == MAGIC:
+                    files.append((status.st_mtime, name, status.st_size))
     total = sum(size for _, _, size in files)
     for _, name, size in sorted(files):
-        if total <= limit:
+        if total <= max_bytes:
             return
         with suppress(OSError):
-            os.unlink(name, dir_fd=handle)
+            os.unlink(name, dir_fd=folder)
         total -= size

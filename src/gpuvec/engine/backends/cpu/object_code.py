@@ -26,7 +26,7 @@ class ObjectCode(NamedTuple):
     code: bytes  # an object file
     name: str
     arguments: int
-    room: int  # bytes that a thread lends it, at the address that is its second argument
+    scratch_bytes: int  # memory of each thread, whose address is its second argument
     needs: str  # what it calls beside what is `KNOWN`
 
 
@@ -36,8 +36,8 @@ def is_cacheable(native: ObjectCode) -> bool:
 
 
 @cache
-def machine() -> str:
-    """What object files are made for."""
+def target_description() -> str:
+    """The CPU that object files are compiled for, with its features."""
     binding = _binding()
     return f"{platform.machine()} {binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
 
@@ -79,7 +79,7 @@ def run_passes(passes: Any, module: Any, builder: Any) -> None:
     passes.close()
 
 
-def compile_object(source: str, name: str, arguments: int, room: int) -> ObjectCode:
+def compile_object(source: str, name: str, arguments: int, scratch_bytes: int) -> ObjectCode:
     """The function `name` of LLVM assembly, which takes two addresses of Numba's, of a result and of an exception, and so many
     numbers.
     """
@@ -93,7 +93,7 @@ def compile_object(source: str, name: str, arguments: int, room: int) -> ObjectC
     run_passes(passes, module, binding.create_pass_builder(target, binding.create_pipeline_tuning_options()))
     used = {x.name for x in (*module.functions, *module.global_variables) if x.is_declaration}
     needs = sorted(name for name in used - KNOWN if not name.startswith("llvm."))
-    return ObjectCode(target.emit_object(module), name, arguments, room, " ".join(needs))
+    return ObjectCode(target.emit_object(module), name, arguments, scratch_bytes, " ".join(needs))
 
 
 def load_object(made: ObjectCode) -> Callable[..., None]:

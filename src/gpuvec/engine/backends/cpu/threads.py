@@ -1,4 +1,4 @@
-"""The kernels of an environment on the CPU: its envs shared among threads where that pays."""
+"""The kernels of an environment on the CPU, whose envs are distributed over threads if there is enough work."""
 
 from __future__ import annotations
 
@@ -7,146 +7,147 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
 from gpuvec.engine.backends.cache.store import load_or_compile
-from gpuvec.engine.backends.cpu.object_code import ObjectCode, is_cacheable, load_object, machine
+from gpuvec.engine.backends.cpu.object_code import ObjectCode, is_cacheable, load_object, target_description
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
-from gpuvec.engine.layout.arguments import make_packer, pack_arguments
+from gpuvec.engine.backends.kernel_set import ResetLauncher, RolloutLauncher, StepLauncher, reset_launcher, step_launcher
+from gpuvec.engine.compiler.types import RolloutPolicy
+from gpuvec.engine.layout.arguments import pack_arguments
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.layout.schema import make_layout, make_schema
 from gpuvec.spec import Environment, SingleAgentEnv
 
-AGENTS_PER_THREAD = 8192  # below, handing work to another thread (about 50 us) costs more than it saves
+AGENTS_PER_THREAD = 8192  # with fewer, starting work on another thread (about 50 us) costs more than it saves
 
 
-@lru_cache(maxsize=64)  # a loop serves any number of envs, so one of the same environment is made once in a process
-def _loop(what: str, env: Environment, options: KernelOptions, text: str, *policy: Any) -> ObjectCode:
-    """A "reset", a "step" or a "rollout" of `host_loops`; `text` is what it is made from beside Python."""
+@lru_cache(maxsize=64)  # one loop serves any number of envs
+def load_or_compile_loop(
+    kind: str, env: Environment, options: KernelOptions, source: str, *policy: RolloutPolicy
+) -> ObjectCode:
+    """The loop of a kernel over all envs.
 
-    def make() -> list[ObjectCode]:
+    Args:
+        kind: "reset", "step" or "rollout".
+        env: the environment.
+        options: what the loop is compiled for.
+        source: the text of the author's CUDA C++ files, or "".
+        policy: of a rollout.
+
+    Raises:
+        AuthoringError: functions that do not compile.
+    """
+
+    def compile_loop() -> list[ObjectCode]:
         from gpuvec.engine.backends.cpu import loops
 
-        made = [getattr(loops, f"{what}_loop")(_functions(env, options), options, *policy)]
-        check_source_text(env, options.cuda_c, text)
-        return made
+        make_loop = {"reset": loops.reset_loop, "step": loops.step_loop, "rollout": loops.rollout_loop}[kind]
+        loop: ObjectCode = make_loop(_with_cuda_functions(env, options), options, *policy)  # type: ignore[operator]  # by kind
+        check_source_text(env, options.cuda_c, source)
+        return [loop]
 
-    return load_or_compile(partial(fingerprint, env, options, what, *policy, machine(), text), make, ObjectCode, is_cacheable)[
-        0
-    ]
+    key = partial(fingerprint, env, options, kind, *policy, target_description(), source)
+    (loop,) = load_or_compile(key, compile_loop, ObjectCode, is_cacheable)
+    return loop
 
 
-def _functions(env: Environment, options: KernelOptions) -> Environment:
-    """`env` as loops are composed of it: with the author's functions in CUDA C++ if the variant has these."""
+def _with_cuda_functions(env: Environment, options: KernelOptions) -> Environment:
+    """`env`, with the author's functions in CUDA C++ in place of those in Python if `options` has these."""
     if not options.cuda_c:
         return env
     from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
     from gpuvec.engine.backends.cuda.cpp.host_library import host_call, load_library
 
-    composed, source = substitute_cuda_functions(env, options, host_call)
-    assert source is not None, "the variant has functions in CUDA C++"
+    substituted, source = substitute_cuda_functions(env, options, host_call)
+    assert source is not None, "options.cuda_c has a source"
     load_library(source)
-    return composed
-
-
-def _rooms(made: ObjectCode, threads: int) -> list[Any]:
-    """The memory that each thread lends."""
-    return [np.zeros(made.room + 1, np.uint8) for _ in range(threads)]
+    return substituted
 
 
 class CpuKernels:
-    """The kernels of an env on the CPU; the same calls as `launch.CudaKernels`, whose stream they ignore."""
+    """The kernels of an environment on the CPU: a `KernelSet`.
+
+    Args:
+        env: the environment.
+        num_envs: E.
+    """
 
     blocks, split = 1, False
 
     def __init__(self, env: Environment, num_envs: int) -> None:
         self._env, self._num_envs = frozen_environment(env), num_envs
         (agents,) = make_schema(env).agents_shape or (1,)
-        threads = min(
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            num_envs * agents // AGENTS_PER_THREAD,
-            num_envs,
-        )
-        edges = [num_envs * k // max(threads, 1) for k in range(max(threads, 1) + 1)]
-        self._first, *self._others = list(pairwise(edges))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.num_threads = max(1, min(cores, num_envs * agents // AGENTS_PER_THREAD, num_envs))
+        bounds = [num_envs * k // self.num_threads for k in range(self.num_threads + 1)]
+        self._rows = list(pairwise(bounds))  # (first, end) of each thread
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
 
-    def reset(self, options: KernelOptions) -> Callable[..., None]:
-        """`launch(stream, *members of the batch, *members of the request)`."""
-        kinds = request_dtypes(self._env)
-        made, pack = _loop("reset", self._env, options, self._text(options)), make_packer(kinds)
-        block, count = self._block(options, len(kinds))
-        run, (room,) = load_object(made), _rooms(made, 1)
+    def reset(self, options: KernelOptions) -> ResetLauncher:
+        """Makes the launcher of a reset with a loop for `options`."""
+        dtypes = request_dtypes(self._env)
+        arguments = self._arguments(options, len(dtypes))
+        loop = load_or_compile_loop("reset", self._env, options, source_text(self._env, options.cuda_c))
+        run, (scratch,) = load_object(loop), _scratch(loop, 1)
 
-        def call(stream: int, *arguments: Any) -> None:
-            block[:count] = arguments[:count]
-            pack(block, 8 * count, *arguments[count:])
-            run(block.ctypes.data, room.ctypes.data)
+        def launch(stream: int) -> None:
+            run(arguments.ctypes.data, scratch.ctypes.data)
 
-        return call
+        return reset_launcher(arguments, dtypes, launch)
 
-    def step(self, options: KernelOptions, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
-        """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
-        block, _ = self._block(options)
-        play = self._playing(_loop("step", self._env, options, self._text(options)), block)
-        words, octets, at, places = pack_arguments(block, kept, self._num_envs)
+    def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
+        """Makes the launcher of a step with a loop for `options` over the buffers at `addresses`."""
+        arguments = self._arguments(options)
+        loop = load_or_compile_loop("step", self._env, options, source_text(self._env, options.cuda_c))
+        return step_launcher(arguments, addresses, self._num_envs, self._threaded(loop, arguments))
 
-        def call(stream: int, action: int, outputs: bytes) -> None:
-            words[at] = action
-            octets[places] = outputs
-            play()
+    def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
+        """Makes the launcher of a rollout of a `policy` with a loop for `options` over the buffers at `addresses`."""
+        assert isinstance(self._env, SingleAgentEnv), "only a SingleAgentEnv has rollouts"
+        arguments = self._arguments(options)
+        loop = load_or_compile_loop("rollout", self._env, options, source_text(self._env, options.cuda_c), policy)
+        launch = self._threaded(loop, arguments)
+        words, octets, action_index, output_bytes = pack_arguments(arguments, addresses, self._num_envs)
 
-        return call
+        def launch_rollout(stream: int, action: int, outputs: bytes, steps: int) -> None:
+            words[action_index] = action
+            octets[output_bytes] = outputs
+            launch(stream, steps)
 
-    def rollout(self, options: KernelOptions, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
-        """`launch(stream, action, outputs, steps)`, likewise."""
-        assert isinstance(self._env, SingleAgentEnv), "games have no rollouts"
-        block, _ = self._block(options)
-        play = self._playing(_loop("rollout", self._env, options, self._text(options), policy), block)
-        words, octets, at, places = pack_arguments(block, kept, self._num_envs)
+        return launch_rollout
 
-        def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
-            words[at] = action
-            octets[places] = outputs
-            play(steps)
+    def _arguments(self, options: KernelOptions, num_request_scalars: int = 0) -> NDArray[np.uint64]:
+        """Memory for the members of a batch and of a request."""
+        return np.zeros(len(make_layout(self._env, options).batch._fields) + num_request_scalars, np.uint64)
 
-        return call
+    def _threaded(self, loop: ObjectCode, arguments: NDArray[np.uint64]) -> Callable[..., None]:
+        """`launch(stream, *numbers)`, which runs the loop over all rows on all threads."""
+        run, scratch = load_object(loop), _scratch(loop, self.num_threads)
+        block, (own_scratch, *other_scratch) = arguments.ctypes.data, [memory.ctypes.data for memory in scratch]
+        (first, end), *other_rows = self._rows
 
-    def _text(self, options: KernelOptions) -> str:
-        return source_text(self._env, options.cuda_c)
+        def launch_alone(stream: int, *numbers: int, keep: tuple[object, ...] = (arguments, scratch)) -> None:
+            run(block, own_scratch, *numbers, first, end, 1)
 
-    def _block(self, options: KernelOptions, asked: int = 0) -> tuple[Any, int]:
-        """(memory for the members of a batch and so many of a request, how many the former are)."""
-        count = len(make_layout(self._env, options).batch._fields)
-        return np.zeros(count + asked, np.uint64), count
+        def launch_threads(stream: int, *numbers: int, keep: tuple[object, ...] = (arguments, scratch)) -> None:
+            pool, parts = self._threads(), zip(other_scratch, other_rows, strict=True)
+            futures = [pool.submit(run, block, memory, *numbers, *rows, 0) for memory, rows in parts]
+            run(block, own_scratch, *numbers, first, end, 0)
+            for future in futures:
+                future.result()
+            run(block, own_scratch, *numbers, 0, 0, 1)  # advances the clock, once all threads have read it
 
-    def _playing(self, made: ObjectCode, block: Any) -> Callable[..., None]:
-        """play(*numbers): runs it for all rows, of which each thread has some."""
-        run, rooms = load_object(made), _rooms(made, 1 + len(self._others))
-        place, (own, *others) = block.ctypes.data, [room.ctypes.data for room in rooms]
-        first, last = self._first
-
-        def alone(*numbers: int, keep: Any = (block, rooms)) -> None:
-            run(place, own, *numbers, first, last, 1)
-
-        def together(*numbers: int, keep: Any = (block, rooms)) -> None:
-            pool, shares = self._threads(), zip(others, self._others, strict=True)
-            parts = [pool.submit(run, place, room, *numbers, *rows, 0) for room, rows in shares]
-            run(place, own, *numbers, first, last, 0)
-            for part in parts:
-                part.result()
-            run(place, own, *numbers, 0, 0, 1)  # when all rows have read the clock
-
-        return together if others else alone
+        return launch_threads if other_rows else launch_alone
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or os.getpid() != self._pid:  # threads do not survive a fork
-            self._pool, self._pid = ThreadPoolExecutor(len(self._others), "gpuvec"), os.getpid()
+            self._pool, self._pid = ThreadPoolExecutor(self.num_threads - 1, "gpuvec"), os.getpid()
         return self._pool
 
     def close(self) -> None:
@@ -154,3 +155,8 @@ class CpuKernels:
         if self._pool is not None and os.getpid() == self._pid:
             self._pool.shutdown()
         self._pool = None
+
+
+def _scratch(loop: ObjectCode, threads: int) -> list[NDArray[np.uint8]]:
+    """The scratch memory of each thread."""
+    return [np.zeros(loop.scratch_bytes + 1, np.uint8) for _ in range(threads)]

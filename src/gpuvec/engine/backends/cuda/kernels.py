@@ -6,6 +6,7 @@ between two segments stands a barrier; large games leave the search for neighbou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -14,16 +15,16 @@ import numpy as np
 from numba import njit, typeof
 
 from gpuvec.engine.backends.cache.key import frozen_environment
-from gpuvec.engine.backends.cache.store import Cubin
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.backends.cuda.binary import Binary
+from gpuvec.engine.backends.cuda.binary import Binary, Cubin, GridSize
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.source import Source, compile_source
-from gpuvec.engine.backends.cuda.launch_config import THREADS, WARP, GridSize, SingleAgentLaunch
+from gpuvec.engine.backends.cuda.launch_config import THREADS, WARP, SingleAgentLaunch
 from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.frozen import frozen_function
 from gpuvec.engine.compiler.functions import compile_for, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
+from gpuvec.engine.compiler.types import Signature
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class, request_dtypes
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_layout, make_schema
@@ -49,30 +50,40 @@ SPARE = 32  # bytes that a large game's threads may spill: what they put by is r
 
 
 class Kernel(NamedTuple):
-    """A kernel and how it is launched. In a reset all take (batch, request), in a step the batch alone."""
+    """A kernel and its launch configuration. It takes (batch, request) in a reset and a rollout, and the batch in a step.
 
-    body: Any
-    signature: Any
-    threads: int  # per block
+    Attributes:
+        body: the Python function.
+        signature: the Numba types of its arguments; None in the simulator.
+        threads: per block.
+        blocks: the size of its grid.
+        min_blocks_per_sm: how many blocks should have enough registers on one multiprocessor.
+        allowed_spill_bytes: how many bytes of registers a thread may spill for that.
+        source: functions in CUDA C++ that it is linked with.
+    """
+
+    body: Callable[..., None]
+    signature: Signature
+    threads: int
     blocks: GridSize
-    resident: int = 1  # blocks for which a multiprocessor should have registers
-    spare: int = 0  # bytes of registers that each thread may spill for that
-    source: Source | None = None  # what it is linked with
+    min_blocks_per_sm: int = 1
+    allowed_spill_bytes: int = 0
+    source: Source | None = None
 
     def binary(self, cc: tuple[int, int]) -> Binary:
-        """Its machine code for compute capability `cc`; where more would spill, for fewer blocks, or for but one."""
-        others = (compile_source(self.source, cc),) if self.source else ()
-        for resident in (self.resident, max(1, self.resident * 3 // 4), 1):
-            code = numba_cuda.compile_kernel(self.body, self.signature, cc, "ltoir", self.threads, resident)
-            linked = numba_cuda.link(code, cc, resident > 1, others)
-            if resident == 1 or linked.spilled <= self.spare:
+        """The machine code for compute capability `cc`, for fewer blocks per multiprocessor if too many bytes would spill."""
+        libraries = (compile_source(self.source, cc),) if self.source else ()
+        for blocks in (self.min_blocks_per_sm, max(1, self.min_blocks_per_sm * 3 // 4), 1):
+            ltoir = numba_cuda.compile_kernel(self.body, self.signature, cc, "ltoir", self.threads, blocks)
+            linked = numba_cuda.link(ltoir, cc, blocks > 1, libraries)
+            if blocks == 1 or linked.spill_bytes <= self.allowed_spill_bytes:
                 break
         return linked
 
     def cubin(self, cc: tuple[int, int]) -> Cubin:
-        """Likewise, with what its launches take."""
-        code, name, _ = self.binary(cc)
-        return Cubin(code, name, self.threads, self.blocks)
+        """The machine code for compute capability `cc` with the launch configuration."""
+        binary = self.binary(cc)
+        return Cubin(binary.code, binary.name, self.threads, *self.blocks)
 
 
 def make_kernels(
@@ -113,7 +124,7 @@ def make_rollout_kernel(
     resident = 1 if given.few else RESIDENT
     env, source = substitute_cuda_functions(env, options)
     kernel = _rowwise(_rollout(env, options, policy, given), signed, given.envs)
-    return kernel._replace(resident=resident, source=source)
+    return kernel._replace(min_blocks_per_sm=resident, source=source)
 
 
 def _rowwise(body: Any, signed: Any, threads: int) -> Kernel:

@@ -1,24 +1,29 @@
-"""Launches compiled kernels on a GPU, at the price of a driver call.
+"""Launches compiled kernels on a GPU with the driver's own call.
 
-A Numba launch costs 50 to 170 us of Python, one by cuda.core with plain addresses 4.3 us. The driver's own call costs 3.2 us;
-it takes the arguments from a block of memory that stays where it is, in which a step changes only what is new.
+A Numba launch costs 50 to 170 us of Python, one by cuda.core with plain addresses 4.3 us, the driver's own call 3.2 us. That
+call takes the arguments from memory at a fixed address, in which a step writes only what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
-from gpuvec.engine.backends.cache.store import Cubin, load_or_compile
+from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cuda import dependent_launch
+from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.layout.arguments import make_packer, pack_arguments
+from gpuvec.engine.backends.kernel_set import ResetLauncher, RolloutLauncher, StepLauncher, reset_launcher, step_launcher
+from gpuvec.engine.compiler.types import RolloutPolicy
+from gpuvec.engine.layout.arguments import pack_arguments
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.layout.schema import make_layout
@@ -28,52 +33,54 @@ from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 
 
-@lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping, so those of the same environment are compiled once
-def _cubins(
+@lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping
+def load_or_compile_kernels(
+    kind: str,
     env: Environment,
     options: KernelOptions,
-    given: MultiAgentLaunch | SingleAgentLaunch,
-    played: bool,
+    mapping: MultiAgentLaunch | SingleAgentLaunch,
     cc: tuple[int, int],
-    written: str,
+    source: str,
+    policy: RolloutPolicy | None = None,
 ) -> list[Cubin]:
-    """The kernels of a step or a reset; `written` is what they are made from beside Python."""
+    """The kernels of a reset, a step or a rollout, in the order of their launches.
 
-    def make() -> list[Cubin]:
-        from gpuvec.engine.backends.cuda import kernels
+    Args:
+        kind: "reset", "step" or "rollout".
+        env: the environment.
+        options: what they are compiled for.
+        mapping: how envs are distributed over blocks.
+        cc: the compute capability.
+        source: the text of the author's CUDA C++ files, or "".
+        policy: of a rollout, else None.
 
-        made = [kernel.cubin(cc) for kernel in kernels.make_kernels(env, options, given, played)]
-        check_source_text(env, options.cuda_c, written)
-        return made
+    Raises:
+        AuthoringError: functions that do not compile.
+    """
 
-    return load_or_compile(partial(fingerprint, env, options, given, played, cc, written), make, Cubin)
-
-
-@lru_cache(maxsize=64)
-def _rollout_cubins(
-    env: Environment,
-    options: KernelOptions,
-    policy: Any,
-    given: MultiAgentLaunch | SingleAgentLaunch,
-    cc: tuple[int, int],
-    written: str,
-) -> list[Cubin]:
-    """Likewise of a rollout."""
-
-    def make() -> list[Cubin]:
+    def compile_all() -> list[Cubin]:
         from gpuvec.engine.backends.cuda import kernels
         from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 
-        with explain_policy_errors(env, policy):
-            made = [kernels.make_rollout_kernel(env, options, policy, given).cubin(cc)]
-        check_source_text(env, options.cuda_c, written)
-        return made
+        with nullcontext() if policy is None else explain_policy_errors(env, policy):
+            if policy is not None:
+                parts: Sequence[kernels.Kernel] = (kernels.make_rollout_kernel(env, options, policy, mapping),)
+            else:
+                parts = kernels.make_kernels(env, options, mapping, kind == "step")
+            cubins = [kernel.cubin(cc) for kernel in parts]
+        check_source_text(env, options.cuda_c, source)
+        return cubins
 
-    return load_or_compile(partial(fingerprint, env, options, policy, given, cc, written), make, Cubin)
+    return load_or_compile(partial(fingerprint, env, options, kind, policy, mapping, cc, source), compile_all, Cubin)
 
 
-def load_on_device(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:
-    """(function, what keeps it alive): a kernel on one GPU, which is 0.5 us faster to launch than the kernel for all of them.
+def load_on_device(device: Device, cubin: bytes, name: str) -> tuple[Any, object]:
+    """(function, object that keeps it loaded): a kernel on one GPU, which launches 0.5 us faster than one for all GPUs.
+
+    Args:
+        device: the GPU.
+        cubin: the machine code.
+        name: the symbol of the kernel.
 
     Raises:
         DeviceError: the driver refuses it.
@@ -82,20 +89,30 @@ def load_on_device(device: Device, cubin: bytes, name: str) -> tuple[Any, Any]:
     from cuda.core import ObjectCode
 
     with device.current():
-        loaded = ObjectCode.from_cubin(cubin).get_kernel(name)
-        status, function = driver.cuKernelGetFunction(loaded.handle)
+        kernel = ObjectCode.from_cubin(cubin).get_kernel(name)
+        status, function = driver.cuKernelGetFunction(kernel.handle)
     check_driver((status,), "loaded")
-    return function, loaded
+    return function, kernel
 
 
-def check_driver(result: tuple[Any, ...], done: str) -> None:
-    """Raises DeviceError if the driver's result says that a kernel could not be `done`."""
+def check_driver(result: tuple[Any, ...], operation: str) -> None:
+    """Checks the `result` of a driver call, whose first element is its status.
+
+    Raises:
+        DeviceError: the status is an error. The message says which `operation` on a kernel failed, as a participle.
+    """
     if result[0]:
-        raise DeviceError(f"a kernel could not be {done}: {result[0]!r}.")
+        raise DeviceError(f"a kernel could not be {operation}: {result[0]!r}.")
 
 
 class CudaKernels:
-    """The kernels of an env on one GPU, each compiled when first used."""
+    """The kernels of an environment on one GPU: a `KernelSet`.
+
+    Args:
+        env: the environment.
+        num_envs: E.
+        device: the GPU.
+    """
 
     def __init__(self, env: Environment, num_envs: int, device: Device) -> None:
         from cuda import core
@@ -106,82 +123,70 @@ class CudaKernels:
         self.split = self._mapping.split
         self.blocks = -(-num_envs // self._mapping.envs)
 
-    def reset(self, options: KernelOptions) -> Callable[..., None]:
-        """`launch(stream, *members of the batch, *members of the request)`."""
-        kinds = request_dtypes(self._env)
-        pack = make_packer(kinds)
-        block, launch = self._loaded(options, partial(_cubins, self._env, options, self._mapping, False), len(kinds))
-        count = len(block) - len(kinds)
+    def reset(self, options: KernelOptions) -> ResetLauncher:
+        """Makes the launcher of a reset with kernels for `options`."""
+        dtypes = request_dtypes(self._env)
+        arguments, launch = self._load("reset", options, len(dtypes))
+        return reset_launcher(arguments, dtypes, launch)
 
-        def call(stream: int, *arguments: Any) -> None:
-            block[:count] = arguments[:count]
-            pack(block, 8 * count, *arguments[count:])
+    def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
+        """Makes the launcher of a step with kernels for `options` over the buffers at `addresses`."""
+        arguments, launch = self._load("step", options)
+        return step_launcher(arguments, addresses, self._num_envs, launch)
+
+    def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
+        """Makes the launcher of a rollout of a `policy` with a kernel for `options` over the buffers at `addresses`."""
+        num_scalars = len(RolloutRequest._fields)
+        arguments, launch = self._load("rollout", options, num_scalars, policy)
+        words, octets, action_index, output_bytes = pack_arguments(arguments, addresses, self._num_envs, num_scalars)
+
+        def launch_rollout(stream: int, action: int, outputs: bytes, steps: int) -> None:
+            words[action_index], words[-1] = action, steps
+            octets[output_bytes] = outputs
             launch(stream)
 
-        return call
+        return launch_rollout
 
-    def step(self, options: KernelOptions, kept: tuple[int, ...]) -> Callable[[int, int, bytes], None]:
-        """`launch(stream, action, outputs)`, over what lies at the addresses in `kept`."""
-        block, launch = self._loaded(options, partial(_cubins, self._env, options, self._mapping, True))
-        words, octets, at, places = pack_arguments(block, kept, self._num_envs)
+    def _load(
+        self, kind: str, options: KernelOptions, num_request_scalars: int = 0, *policy: RolloutPolicy
+    ) -> tuple[NDArray[np.uint64], Callable[[int], None]]:
+        """(arguments, launch): `launch(stream)` launches the kernels, which take their arguments from that memory."""
+        batch = make_layout(self._env, options, self.split).batch
+        arguments = np.zeros(len(batch._fields) + num_request_scalars, np.uint64)
+        source = source_text(self._env, options.cuda_c)
+        with self._device.current():  # the compiler queries its compute capability
+            cubins = load_or_compile_kernels(kind, self._env, options, self._mapping, self._cc, source, *policy)
+            return arguments, self._launcher(cubins, arguments)
 
-        def call(stream: int, action: int, outputs: bytes) -> None:
-            words[at] = action
-            octets[places] = outputs
-            launch(stream)
-
-        return call
-
-    def rollout(self, options: KernelOptions, policy: Any, kept: tuple[int, ...]) -> Callable[[int, int, bytes, int], None]:
-        """`launch(stream, action, outputs, steps)`, likewise."""
-        cubins = partial(_rollout_cubins, self._env, options, policy, self._mapping)
-        block, launch = self._loaded(options, cubins, len(RolloutRequest._fields))
-        words, octets, at, places = pack_arguments(block, kept, self._num_envs, len(RolloutRequest._fields))
-
-        def call(stream: int, action: int, outputs: bytes, steps: int) -> None:
-            words[at], words[-1] = action, steps
-            octets[places] = outputs
-            launch(stream)
-
-        return call
-
-    def _loaded(self, options: KernelOptions, cubins: Callable[..., Any], asked: int = 0) -> tuple[Any, Callable[[int], None]]:
-        """(block, launch): `launch(stream)` takes the arguments from the block, 8 bytes each, the last `asked` a request's.
-
-        `cubins(cc, written)` gives the kernels.
-        """
+    def _launcher(self, cubins: list[Cubin], arguments: NDArray[np.uint64]) -> Callable[[int], None]:
+        """`launch(stream)`, which launches the kernels one after the other."""
         from cuda.bindings import driver
 
-        block = np.zeros(len(make_layout(self._env, options, self.split).batch._fields) + asked, np.uint64)
-        pointers = block.ctypes.data + 8 * np.arange(len(block), dtype=np.uint64)
-        launches, configs, kept = [], [], [block, pointers]  # the driver knows but addresses
-        with self._device.current():  # of which the compiler asks the compute capability
-            for kernel in cubins(self._cc, source_text(self._env, options.cuda_c)):
-                function, loaded = load_on_device(self._device, kernel.code, kernel.name)
-                kept.append(loaded)
-                grid = (kernel.blocks(self._num_envs),)
-                configs.append(
-                    dependent_launch.driver_launch_config(
-                        grid, kernel.threads, dependent=dependent_launch.is_supported(self._cc)
-                    )
-                )
-                launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
+        pointers = arguments.ctypes.data + 8 * np.arange(len(arguments), dtype=np.uint64)
+        is_dependent = dependent_launch.is_supported(self._cc)
+        launches, configs, kernels = [], [], []
+        for cubin in cubins:
+            function, kernel = load_on_device(self._device, cubin.code, cubin.name)
+            grid = (cubin.blocks(self._num_envs),)
+            configs.append(dependent_launch.driver_launch_config(grid, cubin.threads, dependent=is_dependent))
+            launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
+            kernels.append(kernel)
         parameters: int = pointers.ctypes.data
+        current_stream = 0
 
-        now = 0  # the stream of the launches
-
-        def launch(stream: int, keep: Any = kept) -> None:
-            nonlocal now
-            if stream != now:  # to say so costs
+        # The driver has only the addresses of what `keep` holds.
+        def launch(stream: int, keep: tuple[object, ...] = (arguments, pointers, kernels)) -> None:
+            nonlocal current_stream
+            if stream != current_stream:  # assigning it takes time
                 for config in configs:
                     config.hStream = stream
-                now = stream
-            for one in launches:
-                result = one(parameters, 0)
-                if result[0]:  # asked here: a call costs
+                current_stream = stream
+            for launch_kernel in launches:
+                result = launch_kernel(parameters, 0)
+                if result[0]:  # tested here, since the call takes time
                     check_driver(result, "launched")
 
-        return block, launch
+        return launch
 
     def close(self) -> None:
-        """Nothing to end: kernels live as long as something launches them."""
+        """Does nothing: kernels stay loaded for as long as a launcher exists."""

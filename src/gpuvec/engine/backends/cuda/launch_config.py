@@ -20,17 +20,6 @@ class SingleAgentLaunch(NamedTuple):
     split: bool = False
 
 
-class GridSize(NamedTuple):
-    """How many blocks a kernel has."""
-
-    parts: int  # of an env
-    share: int  # parts that a block takes
-
-    def __call__(self, num_envs: int) -> int:
-        """For that many envs."""
-        return -(-num_envs * self.parts // self.share)
-
-
 def make_launch_config(env: Environment, num_envs: int, threads: int = THREADS) -> MultiAgentLaunch | SingleAgentLaunch:
     """How `num_envs` of `env` are laid over a GPU. Blocks share no clock, so all kernels of an env are laid out alike.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
 from gpuvec.engine.backends.cache.store import load_or_compile
-from gpuvec.engine.backends.cuda.binary import Loadable
+from gpuvec.engine.backends.cuda.binary import Binary
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import SingleAgentSchema, make_layout, make_schema
@@ -34,15 +34,15 @@ def link_env_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[in
 def _linked(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], source: str) -> LinkedFunctions:
     """As `link_env_functions`; `source` is what the functions are made from beside Python."""
 
-    def make() -> list[Loadable]:
+    def make() -> list[Binary]:
         from gpuvec.engine.backends.cuda.extern_functions import extern_functions
 
-        made = [Loadable(code, name) for name, code in extern_functions(env, options, cc).items()]
+        made = [Binary(code, name) for name, code in extern_functions(env, options, cc).items()]
         check_source_text(env, options.cuda_c, source)
         return made
 
     s = make_schema(env)
     assert isinstance(s, SingleAgentSchema), "of a SingleAgentEnv"
-    functions = load_or_compile(partial(fingerprint, env, options, "extern functions", cc, source), make, Loadable)
+    functions = load_or_compile(partial(fingerprint, env, options, "extern functions", cc, source), make, Binary)
     constants: dict[str, int | str] = {"NUMBERS": len(s.float_fields), "WORDS": len(s.non_float_fields)}
     return LinkedFunctions(tuple(one.code for one in functions), make_layout(env, options).batch._fields, constants)

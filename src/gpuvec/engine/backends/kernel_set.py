@@ -1,0 +1,129 @@
+"""The kernels of an environment on one device: the protocol of the backends, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.engine.backends.device import Device
+from gpuvec.engine.compiler.gc_pause import gc_paused
+from gpuvec.engine.compiler.types import DType, RolloutPolicy
+from gpuvec.engine.layout.arguments import make_packer, pack_arguments
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.spec import Environment
+
+ResetLauncher: TypeAlias = Callable[..., None]  # launch(stream, *members of the batch, *members of the request)
+StepLauncher: TypeAlias = Callable[[int, int, bytes], None]  # launch(stream, action, outputs)
+RolloutLauncher: TypeAlias = Callable[[int, int, bytes, int], None]  # launch(stream, action, outputs, steps)
+
+
+class KernelSet(Protocol):
+    """The kernels of E copies of an environment on one device, each compiled when its launcher is made.
+
+    A launcher takes a CUDA stream (a CPU ignores it), and addresses on the device. `outputs` are the addresses of a step's
+    outputs, packed into 8 bytes each.
+    """
+
+    @property
+    def split(self) -> bool:
+        """Whether a step is more than one kernel, which then need scratch buffers."""
+
+    @property
+    def blocks(self) -> int:
+        """The number of CUDA blocks, each of which has a clock; 1 on a CPU."""
+
+    def reset(self, options: KernelOptions) -> ResetLauncher:
+        """Makes the launcher of a reset with kernels for `options`.
+
+        Raises:
+            AuthoringError: functions of the environment that do not compile.
+        """
+
+    def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
+        """Makes the launcher of a step.
+
+        Args:
+            options: what its kernels are compiled for.
+            addresses: of the owned buffers and of the reset pool, as `Simulation.buffer_addresses`.
+
+        Raises:
+            AuthoringError: functions of the environment that do not compile.
+        """
+
+    def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
+        """Makes the launcher of a rollout, which is one kernel for all its steps.
+
+        Args:
+            options: what its kernel is compiled for.
+            policy: "random", "given", or a function `policy(obs, key, p) -> action`.
+            addresses: of the owned buffers and of the reset pool, as `Simulation.buffer_addresses`.
+
+        Raises:
+            AuthoringError: functions of the environment, or the policy, that do not compile.
+        """
+
+    def close(self) -> None:
+        """Ends the threads, if there are any. Launchers must not be called afterwards."""
+
+
+def make_kernel_set(env: Environment, num_envs: int, device: Device) -> KernelSet:
+    """The kernels of `num_envs` copies of `env` on a `device`.
+
+    A backend is imported when it is chosen: a GPU whose kernels are on disk needs no compiler.
+    """
+    with gc_paused():
+        if device.kind == "cuda":
+            from gpuvec.engine.backends.cuda.launch import CudaKernels
+
+            return CudaKernels(env, num_envs, device)
+        if device.kind == "cpu":
+            from gpuvec.engine.backends.cpu.threads import CpuKernels
+
+            return CpuKernels(env, num_envs)
+        from gpuvec.engine.backends.simulator import SimulatorKernels
+
+        return SimulatorKernels(env, num_envs)
+
+
+def reset_launcher(
+    arguments: NDArray[np.uint64], request_dtypes: tuple[DType, ...], launch: Callable[[int], None]
+) -> ResetLauncher:
+    """The launcher of a reset.
+
+    Args:
+        arguments: (number of members of the batch and of the request,) memory from which the kernels take their arguments.
+        request_dtypes: of the members of the request.
+        launch: `launch(stream)` launches the kernels.
+    """
+    pack, num_members = make_packer(request_dtypes), len(arguments) - len(request_dtypes)
+
+    def launch_reset(stream: int, *values: float) -> None:
+        arguments[:num_members] = values[:num_members]
+        pack(arguments, 8 * num_members, *values[num_members:])
+        launch(stream)
+
+    return launch_reset
+
+
+def step_launcher(
+    arguments: NDArray[np.uint64], addresses: tuple[int, ...], num_envs: int, launch: Callable[[int], None]
+) -> StepLauncher:
+    """The launcher of a step.
+
+    Args:
+        arguments: (number of members of the batch,) memory from which the kernels take their arguments.
+        addresses: of the owned buffers and of the reset pool.
+        num_envs: E.
+        launch: `launch(stream)` launches the kernels.
+    """
+    words, octets, action_index, output_bytes = pack_arguments(arguments, addresses, num_envs)
+
+    def launch_step(stream: int, action: int, outputs: bytes) -> None:
+        words[action_index] = action
+        octets[output_bytes] = outputs
+        launch(stream)
+
+    return launch_step
