@@ -121,7 +121,7 @@ def half_a_turn():
 
 def test_what_is_no_whole_number_is_refused():
     call = compiled(half_a_turn)
-    line = r"test_loops.py, line \d+, `for k in range\(2.5\):`: there is no .*range.*\(float32"
+    line = r"test_counted_range.py, line \d+, `for k in range\(2.5\):`: there is no .*range.*\(float32"
     with pytest.raises(AuthoringError, match=line), explain_compiler_errors(half_a_turn):
         call()
 

@@ -109,7 +109,9 @@ def test_the_linker_puts_them_in_place(name, cc):
     with numba_cuda.offline(cc):
         for played in (False, True):
             for kernel in make_kernels(env, variant, make_launch_config(env, 4096), played):
-                code = numba_cuda.compile_kernel(kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.resident)
+                code = numba_cuda.compile_kernel(
+                    kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.min_blocks_per_sm
+                )
                 binary = numba_cuda.link(code, cc, True, (compile_source(kernel.source, cc),))
                 assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
                 assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]

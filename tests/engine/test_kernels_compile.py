@@ -46,7 +46,7 @@ class Kernel(NamedTuple):
     """What the compilers say of a kernel."""
 
     ptx: str
-    cubin: bytes
+    code: bytes
     threads: int | None  # per block that it is made for
     registers: int
     shared: int  # bytes of shared memory per block
@@ -98,7 +98,7 @@ def compile_variant(env, options, which, given, cc=(9, 0)):
     """All kernels of a reset or a step, laid over a GPU as `given`."""
     with numba_cuda.offline(cc):
         found = make_kernels(env, options, given, which == "step")
-        return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.resident) for kernel in found]
+        return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.min_blocks_per_sm) for kernel in found]
 
 
 def stray(kernel, spaces):
@@ -247,7 +247,7 @@ def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **option
     options = rollout_kernel_options(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
     with numba_cuda.offline((9, 0)):
         kernel = make_rollout_kernel(env, options, policy, SingleAgentLaunch(threads, few=threads < 256))
-        return compile_kernel(kernel.body, kernel.signature, kernel.threads, resident=kernel.resident)
+        return compile_kernel(kernel.body, kernel.signature, kernel.threads, resident=kernel.min_blocks_per_sm)
 
 
 def in_the_loop(kernel, pattern):

@@ -142,7 +142,9 @@ def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
     assert given.resident > 1
     with numba_cuda.offline((9, 0)):
         (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), given, True)
-        code = numba_cuda.compile_kernel(kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.resident)
+        code = numba_cuda.compile_kernel(
+            kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.min_blocks_per_sm
+        )
         for _ in range(2):  # the second time it could come from the linker's cache, which keeps no log
             assert numba_cuda.link(code, (9, 0), logged=True).spill_bytes > SPARE
         tried, compile_for = [], numba_cuda.compile_kernel

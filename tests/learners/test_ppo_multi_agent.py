@@ -199,11 +199,11 @@ class TestLoss:
     def test_means_and_variances(self) -> None:
         x = torch.tensor([3.0, torch.inf, 5.0, torch.nan, 10.0])
         mask = torch.tensor([True, False, True, False, True])
-        assert float(masked.mean(x, mask)) == 6.0
-        assert [float(v) for v in masked.var_mean(x, mask)] == [13.0, 6.0]  # (9 + 1 + 16) / 2
-        assert [float(v) for v in masked.var_mean(x, mask & False)] == [0.0, 0.0]
+        assert float(masked.masked_mean(x, mask)) == 6.0
+        assert [float(v) for v in masked.masked_var_mean(x, mask)] == [13.0, 6.0]  # (9 + 1 + 16) / 2
+        assert [float(v) for v in masked.masked_var_mean(x, mask & False)] == [0.0, 0.0]
         plain = torch.randn(50, generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(masked.var_mean(plain, plain < torch.inf), masked.var_mean(plain, None))
+        torch.testing.assert_close(masked.masked_var_mean(plain, plain < torch.inf), masked.masked_var_mean(plain, None))
 
     def test_each_row_is_seen_once_with_its_mask(self) -> None:
         ppo = learner(update_epochs=1, num_minibatches=4)
