@@ -124,7 +124,7 @@ def compile_case(env: Any, options: Any, label: str, only: str) -> Iterator[tupl
             if single and not options.validate and only in f"{label} cuda {num_envs} rollout":
                 binary = kernels.make_rollout_kernel(env, rollout, RANDOM, given).binary(CC)
                 yield f"cuda {num_envs} rollout", sections(binary.code, CUDA_SECTIONS)
-        if isinstance(env.spaces(env.params)[1], Discrete) and only in f"{label} cuda fused":
+        if single and isinstance(env.spaces(env.params)[1], Discrete) and only in f"{label} cuda fused":
             yield "cuda fused", fused(env, options)
     for part in ("reset", "step"):
         if only in f"{label} cpu {part}":
