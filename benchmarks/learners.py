@@ -112,7 +112,7 @@ def measure(figures: Figures, case: Case) -> None:
     learner.read()  # which finds numbers that are not finite
     details = {"us": took.median, "spread": took.spread, "capture_s": ready, "GB": torch.cuda.max_memory_allocated() / 1e9}
     figures.add(case.name, args.steps_per_iteration / took.median, "M steps/s", of, T=args.num_steps, **details)
-    for part, call in zip(case.parts, learner.parts, strict=True):
+    for part, call in zip(case.parts, learner.stages, strict=True):
         figures.add(f"{case.name}.{part}", wall_time(call, synchronize, iterations, repeats=3).median, "us", of)
     if case.name.startswith("ppo.") and case.name.rpartition(".")[2].isdecimal():
         reads(figures, case, learner, args, iterations)
@@ -138,7 +138,7 @@ def reads(figures: Figures, case: Case, learner: Any, args: Any, iterations: int
         for way, call in ways.items():
             call()
             found[way].append(wall_time(call, synchronize, iterations, repeats=1).median)
-            while learner.reads_waiting:
+            while learner.pending_reads:
                 learner.finish_read()
     medians = {way: statistics.median(times) for way, times in found.items()}
     for way, median in medians.items():

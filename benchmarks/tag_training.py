@@ -62,11 +62,11 @@ def caught(taggers: Any, runners: Any, episodes: int, seed: int, device: str) ->
     """The share of runners that taggers get, in per cent, and how far it may be off; both are players, and who is tagged
     leaves the game.
     """
-    from gpuvec.learners.evaluation.evaluate import play
+    from gpuvec.learners.evaluation.evaluate import run_episodes
     from gpuvec.learners.evaluation.players import by_role
 
     both = by_role({"tagger": taggers, "runner": runners})
-    found = play(ENV, both, episodes=episodes, seed=seed, device=device, params=GAME)
+    found = run_episodes(ENV, both, episodes=episodes, seed=seed, device=device, params=GAME)
     shares = 100.0 * found.left[:, found.roles["runner"]].double().mean(1)
     return float(shares.mean()), 1.96 * float(shares.std()) / episodes**0.5
 

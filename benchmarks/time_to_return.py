@@ -23,10 +23,10 @@ CURVES = Path(__file__).with_name("results") / "time_to_return.csv"
 
 def trained(env: str, num_envs: int, iterations: int, seed: int, device: str) -> Any:
     """The history of a training."""
-    from gpuvec.learners.config.tuned import TUNED, tuned
+    from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
     from gpuvec.learners.training import train
 
-    settings = {**TUNED[f"gpuvec/{env}", "ppo"].gpu, "num_envs": num_envs, "num_iterations": iterations}
+    settings = {**TUNED_SETTINGS[f"gpuvec/{env}", "ppo"].gpu, "num_envs": num_envs, "num_iterations": iterations}
     args: Any = tuned(f"gpuvec/{env}", device, **settings, seed=seed)
     return train(args).history
 

@@ -199,13 +199,13 @@ class Masked(nn.Module):
 
 
 from gpuvec.learners import ppo
-from gpuvec.learners.evaluation.evaluate import play
+from gpuvec.learners.evaluation.evaluate import run_episodes
 from gpuvec.learners.evaluation.players import at_random, policy
 
 args = ppo.PPOArgs(env="my/Ports-v0", num_envs=64, num_steps=20, num_iterations=40, learning_rate=1e-2, gamma=0.0, seed=1)
 result = ppo.train(args, body=Masked)
 trained, chance = (
-    play("my/Ports-v0", player, episodes=64, seed=1).returns.mean().item() / 20
+    run_episodes("my/Ports-v0", player, episodes=64, seed=1).returns.mean().item() / 20
     for player in (policy(result.networks["all"]), at_random())
 )
 print(f"reward per step: {trained:.2f} trained, {chance:.2f} at random")

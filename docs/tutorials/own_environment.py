@@ -146,10 +146,10 @@ else:
 # ## A scripted policy
 #
 # The rule of sailors is: hold 45 degrees to the wind, and tack before the bank. A policy is a function of the observations of
-# all boats. `play` plays one episode of each boat.
+# all boats. `run_episodes` plays one episode of each boat.
 
 # %%
-from gpuvec.learners.evaluation.evaluate import evaluate, play
+from gpuvec.learners.evaluation.evaluate import evaluate, run_episodes
 from gpuvec.learners.evaluation.players import at_random
 
 
@@ -165,7 +165,9 @@ def sailor(envs):
     return act
 
 
-by_chance, by_rule = (play("my/Sail-v0", player, episodes=512).returns.mean().item() for player in (at_random(), sailor))
+by_chance, by_rule = (
+    run_episodes("my/Sail-v0", player, episodes=512).returns.mean().item() for player in (at_random(), sailor)
+)
 print(f"by chance {by_chance:6.1f}\nby rule   {by_rule:6.1f}  of 100")
 assert by_chance < 15 < 50 < by_rule < 100
 

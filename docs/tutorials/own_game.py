@@ -254,7 +254,7 @@ for check in check_env(ENV, kernels=False):
 # the sheep.
 
 # %%
-from gpuvec.learners.evaluation.evaluate import play
+from gpuvec.learners.evaluation.evaluate import run_episodes
 from gpuvec.learners.evaluation.players import at_random, by_role, policy
 from gpuvec.learners.ppo import PPOArgs, train
 
@@ -280,7 +280,7 @@ for name, wolf, lamb in (
     ("sheep", chance, sheep),
     ("both", wolves, sheep),
 ):
-    games = play("my/Meadow-v0", by_role({"wolf": wolf, "sheep": lamb}), episodes=200, seed=1, device=device)
+    games = run_episodes("my/Meadow-v0", by_role({"wolf": wolf, "sheep": lamb}), episodes=200, seed=1, device=device)
     flock = games.roles["sheep"]
     caught = games.left[:, flock].float().mean().item()
     berries = (games.returns[:, flock] + 3.0 * games.left[:, flock]).mean().item()

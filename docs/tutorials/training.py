@@ -18,7 +18,7 @@ from torch import nn
 
 import gpuvec
 from gpuvec.learners.config.tuned import tuned
-from gpuvec.learners.evaluation.evaluate import evaluate, play
+from gpuvec.learners.evaluation.evaluate import evaluate, run_episodes
 from gpuvec.learners.evaluation.players import at_random, policy
 from gpuvec.learners.ppo import PPOArgs, train
 from gpuvec.learners.runs.checkpoint import load, save
@@ -63,7 +63,7 @@ result = train(args, show)
 
 # %%
 trained = evaluate(result.network, POLE, seed=5, device=device)
-chance = play(POLE, at_random(), seed=5, device=device).returns
+chance = run_episodes(POLE, at_random(), seed=5, device=device).returns
 print(f"trained {trained.mean():.1f}, by chance {chance.mean():.1f}, of 500")
 assert trained.mean() > 450 > 50 > chance.mean()
 
@@ -76,7 +76,7 @@ assert trained.mean() > 450 > 50 > chance.mean()
 planets = {"Moon": 1.6, "Mars": 3.7, "Earth": 9.8, "Jupiter": 24.8}
 each = 50
 params = {"per_env": ("gravity",), "gravity": [g for g in planets.values() for _ in range(each)]}
-returns = play(POLE, policy(result.network), episodes=4 * each, seed=6, device=device, params=params).returns
+returns = run_episodes(POLE, policy(result.network), episodes=4 * each, seed=6, device=device, params=params).returns
 for planet, mean in zip(planets, returns.view(4, each).mean(1).tolist(), strict=True):
     print(f"{planet:8} {mean:5.1f}  {'=' * round(mean / 10)}")
 assert returns.view(4, each).mean(1)[2] > 450

@@ -63,7 +63,7 @@ class TestTrain:
         assert json.loads((folder / "versions.json").read_text())["numpy"]
         rows = [json.loads(line, parse_constant=pytest.fail) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [(row["iteration"], row["steps"]) for row in rows] == [(1, 32), (2, 64), (3, 96)]
-        assert all(set(ROLLOUT_METRICS + PPO.learned) <= row.keys() for row in rows)
+        assert all(set(ROLLOUT_METRICS + PPO.update_metrics) <= row.keys() for row in rows)
 
     def test_the_checkpoint_is_data_that_eval_plays(
         self, trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
@@ -85,7 +85,8 @@ def test_another_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert folder.name.startswith("gpuvec-CartPole-v1__a2c__5__")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert all(
-        set(ROLLOUT_METRICS + A2C.learned) == row.keys() - {"iteration", "steps", "seconds", "steps_per_second", "gpu_memory"}
+        set(ROLLOUT_METRICS + A2C.update_metrics)
+        == row.keys() - {"iteration", "steps", "seconds", "steps_per_second", "gpu_memory"}
         for row in rows
     )
     assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0

@@ -39,7 +39,7 @@ def learner() -> Iterator[Callable[..., Any]]:
 
 def contents(learner: Any) -> dict[str, Any]:
     """Copies of what an iteration wrote, in the order in which it does."""
-    found = {f"storage.{name}": x for name, x in learner.policy.storage._asdict().items() if x is not None}
+    found = {f"storage.{name}": x for name, x in learner.policy.buffer._asdict().items() if x is not None}
     found |= {f"parameter.{name}": x.detach() for name, x in learner.policy.parameters.items()}
     return {name: x.clone() for name, x in found.items()} | {"metrics": learner.policy.metrics.clone()}
 
@@ -64,7 +64,7 @@ def test_an_iteration_does_not_wait_for_the_device(
     for _ in range(3):
         ppo.iterate()
         ppo.start_read()
-        if ppo.reads_waiting == 2:
+        if ppo.pending_reads == 2:
             ppo.finish_read()  # of the iteration before
     with pytest.raises(RuntimeError, match="synchronizing"):
         ppo.policy.metrics.tolist()

@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 
 import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
 from gpuvec.errors import StateError
-from gpuvec.learners.a2c import A2C, A2CArgs, Batch, loss, train
+from gpuvec.learners.a2c import A2C, A2CArgs, a2c_loss, train
+from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import ROLLOUT_METRICS
@@ -29,6 +30,12 @@ def learner(env: str = "gpuvec/CartPole-v1", **settings: Any) -> Learner:
     return make_learner(args, made)
 
 
+def samples(obs: Any, action: Any, advantage: Any, target: Any, mask: Any = None) -> Samples:
+    """Samples without what the loss of A2C does not use."""
+    unused = torch.full_like(advantage, math.nan)
+    return Samples(obs, action, unused, unused, advantage, target, mask)
+
+
 class TestLoss:
     def test_of_two_samples(self) -> None:
         """A network that knows the logits: p = 1/4, 3/4; V = 2."""
@@ -40,11 +47,11 @@ class TestLoss:
                 torch.nn.init.zeros_(linear.bias)
         network.body.actor[-1].bias.data.copy_(logits)
         network.body.critic[-1].bias.data.fill_(2.0)
-        batch = Batch(
+        batch = samples(
             torch.zeros(2, 1, 4), torch.tensor([[0], [1]]), torch.tensor([[1.0], [-2.0]]), torch.tensor([[5.0], [1.0]])
         )
         args = A2CArgs(vf_coef=0.5)
-        total, (policy_loss, value_loss, entropy) = loss(network, batch, args, 0.1)
+        total, (policy_loss, value_loss, entropy) = a2c_loss(network, batch, args, 0.1)
         by_hand = -(math.log(0.25) * 1.0 + math.log(0.75) * -2.0) / 2
         chance = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
         assert policy_loss.item() == pytest.approx(by_hand, rel=1e-5)
@@ -62,7 +69,7 @@ class TestLoss:
         logits = network.body.actor(obs).detach().requires_grad_()
         known = -((torch.nn.functional.one_hot(action, 2) - logits.softmax(-1)) * advantage.unsqueeze(-1)) / 18
         bias = network.body.actor[-1].bias
-        total, _ = loss(network, Batch(obs, action, advantage, torch.zeros(6, 3)), A2CArgs(vf_coef=0.0), 0.0)
+        total, _ = a2c_loss(network, samples(obs, action, advantage, torch.zeros(6, 3)), A2CArgs(vf_coef=0.0), 0.0)
         torch.testing.assert_close(torch.autograd.grad(total, bias)[0], known.sum((0, 1)))
 
     def test_what_the_mask_leaves_out_changes_nothing(self) -> None:
@@ -71,12 +78,12 @@ class TestLoss:
         advantage, target = torch.randn(2, 4, 3, generator=g)
         mask = torch.rand(4, 3, generator=g) < 0.6
         other = advantage.masked_fill(~mask, 1e6)
-        results = [loss(network, Batch(obs, action, x, target, mask), A2CArgs(), 0.01) for x in (advantage, other)]
+        results = [a2c_loss(network, samples(obs, action, x, target, mask), A2CArgs(), 0.01) for x in (advantage, other)]
         gradients = [torch.autograd.grad(total, list(network.parameters())) for total, _ in results]
         assert all(torch.equal(x, y) for x, y in zip(*gradients, strict=True))
         counted = mask.flatten()
         parts = (x.flatten(0, 1)[counted].unsqueeze(1) for x in (obs, action, advantage, target))
-        torch.testing.assert_close(results[0][0], loss(network, Batch(*parts), A2CArgs(), 0.01)[0])
+        torch.testing.assert_close(results[0][0], a2c_loss(network, samples(*parts), A2CArgs(), 0.01)[0])
 
 
 class TestUpdates:
@@ -84,9 +91,9 @@ class TestUpdates:
         a2c = learner(max_grad_norm=1e9, anneal_lr=False)
         a2c.collect()
         a2c.policy.estimate()
-        s, before = a2c.policy.storage, copy.deepcopy(a2c.policy.network)
+        s, before = a2c.policy.buffer, copy.deepcopy(a2c.policy.network)
         a2c.policy.improve()
-        total, _ = loss(before, Batch(s.obs[:-1], s.action, s.advantage, s.target), a2c.args, a2c.args.ent_coef)
+        total, _ = a2c_loss(before, samples(s.obs[:-1], s.action, s.advantage, s.target), a2c.args, a2c.args.ent_coef)
         gradient = torch.autograd.grad(total, list(before.parameters()))
         for p, q, g in zip(before.parameters(), a2c.policy.network.parameters(), gradient, strict=True):
             torch.testing.assert_close(q, p - a2c.args.learning_rate * g / (g.abs() + 1e-5), rtol=1e-4, atol=1e-6)
@@ -95,7 +102,7 @@ class TestUpdates:
     def test_targets_are_returns_of_up_to_t_steps(self) -> None:
         """With lambda = 1: rewards up to the end of the episode or of the rollout, and V only where it goes on."""
         a2c = learner()
-        s, gamma = a2c.policy.storage, a2c.args.gamma
+        s, gamma = a2c.policy.buffer, a2c.args.gamma
         a2c.iterate()
         while not s.ended.any():  # a pole falls in the end, and an episode has at most 500 steps
             a2c.collect()
@@ -121,7 +128,7 @@ class TestUpdates:
         a2c = make_learner(args, env)
         for _ in range(3):
             a2c.iterate()
-        assert all(math.isfinite(a2c.read()[name]) for name in A2C.learned)
+        assert all(math.isfinite(a2c.read()[name]) for name in A2C.update_metrics)
 
 
 @pytest.mark.slow
@@ -129,7 +136,7 @@ def test_cartpole() -> None:
     """By settings that all seeds learn with; by the defaults two of five give up."""
     result = train(tuned("gpuvec/CartPole-v1", "cpu", "a2c", total_steps=1_500_000, target_return=400.0))
     assert result.history[-1]["last_return"] >= 400.0
-    assert set(result.history[-1]) >= {*ROLLOUT_METRICS, *A2C.learned}
+    assert set(result.history[-1]) >= {*ROLLOUT_METRICS, *A2C.update_metrics}
 
 
 def test_a_checkpoint_goes_on_as_if_nothing_had_stopped() -> None:
@@ -144,7 +151,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped() -> None:
     second.load_state_dict(first.state_dict())
     for _ in range(4):
         second.iterate()
-    saved, known = (one.tensors()["policies"]["all"] for one in (second, whole))
+    saved, known = (one.state_tensors()["policies"]["all"] for one in (second, whole))
     for part in ("network", "episodes"):
         assert all(torch.equal(saved[part][k], x) or bool(x.isnan().all()) for k, x in known[part].items())
     for name, state in known["optimizer"].items():

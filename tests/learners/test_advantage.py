@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.learners.estimators.advantage import ADVANTAGES, AHEAD, AdvantageEstimator  # needs torch
+from gpuvec.learners.estimators.advantage import ADVANTAGES, PREFETCHED_STEPS, AdvantageEstimator  # needs torch
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics  # likewise
 
 NAN = math.nan
@@ -106,7 +106,7 @@ def test_the_kernel_has_no_float64_and_waits_for_many_loads_at_once() -> None:
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)
     loads = re.findall(r"ld\.global|st\.global", kernel.ptx)
-    assert "ld.global" * 5 * AHEAD in "".join(loads)  # without a store between them
+    assert "ld.global" * 5 * PREFETCHED_STEPS in "".join(loads)  # without a store between them
 
 
 def test_lambda_0_is_one_step_and_lambda_1_the_whole_return(backend: str) -> None:
@@ -144,7 +144,7 @@ def test_tensors_that_do_not_fit(change: dict[int, Any], error: type[Exception],
 
 def test_episode_sums_known_answer() -> None:
     """Three environments: one episode ends in the rollout; two end; none ends."""
-    episodes = EpisodeStatistics.of(3, "cpu")
+    episodes = EpisodeStatistics.initial(3, "cpu")
     reward = torch.tensor([[1, 1, 1], [2, 2, 2], [4, 4, 4], [8, 8, 8]], dtype=torch.float32)
     ended = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.bool)
     count, returns, lengths = episodes.add(reward, ended)
@@ -165,7 +165,7 @@ def test_episode_sums_do_not_depend_on_where_rollouts_are_cut(cut: int) -> None:
     generator = torch.Generator().manual_seed(1)
     reward = torch.randint(-3, 4, (20, 50), generator=generator).float()
     ended = torch.rand(20, 50, generator=generator) < 0.2
-    whole, parts = EpisodeStatistics.of(50, "cpu"), EpisodeStatistics.of(50, "cpu")
+    whole, parts = EpisodeStatistics.initial(50, "cpu"), EpisodeStatistics.initial(50, "cpu")
     expected = torch.stack(whole.add(reward, ended))
     sums = sum(torch.stack(parts.add(reward[k], ended[k])) for k in (slice(0, cut), slice(cut, None)))
     assert torch.equal(torch.as_tensor(sums), expected)

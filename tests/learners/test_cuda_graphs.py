@@ -37,7 +37,7 @@ def test_what_runs_before_a_capture_leaves_no_trace(learners: list[Learner]) -> 
         fresh.iterate()
     saved = warmed.state_dict()
     places = [x.data_ptr() for x in warmed.policy.parameters.values()]
-    for part in warmed.parts:
+    for part in warmed.stages:
         for _ in range(WARM_UPS):
             part()
     warmed.load_state_dict(saved)
@@ -46,9 +46,9 @@ def test_what_runs_before_a_capture_leaves_no_trace(learners: list[Learner]) -> 
         warmed.iterate()
         fresh.iterate()
         assert warmed.read() == pytest.approx(fresh.read(), abs=0.0, nan_ok=True)
-        for x, y in zip(warmed.policy.storage, fresh.policy.storage, strict=True):
+        for x, y in zip(warmed.policy.buffer, fresh.policy.buffer, strict=True):
             # Of final_obs the rows without an end are nobody's; and one agent has no mask.
-            if x is not None and x is not warmed.policy.storage.final_obs:
+            if x is not None and x is not warmed.policy.buffer.final_obs:
                 assert torch.equal(x, y)
     for x, y in zip(warmed.policy.parameters.values(), fresh.policy.parameters.values(), strict=True):
         assert torch.equal(x, y)

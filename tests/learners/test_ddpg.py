@@ -75,15 +75,15 @@ class TestTransitions:
 
 class TestReplay:
     def test_the_oldest_make_room_for_the_newest(self) -> None:
-        replay = ReplayBuffer.of(5, 2, 1, 1, "cpu")
+        replay = ReplayBuffer.allocate(5, 2, 1, 1, "cpu")
         for k in range(4):  # two steps each: 0 1 | 2 3 | 4 5 | 6 7
             numbers = torch.arange(2 * k, 2 * k + 2).float().unsqueeze(1).expand(2, 2)
             replay.add(Transitions(numbers.unsqueeze(-1), numbers.unsqueeze(-1), numbers, numbers, numbers.unsqueeze(-1)))
-            assert replay.filled == min(2 * k + 2, 5)
-        assert sorted(replay.held.reward[:, 0].tolist()) == [3.0, 4.0, 5.0, 6.0, 7.0]
+            assert replay.size == min(2 * k + 2, 5)
+        assert sorted(replay.transitions.reward[:, 0].tolist()) == [3.0, 4.0, 5.0, 6.0, 7.0]
 
     def test_only_what_is_held_is_drawn_and_all_of_it(self) -> None:
-        replay = ReplayBuffer.of(100, 3, 1, 1, "cpu")
+        replay = ReplayBuffer.allocate(100, 3, 1, 1, "cpu")
         numbers = torch.arange(1.0, 22.0).view(7, 3)
         replay.add(Transitions(numbers.unsqueeze(-1), numbers.unsqueeze(-1), numbers, numbers, numbers.unsqueeze(-1)))
         drawn = replay.sample(4000, torch.Generator().manual_seed(0))
@@ -144,7 +144,7 @@ class TestTargets:
         for p in (*ddpg.policy.actor.values(), *ddpg.policy.critics.values()):
             p.data.add_(1.0)
         before = [p.clone() for p in (*ddpg.policy.target_actor.parameters(), *ddpg.policy.target_critics.parameters())]
-        ddpg.policy.follow()
+        ddpg.policy.update_targets()
         for p, q in zip(
             (*ddpg.policy.target_actor.parameters(), *ddpg.policy.target_critics.parameters()), before, strict=True
         ):
@@ -189,8 +189,8 @@ class TestCollecting:
         ddpg = learner(n_step=1)
         for _ in range(3):
             ddpg.collect()
-            ddpg.policy.remember()
-        held, r = ddpg.policy.replay.held, ddpg.policy.rows
+            ddpg.policy.store()
+        held, r = ddpg.policy.replay.transitions, ddpg.policy.rows
         assert torch.equal(held.obs[8:12], r.obs[:-1])
         assert torch.equal(held.action[8:12], ddpg.policy.action)
         assert torch.equal(held.reward[8:12], r.reward)
@@ -208,8 +208,8 @@ class TestAgentsThatLeave:
     def test_their_steps_outside_the_game_are_remembered_as_such(self) -> None:
         ddpg = learner(**self.TAG, n_step=3)
         ddpg.collect()
-        ddpg.policy.remember()
-        held, r = ddpg.policy.replay.held, ddpg.policy.rows
+        ddpg.policy.store()
+        held, r = ddpg.policy.replay.transitions, ddpg.policy.rows
         assert held.mask is not None
         assert r.mask is not None
         assert torch.equal(held.mask[:32], r.mask)
@@ -218,7 +218,7 @@ class TestAgentsThatLeave:
         assert left.any()
         assert (held.discount[:32][left] == 0.0).all()
         assert torch.equal(held.reward[:32][left], r.reward[left])
-        assert ddpg.policy.metrics[0] == (r.mask & r.over).sum()
+        assert ddpg.policy.metrics[0] == (r.mask & r.done).sum()
 
     def test_what_happened_outside_the_game_teaches_nothing(self) -> None:
         found = []
@@ -244,9 +244,9 @@ class TestAgentsThatLeave:
         for one in (ddpg, other):
             one.iterate()
         assert torch.equal(ddpg.policy.metrics, other.policy.metrics)
-        assert ddpg.policy.replay.held.mask is not None
-        assert other.policy.replay.held.mask is not None
-        assert torch.equal(ddpg.policy.replay.held.mask, other.policy.replay.held.mask)
+        assert ddpg.policy.replay.transitions.mask is not None
+        assert other.policy.replay.transitions.mask is not None
+        assert torch.equal(ddpg.policy.replay.transitions.mask, other.policy.replay.transitions.mask)
 
 
 @pytest.mark.parametrize("settings", [{}, {"critics": 2, "policy_delay": 2, "target_sigma": 0.2, "n_step": 3, "theta": 0.15}])
@@ -267,7 +267,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]
             return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
         return bool(((a == b) | (a != a)).all())
 
-    assert same(second.tensors(), whole.tensors())
+    assert same(second.state_tensors(), whole.state_tensors())
     args, network = load_policy(second.state_dict(), "cpu")
     assert args == second.args
     obs = torch.randn(5, 3)

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 torch = pytest.importorskip("torch")
 
+from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.cuda_graphs.settings import torch_settings
@@ -23,7 +24,7 @@ from gpuvec.learners.fused_ppo.network_shape import NetworkShape, make_network_s
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
 from gpuvec.learners.on_policy import OnPolicy, RolloutBuffer
-from gpuvec.learners.ppo_loss import Batch, loss
+from gpuvec.learners.ppo import ppo_loss
 from gpuvec.learners.training import make_learner, train
 
 BOX = Box(-1.0, 1.0, (3,))
@@ -129,8 +130,8 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
     fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
 
     def by_torch(network, kind):
-        batch = Batch(*(x if x is None else (x.to(kind) if x.is_floating_point() else x).flatten(0, 1) for x in fields))
-        value, metrics = loss(network, batch, args, args.ent_coef)
+        batch = Samples(*(x if x is None else (x.to(kind) if x.is_floating_point() else x).flatten(0, 1) for x in fields))
+        value, metrics = ppo_loss(network, batch, args, args.ent_coef)
         names = [name for name, _ in network.named_parameters()]
         return dict(zip(names, torch.autograd.grad(value, list(network.parameters())), strict=True)), metrics
 
@@ -182,7 +183,7 @@ def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
         order = torch.randperm(samples, device=gpu)
         fields = (storage.obs[:-1], storage.action, storage.log_prob, storage.value[:-1], storage.advantage, storage.target)
         for rows in order.chunk(args.num_minibatches):
-            value, _ = loss(plain, Batch(*(x.flatten(0, 1)[rows] for x in fields)), args, args.ent_coef)
+            value, _ = ppo_loss(plain, Samples(*(x.flatten(0, 1)[rows] for x in fields)), args, args.ent_coef)
             optimizer.zero_grad()
             value.backward()
             torch.nn.utils.clip_grad_norm_(plain.parameters(), args.max_grad_norm)
@@ -339,7 +340,7 @@ def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
         obs, _ = plain.reset(seed=args.seed)
         truncated_ones = 0
         for _ in range(3):
-            r, s, network = learner.rollout, learner.policy.storage, learner.policy.network
+            r, s, network = learner.rollout, learner.policy.buffer, learner.policy.network
             learner.collect()
             torch.testing.assert_close(r.obs[0], obs, rtol=1e-4, atol=1e-4)
             policy, value = network.policy(s.obs[:-1]), network.value(s.obs)
@@ -353,7 +354,7 @@ def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
                 assert torch.equal(r.ended[t], terminated | truncated)
                 seen_last = (x[r.ended[t]] for x in (r.final_obs[t], infos["final_obs"]))
                 torch.testing.assert_close(*seen_last, rtol=1e-4, atol=1e-4)
-                drawn = network.policy(s.obs[t]).draw(sampler, learner.policy.rounds, t).action
+                drawn = network.policy(s.obs[t]).draw(sampler, learner.policy.num_rollouts, t).action
                 near = drawn.isclose(s.action[t], rtol=1e-2, atol=1e-2)  # by the same numbers; FP16 moves some over an edge
                 assert near.float().mean() > 0.99
             torch.testing.assert_close(s.log_prob, policy.log_prob_and_entropy(s.action)[0], rtol=1e-2, atol=1e-2)
@@ -381,7 +382,7 @@ def test_fused_estimates_are_those_of_torch(gpu) -> None:
             learner.collect()
             before = EpisodeStatistics(*(x.clone() for x in policy.episodes))
             policy.estimate()
-            s, found = policy.storage, [x.clone() for x in (policy.storage.advantage, policy.storage.target, *policy.episodes)]
+            s, found = policy.buffer, [x.clone() for x in (policy.buffer.advantage, policy.buffer.target, *policy.episodes)]
             told, records = policy.metrics[:5].clone(), policy._fused.records.clone()
             assert (policy.guard.fault_rows[:4] == -1).all()
             for x, y in zip(policy.episodes, before, strict=True):

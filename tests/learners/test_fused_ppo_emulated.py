@@ -12,13 +12,14 @@ torch = pytest.importorskip("torch")
 from tests.learners.test_fused_ppo import CASES, apart, network_of, rollout_of
 from tests.support.cuda_emulator import emulated
 
+from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.fused_ppo.fused_estimate import THREADS, WORDS_PER_BLOCK, estimate_kernel
 from gpuvec.learners.fused_ppo.fused_update import SPLITS, SUMS, plan_update, update_kernels
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape, make_network_shape, parameter_views
-from gpuvec.learners.ppo_loss import Batch, loss
+from gpuvec.learners.ppo import ppo_loss
 
 pytestmark = pytest.mark.compile
 
@@ -170,8 +171,8 @@ def test_the_gradient_is_that_of_float64(case, samples, tmp_path) -> None:
     s = rollout_of(network, features, 1, samples, leave, torch.Generator().manual_seed(3))
     fields = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target, s.mask)
     exact_fields = (x.double() if x is not None and x.is_floating_point() else x for x in fields)
-    batch = Batch(*(x if x is None else x.flatten(0, 1) for x in exact_fields))
-    value, metrics = loss(exact, batch, args, args.ent_coef)
+    batch = Samples(*(x if x is None else x.flatten(0, 1) for x in exact_fields))
+    value, metrics = ppo_loss(exact, batch, args, args.ent_coef)
     wanted = torch.cat([g.flatten() for g in torch.autograd.grad(value, list(exact.parameters()))])
 
     plan = plan_update(shape, samples, 132)

@@ -270,7 +270,7 @@ class TestAllowedActions:
         learner = make_learner(args, env, Chooser)
         for _ in range(3):
             learner.collect()
-            s = learner.policy.storage
+            s = learner.policy.buffer
             right = s.obs[:-1, :, 2] > 0.0
             assert (s.action[right] == 1).all()
             assert (s.log_prob[right] == 0.0).all()

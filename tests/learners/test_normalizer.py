@@ -53,9 +53,9 @@ def test_moments_change_between_rollouts_alone() -> None:
         ppo.collect()
         ppo.policy.estimate()
         before = ppo.policy.network.normalizer.count.item()
-        s = ppo.policy.storage
+        s = ppo.policy.buffer
         log_prob, _ = ppo.policy.network.policy(s.obs[:-1]).log_prob_and_entropy(s.action)
-        np.testing.assert_allclose(log_prob.detach().numpy(), ppo.policy.storage.log_prob.numpy(), atol=1e-6)
+        np.testing.assert_allclose(log_prob.detach().numpy(), ppo.policy.buffer.log_prob.numpy(), atol=1e-6)
         ppo.policy.improve()
         assert ppo.policy.network.normalizer.count.item() == before + 8 * 16
     env.close()

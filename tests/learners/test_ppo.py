@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from gpuvec import SingleAgentEnv, register, uniform  # after the package that it cannot do without
 from gpuvec.errors import StateError
+from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.learner import Learner
@@ -23,8 +24,7 @@ from gpuvec.learners.networks.actor_critic import ActorCritic, features_of, outp
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.networks.mlp import Separate, first_weights
 from gpuvec.learners.on_policy import ROLLOUT_METRICS
-from gpuvec.learners.ppo import PPO, PPOArgs, train
-from gpuvec.learners.ppo_loss import Batch, loss, surrogate, value_error
+from gpuvec.learners.ppo import PPO, PPOArgs, clipped_surrogate, ppo_loss, train, value_error
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.sampling.sampler import Sampler
@@ -60,7 +60,7 @@ FOREVER = SingleAgentEnv(
     max_episode_steps=4,
 )
 
-METRICS = ROLLOUT_METRICS + PPO.learned
+METRICS = ROLLOUT_METRICS + PPO.update_metrics
 
 register("tests/Follow-v0", FOLLOW)
 register("tests/Forever-v0", FOREVER)
@@ -110,12 +110,12 @@ class TestFormulas:
         advantage = torch.tensor([2.0, -2.0, 2.0, -2.0, 2.0, -2.0])
         # Raising a good action's probability pays up to 1.2, lowering a bad one's up to 0.8; the wrong way costs in full.
         expected = torch.tensor([2.4, -3.0, 1.0, -1.6, 2.2, -1.8])
-        torch.testing.assert_close(surrogate(ratio, advantage, 0.2), expected)
+        torch.testing.assert_close(clipped_surrogate(ratio, advantage, 0.2), expected)
 
     def test_nothing_pulls_where_it_is_clipped(self) -> None:
         ratio = torch.tensor([1.5, 1.5, 0.5, 0.5], requires_grad=True)
         advantage = torch.tensor([2.0, -2.0, 2.0, -2.0])
-        (gradient,) = torch.autograd.grad(surrogate(ratio, advantage, 0.2).sum(), ratio)
+        (gradient,) = torch.autograd.grad(clipped_surrogate(ratio, advantage, 0.2).sum(), ratio)
         assert gradient.tolist() == [0.0, -2.0, 2.0, 0.0]
 
     def test_value_error(self) -> None:
@@ -131,9 +131,9 @@ class TestFormulas:
         ppo = learner(ent_coef=0.0, vf_coef=0.0)
         ppo.collect()
         ppo.policy.estimate()
-        s = ppo.policy.storage
-        batch = Batch(*(x.flatten(0, 1) for x in (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target)))
-        total, metrics = loss(ppo.policy.network, batch, ppo.args, 0.0)
+        s = ppo.policy.buffer
+        batch = Samples(*(x.flatten(0, 1) for x in (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target)))
+        total, metrics = ppo_loss(ppo.policy.network, batch, ppo.args, 0.0)
         a = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
         plain = -(ppo.policy.network.policy(batch.obs).log_prob_and_entropy(batch.action)[0] * a).mean()
         parameters = list(ppo.policy.network.body.actor.parameters())
@@ -150,11 +150,11 @@ class TestFormulas:
                 p.zero_()
             network.body.actor[0].bias.copy_(torch.tensor([0.0, math.log(3.0)]))
             network.body.critic[0].bias.fill_(2.0)
-        batch = Batch(
+        batch = Samples(
             obs=torch.ones(2, 1), action=torch.tensor([0, 1]), log_prob=torch.tensor([0.25, 0.5]).log(),
             value=torch.full((2,), 2.0), advantage=torch.tensor([1.0, -1.0]), target=torch.tensor([3.0, 5.0]),
         )  # fmt: skip
-        total, metrics = loss(network, batch, PPOArgs(vf_coef=0.5), 0.1)
+        total, metrics = ppo_loss(network, batch, PPOArgs(vf_coef=0.5), 0.1)
         scale = 1.0 / math.sqrt(2.0)
         policy_loss = -(1.0 * scale + 1.5 * -scale) / 2  # ratios 1 and 1.5; the latter is bad, so not clipped
         value_loss = (0.5 * 1.0 + 0.5 * 9.0) / 2
@@ -232,7 +232,7 @@ class TestRollout:
         ppo, rollouts = learner(env=env), []
         for _ in range(2):
             ppo.collect()
-            rollouts.append(type(ppo.policy.storage)(*(x.clone() for x in ppo.policy.storage if x is not None)))
+            rollouts.append(type(ppo.policy.buffer)(*(x.clone() for x in ppo.policy.buffer if x is not None)))
         assert any((s.ended & ~s.terminated).any() for s in rollouts)
         twin = twin_of(ppo)
         obs, _ = twin.reset(seed=ppo.args.seed)
@@ -255,7 +255,7 @@ class TestRollout:
         for _ in range(4):
             ppo.collect()
             ppo.policy.estimate()
-            s, a = ppo.policy.storage, ppo.args
+            s, a = ppo.policy.buffer, ppo.args
             with torch.no_grad():
                 value, last = (ppo.policy.network.value(obs).contiguous() for obs in (s.obs, s.final_obs))
             expected, _ = AdvantageEstimator("cpu", a.gamma, a.gae_lambda)(s.reward, value, last, s.terminated, s.ended)
@@ -274,13 +274,13 @@ class TestRollout:
         seen: list[Any] = []
         plain = ppo.policy.loss
 
-        def watched(network: Any, batch: Batch, *rest: Any) -> Any:
+        def watched(network: Any, batch: Samples, *rest: Any) -> Any:
             seen.append(batch.obs)
             return plain(network, batch, *rest)
 
         ppo.policy.loss = watched
         ppo.policy.improve()
-        everything = sorted(ppo.policy.storage.obs[:-1].flatten(0, 1).tolist())
+        everything = sorted(ppo.policy.buffer.obs[:-1].flatten(0, 1).tolist())
         assert [len(x) for x in seen] == [32] * 12
         for epoch in (seen[:4], seen[4:8], seen[8:]):
             assert sorted(torch.cat(epoch).tolist()) == everything

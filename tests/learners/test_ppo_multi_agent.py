@@ -16,14 +16,14 @@ torch = pytest.importorskip("torch")
 from tests.support import street_env  # noqa: F401  # registers the street
 
 from gpuvec import Bools, Floats, Key, MultiAgentEnv, Observation, Time, count_of, randint, register
-from gpuvec.learners.estimators import masked_moments as masked
+from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
-from gpuvec.learners.evaluation.evaluate import evaluate, load_policy, play
+from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
+from gpuvec.learners.evaluation.evaluate import evaluate, load_policy, run_episodes
 from gpuvec.learners.evaluation.players import at_random, by_role, policy
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.on_policy import ROLLOUT_METRICS
-from gpuvec.learners.ppo import PPO, PPOArgs, train
-from gpuvec.learners.ppo_loss import Batch, loss
+from gpuvec.learners.ppo import PPO, PPOArgs, ppo_loss, train
 from gpuvec.learners.training import make_learner
 
 E, A, T = 4, 3, 16
@@ -106,7 +106,7 @@ class TestEstimates:
         ppo = learner(gamma=gamma, gae_lambda=lam)
         ppo.collect()
         ppo.policy.estimate()
-        s = ppo.policy.storage
+        s = ppo.policy.buffer
         with torch.no_grad():
             value = ppo.policy.network.value(s.obs).numpy()
         street().reset(seed=ppo.args.seed)
@@ -136,7 +136,7 @@ class TestEstimates:
 
         ended = [(row, steps) for row, steps in episodes_of(mask, left | dead | late) if (left | dead | late)[steps[-1], row]]
         explained = 1.0 - expected[mask].var(ddof=1) / (expected + value[:-1])[mask].var(ddof=1)
-        found = dict(zip(ROLLOUT_METRICS + PPO.learned, ppo.policy.metrics.tolist(), strict=True))
+        found = dict(zip(ROLLOUT_METRICS + PPO.update_metrics, ppo.policy.metrics.tolist(), strict=True))
         assert found["episodes"] == len(ended)
         assert found["return"] == pytest.approx(np.mean([reward[steps, row].sum() for row, steps in ended]), rel=1e-5)
         assert found["length"] == pytest.approx(np.mean([len(steps) for _, steps in ended]), rel=1e-5)
@@ -148,7 +148,7 @@ class TestEstimates:
         Its env goes on to the fourth, where the time is up. With gamma = lambda = 1 a target is what is still to come.
         """
         ppo = learner(num_steps=5, num_envs=E, num_minibatches=1, gamma=1.0, gae_lambda=1.0)
-        s = ppo.policy.storage
+        s = ppo.policy.buffer
         for x in s:
             x.zero_()
         s.obs.fill_(1e4)  # where nobody is; V of that is not small
@@ -165,7 +165,7 @@ class TestEstimates:
             here, final = ppo.policy.network.value(torch.tensor([[0.25], [0.5]]).expand(2, 5)).tolist()
         assert s.target[:, 0].tolist() == pytest.approx([10 + final, 9 + final, 7 + final, 4 + final, 5 + here], rel=1e-5)
         assert s.target[[0, 1, 4], 1].tolist() == pytest.approx([-6.0, -7.0, 2 + here], rel=1e-5)
-        found = dict(zip(ROLLOUT_METRICS + PPO.learned, ppo.policy.metrics.tolist(), strict=True))
+        found = dict(zip(ROLLOUT_METRICS + PPO.update_metrics, ppo.policy.metrics.tolist(), strict=True))
         assert (found["episodes"], found["return"], found["length"]) == (2.0, (10.0 - 6.0) / 2, 3.0)
 
         before = float(s.target[s.mask].sum())
@@ -182,7 +182,7 @@ class TestLoss:
         ppo.iterate()
         ppo.collect()
         ppo.policy.estimate()
-        s = ppo.policy.storage
+        s = ppo.policy.buffer
         outside = ~s.mask
         assert 10 < int(outside.sum()) < s.mask.numel() // 2
         s.obs[:-1][outside], s.log_prob[outside], s.action[outside] = 50.0, -300.0, 2
@@ -190,8 +190,8 @@ class TestLoss:
         whole = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target)
         args = PPOArgs(clip_value=True)
         results = []
-        for batch in (Batch(*(x.flatten(0, 1) for x in (*whole, s.mask))), Batch(*(x[s.mask] for x in whole))):
-            total, metrics = loss(ppo.policy.network, batch, args, args.ent_coef)
+        for batch in (Samples(*(x.flatten(0, 1) for x in (*whole, s.mask))), Samples(*(x[s.mask] for x in whole))):
+            total, metrics = ppo_loss(ppo.policy.network, batch, args, args.ent_coef)
             gradient = torch.autograd.grad(total, list(ppo.policy.network.parameters()))
             results.append(torch.cat([total.detach().view(1), metrics, *(g.flatten() for g in gradient)]))
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
@@ -199,35 +199,35 @@ class TestLoss:
     def test_means_and_variances(self) -> None:
         x = torch.tensor([3.0, torch.inf, 5.0, torch.nan, 10.0])
         mask = torch.tensor([True, False, True, False, True])
-        assert float(masked.masked_mean(x, mask)) == 6.0
-        assert [float(v) for v in masked.masked_var_mean(x, mask)] == [13.0, 6.0]  # (9 + 1 + 16) / 2
-        assert [float(v) for v in masked.masked_var_mean(x, mask & False)] == [0.0, 0.0]
+        assert float(masked_mean(x, mask)) == 6.0
+        assert [float(v) for v in masked_var_mean(x, mask)] == [13.0, 6.0]  # (9 + 1 + 16) / 2
+        assert [float(v) for v in masked_var_mean(x, mask & False)] == [0.0, 0.0]
         plain = torch.randn(50, generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(masked.masked_var_mean(plain, plain < torch.inf), masked.masked_var_mean(plain, None))
+        torch.testing.assert_close(masked_var_mean(plain, plain < torch.inf), masked_var_mean(plain, None))
 
     def test_each_row_is_seen_once_with_its_mask(self) -> None:
         ppo = learner(update_epochs=1, num_minibatches=4)
         ppo.collect()
         ppo.policy.estimate()
-        seen: list[Batch] = []
+        seen: list[Samples] = []
         plain = ppo.policy.loss
         ppo.policy.loss = lambda network, batch, *rest: (seen.append(batch), plain(network, batch, *rest))[1]
         ppo.policy.improve()
         assert [len(b.obs) for b in seen] == [T * E * A // 4] * 4
         found = sorted((*obs, bool(m)) for b in seen for obs, m in zip(b.obs.tolist(), b.mask, strict=True))
-        s = ppo.policy.storage
+        s = ppo.policy.buffer
         assert found == sorted((*x, bool(m)) for x, m in zip(s.obs[:-1].flatten(0, 1).tolist(), s.mask.flatten(), strict=True))
 
     def test_an_env_of_one_agent_has_no_mask(self) -> None:
         env = gym.make_vec("gpuvec/CartPole-v1", 4, device="cpu", output="torch", autoreset_mode="SameStep")
         ppo = make_learner(PPOArgs(num_envs=4).resolved("cpu"), env)
-        assert ppo.policy.storage.mask is None
+        assert ppo.policy.buffer.mask is None
         env.close()
 
 
 def test_statistics_over_several_rollouts() -> None:
     """Stays of agents that span rollouts, with pauses, against a loop."""
-    rng, episodes = np.random.default_rng(0), EpisodeStatistics.of(6, "cpu")
+    rng, episodes = np.random.default_rng(0), EpisodeStatistics.initial(6, "cpu")
     returns, lengths, waits = np.zeros(6), np.zeros(6), np.zeros(6, bool)
     for _ in range(6):
         mask, ended = np.zeros((7, 6), bool), np.zeros((7, 6), bool)
@@ -275,8 +275,8 @@ class TestTraining:
         rest = train(ARGS, checkpoint=saved[0])
         for found, expected in zip(rest.history, result.history[20:], strict=True):
             np.testing.assert_array_equal(
-                [found[name] for name in ROLLOUT_METRICS + PPO.learned],
-                [expected[name] for name in ROLLOUT_METRICS + PPO.learned],
+                [found[name] for name in ROLLOUT_METRICS + PPO.update_metrics],
+                [expected[name] for name in ROLLOUT_METRICS + PPO.update_metrics],
             )
         args, network = load_policy(result.checkpoint, "cpu")
         assert args == result.args
@@ -291,7 +291,7 @@ class TestTraining:
 class TestPlaying:
     def test_returns_are_those_while_in_the_game(self) -> None:
         """Agents at random doors: a cost of 1 for each wrong one, and nothing of what lies outside."""
-        played = play("tests/Doors-v0", at_random(1), episodes=400, device="cpu")
+        played = run_episodes("tests/Doors-v0", at_random(1), episodes=400, device="cpu")
         assert played.returns.shape == played.left.shape == (400, 2)
         assert set(played.returns.unique().tolist()) == {0.0, -1.0, -2.0, -3.0, -4.0}
         assert torch.equal(played.returns == -4.0, ~played.left)
@@ -300,7 +300,7 @@ class TestPlaying:
 
     def test_chance_plays_an_agent_that_is_alone_too(self) -> None:
         """A pole that is pushed at random falls after 22 steps, as in Gymnasium."""
-        played = play("gpuvec/CartPole-v1", at_random(1), episodes=400, device="cpu")
+        played = run_episodes("gpuvec/CartPole-v1", at_random(1), episodes=400, device="cpu")
         assert float(played.returns.mean()) == pytest.approx(22.0, abs=2.5)
         assert played.left.all()
 
@@ -312,18 +312,20 @@ class TestPlaying:
             return lambda envs: lambda obs: torch.full(obs.shape[:2], action)
 
         params = {**STREET, "max_episode_steps": 8}
-        played = play(
+        played = run_episodes(
             "tests/Street-v0", by_role({"guard": goes(0), "walker": goes(0)}), episodes=E, device="cpu", params=params
         )
         assert played.left[:, played.roles["walker"]].all()
-        apart = play("tests/Street-v0", by_role({"guard": goes(0), "walker": goes(2)}), episodes=E, device="cpu", params=params)
+        apart = run_episodes(
+            "tests/Street-v0", by_role({"guard": goes(0), "walker": goes(2)}), episodes=E, device="cpu", params=params
+        )
         assert not apart.left[:, apart.roles["walker"]].all()
         with pytest.raises(ValueError, match="a player for each role, guard, walker; there is one for guard"):
-            play("tests/Street-v0", by_role({"guard": goes(0)}), episodes=E, device="cpu", params=params)
+            run_episodes("tests/Street-v0", by_role({"guard": goes(0)}), episodes=E, device="cpu", params=params)
 
     def test_a_policy_plays_all_agents(self) -> None:
         ppo = learner()
-        played = play("tests/Street-v0", policy(ppo.policy.network), episodes=5, device="cpu", params=STREET)
+        played = run_episodes("tests/Street-v0", policy(ppo.policy.network), episodes=5, device="cpu", params=STREET)
         assert torch.equal(
             played.returns, evaluate(ppo.policy.network, "tests/Street-v0", episodes=5, device="cpu", params=STREET)
         )

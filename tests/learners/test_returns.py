@@ -49,9 +49,9 @@ def test_several_rollouts(device: str, steps: int, masked: bool) -> None:
     ("reward", "over", "error", "words"),
     [
         (torch.zeros(4, 2).double(), torch.zeros(4, 2).bool(), TypeError, "reward must be torch.float32, got torch.float64"),
-        (torch.zeros(4, 2), torch.zeros(4, 2), TypeError, "over must be torch.bool, got torch.float32"),
+        (torch.zeros(4, 2), torch.zeros(4, 2), TypeError, "done must be torch.bool, got torch.float32"),
         (torch.zeros(4, 3), torch.zeros(4, 3).bool(), ValueError, r"reward must .* of shape \(4, 2\)"),
-        (torch.zeros(4, 2), torch.zeros(3, 2).bool(), ValueError, r"over must .* of shape \(4, 2\)"),
+        (torch.zeros(4, 2), torch.zeros(3, 2).bool(), ValueError, r"done must .* of shape \(4, 2\)"),
     ],
 )
 def test_tensors_that_do_not_fit(reward: Any, over: Any, error: type[Exception], words: str) -> None:
@@ -74,13 +74,13 @@ def test_what_is_learned_is_scaled_and_what_is_shown_is_not(algorithm: str) -> N
     for each in (plain, scaled, normal):
         each.collect()
         each.policy.estimate()
-    s, known = plain.policy.storage, torch.zeros(17, 8)
+    s, known = plain.policy.buffer, torch.zeros(17, 8)
     for t in reversed(range(16)):  # a target is a sum of discounted rewards, and at its end a value, which no scale changes
         known[t] = s.reward[t] + plain.args.gamma * known[t + 1] * ~s.ended[t]
-    torch.testing.assert_close(s.target - scaled.policy.storage.target, (1.0 - 0.125) * known[:16], rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(s.target - scaled.policy.buffer.target, (1.0 - 0.125) * known[:16], rtol=1e-4, atol=1e-3)
     assert torch.equal(plain.policy.metrics[:3], scaled.policy.metrics[:3])
     assert torch.equal(plain.policy.metrics[:3], normal.policy.metrics[:3])
-    assert float(normal.policy.storage.target.abs().max()) < 10.0 < float(plain.policy.storage.target.abs().max())
+    assert float(normal.policy.buffer.target.abs().max()) < 10.0 < float(plain.policy.buffer.target.abs().max())
 
 
 def test_ddpg_remembers_scaled_rewards() -> None:
@@ -88,8 +88,8 @@ def test_ddpg_remembers_scaled_rewards() -> None:
     plain, scaled = learner("ddpg", **more), learner("ddpg", reward_scale=0.125, **more)
     for each in (plain, scaled):
         each.collect()
-        each.policy.remember()
-    assert torch.equal(scaled.policy.replay.held.reward, 0.125 * plain.policy.replay.held.reward)
+        each.policy.store()
+    assert torch.equal(scaled.policy.replay.transitions.reward, 0.125 * plain.policy.replay.transitions.reward)
     assert torch.equal(scaled.policy.metrics[:3], plain.policy.metrics[:3])
 
 

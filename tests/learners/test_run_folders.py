@@ -22,7 +22,7 @@ from gpuvec.cli import main
 from gpuvec.errors import CheckpointError, NonFiniteError, OutOfMemoryError, RunInUseError, RunWriteError
 from gpuvec.learners.algorithms import args_class
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
-from gpuvec.learners.runs.checkpoint import load, save, saved
+from gpuvec.learners.runs.checkpoint import list_checkpoints, load, save
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.runs.run_writer import RunWriter
 from gpuvec.learners.training import train
@@ -167,7 +167,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     "a weight that is infinite": (spoil_weight(float("inf")), "not finite"),
     "a tensor larger than its file": (expand_weight, "body.actor.0.weight"),
     "a sparse tensor": (put("policies.all.network", {"body": torch.eye(3).to_sparse()}), SPARSE),
-    "text in place of a tensor": (put("policies.all.rounds", "three"), "rounds"),
+    "text in place of a tensor": (put("policies.all.num_rollouts", "three"), "num_rollouts"),
     "a tensor in place of a mapping": (put("policies.all.network", torch.zeros(3)), "network"),
     "very deep nesting": (put("policies.all.network", nested(1_000)), "deep"),
     "an env that is a list": (put("env", [1, 2]), "env"),
@@ -235,8 +235,8 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
         (put("args.all.buffer_size", 10**12), "buffer_size"),
         (put("args.all.batch_size", 10**12), "batch_size"),
         (put("policies.all.replay.position", torch.tensor(10**9)), "position"),
-        (put("policies.all.replay.filled", torch.tensor(-5)), "filled"),
-        (put("policies.all.replay.filled", torch.tensor([5])), "filled"),
+        (put("policies.all.replay.size", torch.tensor(-5)), "size"),
+        (put("policies.all.replay.size", torch.tensor([5])), "size"),
     ],
 )
 def test_a_damaged_replay_is_refused(
@@ -397,7 +397,7 @@ class TestFullDisks:
         assert "checkpoint-10.pt cannot be written" in line
         assert "File too large" in line
         assert "checkpoint-2.pt" in line
-        assert [path.name for path in saved(folder)] == ["checkpoint-1.pt", "checkpoint-2.pt"]
+        assert [path.name for path in list_checkpoints(folder)] == ["checkpoint-1.pt", "checkpoint-2.pt"]
         assert not [path.name for path in folder.iterdir() if "part" in path.name]
 
     def test_a_run_that_cannot_begin_leaves_no_folder(self, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gpuvec.errors import ActionError, MissingExtraError, NonFiniteError, StateE
 from gpuvec.learners.algorithms import args_class, args_from_dict
 from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.runs import sinks
-from gpuvec.learners.runs.checkpoint import load, saved
+from gpuvec.learners.runs.checkpoint import list_checkpoints, load
 from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.training import train
 
@@ -84,10 +84,10 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not(device: str, algorithm: 
             done = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True, text=True, check=False)
             assert done.returncode == -signal.SIGKILL, done.stderr
     (whole,), (killed,) = ((tmp_path / where).iterdir() for where in ("whole", "killed"))
-    assert [path.name for path in saved(killed)] == ["checkpoint-50.pt"]
+    assert [path.name for path in list_checkpoints(killed)] == ["checkpoint-50.pt"]
     assert len(rows_of(killed)) == 57
     assert main(["resume", str(killed), "--episodes", "1"]) == 0
-    assert [path.name for path in saved(killed)] == ["checkpoint-50.pt", "checkpoint-100.pt"]
+    assert [path.name for path in list_checkpoints(killed)] == ["checkpoint-50.pt", "checkpoint-100.pt"]
     same(load(killed), load(whole))
     assert rows_of(killed) == rows_of(whole)
 
@@ -95,12 +95,12 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not(device: str, algorithm: 
 def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     assert main([*command("ppo", tmp_path, iterations=7), "--checkpoint-every", "2"]) == 0
     (run,) = tmp_path.iterdir()
-    assert [path.name for path in saved(run)] == ["checkpoint-6.pt", "checkpoint-7.pt"]
-    newest = saved(run)[-1]
+    assert [path.name for path in list_checkpoints(run)] == ["checkpoint-6.pt", "checkpoint-7.pt"]
+    newest = list_checkpoints(run)[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
     with pytest.raises(StateError, match=r"checkpoint-7.pt cannot be read .* The one before it is .*checkpoint-6.pt"):
         load(run)
-    assert load(saved(run)[0])["iteration"] == 6
+    assert load(list_checkpoints(run)[0])["iteration"] == 6
 
 
 class TestResume:
@@ -336,7 +336,7 @@ class TestSinks:
     def test_one_that_is_not_installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "trackio", None)
         with pytest.raises(MissingExtraError, match=r"metrics cannot go to trackio .*: pip install trackio"):
-            sinks.require(["trackio"])
+            sinks.require_packages(["trackio"])
 
     def test_lines_that_were_written_after_the_checkpoint_are_taken_back(self, tmp_path: Path) -> None:
         (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n{"itera')

@@ -18,7 +18,7 @@ from tests.support import street_env  # noqa: F401  # registers the street
 from gpuvec.errors import StateError
 from gpuvec.learners import a2c, ddpg, ppo
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
-from gpuvec.learners.evaluation.evaluate import load_policy, play
+from gpuvec.learners.evaluation.evaluate import load_policy, run_episodes
 from gpuvec.learners.evaluation.players import policies_by_role
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.mlp import Separate
@@ -70,11 +70,11 @@ def test_a_part_takes_its_rows_and_puts_them_back(kind: str) -> None:
     choice = np.arange(5)[where] if isinstance(where, slice) else np.arange(5) if where is None else where.numpy()
     chosen = np.broadcast_to(choice, (E, choice.shape[-1]))
     expected = np.stack([x[:, e, i].numpy() for e in range(E) for i in chosen[e]], 1)
-    np.testing.assert_array_equal(part.of(x), expected)
-    np.testing.assert_array_equal(part.of(x[2], 0), expected[2])
-    assert (part.each, part.whole) == (chosen.shape[1], kind == "all")
+    np.testing.assert_array_equal(part.select(x), expected)
+    np.testing.assert_array_equal(part.select(x[2], 0), expected[2])
+    assert (part.per_env, part.is_all) == (chosen.shape[1], kind == "all")
     into = torch.zeros(E, 5, 2)
-    part.put(into, part.of(x[2], 0))
+    part.scatter(into, part.select(x[2], 0))
     for e in range(E):
         for i in range(5):
             assert torch.equal(into[e, i], x[2, e, i] if i in chosen[e] else torch.zeros(2))
@@ -86,12 +86,12 @@ def test_rows_are_those_of_the_flat_game() -> None:
     parts = {role: AgentSubset(where, 5) for role, where in street().roles.items()}
     every, rows = rollout.rows(AgentSubset(None, 5)), {role: rollout.rows(part) for role, part in parts.items()}
     actions = torch.randint(3, (T, E, 5), generator=torch.Generator().manual_seed(0))
-    rollout.begin(5)
-    rollout.turn()
+    rollout.reset(5)
+    rollout.begin_rollout()
     for t in range(T):
-        rollout.show(t)
+        rollout.update_views(t)
         rollout.step(t, actions[t])
-    rollout.share()
+    rollout.update_rows()
     flat = FlattenAgents(street())
     obs, _ = flat.reset(seed=5)
     for t in range(T):
@@ -101,13 +101,13 @@ def test_rows_are_those_of_the_flat_game() -> None:
         for name, x in known.items():
             assert torch.equal(getattr(every, name)[t], x), name
             for role, part in parts.items():
-                assert torch.equal(getattr(rows[role], name)[t], part.of(x.view(E, 5), 0)), (role, name)
+                assert torch.equal(getattr(rows[role], name)[t], part.select(x.view(E, 5), 0)), (role, name)
         assert torch.equal(every.final_obs[t][info["_final_obs"]], info["final_obs"][info["_final_obs"]])
-        assert torch.equal(every.over[t], terminated | truncated | info["_final_obs"])
+        assert torch.equal(every.done[t], terminated | truncated | info["_final_obs"])
     assert torch.equal(every.obs[T], obs)
     for role, part in parts.items():
-        assert torch.equal(rows[role].obs, part.of(every.obs.view(T + 1, E, 5, -1)))
-        assert torch.equal(rows[role].final_obs, part.of(every.final_obs.view(T, E, 5, -1)))
+        assert torch.equal(rows[role].obs, part.select(every.obs.view(T + 1, E, 5, -1)))
+        assert torch.equal(rows[role].final_obs, part.select(every.final_obs.view(T, E, 5, -1)))
     assert not every.mask.all()
     assert every.ended.any()
 
@@ -119,10 +119,10 @@ class TestLearning:
         guard, walker = (learner.policies[role] for role in ("guard", "walker"))
         twin = [street().reset(seed=3)[0]]
         for t in range(T):
-            action = torch.cat([p.storage.action[t].view(E, -1) for p in (guard, walker)], 1)
+            action = torch.cat([p.buffer.action[t].view(E, -1) for p in (guard, walker)], 1)
             twin.append(street().step(action)[0])
         assert torch.equal(torch.stack(twin), learner.rollout.obs)
-        assert not torch.equal(guard.storage.action[:, :8], walker.storage.action[:, :8])  # each has numbers of its own
+        assert not torch.equal(guard.buffer.action[:, :8], walker.buffer.action[:, :8])  # each has numbers of its own
 
     def test_each_learns_from_its_own_agents_alone(self) -> None:
         """What one policy makes of a rollout is the same whatever the other's rewards were."""
@@ -132,7 +132,7 @@ class TestLearning:
             learner.collect()
             learner.policies["walker"].rows.reward.add_(other)
             before = {k: p.clone() for k, p in learner.policies["walker"].parameters.items()}
-            for part in learner.policies["guard"].prepare(0):
+            for part in learner.policies["guard"].begin_update(0):
                 part()
             assert all(torch.equal(p, before[k]) for k, p in learner.policies["walker"].parameters.items())
             found.append([p.detach().clone() for p in learner.policies["guard"].parameters.values()])
@@ -144,7 +144,7 @@ class TestLearning:
         last = result.history[-1]
         assert {"guard/return", "guard/clip_fraction", "walker/return", "walker/entropy"} <= last.keys()
         assert "walker/clip_fraction" not in last
-        played = play("tests/Street-v0", policies_by_role(result.networks), episodes=6, device="cpu", params=STREET)
+        played = run_episodes("tests/Street-v0", policies_by_role(result.networks), episodes=6, device="cpu", params=STREET)
         assert played.returns.shape == (6, 5)
 
     def test_roles_may_lie_elsewhere_in_each_environment(self) -> None:
@@ -256,7 +256,7 @@ class TestOpponents:
         learner = make_learner(given, street())
         learner.collect()
         rollout = learner.rollout
-        whole = ~rollout.began[1:7].any(0)  # environments whose first episode has not ended by then
+        whole = ~rollout.episode_start[1:7].any(0)  # environments whose first episode has not ended by then
         assert whole.any()
         assert (rollout.obs[4:7, whole, :2, 0] == 0.0).all()
 
@@ -350,7 +350,7 @@ def test_captured_iterations_equal_eager_ones(gpu: str) -> None:
                 learners[-1].capture()
             for _ in range(10):
                 learners[-1].iterate()
-        eager, replayed = (learner.tensors()["policies"] for learner in learners)
+        eager, replayed = (learner.state_tensors()["policies"] for learner in learners)
         for role in eager:
             for name, x in eager[role]["network"].items():
                 assert torch.equal(x, replayed[role]["network"][name]), f"{role} {name}"

@@ -9,7 +9,7 @@ pytest.importorskip("tyro")
 
 from gpuvec.cli import main
 from gpuvec.learners.config.ppo_config import PPOArgs
-from gpuvec.learners.config.tuned import TUNED, tuned
+from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
 
 TAG = "gpuvec/TagContinuous-v0"
 
@@ -20,7 +20,7 @@ def test_an_environment_without_any_has_the_defaults() -> None:
 
 def test_what_is_given_comes_first_and_parameters_are_added() -> None:
     args = tuned(TAG, "cpu", gamma=0.5, params={"num_runners": 3})
-    known = TUNED[TAG, "ppo"]
+    known = TUNED_SETTINGS[TAG, "ppo"]
     assert (args.num_envs, args.num_steps, args.gamma) == (32, known.settings["num_steps"], 0.5)
     assert args.params == {"observe_self": True, "num_runners": 3}
     assert args.resolved("cpu").iterations == known.cpu["num_iterations"]

@@ -39,7 +39,7 @@ def evaluate(
 
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
-        from gpuvec.learners.evaluation.evaluate import load_policy, play
+        from gpuvec.learners.evaluation.evaluate import load_policy, run_episodes
         from gpuvec.learners.evaluation.players import policies_by_role
         from gpuvec.learners.runs.checkpoint import load, require_learned
         from gpuvec.learners.seeds import EVALUATION, stream_seed
@@ -53,7 +53,7 @@ def evaluate(
     args = next(args for args, _ in trained.values())
     player = policies_by_role({role: network for role, (_, network) in trained.items()}, greedy=not stochastic, seed=seed)
     with waiting(f"compiling {args.env}, and playing {episodes} episodes"):
-        played = play(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
+        played = run_episodes(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
     returns = played.returns
     print(
         f"{args.env}: mean return {returns.mean():.1f}{interval(returns)} over {episodes} episodes "

@@ -24,9 +24,9 @@ def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
     Args:
         folder: the folder that holds the run folders.
     """
-    from gpuvec.learners.runs.summary import summaries
+    from gpuvec.learners.runs.summary import summarize_runs
 
-    rows = [row(run) for run in summaries(folder)]
+    rows = [row(run) for run in summarize_runs(folder)]
     if not rows:
         print(f"no runs in {folder}")
         return 0
@@ -40,7 +40,7 @@ def row(run: RunSummary) -> tuple[str, ...]:
         *map(printable, (run.path.name, run.env, run.algorithm, run.seed)),
         f"{run.iteration}/{run.iterations or '?'}",
         "none yet" if math.isnan(run.mean_return) else f"{run.mean_return:.1f}",
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when)),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(run.last_change)),
         run.state,
     )
 

@@ -19,7 +19,7 @@ from gpuvec.errors import NonFiniteError, StateError
 from gpuvec.learners.algorithms import ALL, algorithm_name, args_class, args_from_dict
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
-from gpuvec.learners.runs.sinks import require
+from gpuvec.learners.runs.sinks import require_packages
 
 if TYPE_CHECKING:
     from gpuvec.learners.learner import Learner
@@ -51,7 +51,7 @@ def train(
         episodes: the number of episodes in the evaluation at the end, which takes the likeliest actions.
     """
     positive(checkpoint_every, episodes)
-    require(log)
+    require_packages(log)
     registered(settings.env)  # an unknown id fails before torch is loaded
 
     with waiting("loading PyTorch"):
@@ -88,7 +88,7 @@ def resume(
         trust: import the Python module that the checkpoint names for its environment. Importing runs the module's code.
     """
     positive(checkpoint_every, episodes)
-    require(log)
+    require_packages(log)
 
     with waiting("loading PyTorch"):
         from gpuvec.learners.runs.checkpoint import load_newest, require_learned
@@ -96,7 +96,7 @@ def resume(
         from gpuvec.learners.runs.folder import RunFolder
         from gpuvec.learners.runs.records import SETTINGS
         from gpuvec.learners.runs.run_writer import RunWriter, changed_versions
-        from gpuvec.learners.runs.sinks import recorded_lines
+        from gpuvec.learners.runs.sinks import read_metric_lines
 
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(run))
@@ -116,7 +116,7 @@ def resume(
         if checkpoint["iteration"] >= args.iterations:
             raise StateError(f"{run} is complete, with {args.iterations} iterations: give a larger --total-steps to go on.")
         changed = changed_versions(folder)
-        recorded_lines(folder, checkpoint["iteration"])  # damaged metrics are found before training, and not after
+        read_metric_lines(folder, checkpoint["iteration"])  # damaged metrics are found before training, and not after
         for name, (then, now) in changed.items():
             print(f"{name} was {then} and is {now} now: numbers may differ from those of a run that was not stopped")
 
@@ -183,13 +183,13 @@ def run_training(
 
 def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes: int) -> None:
     """Plays the trained policies, prints their returns, and writes them to the run folder, which is complete then."""
-    from gpuvec.learners.evaluation.evaluate import play
+    from gpuvec.learners.evaluation.evaluate import run_episodes
     from gpuvec.learners.evaluation.players import policies_by_role
     from gpuvec.learners.seeds import EVALUATION, stream_seed
 
     seed = stream_seed(args.seed, EVALUATION)
     player = policies_by_role(result.networks, seed=seed)
-    played = play(args.env, player, episodes=episodes, seed=seed, device=args.device, params=args.params)
+    played = run_episodes(args.env, player, episodes=episodes, seed=seed, device=args.device, params=args.params)
     returns, last = played.returns, result.history[-1]
     run.finish({"iteration": last["iteration"], "episodes": episodes, "mean_return": float(returns.mean())})
     threshold = registered(args.env).reward_threshold

@@ -1,24 +1,26 @@
 """Deep deterministic policy gradient.
 
-Lillicrap, Hunt, Pritzel, Heess, Erez, Tassa, Silver and Wierstra, 2016, arXiv:1509.02971. With `critics=2`,
-`policy_delay=2` and `target_sigma=0.2` it is TD3 (Fujimoto, van Hoof and Meger, 2018, arXiv:1802.09477).
+Lillicrap, Hunt, Pritzel, Heess, Erez, Tassa, Silver and Wierstra, 2016, arXiv:1509.02971. With `critics=2`, `policy_delay=2`
+and `target_sigma=0.2` it is TD3 (Fujimoto, van Hoof and Meger, 2018, arXiv:1802.09477).
 
-After a rollout under the policy and noise come two parts::
+Two stages follow a rollout of the policy with noise:
 
-    remember   the transitions, with up to n rewards each, in a ring on the device
-    improve    minibatches of the ring: the critics towards their targets, the policy uphill, the targets after them
+    store      adds the transitions, with up to n rewards each, to the replay buffer
+    improve    gradient steps on batches of it: the critics towards their targets, the actor up the first critic, then the
+               target networks towards both
 
-Letters: R rows, T steps, D observation features, K action components, C critics.
+Letters: T steps, R rows, B transitions of a batch, D observation features, K action components, C critics.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import torch
 from torch import Tensor
 
@@ -33,55 +35,77 @@ from gpuvec.learners.estimators.masked_moments import masked_mean
 from gpuvec.learners.networks.actor_critic import Body, features_of
 from gpuvec.learners.networks.deterministic import DeterministicActorCritic, bounded, of_bodies, perceptrons
 from gpuvec.learners.networks.mlp import first_weights
-from gpuvec.learners.policy import Policy, PolicyContext, optimizer_state
+from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 from gpuvec.learners.training import Result, train
 
 __all__ = ["DDPG", "DDPGArgs", "Result", "train"]
 
+TARGET_NOISE_CLIP = 2.5  # standard deviations, as in the TD3 paper: 0.5 for a sigma of 0.2
+
 
 class DDPG(Policy):
-    """The policy of `context` with the settings `args` (resolved).
+    """A policy that learns by DDPG or TD3.
 
-    `body` makes the networks, see `networks.deterministic`; by default they are perceptrons as `args` have it.
+    Args:
+        args: the settings, resolved.
+        context: what the policy is made for.
+        body: makes the networks, see `networks.deterministic`; by default perceptrons as in `args`.
+
+    Raises:
+        OutOfMemoryError: the replay buffer does not fit into the memory that is free.
+        TypeError, ValueError: a body that does not fit, or an action space of another kind.
     """
 
     args: DDPGArgs
     network: DeterministicActorCritic
-    names = ("episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm")
+    metric_names = (
+        "episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm"
+    )  # fmt: skip
 
     def __init__(self, args: DDPGArgs, context: PolicyContext, body: Body | None = None) -> None:
         super().__init__(args, context)
         device, rows = args.device, context.rows
         T, R = rows.reward.shape
-        self.network = self.networks(args, context.observation_space, context.action_space, body, context.role).to(device)
+        self.network = self.make_network(args, context.observation_space, context.action_space, body, context.role).to(device)
         self.actor, self.critics = (dict(part.named_parameters()) for part in (self.network.actor, self.network.critics))
         self.target_actor, self.target_critics = copy.deepcopy((self.network.actor, self.network.critics))
-        rates = (torch.tensor(rate, device=device) for rate in (args.actor_learning_rate, args.critic_learning_rate))
-        self.actor_optimizer, self.critic_optimizer = (
-            Adam(parameters.values(), rate, eps=1e-8)
-            for parameters, rate in zip((self.actor, self.critics), rates, strict=True)
+        actor_rate, critic_rate = (
+            torch.tensor(rate, device=device) for rate in (args.actor_learning_rate, args.critic_learning_rate)
         )
-        features, components = rows.obs.shape[2], len(self.network.reach)
+        self.actor_optimizer = Adam(self.actor.values(), actor_rate, eps=1e-8)
+        self.critic_optimizer = Adam(self.critics.values(), critic_rate, eps=1e-8)
+        components = len(self.network.reach)
         self.action = torch.zeros(T, R, components, device=device)
-        columns = max(args.buffer_size // R, T)  # of each row
-        transition = (2 * features + components + 2) * FLOAT32_BYTES + (rows.mask is not None)
-        require_memory(device, columns * R * transition, f"a ring of {columns * R:,} transitions")
-        self.replay = ReplayBuffer.of(columns, R, features, components, device, rows.mask is not None)
-        self.episodes = EpisodeStatistics.of(R, device)
+        self.replay = self._allocate_replay(components)
+        self.episodes = EpisodeStatistics.initial(R, device)
         self.guard = Guard({"collect": ("a reward", "an action")}, LEARNED, device)
         self.noise = torch.zeros(R, components, device=device)
-        self.ends = torch.tensor([[-1.0], [1.0]], device=device).repeat(1, components)  # of actions as the networks give them
-        # Which updates move the policy is the same again after so many iterations.
+        self.action_bounds = torch.tensor([[-1.0], [1.0]], device=device).repeat(1, components)  # of the network's actions
+        # Which gradient steps update the actor repeats after so many iterations, and a graph is captured of each variant.
         variants = args.policy_delay // math.gcd(args.policy_delay, args.gradient_steps)
-        self.improves = tuple(partial(self.improve, k) for k in range(variants))
-        self.parts = (self.remember, *self.improves)
+        self.improve_variants: tuple[Stage, ...] = tuple(partial(self.improve, k) for k in range(variants))
+        self.stages = (self.store, *self.improve_variants)
 
     @staticmethod
-    def networks(
-        args: DDPGArgs, observation_space: Any, action_space: Any, body: Body | None = None, role: str = ALL
+    def make_network(
+        args: DDPGArgs,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        body: Body | None = None,
+        role: str = ALL,
     ) -> DeterministicActorCritic:
-        """Those of a role's policy for these spaces of an agent, with their first weights."""
+        """Returns the networks of a role's policy with their initial weights.
+
+        Args:
+            args: the settings.
+            observation_space, action_space: of one agent.
+            body: makes the networks; by default perceptrons as in `args`.
+            role: the initial weights depend on it.
+
+        Raises:
+            TypeError, ValueError: a body that does not fit, or an action space of another kind.
+        """
         spaces = observation_space, action_space
         features, components = features_of(observation_space), bounded(action_space).shape[0]
         with first_weights(stream_seed(args.seed, WEIGHTS, role)):
@@ -91,104 +115,136 @@ class DDPG(Policy):
                 actor, critics = of_bodies([body(*spaces) for _ in range(args.critics)])
         return DeterministicActorCritic(*spaces, actor, critics, args.normalize)
 
+    def _allocate_replay(self, components: int) -> ReplayBuffer:
+        rows, device = self.rows, self.args.device
+        T, R = rows.reward.shape
+        features, has_mask = rows.obs.shape[2], rows.mask is not None
+        slots = max(self.args.buffer_size // R, T)
+        transition_bytes = (2 * features + components + 2) * FLOAT32_BYTES + has_mask
+        require_memory(device, slots * R * transition_bytes, f"a ring of {slots * R:,} transitions")
+        return ReplayBuffer.allocate(slots, R, features, components, device, has_mask)
+
     def begin(self) -> None:
-        """The first observations are the first that are known of any."""
+        """Updates the normaliser with the first observations."""
         if self.network.normalizer is not None:
             self.network.normalizer.update(self.rows.obs[-1])
 
-    def act(self, t: int, began: Tensor) -> Tensor:
-        """What the policy does, and noise; where an episode begins, the noise does too."""
-        net, a = self.network, self.args
-        low, high = self.ends
-        chosen = net.act(net.actor, net.seen(self.rows.obs[t]))
-        fresh = began.unsqueeze(1).expand(-1, self.each).reshape(-1)
-        drawn = self.sampler.noisy(chosen, self.noise, fresh, low, high, self.rounds, t, sigma=a.sigma, theta=a.theta)
-        return net.outward(drawn, out=self.action[t])
+    def act(self, t: int, episode_start: Tensor) -> Tensor:
+        """Returns the policy's actions in step `t` plus noise, (R, K).
 
-    def check_rollout_finite(self) -> None:
-        """Whether it is finite."""
-        super().check_rollout_finite()
+        The noise of an environment starts at 0 where `episode_start`, (E,) bool, is true.
+        """
+        network, args = self.network, self.args
+        low, high = self.action_bounds
+        mean = network.act(network.actor, network.seen(self.rows.obs[t]))
+        reset = episode_start.unsqueeze(1).expand(-1, self.agents_per_env).reshape(-1)
+        action = self.sampler.noisy(
+            mean, self.noise, reset, low, high, self.num_rollouts, t, sigma=args.sigma, theta=args.theta
+        )
+        return network.outward(action, out=self.action[t])
+
+    def finish_rollout(self) -> None:
+        """Counts the rollout and checks that it is finite."""
+        super().finish_rollout()
         self.guard.check_rows_finite("collect", self.rows.reward, self.action)
 
     @torch.no_grad()
-    def remember(self) -> None:
-        """The rollout's transitions."""
-        r, a = self.rows, self.args
-        gained = n_step_returns(r.obs, r.reward * a.reward_scale, r.terminated, r.ended, r.final_obs, a.gamma, a.n_step)
-        self.replay.add(Transitions(r.obs[:-1], self.action, *gained, r.mask))
-        last = r.over if r.mask is None else r.over & r.mask
-        episodes, returns, lengths = self.episodes.add(r.reward, last, r.mask)
-        self.metrics[:4] = torch.stack([episodes, returns / episodes, lengths / episodes, self.episodes.last_return.mean()])
+    def store(self) -> None:
+        """Adds the rollout to the replay buffer, and writes its metrics."""
+        rows, args = self.rows, self.args
+        reward = rows.reward * args.reward_scale
+        returns = n_step_returns(rows.obs, reward, rows.terminated, rows.ended, rows.final_obs, args.gamma, args.n_step)
+        self.replay.add(Transitions(rows.obs[:-1], self.action, *returns, rows.mask))
+        done = rows.done if rows.mask is None else rows.done & rows.mask
+        episodes, total_return, total_length = self.episodes.add(rows.reward, done, rows.mask)
+        last_return = self.episodes.last_return.mean()
+        self.metrics[:4] = torch.stack([episodes, total_return / episodes, total_length / episodes, last_return])
         if self.network.normalizer is not None:
-            self.network.normalizer.update(r.obs[:-1], r.mask)
+            self.network.normalizer.update(rows.obs[:-1], rows.mask)
 
     def improve(self, variant: int) -> None:
-        """Some updates; `variant` tells which of them move the policy."""
-        a, of_critics, of_actor = self.args, self.metrics[4:7], self.metrics[7:]
+        """Takes the gradient steps of an iteration, and writes their metrics.
+
+        Args:
+            variant: how many iterations came before, modulo the number of variants: it decides which steps update the actor.
+        """
+        args, critic_metrics, actor_metrics = self.args, self.metrics[4:7], self.metrics[7:]
         self.metrics[4:].zero_()
-        moves = 0
-        for k in range(a.gradient_steps):
-            seen = self.replay.sample(a.batch_size, self.generator)
-            of_critics += self.update_critics(seen) / a.gradient_steps
-            if (variant * a.gradient_steps + k + 1) % a.policy_delay == 0:
-                of_actor += self.update_actor(seen)
-                moves += 1
-                self.follow()
-        of_actor /= max(moves, 1)
+        actor_updates = 0
+        for k in range(args.gradient_steps):
+            batch = self.replay.sample(args.batch_size, self.generator)
+            critic_metrics += self.update_critics(batch) / args.gradient_steps
+            if (variant * args.gradient_steps + k + 1) % args.policy_delay == 0:
+                actor_metrics += self.update_actor(batch)
+                actor_updates += 1
+                self.update_targets()
+        actor_metrics /= max(actor_updates, 1)
         with torch.no_grad():
             self.guard.check_update_finite(self.metrics[4:], (*self.actor.values(), *self.critics.values()))
 
     def update_critics(self, batch: Transitions) -> Tensor:
-        """One step towards the targets; (3,): loss, mean value, norm of the gradient."""
-        net = self.network
+        """Takes one step of the critics towards their targets on `batch`, (B,).
+
+        Returns (3,): the loss, the mean value, and the norm of the gradient.
+        """
+        network = self.network
         with torch.no_grad():
-            obs, after = net.seen(batch.obs), net.seen(batch.next_obs)
-            within = net.act(self.target_actor, after)
-            if self.args.target_sigma > 0.0:
-                noise = torch.empty_like(within).normal_(0.0, self.args.target_sigma, generator=self.generator)
-                noise = noise.clamp_(-2.5 * self.args.target_sigma, 2.5 * self.args.target_sigma)
-                within = (within + noise).clamp_(-1.0, 1.0)
-            target = batch.reward + batch.discount * net.values(self.target_critics, after, within).amin(0)
-        value = net.values(net.critics, obs, net.inward(batch.action))
-        loss = torch.stack([masked_mean(error, batch.mask) for error in (value - target).square()]).sum()
-        norm = step(self.critic_optimizer, self.critics, loss)
-        return torch.stack([loss.detach(), torch.stack([masked_mean(v, batch.mask) for v in value.detach()]).mean(), norm])
+            obs, next_obs = network.seen(batch.obs), network.seen(batch.next_obs)
+            next_action = self._smooth(network.act(self.target_actor, next_obs))
+            next_value = network.values(self.target_critics, next_obs, next_action).amin(0)
+            target = batch.reward + batch.discount * next_value
+        values = network.values(network.critics, obs, network.inward(batch.action))  # (C, B)
+        loss = torch.stack([masked_mean(error, batch.mask) for error in (values - target).square()]).sum()
+        norm = optimize(self.critic_optimizer, self.critics, loss)
+        mean_value = torch.stack([masked_mean(value, batch.mask) for value in values.detach()]).mean()
+        return torch.stack([loss.detach(), mean_value, norm])
+
+    def _smooth(self, action: Tensor) -> Tensor:
+        """Adds clipped noise to the target policy's `action`, (B, K): TD3's target policy smoothing."""
+        sigma = self.args.target_sigma
+        if sigma == 0.0:
+            return action
+        noise = torch.empty_like(action).normal_(0.0, sigma, generator=self.generator)
+        noise = noise.clamp_(-TARGET_NOISE_CLIP * sigma, TARGET_NOISE_CLIP * sigma)
+        return (action + noise).clamp_(-1.0, 1.0)
 
     def update_actor(self, batch: Transitions) -> Tensor:
-        """One step of the policy alone, up the first critic; (2,): loss, norm of the gradient."""
-        net = self.network
-        obs = net.seen(batch.obs)
-        loss = -masked_mean(net.values(net.critics[:1], obs, net.act(net.actor, obs))[0], batch.mask)
-        norm = step(self.actor_optimizer, self.actor, loss)
+        """Takes one step of the actor up the first critic on `batch`, (B,); returns (2,): loss and norm of the gradient."""
+        network = self.network
+        obs = network.seen(batch.obs)
+        (value,) = network.values(network.critics[:1], obs, network.act(network.actor, obs))
+        loss = -masked_mean(value, batch.mask)
+        norm = optimize(self.actor_optimizer, self.actor, loss)
         return torch.stack([loss.detach(), norm])
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """The targets go a part of the way to the networks."""
-        own: list[Tensor] = [*self.actor.values(), *self.critics.values()]
+    def update_targets(self) -> None:
+        """Moves the target networks towards the networks by the share `tau`."""
+        networks: list[Tensor] = [*self.actor.values(), *self.critics.values()]
         targets: list[Tensor] = [*self.target_actor.parameters(), *self.target_critics.parameters()]
-        torch._foreach_lerp_(targets, own, self.args.tau)
+        torch._foreach_lerp_(targets, networks, self.args.tau)
 
-    def prepare(self, iteration: int) -> tuple[Callable[[], None], ...]:
-        """Nothing is learned before the start."""
-        begun = (iteration + 1) * self.args.steps_per_iteration >= self.args.learning_starts
-        return (self.remember, self.improves[iteration % len(self.improves)]) if begun else (self.remember,)
+    def begin_update(self, iteration: int) -> tuple[Stage, ...]:
+        """Returns the stages of `iteration`, counted from 0: without `improve` before `learning_starts`."""
+        if (iteration + 1) * self.args.steps_per_iteration < self.args.learning_starts:
+            return (self.store,)
+        return (self.store, self.improve_variants[iteration % len(self.improve_variants)])
 
-    def tensors(self) -> dict[str, Any]:
-        """All tensors that the next iteration depends on, as nested dicts."""
-        held = {name: ring for name, ring in self.replay.held._asdict().items() if ring is not None}
+    def state_tensors(self) -> dict[str, Any]:
+        """Returns all tensors that the next iteration depends on, as nested dicts."""
+        transitions = {name: ring for name, ring in self.replay.transitions._asdict().items() if ring is not None}
         return {
             "network": self.network.state_dict(),
             "target_actor": self.target_actor.state_dict(), "target_critics": self.target_critics.state_dict(),
             "actor_optimizer": optimizer_state(self.actor_optimizer, self.actor),
             "critic_optimizer": optimizer_state(self.critic_optimizer, self.critics),
-            "replay": {**held, "position": self.replay.position, "filled": self.replay.filled},
-            "episodes": self.episodes._asdict(), "noise": self.noise, **super().tensors(),
+            "replay": {**transitions, "position": self.replay.position, "size": self.replay.size},
+            "episodes": self.episodes._asdict(), "noise": self.noise, **super().state_tensors(),
         }  # fmt: skip
 
 
-def step(optimizer: Adam, parameters: Mapping[str, Tensor], loss: Tensor) -> Tensor:
-    """One step of these parameters alone; the norm of the gradient."""
+def optimize(optimizer: Adam, parameters: Mapping[str, Tensor], loss: Tensor) -> Tensor:
+    """Takes one step of `optimizer` for `parameters` alone against the gradient of `loss`; returns the gradient's norm."""
     gradient = torch.autograd.grad(loss, list(parameters.values()))
     for p, g in zip(parameters.values(), gradient, strict=True):
         p.grad = g

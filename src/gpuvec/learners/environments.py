@@ -1,22 +1,44 @@
-"""Environments as learners and evaluations make them, with the parameters that settings hold."""
+"""The environments that policies train and are evaluated in."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, cast
 
 import gymnasium as gym
 
 from gpuvec.registration import VECTOR_ENTRY_POINT
 from gpuvec.vector.env import VectorEnv
 
-SETTABLE = {"max_episode_steps", "per_env"}  # arguments of `make_vec` that change the game and not how it is run
+ENV_ARGUMENTS = {"max_episode_steps", "per_env"}  # arguments of `make_vec` that change the environment, not how it is run
 
 
-def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: Any) -> Any:
-    """`gymnasium.make_vec` of an environment of gpuvec, with its own parameters.
+class TrainingEnv(Protocol):
+    """A `VectorEnv` in SAME_STEP mode with torch output, or a wrapper around one."""
+
+    num_envs: int
+    single_observation_space: gym.Space[Any]
+    single_action_space: gym.Space[Any]
+    device: Any
+    roles: Mapping[str, Any]
+    """{role: its agents, as a slice, (n,) indices or (E, n) indices}."""
+
+    @property
+    def unwrapped(self) -> Any:
+        """The `VectorEnv` inside all wrappers."""
+
+    # Arguments and results depend on the array library of the output, so Gymnasium leaves them untyped.
+    reset: Any
+    step: Any
+    state_dict: Any
+    load_state_dict: Any
+    close: Any
+
+
+def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: Any) -> TrainingEnv:
+    """Calls `gymnasium.make_vec` for an environment of gpuvec with its own parameters.
 
     Args:
         env: its id; "module:id" imports the module.
@@ -25,7 +47,7 @@ def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: An
         arguments: of `VectorEnv`.
 
     Raises:
-        ValueError: the environment is not one of gpuvec, or `params` holds another argument of `make_vec`.
+        ValueError: the environment is not one of gpuvec, or `params` has another argument of `make_vec`.
         gymnasium.error.Error: there is no such id.
         GpuvecError: as `VectorEnv`.
     """
@@ -34,10 +56,15 @@ def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: An
         importlib.import_module(module)
     if gym.spec(id).vector_entry_point != VECTOR_ENTRY_POINT:
         raise ValueError(f"{env} is not an environment of gpuvec: learners train in those that `gpuvec envs` lists.")
-    arguments_of_make = {*inspect.signature(gym.make_vec).parameters, *inspect.signature(VectorEnv.__init__).parameters}
-    if taken := sorted(params.keys() & arguments_of_make - SETTABLE):
+    make_vec_arguments = {*inspect.signature(gym.make_vec).parameters, *inspect.signature(VectorEnv.__init__).parameters}
+    if reserved := sorted(params.keys() & make_vec_arguments - ENV_ARGUMENTS):
         raise ValueError(
-            f"params holds {', '.join(taken)}, which gymnasium.make_vec takes itself; params are the environment's own "
+            f"params holds {', '.join(reserved)}, which gymnasium.make_vec takes itself; params are the environment's own "
             "parameters, such as gravity, max_episode_steps and per_env."
         )
-    return gym.make_vec(env, num_envs=num_envs, **arguments, **params)
+    return cast(TrainingEnv, gym.make_vec(env, num_envs=num_envs, **arguments, **params))
+
+
+def is_multi_agent(env: TrainingEnv) -> bool:
+    """Returns whether observations of `env` are (E, A, D)."""
+    return len(env.single_observation_space.shape or ()) == 2

@@ -1,7 +1,8 @@
-"""A learner: policies that play together in one environment and learn, each by its own algorithm.
+"""A learner: policies that act together in one environment and learn, each by its own algorithm.
 
-Its parts read and write only tensors that were there before. On a CPU they run as they stand; on a GPU each is one CUDA graph,
-so an iteration is a few launches. The host reads the metrics once an iteration, by a copy that it may take one iteration later.
+Its stages read and write only tensors that were allocated before. On a CPU they run as they are; on a GPU each is one CUDA
+graph, so an iteration is a few launches. The host reads the metrics once an iteration, by a copy that it may wait for one
+iteration later.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.readout import Readout
+from gpuvec.learners.environments import TrainingEnv
 from gpuvec.learners.networks.rectified import unchanging
-from gpuvec.learners.policy import Policy, PolicyContext
+from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
 from gpuvec.vector.spaces import space_of_one_agent
 
@@ -31,212 +33,228 @@ PolicyFactory = Callable[[PolicyContext], Policy]
 
 
 class Learner:
-    """Policies that learn in `env`, a SAME_STEP vector environment with torch output.
+    """Policies that learn in an environment.
 
     Args:
         args: the settings of the training, in which all policies agree.
         env: the environment.
-        policies: {role: makes its policy for a context}, or {"all": ...} for one that all agents share.
+        policies: {role: makes its policy}, or {"all": ...} for one that all agents share.
 
     Raises:
         OutOfMemoryError: the rollout, or what a policy stores, does not fit into the memory that is free.
     """
 
-    def __init__(self, args: TrainingArgs, env: Any, policies: Mapping[str, PolicyFactory]) -> None:
+    def __init__(self, args: TrainingArgs, env: TrainingEnv, policies: Mapping[str, PolicyFactory]) -> None:
         self.args, self.env, self.iteration = args, env, 0
         self.seconds = 0.0  # of training
-        self.confirm = 0  # the iteration from which on an evaluation may confirm the target
-        rollout = f"a rollout of {args.num_steps:,} steps of {env.num_envs:,} environments"
-        require_memory(args.device, rollout_bytes(env, args.num_steps), rollout)
+        self.next_confirmation = 0  # the iteration from which on an evaluation may confirm that the target is reached
+        subject = f"a rollout of {args.num_steps:,} steps of {env.num_envs:,} environments"
+        require_memory(args.device, rollout_bytes(env, args.num_steps), subject)
         self.rollout = EnvRollout(env, args.num_steps, args.device)
-        agents, observation, action = self.rollout.agents, env.single_observation_space, env.single_action_space
-        sees, does = (observation, action) if agents is None else (space_of_one_agent(observation), space_of_one_agent(action))
-        self.agents = {role: AgentSubset(None if role == ALL else env.roles[role], agents) for role in policies}
-        self.policies: dict[str, Policy] = {}
-        for role, made in policies.items():
-            part = self.agents[role]
-            self.policies[role] = made(
-                PolicyContext(sees, does, self.rollout.rows(part), part.each, self.rollout.truncations, role)
-            )
-        kind = torch.float32 if action.dtype.kind == "f" else torch.int64
-        self.action = torch.zeros((env.num_envs, *action.shape), dtype=kind, device=args.device)  # of all agents
-        self._readout = Readout(self._reported())
-        self._being_read: deque[int] = deque()  # the iterations whose metrics are being read
-        self.rollout.begin(args.seed)
+        num_agents, action_space = self.rollout.num_agents, env.single_action_space
+        self.agents = {role: AgentSubset(None if role == ALL else env.roles[role], num_agents) for role in policies}
+        self.policies = {role: make_policy(self._context(role)) for role, make_policy in policies.items()}
+        dtype = torch.float32 if action_space.dtype is not None and action_space.dtype.kind == "f" else torch.int64
+        self.action = torch.zeros((env.num_envs, *(action_space.shape or ())), dtype=dtype, device=args.device)  # of all agents
+        self._readout = Readout(self._make_report())
+        self._iterations_being_read: deque[int] = deque()
+        self.rollout.reset(args.seed)
         for policy in self.policies.values():
             policy.begin()
-        self._play = self.policies[ALL].player(self.rollout) if ALL in self.policies else None
-        self._run: Callable[[Callable[[], None]], Callable[[], None]] = lambda part: part
+        self._fused_rollout = self.policies[ALL].fused_rollout(self.rollout) if ALL in self.policies else None
+        self._graphs: dict[Stage, Stage] | None = None
+
+    def _context(self, role: str) -> PolicyContext:
+        observation, action = self.env.single_observation_space, self.env.single_action_space
+        if self.rollout.num_agents is not None:
+            observation, action = space_of_one_agent(observation), space_of_one_agent(action)
+        agents = self.agents[role]
+        return PolicyContext(
+            observation, action, self.rollout.rows(agents), agents.per_env, self.rollout.max_truncations, role
+        )  # fmt: skip
 
     @property
     def policy(self) -> Any:
-        """That of all agents, where there is one for all."""
+        """The policy of all agents, if they share one."""
         return self.policies[ALL]
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Of the metrics; those of a role's policy begin with the role."""
-        return tuple(n if role == ALL else f"{role}/{n}" for role, policy in self.policies.items() for n in policy.names)
+    def metric_names(self) -> tuple[str, ...]:
+        """The names of the metrics; those of a role's policy begin with the role."""
+        return tuple(
+            name if role == ALL else f"{role}/{name}"
+            for role, policy in self.policies.items()
+            for name in policy.metric_names
+        )  # fmt: skip
 
     @torch.no_grad()
     def collect(self) -> None:
-        """T steps of each environment."""
+        """Runs T steps of each environment."""
         with unchanging(*(policy.network for policy in self.policies.values())):
-            if self._play is not None:
-                self._play()
+            if self._fused_rollout is not None:
+                self._fused_rollout()
             else:
-                self.rollout.turn()
+                self.rollout.begin_rollout()
                 for t in range(self.args.num_steps):
                     self.rollout.step(t, self.act(t))
-                self.rollout.share()
+                self.rollout.update_rows()
             for policy in self.policies.values():
-                policy.check_rollout_finite()
+                policy.finish_rollout()
 
     def act(self, t: int) -> Tensor:
-        """What all agents do in step t."""
-        self.rollout.show(t)
-        began = self.rollout.began[t]
+        """Returns the actions of all agents in step `t` of the rollout, (E, ...) or (E, A, ...)."""
+        self.rollout.update_views(t)
+        episode_start = self.rollout.episode_start[t]
         if ALL in self.policies:
-            return self.policies[ALL].act(t, began).view_as(self.action)
+            return self.policies[ALL].act(t, episode_start).view_as(self.action)
         for role, policy in self.policies.items():
-            self.agents[role].put(self.action, policy.act(t, began))
+            self.agents[role].scatter(self.action, policy.act(t, episode_start))
         return self.action
 
     def capture(self) -> None:
-        """Records each part as a CUDA graph; what this runs leaves no trace in the learner or its environments."""
+        """Captures each stage as a CUDA graph; learner and environments are afterwards as they were before."""
         saved = self.state_dict()
         generators = [policy.generator for policy in self.policies.values()]
 
-        def version() -> int:
+        def kernel_version() -> int:
             return int(self.env.unwrapped.kernel_version)
 
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # how Inductor tells of a choice it made
-            functions = [*self._functions(), *([self._whole] if self._single_graph else [])]
-            recorded = {part: capture(part, self.args.device, generators, version) for part in functions}
-        self._run = recorded.__getitem__
+            warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # by which Inductor reports a choice
+            stages = [*self._all_stages(), *([self._whole_iteration] if self._single_graph else [])]
+            self._graphs = {stage: capture(stage, self.args.device, generators, kernel_version) for stage in stages}
         self.load_state_dict(saved)
 
     @property
-    def parts(self) -> tuple[Callable[[], None], ...]:
-        """What an iteration consists of: functions, or the graphs that were recorded of them."""
-        return tuple(map(self._run, self._functions()))
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of an iteration: functions, or the graphs that were captured of them."""
+        return tuple(map(self._captured, self._all_stages()))
 
-    def _functions(self) -> list[Callable[[], None]]:
-        return [self.collect, *(part for policy in self.policies.values() for part in policy.parts)]
+    def _captured(self, stage: Stage) -> Stage:
+        return stage if self._graphs is None else self._graphs[stage]
+
+    def _all_stages(self) -> list[Stage]:
+        return [self.collect, *(stage for policy in self.policies.values() for stage in policy.stages)]
 
     @property
     def _single_graph(self) -> bool:
-        """Whether all parts of an iteration follow each other, whatever the iteration, so that one graph holds them."""
+        """Whether each iteration runs all stages, so that one graph holds them."""
         return len(self.policies) == 1 and all(policy.single_graph for policy in self.policies.values())
 
-    def _whole(self) -> None:
-        for part in self._functions():
-            part()
+    def _whole_iteration(self) -> None:
+        for stage in self._all_stages():
+            stage()
 
     def iterate(self) -> None:
-        """One iteration; waits for nothing."""
+        """Runs one iteration; on a GPU it is launched, and nothing synchronises."""
         if self._single_graph:
-            self.policy.prepare(self.iteration)
-            self._run(self._whole)()
-            self.iteration += 1
-            return
-        self._run(self.collect)()
-        for policy in self.policies.values():
-            for part in policy.prepare(self.iteration):
-                self._run(part)()
+            self.policy.begin_update(self.iteration)
+            self._captured(self._whole_iteration)()
+        else:
+            self._captured(self.collect)()
+            for policy in self.policies.values():
+                for stage in policy.begin_update(self.iteration):
+                    self._captured(stage)()
         self.iteration += 1
 
-    def _reported(self) -> Tensor:
-        """One tensor into which all policies write their metrics and findings."""
-        counts = [len(policy.names) + len(policy.guard.fault_rows) for policy in self.policies.values()]
-        reported = torch.zeros(sum(counts), dtype=torch.float64, device=self.args.device)
-        for policy, place in zip(self.policies.values(), reported.split(counts), strict=True):
-            policy.report_into(place)
-        return reported
+    def _make_report(self) -> Tensor:
+        """Returns one tensor into which all policies write their metrics and findings."""
+        sizes = [len(policy.metric_names) + len(policy.guard.fault_rows) for policy in self.policies.values()]
+        report = torch.zeros(sum(sizes), dtype=torch.float64, device=self.args.device)
+        for policy, part in zip(self.policies.values(), report.split(sizes), strict=True):
+            policy.report_into(part)
+        return report
 
     def read(self) -> dict[str, float]:
-        """The metrics of the last iteration, after waiting for it. Reads that were started before are finished first.
+        """Waits for the last iteration and returns its metrics. Reads that were started before are finished first.
 
         Raises:
             NonFiniteError: the iteration met a number that is not finite.
         """
-        while self.reads_waiting:
+        while self.pending_reads:
             self.finish_read()
         self.start_read()
         return self.finish_read()
 
     @property
-    def reads_waiting(self) -> int:
+    def pending_reads(self) -> int:
         """How many reads were started and not finished, at most two."""
         return self._readout.waiting
 
     def start_read(self) -> None:
-        """Starts to read the metrics of the last iteration, without waiting for it: the next one may be launched behind."""
+        """Starts to read the metrics of the last iteration without waiting for it; the next one may be launched meanwhile."""
         self._readout.start()
-        self._being_read.append(self.iteration)
+        self._iterations_being_read.append(self.iteration)
 
     def finish_read(self) -> dict[str, float]:
-        """The metrics of the oldest read that was started; the one place that waits for the device.
+        """Waits for the oldest read that was started and returns its metrics. Nothing else waits for the device.
 
         Raises:
             NonFiniteError: the iteration of that read met a number that is not finite.
         """
-        numbers, iteration = self._readout.take(), self._being_read.popleft()
+        report, iteration = self._readout.take(), self._iterations_being_read.popleft()
         metrics: list[float] = []
         for role, policy in self.policies.items():
-            own, found, numbers = numbers.split(
-                [n := len(policy.names), k := len(policy.guard.fault_rows), len(numbers) - n - k]
-            )
-            findings = found.view(torch.int64).tolist()
-            policy.guard.raise_fault(findings, iteration, self.args.env, self.agents[role].each, "" if role == ALL else role)
-            metrics += own.tolist()
-        return dict(zip(self.names, metrics, strict=True))
+            sizes = len(policy.metric_names), len(policy.guard.fault_rows)
+            values, findings, report = report.split([*sizes, len(report) - sum(sizes)])
+            agents = self.agents[role].per_env
+            found = findings.view(torch.int64).tolist()
+            policy.guard.raise_fault(found, iteration, self.args.env, agents, "" if role == ALL else role)
+            metrics += values.tolist()
+        return dict(zip(self.metric_names, metrics, strict=True))
 
-    def tensors(self) -> dict[str, Any]:
-        """All tensors that the next iteration depends on, as nested dicts."""
-        policies = {role: policy.tensors() for role, policy in self.policies.items()}
-        return {"obs": self.rollout.obs[-1], "began": self.rollout.began[-1], "policies": policies}
+    def state_tensors(self) -> dict[str, Any]:
+        """Returns all tensors that the next iteration depends on, as nested dicts."""
+        policies = {role: policy.state_tensors() for role, policy in self.policies.items()}
+        return {"obs": self.rollout.obs[-1], "episode_start": self.rollout.episode_start[-1], "policies": policies}
 
     def state_dict(self) -> dict[str, Any]:
-        """A checkpoint: copies of tensors, numbers and strings, from which training goes on as if it had not stopped."""
+        """Returns a checkpoint: copies of tensors, numbers and strings, from which training continues bit for bit."""
         generators = {role: policy.generator.get_state() for role, policy in self.policies.items()}
-        learning = {role: args_to_dict(p.args) for role, p in self.policies.items() if p.parts}
+        args = {role: args_to_dict(policy.args) for role, policy in self._learning_policies().items()}
         return {
-            **clone_tensors(self.tensors()), "generators": generators, "env": self.env.state_dict(), "args": learning,
-            "iteration": self.iteration, "seconds": self.seconds, "confirm": self.confirm, "format": FORMAT,
+            **clone_tensors(self.state_tensors()), "generators": generators, "env": self.env.state_dict(), "args": args,
+            "iteration": self.iteration, "seconds": self.seconds, "next_confirmation": self.next_confirmation,
+            "format": FORMAT,
         }  # fmt: skip
 
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was called.
+    def load_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Restores the state in which `state_dict` returned `checkpoint`.
 
         Raises:
             StateError: a checkpoint of another environment, of other policies or settings.
         """
-        if saved["policies"].keys() != self.policies.keys():
-            found, wanted = ", ".join(saved["policies"]), ", ".join(self.policies)
-            raise StateError(f"this checkpoint has policies for {found}, and this training for {wanted}.")
-        learning = {role: policy for role, policy in self.policies.items() if policy.parts}
-        if saved["args"].keys() != learning.keys():
-            found, wanted = ", ".join(saved["args"]), ", ".join(learning)
-            raise StateError(f"in this checkpoint {found} learned, and in this training {wanted} would.")
-        for role, policy in learning.items():
-            own, other = policy.args, saved["args"][role]
-            if other["algorithm"] != algorithm_name(own):
-                raise StateError(f"this checkpoint is of {other['algorithm']}; it cannot go on with {algorithm_name(own)}.")
-            if other["env"] != own.env:
-                raise StateError(f"this checkpoint is of {other['env']}; it cannot go on in {own.env}.")
-            if saved["generators"][role].shape != policy.generator.get_state().shape:
-                raise StateError(f"this checkpoint was written on {other['device']}; it cannot go on on {own.device}.")
-        generators = {role: torch.Generator(p.generator.device) for role, p in self.policies.items()}
+        self._require_own_policies(checkpoint)
+        generators = {role: torch.Generator(policy.generator.device) for role, policy in self.policies.items()}
         try:
             for role, generator in generators.items():
-                generator.set_state(saved["generators"][role].cpu())
+                generator.set_state(checkpoint["generators"][role].cpu())
         except RuntimeError as error:
             raise StateError(f"this checkpoint holds no state of a random generator: {error}") from error
-        own_tensors = self.tensors()
-        copy_into(own_tensors, {name: saved.get(name, {}) for name in own_tensors})
+        tensors = self.state_tensors()
+        copy_into(tensors, {name: checkpoint.get(name, {}) for name in tensors})
         for role, policy in self.policies.items():
-            policy.generator.set_state(saved["generators"][role].cpu())
-        self.env.load_state_dict(saved["env"])
-        self.iteration, self.seconds, self.confirm = saved["iteration"], saved["seconds"], saved["confirm"]
+            policy.generator.set_state(checkpoint["generators"][role].cpu())
+        self.env.load_state_dict(checkpoint["env"])
+        self.iteration, self.seconds = checkpoint["iteration"], checkpoint["seconds"]
+        self.next_confirmation = checkpoint["next_confirmation"]
+
+    def _learning_policies(self) -> dict[str, Policy]:
+        return {role: policy for role, policy in self.policies.items() if policy.stages}
+
+    def _require_own_policies(self, checkpoint: Mapping[str, Any]) -> None:
+        if checkpoint["policies"].keys() != self.policies.keys():
+            theirs, ours = ", ".join(checkpoint["policies"]), ", ".join(self.policies)
+            raise StateError(f"this checkpoint has policies for {theirs}, and this training for {ours}.")
+        learning = self._learning_policies()
+        if checkpoint["args"].keys() != learning.keys():
+            theirs, ours = ", ".join(checkpoint["args"]), ", ".join(learning)
+            raise StateError(f"in this checkpoint {theirs} learned, and in this training {ours} would.")
+        for role, policy in learning.items():
+            args, saved = policy.args, checkpoint["args"][role]
+            if saved["algorithm"] != algorithm_name(args):
+                raise StateError(f"this checkpoint is of {saved['algorithm']}; it cannot go on with {algorithm_name(args)}.")
+            if saved["env"] != args.env:
+                raise StateError(f"this checkpoint is of {saved['env']}; it cannot go on in {args.env}.")
+            if checkpoint["generators"][role].shape != policy.generator.get_state().shape:
+                raise StateError(f"this checkpoint was written on {saved['device']}; it cannot go on on {args.device}.")

@@ -1,11 +1,11 @@
 """What A2C and PPO share: actions drawn from the policy that learns, and estimates of how good they were.
 
-After a rollout come two parts:
+Two stages follow a rollout:
 
-    estimate   V of everything seen, generalised advantages, targets of the value function
-    improve    the algorithm's own: what is learned from the rollout
+    estimate    V of all observations, generalised advantages, targets of the value function
+    improve     the update of the algorithm
 
-In a game of many agents a row is an agent, and the mask tells which steps it was in the game for. The others enter no loss
+In a multi-agent environment a row is an agent, and the mask says in which steps it was active. Inactive agents enter no loss
 and no metric.
 
 Letters: T steps, R rows, D observation features, K action components.
@@ -14,13 +14,15 @@ Letters: T steps, R rows, D observation features, K action components.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.memory_check import FLOAT32_BYTES, require_memory
+from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
 from gpuvec.learners.config.schedule import interpolate
 from gpuvec.learners.config.training_config import OnPolicyArgs
 from gpuvec.learners.cuda_graphs.guard import ALLOWED, LEARNED, Guard
@@ -31,165 +33,180 @@ from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
-from gpuvec.learners.policy import Policy, PolicyContext, optimizer_state
+from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import Drawn
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 
-ROLLOUT_METRICS = ("episodes", "return", "length", "last_return", "explained_variance")  # metrics of a rollout
-
-
-class RolloutBuffer(NamedTuple):
-    """A rollout, and what is estimated from it."""
-
-    obs: Tensor  # (T + 1, R, D); the last row is the next rollout's first
-    action: Tensor  # (T, R) or (T, R, K) int64, or (T, R, K) float32, as drawn from the policy
-    log_prob: Tensor  # (T, R) of the action under the policy that took it
-    reward: Tensor  # (T, R)
-    terminated: Tensor  # (T, R) bool
-    ended: Tensor  # (T, R) bool: the environment's episode is over
-    final_obs: Tensor  # (T, R, D); where it is, its last observation
-    value: Tensor  # (T + 1, R) V(obs)
-    advantage: Tensor  # (T, R)
-    target: Tensor  # (T, R) what V(obs) should have been
-    mask: Tensor | None = None  # (T, R) bool: the agent was in the game; None if a row is an environment of one agent
+ROLLOUT_METRICS = ("episodes", "return", "length", "last_return", "explained_variance")
+ADAM_EPS = 1e-5  # as in the implementations that the papers published
 
 
 class OnPolicy(Policy):
-    """The policy of `context` with the settings `args` (resolved).
+    """A policy that learns from its own rollouts.
 
     Args:
-        args: the settings.
-        context: its place in the game.
-        loss: what is minimised: `loss(network, batch, args, ent_coef)` gives the loss and metrics.
-        body: makes the network, see `networks.actor_critic`; by default a perceptron as `args` have it.
+        args: the settings, resolved.
+        context: what the policy is made for.
+        loss: `loss(network, samples, args, ent_coef)` returns the loss and its metrics.
+        body: makes the network, see `networks.actor_critic`; by default a perceptron as in `args`.
+
+    Raises:
+        OutOfMemoryError: the estimates of a rollout do not fit into the memory that is free.
+        TypeError, ValueError: a body that does not fit, or an action space of another kind.
     """
 
     args: OnPolicyArgs
     network: ActorCritic
-    learned: tuple[str, ...] = ()  # names of the metrics of `improve`
+    update_metrics: tuple[str, ...] = ()
+    """Names of the metrics that `improve` writes."""
 
     def __init__(
         self, args: OnPolicyArgs, context: PolicyContext, loss: Callable[..., tuple[Tensor, Tensor]], body: Body | None = None
     ) -> None:
         self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if args.compile else loss
-        self.names = ROLLOUT_METRICS + self.learned
+        self.metric_names = ROLLOUT_METRICS + self.update_metrics
         super().__init__(args, context)
-        device, rows = args.device, context.rows
-        T, R = rows.reward.shape
-        self.network = self.networks(args, context.observation_space, context.action_space, body, context.role).to(device)
+        device, R = args.device, context.rows.reward.shape[1]
+        self.network = self.make_network(args, context.observation_space, context.action_space, body, context.role).to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
         self.ent_coef = torch.tensor(args.ent_coef, device=device)
-        self.optimizer = Adam(self.parameters.values(), self.learning_rate, eps=1e-5)
-        action = self.network.policy(rows.obs[0]).mode()
-        stored = T * R * (5 * FLOAT32_BYTES + action[0].numel() * action.element_size())
-        require_memory(device, stored, f"what is estimated from a rollout of {T:,} steps of {R:,} rows")
-        log_prob, advantage, target, self.last_value = torch.zeros(4, T, R, device=device)
-        self.storage = RolloutBuffer(
-            **rows._asdict(), action=action.new_zeros((T, *action.shape)), log_prob=log_prob,
-            value=torch.zeros(T + 1, R, device=device), advantage=advantage, target=target,
-        )  # fmt: skip
-        self.value_with_policy = hasattr(self.network.body, "both")  # whether V comes with the policy
-        self.has_values = False  # whether V of all that was seen is there when `estimate` begins
-        self.truncations = context.truncations
-        self.episodes = EpisodeStatistics.of(R, device)
+        self.optimizer = Adam(self.parameters.values(), self.learning_rate, eps=ADAM_EPS)
+        self.buffer, self.final_value = self._allocate_buffer()
+        self.max_truncations = context.max_truncations
+        self.value_with_policy = hasattr(self.network.body, "both")  # whether the network computes V with the policy
+        self.has_values = False  # whether V of all observations is in the buffer when `estimate` begins
+        self.episodes = EpisodeStatistics.initial(R, device)
         self.advantage = AdvantageEstimator(device, args.gamma, args.gae_lambda)
-        self.return_scale = RewardScaler(R, args.gamma, device) if args.normalize_returns else None
+        self.reward_scaler = RewardScaler(R, args.gamma, device) if args.normalize_returns else None
         self.entropy = torch.zeros(R, device=device)  # of the policy in the last step
-        self.masked = hasattr(self.network.body, "allowed")
-        looks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
-        self.guard = Guard({"act": (ALLOWED,), **looks} if self.masked else looks, LEARNED, device)
-        self.parts = (self.estimate, self.improve)
+        self.has_action_mask = hasattr(self.network.body, "allowed")
+        checks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
+        self.guard = Guard({"act": (ALLOWED,), **checks} if self.has_action_mask else checks, LEARNED, device)
+        self.stages = (self.estimate, self.improve)
 
     @staticmethod
-    def networks(
-        args: OnPolicyArgs, observation_space: Any, action_space: Any, body: Body | None = None, role: str = ALL
+    def make_network(
+        args: OnPolicyArgs,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        body: Body | None = None,
+        role: str = ALL,
     ) -> ActorCritic:
-        """Those of a role's policy for these spaces of an agent, with their first weights."""
-        spaces = observation_space, action_space
+        """Returns the network of a role's policy with its initial weights.
+
+        Args:
+            args: the settings.
+            observation_space, action_space: of one agent.
+            body: makes the network; by default a perceptron as in `args`.
+            role: the initial weights depend on it.
+
+        Raises:
+            TypeError, ValueError: a body that does not fit, or an action space of another kind.
+        """
         if body is not None and args.precision != "tf32":
             raise ValueError(f"precision={args.precision!r} is for the layers of `hidden`; a body of one's own has its own.")
 
-        def perceptron(observations: Any, actions: Any) -> nn.Module:
-            kind = Shared if args.shared else Separate
-            return kind(
-                features_of(observations), outputs_of(actions), args.hidden, args.weight_init, args.activation, args.precision
-            )
+        def make_perceptron(observations: gym.Space[Any], actions: gym.Space[Any]) -> nn.Module:
+            layers = args.hidden, args.weight_init, args.activation, args.precision
+            return (Shared if args.shared else Separate)(features_of(observations), outputs_of(actions), *layers)
 
         with first_weights(stream_seed(args.seed, WEIGHTS, role)):
-            return ActorCritic(*spaces, (body or perceptron)(*spaces), args.normalize)
+            module = (body or make_perceptron)(observation_space, action_space)
+            return ActorCritic(observation_space, action_space, module, args.normalize)
+
+    def _allocate_buffer(self) -> tuple[RolloutBuffer, Tensor]:
+        """Returns the buffer, and (T, R) for V of final observations."""
+        rows, device = self.rows, self.args.device
+        T, R = rows.reward.shape
+        action = self.network.policy(rows.obs[0]).mode()
+        needed = T * R * (5 * FLOAT32_BYTES + action[0].numel() * action.element_size())
+        require_memory(device, needed, f"what is estimated from a rollout of {T:,} steps of {R:,} rows")
+        log_prob, advantage, target, final_value = torch.zeros(4, T, R, device=device)
+        buffer = RolloutBuffer(
+            **rows._asdict(), action=action.new_zeros((T, *action.shape)), log_prob=log_prob,
+            value=torch.zeros(T + 1, R, device=device), advantage=advantage, target=target,
+        )  # fmt: skip
+        return buffer, final_value
 
     def begin(self) -> None:
-        """The first observations are the first that are known of any."""
+        """Updates the normaliser with the first observations."""
         if self.network.normalizer is not None:
-            self.network.normalizer.update(self.storage.obs[-1])
+            self.network.normalizer.update(self.buffer.obs[-1])
 
-    def act(self, t: int, began: Tensor) -> Tensor:
-        """Draws."""
-        s, net = self.storage, self.network
+    def act(self, t: int, episode_start: Tensor) -> Tensor:
+        """Draws the actions of step `t` and stores them with their log-probabilities; `episode_start` is not needed.
+
+        Returns the actions, (R, ...) as the environment takes them.
+        """
+        buffer, network = self.buffer, self.network
         if self.value_with_policy:
-            policy, value = net.both(s.obs[t])
-            s.value[t].copy_(value)
+            policy, value = network.both(buffer.obs[t])
+            buffer.value[t].copy_(value)
         else:
-            policy = net.policy(s.obs[t])
-        policy.draw(self.sampler, self.rounds, t, Drawn(s.action[t], s.log_prob[t], self.entropy))
-        return net.control(s.action[t])
+            policy = network.policy(buffer.obs[t])
+        policy.draw(self.sampler, self.num_rollouts, t, Drawn(buffer.action[t], buffer.log_prob[t], self.entropy))
+        return network.control(buffer.action[t])
 
-    def check_rollout_finite(self) -> None:
-        """Whether it is finite."""
-        super().check_rollout_finite()
-        if self.masked:
-            s = self.storage
-            some = self.network.some_allowed(s.obs[:-1])
-            self.guard.check_allowed(some if s.mask is None else some | ~s.mask)
-        self.guard.check_rows_finite("collect", self.storage.reward, self.storage.log_prob)
+    def finish_rollout(self) -> None:
+        """Counts the rollout, and checks that it is finite and that each step had an allowed action."""
+        super().finish_rollout()
+        buffer = self.buffer
+        if self.has_action_mask:
+            any_allowed = self.network.some_allowed(buffer.obs[:-1])
+            self.guard.check_allowed(any_allowed if buffer.mask is None else any_allowed | ~buffer.mask)
+        self.guard.check_rows_finite("collect", buffer.reward, buffer.log_prob)
 
     @torch.no_grad()
     def estimate(self) -> None:
-        """Advantages and targets, from V of each step's true successor: a truncated episode's final observation counts."""
-        s, over = self.storage, self.rows.over
-        if not self.has_values:
-            unknown = slice(-1, None) if self.value_with_policy else slice(None)
-            s.value[unknown] = self.network.value(s.obs[unknown])
-            self.value_truncated()
-        reward = s.reward * self.args.reward_scale
-        if self.return_scale is not None:
-            reward = self.return_scale(reward, over, s.mask)
-        self.advantage(reward, s.value, self.last_value, s.terminated, s.ended, (s.advantage, s.target))
-        self.guard.check_rows_finite("estimate", s.value, s.advantage)
-        last = over if s.mask is None else over & s.mask
-        episodes, returns, lengths = self.episodes.add(s.reward, last, s.mask)
-        unexplained = (
-            masked_var_mean(s.advantage, s.mask)[0] / masked_var_mean(s.target, s.mask)[0]
-        )  # target - value is the advantage
-        means = [episodes, returns / episodes, lengths / episodes, self.episodes.last_return.mean(), 1.0 - unexplained]
-        self.metrics[: len(ROLLOUT_METRICS)] = torch.stack(means)
+        """Computes advantages and targets.
 
-    def value_truncated(self) -> None:
-        """V of the final observations of truncated episodes, in `last_value`; what stands elsewhere there means nothing.
-
-        An episode takes as many steps as its limit before it is truncated, so a row has but few of them, whose number is known:
-        they are taken one of each row at a time, and V is asked for R rows each time instead of T * R.
+        They use V of each step's true successor, which for a truncated episode is its final observation.
         """
-        s = self.storage
-        late = s.ended & ~s.terminated
-        for _ in range(self.truncations):
-            at = late.byte().argmax(0, keepdim=True)  # (1, R): each row's first
-            last = s.final_obs.gather(0, at.unsqueeze(-1).expand(-1, -1, s.final_obs.shape[-1])).squeeze(0)
-            self.last_value.scatter_(0, at, self.network.value(last).unsqueeze(0))
-            late = late.scatter(0, at, False)
+        buffer, done = self.buffer, self.rows.done
+        if not self.has_values:
+            missing = slice(-1, None) if self.value_with_policy else slice(None)
+            buffer.value[missing] = self.network.value(buffer.obs[missing])
+            self.compute_final_values()
+        reward = buffer.reward * self.args.reward_scale
+        if self.reward_scaler is not None:
+            reward = self.reward_scaler(reward, done, buffer.mask)
+        self.advantage(
+            reward, buffer.value, self.final_value, buffer.terminated, buffer.ended, (buffer.advantage, buffer.target)
+        )
+        self.guard.check_rows_finite("estimate", buffer.value, buffer.advantage)
+        self._write_rollout_metrics(done if buffer.mask is None else done & buffer.mask)
+
+    def _write_rollout_metrics(self, done: Tensor) -> None:
+        buffer = self.buffer
+        episodes, returns, lengths = self.episodes.add(buffer.reward, done, buffer.mask)
+        # The advantage is target - value, so this is the part of the targets' variance that V does not explain.
+        unexplained = masked_var_mean(buffer.advantage, buffer.mask)[0] / masked_var_mean(buffer.target, buffer.mask)[0]
+        last_return = self.episodes.last_return.mean()
+        metrics = [episodes, returns / episodes, lengths / episodes, last_return, 1.0 - unexplained]
+        self.metrics[: len(ROLLOUT_METRICS)] = torch.stack(metrics)
+
+    def compute_final_values(self) -> None:
+        """Computes V of the final observations of truncated episodes into `final_value`, which has no meaning elsewhere.
+
+        A truncated episode takes as many steps as the limit, so a row has at most `max_truncations` of them in a rollout. Each
+        pass takes one of each row, and V is computed for R rows instead of T * R.
+        """
+        buffer = self.buffer
+        truncated = buffer.ended & ~buffer.terminated
+        for _ in range(self.max_truncations):
+            step = truncated.byte().argmax(0, keepdim=True)  # (1, R): the first of each row
+            index = step.unsqueeze(-1).expand(-1, -1, buffer.final_obs.shape[-1])
+            final_obs = buffer.final_obs.gather(0, index).squeeze(0)
+            self.final_value.scatter_(0, step, self.network.value(final_obs).unsqueeze(0))
+            truncated = truncated.scatter(0, step, False)
 
     def improve(self) -> None:
-        """Learns from the rollout, and writes the metrics in `learned`."""
+        """Updates the network from the rollout, and writes `update_metrics`."""
         raise NotImplementedError
 
-    @torch.no_grad()
-    def check_update_finite(self) -> None:
-        """At the end of `improve`: whether all that was learned is finite."""
-        self.guard.check_update_finite(self.metrics[-len(self.learned) :], self.parameters.values())
-
-    def update(self, loss: Tensor) -> Tensor:
-        """One step of Adam against the gradient of `loss`, whose norm, before it is clipped, is returned."""
+    def optimize(self, loss: Tensor) -> Tensor:
+        """Takes one step of Adam against the gradient of `loss`, a scalar; returns the gradient's norm before clipping."""
         gradient = torch.autograd.grad(loss, list(self.parameters.values()))
         for p, g in zip(self.parameters.values(), gradient, strict=True):
             p.grad = g
@@ -197,22 +214,33 @@ class OnPolicy(Policy):
         self.optimizer.step()
         return norm
 
-    def prepare(self, iteration: int) -> tuple[Callable[[], None], ...]:
-        """Learning rate and entropy weight of this iteration."""
-        a, steps = self.args, iteration * self.args.steps_per_iteration
-        if a.learning_rate_table:
-            self.learning_rate.fill_(interpolate(a.learning_rate_table, steps))
-        elif a.anneal_lr:
-            self.learning_rate.fill_(a.learning_rate * (1.0 - iteration / a.iterations))
-        if a.ent_coef_table:
-            self.ent_coef.fill_(interpolate(a.ent_coef_table, steps))
-        return self.parts
+    def finish_update(self) -> None:
+        """Called at the end of `improve`: updates the normaliser, and checks that metrics and parameters are finite."""
+        # Not earlier: the ratios of an update compare policies of equally normalised observations.
+        if self.network.normalizer is not None:
+            self.network.normalizer.update(self.buffer.obs[:-1], self.buffer.mask)
+        self.check_update_finite()
 
-    def tensors(self) -> dict[str, Any]:
-        """All tensors that the next iteration depends on, as nested dicts."""
-        scale = {} if self.return_scale is None else self.return_scale.tensors()
-        optimizer = optimizer_state(self.optimizer, self.parameters)
+    @torch.no_grad()
+    def check_update_finite(self) -> None:
+        """Checks that the metrics of the update and all parameters are finite."""
+        self.guard.check_update_finite(self.metrics[-len(self.update_metrics) :], self.parameters.values())
+
+    def begin_update(self, iteration: int) -> tuple[Stage, ...]:
+        """Sets learning rate and entropy coefficient of `iteration`, counted from 0; returns the stages of its update."""
+        args, steps = self.args, iteration * self.args.steps_per_iteration
+        if args.learning_rate_table:
+            self.learning_rate.fill_(interpolate(args.learning_rate_table, steps))
+        elif args.anneal_lr:
+            self.learning_rate.fill_(args.learning_rate * (1.0 - iteration / args.iterations))
+        if args.ent_coef_table:
+            self.ent_coef.fill_(interpolate(args.ent_coef_table, steps))
+        return self.stages
+
+    def state_tensors(self) -> dict[str, Any]:
+        """Returns all tensors that the next iteration depends on, as nested dicts."""
+        reward_scaler = {} if self.reward_scaler is None else self.reward_scaler.state_tensors()
         return {
-            "network": self.network.state_dict(), "optimizer": optimizer, "episodes": self.episodes._asdict(),
-            "return_scale": scale, **super().tensors(),
+            "network": self.network.state_dict(), "optimizer": optimizer_state(self.optimizer, self.parameters),
+            "episodes": self.episodes._asdict(), "reward_scaler": reward_scaler, **super().state_tensors(),
         }  # fmt: skip

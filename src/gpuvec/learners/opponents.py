@@ -1,4 +1,4 @@
-"""Policies that play and do not learn: one that was trained before, or a function of what is observed."""
+"""Policies that act and do not learn: one that was trained before, or a function of the observations."""
 
 from __future__ import annotations
 
@@ -21,74 +21,85 @@ from gpuvec.learners.runs.checkpoint import load
 
 @dataclass(frozen=True)
 class Frozen:
-    """The policy of a checkpoint, or of a role in one, as it is."""
+    """The policy of a checkpoint, or of a role in one, which no longer learns."""
 
     checkpoint: Path | str | Mapping[str, Any]
-    """A run folder, a file in one, or what `Learner.state_dict` gave."""
+    """A run folder, a file in one, or the result of `Learner.state_dict`."""
     role: str | None = None
-    """Whose, if the checkpoint has several."""
+    """Which policy of the checkpoint, if it has several."""
     greedy: bool = False
     """Take the likeliest action instead of drawing one."""
     body: Body | None = None
-    """What made its network, if it was one's own."""
+    """What made its network, if that was not the default."""
 
 
 @dataclass(frozen=True)
 class Scripted:
-    """What a function says."""
+    """A policy that is a function."""
 
     act: Callable[[Tensor], Tensor]
-    """Actions (R, ...) as the environment takes them, for observations (R, D): by operations of torch that a graph can hold."""
+    """Returns actions (R, ...) as the environment takes them, for observations (R, D). A CUDA graph must be able to hold it."""
 
 
 class FrozenPolicy(Policy):
-    """`given` in the context of a training with settings `args`.
+    """The policy of a `Frozen`.
+
+    Args:
+        config: where to load it from.
+        args: the settings of the training.
+        context: what the policy is made for.
 
     Raises:
         StateError: its networks were trained for other observations or actions.
     """
 
-    def __init__(self, given: Frozen, args: TrainingArgs, context: PolicyContext) -> None:
+    network: Any  # a `PolicyNetwork`
+
+    def __init__(self, config: Frozen, args: TrainingArgs, context: PolicyContext) -> None:
         super().__init__(args, context)
-        self.guard, self._greedy = Guard({}, {}, args.device), given.greedy
-        checkpoint = given.checkpoint if isinstance(given.checkpoint, Mapping) else load(given.checkpoint)
-        settings, self.network = load_policy(checkpoint, args.device, given.body, given.role)
-        observation, action = agent_spaces(settings, args.device)
+        self.guard, self._greedy = Guard({}, {}, args.device), config.greedy
+        checkpoint = config.checkpoint if isinstance(config.checkpoint, Mapping) else load(config.checkpoint)
+        trained_args, self.network = load_policy(checkpoint, args.device, config.body, config.role)
+        observation, action = agent_spaces(trained_args, args.device)
         if observation.shape != context.observation_space.shape or action != context.action_space:
             raise StateError(
-                f"the frozen policy, of {settings.env}, is for {observation} and {action}; here an agent has "
+                f"the frozen policy, of {trained_args.env}, is for {observation} and {action}; here an agent has "
                 f"{context.observation_space} and {context.action_space}."
             )
 
     @torch.no_grad()
-    def act(self, t: int, began: Tensor) -> Tensor:
-        """As it was trained to."""
-        found = self.network.policy(self.rows.obs[t])
-        action: Tensor = self.network.control(found.mode() if self._greedy else found.draw(self.sampler, self.rounds, t).action)
-        return action
+    def act(self, t: int, episode_start: Tensor) -> Tensor:
+        """Returns the actions of step `t`, (R, ...), as the policy was trained to act; `episode_start` is not needed."""
+        policy = self.network.policy(self.rows.obs[t])
+        action = policy.mode() if self._greedy else policy.draw(self.sampler, self.num_rollouts, t).action
+        control: Tensor = self.network.control(action)
+        return control
 
-    def tensors(self) -> dict[str, Any]:
-        """How often it played, and what by."""
-        return {"network": self.network.state_dict(), **super().tensors()}
+    def state_tensors(self) -> dict[str, Any]:
+        """Returns all tensors that the next iteration depends on, as nested dicts."""
+        return {"network": self.network.state_dict(), **super().state_tensors()}
 
 
 class ScriptedPolicy(Policy):
-    """`given` in the context of a training with settings `args`.
+    """The policy of a `Scripted`.
+
+    Args:
+        config: the function.
+        args: the settings of the training.
+        context: what the policy is made for.
 
     Raises:
-        ValueError: it gives actions of another shape.
+        ValueError: the function returns actions of another shape.
     """
 
-    def __init__(self, given: Scripted, args: TrainingArgs, context: PolicyContext) -> None:
+    def __init__(self, config: Scripted, args: TrainingArgs, context: PolicyContext) -> None:
         super().__init__(args, context)
-        self.guard, self._act = Guard({}, {}, args.device), given.act
-        found, wanted = (
-            tuple(given.act(context.rows.obs[0]).shape),
-            (len(context.rows.obs[0]), *(context.action_space.shape or ())),
-        )
-        if found != wanted:
-            raise ValueError(f"the script gives actions of shape {found}; for {context.action_space} it must give {wanted}.")
+        self.guard, self._act = Guard({}, {}, args.device), config.act
+        obs, space = context.rows.obs[0], context.action_space
+        shape, expected = tuple(config.act(obs).shape), (len(obs), *(space.shape or ()))
+        if shape != expected:
+            raise ValueError(f"the script gives actions of shape {shape}; for {space} it must give {expected}.")
 
-    def act(self, t: int, began: Tensor) -> Tensor:
-        """As the function says."""
+    def act(self, t: int, episode_start: Tensor) -> Tensor:
+        """Returns the actions of the function in step `t`, (R, ...); `episode_start` is not needed."""
         return self._act(self.rows.obs[t])

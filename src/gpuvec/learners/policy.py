@@ -1,7 +1,7 @@
-"""A policy that plays in an environment with others or alone, and learns from the rows of a rollout.
+"""A policy, which acts in an environment, alone or beside others, and may learn from the rows of a rollout.
 
-The learner has the environment and lets its policies act; what they make of it is their own. A policy's parts read and write
-only tensors that were there before, so that each becomes a CUDA graph.
+The learner steps the environment and asks its policies for actions; after a rollout it runs their stages. Stages read and write
+only tensors that were allocated before, so that each becomes a CUDA graph.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.env_rollout import EnvRollout, RolloutRows
@@ -21,73 +21,87 @@ from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 
+Stage = Callable[[], None]
+"""A function of an iteration that reads and writes preallocated tensors alone."""
+
 
 class PolicyContext(NamedTuple):
-    """A policy's place in a game."""
+    """What a policy is made for."""
 
     observation_space: gym.Space[Any]  # of one agent
-    action_space: gym.Space[Any]
-    rows: RolloutRows  # what happens to its agents
-    each: int = 1  # of them in an environment
-    truncations: int = 0  # of an environment's episodes within a rollout, at most
-    role: str = ALL  # whose policy it is, of which its random numbers depend
+    action_space: gym.Space[Any]  # of one agent
+    rows: RolloutRows  # the rollout of its agents
+    agents_per_env: int = 1
+    max_truncations: int = 0  # truncated episodes of an environment within a rollout, at most
+    role: str = ALL  # its random numbers depend on it
 
 
 class Policy:
-    """The policy of `context` with the settings `args`."""
+    """The base of all policies.
 
-    names: tuple[str, ...] = ()  # of the metrics
-    network: Any = None  # a module, and `players.PolicyNetwork`; a script has none
+    Args:
+        args: its settings, resolved; those of the training if it does not learn.
+        context: what it is made for.
+    """
+
+    metric_names: tuple[str, ...] = ()
+    network: nn.Module | None = None
+    """A `players.PolicyNetwork`; None for a function."""
     guard: Guard
-    parts: tuple[Callable[[], None], ...] = ()  # what may follow a rollout
-    single_graph = False  # whether these are what follows each, so that rollout and parts are worth being one graph
+    stages: tuple[Stage, ...] = ()
+    """All stages that may follow a rollout; none if the policy does not learn."""
+    single_graph = False
+    """Whether all of `stages` follow each rollout, so that one CUDA graph may hold the rollout and them."""
 
     def __init__(self, args: TrainingArgs, context: PolicyContext) -> None:
-        self.args, self.rows, self.each = args, context.rows, context.each
+        self.args, self.rows, self.agents_per_env = args, context.rows, context.agents_per_env
         self.role, self.action_seed = context.role, stream_seed(args.seed, ACTIONS, context.role)
         self.minibatch_seed = stream_seed(args.seed, MINIBATCHES, context.role)
         self.generator = torch.Generator(args.device).manual_seed(self.minibatch_seed)
         self.sampler = Sampler(args.device, self.action_seed)
-        self.rounds = torch.zeros((), dtype=torch.int64, device=args.device)  # rollouts, as the sampler reads them
-        self.metrics = torch.zeros(len(self.names), dtype=torch.float64, device=args.device)
+        self.num_rollouts = torch.zeros((), dtype=torch.int64, device=args.device)  # finished ones, which key the sampler
+        self.metrics = torch.zeros(len(self.metric_names), dtype=torch.float64, device=args.device)
 
-    def report_into(self, place: Tensor) -> None:
-        """Lets the metrics, and behind them the guard's findings, be written to `place`, so that one copy reads all of it.
+    def report_into(self, report: Tensor) -> None:
+        """Moves the metrics and, after them, the guard's findings into `report`, so that one copy reads all of it.
 
         Args:
-            place: (len(names) + len(guard.fault_rows),) float64, in which findings are int64.
+            report: (len(metric_names) + len(guard.fault_rows),) float64, in which findings are stored as int64.
         """
-        metrics, found = place[: len(self.names)], place[len(self.names) :].view(torch.int64)
+        metrics, findings = report[: len(self.metric_names)], report[len(self.metric_names) :].view(torch.int64)
         metrics.copy_(self.metrics)
-        found.copy_(self.guard.fault_rows)
-        self.metrics, self.guard.fault_rows = metrics, found
+        findings.copy_(self.guard.fault_rows)
+        self.metrics, self.guard.fault_rows = metrics, findings
 
     def begin(self) -> None:
-        """After the environment's first reset, when the last row of obs holds what is seen."""
+        """Called after the environment's first reset, when `rows.obs[-1]` has the first observations."""
 
-    def act(self, t: int, began: Tensor) -> Tensor:
-        """(R, ...) what the environment takes from the policy at rows.obs[t]; `began`, (E,) bool, are the environments in which
-        an episode begins with this step.
+    def act(self, t: int, episode_start: Tensor) -> Tensor:
+        """Returns the actions at `rows.obs[t]`, (R, ...) as the environment takes them.
+
+        Args:
+            t: the step of the rollout.
+            episode_start: (E,) bool: environments in which an episode begins with this step.
         """
         raise NotImplementedError
 
-    def player(self, rollout: EnvRollout) -> Callable[[], None] | None:
-        """What plays whole rollouts in place of `act`, by one for all agents; None if there is nothing like it."""
+    def fused_rollout(self, rollout: EnvRollout) -> Stage | None:
+        """Returns a stage that fills `rollout` in place of `act`, if the policy has one and acts for all agents."""
         return None
 
-    def check_rollout_finite(self) -> None:
-        """After the last step of a rollout, within the part that played it."""
-        self.rounds.add_(1)
+    def finish_rollout(self) -> None:
+        """Called after the last step of a rollout, in the stage that ran it."""
+        self.num_rollouts.add_(1)
 
-    def prepare(self, iteration: int) -> tuple[Callable[[], None], ...]:
-        """Sets what hangs on time, on the host, and gives the parts of this iteration."""
-        return self.parts
+    def begin_update(self, iteration: int) -> tuple[Stage, ...]:
+        """Sets, on the host, the values that depend on `iteration`, counted from 0, and returns the stages of its update."""
+        return self.stages
 
-    def tensors(self) -> dict[str, Any]:
-        """All tensors that the next iteration depends on, as nested dicts."""
-        return {"rounds": self.rounds}
+    def state_tensors(self) -> dict[str, Any]:
+        """Returns all tensors that the next iteration depends on, as nested dicts."""
+        return {"num_rollouts": self.num_rollouts}
 
 
 def optimizer_state(optimizer: Adam, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
-    """{parameter: what the optimiser remembers of it}."""
+    """Returns {parameter: {name: tensor}}: the state of `optimizer` by the names of `parameters`."""
     return {name: dict(optimizer.state[p]) for name, p in parameters.items()}

@@ -1,4 +1,4 @@
-"""T steps of an environment, which it writes itself, and what a policy sees of them: its agents as rows.
+"""A rollout of a vector environment, and the rows of it that belong to the agents of one policy.
 
 Letters: T steps, E environments, A agents, D observation features, R rows: the agents of a policy in all environments, those of
 one environment after those of the one before. An environment of one agent is a row.
@@ -6,152 +6,163 @@ one environment after those of the one before. An environment of one agent is a 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gpuvec.learners.environments import TrainingEnv
 from gpuvec.vector.wrappers.flatten_agents import per_agent_results
+
+AgentIndex = slice | Tensor
+"""Agents of an environment: a slice, (n,) indices, or (E, n) indices that differ between environments."""
+VIEW_FIELDS = ("obs", "final_obs", "mask")  # fields of `RolloutRows` that are views if a policy has all agents
 
 
 class RolloutRows(NamedTuple):
-    """What happened to the agents of a policy."""
+    """A rollout of the agents of one policy."""
 
-    obs: Tensor  # (T + 1, R, D); the last one is the next rollout's first
+    obs: Tensor  # (T + 1, R, D); the last row is the first of the next rollout
     reward: Tensor  # (T, R), 0 outside the mask
-    terminated: Tensor  # (T, R) bool: nothing follows, for the environment or for this agent, which left
+    terminated: Tensor  # (T, R) bool: the environment terminated, or this agent left it
     ended: Tensor  # (T, R) bool: the environment's episode is over, terminated or truncated
-    final_obs: Tensor  # (T, R, D); where it is, its last observation
-    mask: Tensor | None = None  # (T, R) bool: the agent was in the game; None if a row is an environment of one agent
+    final_obs: Tensor  # (T, R, D): the last observation of an episode, defined where `ended`
+    mask: Tensor | None = None  # (T, R) bool: the agent was active; None if a row is an environment of one agent
 
     @property
-    def over(self) -> Tensor:
-        """(T, R) bool: the last step of a row's episode. Who leaves is done, while its environment goes on."""
+    def done(self) -> Tensor:
+        """(T, R) bool: the last step of a row's episode. An agent may leave while its environment continues."""
         return self.ended if self.mask is None else self.ended | self.terminated
 
 
-VIEWS = ("obs", "final_obs", "mask")  # what rows of all agents are views of
-
-
 class AgentSubset:
-    """The agents of a policy: some of each environment, as `VectorEnv.roles` tells, or all if `where` is None.
+    """The agents of a policy among those of each environment.
 
     Args:
-        where: a slice, (n,) indices or (E, n) indices.
-        agents: A; None if there is but one in each.
+        index: which agents, as in `VectorEnv.roles`; None for all.
+        num_agents: A; None for environments of one agent.
     """
 
-    def __init__(self, where: Any, agents: int | None) -> None:
-        self._where: Any = slice(None) if where is None else where
-        self._solo = agents is None
-        self._sliced = where is None or isinstance(where, slice)
-        self.each = len(range(agents or 1)[self._where]) if self._sliced else int(where.shape[-1])
-        """How many of each environment."""
-        self.whole = self._sliced and self.each == agents
-        """Whether they are all of a game of many, so that their rows are views."""
+    def __init__(self, index: AgentIndex | None, num_agents: int | None) -> None:
+        self._index = slice(None) if index is None else index
+        self._is_single_agent = num_agents is None
+        self.per_env = (
+            len(range(num_agents or 1)[self._index]) if isinstance(self._index, slice) else int(self._index.shape[-1])
+        )
+        """How many agents of each environment."""
+        self.is_all = isinstance(self._index, slice) and self.per_env == num_agents
+        """Whether they are all agents of a multi-agent environment, so that their rows are views."""
 
-    def of(self, x: Tensor, axis: int = 1) -> Tensor:
-        """Their rows of (..., E, A, ...), whose axis E is `axis`; a view where they lie side by side and are all."""
-        return x if self._solo else self._among(x, axis).flatten(axis, axis + 1)
+    def select(self, x: Tensor, axis: int = 1) -> Tensor:
+        """Returns their rows of `x`, (..., E, A, ...) with E at `axis`, as (..., R, ...); a view where memory allows."""
+        return x if self._is_single_agent else self._gather(x, axis).flatten(axis, axis + 1)
 
     def copy(self, x: Tensor, rows: Tensor, axis: int = 1) -> None:
-        """Writes into `rows` what `of` gives of a game of many, without a tensor between."""
-        found = self._among(x, axis)
-        rows.view(found.shape).copy_(found)
+        """Writes their rows of `x`, (..., E, A, ...) with E at `axis`, into `rows`, (..., R, ...), without a temporary."""
+        values = self._gather(x, axis)
+        rows.view(values.shape).copy_(values)
 
-    def put(self, x: Tensor, rows: Tensor) -> None:
-        """Writes what is given for each of them to its place in x, (E, A, ...)."""
-        values = rows.view(len(x), self.each, *rows.shape[1:]).to(x.dtype)
-        if self._sliced or self._where.dim() == 1:
-            x[:, self._where] = values
+    def scatter(self, x: Tensor, rows: Tensor) -> None:
+        """Writes `rows`, (R, ...), to the places of these agents in `x`, (E, A, ...)."""
+        values = rows.view(len(x), self.per_env, *rows.shape[1:]).to(x.dtype)
+        if isinstance(self._index, slice) or self._index.dim() == 1:
+            x[:, self._index] = values
         else:
-            x.scatter_(1, self._places(x, 0), values)
+            x.scatter_(1, _expand_index(self._index, x, 0), values)
 
-    def _among(self, x: Tensor, axis: int) -> Tensor:
-        """(..., E, n, ...)."""
-        if self._sliced or self._where.dim() == 1:
-            return x[(*[slice(None)] * (axis + 1), self._where)]
-        return x.gather(axis + 1, self._places(x, axis))
+    def _gather(self, x: Tensor, axis: int) -> Tensor:
+        """Returns the values of these agents, (..., E, n, ...)."""
+        if isinstance(self._index, slice) or self._index.dim() == 1:
+            return x[(*[slice(None)] * (axis + 1), self._index)]
+        return x.gather(axis + 1, _expand_index(self._index, x, axis))
 
-    def _places(self, x: Tensor, axis: int) -> Tensor:
-        """The (E, n) indices in the shape of what they choose from x."""
-        lead, tail = x.shape[:axis], x.shape[axis + 2 :]
-        index: Tensor = self._where.view(*[1] * len(lead), *self._where.shape, *[1] * len(tail))
-        return index.expand(*lead, *self._where.shape, *tail)
+
+def _expand_index(index: Tensor, x: Tensor, axis: int) -> Tensor:
+    """Returns the (E, n) `index` in the shape of the values that it selects from `x`, (..., E, A, ...) with E at `axis`."""
+    leading, trailing = x.shape[:axis], x.shape[axis + 2 :]
+    view = index.view(*[1] * len(leading), *index.shape, *[1] * len(trailing))
+    return view.expand(*leading, *index.shape, *trailing)
 
 
 class EnvRollout:
-    """The storage of T steps of `env`, a SAME_STEP vector environment with torch output on `device`."""
+    """The storage of T steps, into which the environment writes its outputs.
 
-    def __init__(self, env: Any, steps: int, device: str) -> None:
-        self.env, self.steps = env, steps
-        shape = env.single_observation_space.shape
-        self.agents = shape[0] if len(shape) == 2 else None
-        E, each = env.num_envs, (env.num_envs, *shape[:-1])  # a number for each agent of each environment
+    Args:
+        env: the environment.
+        num_steps: T.
+        device: "cpu" or "cuda:<index>".
+    """
 
-        def room(*shape: int, dtype: torch.dtype = torch.float32, extra: int = 0) -> Tensor:
-            return torch.zeros((steps + extra, *shape), dtype=dtype, device=device)
+    def __init__(self, env: TrainingEnv, num_steps: int, device: str) -> None:
+        self.env, self.num_steps = env, num_steps
+        shape = env.single_observation_space.shape or ()
+        self.num_agents = shape[0] if len(shape) == 2 else None
+        E, per_agent = env.num_envs, (env.num_envs, *shape[:-1])
 
-        self.obs, self.final_obs, self.reward = room(E, *shape, extra=1), room(E, *shape), room(*each)
-        self.terminated, self.truncated = (room(E, dtype=torch.bool) for _ in range(2))
-        self.began = room(E, dtype=torch.bool, extra=1).fill_(True)  # whether an episode begins with step t
-        self.ended = self.began[1:]
-        written = {"obs": self.obs[1:], "reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}
-        written |= {"final_obs": self.final_obs, "_final_obs": self.ended}
-        if self.agents is not None:
-            self.mask, self.left = (room(*each, dtype=torch.bool) for _ in range(2))
-            written |= {"agent_mask": self.mask, "agent_terminated": self.left}
-        self._out = [{name: x[t] for name, x in written.items()} for t in range(steps)]
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32, steps: int = num_steps) -> Tensor:
+            return torch.zeros((steps, *shape), dtype=dtype, device=device)
+
+        self.obs, self.final_obs, self.reward = zeros(E, *shape, steps=num_steps + 1), zeros(E, *shape), zeros(*per_agent)
+        self.terminated, self.truncated = zeros(E, dtype=torch.bool), zeros(E, dtype=torch.bool)
+        self.episode_start = zeros(E, dtype=torch.bool, steps=num_steps + 1).fill_(True)  # an episode begins with step t
+        self.ended = self.episode_start[1:]
+        outputs = {"obs": self.obs[1:], "reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}
+        outputs |= {"final_obs": self.final_obs, "_final_obs": self.ended}
+        if self.num_agents is not None:
+            self.mask, self.agent_terminated = zeros(*per_agent, dtype=torch.bool), zeros(*per_agent, dtype=torch.bool)
+            outputs |= {"agent_mask": self.mask, "agent_terminated": self.agent_terminated}
+        self._outputs = [{name: x[t] for name, x in outputs.items()} for t in range(num_steps)]
         limit = env.unwrapped.max_episode_steps
-        self.truncations = 0 if limit is None else (steps - 1) // limit + 1
-        """Of an environment's episodes within a rollout, at most: each takes `limit` steps, but for the one that goes on."""
-        self._shared: list[tuple[AgentSubset, RolloutRows]] = []
+        self.max_truncations = 0 if limit is None else (num_steps - 1) // limit + 1
+        """Truncated episodes of an environment within a rollout, at most: all but the first take `limit` steps."""
+        self._copied_rows: list[tuple[AgentSubset, RolloutRows]] = []
 
-    def rows(self, part: AgentSubset) -> RolloutRows:
-        """The rows of these agents, which `share` brings up to date."""
-        if self.agents is None:
+    def rows(self, agents: AgentSubset) -> RolloutRows:
+        """Returns the rows of `agents`, which `update_views` and `update_rows` bring up to date."""
+        if self.num_agents is None:
             return RolloutRows(self.obs, self.reward, self.terminated, self.ended, self.final_obs)
-        every = self._of_agents()
-        views = {name: part.of(getattr(self, name)) for name in VIEWS}
-        own = {name: part.of(x).clone() for name, x in every._asdict().items() if name not in views}
-        rows = RolloutRows(**own, **{name: x if part.whole else x.clone() for name, x in views.items()})
-        self._shared.append((part, rows))
+        per_agent = self._per_agent()
+        views = {name: agents.select(getattr(self, name)) for name in VIEW_FIELDS}
+        copies = {name: agents.select(x).clone() for name, x in per_agent._asdict().items() if name not in views}
+        rows = RolloutRows(**copies, **{name: x if agents.is_all else x.clone() for name, x in views.items()})
+        self._copied_rows.append((agents, rows))
         return rows
 
-    def begin(self, seed: int) -> None:
-        """Resets the environment."""
+    def reset(self, seed: int) -> None:
+        """Resets the environment with `seed`; the observations become those after the last step of a rollout."""
         obs, _ = self.env.reset(seed=seed)
         self.obs[-1].copy_(obs)
-        self.show(self.steps)
+        self.update_views(self.num_steps)
 
-    def turn(self) -> None:
-        """What came last comes first."""
+    def begin_rollout(self) -> None:
+        """Makes the observations after the last step those before the first."""
         self.obs[0].copy_(self.obs[-1])
-        self.began[0].copy_(self.began[-1])
+        self.episode_start[0].copy_(self.episode_start[-1])
 
     def step(self, t: int, action: Tensor) -> None:
-        """Step t with the actions of all agents, (E, ...) or (E, A, ...)."""
-        self.env.step(action, out=self._out[t])
+        """Runs step `t` with the actions of all agents, `action` (E, ...) or (E, A, ...)."""
+        self.env.step(action, out=self._outputs[t])
 
-    def show(self, t: int) -> None:
-        """Brings what the rows that were handed out see before step t up to date; views are so by themselves."""
-        for part, rows in self._shared:
-            if not part.whole:
-                part.copy(self.obs[t], rows.obs[t], 0)
+    def update_views(self, t: int) -> None:
+        """Copies the observations before step `t` to the rows of `rows` that are no views."""
+        for agents, rows in self._copied_rows:
+            if not agents.is_all:
+                agents.copy(self.obs[t], rows.obs[t], 0)
 
-    def share(self) -> None:
-        """Likewise what happened to them, and what they see in the end."""
-        if not self._shared:
+    def update_rows(self) -> None:
+        """Copies all outputs of the finished rollout, and the observations after it, to the rows of `rows`."""
+        if not self._copied_rows:
             return
-        self.show(self.steps)
-        every = self._of_agents()
-        for part, rows in self._shared:
+        self.update_views(self.num_steps)
+        per_agent = self._per_agent()
+        for agents, rows in self._copied_rows:
             for name in RolloutRows._fields:
-                if name != "obs" and not (part.whole and name in VIEWS):
-                    part.copy(getattr(every, name), getattr(rows, name))
+                if name != "obs" and not (agents.is_all and name in VIEW_FIELDS):
+                    agents.copy(getattr(per_agent, name), getattr(rows, name))
 
-    def _of_agents(self) -> RolloutRows:
-        """What happened to each agent, (T, E, A, ...)."""
-        reward, terminated, _ = per_agent_results(torch, self.reward, self.terminated, self.truncated, self.mask, self.left)
-        ended = self.ended.unsqueeze(-1).expand_as(self.left)
+    def _per_agent(self) -> RolloutRows:
+        """Returns the rollout of each agent, (T, E, A, ...)."""
+        left = self.agent_terminated
+        reward, terminated, _ = per_agent_results(torch, self.reward, self.terminated, self.truncated, self.mask, left)
+        ended = self.ended.unsqueeze(-1).expand_as(left)
         return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, self.mask)

@@ -1,6 +1,6 @@
-"""Transitions that are remembered, in a ring on the device.
+"""A ring of transitions on the device, from which off-policy algorithms draw their batches.
 
-Letters: S slots, of T steps each iteration fills the next ones, E environments, D observation features, K action components.
+Letters: S slots, of which T are written per iteration, T steps, R rows, D observation features, K action components.
 """
 
 from __future__ import annotations
@@ -12,81 +12,95 @@ from torch import Tensor
 
 
 class Transitions(NamedTuple):
-    """What followed from actions; B is any shape."""
+    """Transitions of any leading shape (...)."""
 
-    obs: Tensor  # (B, D)
-    action: Tensor  # (B, K)
-    reward: Tensor  # (B,): discounted sum of up to n rewards
-    discount: Tensor  # (B,): of the value of next_obs; 0 where the episode terminated
-    next_obs: Tensor  # (B, D): the observation after those rewards
-    mask: Tensor | None = None  # (B,) bool: the agent was in the game; None if a row is an environment of one agent
+    obs: Tensor  # (..., D)
+    action: Tensor  # (..., K)
+    reward: Tensor  # (...): discounted sum of up to n rewards
+    discount: Tensor  # (...): factor of the value of next_obs; 0 where the episode terminated
+    next_obs: Tensor  # (..., D): the observation after these rewards
+    mask: Tensor | None = None  # (...) bool: the agent was active; None if a row is an environment of one agent
 
 
 def n_step_returns(
     obs: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, final_obs: Tensor, gamma: float, n: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(reward, discount, next_obs) of each step of a rollout: up to n rewards, up to its episode's or the rollout's end.
+    """Sums up to `n` rewards of each step of a rollout, up to the end of its episode or of the rollout.
 
     Args:
-        obs: (T + 1, E, D).
-        reward: (T, E).
-        terminated: (T, E) bool; so is an agent that left, while its env goes on.
-        ended: (T, E) bool: the env's episode is over.
-        final_obs: (T, E, D): where it is, its last observation.
+        obs: (T + 1, R, D).
+        reward: (T, R).
+        terminated: (T, R) bool: the environment terminated, or this agent left it.
+        ended: (T, R) bool: the environment's episode is over.
+        final_obs: (T, R, D): the last observation of an episode, defined where `ended`.
         gamma: the discount factor.
         n: from 1 to T.
+
+    Returns:
+        (reward, discount, next_obs) as in `Transitions`, of shapes (T, R), (T, R) and (T, R, D).
     """
     T = len(reward)
-    goes_on = (~(ended | terminated)).to(reward.dtype)  # 1, or 0 for an episode's last step
-    total, more, going = reward.clone(), torch.zeros_like(reward), goes_on.clone()
+    continues = (~(ended | terminated)).to(reward.dtype)  # 1, or 0 for the last step of an episode
+    total, extra_steps, alive = reward.clone(), torch.zeros_like(reward), continues.clone()
     for k in range(1, n):
-        early = slice(0, T - k)  # steps that have a k-th successor in the rollout
-        total[early].addcmul_(reward[k:], going[early], value=gamma**k)
-        more[early] += going[early]
-        going[early] *= goes_on[k:]
-    last = torch.arange(T, device=reward.device).unsqueeze(1) + more.long()
-    discount = torch.where(terminated.gather(0, last), 0.0, gamma ** (more + 1))
-    following = torch.where(ended.unsqueeze(-1), final_obs, obs[1:])
-    return total, discount, following.gather(0, last.unsqueeze(-1).expand_as(following))
+        has_successor = slice(0, T - k)  # steps whose k-th successor is in the rollout
+        total[has_successor].addcmul_(reward[k:], alive[has_successor], value=gamma**k)
+        extra_steps[has_successor] += alive[has_successor]
+        alive[has_successor] *= continues[k:]
+    last = torch.arange(T, device=reward.device).unsqueeze(1) + extra_steps.long()
+    discount = torch.where(terminated.gather(0, last), 0.0, gamma ** (extra_steps + 1))
+    next_obs = torch.where(ended.unsqueeze(-1), final_obs, obs[1:])
+    return total, discount, next_obs.gather(0, last.unsqueeze(-1).expand_as(next_obs))
 
 
 class ReplayBuffer(NamedTuple):
-    """The ring."""
+    """The ring; all of it is on the device, so that a CUDA graph can add and sample."""
 
-    held: Transitions  # (S, E, ...)
+    transitions: Transitions  # (S, R, ...)
     position: Tensor  # scalar int64: the slot that is written next
-    filled: Tensor  # scalar int64: slots that hold something
+    size: Tensor  # scalar int64: slots that hold transitions
 
     @classmethod
-    def of(cls, slots: int, envs: int, features: int, components: int, device: str, masked: bool = False) -> ReplayBuffer:
-        """An empty one."""
+    def allocate(
+        cls, slots: int, rows: int, features: int, components: int, device: str, has_mask: bool = False
+    ) -> ReplayBuffer:
+        """Returns an empty buffer.
 
-        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros((slots, envs, *shape), dtype=dtype, device=device)
+        Args:
+            slots: S.
+            rows: R.
+            features: D.
+            components: K.
+            device: "cpu" or "cuda:<index>".
+            has_mask: whether transitions have a mask.
+        """
 
-        mask = room(dtype=torch.bool) if masked else None
-        held = Transitions(room(features), room(components), room(), room(), room(features), mask)
-        return cls(held, *torch.zeros(2, dtype=torch.int64, device=device))
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros((slots, rows, *shape), dtype=dtype, device=device)
+
+        mask = zeros(dtype=torch.bool) if has_mask else None
+        transitions = Transitions(zeros(features), zeros(components), zeros(), zeros(), zeros(features), mask)
+        return cls(transitions, *torch.zeros(2, dtype=torch.int64, device=device))
 
     def add(self, new: Transitions) -> None:
-        """Writes T steps over the oldest ones."""
-        slots = len(self.held.reward)
-        where = (self.position + torch.arange(len(new.reward), device=self.position.device)) % slots
-        for ring, values in zip(self.held, new, strict=True):
+        """Writes `new`, (T, R, ...), over the oldest transitions."""
+        slots = len(self.transitions.reward)
+        index = (self.position + torch.arange(len(new.reward), device=self.position.device)) % slots
+        for ring, values in zip(self.transitions, new, strict=True):
             if ring is not None and values is not None:
-                ring.index_copy_(0, where, values)
+                ring.index_copy_(0, index, values)
         self.position.add_(len(new.reward)).remainder_(slots)
-        self.filled.add_(len(new.reward)).clamp_(max=slots)
+        self.size.add_(len(new.reward)).clamp_(max=slots)
 
     def sample(self, count: int, generator: torch.Generator) -> Transitions:
-        """That many of those held, each drawn by itself."""
-        envs = self.held.reward.shape[1]
-        share = torch.rand(count, dtype=torch.float64, generator=generator, device=self.filled.device)
-        where = (share * (self.filled * envs)).long()
+        """Draws `count` transitions uniformly, with replacement, by the numbers of `generator`; (count, ...) each."""
+        rows = self.transitions.reward.shape[1]
+        fraction = torch.rand(count, dtype=torch.float64, generator=generator, device=self.size.device)
+        index = (fraction * (self.size * rows)).long()
 
-        def of(ring: Tensor) -> Tensor:
-            return ring.flatten(0, 1).index_select(0, where)
+        def take(ring: Tensor) -> Tensor:
+            return ring.flatten(0, 1).index_select(0, index)
 
-        *rings, mask = self.held
-        obs, action, reward, discount, next_obs = (of(ring) for ring in rings if ring is not None)
-        return Transitions(obs, action, reward, discount, next_obs, mask if mask is None else of(mask))
+        *rings, mask = self.transitions
+        obs, action, reward, discount, next_obs = (take(ring) for ring in rings if ring is not None)
+        return Transitions(obs, action, reward, discount, next_obs, mask if mask is None else take(mask))

@@ -9,7 +9,7 @@ from gpuvec.learners.algorithms import args_class
 from gpuvec.learners.config.training_config import TrainingArgs
 
 
-class Tuned(NamedTuple):
+class TunedSettings(NamedTuple):
     """What differs from the defaults."""
 
     settings: dict[str, Any]
@@ -26,33 +26,33 @@ TAG: dict[str, Any] = {
 MOVING: dict[str, Any] = {"params": {"low": -1.0, "high": 1.0}}
 # Starts all over the valley meet the goal by chance; where a game starts it takes a swing that no chance finds.
 VALLEY: dict[str, Any] = {"normalize": True, "params": {"low": -1.2, "high": 0.45}}
-TUNED = {
-    ("gpuvec/CartPole-v1", "ppo"): Tuned({"num_iterations": 64, "num_minibatches": 8}),
-    ("gpuvec/CartPole-v1", "a2c"): Tuned(
+TUNED_SETTINGS = {
+    ("gpuvec/CartPole-v1", "ppo"): TunedSettings({"num_iterations": 64, "num_minibatches": 8}),
+    ("gpuvec/CartPole-v1", "a2c"): TunedSettings(
         {"num_steps": 32, "learning_rate": 3e-3, "gae_lambda": 0.95, "normalize_returns": True},
         cpu={"num_iterations": 512},
         gpu={"num_envs": 1024, "num_iterations": 488},
     ),
-    ("gpuvec/Acrobot-v1", "ppo"): Tuned({**MOVING, "normalize": True}, gpu={"num_envs": 1024}),
-    ("gpuvec/MountainCar-v0", "ppo"): Tuned(
+    ("gpuvec/Acrobot-v1", "ppo"): TunedSettings({**MOVING, "normalize": True}, gpu={"num_envs": 1024}),
+    ("gpuvec/MountainCar-v0", "ppo"): TunedSettings(
         {**VALLEY, "num_steps": 128, "num_minibatches": 8},
         cpu={"num_iterations": 256},
         gpu={"num_envs": 1024, "num_iterations": 306},
     ),
-    ("gpuvec/Pendulum-v1", "ddpg"): Tuned(
+    ("gpuvec/Pendulum-v1", "ddpg"): TunedSettings(
         {"num_envs": 64, "num_steps": 4, "num_iterations": 782, "gradient_steps": 8, "batch_size": 256, "buffer_size": 200_000}
     ),
-    ("gpuvec/MountainCarContinuous-v0", "ddpg"): Tuned(
+    ("gpuvec/MountainCarContinuous-v0", "ddpg"): TunedSettings(
         {"num_envs": 256, "num_steps": 8, "num_iterations": 977, "n_step": 8, "gradient_steps": 8, "batch_size": 1024,
          "sigma": 0.5, "theta": 0.15, "normalize": True}
     ),
     # All agents have the same policy, so each is told its role; and its heading, without which it cannot steer.
-    ("gpuvec/TagContinuous-v0", "ppo"): Tuned(
+    ("gpuvec/TagContinuous-v0", "ppo"): TunedSettings(
         {**TAG, "params": {"observe_self": True}},
         cpu={"num_envs": 32, "num_iterations": 64},
         gpu={"num_envs": 256, "num_iterations": 40},
     ),
-    ("gpuvec/TagGridWorld-v0", "ppo"): Tuned(
+    ("gpuvec/TagGridWorld-v0", "ppo"): TunedSettings(
         TAG, cpu={"num_envs": 32, "num_iterations": 64}, gpu={"num_envs": 256, "num_iterations": 40}
     ),
 }  # fmt: skip
@@ -65,7 +65,7 @@ def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str 
         ValueError: a value out of its range.
         DeviceError: a device that is not there, if settings hang on which it is; else training says so.
     """
-    found = TUNED.get((env.rpartition(":")[2], algorithm), Tuned({}))
+    found = TUNED_SETTINGS.get((env.rpartition(":")[2], algorithm), TunedSettings({}))
     settings = {**found.settings, "params": {**found.settings.get("params", {}), **given.pop("params", {})}}
     if found.cpu != found.gpu:  # to ask for the device loads CuPy, which a list of the defaults should not take
         settings |= found.cpu if parse_device(device).kind == "cpu" else found.gpu

@@ -1,6 +1,7 @@
-"""Means and variances over the samples that count: agents in the game.
+"""Means and variances over the samples that a mask selects: active agents.
 
-Without a mask all samples count, at no further cost. The number of those that do is never read, so no shape depends on it.
+Without a mask all samples count, at no further cost. The number of selected samples is never read by the host, so no shape
+depends on it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from torch import Tensor
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean of `x` where `mask`, 0 if nothing counts."""
+    """Returns the mean of `x`, (...), where `mask`, (...) bool or None for all; 0 where it selects nothing."""
     if mask is None:
         return x.mean()
     return x.where(mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def masked_var_mean(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(variance, mean) of `x` where `mask`; the variance is the unbiased one, 0 if less than two samples count."""
+    """Returns the unbiased variance and the mean of `x`, (...), where `mask`, (...) bool or None for all.
+
+    The variance is 0 where it selects less than two samples.
+    """
     if mask is None:
         return torch.var_mean(x)
-    centre = masked_mean(x, mask)
-    return (x - centre).square().where(mask, 0.0).sum() / (mask.sum() - 1).clamp(min=1), centre
+    mean = masked_mean(x, mask)
+    return (x - mean).square().where(mask, 0.0).sum() / (mask.sum() - 1).clamp(min=1), mean

@@ -1,4 +1,4 @@
-"""Playing without learning."""
+"""Runs episodes without learning."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gpuvec.episode import STEP_LIMIT, make_endless_error
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import args_from_dict, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.environments import make_env
+from gpuvec.learners.environments import is_multi_agent, make_env
 from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.runs.checkpoint_schema import require_network_size, require_trusted
 from gpuvec.vector.spaces import space_of_one_agent
 
-STEPS_BETWEEN_LOOKS = 32  # to ask a GPU whether all are done costs more than a few steps
+STEPS_BETWEEN_CHECKS = 32  # to ask a GPU whether all episodes are over costs more than a few steps
 
 
 class EpisodeResults(NamedTuple):
-    """What came of E episodes; tensors on the CPU."""
+    """The results of E episodes; tensors on the CPU."""
 
-    returns: Tensor  # (E,) float64, undiscounted; of many agents (E, A), while they were in the game
-    left: Tensor  # likewise bool: whether the agent left the game; of one agent, whether the episode was terminated
-    roles: dict[str, Any]  # where those of a role are on the axis of agents
+    returns: Tensor  # (E,) float64, undiscounted; with many agents (E, A), while they were active
+    left: Tensor  # (E,) bool: whether the episode was terminated; with many agents (E, A): whether the agent left it
+    roles: Mapping[str, Any]  # {role: its agents, as an index of the axis A}
 
 
 @torch.no_grad()
-def play(
+def run_episodes(
     env: str,
     player: Player,
     *,
@@ -40,11 +40,11 @@ def play(
     device: str = "auto",
     params: Mapping[str, Any] | None = None,
 ) -> EpisodeResults:
-    """Lets each of `episodes` environments play one episode, its first: the first to end would more often be short ones.
+    """Runs one episode in each of `episodes` environments, their first: the first ones to end would more often be short.
 
     Args:
         env: id of a gpuvec environment.
-        player: who plays; of many agents, all of them.
+        player: what acts; with many agents, for all of them.
         episodes: how many.
         seed: of the environments.
         device: "auto", "cpu", "cuda" or "cuda:1".
@@ -56,22 +56,21 @@ def play(
     envs = make_env(env, episodes, params or {}, device=device, output="torch", buffers=1)
     try:
         obs, _ = envs.reset(seed=seed)
-        many = is_multi_agent(envs)
-        shape = obs.shape[:-1]
+        has_agents, shape = is_multi_agent(envs), obs.shape[:-1]
         act = player(envs)
         returns = torch.zeros(shape, dtype=torch.float64, device=obs.device)
         left = torch.zeros(shape, dtype=torch.bool, device=obs.device)
-        playing = torch.ones((episodes, 1) if many else (episodes,), dtype=torch.bool, device=obs.device)
+        running = torch.ones((episodes, 1) if has_agents else (episodes,), dtype=torch.bool, device=obs.device)
         for step in range(STEP_LIMIT):
-            if step % STEPS_BETWEEN_LOOKS == 0 and not playing.any():
+            if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
                 return EpisodeResults(returns.cpu(), left.cpu(), envs.roles)
             obs, reward, terminated, truncated, info = envs.step(act(obs))
-            returns += reward.where(playing & info["agent_mask"] if many else playing, 0.0)
-            left |= playing & (info["agent_terminated"] if many else terminated)
-            playing &= ~(terminated | truncated).view_as(playing)
+            returns += reward.where(running & info["agent_mask"] if has_agents else running, 0.0)
+            left |= running & (info["agent_terminated"] if has_agents else terminated)
+            running &= ~(terminated | truncated).view_as(running)
     finally:
         envs.close()
-    raise make_endless_error(int(playing.sum()), episodes)
+    raise make_endless_error(int(running.sum()), episodes)
 
 
 def evaluate(
@@ -84,50 +83,48 @@ def evaluate(
     greedy: bool = True,
     params: Mapping[str, Any] | None = None,
 ) -> Tensor:
-    """The undiscounted returns of `episodes` episodes, float64 on the CPU: (episodes,), of many agents (episodes, A).
+    """Returns the undiscounted returns of `episodes` episodes, float64 on the CPU: (episodes,), with many agents (episodes, A).
 
     Args:
-        network: the policy of all agents; it is used where it is, and must lie on `device`.
-        env, episodes, device, params: as in `play`.
+        network: the policy of all agents, on `device`.
+        env: id of a gpuvec environment.
+        episodes: how many.
         seed: of the environments, and of the actions unless `greedy`.
+        device: "auto", "cpu", "cuda" or "cuda:1".
         greedy: take the likeliest action instead of drawing one.
+        params: the environment's own parameters.
 
     Raises:
         GpuvecError: an episode took more than 100,000 steps.
     """
     player = policy(network, greedy=greedy, seed=seed)
-    return play(env, player, episodes=episodes, seed=seed, device=device, params=params).returns
-
-
-def is_multi_agent(env: Any) -> bool:
-    """Whether observations are (E, A, D)."""
-    return len(env.single_observation_space.shape) == 2
+    return run_episodes(env, player, episodes=episodes, seed=seed, device=device, params=params).returns
 
 
 def load_policy(
     checkpoint: Mapping[str, Any], device: str, body: Body | None = None, role: str | None = None
 ) -> tuple[TrainingArgs, Any]:
-    """The settings and the networks of a policy in a checkpoint, the networks, which are `PolicyNetwork`, on `device`.
+    """Returns the settings of a policy in a checkpoint, and its network, a `PolicyNetwork` on `device`.
 
     Args:
-        checkpoint: as `checkpoint.load` gives it.
-        device: where to play.
-        body: what made the network, if it was one's own.
-        role: whose, if there are several.
+        checkpoint: the result of `checkpoint.load`.
+        device: "cpu" or "cuda:<index>".
+        body: what made the network, if that was not the default.
+        role: which policy, if there are several.
 
     Raises:
         StateError: no policy of that role learned, or parameters of another network.
         CheckpointError: the environment is in a module that is not imported, or settings need more than the file holds.
     """
-    learned = checkpoint["args"]
-    role = next(iter(learned)) if role is None and len(learned) == 1 else role
-    if role not in learned:
-        raise StateError(f"the checkpoint has policies for {', '.join(learned)}: name one of these roles, not {role!r}.")
-    args = args_from_dict(learned[role])
+    trained = checkpoint["args"]
+    role = next(iter(trained)) if role is None and len(trained) == 1 else role
+    if role not in trained:
+        raise StateError(f"the checkpoint has policies for {', '.join(trained)}: name one of these roles, not {role!r}.")
+    args = args_from_dict(trained[role])
     require_trusted(args.env)
     if body is None:
         require_network_size(args, checkpoint["policies"][role]["network"])
-    network = policy_class(args).networks(args, *agent_spaces(args, device), *([] if body is None else [body]))
+    network = policy_class(args).make_network(args, *agent_spaces(args, device), body)
     try:
         network.load_state_dict(checkpoint["policies"][role]["network"])
     except RuntimeError as error:
@@ -136,7 +133,7 @@ def load_policy(
 
 
 def agent_spaces(args: TrainingArgs, device: str) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """What an agent of the settings' environment observes and does."""
+    """Returns the observation and the action space of one agent of the settings' environment on `device`."""
     env = make_env(args.env, 1, args.params, device=device, output="torch")
     try:
         observation, action = env.single_observation_space, env.single_action_space

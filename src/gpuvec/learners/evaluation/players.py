@@ -1,4 +1,4 @@
-"""Who plays: a policy, chance, or one player for each role."""
+"""What acts in an evaluation: a policy, random actions, or one player for each role."""
 
 from __future__ import annotations
 
@@ -12,39 +12,47 @@ from torch import Tensor
 
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.environments import TrainingEnv
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, stream_seed
 
 
 class PolicyNetwork(Protocol):
-    """Networks that hold a policy."""
+    """A network that has a policy."""
 
     def policy(self, obs: Tensor) -> Any:
-        """The distribution of actions at `obs`, with `mode()` and `draw(sampler, iteration, step)`."""
+        """The distribution of actions at `obs`, (..., D), with `mode()` and `draw(sampler, iteration, step)`."""
 
     def control(self, action: Tensor) -> Tensor:
-        """What the environment takes for an action of the policy."""
+        """What the environment takes for an `action` of the policy, both (..., K) or (...)."""
 
 
-Player = Callable[[Any], Callable[[Tensor], Tensor]]
-"""Given the vector environment that it is to play, a function of observations that gives actions."""
+Act = Callable[[Tensor], Tensor]
+"""Returns actions (E, ...) for observations (E, ...)."""
+Player = Callable[[TrainingEnv], Act]
+"""Returns, for the environment that it is to act in, a function of observations."""
 
 
 def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Player:
-    """Who takes the network's likeliest action, or draws one if not `greedy`.
+    """Returns a player that acts by a network.
+
+    Args:
+        network: the policy.
+        greedy: take the likeliest action instead of drawing one.
+        seed: of the actions that are drawn.
 
     Raises:
-        NonFiniteError: a weight of the network, or a number by which it normalises, is not finite.
+        NonFiniteError: a weight of the network, or a moment of its normaliser, is not finite.
     """
     require_finite(network)
 
-    def player(envs: Any) -> Callable[[Tensor], Tensor]:
+    def player(envs: TrainingEnv) -> Act:
         sampler, steps = Sampler(str(envs.device), seed), count()
-        none = torch.zeros((), dtype=torch.int64, device=envs.device)
+        iteration = torch.zeros((), dtype=torch.int64, device=envs.device)
 
         def act(obs: Tensor) -> Tensor:
-            found = network.policy(obs)
-            return network.control(found.mode() if greedy else found.draw(sampler, none, next(steps)).action)
+            actions = network.policy(obs)
+            return network.control(actions.mode() if greedy else actions.draw(sampler, iteration, next(steps)).action)
 
         return act
 
@@ -52,7 +60,7 @@ def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Pla
 
 
 def require_finite(network: PolicyNetwork) -> None:
-    """Raises NonFiniteError unless all numbers of a module are finite: one that is not would still choose actions."""
+    """Raises NonFiniteError unless all numbers of `network` are finite: one that is not would still choose actions."""
     if not isinstance(network, torch.nn.Module):
         return
     for name, value in network.state_dict().items():
@@ -63,25 +71,35 @@ def require_finite(network: PolicyNetwork) -> None:
 
 
 def policies_by_role(networks: Mapping[str, PolicyNetwork], *, greedy: bool = True, seed: int = 0) -> Player:
-    """Each network for its role, or for all agents if it is that of "all"; those that draw do so apart from each other."""
+    """Returns a player that acts for each role by its network.
+
+    Args:
+        networks: {role: network}, or {"all": network} for all agents.
+        greedy: take the likeliest actions instead of drawing them.
+        seed: of the actions that are drawn; each role has its own random numbers.
+
+    Raises:
+        NonFiniteError: a weight of a network, or a moment of its normaliser, is not finite.
+    """
     if ALL in networks:
         return policy(networks[ALL], greedy=greedy, seed=seed)
     seeds = {role: stream_seed(seed, ACTIONS, role) for role in networks}
-    return by_role({role: policy(each, greedy=greedy, seed=seeds[role]) for role, each in networks.items()})
+    return by_role({role: policy(network, greedy=greedy, seed=seeds[role]) for role, network in networks.items()})
 
 
 def at_random(seed: int = 0) -> Player:
-    """Who draws actions uniformly from a Discrete or MultiDiscrete space."""
+    """Returns a player that draws actions uniformly from a Discrete or MultiDiscrete space, by random numbers of `seed`."""
 
-    def player(envs: Any) -> Callable[[Tensor], Tensor]:
+    def player(envs: TrainingEnv) -> Act:
         generator = torch.Generator(envs.device).manual_seed(seed)
         space = envs.single_action_space
+        assert isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
         choices = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
         size, start = (torch.as_tensor(x, device=envs.device) for x in (choices, space.start))
 
         def act(obs: Tensor) -> Tensor:
-            draws = torch.rand((len(obs), *size.shape), generator=generator, device=obs.device)
-            return (draws * size).long() + start
+            uniform = torch.rand((len(obs), *size.shape), generator=generator, device=obs.device)
+            return (uniform * size).long() + start
 
         return act
 
@@ -89,21 +107,28 @@ def at_random(seed: int = 0) -> Player:
 
 
 def by_role(players: Mapping[str, Player]) -> Player:
-    """One player for each role of the environment, {name: player}; each sees all agents, and its own ones do as it says."""
+    """Returns a player that acts for each role by another one.
 
-    def player(envs: Any) -> Callable[[Tensor], Tensor]:
+    Args:
+        players: {role: player}; each gets the observations of all agents, and its actions count for its own role.
+
+    Raises:
+        ValueError: the environment has other roles; raised by the player.
+    """
+
+    def player(envs: TrainingEnv) -> Act:
         roles = envs.roles
         if roles.keys() != players.keys():
             raise ValueError(
                 f"there must be a player for each role, {', '.join(roles)}; there is one for {', '.join(players)}."
             )
-        acts = [(roles[name], each(envs)) for name, each in players.items()]
+        acts = [(roles[role], each(envs)) for role, each in players.items()]
 
         def act(obs: Tensor) -> Tensor:
-            first, *others = acts
-            actions = first[1](obs).clone()
-            for where, of_role in others:
-                actions[:, where] = of_role(obs)[:, where].to(actions.dtype)
+            (_, first_act), *rest = acts
+            actions = first_act(obs).clone()
+            for agents, role_act in rest:
+                actions[:, agents] = role_act(obs)[:, agents].to(actions.dtype)
             return actions
 
         return act

@@ -57,7 +57,7 @@ class FusedEstimate:
         """Writes advantages, targets and records, and updates `episodes` and `metrics`.
 
         Args:
-            storage: the rollout, an `on_policy.Storage`.
+            storage: the rollout, a `RolloutBuffer`.
             last_value: (T, R) float32, values of the last observations of truncated episodes.
             episodes: running returns and lengths, carried from rollout to rollout.
             metrics: (5,) float64, receives the metrics `on_policy.ROLLOUT_METRICS`.

@@ -129,10 +129,11 @@ class FusedRollout:
             last_value: (T, R) float32, receives the values of the last observations of truncated episodes.
         """
         r = self._rollout
-        size = {"steps": r.steps, "rows": self._rows}
+        size = {"steps": r.num_steps, "rows": self._rows}
         self._launch(
-            self._blocks, parameters=self._parameters, iteration=self._iteration, clock=self._clock.data.ptr, began=r.began,
-            obs=r.obs, action=action, log_prob=log_prob, reward=r.reward, terminated=r.terminated, truncated=r.truncated,
+            self._blocks, parameters=self._parameters, iteration=self._iteration, clock=self._clock.data.ptr,
+            began=r.episode_start, obs=r.obs, action=action, log_prob=log_prob, reward=r.reward, terminated=r.terminated,
+            truncated=r.truncated,
             seed=self._seed, **size, **self._bounds, **self._game,
         )  # fmt: skip
         self._value(

@@ -179,7 +179,7 @@ class FusedUpdate:
         """Runs the epochs of minibatches over the records.
 
         Args:
-            storage: the rollout, an `on_policy.Storage`.
+            storage: the rollout, a `RolloutBuffer`.
             learned: (6,) float64, receives the means of policy loss, value loss, entropy, KL, clip fraction and gradient norm.
             nonfinite_row: (2,) int64, receives 0 if a mean, or a parameter or gradient, is not finite, else -1.
         """

@@ -15,7 +15,7 @@ from gpuvec.errors import CheckpointError, RunWriteError, StateError
 from gpuvec.learners.runs.checkpoint_schema import require_checkpoint
 from gpuvec.learners.runs.folder import RunFolder
 
-KEPT = 2
+CHECKPOINTS_TO_KEEP = 2
 NAME = re.compile(r"checkpoint-(\d{1,19})\.pt")
 
 
@@ -45,29 +45,29 @@ def save_in(folder: RunFolder, checkpoint: Mapping[str, Any]) -> Path:
         with folder.replacing(name) as file:
             torch.save(dict(checkpoint), file)
     except RunWriteError as error:
-        before = checkpoints_in(folder)
+        before = checkpoint_names(folder)
         remedy = f"The newest checkpoint is {folder.path / before[-1]}." if before else "There is no checkpoint from before."
         raise RunWriteError(f"{error} {remedy}") from error
-    for old in checkpoints_in(folder)[:-KEPT]:
+    for old in checkpoint_names(folder)[:-CHECKPOINTS_TO_KEEP]:
         folder.remove(old)
     return folder.path / name
 
 
-def checkpoints_in(folder: RunFolder) -> list[str]:
+def checkpoint_names(folder: RunFolder) -> list[str]:
     """The names of the checkpoints in a run folder, the newest last."""
-    return in_order(folder.names())
+    return sort_checkpoints(folder.names())
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def sort_checkpoints(names: Iterable[str]) -> list[str]:
     """Those of the names that checkpoints have, by iteration."""
     found = [(int(match[1]), name) for name in names if (match := NAME.fullmatch(name))]
     return [name for _, name in sorted(found)]
 
 
-def saved(path: Path) -> list[Path]:
+def list_checkpoints(path: Path) -> list[Path]:
     """The checkpoints in the run folder at `path`, the newest last."""
     with RunFolder(path) as folder:
-        return [path / name for name in checkpoints_in(folder)]
+        return [path / name for name in checkpoint_names(folder)]
 
 
 def require_learned(checkpoint: Mapping[str, Any], place: Path) -> None:
@@ -99,7 +99,7 @@ def load(place: Path | str) -> dict[str, Any]:
 
 def load_newest(folder: RunFolder) -> dict[str, Any]:
     """The newest checkpoint in a run folder; raises as `load`."""
-    names = in_order(folder.all_names())
+    names = sort_checkpoints(folder.all_names())
     if not names:
         raise FileNotFoundError(f"no checkpoint at {folder.path}; give a run folder or a checkpoint-<iteration>.pt in one.")
     path = folder.path / names[-1]
@@ -114,7 +114,7 @@ def load_newest(folder: RunFolder) -> dict[str, Any]:
 def _before(path: Path) -> Path | None:
     """The newest checkpoint of the same run that is older than the one at `path`."""
     match = NAME.fullmatch(path.name)
-    older = [p for p in saved(path.parent) if int(p.name[11:-3]) < int(match[1])] if match else []
+    older = [p for p in list_checkpoints(path.parent) if int(p.name[11:-3]) < int(match[1])] if match else []
     return older[-1] if older else None
 
 

@@ -22,9 +22,9 @@ from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict
 from gpuvec.learners.config.setting_types import setting_types
 from gpuvec.learners.config.training_config import MAX_COUNT, TrainingArgs
 
-FORMAT = 3  # of checkpoints; another number for each change that leaves older ones unreadable
+FORMAT = 4  # of checkpoints; another number for each change that leaves older ones unreadable
 MAX_DEPTH = 8  # of nested mappings; a checkpoint has 5
-KEYS = ("format", "args", "policies", "generators", "env", "obs", "began", "iteration", "seconds", "confirm")
+KEYS = ("format", "args", "policies", "generators", "env", "obs", "episode_start", "iteration", "seconds", "next_confirmation")
 GENERATOR_BYTES = (5056, 16)  # of the state of torch's generator on a CPU and on a GPU
 
 
@@ -51,11 +51,11 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
         _require_generator(state, f"generators.{role}")
     _require_tensors(policies, "policies")
     _require_tensors(_mapping(checkpoint["env"], "env"), "env", allow_numbers=True)
-    for name in ("obs", "began"):
+    for name in ("obs", "episode_start"):
         _require_tensor(checkpoint[name], name)
     for role in settings:
         _require_learned(policies[role], f"policies.{role}")
-    for name in ("iteration", "confirm"):
+    for name in ("iteration", "next_confirmation"):
         _require_count(checkpoint[name], name)
     seconds = checkpoint["seconds"]
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.0 <= seconds < math.inf:
@@ -120,14 +120,14 @@ def _require_sizes(args: TrainingArgs, checkpoint: Mapping[str, Any], path: str,
     if "replay" not in policy:
         return
     replay = _mapping(policy["replay"], "replay")
-    _require_keys(replay, ("reward", "position", "filled"), "replay", exact=False)
+    _require_keys(replay, ("reward", "position", "size"), "replay", exact=False)
     _require_tensors(replay, "replay")
     reward = replay["reward"]
     slots, rows = reward.shape if reward.dim() == 2 else (0, 0)
     capacity = getattr(args, "buffer_size", 0)
     if not slots or not rows or slots != max(capacity // rows, args.num_steps):
         raise CheckpointError(f"{path}.buffer_size is {capacity}, and the replay has the shape {tuple(reward.shape)}.")
-    for name, highest in (("position", slots - 1), ("filled", slots)):
+    for name, highest in (("position", slots - 1), ("size", slots)):
         value = replay[name]
         if value.dim() or value.dtype != torch.int64 or not 0 <= int(value) <= highest:
             found = reprlib.repr(value.flatten()[:3].tolist())

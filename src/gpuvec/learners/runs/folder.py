@@ -119,7 +119,7 @@ class RunFolder:
         part = f".{name}.{secrets.token_hex(8)}.part"
         with self._write_errors(name):
             handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o644, dir_fd=self._handle)
-            file = _Recorder(os.fdopen(handle, "wb", buffering=0 if keep_open else -1))
+            file = _ErrorRecordingFile(os.fdopen(handle, "wb", buffering=0 if keep_open else -1))
             try:
                 try:
                     yield file  # type: ignore[misc]  # it has the methods that writers of files call
@@ -223,7 +223,7 @@ class RunFolder:
             raise RunWriteError(f"{self.path / name} cannot be written: {error.strerror or error}.") from error
 
 
-class _Recorder:
+class _ErrorRecordingFile:
     """A file that remembers its first error: torch.save raises one of its own in place of it."""
 
     def __init__(self, file: Any) -> None:

@@ -10,7 +10,7 @@ SETTINGS, VERSIONS, METRICS, RESULT = "args.json", "versions.json", "metrics.jso
 RECORD_LIMIT = 1 << 20  # bytes of one of these files, metrics aside
 
 
-def parsed(content: bytes) -> Any:
+def parse_json(content: bytes) -> Any:
     """What JSON says, or None if it is none, or nested too deep to be read."""
     try:
         return json.loads(content)
@@ -18,6 +18,6 @@ def parsed(content: bytes) -> Any:
         return None
 
 
-def as_json(values: Mapping[str, Any]) -> bytes:
+def to_json(values: Mapping[str, Any]) -> bytes:
     """The content of a JSON file."""
     return (json.dumps(values, indent=2) + "\n").encode()

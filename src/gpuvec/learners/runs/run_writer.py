@@ -1,4 +1,4 @@
-"""The folder of a training run: what was asked for, with which versions, what came of it.
+"""Writes the folder of a training run: its settings, versions, metrics, checkpoints and result.
 
 Its files::
 
@@ -28,7 +28,7 @@ import gpuvec
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.checkpoint import save_in
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import RECORD_LIMIT, RESULT, SETTINGS, VERSIONS, as_json, parsed
+from gpuvec.learners.runs.records import RECORD_LIMIT, RESULT, SETTINGS, VERSIONS, parse_json, to_json
 from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
@@ -56,7 +56,7 @@ class RunWriter:
             folder.require_not_link(name)
         metrics = JsonLines(folder, iteration)
         folder.remove(RESULT)
-        folder.write(SETTINGS, as_json(dict(args)))
+        folder.write(SETTINGS, to_json(dict(args)))
         steps = iteration * args["num_envs"] * args["num_steps"] if iteration else 0
         self._sinks: list[Sink] = [metrics]
         self._sinks += [SINKS[name](self.path, args, steps) for name in sinks]
@@ -68,7 +68,7 @@ class RunWriter:
         path = _new_folder(Path(runs) / f"{env}__{algorithm}__{args['seed']}__{time.strftime('%Y%m%d-%H%M%S')}")
         folder = RunFolder(path)
         try:
-            folder.write(VERSIONS, as_json(versions()))
+            folder.write(VERSIONS, to_json(collect_versions()))
             return cls(folder, args, sinks)
         except BaseException:
             folder.close()
@@ -86,7 +86,7 @@ class RunWriter:
 
     def finish(self, result: Mapping[str, float]) -> None:
         """Writes what the evaluation gave, which marks the run as complete."""
-        self._folder.write(RESULT, as_json(dict(result)))
+        self._folder.write(RESULT, to_json(dict(result)))
 
     def close(self) -> None:
         """Closes all files and releases the folder."""
@@ -102,18 +102,18 @@ def changed_versions(folder: RunFolder) -> dict[str, tuple[str | None, str | Non
         CheckpointError: versions.json is missing or damaged.
     """
     try:
-        then = parsed(folder.read(VERSIONS, RECORD_LIMIT))
+        then = parse_json(folder.read(VERSIONS, RECORD_LIMIT))
     except FileNotFoundError:
         then = None
     if not isinstance(then, dict) or not all(isinstance(value, str | None) for value in then.values()):
         raise CheckpointError(f"{folder.path / VERSIONS} is not a JSON object of packages and versions: it is damaged.")
-    now = versions()
+    now = collect_versions()
     return {name: (then.get(name), now[name]) for name in now if then.get(name) != now[name]}
 
 
-def versions() -> dict[str, str | None]:
+def collect_versions() -> dict[str, str | None]:
     """What the run depends on; None for a package that is not installed, or without a checkout."""
-    found: dict[str, str | None] = {"gpuvec": gpuvec.__version__, "commit": commit()}
+    found: dict[str, str | None] = {"gpuvec": gpuvec.__version__, "commit": git_commit()}
     found |= {"python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         try:
@@ -123,7 +123,7 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def commit() -> str | None:
+def git_commit() -> str | None:
     """The commit of the checkout that gpuvec runs from, "-dirty" if files differ from it; None outside a checkout."""
     package = Path(gpuvec.__file__).parent
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from gpuvec.errors import CheckpointError, MissingExtraError, RunWriteError
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import METRICS, parsed
+from gpuvec.learners.runs.records import METRICS, parse_json
 
 PROJECT = "gpuvec"
 
@@ -42,7 +42,7 @@ class JsonLines:
     """
 
     def __init__(self, folder: RunFolder, iteration: int = 0) -> None:
-        lines = recorded_lines(folder, iteration)
+        lines = read_metric_lines(folder, iteration)
         self._folder = folder
         with folder.replacing(METRICS, keep_open=True) as file:
             file.write(b"".join(lines))
@@ -65,7 +65,7 @@ class TensorBoard:
     """Event files in <run>/tensorboard, by environment steps."""
 
     def __init__(self, folder: Path, args: Mapping[str, Any], steps: int) -> None:
-        writer = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        writer = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter
         self._writer = writer(str(folder / "tensorboard"), purge_step=steps + 1 if steps else None)
         self._writer.add_text("args", "\n".join(f"    {name} = {value!r}" for name, value in args.items()))
 
@@ -87,7 +87,7 @@ class Tracker:
     """
 
     def __init__(self, package: str, folder: Path, args: Mapping[str, Any], steps: int) -> None:
-        tracker = _imported(package, package)
+        tracker = _import(package, package)
         more = {"dir": str(folder), "id": folder.name} if package == "wandb" else {}
         resume = "allow" if steps or package == "wandb" else "never"
         self._run = tracker.init(project=PROJECT, name=folder.name, config=dict(args), resume=resume, **more)
@@ -109,13 +109,13 @@ SINKS: dict[str, Callable[[Path, Mapping[str, Any], int], Sink]] = {
 """{name: sink(folder, args, steps)}, `steps` of the environment being behind it when a run goes on."""
 
 
-def require(names: Iterable[str]) -> None:
+def require_packages(names: Iterable[str]) -> None:
     """Raises MissingExtraError unless what these sinks need is installed."""
     for name in names:
-        _imported("torch.utils.tensorboard" if name == "tensorboard" else name, name)
+        _import("torch.utils.tensorboard" if name == "tensorboard" else name, name)
 
 
-def recorded_lines(folder: RunFolder, iteration: int) -> list[bytes]:
+def read_metric_lines(folder: RunFolder, iteration: int) -> list[bytes]:
     """The lines of metrics.jsonl up to that iteration; none without the file. A last one that was cut off is left out.
 
     Raises:
@@ -130,7 +130,7 @@ def recorded_lines(folder: RunFolder, iteration: int) -> list[bytes]:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
-            row = parsed(line)
+            row = parse_json(line)
             if not isinstance(row, dict) or type(row.get("iteration")) not in (int, float):
                 raise CheckpointError(
                     f"line {number} of {folder.path / METRICS} is not a JSON object with an iteration: correct the line, or "
@@ -142,7 +142,7 @@ def recorded_lines(folder: RunFolder, iteration: int) -> list[bytes]:
     return lines
 
 
-def _imported(module: str, package: str) -> Any:
+def _import(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import METRICS, RECORD_LIMIT, RESULT, SETTINGS, parsed
+from gpuvec.learners.runs.records import METRICS, RECORD_LIMIT, RESULT, SETTINGS, parse_json
 
 TAIL_BYTES = 1 << 16  # of metrics.jsonl, in which its last lines are
 
@@ -26,11 +26,11 @@ class RunSummary(NamedTuple):
     iteration: int  # done, 0 if none
     iterations: int  # in all, 0 if the settings do not tell
     mean_return: float  # of the evaluation at the end, else of the last episodes of the training; nan without any
-    when: float  # of the last change of its metrics, in seconds since the epoch
+    last_change: float  # of the last change of its metrics, in seconds since the epoch
     state: str  # complete, stopped, running or damaged
 
 
-def summaries(folder: Path) -> Iterator[RunSummary]:
+def summarize_runs(folder: Path) -> Iterator[RunSummary]:
     """Those of the run folders in `folder`, the newest last. Other files and folders are passed over.
 
     Raises:
@@ -42,16 +42,16 @@ def summaries(folder: Path) -> Iterator[RunSummary]:
     for path in folder.iterdir():
         with suppress(OSError, CheckpointError), RunFolder(path) as run:
             if SETTINGS in run.names():
-                found.append(summary(run))
-    yield from sorted(found, key=lambda each: (each.when, each.path.name))
+                found.append(summarize_run(run))
+    yield from sorted(found, key=lambda each: (each.last_change, each.path.name))
 
 
-def summary(run: RunFolder) -> RunSummary:
+def summarize_run(run: RunFolder) -> RunSummary:
     """What the files of a run say; nothing of them is executed, and no checkpoint is read."""
-    settings, result = (record(run, name) for name in (SETTINGS, RESULT))
+    settings, result = (read_record(run, name) for name in (SETTINGS, RESULT))
     last = last_metrics(run)
     parts = run.path.name.split("__")  # <env>__<algorithm>__<seed>__<time>
-    iteration = number(last, "iteration")
+    iteration = finite_number(last, "iteration")
     state = "running" if run.in_use() else "complete" if result else "stopped" if settings else "damaged"
     return RunSummary(
         path=run.path,
@@ -59,23 +59,23 @@ def summary(run: RunFolder) -> RunSummary:
         algorithm=parts[1] if len(parts) > 2 else "?",
         seed=str(settings.get("seed", "?"))[:20],
         iteration=0 if math.isnan(iteration) else int(iteration),
-        iterations=iterations_of(settings),
-        mean_return=number(result, "mean_return") if result else number(last, "return"),
-        when=run.changed_at(METRICS if METRICS in run.names() else SETTINGS),
+        iterations=total_iterations(settings),
+        mean_return=finite_number(result, "mean_return") if result else finite_number(last, "return"),
+        last_change=run.changed_at(METRICS if METRICS in run.names() else SETTINGS),
         state=state,
     )
 
 
-def iterations_of(settings: dict[str, Any]) -> int:
+def total_iterations(settings: dict[str, Any]) -> int:
     """Iterations in all; 0 if the settings do not tell."""
-    total, envs, steps = (number(settings, name) for name in ("total_steps", "num_envs", "num_steps"))
+    total, envs, steps = (finite_number(settings, name) for name in ("total_steps", "num_envs", "num_steps"))
     return math.ceil(total / (envs * steps)) if min(total, envs, steps) >= 1 else 0
 
 
-def record(run: RunFolder, name: str) -> dict[str, Any]:
+def read_record(run: RunFolder, name: str) -> dict[str, Any]:
     """The JSON object in a file; an empty one if there is none, or it is damaged."""
     try:
-        found = parsed(run.read(name, RECORD_LIMIT))
+        found = parse_json(run.read(name, RECORD_LIMIT))
     except (FileNotFoundError, CheckpointError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -92,13 +92,13 @@ def last_metrics(run: RunFolder) -> dict[str, Any]:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - TAIL_BYTES))
         for line in file.read(TAIL_BYTES).splitlines(keepends=True):
-            row = parsed(line) if line.endswith(b"\n") else None
+            row = parse_json(line) if line.endswith(b"\n") else None
             if isinstance(row, dict):
                 metrics |= {name: value for name, value in row.items() if value is not None}
     return metrics
 
 
-def number(values: dict[str, Any], name: str) -> float:
+def finite_number(values: dict[str, Any], name: str) -> float:
     """The finite number of that name; nan if there is none."""
     value = values.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63

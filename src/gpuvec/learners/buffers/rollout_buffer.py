@@ -1,0 +1,44 @@
+"""What on-policy algorithms learn from: a rollout, the actions of its policy, and estimates of how good these were.
+
+Letters: T steps, R rows, D observation features, K action components.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Samples(NamedTuple):
+    """Samples of a loss, of any leading shape (...): (T, R) for a whole rollout, (B,) for a minibatch."""
+
+    obs: Tensor  # (..., D)
+    action: Tensor  # (...) or (..., K)
+    log_prob: Tensor  # (...): of the action under the policy that took it
+    value: Tensor  # (...): V(obs) before the update
+    advantage: Tensor  # (...)
+    target: Tensor  # (...): of V(obs)
+    mask: Tensor | None = None  # (...) bool: the samples that count; None for all
+
+
+class RolloutBuffer(NamedTuple):
+    """A rollout with its estimates."""
+
+    obs: Tensor  # (T + 1, R, D); the last row is the first of the next rollout
+    action: Tensor  # (T, R) or (T, R, K) int64, or (T, R, K) float32, as drawn from the policy
+    log_prob: Tensor  # (T, R): of the action under the policy that took it
+    reward: Tensor  # (T, R)
+    terminated: Tensor  # (T, R) bool
+    ended: Tensor  # (T, R) bool: the environment's episode is over
+    final_obs: Tensor  # (T, R, D): the last observation of an episode, defined where `ended`
+    value: Tensor  # (T + 1, R): V(obs)
+    advantage: Tensor  # (T, R)
+    target: Tensor  # (T, R): what V(obs) should have been
+    mask: Tensor | None = None  # (T, R) bool: the agent was active; None if a row is an environment of one agent
+
+    def samples(self) -> Samples:
+        """Returns views of the rollout's T * R samples, with the leading shape (T, R)."""
+        return Samples(
+            self.obs[:-1], self.action, self.log_prob, self.value[:-1], self.advantage, self.target, self.mask
+        )  # fmt: skip
