@@ -16,7 +16,7 @@ from gpuvec.cli.eval_command import by_role
 from gpuvec.cli.interrupt import noted
 from gpuvec.cli.progress import Progress, waiting
 from gpuvec.errors import NonFiniteError, StateError
-from gpuvec.learners.algorithms import ALL, algorithm_name, args_class, args_from_dict
+from gpuvec.learners.algorithms import ALGORITHMS, ALL, algorithm_name, args_class, args_from_dict
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.runs.sinks import require_packages
@@ -26,12 +26,16 @@ if TYPE_CHECKING:
     from gpuvec.learners.runs.run_writer import RunWriter
     from gpuvec.learners.training import Result
 
+if TYPE_CHECKING:
+    AlgorithmName = str
+else:  # the choices of the command line follow the registry, which a type checker cannot evaluate
+    AlgorithmName = Literal[tuple(ALGORITHMS)]
 Sinks = tuple[Literal["tensorboard", "wandb", "trackio"], ...]
 
 
 def train(
     settings: TrainingArgs,
-    algorithm: Literal["ppo", "a2c", "ddpg"] = "ppo",
+    algorithm: AlgorithmName = "ppo",
     runs: Path = Path("runs"),
     checkpoint_every: int = 50,
     log: Sinks = (),
