@@ -45,8 +45,8 @@ def picture(env: Environment) -> bytes:
     assert env.draw is not None, "bundled environments draw"
     key, p, file = Key(seed=7, seed_high=0, row=0, episode=0, step=0), env.params, io.BytesIO()
     if isinstance(env, MultiAgentEnv):
-        world = PythonReference(env)
-        start, p = world.reset(key, world.state()), world.p
+        reference = PythonReference(env)
+        start, p = reference.reset(key, reference.make_state()), reference.p
     else:
         start = env.reset(key, p)
     Image.fromarray(env.draw(start, p)).save(file, "png")

@@ -19,8 +19,8 @@ from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
-from gpuvec.testing.cuda_cpp_check import check_source
-from gpuvec.testing.target_check.target_comparison import Job, compare
+from gpuvec.testing.cuda_cpp_check import check_cuda_source
+from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 from gpuvec.testing.target_check.targets import GPU
 from gpuvec.vector.env import VectorEnv
 
@@ -104,7 +104,7 @@ def test_they_compile_for_every_gpu(name, cc):
 def test_the_linker_puts_them_in_place(name, cc):
     """No call is left, nothing lies in a thread's own memory, and nothing is a float64."""
     env = environment(name)
-    check_source(env)
+    check_cuda_source(env)
     variant = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).action.dtype, cuda_c=True)
     with numba_cuda.offline(cc):
         for played in (False, True):
@@ -251,7 +251,7 @@ class TestOnAGpu:
     @pytest.mark.parametrize("name", ENVS)
     def test_they_agree_with_the_cpu(self, gpu, name):
         agents = {"TagGridWorld-v0": 11, "TagContinuous-v0": 11}.get(name, 1)
-        job = Job(f"gpuvec/{name}", "cuda-c", {**GPU.options, "backend": "cuda-c"}, {}, 1024 // agents, 3, 60)
+        job = ComparisonJob(f"gpuvec/{name}", "cuda-c", {**GPU.options, "backend": "cuda-c"}, {}, 1024 // agents, 3, 60)
         assert compare(job).difference == ""
 
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])

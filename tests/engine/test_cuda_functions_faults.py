@@ -13,8 +13,8 @@ from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
 from gpuvec.engine.backends.cuda.cpp.definitions import defined, refuse_shared_variables
 from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.testing import check_env
-from gpuvec.testing.cuda_cpp_check import check_source
-from gpuvec.testing.target_check.target_comparison import Job, compare
+from gpuvec.testing.cuda_cpp_check import check_cuda_source
+from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 from gpuvec.vector.env import VectorEnv
 
 WRONG = {  # {what is wrong: (old, new, what is said of it)}
@@ -64,7 +64,7 @@ def test_what_is_wrong_is_told_with_its_line(old, new, message, tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP.replace(old, new, 1))
     with pytest.raises(AuthoringError, match=message):
-        check_source(own(file))
+        check_cuda_source(own(file))
 
 
 @pytest.mark.compile
@@ -73,7 +73,7 @@ def test_a_tuple_of_another_length_is_refused(numbers, tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(OBSERVE.replace("s.x, s.odd ? 1.0f : 0.0f", numbers))
     with pytest.raises(AuthoringError, match=r"own.cu\(1\): error: "):
-        check_source(own(file))
+        check_cuda_source(own(file))
 
 
 @pytest.mark.compile
@@ -81,7 +81,7 @@ def test_other_warnings_are_passed_on(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP.replace("    const float x", "    int unused;\n    const float x"))
     with pytest.warns(CompilerWarning, match=r"own.cu\(2\): warning.*unused"):
-        check_source(own(file))
+        check_cuda_source(own(file))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,9 @@ def planted(tmp_path, monkeypatch):
 
 
 def asked(name, **options):
-    job = Job(f"{name}:tests/{name}-v0", "cuda-c", options, {}, 3, episodes=2, max_episode_steps=8, modes=("NextStep",))
+    job = ComparisonJob(
+        f"{name}:tests/{name}-v0", "cuda-c", options, {}, 3, episodes=2, max_episode_steps=8, modes=("NextStep",)
+    )
     return compare(job)
 
 
@@ -213,7 +215,7 @@ def test_planted_faults_are_found(planted, source, old, new, where):
     module = importlib.import_module(name)
     if "0.9 *" in new:
         with pytest.raises(AuthoringError, match=r"const float v = .*computes in float64"):
-            check_source(module.ENV)
+            check_cuda_source(module.ENV)
         return
     found = asked(name, output="numpy", **ON_CPU).difference
     assert re.match(f"NextStep, in {where}", found) if where else not found, found
@@ -226,7 +228,7 @@ def test_check_env_compares_values_without_a_gpu(planted):
     assert found.ran
     assert "results are the same bits as Python's" in found.detail
     wrong = importlib.import_module(planted(DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)))).ENV
-    with pytest.raises(AuthoringError, match=r"in CUDA C\+\+ it does something else: .*first reset: .*state x is"):
+    with pytest.raises(AuthoringError, match=r"its results in CUDA C\+\+ differ: .*first reset: .*state x is"):
         check_env(wrong, 5, 12, kernels=False)
 
 
@@ -237,7 +239,7 @@ def test_exchanged_fields_are_red_without_a_gpu(planted, capfd):
 
     name = planted(DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)))
     sizes = ["--num-envs", "3", "--episodes", "2", "--max-episode-steps", "8"]
-    assert main(["check", f"{name}:tests/{name}-v0", "--backends", "cuda-c-cpu", *sizes]) == 1
+    assert main(["check", f"{name}:tests/{name}-v0", "--targets", "cuda-c-cpu", *sizes]) == 1
     assert re.search("RED  .*the first reset: .*state x is", capfd.readouterr().out)
 
 

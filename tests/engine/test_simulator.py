@@ -13,7 +13,7 @@ import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.simulator import short_switch_interval
 from gpuvec.errors import ActionError
-from gpuvec.testing.target_check.target_comparison import Job, compare
+from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 from gpuvec.testing.target_check.targets import SIMULATOR
 
 pytestmark = [
@@ -70,7 +70,7 @@ def play(cpu, simulator, steps, seed=0, shift=0):
 
 def simulated(name, num_envs, episodes, limit, mode, **params):
     """What `gpuvec check` finds here."""
-    job = Job(f"gpuvec/{name}", "sim", SIMULATOR.options, {}, num_envs, episodes, limit, 3, params, (mode,))
+    job = ComparisonJob(f"gpuvec/{name}", "sim", SIMULATOR.options, {}, num_envs, episodes, limit, 3, params, (mode,))
     return compare(job)
 
 
@@ -79,8 +79,8 @@ def simulated(name, num_envs, episodes, limit, mode, **params):
 @pytest.mark.parametrize("name", SIZES)
 def test_every_environment_and_mode(name, mode):
     found = simulated(name, SIZES[name], 3, 4, mode)
-    assert found.results >= 13 * SIZES[name]
-    assert found._replace(results=0) == (0, True, 0, "", "")
+    assert found.num_results >= 13 * SIZES[name]
+    assert found._replace(num_results=0) == (0, True, 0, "", "")
 
 
 @pytest.mark.first_variants(1)

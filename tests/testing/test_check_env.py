@@ -14,7 +14,8 @@ import gpuvec
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError, UnknownParameterError
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.compiled_run import play, random_actions, same
+from gpuvec.testing.compiled_runs.compiled_run import random_actions, run_compiled
+from gpuvec.testing.compiled_runs.run_checks import check_equal_runs
 
 IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 
@@ -121,16 +122,18 @@ class Wrong(NamedTuple):
 
 
 WRONG = {
-    "int literal": Wrong("x", "    x = 2 * s.x", "makes a float64; an int met a float: write 2.0, not 2"),
-    "division by an int": Wrong("pushed", "    return v / 3", "makes a float64; an int met a float"),
+    "int literal": Wrong("x", "    x = 2 * s.x", "makes a float64; an int and a float are operands: write 2.0, not 2"),
+    "division by an int": Wrong("pushed", "    return v / 3", "makes a float64; an int and a float are operands"),
     "math.pi": Wrong("pushed", "    return v * math.pi", "makes a float64; .* put PI = math.pi there, and use that"),
-    "ints for uniform": Wrong("reset", "    return State(uniform(key, 0, -1, 1), v, 0, True)", "an int met a float"),
+    "ints for uniform": Wrong(
+        "reset", "    return State(uniform(key, 0, -1, 1), v, 0, True)", "an int and a float are operands"
+    ),
     "int on one path": Wrong("reward", "    reward = 1.0 if s.lucky else 0", "on one path .* write 0.0, not 0"),
     "float64 table": Wrong("reward", "    reward = TABLE[action]", r"np.array\(\.\.\., np.float32\) for a table"),
     "other random numbers": Wrong("reward", "    reward = np.random.uniform()", "there is no np.random.uniform .* draw with"),
     "int reward": Wrong("reward", "    reward = 1", "the reward is int64; it must be a float on every path", STEP),
     "int in a float field": Wrong(
-        "reset", "    return State(0, v, 0, True)", "field 'x' of State is a float and is given int64: write 0.0", RESET
+        "reset", "    return State(0, v, 0, True)", "field 'x' of State is declared as float and gets int64: write 0.0", RESET
     ),
     "number for terminated": Wrong(
         "result", f"    return {NEXT}, reward, 0.0", "terminated is float32; it must be a bool", STEP
@@ -173,7 +176,7 @@ WRONG = {
         "reset", "    return State(uniform(key, 3, -1.0, 1.0), v, 0, True)", r"number 3 is used twice.*normal\(\) two", RESET
     ),
     "key of its own": Wrong(
-        "reset", "    return State(uniform(Key(1, 2, 3, 4, 5), 0, -1.0, 1.0), 0.0, 0, True)", "draws with a key of its own"
+        "reset", "    return State(uniform(Key(1, 2, 3, 4, 5), 0, -1.0, 1.0), 0.0, 0, True)", "draws with a key that it made"
     ),
     "out of bounds": Wrong(
         "high",
@@ -193,12 +196,12 @@ WRONG = {
     "no plain Python": Wrong(
         "reward",
         "    reward = 1.0 if 1.0 / (x - x) > 0.0 else 0.0",
-        "does not run as plain Python, ZeroDivisionError: float division by zero; it must, in any state",
+        "does not run as plain Python, ZeroDivisionError: float division by zero; it must run in any state",
     ),
     "not pure": Wrong(
         "x",
         "    x = s.x + (1.0 if 0.1 + 0.2 > 0.3 else 0.0)",
-        r"results are not plain Python's: after \d+ steps x of environment \d is",
+        r"results differ from plain Python: after \d+ steps x of environment \d is",
         STEP,
     ),
     "space of float64": Wrong("spaces", "    return Box(-1.0, 1.0, (3,), np.float64), Discrete(2)", "dtype float32", None),
@@ -310,8 +313,8 @@ def test_the_simulator_takes_part(written):
 def test_runs_that_differ_are_told_apart(written):
     """No pure function can depend on the number of rows; so here the run is changed."""
     env = importlib.import_module(written()).ENV
-    run = play(env, 3, random_actions(env, 8, 3, 0), (0,))[0]
-    same(env, run, run, "both")
+    run = run_compiled(env, 3, random_actions(env, 8, 3, 0), (0,))[0]
+    check_equal_runs(env, run, run, "both")
     for field in ("obs", "reward", "terminated", "truncated", "states"):
         changed = [{k: v.copy() for k, v in x.items()} if isinstance(x, dict) else x.copy() for x in getattr(run, field)]
         target = changed[5]["v"] if field == "states" else changed[5]
@@ -319,4 +322,4 @@ def test_runs_that_differ_are_told_apart(written):
         name = {"obs": r"observation\[0\]", "states": "state v"}.get(field, field)
         t = 5 if field in ("obs", "states") else 6
         with pytest.raises(AuthoringError, match=f"both differ: after {t} steps environment 2, {name} is"):
-            same(env, run, run._replace(**{field: changed}), "both")
+            check_equal_runs(env, run, run._replace(**{field: changed}), "both")

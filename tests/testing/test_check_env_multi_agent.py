@@ -12,9 +12,9 @@ import pytest
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.compiled_run import play, random_actions
+from gpuvec.testing.compiled_runs.compiled_run import random_actions, run_compiled
 from gpuvec.testing.races.race_check import check_races
-from gpuvec.testing.reference_check import check_plain
+from gpuvec.testing.reference_check import check_against_reference
 from gpuvec_envs import tag_continuous, tag_grid_world
 
 SOURCE = (Path(__file__).parents[1] / "support" / "hunt_env.py").read_text()
@@ -52,13 +52,13 @@ WRONG = {
     "scatter": Wrong(
         LEAVE,
         f"{LEAVE}\n        s.score[s.hunter[i]] += 1.0",
-        r"agent \d writes score\[\d\] in phase `leave`: let agent \d write it itself, in a later phase; record here, ",
+        r"agent \d writes score\[\d\] in phase `leave`, and may write its own elements only: let agent \d write it",
         "s.score[s.hunter[i]] += 1.0",
     ),
     "scatter through a view": Wrong(
         LEAVE,
         "        first = s.x[0:1]\n        first[0] = 0.0",
-        r"agent [1-4] writes x\[0\] in phase `leave`: let agent 0 write it itself",
+        r"agent [1-4] writes x\[0\] in phase `leave`, and may write its own elements only: let agent 0 write it",
         "def leave(i, s, action, key, p):",
     ),
     "read of a field written in the same phase": Wrong(
@@ -76,13 +76,13 @@ WRONG = {
     "read that no log sees": Wrong(
         "    v = 0.8 * s.v[i] +",
         "    v = 0.8 * s.v.sum() +",
-        r"phase `move` gives [vx]\[\d\] the value .* by the order in which agents go: it reads what it also writes; split",
+        r"phase `move` gives [vx]\[\d\] the value .* depending on the order of agents: it reads what it also writes; split",
         MOVE,
     ),
     "nobody": Wrong(
         "    if j < 0:\n        return 0.0, 0.0\n",
         "",
-        r"IndexError: x\[-1\] does not exist; -1 stands for nobody, so ask for that first",
+        r"IndexError: x\[-1\] does not exist; where -1 stands for no agent, test for it first",
         "return (s.x[j] - s.x[i]) / p.length, 1.0 if s.role[j] == HUNTER else 0.5",
     ),
     "write in reward": Wrong(
@@ -118,38 +118,38 @@ WRONG = {
     "reset reads the last episode": Wrong(
         "    s.hunter[i] = -1\n    s.score[i] = 0.0\n",
         "    s.hunter[i] = min(s.hunter[i], -1)\n    s.score[i] = 0.0\n",
-        r"reset reads hunter\[0\] for agent 0 before it writes hunter, so it is the last episode's; begin from",
+        r"reset reads hunter\[0\] for agent 0 before it writes hunter, so the value is of the last episode; compute it from",
         "s.hunter[i] = min(s.hunter[i], -1)",
     ),
     "draw number twice": Wrong(
         "    s.v[i] = uniform(key, 2 * i + 1, -0.1, 0.1)",
         "    s.v[i] = normal(key, 2 * i)",
-        "agent 0 uses draw number 0 twice and draws the same again; give each draw of an agent a number of its own",
+        "agent 0 uses draw number 0 twice and draws the same value again; give each draw of an agent in a step its own number",
         RESET,
     ),
     "draw number of another phase": Wrong(
         "    if s.hunter[i] >= 0:\n",
         "    if s.hunter[i] >= 0 or uniform(key, 2 * i, 0.0, 1.0) < 0.1:\n",
-        "agent 0 uses draw number 0 after phase `move`, which gets the same key, and draws the same again",
+        "agent 0 uses draw number 0 after phase `move`, which gets the same key, and draws the same value again",
         "def leave(i, s, action, key, p):",
     ),
     "key of its own": Wrong(
         RESET,
         "from gpuvec import Key\n\n\ndef reset(i, s, own, p):\n    key = Key(1, 2, 3, 4, 5)",
-        "draws with a key of its own; draw with the key that it is given",
+        "draws with a key that it made; draw with the key that is its argument",
         None,
     ),
     "float64": Wrong(
         "    s.x[i] = min(max(s.x[i] + v, 0.0), p.length)",
         "    s.x[i] = min(max(s.x[i] + v * 2, 0.0), p.length)",
-        "makes a float64; an int met a float: write 2.0, not 2",
+        "makes a float64; an int and a float are operands: write 2.0, not 2",
         "s.x[i] = min(max(s.x[i] + v * 2, 0.0), p.length)",
     ),
     "float64 table": Wrong("0.3], np.float32)", "0.3])", r"table 'push' of tables\(p\) is float64; it must be float32", None),
     "row width": Wrong(
         ", np.float32(s.prey)\n",
         "\n",
-        r"2 neighbors of 2 values and 2 of its own make 6 values, but the observation space has shape \(7,\)",
+        r"2 neighbors of 2 values and 2 of the agent itself are 6 values, but the observation space has shape \(7,\)",
         "def observe(i, s, t, p):",
     ),
     "int reward": Wrong("    return s.score[i]", "    return s.hunter[i]", "reward returns int32; it must return a", None),
@@ -224,7 +224,7 @@ class TestAGoodEnvironment:
         ]
         assert list(checks) == found
         assert all(checks[name].ran for name in found[:10])
-        assert checks["ownership"].detail == "in 12 steps of random play agents write their own elements alone"
+        assert checks["ownership"].detail == "in 12 steps with random actions agents write their own elements alone"
         assert checks["draws"].detail == "reset draws 10 numbers; no two draws of a step have the same"
         assert "kernel of a step compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
 
@@ -234,21 +234,23 @@ class TestAGoodEnvironment:
         env = importlib.import_module(written()).ENV
         larger = dataclasses.replace(env, params=env.params._replace(runners=30, slots=4))
         assert "no two draws of a step have the same" in check_races(larger, steps=2, seed=1)["draws"]
-        run = play(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
-        assert "resets and steps agree to 1e-05, but for 0" in check_plain(larger, run, 0)
+        run = run_compiled(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
+        assert "resets and steps agree to 1e-05, but for 0" in check_against_reference(larger, run, 0)
 
     @pytest.mark.slow
     def test_runs_that_are_not_plain_python_s(self, written):
         """Compiled code follows the same source, so here the run is changed."""
         env = importlib.import_module(written()).ENV
         for what, name in {"states": "v", "obs": "", "reward": "", "infos": "agent_mask"}.items():
-            run = play(env, 2, random_actions(env, 5, 2, 0), (0,))[0]
-            assert "but for 0" in check_plain(env, run, 0)
+            run = run_compiled(env, 2, random_actions(env, 5, 2, 0), (0,))[0]
+            assert "but for 0" in check_against_reference(env, run, 0)
             for kept in getattr(run, what):
                 array = kept[name] if name else kept
                 array[1, 3] = array[1, 3] + 0.25 if array.dtype != np.bool_ else not array[1, 3]
-            with pytest.raises(AuthoringError, match=r"results are not plain Python's: after \d steps .* of environment 1 is"):
-                check_plain(env, run, 0)
+            with pytest.raises(
+                AuthoringError, match=r"results differ from plain Python: after \d steps .* of environment 1 is"
+            ):
+                check_against_reference(env, run, 0)
 
 
 @pytest.mark.slow

@@ -19,10 +19,10 @@ from tests.support.env_sources import DRIFT, RING
 
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
-from gpuvec.testing.compiled_runs.compiled_run import as_run, random_actions, step_results
-from gpuvec.testing.compiled_runs.recorded_run import record
-from gpuvec.testing.races.race_check import check_races, check_races_from
-from gpuvec.testing.reference_check import check_plain
+from gpuvec.testing.compiled_runs.compiled_run import make_run, random_actions, step_results
+from gpuvec.testing.compiled_runs.recorded_run import record_run
+from gpuvec.testing.races.race_check import check_races, check_races_in_run
+from gpuvec.testing.reference_check import check_against_reference
 from gpuvec.testing.structural_check import check_structural
 from gpuvec.vector.env import VectorEnv
 
@@ -57,7 +57,7 @@ def played(env):
     rows, actions = VectorEnv(env, ROWS, device="cpu", output="numpy"), random_actions(env, STEPS, ROWS, 0)
     results = list(step_results(rows, actions, 0))
     rows.close()
-    return as_run(actions, results, env.max_episode_steps)
+    return make_run(actions, results, env.max_episode_steps)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ SINGLE = {
     "negative index of a table": (
         MOVED,
         "    v = np.float32(TABLE[(29 - s.turns) if s.turns < 32 else 0]) * 0.0 + 0.9 * s.v + ",
-        r"IndexError: TABLE\[-1\] does not exist; -1 stands for nobody",
+        r"IndexError: TABLE\[-1\] does not exist; where -1 stands for no agent",
     ),
     "division by zero": (
         MOVED,
@@ -107,17 +107,17 @@ SINGLE = {
     "draw number from data": (
         MOVED,
         "    v = 0.01 * uniform(key, 1 + s.turns, 0.0, 1.0) + 0.9 * s.v + ",
-        "draw number 1 is taken from data, so it may be that of another draw; make it of literals",
+        "draw number 1 depends on data, so it may equal that of another draw; compute it from literals",
     ),
     "draw number of the learners": (
         MOVED,
         "    v = 0.01 * uniform(key, 2**31 - 4, 0.0, 1.0) + 0.9 * s.v + ",
-        "draw number 2147483644 is not the author's to use; those from 0 to 2147483643 are",
+        "draw number 2147483644 is reserved; use numbers from 0 to 2147483643",
     ),
     "negative draw number": (
         MOVED,
         "    v = 0.01 * uniform(key, -1, 0.0, 1.0) + 0.9 * s.v + ",
-        "draw number -1 is not the author's to use",
+        "draw number -1 is reserved",
     ),
     "draw number twice in a rare state": (
         MOVED,
@@ -137,13 +137,13 @@ SINGLE = {
     "row": (
         MOVED,
         "    v = 0.01 * np.float32(key.row if s.turns == 40 else 0) + 0.9 * s.v + ",
-        "reads row of the key, so results depend on which row, episode or seed it is; hand the key to draws alone",
+        "reads row of the key, so results depend on the row, the episode or the seed; pass the key to draws alone",
     ),
     "episode by its index": (FIRST, FIRST.replace("0.0, 0)", "0.0, 0 * np.int32(key[3]))"), "reads element 3 of the key"),
     "key of its own": (
         MOVED,
         "    v = 0.01 * uniform(Key(1, 2, 3, 4, s.turns), 1, 0.0, 1.0) + 0.9 * s.v + ",
-        "draws with a key of its own; draw with the key that it is given",
+        "draws with a key that it made; draw with the key that is its argument",
     ),
 }  # fmt: skip
 
@@ -153,16 +153,16 @@ def test_one_agent(case, module, single_run):
     old, new, message = SINGLE[case]
     name = module(LATER, old, new)
     with pytest.raises(AuthoringError, match=message) as caught:
-        check_plain(importlib.import_module(name).ENV, single_run, 0)
+        check_against_reference(importlib.import_module(name).ENV, single_run, 0)
     assert f"{name}.py, line " in str(caught.value)
 
 
 def test_nothing_is_found_where_nothing_is_wrong(module, single_run, game_run):
     env = importlib.import_module(module(LATER)).ENV
-    assert check_plain(env, single_run, 0) == "355 resets and steps agree to 1e-05, but for 0"
+    assert check_against_reference(env, single_run, 0) == "355 resets and steps agree to 1e-05, but for 0"
     game = importlib.import_module(module(RING)).ENV
-    assert "agree to 1e-05, but for 0" in check_plain(game, game_run, 0)
-    assert check_races_from(game, game_run, 0).startswith("in 150 steps")
+    assert "agree to 1e-05, but for 0" in check_against_reference(game, game_run, 0)
+    assert check_races_in_run(game, game_run, 0).startswith("in 150 steps")
 
 
 def test_agents_may_share_a_number_beside_their_own(module):
@@ -184,22 +184,22 @@ GAMES = {
     "all agents draw one number": (
         START,
         "    s.x[i] = uniform(key, 0, -1.0, 1.0)",
-        "all agents use draw number 0 in `reset` and none of their own, so they draw the same; agent i may use",
+        "all agents use draw number 0 in `reset` and no other number, so they draw the same; agent i may use",
     ),
     "overlapping ranges": (
         START,
         "    s.x[i] = uniform(key, 2 * i, -1.0, 0.0) + uniform(key, 3 * i + 1, 0.0, 1.0)",
-        "agent 2 uses draw number 4 in `reset`, and agent 1 in `reset`: they draw the same; agent i may use",
+        "agent 2 uses draw number 4 in `reset`, and agent 1 does in `reset`: they draw the same; agent i may use",
     ),
     "ranges of two phases in different steps": (
         MOVE,
         "    s.x[i] = s.last[i] + 0.0 * (uniform(key, i, 0.0, 1.0) if s.gained[i] == 39.0 else uniform(key, 3 * i, 0.0, 1.0))",
-        r"agent \d uses draw number \d in phase `move`, and agent \d in phase `move`",
+        r"agent \d uses draw number \d in phase `move`, and agent \d does in phase `move`",
     ),
     "draw number from a field": (
         MOVE,
         "    s.x[i] = s.last[i] + 0.0 * uniform(key, np.int32(s.gained[i]), 0.0, 1.0)",
-        "draw number 0 is taken from data",
+        "draw number 0 depends on data",
     ),
 }
 
@@ -212,7 +212,7 @@ def test_many_agents(case, module, game_run):
 
     def find():
         check_races(env, 4, 0)
-        check_races_from(env, game_run, 0)
+        check_races_in_run(env, game_run, 0)
 
     with pytest.raises(AuthoringError, match=message) as caught:
         find()
@@ -274,22 +274,22 @@ def test_a_loop_that_does_not_end_is_named(case, module):
     assert f"{name}.py, line " in message
     if line is None:
         assert "`def step(s, action, key, p):`: compiled code" in message
-        assert "does not return within 1 s of CPU time, in step 1; plain Python does not" in message
+        assert "does not return within 1 s of CPU time, in step 1; plain Python shows no fault" in message
     else:
-        assert re.search(f"`({re.escape(line)}:|turns = 0)`: is where `step` still is after 1 s of CPU time", message)
+        assert re.search(f"`({re.escape(line)}:|turns = 0)`: is where `step` still runs after 1 s of CPU time", message)
 
 
 def test_a_process_that_crashes_is_explained(module, monkeypatch):
     """Its last states, played again, show the index that is out of range."""
     name = module(LATER, *SINGLE["index of a table"][:2])
-    monkeypatch.setattr("gpuvec.testing.environment_check.record", crash_in_step_36)
+    monkeypatch.setattr("gpuvec.testing.environment_check.record_run", crash_in_step_36)
     with pytest.raises(AuthoringError, match=r"IndexError: TABLE\[35\] does not exist; its shape is"):
         check_env(f"{name}:ENV", num_envs=5, kernels=False)
 
 
 def crash_in_step_36(env, folder, *, num_envs, limit, seed, **options):
-    """As `recording.record`, in a process that ends as after an access beyond an array."""
-    record(env, folder, num_envs=num_envs, steps=35, limit=limit, seed=seed, time_limit=20.0)
+    """As `record_run`, in a process that ends as after an access beyond an array."""
+    record_run(env, folder, num_envs=num_envs, steps=35, limit=limit, seed=seed, time_limit=20.0)
     actions = np.load(folder / "actions.npy")
     np.save(folder / "actions.npy", np.concatenate([actions, actions[:1]]))
     os.abort()
@@ -319,7 +319,7 @@ class TestStructural:
                 RING, "ENV = MultiAgentEnv(", "def refuse(p):\n    raise ValueError\n\nENV = MultiAgentEnv(\n    check=refuse,"
             )
         ).ENV
-        assert check_structural(env) == "with 0 other values of parameters that are not structural all shapes stay"
+        assert check_structural(env) == "with 0 other values of parameters that are not structural all shapes stay the same"
         env = dataclasses.replace(env, check=None, structural=())
         with pytest.raises(AuthoringError, match="put 'num_agents' into structural"):
             check_structural(env)

@@ -24,11 +24,9 @@ from tests.support.env_sources import DRIFT, RING
 from gpuvec.cli import main
 from gpuvec.errors import DeviceError
 from gpuvec.registration import load_env
-from gpuvec.testing.target_check import target_comparison as consistency
-from gpuvec.testing.target_check import target_process as process
-from gpuvec.testing.target_check import targets as backends
-from gpuvec.testing.target_check.differences import apart, bits_apart, differences
-from gpuvec.testing.target_check.target_comparison import Job, compare
+from gpuvec.testing.target_check import target_comparison, target_process, targets
+from gpuvec.testing.target_check.differences import differences, differs_in_bits, exceeds_tolerance
+from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 
 HERE = {"device": "cpu", "output": "numpy"}
 BY_AGE = DRIFT.replace("turns >= p.horizon", "age >= 1.0")  # which is 1.0000001 after ten steps
@@ -62,7 +60,9 @@ def module(folder):
 def job(right, wrong, **options):
     """The environment of one module, and that of another as the wrong backend's."""
     options = {**HERE, "env": f"{wrong}:ENV", **options}
-    return Job(f"{right}:tests/{right}-v0", "wrong", options, {}, 3, episodes=2, max_episode_steps=8, modes=("NextStep",))
+    return ComparisonJob(
+        f"{right}:tests/{right}-v0", "wrong", options, {}, 3, episodes=2, max_episode_steps=8, modes=("NextStep",)
+    )
 
 
 NUMBER = r"-?\d[\d.e-]*"
@@ -110,7 +110,7 @@ def test_another_limit_is_found(module):
 def test_who_agrees_is_green_in_every_mode(module):
     """Two episodes of five steps; to begin the second is a call of its own in two modes."""
     name = module(DRIFT)
-    found = compare(job(name, name)._replace(modes=consistency.MODES))
+    found = compare(job(name, name)._replace(modes=target_comparison.AUTORESET_MODES))
     assert found == (3 * ((1 + 5 + 1 + 5) + (1 + 5 + 5) + (1 + 5 + 1 + 5)), True, 0, "", "")
 
 
@@ -122,12 +122,12 @@ class TestRounding:
         found = compare(rounded)
         assert found.difference.startswith("6 of 66 results differ on a threshold, too often for rounding; the first: ")
         assert "NextStep, in step 10: environment 0, terminated is True on cpu and False on wrong" in found.difference
-        monkeypatch.setattr(consistency, "RARE", 0.1)
-        assert compare(rounded)._replace(results=0) == (0, False, 6, "", "")
+        monkeypatch.setattr(target_comparison, "MAX_THRESHOLD_SHARE", 0.1)
+        assert compare(rounded)._replace(num_results=0) == (0, False, 6, "", "")
 
     @pytest.mark.slow
     def test_another_bound_is_a_fault(self, module, monkeypatch):
-        monkeypatch.setattr(consistency, "RARE", 1.0)
+        monkeypatch.setattr(target_comparison, "MAX_THRESHOLD_SHARE", 1.0)
         right, wrong = (module(DRIFT, "turns >= p.horizon", f"x > {bound}") for bound in (0.5, 0.6))
         found = compare(job(right, wrong)._replace(num_envs=50))
         assert re.match(r"NextStep, in step \d: environment \d+, terminated is True on cpu and False on", found.difference)
@@ -135,9 +135,9 @@ class TestRounding:
     def test_the_rule(self):
         one = np.float32([1.0, 100.0, 0.0, np.nan, np.inf, np.inf, 0.5])
         other = np.float32([1.000009, 100.0009, 9e-6, np.nan, np.inf, 3.0, 0.50002])
-        assert apart(one, other).tolist() == [False, False, False, False, False, True, True]
-        assert apart(np.int32([1, 2**20]), np.int32([1, 2**20 + 1])).tolist() == [False, True]
-        assert bits_apart(np.float32([0.0, 1.0]), np.float32([-0.0, 1.0])).tolist() == [True, False]
+        assert exceeds_tolerance(one, other).tolist() == [False, False, False, False, False, True, True]
+        assert exceeds_tolerance(np.int32([1, 2**20]), np.int32([1, 2**20 + 1])).tolist() == [False, True]
+        assert differs_in_bits(np.float32([0.0, 1.0]), np.float32([-0.0, 1.0])).tolist() == [True, False]
         (found,) = differences({"a": one}, {"a": one.astype(np.float64)})
         assert found == ("a", (), "float32[7]", "float64[7]")
         assert differences({"a": one}, {"b": one})[0].name == "names of what is returned"
@@ -146,21 +146,21 @@ class TestRounding:
 class TestProcesses:
     @pytest.mark.slow
     def test_the_simulator_has_one_of_its_own(self, module):
-        name, sim = module(DRIFT), backends.SIMULATOR
-        asked = Job(f"{name}:tests/{name}-v0", sim.name, sim.options, sim.variables, 2, 1, 2, modes=("SameStep",))
-        assert process.compared(asked) == (6, True, 0, "", "")
+        name, sim = module(DRIFT), targets.SIMULATOR
+        asked = ComparisonJob(f"{name}:tests/{name}-v0", sim.name, sim.options, sim.variables, 2, 1, 2, modes=("SameStep",))
+        assert target_process.compare_in_processes(asked) == (6, True, 0, "", "")
 
     def test_one_that_dies_is_a_difference(self, module):
         name = module(DRIFT)
         dying = module("import os, sys\nprint('no such address', file=sys.stderr, flush=True)\nos.abort()\n")
-        found = process.compared(job(name, dying))
-        assert found.difference == "the process that played it ended with signal SIGABRT\nno such address"
+        found = target_process.compare_in_processes(job(name, dying))
+        assert found.difference == "the process of the target ended with signal SIGABRT\nno such address"
 
     def test_what_cannot_be_made_is_a_difference(self, module, tmp_path):
         asked, report = tmp_path / "job.json", tmp_path / "report.json"
         name = module(DRIFT)
         asked.write_text(json.dumps(job(name, name, pusch=1.0)._asdict()))
-        process.main(str(asked), str(report))
+        target_process.main(str(asked), str(report))
         found = json.loads(report.read_text())["difference"]
         assert found.startswith("UnknownParameterError: unknown parameter 'pusch'; did you mean 'push'?")
 
@@ -174,12 +174,12 @@ class TestTheCommand:
     def test_red_with_a_script_that_shows_it(self, right, module, monkeypatch, capfd):
         """Also what a backend is: an entry in a table."""
         wrong = module(DRIFT, "turns >= p", "turns > p")
-        entry = backends.CPU._replace(name="twin", options={**HERE, "env": f"{wrong}:ENV"})
-        monkeypatch.setitem(backends.BACKENDS, "twin", entry)
+        entry = targets.CPU._replace(name="twin", options={**HERE, "env": f"{wrong}:ENV"})
+        monkeypatch.setitem(targets.TARGETS, "twin", entry)
         monkeypatch.setattr("gpuvec.testing.environment_check.check_env", lambda *args, **kwargs: [])  # which takes seconds
-        asked = ["check", f"{right}:tests/{right}-v0", "--backends", "cpu,twin", "--num-envs", "5", "--params", "horizon", "3"]
+        asked = ["check", f"{right}:tests/{right}-v0", "--targets", "cpu,twin", "--num-envs", "5", "--params", "horizon", "3"]
         assert main(asked) == 1
-        printed, _, script = capfd.readouterr().out.partition("To see it again:\n")
+        printed, _, script = capfd.readouterr().out.partition("To reproduce it:\n")
         place = "NextStep, in step 3: environment 0, terminated is True on cpu and False on twin"
         assert printed.splitlines()[-1] == f"twin         RED  {place}"
         command = [sys.executable, "-c", textwrap.dedent(script)]
@@ -198,7 +198,7 @@ class TestTheCommand:
         ids=["float64", "draw", "missing barrier", "forgotten field"],
     )
     def test_a_broken_rule_is_red_before_any_backend_plays(self, module, capsys, monkeypatch, source, old, new, message):
-        monkeypatch.setattr(process, "compared", lambda job: pytest.fail("nothing to compare"))
+        monkeypatch.setattr(target_process, "compare_in_processes", lambda job: pytest.fail("nothing to compare"))
         name = module(source, old, new)
         assert main(["check", f"{name}:tests/{name}-v0"]) == 1
         assert re.search(rf"rules        RED  .*{message}", capsys.readouterr().out)
@@ -210,12 +210,12 @@ class TestTheCommand:
             (["Blackjack-v1"], "'Blackjack-v1' is no gpuvec environment"),
             (["nowhere:a/B-v0"], "No module named 'nowhere'"),
             (
-                ["CartPole-v1", "--backends", "cuda,sim"],
-                "there is no backend called cuda; there are cpu, cuda-c-cpu, sim, numba, cuda-c.",
+                ["CartPole-v1", "--targets", "cuda,sim"],
+                "unknown target cuda; the targets are cpu, cuda-c-cpu, sim, numba, cuda-c.",
             ),
             (
-                ["CartPole-v1", "--backends", "cpu"],
-                "cpu is what others are compared with: name one of cuda-c-cpu, sim, numba, cuda-c too.",
+                ["CartPole-v1", "--targets", "cpu"],
+                "cpu is what the other targets are compared with; add at least one of cuda-c-cpu, sim, numba, cuda-c.",
             ),
             (["CartPole-v1", "--params", "grvity", "3"], "did you mean 'gravity'?"),
             (["CartPole-v1", "--params", "dt", "-1.0"], "dt is -1.0; it must be greater than 0"),
@@ -234,15 +234,15 @@ class TestTheCommand:
         def missing(name):
             raise DeviceError("no usable CUDA driver")
 
-        monkeypatch.setattr(backends, "parse_device", missing)
+        monkeypatch.setattr(targets, "parse_device", missing)
         monkeypatch.setenv("CXX", sys.executable)  # a compiler that is there
         why = dict.fromkeys(("numba", "cuda-c"), "no usable CUDA driver")
-        chosen, left_out = backends.chosen([], load_env("gpuvec_envs.cartpole:ENV"))
+        chosen, left_out = targets.select_targets([], load_env("gpuvec_envs.cartpole:ENV"))
         assert ([b.name for b in chosen], left_out) == (["cuda-c-cpu", "sim"], why)
-        _, left_out = backends.chosen([], dataclasses.replace(load_env("gpuvec_envs.cartpole:ENV"), cuda_c=None))
+        _, left_out = targets.select_targets([], dataclasses.replace(load_env("gpuvec_envs.cartpole:ENV"), cuda_c=None))
         assert "has no functions in CUDA C++" in left_out["cuda-c"]
-        assert main(["check", "CartPole-v1", "--backends", "sim,numba"]) == 2
-        assert capsys.readouterr().err == "gpuvec check: backend 'numba' was asked for: no usable CUDA driver\n"
+        assert main(["check", "CartPole-v1", "--targets", "sim,numba"]) == 2
+        assert capsys.readouterr().err == "gpuvec check: target 'numba' is not available: no usable CUDA driver\n"
 
 
 @pytest.mark.gpu
@@ -251,5 +251,5 @@ class TestTheCommand:
 )
 def test_a_gpu_agrees(gpu, name):
     agents = GAMES.get(name, 1)
-    asked = Job(f"gpuvec/{name}", "numba", backends.GPU.options, {}, 1024 // agents, 3, 60)
+    asked = ComparisonJob(f"gpuvec/{name}", "numba", targets.GPU.options, {}, 1024 // agents, 3, 60)
     assert compare(asked).difference == ""

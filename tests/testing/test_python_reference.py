@@ -11,44 +11,44 @@ from gpuvec.testing.reference.python_reference import PythonReference, reduce
 
 
 @pytest.fixture
-def world():
+def reference():
     return PythonReference(dataclasses.replace(ENV, params=ENV.params._replace(noise=0.0)))
 
 
-def test_a_step(world):
+def test_a_step(reference):
     """Prey 2 is as near to both hunters and goes to the first; prey 4 goes to hunter 1; prey 3 is left."""
     x = [1.0, 1.5, 1.25, 5.0, 1.5]
-    before = world.state({"x": x, "alive": [True] * 5, "prey": 3})
-    played = world.step(before, [1] * 5, Key(0, 0, 0, 0, 1), Time(1, 9))
+    before = reference.make_state({"x": x, "alive": [True] * 5, "prey": 3})
+    step = reference.step(before, [1] * 5, Key(0, 0, 0, 0, 1), Time(1, 9))
     assert before.alive.all()
-    assert played.state.x.tolist() == x
-    assert played.state.hunter.tolist() == [-1, -1, 0, -1, 1]
-    assert played.reward.tolist() == [1.0, 1.0, -1.0, 0.0, -1.0]
-    assert played.state.prey == 1
-    assert played.votes.tolist() == [False] * 5
-    assert played.mask.all()
-    assert played.left.tolist() == [False, False, True, False, True]
-    again = world.step(played.state, [1] * 5, Key(0, 0, 0, 0, 2), Time(2, 9))
-    assert again.mask.tolist() == played.state.alive.tolist()
-    assert not again.left.any()
+    assert step.state.x.tolist() == x
+    assert step.state.hunter.tolist() == [-1, -1, 0, -1, 1]
+    assert step.reward.tolist() == [1.0, 1.0, -1.0, 0.0, -1.0]
+    assert step.state.prey == 1
+    assert step.votes.tolist() == [False] * 5
+    assert step.mask.all()
+    assert step.terminated.tolist() == [False, False, True, False, True]
+    again = reference.step(step.state, [1] * 5, Key(0, 0, 0, 0, 2), Time(2, 9))
+    assert again.mask.tolist() == step.state.alive.tolist()
+    assert not again.terminated.any()
 
 
-def test_roles(world):
-    s = world.state({"role": [1, 0, 1, 1, 0]})
+def test_roles(reference):
+    s = reference.make_state({"role": [1, 0, 1, 1, 0]})
     assert s.agents_by_role.tolist() == [1, 4, 0, 2, 3]
-    assert world.state().role.tolist() == [0, 0, 1, 1, 1]
+    assert reference.make_state().role.tolist() == [0, 0, 1, 1, 1]
 
 
-def test_rows(world):
+def test_rows(reference):
     """Of equally near ones the lower comes first; those who are out are not seen, see nobody and still know themselves."""
-    s = world.state({"x": [1.0, 3.0, 2.0, 9.0, 2.5], "alive": [True, True, True, True, False], "prey": 2})
-    s = world.look(s)
-    rows = world.rows(s, Time(3, 4))
+    s = reference.make_state({"x": [1.0, 3.0, 2.0, 9.0, 2.5], "alive": [True, True, True, True, False], "prey": 2})
+    s = reference.prepare_observations(s)
+    rows = reference.observations(s, Time(3, 4))
     assert s.near.tolist() == [[2, 1], [2, 0], [0, 1], [1, 2], [-1, -1]]
     assert rows.dtype == np.float32
     assert rows[2].tolist() == pytest.approx([-0.1, 0.1, 1.0, 1.0, 0.2, 0.75, 2.0])
     assert rows[4].tolist() == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.25, 0.75, 2.0])
-    np.testing.assert_array_equal(world.rows(s, Time(3, 4), [4, 2]), rows[[4, 2]])
+    np.testing.assert_array_equal(reference.observations(s, Time(3, 4), [4, 2]), rows[[4, 2]])
 
 
 @pytest.mark.parametrize(

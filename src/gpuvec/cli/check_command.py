@@ -6,26 +6,38 @@ import importlib
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import gymnasium as gym
 import tyro
 
 from gpuvec.errors import AuthoringError, GpuvecError
-from gpuvec.spec import SingleAgentEnv
+from gpuvec.spec import Environment, SingleAgentEnv
 
 if TYPE_CHECKING:
     from gpuvec.testing.environment_check import Check
-    from gpuvec.testing.target_check.target_comparison import Job, Report
-    from gpuvec.testing.target_check.targets import Backend
+    from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport
+    from gpuvec.testing.target_check.targets import CheckTarget
 
-WITHOUT_LIMIT = 1000  # steps of an episode in an environment that has no limit
+DEFAULT_EPISODE_STEPS = 1000  # of an environment without a step limit
+Params = dict[str, Any]  # bool, int or float
+
+
+class _Options(NamedTuple):
+    """Options of the command that say how much is run; None stands for the target's default."""
+
+    num_envs: int | None
+    episodes: int | None
+    max_episode_steps: int | None
+    seed: int
+    time_limit: float
+    params: Params
 
 
 def check(
     env: Annotated[str, tyro.conf.Positional],
-    backends: str = "",
+    targets: str = "",
     num_envs: int | None = None,
     episodes: int | None = None,
     max_episode_steps: int | None = None,
@@ -33,16 +45,16 @@ def check(
     time_limit: float = 20.0,
     params: dict[str, bool | int | float] | None = None,
 ) -> int:
-    """Check that an environment follows the rules of device code and behaves the same on every backend.
+    """Check that an environment follows the rules of device code and gives the same results on every target.
 
-    First `gpuvec.testing.check_env` checks the code. Then each backend plays random actions beside the CPU, in every
+    First `gpuvec.testing.check_env` checks the code. Then each target takes random actions beside the CPU, in every
     autoreset mode, and all outputs and states are compared after every call. The exit status is 0 if all agree, 1 for a
     difference or a broken rule, and 2 if the check cannot be made.
 
     Args:
         env: the id of the environment, such as gpuvec/CartPole-v1, or CartPole-v1 for one that comes with gpuvec. With
             module:id, the module is imported first.
-        backends: names, separated by commas: cpu, cuda-c-cpu (the environment's functions in CUDA C++, compiled by the CPU's
+        targets: names, separated by commas: cpu, cuda-c-cpu (the environment's functions in CUDA C++, compiled by the CPU's
             C++ compiler), sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with those functions). By default all
             that this machine has. Each is compared with cpu.
         num_envs: the number of environments. By default as many as have 4096 agents together, in the simulator 33, and 16 of
@@ -54,84 +66,87 @@ def check(
         params: parameters of the environment that differ from its defaults, such as --params gravity 3.7.
     """
     from gpuvec.testing.environment_check import check_env, resolve
-    from gpuvec.testing.target_check.target_comparison import Job
-    from gpuvec.testing.target_check.targets import chosen
+    from gpuvec.testing.target_check.targets import select_targets
 
-    given: dict[str, Any] = params or {}
+    options = _Options(num_envs, episodes, max_episode_steps, seed, time_limit, params or {})
     try:
-        positive(num_envs=num_envs, episodes=episodes, max_episode_steps=max_episode_steps)
-        within_range(seed, time_limit)
-        spec = specified(env)
-        declared = resolve(spec.id, given)
-        asked, left_out = chosen([name for name in backends.split(",") if name], declared)
+        _check_options(options)
+        spec = _find_spec(env)
+        declared = resolve(spec.id, options.params)
+        selected, unavailable = select_targets([name for name in targets.split(",") if name], declared)
     except (GpuvecError, gym.error.Error, ImportError, TypeError, ValueError) as error:
         print(f"gpuvec check: {error}", file=sys.stderr)
         return 2
     try:
-        print(f"rules        compiling and playing {spec.id} ...", flush=True)
-        check_env(spec.id, seed=seed, time_limit=time_limit, progress=lambda one: print(line(one), flush=True), **given)
+        print(f"rules        compiling and running {spec.id} ...", flush=True)
+        check_env(spec.id, seed=seed, time_limit=time_limit, progress=_print_check, **options.params)
     except AuthoringError as error:
         print(f"rules        RED  {error}")
         return 1
-    for name, why in left_out.items():
-        print(f"{name:<12} left out: {why}", flush=True)
-    single = isinstance(declared, SingleAgentEnv)
-    agents = 1 if isinstance(declared, SingleAgentEnv) else declared.agents(declared.params)
+    for name, reason in unavailable.items():
+        print(f"{name:<12} left out: {reason}", flush=True)
     module, colon, _ = env.rpartition(":")
-    jobs = [
-        (backend, Job(
-            id=f"{module}{colon}{spec.id}",
-            backend=backend.name,
-            options=backend.options,
-            variables=backend.variables,
-            num_envs=num_envs or max(1, (backend.agents if single else backend.agents_of_games) // agents),
-            episodes=episodes or backend.episodes,
-            max_episode_steps=max_episode_steps or backend.episode or spec.max_episode_steps or WITHOUT_LIMIT,
-            seed=seed,
-            params=given,
-        )) for backend in asked
-    ]  # fmt: skip
-    return compare_with_cpu(jobs)
+    jobs = [_make_job(f"{module}{colon}{spec.id}", spec, declared, target, options) for target in selected]
+    return _compare_with_cpu(selected, jobs)
 
 
-def compare_with_cpu(jobs: Sequence[tuple[Backend, Job]]) -> int:
-    """Plays each job beside the CPU, one after the other, and prints what came of it; 1 if one is different."""
-    from gpuvec.testing.target_check.target_process import compared
+def _make_job(
+    env_id: str, spec: gym.envs.registration.EnvSpec, env: Environment, target: CheckTarget, options: _Options
+) -> ComparisonJob:
+    from gpuvec.testing.target_check.target_comparison import ComparisonJob
 
-    red = 0
-    for backend, job in jobs:
-        print(f"{backend.name:<12} playing {job.num_envs} environments in {len(job.modes)} autoreset modes ...", flush=True)
-        report = compared(job, os.cpu_count() or 1 if backend.simulated else 1)
-        red = red or int(bool(report.difference))
-        print(f"{backend.name:<12} {told(job, report)}", flush=True)
-    return red
-
-
-def within_range(seed: int, time_limit: float) -> None:
-    """Raises ValueError for a seed that is none, or a time limit that leaves no time."""
-    if not time_limit > 0:
-        raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit}.")
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}.")
-
-
-def line(check: Check) -> str:
-    """A line on a rule that was checked, or could not be."""
-    return f"{check.name:<12} {'ok  ' if check.ran else 'not run:'} {check.detail}"
+    if isinstance(env, SingleAgentEnv):
+        num_envs = target.num_agents
+    else:
+        num_envs = max(1, target.num_agents_multi // env.agents(env.params))
+    limit = options.max_episode_steps or target.max_episode_steps or spec.max_episode_steps or DEFAULT_EPISODE_STEPS
+    return ComparisonJob(
+        env=env_id,
+        target=target.name,
+        options=target.options,
+        variables=target.variables,
+        num_envs=options.num_envs or num_envs,
+        episodes=options.episodes or target.episodes,
+        max_episode_steps=limit,
+        seed=options.seed,
+        params=options.params,
+    )
 
 
-def positive(**numbers: int | None) -> None:
-    """Raises ValueError for one that is given and not at least 1."""
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
+def _compare_with_cpu(targets: Sequence[CheckTarget], jobs: Sequence[ComparisonJob]) -> int:
+    """Runs the job of each target beside the CPU and prints the outcome; returns 1 if one differs."""
+    from gpuvec.testing.target_check import target_process
+
+    status = 0
+    for target, job in zip(targets, jobs, strict=True):
+        print(f"{target.name:<12} running {job.num_envs} environments in {len(job.modes)} autoreset modes ...", flush=True)
+        report = target_process.compare_in_processes(job, os.cpu_count() or 1 if target.simulated else 1)
+        status = 1 if report.difference else status
+        print(f"{target.name:<12} {_outcome(job, report)}", flush=True)
+    return status
 
 
-def specified(env: str) -> gym.envs.registration.EnvSpec:
+def _check_options(options: _Options) -> None:
+    """Raises ValueError for an option out of its range."""
+    counts: Mapping[str, int | None] = {name: getattr(options, name) for name in ("num_envs", "episodes", "max_episode_steps")}
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}.")
+    if not options.time_limit > 0:
+        raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {options.time_limit}.")
+    if not 0 <= options.seed < 2**64:
+        raise ValueError(f"seed must be from 0 to 2**64 - 1, got {options.seed}.")
+
+
+def _print_check(check: Check) -> None:
+    print(f"{check.name:<12} {'ok  ' if check.ran else 'not run:'} {check.detail}", flush=True)
+
+
+def _find_spec(env: str) -> gym.envs.registration.EnvSpec:
     """The spec of "id" or "module:id", where an id without a namespace may be one of gpuvec's own.
 
     Raises:
-        gymnasium.error.Error: there is none; near ones are named.
+        gymnasium.error.Error: there is none; the message suggests similar ids.
         ModuleNotFoundError: there is no such module.
     """
     module, _, id = env.rpartition(":")
@@ -140,11 +155,13 @@ def specified(env: str) -> gym.envs.registration.EnvSpec:
     return gym.spec(f"gpuvec/{id}" if f"gpuvec/{id}" in gym.registry else id)
 
 
-def told(job: Job, report: Report) -> str:
-    """A line on a backend; of a difference several, with a script."""
+def _outcome(job: ComparisonJob, report: ComparisonReport) -> str:
+    """A line on a target; several on a difference, with a script that reproduces it."""
     if report.difference:
-        script = f"\nTo see it again:\n\n{textwrap.indent(report.script, '    ')}" if report.script else ""
+        script = f"\nTo reproduce it:\n\n{textwrap.indent(report.script, '    ')}" if report.script else ""
         return f"RED  {report.difference}{script}"
     how = "the same bits as cpu's" if report.identical else "as cpu's, floats to 1e-5"
-    odd = f", but for {report.on_threshold} on a threshold, either side of which is right" if report.on_threshold else ""
-    return f"ok   {report.results:,} results of {job.num_envs} environments in {len(job.modes)} autoreset modes: {how}{odd}"
+    count = report.num_on_threshold
+    exceptions = f", but for {count} on a threshold, either side of which is right" if count else ""
+    where = f"{job.num_envs} environments in {len(job.modes)} autoreset modes"
+    return f"ok   {report.num_results:,} results of {where}: {how}{exceptions}"

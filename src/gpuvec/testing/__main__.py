@@ -1,4 +1,4 @@
-"""`python -m gpuvec.testing` is the process in which a backend is compared."""
+"""`python -m gpuvec.testing` is the process in which a target is compared with the CPU."""
 
 import sys
 

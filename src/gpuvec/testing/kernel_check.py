@@ -14,13 +14,13 @@ from gpuvec.engine.compiler.diagnostics import explain_compiler_errors
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.spec import Environment
-from gpuvec.testing.compiled_runs.compiled_run import stepping
+from gpuvec.testing.compiled_runs.run_checks import step_function
 
-ENVS = 2048  # a batch, for which kernels are laid out
+NUM_ENVS = 2048  # for the launch configuration
 
 
 def missing_compiler() -> str:
-    """Why kernels cannot be compiled here; "" if they can."""
+    """The reason why kernels cannot be compiled here; "" if they can."""
     if numba_cuda.SIMULATED:
         return "the simulator compiles no kernels"
     try:
@@ -33,19 +33,25 @@ def missing_compiler() -> str:
 
 
 def compile_kernels(env: Environment, folder: Path | None = None) -> str:
-    """Compiles the kernels of a step of `env`, which also resets; returns what was found.
+    """Compiles the kernels of a step in NEXT_STEP, which also resets.
 
-    They are those of NEXT_STEP. The other modes, and a reset, call the same functions of the author with the same types. The
-    folder is not used; a `Worker` hands it over.
+    The other modes, and a reset, call the same functions of the author with the same types.
+
+    Args:
+        env: the environment.
+        folder: not used; a `WorkerProcess` passes it.
+
+    Returns:
+        What was compiled.
 
     Raises:
         AuthoringError: code that cannot be compiled.
     """
     options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=make_schema(env).action.dtype)
-    made = 0
-    with explain_compiler_errors(stepping(env)), numba_cuda.offline((9, 0)):
-        for kernel in make_kernels(env, options, make_launch_config(env, ENVS), True):
+    num_kernels = 0
+    with explain_compiler_errors(step_function(env)), numba_cuda.offline((9, 0)):
+        for kernel in make_kernels(env, options, make_launch_config(env, NUM_ENVS), True):
             kernel.binary((9, 0))
-            made += 1
-    what = "kernel of a step" if made == 1 else f"{made} kernels of a step"
+            num_kernels += 1
+    what = "kernel of a step" if num_kernels == 1 else f"{num_kernels} kernels of a step"
     return f"{what} compiled"

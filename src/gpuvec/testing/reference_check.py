@@ -6,117 +6,145 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.spec import Environment, SingleAgentEnv, Time
-from gpuvec.testing.compiled_runs.compiled_run import Run, action_of, stepping
-from gpuvec.testing.compiled_runs.run_moments import Moment, Moments
-from gpuvec.testing.reference.checked_arrays import checked_value, watched
-from gpuvec.testing.reference.checked_draws import CheckedKey, recorded_draws
-from gpuvec.testing.reference.checked_functions import CheckedFunctions
-from gpuvec.testing.reference.python_reference import PythonReference, checked_parameters, plainly
-from gpuvec.testing.target_check.differences import TOLERANCE, apart
-from gpuvec.testing.type_check.single_agent_types import check_distinct
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
+from gpuvec.testing.compiled_runs.run_checks import step_function
+from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
+from gpuvec.testing.draw_check import check_distinct_draws
+from gpuvec.testing.reference.author_calls import call_checked
+from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
+from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
+from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
+from gpuvec.testing.reference.python_reference import PythonReference
+from gpuvec.testing.target_check.differences import TOLERANCE, exceeds_tolerance
 
-DIFFERENT = 0.01  # the share of steps that may differ more: a comparison near its threshold, an angle near its wrap
-CALLS = 3_000  # of the functions of a `SingleAgentEnv`
-AGENT_CALLS = 40_000  # of author functions with many agents, about: some seconds; of larger games a part is compared
-OBSERVERS = 16  # agents whose observations are compared
+MAX_DIFFERENT_SHARE = 0.01  # of moments: a comparison near its threshold, an angle near its wrap
+NUM_CALLS = 3_000  # of the functions of a `SingleAgentEnv`
+NUM_AGENT_CALLS = 40_000  # approximate calls of author functions of a `MultiAgentEnv`: some seconds
+NUM_OBSERVERS = 16  # agents whose observations are compared
+Results = dict[str, Any]  # of one environment, by name
 
 
-def check_plain(env: Environment, run: Run, seed: int) -> str:
-    """Plays moments of a run again as plain Python, with every index, divisor, shift and draw checked.
+def check_against_reference(env: Environment, run: CompiledRun, seed: int) -> str:
+    """Repeats moments of a run in plain Python, with every index, divisor, shift and draw checked, and compares the results.
+
+    Args:
+        env: the environment.
+        run: its compiled results.
+        seed: of the run.
+
+    Returns:
+        What was compared.
 
     Raises:
-        AuthoringError: a fault in plain Python, or results that differ too often, the first of them.
+        AuthoringError: a fault in plain Python, or results that differ too often; the first of them.
     """
-    moments = Moments(run, seed)
+    moments = RunMoments(run, seed)
     if isinstance(env, SingleAgentEnv):
-        observers, count, step = None, CALLS // 2, _single(env)
+        observers, count, repeat = None, NUM_CALLS // 2, _repeat_single(env)
     else:
-        world = PythonReference(env)
-        observers = np.unique(np.linspace(0, len(world.agents) - 1, OBSERVERS).astype(int)).tolist()
-        count = max(1, AGENT_CALLS // _calls(world, len(observers)))
-        step = _cooperative(world, observers)
+        reference = PythonReference(env)
+        observers = np.unique(np.linspace(0, len(reference.agents) - 1, NUM_OBSERVERS).astype(int)).tolist()
+        count = max(1, NUM_AGENT_CALLS // _calls_per_moment(reference, len(observers)))
+        repeat = _repeat_multi(reference, observers)
     different = []
-    chosen = sorted(moments.chosen(count))
-    for t, row in chosen:
+    selected = sorted(moments.select(count))
+    for t, row in selected:
         moment = moments.at(t, row)
-        obs = run.obs[t][row]
-        got = moment.after | ({"observation": obs} if observers is None else {_observation(i): obs[i] for i in observers})
-        if moment.key.step > 0:
-            got |= {"reward": run.reward[t - 1][row], "terminated": run.terminated[t - 1][row]}
-            got |= {k: v[row] for k, v in run.infos[t - 1].items()}
-        plain = step(moment)
-        wrong = next((found for name in plain for found in _unequal(name, plain[name], got[name])), None)
-        if wrong is not None:
-            different.append((stepping(env) if moment.key.step else env.reset, t, row, *wrong))
-    if len(different) > DIFFERENT * len(chosen):
-        function, t, row, name, value, compiled = different[0]
+        expected, compiled = repeat(moment), _compiled_results(run, moment, observers)
+        places = (place for name in expected for place in _unequal(name, expected[name], compiled[name]))
+        first = next(places, None)
+        if first is not None:
+            different.append((step_function(env) if moment.key.step else env.reset, t, row, *first))
+    if len(different) > MAX_DIFFERENT_SHARE * len(selected):
+        function, t, row, name, value, compiled_value = different[0]
         raise authoring_error(
             function,
-            f"{len(different)} of {len(chosen)} results are not plain Python's: after {t} steps {name} of environment {row} is "
-            f"{compiled}, in plain Python {value}; use nothing that changes between calls, nor what float32 cannot resolve",
+            f"{len(different)} of {len(selected)} results differ from plain Python: after {t} steps {name} of environment "
+            f"{row} is {compiled_value} compiled and {value} in plain Python; use nothing that changes between calls, nor "
+            "differences that float32 cannot resolve",
         )
-    return f"{len(chosen):,} resets and steps agree to {TOLERANCE}, but for {len(different)}"
+    return f"{len(selected):,} resets and steps agree to {TOLERANCE}, but for {len(different)}"
 
 
-def _unequal(name: str, plain: Any, compiled: Any) -> list[tuple[str, float, float]]:
-    """The first place where both differ too much: its name and both values; nothing if there is none."""
-    a, b = np.asarray(plain), np.asarray(compiled)
-    wrong = np.argwhere(apart(a, b))
-    if not len(wrong):
+def _compiled_results(run: CompiledRun, moment: Moment, observers: Sequence[int] | None) -> Results:
+    """The results of a run at a moment, with the observations of these agents."""
+    t, row = moment.t, moment.row
+    obs = run.obs[t][row]
+    names: Results = {"observation": obs} if observers is None else {_obs_name(i): obs[i] for i in observers}
+    results = moment.after | names
+    if moment.key.step > 0:
+        results |= {"reward": run.reward[t - 1][row], "terminated": run.terminated[t - 1][row]}
+        results |= {k: v[row] for k, v in run.infos[t - 1].items()}
+    return results
+
+
+def _unequal(name: str, expected: ArrayLike, compiled: ArrayLike) -> list[tuple[str, float, float]]:
+    """The first place where both differ by more than the tolerance: its name and both values; empty if there is none."""
+    a, b = np.asarray(expected), np.asarray(compiled)
+    is_wrong = np.argwhere(exceeds_tolerance(a, b))
+    if not len(is_wrong):
         return []
-    index = tuple(wrong[0].tolist())
+    index = tuple(is_wrong[0].tolist())
     place = f" {index[0]}" if name.endswith("observation") else str(list(index)) if index else ""
     return [(name + place, a[index].item(), b[index].item())]
 
 
-def _single(env: SingleAgentEnv) -> Callable[[Moment], dict[str, Any]]:
-    """What plain Python makes of a moment."""
-    checked, p = CheckedFunctions().environment(env), checked_parameters(env.params)
+def _repeat_single(env: SingleAgentEnv) -> Callable[[Moment], Results]:
+    """The function that repeats a moment of a `SingleAgentEnv`."""
+    checked, p = CheckedFunctions().environment(env), checked_params(env.params)
 
-    def step(m: Moment) -> dict[str, Any]:
-        before, after = (watched(env.state(*(values[k].item() for k in env.state._fields))) for values in (m.before, m.after))
+    def repeat(m: Moment) -> Results:
+        before, after = (
+            checked_state(env.state(*(values[k].item() for k in env.state._fields))) for values in (m.before, m.after)
+        )
         key = CheckedKey(*m.key)
-        with recorded_draws() as draws:
+        with record_draws() as draws:
             if m.key.step == 0:
-                plain = plainly(checked.reset, key, p)._asdict()
+                results = call_checked(checked.reset, key, p)._asdict()
             else:
-                state, reward, over = plainly(checked.step, before, checked_value(action_of(m.action)), key, p)
-                plain = state._asdict() | {"reward": reward, "terminated": over}
-        check_distinct(env.step if m.key.step else env.reset, draws)
-        return {**plain, "observation": plainly(checked.observe, after, p)}
+                assert m.action is not None, "a step has an action"
+                action = checked_value(author_action(m.action))
+                state, reward, terminated = call_checked(checked.step, before, action, key, p)
+                results = state._asdict() | {"reward": reward, "terminated": terminated}
+        check_distinct_draws(env.step if m.key.step else env.reset, draws)
+        return {**results, "observation": call_checked(checked.observe, after, p)}
 
-    return step
+    return repeat
 
 
-def _cooperative(world: PythonReference, observers: Sequence[int]) -> Callable[[Moment], dict[str, Any]]:
-    """What plain Python makes of a moment of many agents, with the observations of some."""
+def _repeat_multi(reference: PythonReference, observers: Sequence[int]) -> Callable[[Moment], Results]:
+    """The function that repeats a moment of a `MultiAgentEnv`, with the observations of some agents."""
 
-    def step(m: Moment) -> dict[str, Any]:
-        t, before, plain = Time(m.key.step, m.limit), world.state(m.before), {}
+    def repeat(m: Moment) -> Results:
+        t, before, results = Time(m.key.step, m.limit), reference.make_state(m.before), Results()
         if m.key.step == 0:
-            state = world.reset(m.key, before)
+            state = reference.reset(m.key, before)
         else:
-            played = world.step(before, [action_of(a) for a in m.action], m.key, t)
-            state = played.state
-            plain = {"reward": played.reward, "terminated": played.votes.all()}
-            plain |= {"agent_mask": played.mask, "agent_terminated": played.left}
-        state, after = world.look(state, ()), world.look(world.state(m.after), observers)
-        observations = zip(observers, world.rows(after, t, observers), strict=True)
-        return plain | {k: getattr(state, k) for k in world.schema.fields} | {_observation(i): row for i, row in observations}
+            assert m.action is not None, "a step has an action"
+            result = reference.step(before, [author_action(a) for a in m.action], m.key, t)
+            state = result.state
+            results = {"reward": result.reward, "terminated": result.votes.all()}
+            results |= {"agent_mask": result.mask, "agent_terminated": result.terminated}
+        state = reference.prepare_observations(state, ())
+        after = reference.prepare_observations(reference.make_state(m.after), observers)
+        rows = zip(observers, reference.observations(after, t, observers), strict=True)
+        fields = {k: getattr(state, k) for k in reference.schema.fields}
+        return results | fields | {_obs_name(i): row for i, row in rows}
 
-    return step
+    return repeat
 
 
-def _observation(i: int) -> str:
+def _obs_name(i: int) -> str:
     return f"agent {i}'s observation"
 
 
-def _calls(world: PythonReference, observers: int) -> int:
+def _calls_per_moment(reference: PythonReference, num_observers: int) -> int:
     """About how many calls of author functions a step and the observations of some agents take."""
-    agents, observation = len(world.agents), world.schema.observation
-    return agents * (len(world.env.phases) + 4) + observers * (
-        observation.max_neighbors + (agents if world.schema.search else 0) + 1
-    )
+    num_agents, observation = len(reference.agents), reference.schema.observation
+    candidates = num_agents if reference.schema.search else 0
+    calls_per_observer = observation.max_neighbors + candidates + 1
+    return num_agents * (len(reference.env.phases) + 4) + num_observers * calls_per_observer

@@ -1,9 +1,8 @@
-"""Parameters on which shapes depend: each has to be in `structural`, so that nobody changes it once buffers exist."""
+"""Parameters on which shapes depend: each has to be in `structural`, so that it is not changed once buffers exist."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from gpuvec.engine.layout.structure import shape_differences
 from gpuvec.errors import AuthoringError
@@ -11,15 +10,21 @@ from gpuvec.spec import Environment, MultiAgentEnv
 
 
 def check_structural(env: Environment) -> str:
-    """Varies each parameter that is not in `structural` and compares agents, spaces, fields, tables and slots.
+    """Varies each parameter that is not in `structural` and compares shapes of agents, spaces, fields, tables and neighbors.
 
-    A value that the environment's own `check`, or a function of its declaration, refuses is left out.
+    Values that the environment's `check`, or a function of its declaration, refuses are skipped.
+
+    Args:
+        env: the environment.
+
+    Returns:
+        What was checked.
 
     Raises:
         AuthoringError: a parameter on which one of these depends.
     """
     structural = env.structural if isinstance(env, MultiAgentEnv) else ()
-    varied = 0
+    num_varied = 0
     for name, value in env.params._asdict().items():
         others = [other for other in _other_values(value) if name not in structural]
         for other in others:
@@ -27,19 +32,21 @@ def check_structural(env: Environment) -> str:
                 changed = dataclasses.replace(env, params=env.params._replace(**{name: other}))
                 if env.check is not None:
                     env.check(changed.params)
-                found = shape_differences(env, changed)
+                changes = shape_differences(env, changed)
             except (ArithmeticError, AssertionError, AuthoringError, LookupError, TypeError, ValueError):
                 continue  # values that make no sense together
-            varied += 1
-            if found:
+            num_varied += 1
+            if changes:
                 remedy = f"put {name!r} into structural=(...)"
                 if not isinstance(env, MultiAgentEnv):
                     remedy = "make an environment of its own for each shape: those of a SingleAgentEnv are fixed"
-                raise AuthoringError(f"parameter {name!r} shapes the environment: with {other!r} {'; '.join(found)}; {remedy}.")
-    return f"with {varied} other values of parameters that are not structural all shapes stay"
+                raise AuthoringError(
+                    f"parameter {name!r} shapes the environment: with {other!r} {'; '.join(changes)}; {remedy}."
+                )
+    return f"with {num_varied} other values of parameters that are not structural all shapes stay the same"
 
 
-def _other_values(value: Any) -> list[Any]:
+def _other_values(value: float) -> list[float]:
     """Values near `value`, of its type."""
     if isinstance(value, bool):
         return [not value]

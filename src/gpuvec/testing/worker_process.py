@@ -1,4 +1,4 @@
-"""The processes in which compiled code of a check runs: code that crashes or never returns ends its process alone.
+"""Processes in which compiled code of a check runs, so that code that crashes or never returns ends only its process.
 
 A task and its answer are files in a folder of both processes.
 """
@@ -12,9 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import cloudpickle  # type: ignore[import-untyped]  # it has no types
 
@@ -26,32 +27,35 @@ TASK, ANSWER = "task.pickle", "answer.json"
 
 
 class WorkerError(Exception):
-    """A process that a signal ended before it had an answer."""
+    """A process that a signal ended before it had an answer.
 
-    def __init__(self, how: str, out_of_time: bool) -> None:
-        super().__init__(how)
+    Args:
+        description: the signal, and what the process printed.
+        out_of_time: whether it used up its CPU time.
+    """
+
+    def __init__(self, description: str, out_of_time: bool) -> None:
+        super().__init__(description)
         self.out_of_time = out_of_time
 
 
-class Worker:
-    """A process that runs `function(env, folder, **options)`, where `function` is one of a module of this package.
-
-    It ends when the `with` block does.
+class WorkerProcess:
+    """A process that runs `function(env, folder, **options)` until the end of its `with` block.
 
     Args:
-        function: what to run; it returns text.
+        function: a function of this package, which returns text.
         env: the environment.
         options: values that can be pickled.
     """
 
-    def __init__(self, function: Any, env: Environment, **options: Any) -> None:
+    def __init__(self, function: Callable[..., str], env: Environment, **options: int | float | None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpuvec-check-")
         self.folder = Path(self._folder.name)
-        env = dataclasses.replace(env, draw=None)  # pictures may need what no pickle holds
+        env = dataclasses.replace(env, draw=None)  # it may refer to objects that cannot be pickled
         hints = get_type_hints(env.state, include_extras=True)
         task = (function, env, env.state, hints, options)
         (self.folder / TASK).write_bytes(_pickled(task, env))
-        path = os.pathsep.join(place for place in sys.path if place)  # it finds what this one finds
+        path = os.pathsep.join(place for place in sys.path if place)  # the process imports from where this one does
         with (self.folder / "errors").open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, str(self.folder)],
@@ -61,7 +65,7 @@ class Worker:
                 stderr=errors,
             )
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> WorkerProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -71,7 +75,7 @@ class Worker:
         self._folder.cleanup()
 
     def answer(self) -> str:
-        """What the function returned; waits for it.
+        """Waits for what the function returns, and returns it.
 
         Raises:
             AuthoringError: raised by the function.
@@ -80,27 +84,27 @@ class Worker:
         """
         status, answer = self._process.wait(), self.folder / ANSWER
         if status == 0 and answer.exists():
-            found = json.loads(answer.read_text())
-            if found["fault"]:
-                raise AuthoringError(found["text"])
-            return str(found["text"])
+            result = json.loads(answer.read_text())
+            if result["fault"]:
+                raise AuthoringError(result["text"])
+            return str(result["text"])
         errors = (self.folder / "errors").read_text(errors="replace").strip()
         if status >= 0:
             raise RuntimeError(f"a process of the check ended with status {status}\n{errors}")
         raise WorkerError(f"signal {signal.Signals(-status).name}\n{errors}".strip(), status == -signal.SIGXCPU)
 
 
-def _pickled(task: Any, env: Environment) -> bytes:
-    """`task` for another process. What it cannot import, such as the module of a notebook, is written out."""
+def _pickled(task: tuple[object, ...], env: Environment) -> bytes:
+    """`task` for another process. Modules that it cannot import, such as that of a notebook, are pickled by value."""
     functions = [value for field in dataclasses.fields(env) if callable(value := getattr(env, field.name))]
     names = {getattr(part, "__module__", None) for part in (*functions, type(env.params))}
-    written = [sys.modules[name] for name in names if name in sys.modules and not _can_be_imported(name)]
-    for module in written:
+    by_value = [sys.modules[name] for name in names if name in sys.modules and not _can_be_imported(name)]
+    for module in by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(task))
     finally:
-        for module in written:
+        for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)
 
 
@@ -112,7 +116,7 @@ def _can_be_imported(name: str) -> bool:
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
         spec = find(name, path) if find is not None else None
-        if spec is not None and file is None:  # of Python itself; code run by `exec` says that it is of `builtins`
+        if spec is not None and file is None:  # a built-in module, or code run by `exec`, which is of `builtins`
             return spec.origin in ("built-in", "frozen")
         if spec is not None:
             return spec.origin is not None and Path(spec.origin) == Path(file or "")
@@ -120,9 +124,13 @@ def _can_be_imported(name: str) -> bool:
 
 
 def main(folder: str) -> None:
-    """Does the task in that folder."""
+    """Runs the task in a folder and writes the answer to it.
+
+    Args:
+        folder: of a `WorkerProcess`.
+    """
     function, env, state, hints, options = cloudpickle.loads((Path(folder) / TASK).read_bytes())
-    state.__annotations__ = hints  # those of a class that was written out may name what only its module knows
+    state.__annotations__ = hints  # those of a class pickled by value may be strings that only its module can resolve
     try:
         fault, text = False, function(env, Path(folder), **options)
     except AuthoringError as error:

@@ -1,4 +1,4 @@
-"""Which moments of a compiled run are looked at again in plain Python: those with rare states first, then any."""
+"""Which resets and steps of a compiled run plain Python repeats: those around rare states first, then random ones."""
 
 from __future__ import annotations
 
@@ -7,41 +7,47 @@ from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT
 from gpuvec.random import Key
-from gpuvec.testing.compiled_runs.compiled_run import Run
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun
 
-VALUES = 16  # of an integer field, each of which is looked at
+MAX_VALUES = 16  # of an integer field, around each of which a moment is selected
 
 
 class Moment(NamedTuple):
-    """What one row was before and after a reset or a step."""
+    """A reset or a step of one environment, with the states before and after it."""
 
     t: int  # calls of `step` before
     row: int
     key: Key
-    before: dict[str, Any]  # {field: (...)}; of a reset what the last episode left, or what the reset made
-    after: dict[str, Any]
-    action: Any
+    before: dict[str, NDArray[Any]]  # {field: (...)}; in a reset equal to `after`
+    after: dict[str, NDArray[Any]]
+    action: NDArray[Any] | None  # (...) or (..., K); None in a reset
     limit: int  # steps of an episode
 
 
-class Moments:
-    """The moments of a run that was seeded by `seed`."""
+class RunMoments:
+    """The moments of a run.
 
-    def __init__(self, run: Run, seed: int) -> None:
+    Args:
+        run: the results.
+        seed: that the run was reset with.
+    """
+
+    def __init__(self, run: CompiledRun, seed: int) -> None:
         self.run, self._seed = run, seed
-        rows = len(run.obs[0])
-        self.times = np.zeros((len(run.obs), rows), int)  # within the episode; 0 in a reset
-        self._episodes = np.zeros((len(run.obs), rows), int)
-        for t in range(1, len(run.obs)):  # an episode is numbered by the step that resets it
-            over = (run.terminated[t - 2] | run.truncated[t - 2]) if t > 1 else np.zeros(rows, bool)
+        num_envs = len(run.obs[0])
+        self.times = np.zeros((len(run.obs), num_envs), int)  # (T + 1, E) steps of the episode; 0 in a reset
+        self._episodes = np.zeros((len(run.obs), num_envs), int)  # (T + 1, E)
+        for t in range(1, len(run.obs)):  # an episode has the number of the step that resets it
+            over = (run.terminated[t - 2] | run.truncated[t - 2]) if t > 1 else np.zeros(num_envs, bool)
             self._episodes[t] = np.where(over, t, self._episodes[t - 1])
             self.times[t] = np.where(over, 0, self.times[t - 1] + 1)
 
     def at(self, t: int, row: int) -> Moment:
-        """The moment after t calls of `step`, in that row."""
+        """The reset or step that is call number `t` of environment `row`; number 0 is the first reset."""
         run, time = self.run, int(self.times[t, row])
         key = Key(self._seed & 0xFFFFFFFF, self._seed >> 32, row, int(self._episodes[t, row]), time)
         after = {k: v[row] for k, v in run.states[t].items()}
@@ -50,7 +56,7 @@ class Moments:
         return Moment(t, row, key, before, after, action, run.limit or NO_STEP_LIMIT)
 
     def following(self, row: int) -> Moment:
-        """The moment after the last one of that row, whose result is not there; an action is, unless it is a reset."""
+        """The reset or step of environment `row` after the last one of the run, of which there is no result."""
         run, t = self.run, len(self.run.obs)
         over = bool(t > 1 and (run.terminated[-1][row] | run.truncated[-1][row]))
         time, episode = (0, t) if over else (int(self.times[-1, row]) + 1, int(self._episodes[-1, row]))
@@ -58,16 +64,16 @@ class Moments:
         before = {k: v[row] for k, v in run.states[-1].items()}
         return Moment(t, row, key, before, {}, run.actions[t - 1, row], run.limit or NO_STEP_LIMIT)
 
-    def chosen(self, count: int) -> list[tuple[int, int]]:
-        """(t, row) of at most `count` moments, of those with rare states before others."""
+    def select(self, count: int) -> list[tuple[int, int]]:
+        """(t, row) of at most `count` moments, those around rare states before others."""
         rng = np.random.default_rng(self._seed)
-        anywhere = rng.permutation(self.times.size)
-        others = ((int(k) // self.times.shape[1], int(k) % self.times.shape[1]) for k in anywhere[: 2 * count])
-        found = dict.fromkeys(chain(self._rare(), others))
-        return list(found)[:count]
+        permutation = rng.permutation(self.times.size)
+        others = ((int(k) // self.times.shape[1], int(k) % self.times.shape[1]) for k in permutation[: 2 * count])
+        selected = dict.fromkeys(chain(self._rare(), others))
+        return list(selected)[:count]
 
     def _rare(self) -> Iterator[tuple[int, int]]:
-        """Of each field the moments around its least and greatest values, and of integers around each value."""
+        """Moments around the least and greatest value of each float field, around values of integers, and ends of episodes."""
         run = self.run
         fields = [np.stack([state[name] for state in run.states]) for name in run.states[0]]
         for places in zip_longest(*map(_extremes, fields)):
@@ -75,20 +81,19 @@ class Moments:
                 yield t, row
                 if t + 1 < len(self.times) and self.times[t + 1, row] > 0:
                     yield t + 1, row
-        ended = [name for name in ("terminated", "truncated") if getattr(run, name)]
-        for name in ended:
-            for t, row in np.argwhere(np.stack(getattr(run, name)))[:VALUES].tolist():
+        for ended in filter(None, (run.terminated, run.truncated)):
+            for t, row in np.argwhere(np.stack(ended))[:MAX_VALUES].tolist():
                 yield t + 1, row
 
 
-def _extremes(values: Any) -> list[tuple[int, int]]:
-    """(t, row) where a (T + 1, E, ...) field is least and greatest, and where integers have other values."""
+def _extremes(values: NDArray[Any]) -> list[tuple[int, int]]:
+    """(t, row) where a (T + 1, E, ...) field is least and greatest, or where an integer field first has a value."""
     flat = values.reshape(-1)
     if values.dtype.kind == "f":
         places = [int(flat.argmax()), int(flat.argmin())]
     else:
         _, first = np.unique(flat, return_index=True)
-        picked = np.unique(np.linspace(0, len(first) - 1, VALUES).astype(int))[::-1]
-        places = first[picked].tolist()
+        selected = np.unique(np.linspace(0, len(first) - 1, MAX_VALUES).astype(int))[::-1]
+        places = first[selected].tolist()
     size = flat.size // (values.shape[0] * values.shape[1])
     return [(k // size // values.shape[1], k // size % values.shape[1]) for k in places]

@@ -1,8 +1,8 @@
-"""The rule of phases: agents write their own elements alone, and read nobody else's of a field that the phase writes.
+"""The rule of phases: an agent writes its own elements only, and reads others only in fields that the phase does not write.
 
-It is looked at in two ways. Every access is logged, so a line that breaks the rule is found when it first runs, whatever
-the values. And each agent runs alone against a snapshot, then all in order and in reverse, which must give the same bits:
-that also finds what no log sees, `s.x.sum()` for example. Of two agents one comes first in one order, the other in the other.
+It is checked in two ways. Every access is logged, so a line that breaks the rule is found when it first runs, whatever the
+values. And each agent runs alone against a snapshot, then all in order and in reverse, which must give the same bits: that also
+finds what no log contains, `s.x.sum()` for example. Of two agents one is first in one order, the other in the other.
 """
 
 from __future__ import annotations
@@ -11,105 +11,129 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
+from gpuvec.engine.compiler.types import EnvState
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.spec import MultiAgentEnv
-from gpuvec.testing.draw_check import DrawNumbers, called
-from gpuvec.testing.reference.checked_arrays import Access, watched
-from gpuvec.testing.reference.checked_draws import recorded_draws
-from gpuvec.testing.reference.python_reference import PythonReference, plainly
+from gpuvec.testing.draw_check import AgentDraws, describe
+from gpuvec.testing.reference.author_calls import call_checked
+from gpuvec.testing.reference.checked_arrays import Access, AccessLog, checked_state
+from gpuvec.testing.reference.checked_draws import record_draws
+from gpuvec.testing.reference.python_reference import PythonReference
 
 SPLIT = "split it into two phases, or read a copy of {} that an earlier phase made"
+AuthorFunction = Callable[..., Any]
 
 
-class Ownership:
-    """A world whose phases are run in every way that must not matter."""
+class OwnershipCheck:
+    """Runs phases of a `PythonReference` in every order that must not matter."""
 
     def __init__(self, env: MultiAgentEnv) -> None:
-        self.log: list[Access] = []
-        self.accesses = 0  # so far
-        self.world = PythonReference(env, lambda s: watched(s, self.log))
-        self._writes: dict[tuple[Any, str], Access] = {}  # by function and field: a write, and a read of another agent's
-        self._reads: dict[tuple[Any, str], tuple[int, Access]] = {}
-        self._draws = DrawNumbers(self.world.env.reset)
+        self.log: AccessLog = []
+        self.num_accesses = 0  # in former logs
+        self.reference = PythonReference(env, lambda s: checked_state(s, self.log))
+        # For each function and field: a write, and the agent and access of a read of another agent's element.
+        self._writes: dict[tuple[AuthorFunction, str], Access] = {}
+        self._foreign_reads: dict[tuple[AuthorFunction, str], tuple[int, Access]] = {}
+        self._draws = AgentDraws(self.reference.env.reset)
 
-    def begin_step(self, s: Any) -> None:
-        """A step or a reset from state `s`: draws may have any numbers again."""
-        self._draws.begin_step(s.role.tobytes() if self.world.schema.roles else b"")
+    def begin_step(self, s: EnvState) -> None:
+        """Begins a step or a reset from state `s`: numbers may be drawn again."""
+        self._draws.begin_step(s.role.tobytes() if self.reference.schema.roles else b"")
 
-    def run(self, function: Any, s: Any, arguments: Callable[[int], tuple[Any, ...]]) -> Any:
-        """The state after `function(i, s, *arguments(i))` of all agents; `s` stays as it is.
+    def run(self, function: AuthorFunction, s: EnvState, arguments: Callable[[int], tuple[Any, ...]]) -> EnvState:
+        """Runs `function(i, s, *arguments(i))` for all agents.
+
+        Args:
+            function: `reset` or a phase.
+            s: the state before, which stays as it is.
+            arguments: further arguments for agent i.
+
+        Returns:
+            The state after it.
 
         Raises:
             AuthoringError: agents that depend on each other, or a draw number that one of them uses twice.
         """
-        world, after = self.world, self.world.copy(s)
-        names = world.schema.array_fields
-        with recorded_draws() as draws:
-            for i in world.agents:
-                alone = world.copy(s)
-                self.forget()
+        reference, after = self.reference, self.reference.copy(s)
+        with record_draws() as draws:
+            for i in reference.agents:
+                alone = reference.copy(s)
+                self.clear_log()
                 draws.clear()
-                plainly(function, i, watched(alone, self.log), *arguments(i))
+                call_checked(function, i, checked_state(alone, self.log), *arguments(i))
                 self._check_accesses(function, i)
                 self._draws.add(function, i, draws)
-                for name in names:
-                    changed = [j for j in differing(getattr(s, name), getattr(alone, name)) if j != i]
+                for name in reference.schema.array_fields:
+                    changed = [j for j in differing_agents(getattr(s, name), getattr(alone, name)) if j != i]
                     if changed:
                         raise authoring_error(function, _foreign_write(function, i, name, changed[0]))
                     getattr(after, name)[i] = getattr(alone, name)[i]
             self._draws.check(function)
-            for order in (world.agents, reversed(world.agents)):
-                together = world.copy(s)
-                shown = watched(together)
-                for i in order:
-                    plainly(function, i, shown, *arguments(i))
-                for name in names:
-                    for j in differing(getattr(after, name), getattr(together, name)):
-                        a, b = getattr(after, name)[j], getattr(together, name)[j]
-                        what = f"{called(function)} gives {name}[{j}] the value {a} or {b}, by the order in which agents go"
-                        raise authoring_error(function, f"{what}: it reads what it also writes; {SPLIT.format('that')}")
-        self.forget()
+            self._check_orders(function, s, after, arguments)
+        self.clear_log()
         return after
 
-    def forget(self) -> None:
+    def _check_orders(
+        self, function: AuthorFunction, s: EnvState, after: EnvState, arguments: Callable[[int], tuple[Any, ...]]
+    ) -> None:
+        """Raises AuthoringError unless all agents in order and in reverse give the state `after`."""
+        reference = self.reference
+        for order in (reference.agents, reversed(reference.agents)):
+            together = reference.copy(s)
+            view = checked_state(together)
+            for i in order:
+                call_checked(function, i, view, *arguments(i))
+            for name in reference.schema.array_fields:
+                for j in differing_agents(getattr(after, name), getattr(together, name)):
+                    a, b = getattr(after, name)[j], getattr(together, name)[j]
+                    what = f"{describe(function)} gives {name}[{j}] the value {a} or {b}, depending on the order of agents"
+                    raise authoring_error(function, f"{what}: it reads what it also writes; {SPLIT.format('that')}")
+
+    def clear_log(self) -> None:
         """Begins another log."""
-        self.accesses += len(self.log)
+        self.num_accesses += len(self.log)
         self.log.clear()
 
-    def _check_accesses(self, function: Any, i: int) -> None:
-        """Whether what is logged of agent i is allowed; `reset` has to write what it reads."""
-        before = set(ENGINE_FIELDS)
+    def _check_accesses(self, function: AuthorFunction, i: int) -> None:
+        """Checks the logged accesses of agent i; `reset` has to write a field before it reads it."""
+        readable = set(ENGINE_FIELDS)
         for access in self.log:
             field, j = access.field, access.agent
             if access.writes and j != i:
                 raise authoring_error_at(access.file, access.line, _foreign_write(function, i, field, j))
-            if function is self.world.env.reset and not access.writes and field not in before:
-                what = f"reset reads {field}[{j}] for agent {i} before it writes {field}, so it is the last episode's"
-                raise authoring_error_at(access.file, access.line, f"{what}; begin from the parameters and draws alone")
+            if function is self.reference.env.reset and not access.writes and field not in readable:
+                what = f"reset reads {field}[{j}] for agent {i} before it writes {field}, so the value is of the last episode"
+                raise authoring_error_at(access.file, access.line, f"{what}; compute it from the parameters and draws alone")
             if access.writes:
-                before.add(field)
+                readable.add(field)
                 self._writes.setdefault((function, field), access)
             elif j != i:
-                self._reads.setdefault((function, field), (i, access))
-        for place in self._reads.keys() & self._writes.keys():
-            (reader, read), field = self._reads[place], place[1]
-            what = f"{called(function)} reads {field}[{read.agent}] for agent {reader}, and writes {field} too"
+                self._foreign_reads.setdefault((function, field), (i, access))
+        for place in self._foreign_reads.keys() & self._writes.keys():
+            (reader, read), field = self._foreign_reads[place], place[1]
+            what = f"{describe(function)} reads {field}[{read.agent}] for agent {reader}, and writes {field} too"
             raise authoring_error_at(read.file, read.line, f"{what}, in line {self._writes[place].line}; {SPLIT.format(field)}")
 
 
-def differing(a: Any, b: Any) -> list[int]:
-    """The agents whose elements are not the same bits."""
+def differing_agents(a: NDArray[Any], b: NDArray[Any]) -> list[int]:
+    """The agents whose elements are not the same bits.
+
+    Args:
+        a: (A, ...) array.
+        b: (A, ...) array of the same dtype.
+    """
     if a.tobytes() == b.tobytes():
         return []
     unequal = a.view(np.uint8).reshape(len(a), -1) != b.view(np.uint8).reshape(len(b), -1)
-    found: list[int] = np.flatnonzero(unequal.any(1)).tolist()
-    return found
+    agents: list[int] = np.flatnonzero(unequal.any(1)).tolist()
+    return agents
 
 
-def _foreign_write(function: Any, i: int, field: str, j: int) -> str:
+def _foreign_write(function: AuthorFunction, i: int, field: str, j: int) -> str:
     return (
-        f"agent {i} writes {field}[{j}] in {called(function)}: let agent {j} write it itself, in a later phase; record here, "
-        f"in a field of agent {i}'s own, what it needs for that, and gather it there"
+        f"agent {i} writes {field}[{j}] in {describe(function)}, and may write its own elements only: let agent {j} "
+        f"write it in a later phase; record what it needs for that in a field of agent {i} here, and read it there"
     )

@@ -1,192 +1,240 @@
-"""Resets and steps of a `MultiAgentEnv` in plain Python, in which every call is watched."""
+"""Resets and steps of a `MultiAgentEnv` in plain Python, with every access of every call checked."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
+from gpuvec.engine.compiler.types import Action, EnvState
+from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.random import Key
 from gpuvec.spec import MultiAgentEnv, Reduction, Time
-from gpuvec.testing.compiled_runs.compiled_run import Run, action_of, check_observations, check_reward, limit, random_actions
-from gpuvec.testing.compiled_runs.run_moments import Moments
-from gpuvec.testing.races.ownership import Ownership, differing
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, random_actions, short_episode_steps
+from gpuvec.testing.compiled_runs.run_checks import check_observations, check_reward
+from gpuvec.testing.compiled_runs.run_moments import RunMoments
+from gpuvec.testing.draw_check import EQUAL_STARTS, NUM_STARTS
+from gpuvec.testing.races.ownership import OwnershipCheck, differing_agents
+from gpuvec.testing.reference.author_calls import NotPlainError, call_checked
 from gpuvec.testing.reference.checked_arrays import checked_value
-from gpuvec.testing.reference.checked_draws import CheckedKey, recorded_draws
-from gpuvec.testing.reference.python_reference import NotPlainError, PythonReference, checked_time, plainly
+from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
+from gpuvec.testing.reference.python_reference import PythonReference, checked_time
 
-ROWS = 3  # envs that are played
-STEPS = 4  # of each, before anything is compiled for play
-OBSERVERS = 16  # agents whose observations are looked at in a step
-MOMENTS = 150  # of a compiled run
-ACCESSES = 200_000  # after which it is enough: some seconds
-LEFT = {"f": np.nan, "i": np.iinfo(np.int32).max, "b": True}  # by kind of dtype: what stands in for a last episode
+NUM_ENVS = 3
+NUM_STEPS = 4  # of each env, before anything is compiled
+NUM_OBSERVERS = 16  # agents whose observations are computed in a step
+NUM_MOMENTS = 150  # of a compiled run
+MAX_ACCESSES = 200_000  # after which no further step begins: some seconds
+STALE = {"f": np.nan, "i": np.iinfo(np.int32).max, "b": True}  # by kind of dtype: values that a last episode may leave
 
 
 def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
-    """Plays a few envs for some steps; returns what was found, by check.
+    """Runs a few envs with random actions.
+
+    Args:
+        env: the environment.
+        steps: of each env.
+        seed: of the envs and of the actions.
+
+    Returns:
+        {check: what was checked}.
 
     Raises:
         AuthoringError: a fault in any function, with its line, and the agent and field that show it.
     """
-    drawn = _check_starts(env)
-    race_check = RaceCheck(env, limit(steps), seed)
-    actions = random_actions(env, steps, ROWS, seed)
-    for row in range(ROWS):
-        race_check.begin(row)
-    played = 0
+    num_draws = _check_first_states(env)
+    race_check = RaceCheck(env, short_episode_steps(steps), seed)
+    actions = random_actions(env, steps, NUM_ENVS, seed)
+    for row in range(NUM_ENVS):
+        race_check.begin_episode(row)
+    num_steps = 0
     for t in range(steps):
-        for row in range(ROWS):
-            if race_check.rules.accesses < ACCESSES or played < ROWS:
+        for row in range(NUM_ENVS):
+            if race_check.ownership.num_accesses < MAX_ACCESSES or num_steps < NUM_ENVS:
                 race_check.step(row, actions[t, row])
-                played += 1
+                num_steps += 1
     return {
-        "reset": "every element is written, and nothing of the last episode read",
-        "ownership": f"in {played:,} steps of random play agents write their own elements alone",
+        "reset": "every element is written, and nothing of the last episode is read",
+        "ownership": f"in {num_steps:,} steps with random actions agents write their own elements alone",
         "order": "alone, in order and in reverse agents leave the same bits",
-        "draws": f"reset draws {drawn} numbers; no two draws of a step have the same",
+        "draws": f"reset draws {num_draws} numbers; no two draws of a step have the same",
     }
 
 
-def check_races_from(env: MultiAgentEnv, run: Run, seed: int) -> str:
-    """Watches steps from states of a compiled run, those with rare states first; returns what was found.
+def check_races_in_run(env: MultiAgentEnv, run: CompiledRun, seed: int) -> str:
+    """Repeats steps from states of a compiled run, those with rare states first.
+
+    Args:
+        env: the environment.
+        run: its compiled results.
+        seed: of the run.
+
+    Returns:
+        What was checked.
 
     Raises:
         AuthoringError: a fault in any function, with its line, and the agent and field that show it.
     """
-    moments, played = Moments(run, seed), 0
+    moments, num_steps = RunMoments(run, seed), 0
     race_check = RaceCheck(env, moments.at(0, 0).limit, seed)
-    for t, row in moments.chosen(2 * MOMENTS):
-        moment = moments.at(t, row)
-        if moment.key.step > 0 and played < MOMENTS and (race_check.rules.accesses < ACCESSES or played < ROWS):
+    for t, row in moments.select(2 * NUM_MOMENTS):
+        moment, num_accesses = moments.at(t, row), race_check.ownership.num_accesses
+        has_budget = num_steps < NUM_MOMENTS and (num_accesses < MAX_ACCESSES or num_steps < NUM_ENVS)
+        if moment.action is not None and has_budget:
             race_check.step_from(moment.before, moment.action, moment.key)
-            played += 1
-    return f"in {played:,} steps from all of {len(run.reward):,} agents write their own elements alone"
+            num_steps += 1
+    return f"in {num_steps:,} steps from all of {len(run.reward):,} agents write their own elements alone"
 
 
-def _check_starts(env: MultiAgentEnv) -> int:
-    """Raises if all rows begin alike although `reset` draws numbers, of which it returns the number."""
-    world = PythonReference(env)
-    with recorded_draws() as draws:
-        starts = [world.reset(CheckedKey(0, 0, row, 0, 0), world.state()) for row in range(8)]
-    if draws and not any(differing(getattr(s, k), getattr(starts[0], k)) for s in starts for k in world.schema.array_fields):
-        raise authoring_error(env.reset, "all rows begin alike although it draws numbers; draw with the key that it is given")
+def _check_first_states(env: MultiAgentEnv) -> int:
+    """Raises AuthoringError if first states are equal although `reset` draws numbers; returns how many it draws."""
+    reference = PythonReference(env)
+    with record_draws() as draws:
+        starts = [reference.reset(CheckedKey(0, 0, row, 0, 0), reference.make_state()) for row in range(NUM_STARTS)]
+    fields = reference.schema.array_fields
+    if draws and not any(differing_agents(getattr(s, k), getattr(starts[0], k)) for s in starts for k in fields):
+        raise authoring_error(env.reset, EQUAL_STARTS)
     return len(draws) // len(starts)
 
 
 class RaceCheck:
-    """Envs that are played, each with its state, its time and the number of its episode."""
+    """Runs envs, each with its state, its time and the number of its episode, and checks every call.
+
+    Args:
+        env: the environment.
+        limit: steps of an episode.
+        seed: of the envs, and of choices that the check makes.
+    """
 
     def __init__(self, env: MultiAgentEnv, limit: int, seed: int) -> None:
         self.seed, self._limit = seed, limit
-        self.rules = Ownership(env)
-        self._world = self.rules.world
-        self.env = self._world.env
+        self.ownership = OwnershipCheck(env)
+        self._reference = self.ownership.reference
+        self.env = self._reference.env
         self._random = np.random.default_rng(seed)
-        self._states: dict[int, Any] = {}
-        self._episodes = [0] * ROWS
-        self._times = [0] * ROWS
+        self._states: dict[int, EnvState] = {}
+        self._episodes = [0] * NUM_ENVS
+        self._times = [0] * NUM_ENVS
 
-    def begin(self, row: int) -> None:
-        """An episode, in the first row with the default roles and in the others with any."""
-        world, before = self._world, self._states.get(row)
+    def begin_episode(self, row: int) -> None:
+        """Resets env `row`: number 0 with the default roles, the others with permuted ones."""
+        reference, before = self._reference, self._states.get(row)
         if before is None:
-            before = world.state()
-            if row > 0 and world.schema.roles:
-                before = world.state({"role": self._random.permutation(before.role)})
+            before = reference.make_state()
+            if row > 0 and reference.schema.roles:
+                before = reference.make_state({"role": self._random.permutation(before.role)})
         self._states[row] = self._observed(self._reset(self._key(row), before), self._times[row])
 
     def _key(self, row: int) -> CheckedKey:
         return CheckedKey(self.seed & 0xFFFFFFFF, self.seed >> 32, row, self._episodes[row], self._times[row])
 
-    def _reset(self, key: CheckedKey, before: Any) -> Any:
-        """Resets from zeros, and from what an episode could have left, which must give the same."""
-        world = self._world
-        own = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if world.schema.roles}
-        blank = world.state(own)
-        full = world.state(own | {k: np.full(b.shape, LEFT[np.dtype(b.dtype).kind]) for k, b in self._written().items()})
-        self.rules.begin_step(blank)
-        after = self.rules.run(self.env.reset, blank, lambda _: (key, world.p))
-        other = world.reset(key.plain(), full)
-        for name in self._written():
-            for i in differing(getattr(after, name), getattr(other, name)):
+    def _reset(self, key: CheckedKey, before: EnvState) -> EnvState:
+        """Resets from zeros, and from values that an episode may leave, which must give the same state."""
+        reference = self._reference
+        roles = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if reference.schema.roles}
+        stale_fields = {k: np.full(b.shape, STALE[np.dtype(b.dtype).kind]) for k, b in self._author_fields().items()}
+        blank, stale = reference.make_state(roles), reference.make_state(roles | stale_fields)
+        self.ownership.begin_step(blank)
+        after = self.ownership.run(self.env.reset, blank, lambda _: (key, reference.p))
+        other = reference.reset(key.plain(), stale)
+        for name in self._author_fields():
+            for i in differing_agents(getattr(after, name), getattr(other, name)):
                 what = f"reset leaves {name}[{i}] as the last episode left it; write every element of every field"
                 raise authoring_error(self.env.reset, what)
         return after
 
-    def _written(self) -> dict[str, Any]:
+    def _author_fields(self) -> dict[str, Buffer]:
         """The arrays that author code writes."""
-        schema = self._world.schema
+        schema = self._reference.schema
         return {k: b for k, b in schema.array_fields.items() if k not in (*ENGINE_FIELDS, *schema.search_fields)}
 
-    def step(self, row: int, actions: Any) -> None:
-        """A step of a row, and a reset when its episode is over."""
+    def step(self, row: int, actions: NDArray[np.generic]) -> None:
+        """Steps env `row`, and resets it when its episode is over.
+
+        Args:
+            row: index of the env.
+            actions: (A,) or (A, K) actions.
+        """
         self._times[row] += 1
         self._states[row], over = self._step(self._states[row], actions, self._key(row))
         if over or self._times[row] >= self._limit:
             self._episodes[row], self._times[row] = self._episodes[row] + 1, 0
-            self.begin(row)
+            self.begin_episode(row)
 
-    def step_from(self, state: dict[str, Any], actions: Any, key: Key) -> None:
-        """A step from that state, {field: values}, with (A, ...) actions."""
-        self._step(self._world.state(state), actions, CheckedKey(*key))
+    def step_from(self, state: Mapping[str, ArrayLike], actions: NDArray[np.generic], key: Key) -> None:
+        """Steps from a state of a compiled run.
 
-    def reset_from(self, state: dict[str, Any], key: CheckedKey) -> None:
-        """A reset after that state, {field: values}, and the observations after it."""
-        self._observed(self._reset(key, self._world.state(state)), 0)
+        Args:
+            state: {field: values}.
+            actions: (A,) or (A, K) actions.
+            key: of the step.
+        """
+        self._step(self._reference.make_state(state), actions, CheckedKey(*key))
 
-    def _step(self, s: Any, actions: Any, key: CheckedKey) -> tuple[Any, bool]:
-        """(the state after a step, whether all vote for the end); another step begins where agents coincide."""
-        world, t = self._world, Time(key.step, self._limit)
-        given = [checked_value(action_of(action)) for action in actions]
-        with suppress(NotPlainError):  # no play leads to that state, perhaps
-            self._phases(self._coincident(s), given, key)
+    def reset_from(self, state: Mapping[str, ArrayLike], key: Key) -> None:
+        """Resets after a state of a compiled run, and computes the observations.
+
+        Args:
+            state: {field: values}.
+            key: of the reset.
+        """
+        self._observed(self._reset(CheckedKey(*key), self._reference.make_state(state)), 0)
+
+    def _step(self, s: EnvState, values: NDArray[np.generic], key: CheckedKey) -> tuple[EnvState, bool]:
+        """(the state after a step, whether all agents vote for the end)."""
+        reference, t = self._reference, Time(key.step, self._limit)
+        actions = [checked_value(author_action(value)) for value in values]
+        with suppress(NotPlainError):  # the environment may never reach that state
+            self._run_phases(self._coincident(s), actions, key)
         mask = self._active(s)
-        played = world.judged(self._phases(s, given, key), mask, t)
-        self._active(played.state)
-        check_reward(self.env, played.reward, [f"agent {i}" for i in world.agents], t.step)
-        return self._observed(played.state, t.step), bool(played.votes.all())
+        result = reference.step_result(self._run_phases(s, actions, key), mask, t)
+        self._active(result.state)
+        check_reward(self.env, result.reward, [f"agent {i}" for i in reference.agents], t.step)
+        return self._observed(result.state, t.step), bool(result.votes.all())
 
-    def _phases(self, s: Any, actions: list[Any], key: CheckedKey) -> Any:
-        self.rules.begin_step(s)
+    def _run_phases(self, s: EnvState, actions: list[Action], key: CheckedKey) -> EnvState:
+        reference = self._reference
+        self.ownership.begin_step(s)
         for phase in self.env.phases:
             if isinstance(phase, Reduction):
-                s = self._world.phase(phase, self._world.copy(s), actions, key)
+                s = reference.run_phase(phase, reference.copy(s), actions, key)
             else:
-                s = self.rules.run(phase, s, lambda i: (actions[i], key, self._world.p))
+                s = self.ownership.run(phase, s, lambda i: (actions[i], key, reference.p))
         return s
 
-    def _coincident(self, s: Any) -> Any:
-        """`s`, but some agents are as others are, in the same place for example: what is rare in random play happens."""
-        s, n = self._world.copy(s), len(self._world.agents)
-        like = np.where(self._random.random(n) < 0.5, np.arange(n), self._random.integers(0, n, n))
-        for name in self._written():
-            getattr(s, name)[:] = getattr(s, name)[like]
+    def _coincident(self, s: EnvState) -> EnvState:
+        """`s` with some agents copied from others, in the same place for example: such states are rare in random play."""
+        s, num_agents = self._reference.copy(s), len(self._reference.agents)
+        is_kept = self._random.random(num_agents) < 0.5
+        source = np.where(is_kept, np.arange(num_agents), self._random.integers(0, num_agents, num_agents))
+        for name in self._author_fields():
+            getattr(s, name)[:] = getattr(s, name)[source]
         return s
 
-    def _active(self, s: Any) -> Any:
-        """Who is in the game, each by its own elements."""
-        world, active = self._world, self.env.active
-        mask = np.ones(len(world.agents), np.bool_)
+    def _active(self, s: EnvState) -> NDArray[np.bool_]:
+        """(A,) which agents are active; checks that each reads its own elements only."""
+        reference, active = self._reference, self.env.active
+        mask = np.ones(len(reference.agents), np.bool_)
         if active is None:
             return mask
-        for i in world.agents:
-            self.rules.forget()
-            mask[i] = plainly(active, i, world.shown(s), world.p)
-            for access in self.rules.log:
+        for i in reference.agents:
+            self.ownership.clear_log()
+            mask[i] = call_checked(active, i, reference.view(s), reference.p)
+            for access in self.ownership.log:
                 if access.agent != i and access.field not in ENGINE_FIELDS:
                     what = f"active reads {access.field}[{access.agent}] for agent {i}, and may read {i}'s own elements alone"
                     raise authoring_error_at(access.file, access.line, f"{what}: have a phase write the answer to a field")
         return mask
 
-    def _observed(self, s: Any, step: int) -> Any:
-        """`s` after the observations of some agents, which are checked."""
-        agents = self._random.permutation(len(self._world.agents))[:OBSERVERS].tolist()
-        s, t = self._world.look(s, agents), checked_time(Time(step, self._limit))
-        rows = self._world.rows(s, t, agents)
-        check_observations(self.env, rows, [f"agent {i}" for i in agents], step)
-        self.rules.forget()
+    def _observed(self, s: EnvState, step: int) -> EnvState:
+        """The state after the observations of some agents, which are checked."""
+        agents = self._random.permutation(len(self._reference.agents))[:NUM_OBSERVERS].tolist()
+        s, t = self._reference.prepare_observations(s, agents), checked_time(Time(step, self._limit))
+        obs = self._reference.observations(s, t, agents)
+        check_observations(self.env, obs, [f"agent {i}" for i in agents], step)
+        self.ownership.clear_log()
         return s

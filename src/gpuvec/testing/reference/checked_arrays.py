@@ -6,15 +6,18 @@ import sys
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gpuvec.engine.compiler.types import EnvState
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.testing.reference.checked_values import CheckedInt, DataInt
 
-NUMBERS = (int, np.integer)
+INTEGERS = (int, np.integer)
+Index = Any  # whatever NumPy takes as an index
 
 
 class Access(NamedTuple):
-    """A look at one agent's elements of a field, or a write to them."""
+    """A read of one agent's elements of a field, or a write to them."""
 
     field: str
     agent: int
@@ -23,66 +26,79 @@ class Access(NamedTuple):
     line: int
 
 
+AccessLog = list[Access]
+
+
 class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
     """An array as author code gets it.
 
-    A negative index is refused: compiled code takes it for an element counted from the end. Integers that are taken out are
-    checked integers that come from data. With a log every access to it is logged; parts that are taken out are not.
+    A negative index raises an error: compiled code would count it from the end. Integer elements are checked integers.
+    With a log, every access to the array is logged; accesses to parts of it are not.
     """
 
     name: str
-    log: list[Access] | None
+    log: AccessLog | None
     integers: type[CheckedInt]
 
     @staticmethod
-    def of(array: Any, name: str, log: list[Access] | None = None, data: bool = True) -> CheckedArray:
-        """A view of `array`, called `name` in messages; `data` says whether its integers come from data."""
+    def of(array: NDArray[Any], name: str, log: AccessLog | None = None, data: bool = True) -> CheckedArray:
+        """A checked view.
+
+        Args:
+            array: (...) whose memory it shares.
+            name: its name in messages.
+            log: to which accesses are added.
+            data: whether its integers come from data.
+        """
         view = array.view(CheckedArray)
         view.name, view.log, view.integers = name, log, DataInt if data else CheckedInt
-        return view  # type: ignore[no-any-return]  # what `view` makes has the type that it is given
+        return view
 
-    def __array_finalize__(self, obj: Any) -> None:
-        """Called by NumPy for each new view or copy, which has no log."""
+    def __array_finalize__(self, obj: object) -> None:
+        """Called by NumPy for each new view or copy of `obj`, which has no log."""
         self.name, self.log = getattr(obj, "name", "an array"), None
         self.integers = getattr(obj, "integers", DataInt)
 
-    def __getitem__(self, index: Any) -> Any:
-        """An element, or some, as an array of NumPy would give them."""
-        self._look_at(index, False)
-        found = np.ndarray.__getitem__(self, index)
-        if isinstance(found, np.signedinteger):
-            return self.integers(found)
-        return found
+    def __getitem__(self, index: Index) -> Any:
+        """The elements at `index`, as of an array of NumPy; a single integer is a checked one."""
+        self._access(index, False)
+        element = np.ndarray.__getitem__(self, index)
+        return self.integers(element) if isinstance(element, np.signedinteger) else element
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        """Writes it there; an integer beyond the range of the array wraps, as it does once compiled."""
-        self._look_at(index, True)
+    def __setitem__(self, index: Index, value: Any) -> None:
+        """Writes `value` to `index`; an integer beyond the range of the dtype wraps, as in compiled code."""
+        self._access(index, True)
         if isinstance(value, int) and self.dtype.kind == "i":
             half = 1 << (8 * self.dtype.itemsize - 1)
             value = (int(value) + half) % (2 * half) - half
         np.ndarray.__setitem__(self, index, value)
 
-    def _look_at(self, index: Any, writes: bool) -> None:
+    def _access(self, index: Index, writes: bool) -> None:
         places = index if isinstance(index, tuple) else (index,)
         for k, part in enumerate(places):
-            if isinstance(part, NUMBERS) and not 0 <= part < self.shape[min(k, self.ndim - 1)]:
+            if isinstance(part, INTEGERS) and not 0 <= part < self.shape[min(k, self.ndim - 1)]:
                 what = f"{self.name}[{', '.join(map(str, places))}] does not exist"
                 if part < 0:
-                    raise IndexError(f"{what}; -1 stands for nobody, so ask for that first")
+                    raise IndexError(f"{what}; where -1 stands for no agent, test for it first")
                 raise IndexError(f"{what}; its shape is {self.shape}")
         if self.log is None:
             return
-        whose = places[0]
-        code = sys._getframe(2)
-        place = (writes, code.f_code.co_filename, code.f_lineno)
-        if isinstance(whose, NUMBERS):
-            self.log.append(Access(self.name, int(whose), *place))
+        agent_index = places[0]
+        frame = sys._getframe(2)
+        place = (writes, frame.f_code.co_filename, frame.f_lineno)
+        if isinstance(agent_index, INTEGERS):
+            self.log.append(Access(self.name, int(agent_index), *place))
         else:
-            self.log.extend(Access(self.name, agent, *place) for agent in np.unique(np.arange(len(self))[whose]).tolist())
+            self.log.extend(Access(self.name, agent, *place) for agent in np.unique(np.arange(len(self))[agent_index]).tolist())
 
 
-def checked_value(value: Any, data: bool = True) -> Any:
-    """`value` with checked integers and arrays, also within a tuple; `data` says whether integers come from data."""
+def checked_value(value: object, data: bool = True) -> Any:
+    """Replaces integers and arrays, also within a tuple, by checked ones.
+
+    Args:
+        value: an argument of author code.
+        data: whether its integers come from data.
+    """
     if isinstance(value, np.ndarray):
         return value if isinstance(value, CheckedArray) else CheckedArray.of(value, "an array", data=data)
     if isinstance(value, bool | np.bool_ | CheckedInt):
@@ -95,8 +111,13 @@ def checked_value(value: Any, data: bool = True) -> Any:
     return value
 
 
-def watched(s: Any, log: list[Access] | None = None) -> Any:
-    """`s` with checked integers and arrays; these add each access to `log` if there is one, and share the memory of its own."""
+def checked_state(s: EnvState, log: AccessLog | None = None) -> EnvState:
+    """A view of a state with checked integers and arrays.
+
+    Args:
+        s: the state, whose arrays share their memory with the view.
+        log: to which accesses to arrays are added.
+    """
     parts = (
         CheckedArray.of(v, k, log, data=k not in ENGINE_FIELDS) if isinstance(v, np.ndarray) else checked_value(v)
         for k, v in zip(s._fields, s, strict=True)

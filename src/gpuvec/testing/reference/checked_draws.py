@@ -1,4 +1,4 @@
-"""Random draws in plain Python: with which key and number, within which bounds, and which of them collide."""
+"""Random draws in plain Python: with which key and number, and within which bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 from gpuvec.testing.reference.checked_values import DataInt
 
-_word = lru_cache(maxsize=4096)(random.word)  # a phase is run several times, and plain Philox takes a fifth of a millisecond
+_word = lru_cache(maxsize=4096)(random.word)  # a phase runs several times, and Philox in plain Python takes 0.2 ms
 _uniform, _randint = random.uniform, random.randint
 
 
@@ -31,13 +31,13 @@ class Draw(NamedTuple):
     instruction: int  # within its function
 
 
-def author_place() -> tuple[str, int]:
+def _author_place() -> tuple[str, int]:
     """(file, line) of the innermost author code that is running."""
-    frame = author_frame()
+    frame = _author_frame()
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def author_frame() -> FrameType:
+def _author_frame() -> FrameType:
     """The innermost author code that is running."""
     frame = sys._getframe(1)
     while frame.f_back is not None and in_package(frame.f_code.co_filename):
@@ -46,77 +46,102 @@ def author_frame() -> FrameType:
 
 
 def in_package(file: str) -> bool:
-    """Whether a file is one of this package's, as opposed to an author's."""
+    """Whether the path `file` belongs to this package, and not to an author."""
     return file.startswith(f"{PACKAGE}/") or Path(file) == PACKAGE
 
 
 class CheckedKey(Key):
-    """A key as author code gets it: it draws with it, and reads no more of it than the step."""
+    """A key as author code gets it, which may draw with it and read its `step`, but nothing else of it."""
 
     def _refuse(self, name: str) -> AuthoringError:
-        what = f"reads {name} of the key, so results depend on which row, episode or seed it is; hand the key to draws alone"
-        return authoring_error_at(*author_place(), what)
+        what = f"reads {name} of the key, so results depend on the row, the episode or the seed; pass the key to draws alone"
+        return authoring_error_at(*_author_place(), what)
 
     def __getattribute__(self, name: str) -> Any:
-        """A field, of which author code may read `step` alone."""
+        """A field called `name`; only `step` may be read."""
         if name in ("seed", "seed_high", "row", "episode"):
             raise self._refuse(name)
         return super().__getattribute__(name)
 
-    def __getitem__(self, index: Any) -> Any:
-        """Refused: see `__getattribute__`."""
+    def __getitem__(self, index: object) -> Any:
+        """Raises AuthoringError for any `index`: elements of a key may not be read."""
         raise self._refuse(f"element {index}")
 
     def __iter__(self) -> Iterator[Any]:
-        """Refused: see `__getattribute__`."""
+        """Raises AuthoringError: elements of a key may not be read."""
         raise self._refuse("all elements")
 
     def plain(self) -> Key:
-        """The key that can be read."""
+        """The key without checks."""
         return Key._make(tuple.__iter__(self))
 
 
 def checked_word(key: Key, draw: int) -> int:
-    """`gpuvec.random.word`, if the key and the number are allowed."""
+    """Draws 32 random bits as `gpuvec.random.word` does, so that `record_draws` sees it.
+
+    Args:
+        key: of the author's function.
+        draw: the number of the draw.
+    """
     return random.word(key, draw)
 
 
 def checked_uniform(key: Key, draw: int, low: float, high: float) -> float:
-    """`gpuvec.random.uniform`, if the bounds are in order."""
+    """Draws as `gpuvec.random.uniform` does.
+
+    Args:
+        key: of the author's function.
+        draw: the number of the draw.
+        low: the lower bound.
+        high: the upper bound.
+
+    Raises:
+        AuthoringError: `low` is above `high`.
+    """
     if not low <= high:
         what = f"uniform draws from {low:.7g} to {high:.7g}; the lower bound must not be above the upper one"
-        raise authoring_error_at(*author_place(), what)
+        raise authoring_error_at(*_author_place(), what)
     return _uniform(key, draw, low, high)
 
 
 def checked_randint(key: Key, draw: int, low: int, high: int) -> int:
-    """`gpuvec.random.randint`, if there is an integer to draw."""
+    """Draws as `gpuvec.random.randint` does.
+
+    Args:
+        key: of the author's function.
+        draw: the number of the draw.
+        low: the least integer.
+        high: one above the greatest integer.
+
+    Raises:
+        AuthoringError: there is no integer to draw.
+    """
     if not low < high:
         what = f"randint draws from {low} to below {high}, where there is no integer; the upper bound must be greater"
-        raise authoring_error_at(*author_place(), what)
+        raise authoring_error_at(*_author_place(), what)
     return DataInt(_randint(key, draw, int(low), int(high)))
 
 
 @contextmanager
-def recorded_draws() -> Iterator[list[Draw]]:
-    """A list to which plain Python adds every draw.
+def record_draws() -> Iterator[list[Draw]]:
+    """Yields a list to which every draw in plain Python is added.
 
-    Raises:
-        AuthoringError: by a draw with another key than the one that was handed over, or with a number that is taken from
-            data or that is not the author's to use.
+    A draw raises AuthoringError if its key is not a `CheckedKey`, or if its number comes from data or is reserved.
     """
     draws: list[Draw] = []
 
     def word(key: Key, draw: int) -> int:
-        frame = author_frame()
+        frame = _author_frame()
         place = frame.f_code.co_filename, frame.f_lineno
         if not isinstance(key, CheckedKey):
-            raise authoring_error_at(*place, "draws with a key of its own; draw with the key that it is given")
+            raise authoring_error_at(*place, "draws with a key that it made; draw with the key that is its argument")
         if isinstance(draw, DataInt):
-            what = f"draw number {int(draw)} is taken from data, so it may be that of another draw; make it of literals, the"
+            what = (
+                f"draw number {int(draw)} depends on data, so it may equal that of another draw; compute it from literals, the"
+            )
             raise authoring_error_at(*place, f"{what} agent's index and the indices of loops, such as 3 * i + 1")
         if not 0 <= draw < POOL_DRAW:
-            what = f"draw number {int(draw)} is not the author's to use; those from 0 to {POOL_DRAW - 1} are"
+            what = f"draw number {int(draw)} is reserved; use numbers from 0 to {POOL_DRAW - 1}"
             raise authoring_error_at(*place, what)
         draws.append(Draw(int(draw), *place, frame.f_lasti))
         return _word(key.plain(), int(draw))

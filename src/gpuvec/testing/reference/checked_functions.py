@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpuvec import random
-from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Reduction, SingleAgentEnv
+from gpuvec.engine.compiler.types import EnvParams
+from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, Reduction, SingleAgentEnv
 from gpuvec.testing.reference.checked_arrays import CheckedArray, checked_value
 from gpuvec.testing.reference.checked_draws import checked_randint, checked_uniform, checked_word
 from gpuvec.testing.reference.checked_values import BUILTINS, CONVERSIONS, CheckedNumpy
@@ -19,35 +21,35 @@ DRAWS: dict[Any, Any] = {random.uniform: checked_uniform, random.randint: checke
 
 
 class CheckedFunctions:
-    """Makes each author function once: a copy of it that reads checked values from its module, defaults and closure."""
+    """Makes one copy of each author function, which reads checked values from its module, defaults and closure."""
 
     def __init__(self) -> None:
-        self._made: dict[Any, Any] = {}
+        self._copies: dict[types.FunctionType, types.FunctionType] = {}
 
     def function(self, function: Any) -> Any:
-        """The copy; what is no plain function stays as it is."""
+        """The checked copy of `function`; a value that is no plain function is returned as it is."""
         if not isinstance(function, types.FunctionType):
             return function
         if function in DRAWS:
             return DRAWS[function]
         if function.__module__ is not None and function.__module__.partition(".")[0] == PACKAGE:
             return function
-        if function not in self._made:
+        if function not in self._copies:
             scope: dict[str, Any] = {"__builtins__": BUILTINS, "__name__": function.__module__}
             copy = types.FunctionType(function.__code__, scope, function.__name__)
-            self._made[function] = copy  # before what it calls, which may call it again
+            self._copies[function] = copy  # before the functions that it calls are copied, which may call it
             names = _names(function.__code__)
-            scope |= {k: self.value(v, k) for k, v in function.__globals__.items() if k in names}
-            cells = tuple(types.CellType(self.value(cell.cell_contents)) for cell in function.__closure__ or ())
+            scope |= {k: self._value(v, k) for k, v in function.__globals__.items() if k in names}
+            cells = tuple(types.CellType(self._value(cell.cell_contents)) for cell in function.__closure__ or ())
             if cells:
                 copy = types.FunctionType(function.__code__, scope, function.__name__, None, cells)
-                self._made[function] = copy
-            copy.__defaults__ = self.value(function.__defaults__)
+                self._copies[function] = copy
+            copy.__defaults__ = self._value(function.__defaults__)
             copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-        return self._made[function]
+        return self._copies[function]
 
-    def value(self, value: Any, name: str = "an array") -> Any:
-        """What author code finds in place of `value`, a variable of that name."""
+    def _value(self, value: object, name: str = "an array") -> Any:
+        """What author code gets in place of `value`, a variable called `name`."""
         if value is np:
             return CheckedNumpy()
         if isinstance(value, type):
@@ -59,28 +61,38 @@ class CheckedFunctions:
         return checked_value(value, data=False)
 
     def environment(self, env: Environment) -> Any:
-        """`env` with copies of all functions that kernels run."""
+        """A copy of `env` with checked copies of all functions that kernels run."""
         if isinstance(env, SingleAgentEnv):
             changed = {name: self.function(getattr(env, name)) for name in ("reset", "step", "observe")}
             return dataclasses.replace(env, **changed)
         names = ("reset", "reward", "terminated", "active")
         changed = {name: self.function(getattr(env, name)) for name in names}
         changed["phases"] = tuple(self._phase(phase) for phase in env.phases)
-        changed["observation"] = lambda p: self._perception(env, p)
+        changed["observation"] = lambda p: self._observation(env, p)
         return dataclasses.replace(env, **changed)
 
-    def _phase(self, phase: Any) -> Any:
+    def _phase(self, phase: Reduction | Callable[..., None]) -> Any:
         return phase._replace(of=self.function(phase.of)) if isinstance(phase, Reduction) else self.function(phase)
 
-    def _perception(self, env: MultiAgentEnv, p: Any) -> Any:
+    def _observation(self, env: MultiAgentEnv, p: EnvParams) -> Observation:
         observation = env.observation(p)
-        look = observation.neighbors
-        if isinstance(look, NearestNeighbors):
-            look = look._replace(distance=self.function(look.distance), mask=self.function(look.mask))
-        elif isinstance(look, Reduction):
-            look = self._phase(look)
-        observe, see = self.function(observation.self_features), self.function(observation.other_features)
-        return observation._replace(self_features=observe, other_features=see, neighbors=look)
+        neighbors = observation.neighbors
+        if isinstance(neighbors, NearestNeighbors):
+            distance, mask = self.function(neighbors.distance), self.function(neighbors.mask)
+            neighbors = neighbors._replace(distance=distance, mask=mask)
+        elif isinstance(neighbors, Reduction):
+            neighbors = self._phase(neighbors)
+        own, others = self.function(observation.self_features), self.function(observation.other_features)
+        return observation._replace(self_features=own, other_features=others, neighbors=neighbors)
+
+
+def checked_params(p: EnvParams) -> EnvParams:
+    """The parameters `p` with checked integers, which do not come from data, and checked tables."""
+    parts = (
+        CheckedArray.of(v, f"p.{k}", data=False) if isinstance(v, np.ndarray) else checked_value(v, data=False)
+        for k, v in zip(p._fields, p, strict=True)
+    )
+    return type(p)(*parts)
 
 
 def _names(code: types.CodeType) -> set[str]:

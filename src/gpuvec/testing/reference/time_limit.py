@@ -14,31 +14,35 @@ from typing import Any
 POLL_SECONDS = 0.25
 
 
-class OutOfTime(BaseException):
+class CallTimeout(BaseException):
     """Raised within a call that takes longer than `limit`."""
 
     limit = 0.0  # CPU seconds
 
-    def what(self, name: str) -> str:
-        """What is wrong with the function of that name."""
+    def message(self, name: str) -> str:
+        """What is wrong with the function called `name`."""
         return (
-            f"is where `{name}` still is after {self.limit:g} s of CPU time; is it a loop that does not end? A loop needs "
-            "a bound that it reaches in any state. If it only takes long, raise time_limit"
+            f"is where `{name}` still runs after {self.limit:g} s of CPU time; is it a loop that does not end? A loop needs "
+            "a bound that it reaches in any state. If the function is only slow, raise time_limit"
         )
 
 
 @contextmanager
-def limited_calls(function: Callable[..., Any], limit: float) -> Iterator[None]:
-    """Raises `OutOfTime` within a call of `function` in this thread that takes more than `limit` CPU seconds.
+def limit_calls(function: Callable[..., Any], limit: float) -> Iterator[None]:
+    """Raises `CallTimeout` within a call of `function` in this thread that takes too long.
 
-    A thread looks at the stack of this one now and then, so calls get no slower. The time is this thread's own: neither
-    other threads nor other processes on a busy machine count.
+    Another thread samples the stack of this one, so calls get no slower. Only the CPU time of this thread counts, not that
+    of other threads or processes.
+
+    Args:
+        function: an outer function of the calls.
+        limit: CPU seconds.
     """
     thread, ended = threading.get_ident(), threading.Event()
     clock = time.pthread_getcpuclockid(thread)
-    error = type("OutOfTime", (OutOfTime,), {"limit": limit})
+    error = type("CallTimeout", (CallTimeout,), {"limit": limit})
 
-    def look() -> None:
+    def sample_stack() -> None:
         call: FrameType | None = None
         began = 0.0
         while not ended.wait(POLL_SECONDS):
@@ -51,7 +55,7 @@ def limited_calls(function: Callable[..., Any], limit: float) -> Iterator[None]:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
                 call = None
 
-    watcher = threading.Thread(target=look, name="gpuvec time limit", daemon=True)
+    watcher = threading.Thread(target=sample_stack, name="gpuvec time limit", daemon=True)
     watcher.start()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where two results differ, and by which rule: floats by more than a tolerance, all else by anything."""
+"""Where two results differ: floats by more than a tolerance, flags and integers at all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 TOLERANCE = 1e-5  # of floats: absolute up to 1, relative above
 
@@ -14,47 +15,79 @@ class Difference(NamedTuple):
     """The first element in which the results of an environment differ."""
 
     name: str  # of the array, such as "observation" or "state x"
-    element: tuple[int, ...]  # of it, the environment first; empty if its shape or type differs
+    element: tuple[int, ...]  # its index in the array, the environment first; empty if shape or type of the arrays differ
     expected: str
-    found: str
+    actual: str
 
-    def agent(self, agents: bool) -> int | None:
-        """Whose element it is, where there are `agents`: what has a second axis has it for these."""
-        found = agents and len(self.element) > 1 and not self.name.startswith("engine ")
-        return self.element[1] if found else None
+    def agent(self, has_agents: bool) -> int | None:
+        """The index of the agent whose element it is, None if it belongs to no single agent.
 
-    def place(self, agents: bool) -> str:
-        """ "environment 3, agent 2, observation[5]"."""
-        agent = self.agent(agents)
+        Args:
+            has_agents: whether the second axis of results is that of agents, as in a `MultiAgentEnv`.
+        """
+        is_of_agent = has_agents and len(self.element) > 1 and not self.name.startswith("engine ")
+        return self.element[1] if is_of_agent else None
+
+    def place(self, has_agents: bool) -> str:
+        """The place in words, such as "environment 3, agent 2, observation[5]".
+
+        Args:
+            has_agents: whether the second axis of results is that of agents, as in a `MultiAgentEnv`.
+        """
+        agent = self.agent(has_agents)
         where = [f"environment {k}" for k in self.element[:1]] + ([] if agent is None else [f"agent {agent}"])
         return ", ".join([*where, self.name + "".join(f"[{k}]" for k in self.element[len(where) :])])
 
 
-def apart(expected: Any, found: Any) -> Any:
-    """Which elements differ: floats by more than 1e-5 * max(1, |expected|), where NaN equals NaN; others at all."""
-    expected, found = np.asarray(expected), np.asarray(found)
-    if found.dtype.kind != "f":
-        return expected != found
-    a, b = expected.astype(np.float64), found.astype(np.float64)
-    near = np.isclose(b, a, rtol=0.0, atol=TOLERANCE, equal_nan=True) | np.isclose(b, a, rtol=TOLERANCE, atol=0.0)
-    return ~near
+def exceeds_tolerance(expected: ArrayLike, actual: ArrayLike) -> NDArray[np.bool_]:
+    """Which elements differ: floats by more than 1e-5 * max(1, |expected|), with NaN equal to NaN; others at all.
+
+    Args:
+        expected: (...,) array or a scalar.
+        actual: of the shape of `expected`; its dtype says which rule applies.
+
+    Returns:
+        (...,) bool.
+    """
+    expected, actual = np.asarray(expected), np.asarray(actual)
+    if actual.dtype.kind != "f":
+        return np.asarray(expected != actual)
+    a, b = expected.astype(np.float64), actual.astype(np.float64)
+    is_close = np.isclose(b, a, rtol=0.0, atol=TOLERANCE, equal_nan=True) | np.isclose(b, a, rtol=TOLERANCE, atol=0.0)
+    return np.asarray(~is_close)
 
 
-def bits_apart(expected: Any, found: Any) -> Any:
-    """Which elements are not the same bits."""
-    bits = f"u{expected.dtype.itemsize}"
-    return np.ascontiguousarray(expected).view(bits) != np.ascontiguousarray(found).view(bits)
+def differs_in_bits(expected: NDArray[Any], actual: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which elements are not the same bits: -0.0 differs from 0.0.
+
+    Args:
+        expected: (...,) array.
+        actual: of the shape and dtype of `expected`.
+
+    Returns:
+        (...,) bool.
+    """
+    unsigned = f"u{expected.dtype.itemsize}"
+    return np.asarray(np.ascontiguousarray(expected).view(unsigned) != np.ascontiguousarray(actual).view(unsigned))
 
 
 def differences(
-    expected: Mapping[str, Any], found: Mapping[str, Any], unequal: Callable[[Any, Any], Any] = apart
+    expected: Mapping[str, NDArray[Any]],
+    actual: Mapping[str, NDArray[Any]],
+    unequal: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]] = exceeds_tolerance,
 ) -> list[Difference]:
-    """The first difference of each environment that has one, in the order of `expected`, whose arrays are (E, ...)."""
-    if expected.keys() != found.keys():
-        return [Difference("names of what is returned", (), ", ".join(expected), ", ".join(found))]
+    """The first difference of each environment that has one, ordered by environment.
+
+    Args:
+        expected: {name: (E, ...) array}; the first name in which an environment differs is reported.
+        actual: the arrays to compare with them.
+        unequal: which elements of two arrays differ.
+    """
+    if expected.keys() != actual.keys():
+        return [Difference("names of what is returned", (), ", ".join(expected), ", ".join(actual))]
     first: dict[int, Difference] = {}
     for name, a in expected.items():
-        b = found[name]
+        b = actual[name]
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             return [Difference(name, (), f"{a.dtype}{list(a.shape)}", f"{b.dtype}{list(b.shape)}")]
         for element in map(tuple, np.argwhere(unequal(a, b)).tolist()):

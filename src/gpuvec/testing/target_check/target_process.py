@@ -1,6 +1,6 @@
-"""A comparison in a process of its own: what a backend needs must be set before Numba is imported, and it may crash.
+"""A comparison in a process of its own: a target may crash, and its environment variables are read when Numba is imported.
 
-`python -m gpuvec.testing JOB REPORT` plays the job that is in the first file and writes the second; both are JSON.
+`python -m gpuvec.testing JOB REPORT` runs the job that is in the first file and writes the second; both are JSON.
 """
 
 from __future__ import annotations
@@ -11,56 +11,54 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpuvec.errors import GpuvecError
-from gpuvec.testing.target_check.target_comparison import Job, Report, compare
+from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport, compare, united
 
 
-def compared(job: Job, processes: int = 1) -> Report:
-    """`compare(job)`, in other processes: in so many at the same time, each of which plays some of the modes.
+def compare_in_processes(job: ComparisonJob, num_processes: int = 1) -> ComparisonReport:
+    """Runs `compare(job)` in other processes.
 
-    A process that ends without a report, or an environment that the backend cannot play, is a report's `difference`.
+    Args:
+        job: what to compare. A process that ends without a report, or an environment that the target cannot run, is reported
+            as a difference.
+        num_processes: how many run at the same time; with more than one, each compares one autoreset mode.
     """
-    parts = [job._replace(modes=(mode,)) for mode in job.modes] if processes > 1 else [job]
-    with ThreadPoolExecutor(processes) as waiting:
-        return united(waiting.map(_compared, parts))
+    parts = [job._replace(modes=(mode,)) for mode in job.modes] if num_processes > 1 else [job]
+    with ThreadPoolExecutor(num_processes) as executor:
+        return united(list(executor.map(_compare_in_process, parts)))
 
 
-def united(reports: Iterable[Report]) -> Report:
-    """One report of several: their sums, and the first difference."""
-    total = Report()
-    for one in reports:
-        sums = (total.results + one.results, total.identical and one.identical, total.on_threshold + one.on_threshold)
-        first = total if total.difference else one
-        total = Report(*sums, first.difference, first.script)
-    return total
-
-
-def _compared(job: Job) -> Report:
-    path = os.pathsep.join(place for place in sys.path if place)  # it finds what this one finds
+def _compare_in_process(job: ComparisonJob) -> ComparisonReport:
+    path = os.pathsep.join(place for place in sys.path if place)  # the process imports from where this one does
     with tempfile.TemporaryDirectory() as folder:
-        asked, report = Path(folder, "job.json"), Path(folder, "report.json")
-        asked.write_text(json.dumps(job._asdict()))
-        done = subprocess.run(
-            [sys.executable, "-m", "gpuvec.testing", str(asked), str(report)],
+        job_file, report_file = Path(folder, "job.json"), Path(folder, "report.json")
+        job_file.write_text(json.dumps(job._asdict()))
+        process = subprocess.run(
+            [sys.executable, "-m", "gpuvec.testing", str(job_file), str(report_file)],
             env={**os.environ, **job.variables, "PYTHONPATH": path},
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
-        if report.exists():
-            return Report(**json.loads(report.read_text()))
-    how = f"signal {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"status {done.returncode}"
-    return Report(difference=f"the process that played it ended with {how}\n{done.stderr.strip()}")
+        if report_file.exists():
+            return ComparisonReport(**json.loads(report_file.read_text()))
+    status = process.returncode
+    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    return ComparisonReport(difference=f"the process of the target ended with {how}\n{process.stderr.strip()}")
 
 
-def main(asked: str, report: str) -> None:
-    """Plays the job in one file and writes what was found to the other."""
+def main(job_file: str, report_file: str) -> None:
+    """Runs the job in a file and writes the report to another.
+
+    Args:
+        job_file: path of a `ComparisonJob` in JSON.
+        report_file: path of the `ComparisonReport` to write.
+    """
     try:
-        found = compare(Job(**json.loads(Path(asked).read_text())))
+        report = compare(ComparisonJob(**json.loads(Path(job_file).read_text())))
     except GpuvecError as error:
-        found = Report(difference=f"{type(error).__name__}: {error}")
-    Path(report).write_text(json.dumps(found._asdict()))
+        report = ComparisonReport(difference=f"{type(error).__name__}: {error}")
+    Path(report_file).write_text(json.dumps(report._asdict()))

@@ -1,9 +1,9 @@
-"""The backends on which an environment can play, one entry each."""
+"""The targets on which `gpuvec check` can run an environment, one entry each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.backends.cuda.cpp.source import cuda_c_file
@@ -11,32 +11,32 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import AuthoringError, DeviceError, MissingExtraError
 from gpuvec.spec import Environment
 
-AGENTS = 4096  # environments times agents that play unless it is said how many
+NUM_AGENTS = 4096  # default number of environments times agents
 
 
-class Backend(NamedTuple):
-    """Where an environment plays, and what that takes."""
+class CheckTarget(NamedTuple):
+    """A device and a language of the author's functions."""
 
     name: str
-    options: dict[str, Any]  # keyword arguments of `make_vec`
-    missing: Callable[[Environment], str]  # why this machine, or the environment, does not have it; "" if it does
-    simulated: bool = False  # whether its process must have Numba's CUDA simulator switched on before Numba is imported
-    agents: int = AGENTS
-    agents_of_games: int = AGENTS  # the same where an environment has many agents
-    episodes: int = 3  # of each environment, in each mode
-    episode: int | None = None  # steps of an episode unless it is said how many; None for as many as the environment has
+    options: dict[str, str]  # keyword arguments of `make_vec`
+    unavailable: Callable[[Environment], str]  # why this machine or the environment does not have it; "" if it does
+    simulated: bool = False  # whether its process needs NUMBA_ENABLE_CUDASIM=1 before Numba is imported
+    num_agents: int = NUM_AGENTS  # default number of environments of a `SingleAgentEnv`
+    num_agents_multi: int = NUM_AGENTS  # default number of environments times agents of a `MultiAgentEnv`
+    episodes: int = 3  # default number for each environment in each autoreset mode
+    max_episode_steps: int | None = None  # default step limit; None for the environment's
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the environment of its process."""
+        """Environment variables of its process."""
         return {"NUMBA_ENABLE_CUDASIM": "1" if self.simulated else "0"}
 
 
-def _nothing(env: Environment) -> str:
+def _always_available(env: Environment) -> str:
     return ""
 
 
-def _gpu(env: Environment) -> str:
+def _gpu_unavailable(env: Environment) -> str:
     try:
         parse_device("cuda")
     except (DeviceError, MissingExtraError) as error:
@@ -44,15 +44,15 @@ def _gpu(env: Environment) -> str:
     return ""
 
 
-def _written(env: Environment) -> str:
+def _cuda_c_on_gpu_unavailable(env: Environment) -> str:
     try:
         cuda_c_file(env)
     except AuthoringError as error:
         return str(error)
-    return _gpu(env)
+    return _gpu_unavailable(env)
 
 
-def _compiler_on_host(env: Environment) -> str:
+def _cuda_c_on_cpu_unavailable(env: Environment) -> str:
     try:
         cuda_c_file(env)
         host_compiler()
@@ -61,39 +61,46 @@ def _compiler_on_host(env: Environment) -> str:
     return ""
 
 
-CPU = Backend("cpu", {"device": "cpu", "output": "numpy"}, _nothing)
-SIMULATOR = Backend(
+CPU = CheckTarget("cpu", {"device": "cpu", "output": "numpy"}, _always_available)
+SIMULATOR = CheckTarget(
     "sim",
     {"device": "simulator", "output": "numpy"},
-    _nothing,
+    _always_available,
     simulated=True,
-    agents=33,  # each a thread of Python; of environments with one agent that is two blocks
-    agents_of_games=16,
+    num_agents=33,  # each is a Python thread; 33 environments with one agent are two CUDA blocks
+    num_agents_multi=16,
     episodes=2,
-    episode=3,
+    max_episode_steps=3,
 )
-GPU = Backend("numba", {"device": "cuda", "output": "cupy"}, _gpu)
-CUDA_C = Backend("cuda-c", {**GPU.options, "backend": "cuda-c"}, _written)
-CUDA_C_ON_CPU = Backend("cuda-c-cpu", {**CPU.options, "backend": "cuda-c"}, _compiler_on_host)
-# The first is what the others are compared with.
-BACKENDS = {backend.name: backend for backend in (CPU, CUDA_C_ON_CPU, SIMULATOR, GPU, CUDA_C)}
+GPU = CheckTarget("numba", {"device": "cuda", "output": "cupy"}, _gpu_unavailable)
+CUDA_C = CheckTarget("cuda-c", {**GPU.options, "backend": "cuda-c"}, _cuda_c_on_gpu_unavailable)
+CUDA_C_ON_CPU = CheckTarget("cuda-c-cpu", {**CPU.options, "backend": "cuda-c"}, _cuda_c_on_cpu_unavailable)
+# The CPU is the one that the others are compared with.
+TARGETS: Mapping[str, CheckTarget] = {target.name: target for target in (CPU, CUDA_C_ON_CPU, SIMULATOR, GPU, CUDA_C)}
 
 
-def chosen(names: Sequence[str], env: Environment) -> tuple[list[Backend], dict[str, str]]:
-    """(the backends of those names, or all that `env` has here; {name: why it is left out}), the CPU being no choice.
+def select_targets(names: Sequence[str], env: Environment) -> tuple[list[CheckTarget], dict[str, str]]:
+    """Selects the targets to compare with the CPU.
+
+    Args:
+        names: names of targets; the CPU may be among them. If empty, all that are available here.
+        env: the environment.
+
+    Returns:
+        The targets without the CPU, and {name: reason} of those that are not available.
 
     Raises:
-        ValueError: an unknown name, or nothing to compare the CPU with.
-        DeviceError: one that was asked for by name and is missing.
+        ValueError: an unknown name, or no name but the CPU's.
+        DeviceError: a target of `names` is not available.
     """
-    unknown = [name for name in names if name not in BACKENDS]
+    unknown = [name for name in names if name not in TARGETS]
     if unknown:
-        raise ValueError(f"there is no backend called {', '.join(unknown)}; there are {', '.join(BACKENDS)}.")
-    asked = [BACKENDS[name] for name in names or BACKENDS if name != CPU.name]
-    if not asked:
-        others = ", ".join(name for name in BACKENDS if name != CPU.name)
-        raise ValueError(f"{CPU.name} is what others are compared with: name one of {others} too.")
-    left_out = {backend.name: why for backend in asked if (why := backend.missing(env))}
-    if names and left_out:
-        raise DeviceError("; ".join(f"backend {name!r} was asked for: {why}" for name, why in left_out.items()))
-    return [backend for backend in asked if backend.name not in left_out], left_out
+        raise ValueError(f"unknown target {', '.join(unknown)}; the targets are {', '.join(TARGETS)}.")
+    requested = [TARGETS[name] for name in names or TARGETS if name != CPU.name]
+    if not requested:
+        others = ", ".join(name for name in TARGETS if name != CPU.name)
+        raise ValueError(f"{CPU.name} is what the other targets are compared with; add at least one of {others}.")
+    unavailable = {target.name: reason for target in requested if (reason := target.unavailable(env))}
+    if names and unavailable:
+        raise DeviceError("; ".join(f"target {name!r} is not available: {reason}" for name, reason in unavailable.items()))
+    return [target for target in requested if target.name not in unavailable], unavailable

@@ -1,14 +1,16 @@
-"""The dialect of device code, in types: a look at the type of every value in the author's compiled functions."""
+"""The types of all values in the author's compiled functions, which have to be float32, integers, bools or tuples of them."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 from numba import typeof, types
 from numba.core import ir
+from numba.core.dispatcher import Dispatcher
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, explain_compiler_errors
 from gpuvec.engine.compiler.functions import compile_for, device_function
@@ -19,17 +21,26 @@ from gpuvec.random import Key
 KEY = typeof(Key._make([*(np.uint32(0),) * 4, np.int32(0)]))
 
 
-def action_type(actions: ActionLayout) -> Any:
-    """The Numba type of an agent's action."""
+def action_type(actions: ActionLayout) -> types.Type:
+    """The Numba type of an agent's action.
+
+    Args:
+        actions: their layout.
+    """
     number = actions.dtype(0)
     return typeof((number,) * actions.components if actions.components else number)
 
 
-def check_parameters(name: str, function: Any, expected: str) -> None:
-    """Raises unless `function` is a plain function with as many parameters as `expected` names.
+def check_parameters(name: str, function: object, expected: str) -> None:
+    """Checks that a part of an environment is a plain function with the right number of parameters.
+
+    Args:
+        name: of the part.
+        function: what the author wrote.
+        expected: the names of the parameters, separated by commas.
 
     Raises:
-        AuthoringError: what it is instead.
+        AuthoringError: it is something else, or has other parameters.
     """
     if not isinstance(function, FunctionType):
         raise AuthoringError(f"{name} is a {type(function).__name__}; it must be a plain function {name}({expected}).")
@@ -38,38 +49,49 @@ def check_parameters(name: str, function: Any, expected: str) -> None:
         raise authoring_error(function, f"{name}{inspect.signature(function)} must be {name}({expected})")
 
 
-def width(function: Any, kind: Any, expected: str) -> int:
-    """How many numbers a result of Numba type `kind` holds.
+def tuple_width(function: Callable[..., Any], result: types.Type, expected: str) -> int:
+    """How many numbers a function returns.
+
+    Args:
+        function: an author's function.
+        result: the type of its result.
+        expected: what it must return, in words.
 
     Raises:
-        AuthoringError: it is no tuple of numbers.
+        AuthoringError: it does not return a tuple of numbers.
     """
-    if not isinstance(kind, types.BaseTuple):
-        raise authoring_error(function, f"it returns {kind}; it must return {expected}: (a, b), or (a,) for one")
-    for k, part in enumerate(kind):
+    if not isinstance(result, types.BaseTuple):
+        raise authoring_error(function, f"it returns {result}; it must return {expected}: (a, b), or (a,) for one")
+    for k, part in enumerate(result):
         if not isinstance(part, types.Number | types.Boolean):
             raise authoring_error(function, f"value {k} of those it returns is {part}; it must be a number")
-    return len(kind)
+    return len(result)
 
 
-def typed(function: Any, arguments: tuple[Any, ...]) -> Any:
-    """Compiles `function` as kernels do, for arguments of these Numba types, and returns the type of its result.
+def result_type(function: Callable[..., Any], arguments: tuple[types.Type, ...]) -> types.Type:
+    """Compiles a function as kernels do, checks the types of all values in it, and returns the type of its result.
+
+    Args:
+        function: an author's function.
+        arguments: the types of its arguments.
 
     Raises:
-        AuthoringError: what cannot be compiled, or a value that no kernel should hold.
+        AuthoringError: the function cannot be compiled, or computes a value that is not allowed in a kernel.
     """
     with explain_compiler_errors(function):
         dispatcher = device_function(function)
         compile_for(dispatcher, arguments)
-    _check_values(dispatcher, arguments, set())
+    _check_value_types(dispatcher, arguments, set())
     return dispatcher.overloads[arguments].signature.return_type
 
 
-def _check_values(dispatcher: Any, arguments: tuple[Any, ...], seen: set[Any]) -> None:
-    """Raises for the first line with a container, or with a float64 that is made of nothing that is one."""
-    if (dispatcher, arguments) in seen:
+def _check_value_types(
+    dispatcher: Dispatcher, arguments: tuple[types.Type, ...], checked: set[tuple[Dispatcher, tuple[types.Type, ...]]]
+) -> None:
+    """Raises AuthoringError for the first line with a container, or with a float64 whose operands are none."""
+    if (dispatcher, arguments) in checked:
         return
-    seen.add((dispatcher, arguments))
+    checked.add((dispatcher, arguments))
     compile_for(dispatcher, arguments)
     annotated = dispatcher.overloads[arguments].type_annotation
     statements = [statement for block in annotated.blocks.values() for statement in block.body]
@@ -86,29 +108,29 @@ def _check_values(dispatcher: Any, arguments: tuple[Any, ...], seen: set[Any]) -
             raise authoring_error(dispatcher.py_func, what, line)
         called = annotated.typemap[value.func.name] if isinstance(value, ir.Expr) and value.op == "call" else None
         if isinstance(called, types.Dispatcher) and not called.dispatcher.py_func.__module__.startswith("gpuvec."):
-            _check_values(called.dispatcher, tuple(annotated.calltypes[value].args), seen)
+            _check_value_types(called.dispatcher, tuple(annotated.calltypes[value].args), checked)
         operands = value.list_vars() if isinstance(value, ir.Expr) else [value] if isinstance(value, ir.Var) else []
-        made_of = [annotated.typemap[v.name] for v in operands]
-        if _wide(kind) and not isinstance(value, ir.Arg) and not any(map(_wide, made_of)):
-            raise authoring_error(dispatcher.py_func, f"makes a float64; {_remedy(value, made_of)}", line)
+        operand_types = [annotated.typemap[v.name] for v in operands]
+        if _has_float64(kind) and not isinstance(value, ir.Arg) and not any(map(_has_float64, operand_types)):
+            raise authoring_error(dispatcher.py_func, f"makes a float64; {_remedy(value, operand_types)}", line)
 
 
-def _wide(kind: Any) -> bool:
+def _has_float64(kind: types.Type) -> bool:
     """Whether a value of that Numba type holds a float64."""
     parts = tuple(kind) if isinstance(kind, types.BaseTuple) else ()
     parts += (kind.dtype,) if isinstance(kind, types.Array) else (kind.type,) if isinstance(kind, types.Optional) else ()
-    return kind == types.float64 or any(map(_wide, parts))
+    return kind == types.float64 or any(map(_has_float64, parts))
 
 
-def _remedy(value: Any, made_of: list[Any]) -> str:
-    """What to do about a float64 that comes from `value`, an expression of parts of those types."""
+def _remedy(value: ir.Inst, operand_types: list[types.Type]) -> str:
+    """What to do about a float64 that `value` computes from operands of those types."""
     if isinstance(value, ir.Var):
         return "a variable is an int on one path and a float on another: write 0.0, not 0"
-    if isinstance(value, ir.Expr) and value.op == "getattr" and isinstance(made_of[0], types.Module):
-        name = f"{made_of[0].pymod.__name__}.{value.attr}"
+    if isinstance(value, ir.Expr) and value.op == "getattr" and isinstance(operand_types[0], types.Module):
+        name = f"{operand_types[0].pymod.__name__}.{value.attr}"
         return f"only names of the module are read as float32: put {value.attr.upper()} = {name} there, and use that"
-    if any(isinstance(kind, types.Integer) for kind in made_of):
-        return "an int met a float: write 2.0, not 2, and np.float32(k) for an int k"
+    if any(isinstance(kind, types.Integer) for kind in operand_types):
+        return "an int and a float are operands: write 2.0, not 2, and np.float32(k) for an int k"
     if isinstance(value, ir.Expr):
         return "convert it with np.float32(...)"
     return "make it a float32: np.array(..., np.float32) for a table"

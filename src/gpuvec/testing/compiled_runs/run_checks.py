@@ -1,0 +1,169 @@
+"""Checks of a compiled run: results are finite and within their spaces, and equal where they have to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuvec.engine.compiler.diagnostics import authoring_error
+from gpuvec.engine.layout.schema import MultiAgentSchema, feature_widths, make_schema
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun
+from gpuvec.testing.target_check.differences import differences, differs_in_bits
+
+FINITE = "guard divisions, roots and logarithms"
+
+
+def step_function(env: Environment) -> Callable[..., Any]:
+    """The author's function to name in a message on a step.
+
+    Args:
+        env: the environment.
+    """
+    return env.step if isinstance(env, SingleAgentEnv) else next(filter(callable, env.phases), env.reward)
+
+
+def _feature_function(env: Environment, k: int) -> Callable[..., Any]:
+    """The author's function that computes element k of an observation."""
+    if isinstance(env, SingleAgentEnv):
+        return env.observe
+    schema = make_schema(env)
+    assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
+    observation = schema.observation
+    if observation.other_features is not None and k < observation.max_neighbors * feature_widths(env, schema)[0]:
+        return observation.other_features
+    return observation.self_features
+
+
+def check_spaces(env: Environment, run: CompiledRun) -> str:
+    """Checks that all observations are within their space, and all rewards and states finite.
+
+    Args:
+        env: the environment.
+        run: its results.
+
+    Returns:
+        What was checked.
+
+    Raises:
+        AuthoringError: the first value that is not.
+    """
+    names = [_agent_name(index) for index in np.ndindex(run.obs[0].shape[:-1])]
+    space = env.spaces(env.params)[0]
+    for t, obs in enumerate(run.obs):
+        if not ((obs >= space.low) & (obs <= space.high) & np.isfinite(obs)).all():
+            check_observations(env, obs.reshape(len(names), -1), names, t)
+        if t > 0 and not np.isfinite(run.reward[t - 1]).all():
+            check_reward(env, run.reward[t - 1].reshape(-1), names, t)
+        _check_states(env, run, t)
+    return f"{len(run.obs) * len(names):,} observations are finite and within their bounds, all rewards and states finite"
+
+
+def _check_states(env: Environment, run: CompiledRun, t: int) -> None:
+    """Raises AuthoringError unless the floats of all states after t steps are finite."""
+    for name, values in run.states[t].items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row, *rest = np.argwhere(~np.isfinite(values))[0].tolist()
+            place = name + "".join(f"[{k}]" for k in rest)
+            is_reset = t == 0 or bool(run.terminated[t - 2][row] | run.truncated[t - 2][row] if t > 1 else False)
+            what = f"after {t} steps {place} of the state of environment {row} is {values[(row, *rest)]}, which is not finite"
+            function = env.reset if is_reset else step_function(env)
+            raise authoring_error(function, f"{what}: {FINITE}, and mark a missing value by a bool")
+
+
+def _agent_name(index: tuple[int, ...]) -> str:
+    return f"environment {index[0]}" if len(index) == 1 else f"agent {index[1]} of environment {index[0]}"
+
+
+def check_observations(env: Environment, obs: NDArray[np.float32], names: Sequence[str], t: int) -> None:
+    """Checks that observations are finite and within their space.
+
+    Args:
+        env: the environment.
+        obs: (N, D) observations after t steps.
+        names: whose each of the N is, in words.
+        t: the number of steps.
+
+    Raises:
+        AuthoringError: the first that is not.
+    """
+    space = env.spaces(env.params)[0]
+    low, high = space.low, space.high
+    for is_wrong, rule in (
+        (~np.isfinite(obs), f"which is not finite: {FINITE}"),
+        ((obs < low) | (obs > high), "outside its space, {:.7g} to {:.7g}: widen the space, or clip"),
+    ):
+        if is_wrong.any():
+            row, k = np.argwhere(is_wrong)[0]
+            value = f"after {t} steps observation {k} of {names[row]} is {obs[row, k]:.7g}, "
+            raise authoring_error(_feature_function(env, k), value + rule.format(low[k], high[k]))
+
+
+def check_reward(env: Environment, reward: NDArray[np.float32], names: Sequence[str], t: int) -> None:
+    """Checks that rewards are finite.
+
+    Args:
+        env: the environment.
+        reward: (N,) rewards of step t.
+        names: whose each of the N is, in words.
+        t: the number of the step.
+
+    Raises:
+        AuthoringError: the first that is not.
+    """
+    for name, value in zip(names, reward, strict=True):
+        if not np.isfinite(value):
+            what = f"the reward of {name} in step {t} is {value}: {FINITE}"
+            raise authoring_error(env.step if isinstance(env, SingleAgentEnv) else env.reward, what)
+
+
+def check_equal_runs(env: Environment, run: CompiledRun, other: CompiledRun, which: str) -> None:
+    """Checks that two runs have the same bits, in the environments and steps that both have.
+
+    Args:
+        env: the environment.
+        run: a run.
+        other: a run with the same actions and seed.
+        which: the two runs in words.
+
+    Raises:
+        AuthoringError: the first difference.
+    """
+    num_envs = min(len(run.obs[0]), len(other.obs[0]))
+    for t in range(min(len(run.obs), len(other.obs))):
+        check_equal_step(env, t, _results_at(run, t, num_envs), _results_at(other, t, num_envs), which)
+
+
+def check_equal_step(
+    env: Environment, t: int, expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], which: str
+) -> None:
+    """Checks that the results of two runs after t steps have the same bits.
+
+    Args:
+        env: the environment.
+        t: the number of steps.
+        expected: {name: (E, ...) array} of one run.
+        actual: the arrays of the other.
+        which: the two runs in words.
+
+    Raises:
+        AuthoringError: the first difference.
+    """
+    different = differences(expected, actual, differs_in_bits)
+    if different:
+        first = different[0]
+        place = first.place(isinstance(env, MultiAgentEnv))
+        what = f"{which} differ: after {t} steps {place} is {first.expected} and {first.actual}"
+        function = step_function(env) if t else env.reset
+        raise authoring_error(function, f"{what}; results must depend on nothing but the arguments")
+
+
+def _results_at(run: CompiledRun, t: int, num_envs: int) -> dict[str, NDArray[Any]]:
+    """The results of the first environments after t steps."""
+    arrays: dict[str, NDArray[Any]] = {"observation": run.obs[t]} | {f"state {k}": v for k, v in run.states[t].items()}
+    if t:
+        arrays |= {k: getattr(run, k)[t - 1] for k in ("reward", "terminated", "truncated")} | run.infos[t - 1]
+    return {name: array[:num_envs] for name, array in arrays.items()}
