@@ -108,7 +108,8 @@ def itself(i: int, s: State, t: Time, p: Params) -> tuple[float, float]:
 
 
 def observation(p: Params) -> Observation:
-    return Observation(itself, other_features, p.rivals, NearestNeighbors("rival", distance))
+    rivals = NearestNeighbors("rival", distance, position=("x", "y"), squared=True)
+    return Observation(itself, other_features, p.rivals, rivals)
 
 
 def spaces(p: Params) -> tuple[Box, Discrete]:

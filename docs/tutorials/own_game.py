@@ -162,6 +162,8 @@ def terminated(i: int, s: State, p: Params) -> bool:
 #
 # Every agent observes itself, the nearest bush, and the nearest agent of the other role. The nearest agent has to be searched
 # for in every step and after every reset: declare the search with a distance, and the engine runs it before each observation.
+# The distance is never less than the squared difference in `x` or in `y` alone, which `position` and `squared` declare: among
+# many agents the engine then skips those that are too far away. `check_env` verifies the declaration.
 
 
 # %%
@@ -186,7 +188,7 @@ def observe(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, 
 
 
 def observation(p: Params) -> Observation:
-    return Observation(observe, neighbors=NearestNeighbors("rival", distance))
+    return Observation(observe, neighbors=NearestNeighbors("rival", distance, position=("x", "y"), squared=True))
 
 
 def spaces(p: Params) -> tuple[Box, Discrete]:

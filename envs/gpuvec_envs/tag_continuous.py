@@ -245,7 +245,8 @@ def observation(p: Params) -> Observation:
     own = itself_and_time if p.observe_self else time
     if p.use_full_observation:
         return Observation(own, other_features, agents(p) - 1)
-    return Observation(own, other_features, p.num_other_agents_observed, NearestNeighbors("nearest", distance, mask=played))
+    nearest = NearestNeighbors("nearest", distance, mask=played, position=("x", "y"), squared=True)
+    return Observation(own, other_features, p.num_other_agents_observed, nearest)
 
 
 def spaces(p: Params) -> tuple[Box, Box | MultiDiscrete]:

@@ -99,6 +99,15 @@ class NearestNeighbors(NamedTuple):
     """`distance(i, j, s, p) -> float`; infinite for a `j` that `i` does not see, itself for example."""
     mask: Callable[..., Any] | None = None
     """`mask(i, s, p) -> bool`: who searches; the others find nobody. None for all."""
+    position: tuple[str, ...] = ()
+    """Names of `Floats` fields that bound `distance` from below, as in `("x", "y")`; needs `squared`.
+
+    With them a search among many agents skips those that are too far away in these fields. `distance(i, j, s, p)` must then be
+    infinite, or not less than the difference between `i` and `j` in each of these fields alone (its square, if `squared`), and
+    infinite or nan where one of the differences is. `check_env` verifies this. Without them every search visits all agents.
+    """
+    squared: bool | None = None
+    """Whether squares of the differences bound `distance`, as they do a squared Euclidean distance, or the differences."""
 
 
 class Observation(NamedTuple):

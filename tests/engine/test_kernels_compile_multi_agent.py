@@ -14,7 +14,7 @@ from gpuvec.engine.backends.cuda.kernels import SPARE, make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.multi_agent.program import compose
+from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.vector.env_params import apply_params
 
 pytestmark = [
@@ -59,10 +59,12 @@ RESET = ("straight", "many agents", "nearest", "crowd")  # resets of the others 
 def barriers(env, options, which, given):
     """How many each kernel should have: one where the program waits, where a step asks for ends, and before rows leave."""
     operations = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters()
-    program = compose(env, options, *operations, given)
-    parts = (program.step, program.over, program.end) if which == "step" else (program.reset, program.end)
-    played = sum(segment.wait + 2 * (segment.then is not None) for part in parts for segment in part) + (which == "step")
-    search, rows = [len(program.seeking.functions)] if program.seeking else [], [int(given.tile > 0)]
+    program = make_program(env, options, *operations, given)
+    parts = (program.step, program.episode_end, program.finish) if which == "step" else (program.reset, program.finish)
+    played = sum(segment.barrier + 2 * (segment.after_round is not None) for part in parts for segment in part) + (
+        which == "step"
+    )
+    search, rows = [len(program.search.functions)] if program.search else [], [int(given.tile_rows > 0)]
     return [played, *search, *rows] if given.split else [played]
 
 
@@ -70,7 +72,7 @@ def compiled(env, num_envs, which, mode, **options):
     """The kernels of a reset or a step, which have passed the checks."""
     options, given = KernelOptions(mode, env.max_episode_steps, **options), make_launch_config(env, num_envs)
     found = compile_variant(env, options, which, given)
-    residents = [given.resident, *[1] * (len(found) - 1)]  # at least
+    residents = [given.min_blocks_per_sm, *[1] * (len(found) - 1)]  # at least
     for kernel, count, resident in zip(found, barriers(env, options, which, given), residents, strict=True):
         registers = REGISTERS // (kernel.threads * resident) // 8 * 8  # a warp has eight of each thread at a time
         check(kernel, count, SPACES, registers=registers, spare=SPARE if resident > 1 else 0)
@@ -87,7 +89,7 @@ def test_every_kernel(game, which):
     name, num_envs, split, tile, mode, params = GAMES[game]
     env, _ = apply_params(environment(name), params, (), 1)
     given = make_launch_config(env, num_envs)
-    assert (given.split, given.tile > 0) == (split, tile)
+    assert (given.split, given.tile_rows > 0) == (split, tile)
     compiled(env, num_envs, which, mode)
 
 
@@ -139,7 +141,7 @@ def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
     env, _ = apply_params(environment("TagGridWorld-v0"), {"num_taggers": 999, "use_full_observation": False}, (), 1)
     env = dataclasses.replace(env, phases=(many_values, *env.phases))
     given = make_launch_config(env, 2000)
-    assert given.resident > 1
+    assert given.min_blocks_per_sm > 1
     with numba_cuda.offline((9, 0)):
         (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), given, True)
         code = numba_cuda.compile_kernel(
@@ -150,7 +152,7 @@ def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
         tried, compile_for = [], numba_cuda.compile_kernel
         monkeypatch.setattr(numba_cuda, "compile_kernel", lambda *given: tried.append(given[-1]) or compile_for(*given))
         assert kernel.binary((9, 0)).code
-    assert tried == [given.resident, given.resident * 3 // 4, 1]
+    assert tried == [given.min_blocks_per_sm, given.min_blocks_per_sm * 3 // 4, 1]
 
 
 def strays(i, s, key, p):

@@ -15,8 +15,8 @@ from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.multi_agent.launch_mapping import make_multi_agent_launch
-from gpuvec.engine.multi_agent.program import compose
-from gpuvec.engine.multi_agent.reductions import cpu_shared_counters
+from gpuvec.engine.multi_agent.program import make_program
+from gpuvec.engine.multi_agent.shared_counters import cpu_shared_counters
 from gpuvec.vector.env_params import apply_params
 from gpuvec_envs import tag_continuous, tag_grid_world
 
@@ -24,10 +24,10 @@ SHARED = 48 << 10  # bytes that a block may have without asking for more
 
 
 def shared_bytes(env, shape):
-    program = compose(
+    program = make_program(
         env, KernelOptions(AutoresetMode.SAME_STEP, 100), cpu_memory_ops(), cpu_array_ops(), cpu_shared_counters(), shape
     )
-    held = [program.arrays] + ([program.seeking.arrays] if program.seeking else [])
+    held = [program.arrays] + ([program.search.arrays] if program.search else [])
     return max(sum(math.prod(dims) * np.dtype(dtype).itemsize for dtype, dims in arrays.values()) for arrays in held)
 
 
@@ -52,15 +52,14 @@ def test_a_block_fits(num_envs, runners, seen, grid):
         env = apply_params(tag_continuous.ENV, {"num_runners": runners, **few}, (), 1)[0]
     crowd = make_schema(env)
     shape = make_multi_agent_launch(crowd, num_envs)
-    assert 1 <= shape.envs <= shape.threads <= 1024
-    assert shape.threads % 32 == shape.writers % 32 == shape.seekers % 32 == 0
+    assert 1 <= shape.envs_per_block <= shape.threads_per_block <= 1024
+    assert shape.threads_per_block % 32 == shape.threads_per_row_block % 32 == shape.threads_per_search_block % 32 == 0
     assert shared_bytes(env, shape) <= SHARED
     if shape.split:
-        assert 4 * (shape.tile * crowd.num_features + 8) <= SHARED
-    elif shape.tile:
-        assert shape.tile == shape.envs * crowd.agents_shape[0] or (
-            crowd.has_only_self_features and shape.tile == shape.threads < crowd.agents_shape[0]
-        )
+        assert 4 * (shape.tile_rows * crowd.num_features + 8) <= SHARED
+    elif shape.tile_rows:
+        rounds = crowd.has_only_self_features and shape.tile_rows == shape.threads_per_block < crowd.agents_shape[0]
+        assert shape.tile_rows == shape.envs_per_block * crowd.agents_shape[0] or rounds
 
 
 @pytest.mark.parametrize(
@@ -75,14 +74,15 @@ def test_a_block_fits(num_envs, runners, seen, grid):
 )
 def test_sizes_choose_the_kernels(params, num_envs, split, boxed):
     shape = make_multi_agent_launch(make_schema(apply_params(tag_continuous.ENV, params, (), 1)[0]), num_envs)
-    assert (shape.split, shape.tile > 0) == (split, boxed)
+    assert (shape.split, shape.tile_rows > 0) == (split, boxed)
 
 
 @pytest.mark.parametrize(
-    ("agents", "num_envs", "parts"),
+    ("agents", "num_envs", "blocks"),
     [(110, 2000, 0), (511, 500, 0), (512, 500, 1), (10_000, 50, 6), (20_000, 1, 330), (40_000, 50, 0)],
 )
-def test_crowds_are_searched_by_cells(agents, num_envs, parts):
+def test_crowds_are_searched_by_cells(agents, num_envs, blocks):
     """Up to what shared memory holds."""
     few = {"num_runners": agents - 1, "use_full_observation": False, "num_other_agents_observed": 10}
-    assert make_multi_agent_launch(make_schema(apply_params(tag_continuous.ENV, few, (), 1)[0]), num_envs).parts == parts
+    schema = make_schema(apply_params(tag_continuous.ENV, few, (), 1)[0])
+    assert make_multi_agent_launch(schema, num_envs).search_blocks_per_env == blocks

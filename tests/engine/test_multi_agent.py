@@ -172,8 +172,8 @@ def digest(env, steps, seed=0):
 SMALL = [
     launch_mapping.MultiAgentLaunch(e, t, False, True) for e, t in [(1, 32), (2, 64), (5, 32), (8, 128), (3, 256), (8, 1024)]
 ]
-SMALL.append(launch_mapping.MultiAgentLaunch(1, 256, False, True, resident=8))
-SMALL += [shape._replace(aside=True) for shape in SMALL]
+SMALL.append(launch_mapping.MultiAgentLaunch(1, 256, False, True, min_blocks_per_sm=8))
+SMALL += [shape._replace(stage_final_state=True) for shape in SMALL]
 BOXED = [
     launch_mapping.MultiAgentLaunch(1, 32, False, True, 4), launch_mapping.MultiAgentLaunch(8, 32, False, True, 32),
     launch_mapping.MultiAgentLaunch(3, 64, False, False, 12),
@@ -200,7 +200,7 @@ def of_a_cpu(full):
         (False, launch_mapping.MultiAgentLaunch(1, 2, False, True)),  # agents with a stride
         (
             True,
-            launch_mapping.MultiAgentLaunch(3, 64, False, True, aside=True),
+            launch_mapping.MultiAgentLaunch(3, 64, False, True, stage_final_state=True),
         ),  # last observations while the next episode begins
         (True, launch_mapping.MultiAgentLaunch(3, 16, False, True, 21)),  # rows put together by the kernel that plays
         (True, launch_mapping.MultiAgentLaunch(2, 16, True, True, 3, 4)),  # by one of their own, with fewer threads than slots
@@ -236,7 +236,7 @@ class TestLaunches:
     @pytest.mark.parametrize("taggers", [129, 254, 255, 256, 511, 999])
     def test_rows_in_turns(self, gpu, taggers):
         env = grid(gpu, taggers, 400)
-        assert env.simulation._kernels._mapping.tile == min(256, taggers + 1)
+        assert env.simulation._kernels._mapping.tile_rows == min(256, taggers + 1)
         assert digest(env, 40) == digest(grid("cpu", taggers, 400), 40)
 
     @pytest.mark.parametrize("shape", [*SMALL, *BOXED, *LARGE], ids=str)

@@ -9,16 +9,17 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from tests.support import street_env
 from tests.support.arrays import host, on_device
+from tests.support.street_env import STREET
 
 from gpuvec import Bools, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, VectorEnv, randint
 from gpuvec.engine.compiler.sorting_network import bitonic_merge_pairs, merge_exchange_pairs
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.multi_agent import launch_mapping
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.neighbors.metric import Metric, metric
+from gpuvec.errors import AuthoringError
 from gpuvec.vector.env_params import apply_params
-from gpuvec_envs import tag_continuous
 
 INF = math.inf
 STEP = 1 / 64  # places are multiples of it and less than 16, so that squares of distances are exact in float32
@@ -61,8 +62,20 @@ def other_features(i, slot, s, t, p):
     return (np.float32(s.near[i, slot]),)
 
 
-def observation(distance):
-    look = NearestNeighbors("near", distance, seeks)
+def along_x(i, j, s, p):
+    return abs(s.x[i] - s.x[j]) if i != j and not s.gone[j] else INF
+
+
+def largest(i, j, s, p):
+    return max((s.x[i] - s.x[j]) ** 2, (s.y[i] - s.y[j]) ** 2) if i != j and not s.gone[j] else INF
+
+
+def weighted(i, j, s, p):
+    return (s.x[i] - s.x[j]) ** 2 + 4.0 * (s.y[i] - s.y[j]) ** 2 if i != j else INF
+
+
+def observation(distance, position=(), squared=None):
+    look = NearestNeighbors("near", distance, seeks, position, squared)
     return lambda p: Observation(lambda i, s, t, p: (s.x[i],), other_features, p.seen, look)
 
 
@@ -75,7 +88,7 @@ MEADOW = MultiAgentEnv(
     phases=(graze,),
     reward=lambda i, s, t, p: 0.0,
     terminated=lambda i, s, p: False,
-    observation=observation(distance),
+    observation=observation(distance, ("x", "y"), squared=True),
     structural=("sheep", "seen"),
     max_episode_steps=1,
 )
@@ -151,7 +164,7 @@ def check(device, sheep, seen, kind, num_envs=2, game=MEADOW, sign=1):
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("sheep", [110, 600])
 def test_wherever_they_are(device, sheep, kind):
-    assert (launch_mapping.cells(make_schema(apply_params(MEADOW, {"sheep": sheep}, (), 1)[0])) is None) == (sheep == 110)
+    assert (launch_mapping.count_cells(make_schema(apply_params(MEADOW, {"sheep": sheep}, (), 1)[0])) == 0) == (sheep == 110)
     check(device, sheep, 10, kind)
 
 
@@ -167,14 +180,14 @@ def test_any_number(device, sheep, seen):
 @pytest.mark.parametrize(
     ("sheep", "shape"),
     [
-        (21, MultiAgentLaunch(2, 8, True, False, 0, 8, seekers=8)),  # two envs share a block that searches
-        (7, MultiAgentLaunch(1, 8, True, True, 4, 8, seekers=32)),
-        (40, MultiAgentLaunch(1, 8, True, False, 0, 8, seekers=8, parts=1)),
-        (41, MultiAgentLaunch(1, 8, True, False, 0, 8, seekers=4, parts=3)),
+        (21, MultiAgentLaunch(2, 8, True, False, 0, 8, threads_per_search_block=8)),  # two envs share a block that searches
+        (7, MultiAgentLaunch(1, 8, True, True, 4, 8, threads_per_search_block=32)),
+        (40, MultiAgentLaunch(1, 8, True, False, 0, 8, threads_per_search_block=8, search_blocks_per_env=1)),
+        (41, MultiAgentLaunch(1, 8, True, False, 0, 8, threads_per_search_block=4, search_blocks_per_env=3)),
     ],
 )
 def test_kernels_of_their_own(simulator, monkeypatch, sheep, shape, kind):
-    monkeypatch.setattr(launch_mapping, "CROWDED", 40)
+    monkeypatch.setattr(launch_mapping, "CELL_LIST_MIN_AGENTS", 40)
     monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
     check(simulator, sheep, 3, kind)
 
@@ -183,7 +196,7 @@ def test_distances_below_zero(backend, monkeypatch):
     if backend == "simulator":
         monkeypatch.setattr(
             "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
-            lambda crowd, num_envs: MultiAgentLaunch(2, 8, True, False, 0, 8, seekers=8),
+            lambda crowd, num_envs: MultiAgentLaunch(2, 8, True, False, 0, 8, threads_per_search_block=8),
         )
     check(backend, 21, 3, "on whole numbers", game=FARTHEST, sign=-1)
 
@@ -197,7 +210,7 @@ class TestOnAGpu:
         asked = launch_mapping.make_multi_agent_launch
         monkeypatch.setattr(
             "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
-            lambda *given: asked(*given)._replace(parts=parts),
+            lambda *given: asked(*given)._replace(search_blocks_per_env=parts),
         )
         check(gpu, sheep, 10, kind)
 
@@ -206,46 +219,51 @@ class TestOnAGpu:
             check(gpu, 1025, 10, "on whole numbers", num_envs=33)
 
 
-class TestMetric:
-    """What is known of a distance, from its code."""
+class TestPosition:
+    """Fields that bound a distance from below, as the search declares them."""
 
-    FIELDS = ("x", "y", "z", "gone", "playing")
+    def test_cells_are_for_many_agents_whose_position_is_declared(self):
+        schema = make_schema(apply_params(MEADOW, {"sheep": 10_000}, (), 1)[0])
+        assert launch_mapping.count_cells(schema) == 6666
+        assert launch_mapping.count_cells(schema, list_bytes=10) == 0
+        assert launch_mapping.count_cells(make_schema(dataclasses.replace(MEADOW, params=Params(sheep=100)))) == 0
+        undeclared = dataclasses.replace(MEADOW, params=Params(sheep=10_000), observation=observation(distance))
+        assert launch_mapping.count_cells(make_schema(undeclared)) == 0
+
+    @pytest.mark.first_variants(2)
+    @pytest.mark.parametrize(("distance", "squared"), [(along_x, False), (largest, True), (weighted, True)])
+    def test_any_distance_that_is_not_less(self, device, distance, squared):
+        """What a walk over all agents finds, by cells of the declared fields."""
+        found = []
+        for declared in ((), ("x",)):
+            game = dataclasses.replace(MEADOW, observation=observation(distance, declared, squared if declared else None))
+            env = VectorEnv(game, 2, device=device, output="cupy" if device == "cuda" else "numpy", sheep=600, seen=7)
+            found.append(host(env.reset(seed=3)[0]))
+            env.close()
+        np.testing.assert_array_equal(*found)
 
     @pytest.mark.parametrize(
-        ("distance", "expected"),
+        ("position", "squared", "message"),
         [
-            (distance, Metric(("x", "y"), True)),
-            (tag_continuous.distance, Metric(("x", "y"), True)),
-            (lambda i, j, s, p: abs(s.x[j] - s.x[i]) if p.far > 2.0 or s.gone[i] == s.gone[j] else INF, Metric(("x",), False)),
-            (lambda i, j, s, p: (s.x[i] - s.x[j]) * (s.x[i] - s.x[j]) + (s.z[j] - s.z[i]) ** 2, Metric(("x", "z"), True)),
-            (lambda i, j, s, p: (s.x[i] - s.x[j]) * (s.x[j] - s.x[i]), None),  # less for those further away
-            (lambda i, j, s, p: s.x[i] - s.x[j], None),
-            (lambda i, j, s, p: (s.x[i] - s.y[j]) ** 2, None),
-            (lambda i, j, s, p: (s.x[i] - s.x[0]) ** 2, None),
-            (lambda i, j, s, p: (s.x[i] - s.x[i]) ** 2, None),
-            (lambda i, j, s, p: (s.x[i + 1] - s.x[j]) ** 2, None),
-            (lambda i, j, s, p: (s.x[i] - s.x[j]) ** 3, None),
-            (lambda i, j, s, p: p.weight * (s.x[i] - s.x[j]) ** 2, None),
-            (lambda i, j, s, p: (s.x[i] - s.x[j]) ** 2 - (s.y[i] - s.y[j]) ** 2, None),
-            (lambda i, j, s, p: (s.x[i] - s.x[j]) ** 2 if s.gone[j] else 5.0, None),
-            (lambda i, j, s, p: (s.x[i] - s.x[j]) ** 2 if s.gone[j] else (s.y[i] - s.y[j]) ** 2, None),
-            (lambda i, j, s, p: (s.x[i] - s.x[j]) ** 2 if s.gone[j] else -INF, None),
-            (lambda i, j, s, p: max(abs(s.x[i] - s.x[j]), abs(s.y[i] - s.y[j])), None),
-            (lambda i, j, s, p: math.sqrt((s.x[i] - s.x[j]) ** 2), None),
-            (lambda i, j, s, p: INF, None),
+            (("z",), True, r"the search has 'z' in its position; it must be a Floats field with one element .*: x, y\."),
+            (("x", "gone"), True, "the search has 'gone' in its position; it must be a Floats field"),
+            (("near",), True, "the search has 'near' in its position; it must be a Floats field"),
+            ("x", True, r"position='x'; it must be a tuple: position=\('x',\)\."),
+            (("x",), None, r"position=\('x',\) and squared=None; give both: squared=True if the distance is not less than"),
+            ((), True, r"position=\(\) and squared=True; give both"),
         ],
     )
-    def test_it_is_found(self, distance, expected):
-        assert metric(distance, self.FIELDS) == expected
+    def test_what_cannot_be_a_position_is_refused(self, position, squared, message):
+        game = dataclasses.replace(MEADOW, observation=observation(distance, position, squared))
+        with pytest.raises(AuthoringError, match=message):
+            VectorEnv(game, 2, device="cpu")
 
-    def test_cells_are_for_crowds_whose_places_are_floats(self):
-        crowd = make_schema(apply_params(MEADOW, {"sheep": 10_000}, (), 1)[0])
-        assert launch_mapping.cells(crowd) == (Metric(("x", "y"), True), 6666)
-        assert launch_mapping.cells(crowd, room=10) is None
-        whole = {k: b._replace(dtype=np.int32) if k == "x" else b for k, b in crowd.array_fields.items()}
-        assert launch_mapping.cells(crowd._replace(array_fields=whole)) is None
-        look = dataclasses.replace(MEADOW, params=Params(sheep=100))
-        assert launch_mapping.cells(make_schema(look)) is None
+    def test_ints_are_refused(self):
+        game = dataclasses.replace(STREET, observation=lambda p: Observation(
+            street_env.observe, street_env.other_features, p.seen,
+            NearestNeighbors("near", street_env.distance, position=("met",), squared=False)))  # fmt: skip
+        with pytest.raises(AuthoringError, match=r"the search has 'met' in its position; it must be a Floats field .*: x"):
+            VectorEnv(game, 2, device="cpu")
 
 
 def sorted_by(pairs, values):

@@ -101,8 +101,8 @@ def layout(env: Any) -> str:
     given = make_launch_config(env._env, env.num_envs)
     assert given is not None
     if given.split:
-        return "tiles" if given.tile else "features"
-    return "boxed" if given.tile else "straight"
+        return "tiles" if given.tile_rows else "features"
+    return "boxed" if given.tile_rows else "straight"
 
 
 def sample(env: Any, random: np.random.Generator, dtype: str) -> Any:

@@ -111,7 +111,9 @@ def observe(i, s, t, p):
 
 
 def observation(p):
-    return Observation(observe, other_features, p.slots, NearestNeighbors("near", distance, seekers))
+    return Observation(
+        observe, other_features, p.slots, NearestNeighbors("near", distance, seekers, position=("x",), squared=False)
+    )
 
 
 def spaces(p):

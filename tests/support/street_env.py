@@ -143,7 +143,8 @@ def observe(i: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float, 
 def observation(p: StreetParams) -> Observation:
     if p.full:
         return Observation(observe, see_all, p.guards + p.walkers - 1)
-    return Observation(observe, other_features, p.seen, NearestNeighbors("near", distance, seeks))
+    nearest = NearestNeighbors("near", distance, seeks, position=("x",), squared=False)
+    return Observation(observe, other_features, p.seen, nearest)
 
 
 def spaces(p: StreetParams) -> tuple[Box, Discrete]:

@@ -172,6 +172,19 @@ WRONG = {
     "neighbors without features": Wrong(
         "Observation(observe, other_features,", "Observation(observe, None,", "max_neighbors=2, and other_features is", None,
     ),
+    "distance less than its position allows": Wrong(
+        "    return abs(s.x[j] - s.x[i])",
+        "    return 0.5 * abs(s.x[j] - s.x[i])",
+        r"the distance of agents \d and \d is [\d.]+, less than their difference in 'x', [\d.]+, though the search has "
+        r"position=\('x',\), squared=False; declare fields and `squared` so that no distance is less, or leave position out",
+        "def distance(i, j, s, p):",
+    ),
+    "distance that is not squared": Wrong(
+        'position=("x",), squared=False',
+        'position=("x",), squared=True',
+        r"the distance of agents \d and \d is [\d.]+, less than their squared difference in 'x', [\d.]+, though",
+        "def distance(i, j, s, p):",
+    ),
     "out of bounds": Wrong(
         " [1.0] * (2 * p.slots + 2) +",
         " [1.0] * (2 * p.slots) + [0.1, 1.0] +",

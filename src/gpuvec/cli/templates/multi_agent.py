@@ -97,7 +97,8 @@ def itself(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float]:
 
 def observation(p: Params) -> Observation:
     """What walkers observe."""
-    return Observation(itself, other_features, p.num_seen, NearestNeighbors("nearest", distance))
+    nearest = NearestNeighbors("nearest", distance, position=("x", "y"), squared=True)  # (x, y) bounds the squared distance
+    return Observation(itself, other_features, p.num_seen, nearest)
 
 
 def spaces(p: Params) -> tuple[Box, Discrete]:

@@ -56,7 +56,7 @@ class SimulatorKernels:
         self._env, self._num_envs, self._cuda = env, num_envs, numba_cuda.cuda
         self._mapping = make_launch_config(env, num_envs, WARP)
         self.split = self._mapping.split
-        self.blocks = -(-num_envs // self._mapping.envs)
+        self.blocks = -(-num_envs // self._mapping.envs_per_block)
 
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset with kernels for `options`."""

@@ -23,6 +23,7 @@ from gpuvec.engine.compiler.counted_range import RANGE_NAME, cpu_counted_range
 from gpuvec.engine.compiler.frames import with_large_frame
 from gpuvec.engine.compiler.frozen import frozen_function
 from gpuvec.engine.compiler.refused_names import refuse_host_names
+from gpuvec.engine.compiler.types import DeviceFunction
 from gpuvec.errors import AuthoringError
 
 P = TypeVar("P", bound=tuple[Any, ...])
@@ -36,7 +37,7 @@ def dispatcher_of(function: Callable[..., Any], **options: bool) -> Any:
     return Dispatcher(function, targetoptions=fixed | options)
 
 
-def inline_function(function: Callable[..., Any]) -> Any:
+def inline_function(function: Callable[..., Any]) -> DeviceFunction:
     """`function` as a Numba function for other compiled functions to call; LLVM puts it in place.
 
     Division follows IEEE, as on a GPU: Numba's default tests every divisor for zero in order to raise. Numba would compile
@@ -46,7 +47,7 @@ def inline_function(function: Callable[..., Any]) -> Any:
     template = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: template(*without_literals(args, kws))
     _inlined.add(function)
-    return dispatcher
+    return dispatcher  # type: ignore[no-any-return]  # of Numba, which has no types
 
 
 _inlined: WeakSet[Callable[..., Any]] = WeakSet()
@@ -76,13 +77,13 @@ _recently_compiled: OrderedDict[types.FunctionType, Any] = OrderedDict()
 RECENT = 64  # functions
 
 
-def device_function(function: Callable[..., Any]) -> Any:
+def device_function(function: Callable[..., Any]) -> DeviceFunction:
     """`function` as a Numba function with float32 literals, and with it all plain functions that it calls.
 
     Raises:
         AuthoringError: the function calls itself, directly or through others, or reads what not every backend has.
     """
-    return _device(function, ())
+    return _device(function, ())  # type: ignore[no-any-return]  # of Numba, which has no types
 
 
 def _device(function: Any, callers: tuple[Any, ...]) -> Any:

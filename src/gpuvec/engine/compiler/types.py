@@ -42,3 +42,7 @@ TypingContext: TypeAlias = Any  # infers types
 TargetContext: TypeAlias = Any  # generates code: `numba.core.base.BaseContext`
 Signature: TypeAlias = Any  # argument types and return type of one call
 Intrinsic: TypeAlias = tuple[Signature, Callable[..., Any]]  # what `@intrinsic` expects: the signature and the code generator
+# Array in shared memory on a GPU, in memory of the thread on a CPU.
+SharedArray: TypeAlias = Any
+# What an author's function returns of an observation: a tuple of numbers, of types that Numba infers.
+Features: TypeAlias = tuple[Any, ...]

@@ -156,12 +156,32 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
         )
     search_fields = tuple(name for name, hint in hints.items() if NearestNeighbors in get_args(hint))
     schema = MultiAgentSchema(array_fields, scalar_fields, num_features, action, count, observation, roles, search_fields)
-    search = schema.search
-    if search is not None and (search.field not in search_fields or array_fields[search.field].dtype != np.int32):
+    if schema.search is not None:
+        _check_search(schema.search, search_fields, array_fields, count)
+    return schema
+
+
+def _check_search(search: NearestNeighbors, search_fields: tuple[str, ...], arrays: dict[str, Buffer], agents: int) -> None:
+    """Raises AuthoringError unless the fields that `search` names are of the kinds that it needs."""
+    if search.field not in search_fields or arrays[search.field].dtype != np.int32:
         raise AuthoringError(
             f"the search fills {search.field!r}, which must be an Annotated[Ints, 'parameter', NearestNeighbors] field."
         )
-    return schema
+    if isinstance(search.position, str):
+        raise AuthoringError(
+            f"the search has position={search.position!r}; it must be a tuple: position=({search.position!r},)."
+        )
+    if bool(search.position) != isinstance(search.squared, bool):
+        raise AuthoringError(
+            f"the search has position={search.position!r} and squared={search.squared!r}; give both: squared=True if the "
+            "distance is not less than the squared difference in each field, squared=False if not less than the difference."
+        )
+    for name in search.position:
+        if arrays.get(name) != Buffer(np.float32, (agents,)):
+            fields = ", ".join(k for k, b in arrays.items() if b == Buffer(np.float32, (agents,)))
+            raise AuthoringError(
+                f"the search has {name!r} in its position; it must be a Floats field with one element for each agent: {fields}."
+            )
 
 
 def _spaces(env: Environment) -> tuple[gym.Space[Any], gym.Space[Any]]:

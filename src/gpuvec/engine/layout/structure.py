@@ -130,6 +130,8 @@ def _constants(env: Environment) -> dict[str, Any]:
         look: Any = observation.neighbors
         for part in ("distance", "mask", "of"):
             constants |= {f"function `{part}` before an observation": _code(getattr(look, part, None))}
+        if isinstance(look, NearestNeighbors):
+            constants |= {"position fields of the search before an observation": (look.position, look.squared)}
     return constants
 
 

@@ -1,76 +1,76 @@
-"""What a block knows of the episodes in its envs, and how one begins.
+"""Whether the episodes in the envs of a block run, have ended or await their reset, and how one starts.
 
-Letters: e an env, k that env within the block, i an agent within its env.
+Letters: e an env, k its place in the block, i an agent of the env.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.compiler.functions import device_function, inline_function
-from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.multi_agent.state_access import CLOCK, IDLE, OVER, STREAM, StateAccess
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, Work
+from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.state_access import StateAccess
+from gpuvec.engine.multi_agent.state_layout import AWAITS_RESET, CLOCK, HAS_ENDED, RNG_STREAM
 from gpuvec.random import Key
-from gpuvec.spec import MultiAgentEnv
 
 i32, u32 = np.int32, np.uint32
 
 
-class Episode(NamedTuple):
-    """The functions of composed code; `b` is the batch, `w` the work."""
+class EpisodeStatus(NamedTuple):
+    """The functions for one context; `b` is the batch, `w` the work."""
 
-    idle: Any  # idle(w, k)
-    playing: Any  # playing(w, k)
-    over: Any  # over(w, k)
-    any_env: Any  # any_env(w, k)
-    now: Any  # now(w, k) -> the clock
-    key: Any  # key(w, k, start, t) -> the Key of a step
-    first: Any  # first(b, w, e, k, i, key, params)
+    awaits_reset: DeviceFunction  # awaits_reset(w, k) -> whether the episode of env k ended in the last step
+    is_running: DeviceFunction  # is_running(w, k) -> whether it did not
+    has_ended: DeviceFunction  # has_ended(w, k) -> whether it ended in this step, or a reset was requested for it
+    current_clock: DeviceFunction  # current_clock(w, k) -> the clock of this step, uint32
+    step_key: DeviceFunction  # step_key(w, k, start, t) -> the Key of step t of the episode that began at clock `start`
+    start_agent: DeviceFunction  # start_agent(b, w, e, k, i, key, p): writes agent i's first state of the episode with that key
 
 
-def episode(env: MultiAgentEnv, options: KernelOptions, state: StateAccess) -> Episode:
-    """Their versions for `env`."""
-    row, pooled, takes, reset = state.row, state.pooled, bool(options.pool), device_function(env.reset)
-    same_step = options.autoreset is AutoresetMode.SAME_STEP
+def make_episode_status(ctx: MultiAgentContext, access: StateAccess) -> EpisodeStatus:
+    """The functions for a context `ctx` whose state is reached by `access`."""
+    same_step = ctx.same_step
 
     @inline_function
-    def idle(w: Any, k: int) -> bool:
-        """Whether the env's episode ended in the last step."""
-        return not same_step and w.now[k, IDLE] != i32(0)
+    def awaits_reset(w: Work, k: int) -> bool:
+        return not same_step and w.status[k, AWAITS_RESET] != i32(0)
 
     @inline_function
-    def playing(w: Any, k: int) -> bool:
-        return not idle(w, k)
+    def is_running(w: Work, k: int) -> bool:
+        return not awaits_reset(w, k)
 
     @inline_function
-    def over(w: Any, k: int) -> bool:
-        """Whether it ended in this step, or is about to be reset."""
-        return bool(w.now[k, OVER] != i32(0))
+    def has_ended(w: Work, k: int) -> bool:
+        return bool(w.status[k, HAS_ENDED] != i32(0))
 
     @inline_function
-    def any_env(w: Any, k: int) -> bool:
-        return True
+    def current_clock(w: Work, k: int) -> int:
+        # Read from the work: sums with the clock in a register would make every thread wait for its load.
+        return u32(w.status[k, CLOCK])
 
     @inline_function
-    def now(w: Any, k: int) -> int:
-        """The clock, as who first looks at it puts it down: a sum with it that others had too would be waited for by all."""
-        return u32(w.now[k, CLOCK])
+    def step_key(w: Work, k: int, start: int, t: int) -> Key:
+        # The stream was loaded before, because the first draw of a step waits for it.
+        seed, high, row = u32(w.status[k, RNG_STREAM]), u32(w.status[k, RNG_STREAM + 1]), u32(w.status[k, RNG_STREAM + 2])
+        return Key(seed, high, row, u32(start - u32(w.status[k, RNG_STREAM + 3])), i32(t))
+
+    start_agent = _start_agent(ctx, access)
+    return EpisodeStatus(awaits_reset, is_running, has_ended, current_clock, step_key, start_agent)
+
+
+def _start_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:
+    """The function that starts an agent's episode, in a step as in a reset."""
+    reset, has_pool = device_function(ctx.env.reset), bool(ctx.options.pool)
+    state, set_from_pool = access.state, access.set_from_pool
 
     @inline_function
-    def key(w: Any, k: int, start: int, t: int) -> Any:
-        """Of step t of the episode that began at clock `start`; the stream is read before, as who draws had to wait for it."""
-        seed, high, number = u32(w.now[k, STREAM]), u32(w.now[k, STREAM + 1]), u32(w.now[k, STREAM + 2])
-        return Key(seed, high, number, u32(start - u32(w.now[k, STREAM + 3])), i32(t))
+    def start_agent(b: Batch, w: Work, e: int, k: int, i: int, key: Key, p: EnvParams) -> None:
+        s = state(b, w, e, k)
+        reset(i, s, key, p)
+        if has_pool:
+            set_from_pool(b, s, i, key)
 
-    @inline_function
-    def first(b: Any, w: Any, e: int, k: int, i: int, key_: Any, p: Any) -> None:
-        """Agent i's first state of the episode with that key."""
-        s = row(b, w, e, k)
-        reset(i, s, key_, p)
-        if takes:
-            pooled(b, s, i, key_)
-
-    return Episode(idle, playing, over, any_env, now, key, first)
+    return start_agent

@@ -1,310 +1,203 @@
-"""Environments of many agents: composes the author's functions into segments, between which all agents wait for each other.
+"""Environments of many agents: assembles the author's functions into segments, between which the threads of a block wait.
 
 Whatever the shape of the launch, every element is computed by the same operations in the same order. `w`, the work, holds
-what the threads of a block know together; on a CPU one thread walks one env.
+what the threads of a block share; on a CPU one thread runs one env.
 
-Letters: e an env, k that env within the block, i an agent within its env, A agents per env.
+Letters: e an env, k its place in the block, i an agent of the env, A agents per env.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.compiler.array_ops import ArrayOps
-from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.engine.layout.action_access import make_action_reader, make_staged_action_reader
-from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions, named_tuple
-from gpuvec.engine.layout.params import make_param_readers
-from gpuvec.engine.layout.rng_streams import make_rng_streams
-from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
-from gpuvec.engine.multi_agent.episode_status import episode
+from gpuvec.engine.compiler.types import DeviceFunction, Work
+from gpuvec.engine.layout.buffers import KernelOptions, named_tuple
+from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env, make_context
+from gpuvec.engine.multi_agent.episode_status import EpisodeStatus, make_episode_status
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, listed, seeking, seeking_apart
-from gpuvec.engine.multi_agent.observations import Rows, rows
-from gpuvec.engine.multi_agent.reductions import SharedCounters, reduction
+from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, make_cell_list
+from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
+from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, make_neighbor_search, search_segments
+from gpuvec.engine.multi_agent.observations import direct, tiles
+from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_observation_features
+from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
+from gpuvec.engine.multi_agent.reductions import reduction_segments
+from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
-from gpuvec.engine.multi_agent.state_access import AGAINST, CLOCK, COUNTERS, IDLE, OVER, START, STREAM, TIME, state_access
+from gpuvec.engine.multi_agent.shared_counters import SharedCounters
+from gpuvec.engine.multi_agent.state_access import StateAccess, make_state_access
+from gpuvec.engine.multi_agent.state_layout import COUNTERS, WorkArrays, state_work_arrays
+from gpuvec.engine.multi_agent.step_functions import (
+    make_check_end,
+    make_end_env,
+    make_load_agent,
+    make_load_env,
+    make_phase,
+    make_score_agent,
+    make_start_episode,
+    make_store_agent,
+    make_store_env,
+)
 from gpuvec.spec import MultiAgentEnv, Reduction
 
-f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
+f32, i32, i64, b1 = np.float32, np.int32, np.int64, np.bool_
 
 
 class Program(NamedTuple):
-    """What happens in a reset and in a step."""
+    """What the kernels of a reset and of a step do."""
 
-    work: Any  # the NamedTuple class of `w`
-    arrays: dict[str, tuple[Any, tuple[int, ...]]]  # its fields: (dtype, shape) of the arrays
-    reset: tuple[Segment, ...]  # and then `end`
-    step: tuple[Segment, ...]  # and after them
-    closing: Segment  # tells whether an episode is over in its envs
-    over: tuple[Segment, ...]  # if one is
-    end: tuple[Segment, ...]
-    rows: Rows  # what writes the observations, if that is left to kernels of their own
-    seeking: NeighborSearch | None  # likewise what searches for neighbours
+    work: type[Work]  # the NamedTuple class of `w`
+    arrays: WorkArrays  # its fields
+    reset: tuple[Segment, ...]  # of a reset, before `finish`
+    step: tuple[Segment, ...]  # of a step, until episodes may end
+    check_end: Segment  # returns whether an episode ended in its env
+    episode_end: tuple[Segment, ...]  # after `check_end`, if an episode ended in the block
+    finish: tuple[Segment, ...]  # of both: observations, and the state to its buffers
+    row_kernel: RowKernel  # the kernel that writes observations, if the launch is split
+    search: NeighborSearch | None  # the kernel that searches for neighbors, if the launch is split
 
 
-def compose(
+class _Parts(NamedTuple):
+    """What the segments of one context are made of."""
+
+    ctx: MultiAgentContext
+    access: StateAccess
+    status: EpisodeStatus
+    features: ObservationFeatures
+    stores: direct.DirectStores
+    knn: KnnFunctions | None
+    cell_list: CellList | None
+
+
+def make_program(
     env: MultiAgentEnv,
     options: KernelOptions,
     ops: MemoryOps,
     array_ops: ArrayOps,
     counters: SharedCounters,
-    given: MultiAgentLaunch,
+    launch: MultiAgentLaunch,
 ) -> Program:
-    """The program of `env`.
+    """The program of an environment.
 
     Args:
         env: the environment.
         options: what it is compiled for.
-        ops: the operations on buffers.
-        array_ops: further ones.
-        counters: the operations on what the threads of a block count together.
-        given: how it is laid over a GPU, or `ONE_BY_ONE`.
+        ops: the device's operations on buffers.
+        array_ops: the device's operations on arrays.
+        counters: the device's operations on counters that the threads of a block share.
+        launch: the shape of the launches, or `CPU_LAUNCH`.
     """
-    schema = make_schema(env)
-    assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
-    (A,) = schema.agents_shape
-    envs, split, stage, boxed = given.envs, given.split, given.stage, given.tile == given.envs * A and not given.split
-    load, store, store_streaming, atomic_min = ops.load, ops.store, ops.store_streaming, ops.atomic_min
-    state = state_access(env, schema, options, ops, array_ops, given)
-    row, clear, role_of = state.row, state.clear, state.role
-    load_to_shared, store_to_global, pull_scalars, push_scalars = (
-        state.load_to_shared,
-        state.store_to_global,
-        state.pull_scalars,
-        state.push_scalars,
-    )
-    save_final, put_scalars_by, aside = state.save_final, state.put_scalars_by, state.aside > 0
-    stage_copy, lay_scalars_aside = state.stage_copy, state.lay_scalars_aside
-    params, reset_params = make_param_readers(env, options, ops)
-    action_space = env.spaces(env.params)[1]
-    action, fault = make_action_reader(action_space, schema.action, options, ops)
-    load_action, loaded_action = make_staged_action_reader(action_space, schema.action, options, ops)
-    _, _, stream, own_key, asked, reseed, share = make_rng_streams(ops)
-    written = rows(env, schema, options, ops, array_ops, params, state, given)
-    time = written.time
-    reward, vote = device_function(env.reward), device_function(env.terminated)
-    active, by = _active(env), listed(schema, given, array_ops, counters)
-    limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
-    same_step = options.autoreset is AutoresetMode.SAME_STEP
-    next_step = options.autoreset is AutoresetMode.NEXT_STEP
-    validate, one_reward = options.validate, options.reward != "agents"
-    role = list(schema.roles).index(options.reward) if options.reward in schema.roles else -1
-    count, noted = counters.count, stage and env.active is not None
-    reductions = [entry for entry in env.phases if isinstance(entry, Reduction)]
-    counted = len(reductions) + 2 * isinstance(schema.observation.neighbors, Reduction)
-
-    idle, playing, over, any_env, now, key, first = episode(env, options, state)
-
-    @inline_function
-    def open_env(b: Any, w: Any, e: int, k: int, clock: int) -> None:
-        start = load(b.start, e, u32)
-        w.now[k, CLOCK], w.now[k, START], w.now[k, TIME] = i32(clock), i32(start), i32(clock - start)
-        w.now[k, IDLE] = not same_step and start == u32(clock)
-        words = stream(b, e)
-        for j in range(4):
-            w.now[k, STREAM + j] = i32(words[j])
-        w.now[k, AGAINST] = i32(0)
-        for j in range(counted):
-            w.now[k, COUNTERS + j], w.least[k, j] = i32(0), i64(0)
-        pull_scalars(b, w, e, k)
-        if idle(w, k):
-            if next_step:
-                clear(w, k)
-            else:
-                w.now[k, TIME] = load(b.last_time, e, i32)
-                if validate:
-                    atomic_min(b.faults, 1, u64(e) << u64(32))
-
-    @inline_function
-    def open_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        """Nothing here is read that another thread writes: `start` is, in `close`."""
-        v = e * A + i
-        if stage:
-            load_to_shared(b, w, e, k, i)
-            load_action(b, w, v, k * A + i)
-        start = load(b.start, e, u32)
-        here = (same_step or start != u32(clock)) and active(i, row(b, w, e, k), params(b, e))
-        store(b.agent_mask, v, here, b1)
-        if noted:
-            w.acting[k * A + i] = here
-        if validate and here:
-            fault(b, v)
-
-    @inline_function
-    def begin_anew(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        if idle(w, k):
-            first(b, w, e, k, i, key(w, k, now(w, k), i32(0)), params(b, e))
-
-    def phase(function: Any) -> Any:
-        act = device_function(function)
-
-        @inline_function
-        def take_part(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-            if playing(w, k):
-                choice = loaded_action(w, k * A + i) if stage else action(b, e * A + i)
-                act(i, row(b, w, e, k), choice, key(w, k, u32(w.now[k, START]), w.now[k, TIME]), params(b, e))
-
-        return take_part
-
-    @inline_function
-    def gain(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        v, s, p = e * A + i, row(b, w, e, k), params(b, e)
-        gained, left = f32(0.0), False
-        if playing(w, k):
-            gained = f32(reward(i, s, time(w.now[k, TIME]), p))
-            acted = w.acting[k * A + i] if noted else load(b.agent_mask, v, b1)
-            left = acted and not active(i, s, p)
-            if not vote(i, s, p):
-                count(w.now, k, AGAINST)
-        if aside:
-            stage_copy(w, k, i)
-        store_streaming(b.agent_terminated, v, left, b1)
-        if one_reward:
-            store(b.agent_reward, v, gained, f32)
-        else:
-            store_streaming(b.reward, v, gained, f32)
-
-    @inline_function
-    def close(b: Any, w: Any, e: int, k: int, clock: int) -> bool:
-        dead = playing(w, k) and w.now[k, AGAINST] == i32(0)
-        late = playing(w, k) and w.now[k, TIME] >= limit
-        ended = dead or late
-        w.now[k, OVER] = ended
-        if aside:
-            lay_scalars_aside(w, k)
-        store_streaming(b.terminated, e, dead, b1)
-        store_streaming(b.truncated, e, late, b1)
-        if one_reward:
-            s, total = row(b, w, e, k), f32(0.0)
-            for i in range(A):
-                if role < 0 or role_of(s, i) == role:
-                    total += load(b.agent_reward, e * A + i, f32)
-            store_streaming(b.reward, e, total, f32)
-        if ended:
-            store(b.last_time, e, w.now[k, TIME], i32)
-        if ended and same_step:
-            store(b.start, e, now(w, k), u32)
-        elif ended or (idle(w, k) and not next_step):
-            store(b.start, e, u32(now(w, k) + u32(1)), u32)
-        if same_step:
-            store_streaming(b.final_mask, e, ended, b1)
-        if next_step and idle(w, k):
-            w.now[k, TIME] = i32(0)
-        return ended
-
-    @inline_function
-    def end_env(b: Any, w: Any, e: int, k: int, clock: int) -> None:
-        """Where observations are written by another kernel, it finds the last state put by."""
-        if over(w, k):
-            if split:
-                put_scalars_by(b, w, e, k)
-            clear(w, k)
-            w.now[k, TIME] = i32(0)
-
-    @inline_function
-    def end_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        if over(w, k):
-            if split:
-                save_final(b, w, e, k, i)
-            first(b, w, e, k, i, key(w, k, now(w, k), i32(0)), params(b, e))
-
-    @inline_function
-    def keep_env(b: Any, w: Any, e: int, k: int, clock: int) -> None:
-        push_scalars(b, w, e, k)
-
-    @inline_function
-    def keep_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        store_to_global(b, w, e, k, i)
-
-    @inline_function
-    def ask(b: Any, w: Any, e: int, k: int, clock: int, r: Any) -> None:
-        if e == 0:  # no row reads the shared stream in a reset, so its first may rewrite it
-            share(b, clock, r)
-        w.now[k, OVER] = asked(b, e, r)
-        for j in range(counted):
-            w.now[k, COUNTERS + j], w.least[k, j] = i32(0), i64(0)
-        pull_scalars(b, w, e, k)
-        if over(w, k):
-            reseed(b, e, clock, r)
-            clear(w, k)
-        start = load(b.start, e, u32)
-        w.now[k, TIME] = load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start)
-
-    @inline_function
-    def fetch_agent(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        load_to_shared(b, w, e, k, i)
-
-    @inline_function
-    def start_over(b: Any, w: Any, e: int, k: int, i: int, clock: int, r: Any) -> None:
-        if over(w, k):
-            first(b, w, e, k, i, own_key(b, e, u32(clock), i32(0)), reset_params(b, e, r))
-
-    def reduced(entry: Reduction, number: int, where: Any) -> list[Segment]:
-        return list(reduction(entry, number, counters, array_ops, state, params, where, A, given))
-
-    played: list[Segment] = []
-    for entry in env.phases:
-        if isinstance(entry, Reduction):
-            played += reduced(entry, reductions.index(entry), playing)
-        else:
-            played.append(Segment(AGENTS, phase(entry)))
-    before: list[Segment] = []  # what looks before the last observation of an episode, and before every observation
-    always: list[Segment] = []
-    if isinstance(schema.observation.neighbors, Reduction):
-        before, always = (reduced(schema.observation.neighbors, len(reductions) + n, w) for n, w in enumerate((over, any_env)))
-    elif schema.search and not split:
-        before, always = (list(seeking(state, by, params, where)) for where in (over, any_env))
-    if not split:
-        before += [] if aside else written.last
-        always += written.fill if boxed else written.straight
-    ending = [Segment(AGENTS, end_agent, wait=not aside)] + (list(written.aside) if aside else [])
-    always.append(Segment(ENVS, keep_env, wait=False))
-    if stage:
-        always.append(Segment(AGENTS, keep_agent, wait=False))
-    if boxed:
-        always += written.drain
-    places = envs + state.aside
-    held: dict[str, tuple[Any, tuple[int, ...]]] = {"now": (i32, (places, COUNTERS + counted))}
-    held |= {name: (dtype, (places, *shape)) for name, (dtype, shape) in state.rows.items()}
-    held |= {name: (dtype, (size,)) for name, (dtype, size) in state.flat.items()}
-    if stage:
-        held["actions"] = (schema.action.dtype, (envs * A * max(1, schema.action.components),))
-    if noted:
-        held["acting"] = (b1, (envs * A,))
-    held |= by.arrays if by and not split else {}
-    if given.tile and not split:
-        held["box"] = (f32, (given.tile * schema.num_features + 8,))
-    held["least"] = (i64, (envs, max(1, counted)))
-    apart = (state, by, A, same_step, given, ops, array_ops, params)
-    opening = (Segment(ENVS, open_env, wait=False), Segment(AGENTS, open_agent))
+    ctx = make_context(env, options, ops, array_ops, counters, launch)
+    access = make_state_access(ctx)
+    features = make_observation_features(ctx, access)
+    stores = direct.make_direct_stores(ctx, access, features)
+    knn = make_knn(ctx, ctx.search) if ctx.search is not None else None
+    parts = _Parts(ctx, access, make_episode_status(ctx, access), features, stores, knn, make_cell_list(ctx))
+    arrays = _work_arrays(parts)
     return Program(
-        work=named_tuple("Work", tuple(held)),
-        arrays=held,
-        reset=(
-            Segment(ENVS, ask, wait=not stage, asked=True),
-            *([Segment(AGENTS, fetch_agent)] if stage else []),
-            Segment(AGENTS, start_over, asked=True),
-        ),
-        step=(*opening, *([Segment(AGENTS, begin_anew)] if next_step else []), *played, Segment(AGENTS, gain)),
-        closing=Segment(ENVS, close),
-        over=(*before, Segment(ENVS, end_env, wait=False), *ending) if same_step else (),
-        end=tuple(always),
-        rows=written,
-        seeking=seeking_apart(*apart) if schema.search and split else None,
+        work=named_tuple("Work", tuple(arrays)),
+        arrays=arrays,
+        reset=tuple(_reset_segments(parts)),
+        step=tuple(_step_segments(parts)),
+        check_end=Segment(ENVS, make_check_end(ctx, access, parts.status)),
+        episode_end=tuple(_episode_end_segments(parts)) if ctx.same_step else (),
+        finish=tuple(_finish_segments(parts)),
+        row_kernel=make_row_kernel(ctx, access, parts.features),
+        search=make_neighbor_search(ctx, access, knn, parts.cell_list) if knn is not None and launch.split else None,
     )
 
 
-def _active(env: MultiAgentEnv) -> Any:
-    if env.active is not None:
-        return device_function(env.active)
+def _work_arrays(parts: _Parts) -> WorkArrays:
+    """The arrays that the threads of a block share in the first kernel."""
+    ctx, launch = parts.ctx, parts.ctx.launch
+    places, counters = launch.envs_per_block + ctx.final_places, ctx.num_counters
+    arrays: WorkArrays = {"status": (i32, (places, COUNTERS + counters))}
+    arrays |= state_work_arrays(ctx, parts.access.layout)
+    agents = launch.envs_per_block * ctx.num_agents
+    if launch.stage_state:
+        arrays["actions"] = (ctx.schema.action.dtype, (agents * max(1, ctx.schema.action.components),))
+    if ctx.stages_active:
+        arrays["was_active"] = (b1, (agents,))
+    if parts.cell_list is not None and not launch.split:
+        arrays |= parts.cell_list.arrays
+    if launch.tile_rows and not launch.split:
+        arrays["tile"] = (f32, (tiles.tile_elements(launch.tile_rows, ctx.schema.num_features),))
+    arrays["best_rank"] = (i64, (launch.envs_per_block, max(1, counters)))
+    return arrays
 
-    @inline_function
-    def always(i: int, s: Any, p: Any) -> bool:
-        return True
 
-    return always
+def _reset_segments(parts: _Parts) -> list[Segment]:
+    """A reset, before `finish`."""
+    ctx, access, status, stages = parts.ctx, parts.access, parts.status, parts.ctx.launch.stage_state
+    return [
+        Segment(ENVS, make_reset_env(ctx, access, status), barrier=not stages, takes_request=True),
+        *([Segment(AGENTS, make_load_state(access))] if stages else []),
+        Segment(AGENTS, make_reset_agent(ctx, status), takes_request=True),
+    ]
+
+
+def _step_segments(parts: _Parts) -> list[Segment]:
+    """A step, until episodes may end."""
+    ctx, access, status = parts.ctx, parts.access, parts.status
+    segments = [
+        Segment(ENVS, make_load_env(ctx, access, status), barrier=False),
+        Segment(AGENTS, make_load_agent(ctx, access)),
+    ]
+    if ctx.next_step:
+        segments.append(Segment(AGENTS, make_start_episode(ctx, access, status, status.awaits_reset)))
+    for phase in ctx.env.phases:
+        if isinstance(phase, Reduction):
+            segments += reduction_segments(ctx, access, phase, ctx.reductions.index(phase), status.is_running)
+        else:
+            segments.append(Segment(AGENTS, make_phase(ctx, access, status, phase)))
+    return [*segments, Segment(AGENTS, make_score_agent(ctx, access, status, parts.features.episode_time))]
+
+
+def _before_observations(parts: _Parts, condition: DeviceFunction, number: int) -> list[Segment]:
+    """The reduction or the search before an observation; `number` is 0 for final observations and 1 for others."""
+    ctx = parts.ctx
+    if ctx.observed_reduction is not None:
+        counter = len(ctx.reductions) + number
+        return reduction_segments(ctx, parts.access, ctx.observed_reduction, counter, condition)
+    if parts.knn is not None and not ctx.launch.split:
+        return search_segments(ctx, parts.access, parts.knn, parts.cell_list, condition)
+    return []
+
+
+def _episode_end_segments(parts: _Parts) -> list[Segment]:
+    """Final observations, and the start of the next episodes."""
+    ctx, access, status = parts.ctx, parts.access, parts.status
+    stages_final = ctx.final_places > 0
+    segments = _before_observations(parts, status.has_ended, 0)
+    if not ctx.launch.split and not stages_final:
+        segments += direct.final_segments(ctx, parts.features, parts.stores)
+    start_episode = make_start_episode(ctx, access, status, status.has_ended)
+    segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=False))
+    segments.append(Segment(AGENTS, start_episode, barrier=not stages_final))
+    return segments + (direct.staged_final_segments(ctx, parts.features, parts.stores) if stages_final else [])
+
+
+def _finish_segments(parts: _Parts) -> list[Segment]:
+    """Observations, and the state to its buffers."""
+    ctx, access = parts.ctx, parts.access
+    segments = _before_observations(parts, every_env, 1)
+    if not ctx.launch.split:
+        segments += _observation_segments(parts)
+    segments.append(Segment(ENVS, make_store_env(access), barrier=False))
+    if ctx.launch.stage_state:
+        segments.append(Segment(AGENTS, make_store_agent(access), barrier=False))
+    return segments + ([tiles.drain_segment(ctx)] if ctx.tile_holds_block else [])
+
+
+def _observation_segments(parts: _Parts) -> list[Segment]:
+    """The observations of all agents: to a tile that holds the rows of the block, in rounds of a tile, or directly."""
+    ctx, access, features = parts.ctx, parts.access, parts.features
+    if ctx.tile_holds_block:
+        return tiles.fill_segments(ctx, access, features)
+    if ctx.launch.tile_rows and ctx.schema.has_only_self_features:
+        return [tiles.own_rows_segment(ctx, features.own_features)]
+    return direct.direct_segments(ctx, features, parts.stores)

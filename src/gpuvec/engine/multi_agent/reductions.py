@@ -1,102 +1,105 @@
-"""What all agents of an env make up together, the same whoever comes first: counts, and the least in order.
+"""Reductions over the agents of an env, whose result does not depend on the order of agents: counts, and the argmin.
 
-Threads add to a counter that they share by integer operations, which give the same result in any order; it starts at 0. The
-least value is found as the largest difference from the largest integer.
+Threads add to a counter that they share by integer operations; it starts at 0. The least value is the one with the largest
+rank, an integer that is the larger the smaller the value.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
-from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
-from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
+from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment
-from gpuvec.engine.multi_agent.state_access import COUNTERS, StateAccess
+from gpuvec.engine.multi_agent.state_access import StateAccess
+from gpuvec.engine.multi_agent.state_layout import COUNTERS
 from gpuvec.spec import Reduction
 
-i32, i64, u32, f32 = np.int32, np.int64, np.uint32, np.float32
-LAST = np.int64(np.iinfo(np.int64).max)
-INDEX = np.int64(2**31 - 1)  # the bits below a value, for who has it
+i32, i64, f32 = np.int32, np.int64, np.float32
+MAX_RANK = np.int64(np.iinfo(np.int64).max)
+INDEX_MASK = np.int64(2**31 - 1)  # the low bits of a rank, which hold the agent
 
 
-class SharedCounters(NamedTuple):
-    """Operations on counters that the threads of a block share."""
+def reduction_segments(
+    ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
+) -> list[Segment]:
+    """The segments of a reduction: one updates its counter, and one writes its field.
 
-    count: Any  # count(array, k, j): array[k, j] += 1
-    most: Any  # most(array, k, j, value): array[k, j] becomes the larger of the two
-    most_of_block: Any  # likewise, called by all threads of the block
-
-
-def cpu_shared_counters() -> SharedCounters:
-    """On a CPU, where one thread does all. In the simulator too: its threads never run compiled code at the same time."""
-
-    @inline_function
-    def count(array: Any, k: int, j: int) -> None:
-        array[k, j] += array.dtype.type(1)
-
-    @inline_function
-    def most(array: Any, k: int, j: int, value: int) -> None:
-        array[k, j] = max(array[k, j], value)
-
-    return SharedCounters(count, most, most)
-
-
-def reduction(
-    entry: Reduction, number: int, counters: SharedCounters, array_ops: ArrayOps, state: StateAccess, params: Any, where: Any,
-    agents: int, given: MultiAgentLaunch,
-) -> tuple[Segment, Segment]:  # fmt: skip
-    """The segments of `entry`: one adds to its counter, the `number`-th, and one writes the field.
-
-    `where(w, k)` says whether env k of the block takes part.
+    Args:
+        ctx: the context.
+        access: the functions for the state.
+        reduction: the reduction.
+        number: of its counter.
+        condition: `condition(w, k)` -> whether the env in place k of the block takes part.
     """
-    of, row, ordered_bits, assume_nonnegative = (
-        device_function(entry.of),
-        state.row,
-        array_ops.ordered_bits,
-        array_ops.assume_nonnegative,
-    )
-    count, most, most_of_block, threads = counters.count, counters.most, counters.most_of_block, given.threads
-    against = entry.kind == "all"  # it holds for all if it is not false for any
+    is_least = reduction.kind == "least"
+    update = _rank_segment if is_least else _count_segment
+    return [update(ctx, access, reduction, number, condition), _result_segment(access, reduction, number, condition)]
+
+
+def _count_segment(
+    ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
+) -> Segment:
+    """Counts agents for which the function holds, or does not if it must hold for all."""
+    of, state, params, increment = device_function(reduction.of), access.state, ctx.params, ctx.counters.increment
+    uncounted = reduction.kind == "all"
 
     @inline_function
-    def add(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        if where(w, k) and of(i, row(b, w, e, k), params(b, e)) != against:
-            count(w.now, k, COUNTERS + number)
+    def count(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+        if condition(w, k) and of(i, state(b, w, e, k), params(b, e)) != uncounted:
+            increment(w.status, k, COUNTERS + number)
+
+    return Segment(AGENTS, count)
+
+
+def _rank_segment(
+    ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
+) -> Segment:
+    """Finds the largest rank of an agent."""
+    of, state, params, ordered_bits = device_function(reduction.of), access.state, ctx.params, ctx.array_ops.ordered_bits
+    update_max, update_max_by_block = ctx.counters.update_max, ctx.counters.update_max_by_block
+    agents, threads, assume_nonnegative = ctx.num_agents, ctx.launch.threads_per_block, ctx.array_ops.assume_nonnegative
 
     @inline_function
-    def value(b: Any, w: Any, e: int, k: int, i: int) -> Any:
-        return f32(of(i, row(b, w, e, k), params(b, e))) + f32(0.0)  # which makes one of the two zeros
+    def agent_value(b: Batch, w: Work, e: int, k: int, i: int) -> float:
+        return f32(of(i, state(b, w, e, k), params(b, e))) + f32(0.0)  # the sum makes -0.0 equal to 0.0
 
     @inline_function
-    def rank(found: Any, i: int) -> int:
-        """More for a smaller value, then for a lower index; 0 for infinity."""
-        return LAST - (i64(ordered_bits(found)) << i64(31) | i64(i)) if found < f32(np.inf) else i64(0)
+    def rank(value: float, i: int) -> int:
+        # Larger for a smaller value, then for a lower index; 0 for infinity.
+        return MAX_RANK - (i64(ordered_bits(value)) << i64(31) | i64(i)) if value < f32(np.inf) else i64(0)
 
     @inline_function
-    def rank_each(b: Any, w: Any, e: int, k: int, i: int, clock: int) -> None:
-        if where(w, k):
-            most(w.least, k, number, rank(value(b, w, e, k, i), i))
+    def rank_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+        if condition(w, k):
+            update_max(w.best_rank, k, number, rank(agent_value(b, w, e, k, i), i))
 
     @inline_function
-    def rank_all(b: Any, w: Any, e0: int, m: int, thread: int, clock: int) -> None:
-        """Of a block with one env, whose threads find the best of their own before they compare."""
-        best, i, u = f32(np.inf), 0, thread
-        while u < agents and where(w, 0):
-            found = value(b, w, e0, 0, u)
-            best, i = (found, u) if found < best else (best, i)
+    def rank_block(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
+        # In a block with one env, each thread first finds the least value of its own agents.
+        least, i, u = f32(np.inf), 0, thread
+        while u < agents and condition(w, 0):
+            value = agent_value(b, w, e0, 0, u)
+            least, i = (value, u) if value < least else (least, i)
             u = assume_nonnegative(u + threads)
-        most_of_block(w.least, 0, number, rank(best, i))
+        update_max_by_block(w.best_rank, 0, number, rank(least, i))
 
-    results = {"count": "c", "any": "c != i32(0)", "all": "c == i32(0)", "least": "i32((last - c) & index) if c else i32(-1)"}
-    counter = f"w.least[k, {number}]" if entry.kind == "least" else f"w.now[k, {COUNTERS + number}]"
-    source = f"def finish(b, w, e, k, clock):\n    if where(w, k):\n        c = {counter}\n"
-    source += f"        {state.slots[entry.field]} = {results[entry.kind]}\n"
-    finish = inline_function(generate_function("finish", source, where=where, i32=i32, last=LAST, index=INDEX))
-    if entry.kind != "least":
-        first = Segment(AGENTS, add)
-    else:
-        first = Segment(BLOCK, rank_all) if given.envs == 1 else Segment(AGENTS, rank_each)
-    return first, Segment(ENVS, finish)
+    return Segment(BLOCK, rank_block) if ctx.launch.envs_per_block == 1 else Segment(AGENTS, rank_agent)
+
+
+def _result_segment(access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction) -> Segment:
+    """Writes the field, whose place in the work depends on the author's fields."""
+    counter = f"w.best_rank[k, {number}]" if reduction.kind == "least" else f"w.status[k, {COUNTERS + number}]"
+    result = {
+        "count": "c",
+        "any": "c != i32(0)",
+        "all": "c == i32(0)",
+        "least": "i32((max_rank - c) & index_mask) if c else i32(-1)",
+    }[reduction.kind]
+    field = access.layout.scalar_columns[reduction.field].format("k")
+    source = (
+        f"def write_result(b, w, e, k, clock):\n    if condition(w, k):\n        c = {counter}\n        {field} = {result}\n"
+    )
+    scope = {"condition": condition, "i32": i32, "max_rank": MAX_RANK, "index_mask": INDEX_MASK}
+    return Segment(ENVS, inline_function(generate_function("write_result", source, **scope)))

@@ -1,196 +1,192 @@
-"""The state of many agents in composed code: where its fields are while a kernel runs, and how they come and go."""
+"""The functions of compiled code that read, load and store the state of many agents.
+
+Their source is generated, because Numba has no loop over fields of different types. It is straight-line code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
-from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.engine.layout.buffers import Buffer, KernelOptions
+from gpuvec.engine.compiler.types import DeviceFunction
+from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.rng_streams import POOL_DRAW
-from gpuvec.engine.layout.schema import ENGINE_FIELDS, PACKED_BUFFERS, MultiAgentSchema
-from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
-from gpuvec.engine.multi_agent.neighbors.knn import Look, search
+from gpuvec.engine.layout.schema import ENGINE_FIELDS, PACKED_BUFFERS
+from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.state_layout import TIME, StateLayout, make_state_layout
 from gpuvec.random import randint
-from gpuvec.spec import MultiAgentEnv, Reduction
 
 
 class StateAccess(NamedTuple):
-    """The functions of composed code that deal with the state.
+    """The functions for one context.
 
-    `b` the batch, `w` the work, `e` an env, `k` its place in the block, `i` an agent of its env.
+    Their arguments are the batch `b`, the work `w`, an env `e`, its place `k` in the block, and an agent `i` of the env.
     """
 
-    row: Any  # row(b, w, e, k) -> the State of env e, as the author's functions get it
-    outside: Any  # outside(b, e) -> likewise from its buffers, in a kernel that only observes
-    load_final: Any  # load_final(b, e) -> likewise the last state of an episode that ended in this step
-    either: Any  # either(b, e, last) -> `load_final` if it is the last, else `outside`
-    load_to_shared: Any  # load_to_shared(b, w, e, k, i): agent i's elements, from their buffers
-    store_to_global: Any  # store_to_global(b, w, e, k, i): and back
-    pull_scalars: Any  # pull_scalars(b, w, e, k)
-    push_scalars: Any  # push_scalars(b, w, e, k)
-    save_final: Any  # save_final(b, w, e, k, i): agent i's elements, for `load_final`
-    put_scalars_by: Any  # put_scalars_by(b, w, e, k)
-    clear: Any  # clear(w, k): zeroes the scalars
-    stage_copy: Any  # stage_copy(w, k, i): copies agent i's elements to where `row` finds them for the place `aside + k`
-    lay_scalars_aside: Any  # lay_scalars_aside(w, k): likewise the scalars, and the time
-    aside: int  # 0: there are no such places
-    pooled: Any  # pooled(b, s, i, key): agent i's elements of the state from the pool that the key draws
-    look: Look | None  # the search
-    role: Any  # role(s, i) -> the number of agent i's role
-    slots: dict[str, str]  # {scalar: where it is in the work}
-    rows: dict[str, tuple[Any, tuple[int]]]  # {name in the work: (dtype, shape for each env)}
-    flat: dict[str, tuple[Any, int]]  # {name in the work: (dtype, number of elements)}
+    layout: StateLayout
+    state: DeviceFunction  # state(b, w, e, k) -> the state of env e, as the author's functions take it
+    from_global: DeviceFunction  # from_global(b, e) -> the state in its buffers, for kernels that only observe
+    load_final: DeviceFunction  # load_final(b, e) -> the last state of an episode that ended in this step, in its buffers
+    current_or_final: DeviceFunction  # current_or_final(b, e, is_final) -> one of the two above
+    load_to_shared: DeviceFunction  # load_to_shared(b, w, e, k, i): agent i's elements, from their buffers
+    store_to_global: DeviceFunction  # store_to_global(b, w, e, k, i): agent i's elements, to their buffers
+    load_scalars: DeviceFunction  # load_scalars(b, w, e, k): from their buffers
+    store_scalars: DeviceFunction  # store_scalars(b, w, e, k): to their buffers
+    save_final: DeviceFunction  # save_final(b, w, e, k, i): agent i's elements, for `load_final`
+    save_final_scalars: DeviceFunction  # save_final_scalars(b, w, e, k): the scalars, for `load_final`
+    clear_scalars: DeviceFunction  # clear_scalars(w, k): sets the scalars to 0
+    stage_copy: DeviceFunction  # stage_copy(w, k, i): agent i's elements, to place k + final_places
+    stage_scalars: DeviceFunction  # stage_scalars(w, k): the scalars and the time, to place k + final_places
+    set_from_pool: DeviceFunction  # set_from_pool(b, s, i, key): agent i's elements, from the pool's state that the key draws
+    role: DeviceFunction  # role(s, i) -> the number of agent i's role
 
 
-# Columns of `w.now`. From STREAM on are the four words of the env's stream of random numbers, AGAINST counts agents that do not
-# want the end, and from COUNTERS on are the counters of reductions.
-START, TIME, IDLE, CLOCK, STREAM, OVER, AGAINST, COUNTERS = 0, 1, 2, 3, 4, 8, 9, 10
+class _Source:
+    """Generates functions over the fields of a state."""
 
+    def __init__(self, ctx: MultiAgentContext, layout: StateLayout) -> None:
+        schema, ops, array_ops = ctx.schema, ctx.ops, ctx.array_ops
+        self.ctx, self.layout, self.num_agents = ctx, layout, ctx.num_agents
+        self.scope = {
+            "State": ctx.env.state,
+            "view": array_ops.view,
+            "part": array_ops.part,
+            "load": ops.load,
+            "store": ops.store,
+        }
+        self.scope |= {"A": self.num_agents, "as_agents": array_ops.assume_below(self.num_agents), "i32": np.int32}
+        self.scope |= {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW}
+        self.scope |= {f"t_{name}": b.dtype for name, b in schema.array_fields.items()}
+        self.scope |= {f"t_{name}": dtype for name, dtype in schema.scalar_fields.items()}
 
-def state_access(
-    env: MultiAgentEnv,
-    schema: MultiAgentSchema,
-    options: KernelOptions,
-    ops: MemoryOps,
-    array_ops: ArrayOps,
-    given: MultiAgentLaunch,
-) -> StateAccess:
-    """Their versions for `env`: if `given` stages the state, fields with elements for each agent are in the work, else in their
-    buffers.
-
-    Scalars are always in the work, as row `k` of one array for each dtype. Few arrays make up the work, because each is seven
-    values that are handed to every function.
-    """
-    (A,) = schema.agents_shape
-    at_once = schema.search is None and not isinstance(
-        schema.observation.neighbors, Reduction
-    )  # nothing comes before an observation
-    aside = given.envs if given.stage and given.aside and at_once and options.autoreset is AutoresetMode.SAME_STEP else 0
-    staged = given.envs + aside if given.stage else 0
-    searched = (schema.search.field,) if schema.search and not given.split else ()  # by the kernel that plays
-    own = {k: b for k, b in schema.array_fields.items() if k not in schema.search_fields or k in searched}
-    carried = {k: b for k, b in own.items() if k not in searched}  # a search runs anew before every observation
-    changing = {k: b for k, b in carried.items() if k not in ENGINE_FIELDS}
-    # Of the members all agents ask for the same few; blocks that share a multiprocessor's registers leave them where they are.
-    staying = ("agents_by_role",) if given.resident > 1 else ()
-    held = {k: b for k, b in own.items() if k not in staying} if staged else {}
-    pulled = {k: b for k, b in held.items() if k not in searched}
-    scope: dict[str, Any] = {"State": env.state, "view": array_ops.view, "part": array_ops.part, "load": ops.load, "A": A}
-    scope |= {f"t_{k}": b.dtype for k, b in schema.array_fields.items()} | {
-        f"t_{k}": dtype for k, dtype in schema.scalar_fields.items()
-    }
-    scope |= {
-        "numbers": array_ops.assume_below(A),
-        "randint": device_function(randint),
-        "draw": POOL_DRAW,
-        "i32": np.int32,
-        "store": ops.store,
-    }
-
-    def made(name: str, arguments: str, lines: list[str]) -> Any:
+    def function(self, name: str, arguments: str, lines: list[str]) -> DeviceFunction:
+        """The function of that name and these arguments, with these lines."""
         body = "".join(f"    {line}\n" for line in lines) or "    pass\n"
-        return inline_function(generate_function(name, f"def {name}({arguments}):\n{body}", **scope))
+        return inline_function(generate_function(name, f"def {name}({arguments}):\n{body}", **self.scope))
 
-    def state(name: str, arguments: str, array: dict[str, str], scalar: dict[str, str]) -> Any:
-        places = array | scalar | {k: f"numbers({place})" for k, place in array.items() if k == "agents_by_role"}
-        parts = ", ".join(places[k] for k in env.state._fields)
-        return made(name, arguments, [f"return State({parts})"])
+    def state_function(self, name: str, arguments: str, places: dict[str, str]) -> DeviceFunction:
+        """The function that returns a state whose fields are at `places`, {field: source}."""
+        if "agents_by_role" in places:
+            places = places | {"agents_by_role": f"as_agents({places['agents_by_role']})"}
+        fields = ", ".join(places[name] for name in self.ctx.env.state._fields)
+        return self.function(name, arguments, [f"return State({fields})"])
 
-    homes = {k: (name, len(names), names.index(k)) for name, names in schema.packed_fields.items() for k in names}
+    def global_state(self, name: str, arguments: str, buffer: Callable[[str, str], str]) -> DeviceFunction:
+        """The function that returns a state in buffers; `buffer` makes the source of one of its current and its final name."""
+        scalars = {k: f"load({buffer(f'state_{k}', f'final_{k}')}, e, t_{k})" for k in self.ctx.schema.scalar_fields}
+        return self.state_function(name, arguments, self.global_views(buffer) | scalars)
 
-    # Addresses of what is `now` and of what was `last` put away. Of a choice between what lies at either the compiler would not
-    # know in which memory that is.
-    def of_now(now: str, last: str) -> str:
-        return f"b.{now}"
+    def global_views(self, buffer: Callable[[str, str], str]) -> dict[str, str]:
+        """{field: source of a view of its elements of env e}, in buffers of which `buffer` makes the source."""
+        arrays = self.layout.arrays
+        views = {k: f"view({buffer(f'state_{k}', f'final_{k}')}, e, {b.shape}, t_{k})" for k, b in arrays.items()}
+        for field, (name, num_fields, number) in self.layout.buffers.items():
+            address = buffer(name, name if field in ENGINE_FIELDS else f"final_{name}")  # the engine's fields never change
+            views[field] = f"view({address}, e * {num_fields} + {number}, (A,), t_{field})"
+        return views
 
-    def of_last(now: str, last: str) -> str:
-        return f"b.{last}"
+    def each_element(self, fields: dict[str, Buffer], template: str, from_pool: bool = False) -> list[str]:
+        """One line of source for each element of agent i.
 
-    def of_either(now: str, last: str) -> str:
-        return f"(b.{last} if last else b.{now})"
+        Indices that elements have in common are computed once, since each sum takes time to compile.
 
-    def viewed(at: Callable[[str, str], str]) -> dict[str, str]:
-        found = {k: f"view({at(f'state_{k}', f'final_{k}')}, e, {b.shape}, t_{k})" for k, b in schema.array_fields.items()}
-        for k, (name, count, number) in homes.items():  # what the engine owns never changes
-            place = at(name, name if k in ENGINE_FIELDS else f"final_{name}")
-            found[k] = f"view({place}, e * {count} + {number}, (A,), t_{k})"
-        return found
-
-    def loaded(at: Callable[[str, str], str]) -> dict[str, str]:
-        return {k: f"load({at(f'state_{k}', f'final_{k}')}, e, t_{k})" for k in schema.scalar_fields}
-
-    sizes, begin = dict.fromkeys(PACKED_BUFFERS, 0), {}
-    for k, b in held.items():
-        begin[k] = sizes[b.dtype]
-        sizes[b.dtype] += staged * int(np.prod(b.shape))
-    widths = {k: int(np.prod(b.shape)) for k, b in own.items()}
-    scalars = schema.scalar_fields
-    columns = {k: f"w.scalar_{PACKED_BUFFERS[dtype]}[{{}}, {sum(scalars[o] is dtype for o in list(scalars)[:n])}]"
-               for n, (k, dtype) in enumerate(scalars.items())}  # fmt: skip
-    slots = {k: column.format("k") for k, column in columns.items()}
-    places = {k: f"part(w.{PACKED_BUFFERS[own[k].dtype]}, {begin[k]} + k * {widths[k]}, {own[k].shape})" for k in begin}
-
-    def each(fields: dict[str, Buffer], text: str, pool: bool = False) -> list[str]:
-        """One line for each element of agent i: `text` with its place in a buffer, in the work, aside and in the state.
-
-        What places have in common is reckoned first, as the compiler takes its time over every sum.
+        Args:
+            fields: the fields.
+            template: the line, with {field}, {buffer} and {final} for names, {index} for the index in a buffer, {shared} for
+                the element in shared memory, {copy} for its copy, and {element} for that of the state `s`.
+            from_pool: whether the buffers are those of a reset pool, in which no fields are side by side.
         """
+        A, layout = self.num_agents, self.layout
         common: dict[str, str] = {}
         lines = []
-        for k, b in fields.items():
-            name, count, number = homes[k] if k in homes and not pool else (f"state_{k}", 1, 0)
-            final = f"final_{name}" if k in homes else f"final_{k}"
-            extra = b.shape[1] if len(b.shape) > 1 else 1
-            common |= {f"v{count}": f"e * {count * A} + i"} if "{at}" in text else {}
-            common |= {"u": f"k * {A} + i"} if "{work}" in text else {}
-            for j in range(extra):
-                at, place = (f"{x} * {extra}" if extra > 1 else x for x in (f"v{count}", "u"))
-                work, kept = (
-                    f"w.{PACKED_BUFFERS[b.dtype]}[{place} + {begin.get(k, 0) + j + m}]" for m in (0, aside * A * extra)
+        for field, b in fields.items():
+            shares_buffer = field in layout.buffers
+            place = layout.buffers[field] if shares_buffer and not from_pool else (f"state_{field}", 1, 0)
+            buffer, num_fields, number = place
+            width = b.shape[1] if len(b.shape) > 1 else 1
+            common |= {f"v{num_fields}": f"e * {num_fields * A} + i"} if "{index}" in template else {}
+            common |= {"u": f"k * {A} + i"} if "{shared}" in template else {}
+            index, agent = (f"{name} * {width}" if width > 1 else name for name in (f"v{num_fields}", "u"))
+            for column in range(width):
+                offset = layout.offsets.get(field, 0) + column
+                copy_offset = offset + layout.final_places * A * width
+                lines.append(
+                    template.format(
+                        field=field,
+                        buffer=buffer,
+                        final=f"final_{buffer}" if shares_buffer else f"final_{field}",
+                        index=f"{index} + {number * A + column}",
+                        shared=f"w.{PACKED_BUFFERS[b.dtype]}[{agent} + {offset}]",
+                        copy=f"w.{PACKED_BUFFERS[b.dtype]}[{agent} + {copy_offset}]",
+                        element=f"s.{field}[i, {column}]" if len(b.shape) > 1 else f"s.{field}[i]",
+                    )
                 )
-                element = f"s.{k}[i, {j}]" if len(b.shape) > 1 else f"s.{k}[i]"
-                of_field = {"field": k, "home": name, "final": final, "at": f"{at} + {number * A + j}"}
-                lines.append(text.format(**of_field, work=work, aside=kept, element=element))
         return [*(f"{name} = {value}" for name, value in common.items()), *lines]
 
-    laid = each({k: b for k, b in pulled.items() if k not in changing}, "{aside} = {work}") if aside else []
-    known = [*columns.values(), f"w.now[{{}}, {TIME}]"]
-    source = "{work}" if staged else "load(b.{home}, {at}, t_{field})"
-    pool = {k: b for k, b in schema.array_fields.items() if k in options.pool}
-    pooled = ["e = randint(key, draw, 0, load(b.pool_size, 0, i32))"] if pool else []
-    pooled += each(pool, "{element} = load(b.pool_{field}, {at}, t_{field})", pool=True)
-    zeros = {k: dtype(0).item() for k, dtype in schema.scalar_fields.items()}
-    look = schema.search
-    dtypes = list(schema.scalar_fields.values())
-    rows = {f"scalar_{name}": (dtype, (dtypes.count(dtype),)) for dtype, name in PACKED_BUFFERS.items() if dtype in dtypes}
-    flat = {PACKED_BUFFERS[dtype]: (dtype, size) for dtype, size in sizes.items() if size}
+
+# Addresses of the current and the final elements. A choice between two views would hide from the compiler in which kind of
+# memory they are; a choice between two addresses does not.
+
+
+def _current(current: str, final: str) -> str:
+    return f"b.{current}"
+
+
+def _final(current: str, final: str) -> str:
+    return f"b.{final}"
+
+
+def _either(current: str, final: str) -> str:
+    return f"(b.{final} if is_final else b.{current})"
+
+
+def make_state_access(ctx: MultiAgentContext) -> StateAccess:
+    """The functions for the launch of a context, `ctx`."""
+    layout = make_state_layout(ctx)
+    source = _Source(ctx, layout)
+    function, each_element = source.function, source.each_element
+    loaded, changing, columns = layout.loaded, layout.changing, layout.scalar_columns
+    scalars = {name: column.format("k") for name, column in columns.items()}
+    element = "{shared}" if layout.staged else "load(b.{buffer}, {index}, t_{field})"
+    unchanging = {name: b for name, b in loaded.items() if name not in changing}
+    load_to_shared = each_element(loaded, "{shared} = load(b.{buffer}, {index}, t_{field})")
+    load_to_shared += each_element(unchanging, "{copy} = {shared}") if layout.final_places else []
+    copied = [*columns.values(), f"w.status[{{}}, {TIME}]"]
+    copy_lines = [f"{column.format(f'{layout.final_places} + k')} = {column.format('k')}" for column in copied]
+    zeros = {name: dtype(0).item() for name, dtype in ctx.schema.scalar_fields.items()}
+    of_env, of_agent = "b, w, e, k", "b, w, e, k, i"
     return StateAccess(
-        row=state("row", "b, w, e, k", viewed(of_now) | places, slots),
-        outside=state("outside", "b, e", viewed(of_now), loaded(of_now)),
-        load_final=state("load_final", "b, e", viewed(of_last), loaded(of_last)),
-        either=state("either", "b, e, last", viewed(of_either), loaded(of_either)),
-        load_to_shared=made("load_to_shared", "b, w, e, k, i", each(pulled, "{work} = load(b.{home}, {at}, t_{field})") + laid),
-        store_to_global=made("store_to_global", "b, w, e, k, i", each(changing, "store(b.{home}, {at}, {work}, t_{field})")),
-        pull_scalars=made("pull_scalars", "b, w, e, k", [f"{slots[k]} = load(b.state_{k}, e, t_{k})" for k in zeros]),
-        push_scalars=made("push_scalars", "b, w, e, k", [f"store(b.state_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
-        save_final=made("save_final", "b, w, e, k, i", each(changing, "store(b.{final}, {at}, " + source + ", t_{field})")),
-        put_scalars_by=made("put_scalars_by", "b, w, e, k", [f"store(b.final_{k}, e, {slots[k]}, t_{k})" for k in zeros]),
-        clear=made("clear", "w, k", [f"{slots[k]} = {value!r}" for k, value in zeros.items()]),
-        stage_copy=made("stage_copy", "w, k, i", each(changing, "{aside} = {work}")),
-        lay_scalars_aside=made(
-            "lay_scalars_aside", "w, k", [f"{at.format(f'{aside} + k')} = {at.format('k')}" for at in known]
+        layout=layout,
+        state=source.state_function("state", of_env, source.global_views(_current) | layout.staged_views() | scalars),
+        from_global=source.global_state("from_global", "b, e", _current),
+        load_final=source.global_state("load_final", "b, e", _final),
+        current_or_final=source.global_state("current_or_final", "b, e, is_final", _either),
+        load_to_shared=function("load_to_shared", of_agent, load_to_shared),
+        store_to_global=function(
+            "store_to_global", of_agent, each_element(changing, "store(b.{buffer}, {index}, {shared}, t_{field})")
         ),
-        aside=aside,
-        pooled=made("pooled", "b, s, i, key", pooled),
-        look=search(look, A, schema.array_fields[look.field].shape[1], array_ops) if look is not None else None,
-        role=made("role", "s, i", ["return s.role[i]" if "role" in schema.array_fields else "return 0"]),
-        slots=slots,
-        rows=rows,
-        flat=flat,
+        load_scalars=function("load_scalars", of_env, [f"{at} = load(b.state_{k}, e, t_{k})" for k, at in scalars.items()]),
+        store_scalars=function("store_scalars", of_env, [f"store(b.state_{k}, e, {at}, t_{k})" for k, at in scalars.items()]),
+        save_final=function(
+            "save_final", of_agent, each_element(changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})")
+        ),
+        save_final_scalars=function(
+            "save_final_scalars", of_env, [f"store(b.final_{k}, e, {at}, t_{k})" for k, at in scalars.items()]
+        ),
+        clear_scalars=function("clear_scalars", "w, k", [f"{scalars[k]} = {zero!r}" for k, zero in zeros.items()]),
+        stage_copy=function("stage_copy", "w, k, i", each_element(changing, "{copy} = {shared}")),
+        stage_scalars=function("stage_scalars", "w, k", copy_lines),
+        set_from_pool=_set_from_pool(ctx, source),
+        role=function("role", "s, i", ["return s.role[i]" if "role" in layout.arrays else "return 0"]),
     )
+
+
+def _set_from_pool(ctx: MultiAgentContext, source: _Source) -> DeviceFunction:
+    """The function that overwrites the elements of an agent with those of a state from the reset pool."""
+    fields = {name: b for name, b in source.layout.arrays.items() if name in ctx.options.pool}
+    lines = ["e = randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))"] if fields else []
+    lines += source.each_element(fields, "{element} = load(b.pool_{field}, {index}, t_{field})", from_pool=True)
+    return source.function("set_from_pool", "b, s, i, key", lines)

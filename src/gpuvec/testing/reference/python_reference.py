@@ -17,6 +17,7 @@ from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.checked_values import CheckedInt, DataInt
+from gpuvec.testing.reference.position_bound import check_position_bound
 
 
 class StepResult(NamedTuple):
@@ -137,17 +138,19 @@ class PythonReference:
             return self._reduced(neighbors, s)
         if isinstance(neighbors, NearestNeighbors):
             for i in self.agents if agents is None else agents:
-                getattr(s, neighbors.field)[i] = self._nearest(neighbors, CheckedInt(i), self.view(s))
+                getattr(s, neighbors.field)[i] = self._nearest(neighbors, CheckedInt(i), s)
         return s
 
     def _reduced(self, reduction: Reduction, s: EnvState) -> EnvState:
         return s._replace(**{reduction.field: reduce(reduction.kind, self._call_for_each(reduction.of, s, self.p))})
 
-    def _nearest(self, search: NearestNeighbors, i: int, view: EnvState) -> list[int]:
+    def _nearest(self, search: NearestNeighbors, i: int, s: EnvState) -> list[int]:
         """The neighbors of agent i, nearest first, and -1 in the slots that stay empty."""
+        view = self.view(s)
         candidates: list[tuple[Any, int]] = []
         if search.mask is None or call_checked(search.mask, i, view, self.p):
             candidates = [(np.float32(call_checked(search.distance, i, j, view, self.p)), j) for j in self.agents]
+            check_position_bound(search, i, np.array([distance for distance, _ in candidates], np.float32), s)
         nearest = [j for _, j in sorted(pair for pair in candidates if pair[0] < np.inf)]
         num_slots = self.schema.array_fields[search.field].shape[1]
         return (nearest + [-1] * num_slots)[:num_slots]

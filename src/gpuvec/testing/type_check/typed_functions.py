@@ -79,7 +79,7 @@ def result_type(function: Callable[..., Any], arguments: tuple[types.Type, ...])
         AuthoringError: the function cannot be compiled, or computes a value that is not allowed in a kernel.
     """
     with explain_compiler_errors(function):
-        dispatcher = device_function(function)
+        dispatcher: Any = device_function(function)
         compile_for(dispatcher, arguments)
     _check_value_types(dispatcher, arguments, set())
     return dispatcher.overloads[arguments].signature.return_type

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -19,13 +19,14 @@ from gpuvec.engine.compiler.array_ops import cpu_array_ops
 from gpuvec.engine.compiler.diagnostics import explain_compiler_errors
 from gpuvec.engine.compiler.functions import compile_for, dispatcher_of, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
+from gpuvec.engine.compiler.types import DeviceFunction
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class, request_dtypes
 from gpuvec.engine.layout.schema import make_layout, make_schema
-from gpuvec.engine.multi_agent.launch_mapping import ONE_BY_ONE
-from gpuvec.engine.multi_agent.program import compose as compose_many
-from gpuvec.engine.multi_agent.reductions import cpu_shared_counters
-from gpuvec.engine.multi_agent.segments import Block, Segment, loop
+from gpuvec.engine.multi_agent.launch_mapping import CPU_LAUNCH
+from gpuvec.engine.multi_agent.program import make_program
+from gpuvec.engine.multi_agent.segments import BlockShape, Segment, segment_source
+from gpuvec.engine.multi_agent.shared_counters import cpu_shared_counters
 from gpuvec.engine.single_agent.env_functions import make_env_functions
 from gpuvec.engine.single_agent.rollout import compose_block_policy
 from gpuvec.engine.single_agent.rollout_options import Policy
@@ -35,37 +36,45 @@ from gpuvec.engine.single_agent.step_blocked import BLOCK_SIZE, compose_block_st
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 
-@lru_cache(maxsize=2)  # what a reset and a step have in common is compiled once
-def _composed(env: MultiAgentEnv, options: KernelOptions) -> tuple[int, Any, Any, Any]:
-    """(size, work, begin, advance): `begin(b, w, e, clock, r)` and `advance(b, w, e, clock)` of one env of many agents.
+class _MultiAgentLoop(NamedTuple):
+    """The functions of a loop over envs of many agents, and the memory that they need."""
 
-    `w` is what `work(place)` gives, views of `size` bytes at that address: Numba would count references to arrays.
-    """
-    ops, arrays, size = cpu_memory_ops(), cpu_array_ops(), 0
-    program = compose_many(env, options, ops, arrays, cpu_shared_counters(), ONE_BY_ONE)
-    (agents,) = make_schema(env).agents_shape
-    scope = {"Work": program.work, "view": arrays.view, "assume_nonnegative": arrays.assume_nonnegative}
-    held = []
+    scratch_bytes: int
+    # make_work(address) -> views of the memory there. They are no arrays, whose references Numba would count.
+    make_work: DeviceFunction
+    reset_env: DeviceFunction  # reset_env(b, w, e, clock, r)
+    step_env: DeviceFunction  # step_env(b, w, e, clock)
+
+
+@lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
+def _multi_agent_loop(env: MultiAgentEnv, options: KernelOptions) -> _MultiAgentLoop:
+    """The functions of an environment of many agents, by one thread."""
+    array_ops = cpu_array_ops()
+    program = make_program(env, options, cpu_memory_ops(), array_ops, cpu_shared_counters(), CPU_LAUNCH)
+    scope = {"Work": program.work, "view": array_ops.view, "assume_nonnegative": array_ops.assume_nonnegative}
+    scratch_bytes, views = 0, []
     for name, (dtype, shape) in program.arrays.items():
         scope[f"t_{name}"] = dtype
-        held.append(f"view(place + {size}, 0, {shape}, t_{name})")
-        size += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # all begin at multiples of eight
-    work = f"def work(place):\n    return Work({', '.join(held)})\n"
+        views.append(f"view(address + {scratch_bytes}, 0, {shape}, t_{name})")
+        scratch_bytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # all begin at multiples of eight
+    block = BlockShape(1, make_schema(env).agents_shape[0], 1)
 
-    def called(part: str, margin: str = "    ") -> str:
-        segments: tuple[Segment, ...] = getattr(program, part)
-        scope.update({f"{part}_{n}": segment.function for n, segment in enumerate(segments)})
-        alone = (segment._replace(wait=False) for segment in segments)  # nobody to wait for
-        return "".join(loop(segment, f"{part}_{n}", Block(1, agents, 1), margin) for n, segment in enumerate(alone))
+    def lines(name: str, segments: tuple[Segment, ...], margin: str = "    ") -> str:
+        """Lines that run the segments; one thread needs no barriers."""
+        scope.update({f"{name}_{n}": segment.function for n, segment in enumerate(segments)})
+        without_barrier = (segment._replace(barrier=False) for segment in segments)
+        return "".join(segment_source(s, f"{name}_{n}", block, margin) for n, s in enumerate(without_barrier))
 
-    scope["close"] = program.closing.function
-    step = called("step") + "    some = close(b, w, e0, 0, clock)\n"
-    step += f"    if some:\n{called('over', '        ')}" if program.over else ""
-    start = "    e0, m, thread = e, 1, 0\n"
-    calls = (start + called("reset") + called("end"), start + step + called("end"))
-    first = inline_function(generate_function("begin_", f"def begin_(b, w, e, clock, r):\n{calls[0]}", **scope))
-    then = inline_function(generate_function("advance_", f"def advance_(b, w, e, clock):\n{calls[1]}", **scope))
-    return size, inline_function(generate_function("work", work, **scope)), first, then
+    scope["check_end"] = program.check_end.function
+    start, finish = "    e0, m, thread = e, 1, 0\n", lines("finish", program.finish)
+    reset = f"def reset_env(b, w, e, clock, r):\n{start}{lines('reset', program.reset)}{finish}"
+    step = f"def step_env(b, w, e, clock):\n{start}{lines('step', program.step)}    has_ended = check_end(b, w, e0, 0, clock)\n"
+    if program.episode_end:
+        step += f"    if has_ended:\n{lines('end', program.episode_end, '        ')}"
+    work = f"def make_work(address):\n    return Work({', '.join(views)})\n"
+    sources = {"make_work": work, "reset_env": reset, "step_env": step + finish}
+    functions = (inline_function(generate_function(name, source, **scope)) for name, source in sources.items())
+    return _MultiAgentLoop(scratch_bytes, *functions)
 
 
 def _alone(env: SingleAgentEnv, options: KernelOptions) -> tuple[int, Any, Any]:
@@ -113,7 +122,7 @@ def compile_native(function: Callable[..., None], room: int) -> ObjectCode:
 def reset_loop(env: Environment, options: KernelOptions) -> ObjectCode:
     """`loop(m, room)`."""
     load, read = cpu_memory_ops().load, _batch(env, options)
-    size, work, begin = _alone(env, options) if isinstance(env, SingleAgentEnv) else _composed(env, options)[:3]
+    size, work, begin = _alone(env, options) if isinstance(env, SingleAgentEnv) else _multi_agent_loop(env, options)[:3]
     ask = _read(request_class(env), request_dtypes(env), len(make_layout(env, options).batch._fields))
 
     def loop(m: int, room: int) -> None:
@@ -133,19 +142,20 @@ def step_loop(env: Environment, options: KernelOptions) -> ObjectCode:
 
 
 def _agents_loop(env: MultiAgentEnv, options: KernelOptions) -> ObjectCode:
+    """The loop of a step of many agents."""
     ops, read = cpu_memory_ops(), _batch(env, options)
     load, store = ops.load, ops.store
-    size, work, _, advance = _composed(env, options)
+    scratch_bytes, make_work, _, step_env = _multi_agent_loop(env, options)
 
-    def loop(m: int, room: int, first: int, last: int, tick: int) -> None:
-        b, w = read(m), work(room)
+    def loop(m: int, scratch: int, first: int, last: int, tick: int) -> None:
+        b, w = read(m), make_work(scratch)
         clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
         for e in range(first, last):
-            advance(b, w, e, clock)
+            step_env(b, w, e, clock)
         if tick:
             store(b.clock, 0, clock, np.uint32)
 
-    return compile_native(loop, size)
+    return compile_native(loop, scratch_bytes)
 
 
 def _block_loop(env: SingleAgentEnv, options: KernelOptions) -> ObjectCode:

@@ -20,19 +20,18 @@ from gpuvec.engine.backends.cuda.binary import Binary, Cubin, GridSize
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.source import Source, compile_source
 from gpuvec.engine.backends.cuda.launch_config import THREADS, WARP, SingleAgentLaunch
-from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.frozen import frozen_function
 from gpuvec.engine.compiler.functions import compile_for, generate_function, inline_function
-from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.engine.compiler.types import Signature
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Signature, Work
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class, request_dtypes
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_layout, make_schema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch
-from gpuvec.engine.multi_agent.program import Program
-from gpuvec.engine.multi_agent.program import compose as compose_many
-from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Block, Segment, loop
+from gpuvec.engine.multi_agent.observations.tiles import tile_elements
+from gpuvec.engine.multi_agent.program import Program, make_program
+from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
+from gpuvec.engine.multi_agent.state_layout import WorkArrays
 from gpuvec.engine.single_agent.rollout import BRANCHLESS, WITH_BRANCHES, compose_rollout
 from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES, Policy, RolloutRequest
 from gpuvec.engine.single_agent.step import compose_reset_and_step
@@ -216,122 +215,159 @@ def _rollout(env: SingleAgentEnv, options: KernelOptions, policy: Policy, given:
     return rollout
 
 
-@lru_cache(maxsize=2)  # likewise
-def _program(env: MultiAgentEnv, options: KernelOptions, given: MultiAgentLaunch) -> Program:
-    return compose_many(
-        env, options, numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters(), given
-    )
+@lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
+def _program(env: MultiAgentEnv, options: KernelOptions, launch: MultiAgentLaunch) -> Program:
+    """The program of an environment of many agents."""
+    operations = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters()
+    return make_program(env, options, *operations, launch)
 
 
-def _many(env: MultiAgentEnv, options: KernelOptions, given: MultiAgentLaunch, played: bool) -> list[Kernel]:
+class _MultiAgentParts(NamedTuple):
+    """What the kernels of an environment of many agents are made of."""
+
+    program: Program
+    launch: MultiAgentLaunch
+    agents: int  # A
+    features: int  # D
+    is_step: bool  # a step, or a reset
+    b: Batch  # an example of the batch
+    r: ResetRequest  # an example of the request
+
+    @property
+    def head(self) -> str:
+        """The first lines of a kernel's source."""
+        return f"def kernel({'b' if self.is_step else 'b, r'}):\n" + HEAD
+
+
+def _many(env: MultiAgentEnv, options: KernelOptions, launch: MultiAgentLaunch, is_step: bool) -> list[Kernel]:
+    """The kernels of an environment of many agents."""
     schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
-    ops, array_ops = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops()
-    program = _program(env, options, given)
-    envs, writers = given.envs, given.writers
-    b, r = _examples(env, options, given.split)
-    (agents,), rows = schema.agents_shape, program.rows
-    game = _game(program, ops, array_ops, given, agents, played, b, r)
-    found = [Kernel(game, None, given.threads, GridSize(1, envs), given.resident, SPARE)]
-    if not given.split:
-        return found
-    scope = _head(array_ops) | {"played": played, "tile": given.tile, "f32": np.float32}
-    scope["room"] = given.tile * schema.num_features + 8
-    start = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD
-
-    def each(count: int, what: str) -> Kernel:
-        source = start + f"    x = block * {writers} + thread\n    if x < b.n * {count}:\n        {what}(b, x, played)\n"
-        return Kernel(generate_function("kernel", source, **scope), None, writers, GridSize(count, writers))
-
-    if program.seeking:
-        found.append(_seeking(program.seeking, array_ops, given, agents, played, b))
-    if not given.tile:
-        scope["single"] = _compiled(rows.single, b, 0, True)
-        return [*found, each(agents * rows.tuples, "single")]
-    box = np.zeros(1, np.float32)
-    scope |= {"fill": _compiled(rows.fill_apart, b, box, 0, 0, 0), "drain": _compiled(rows.drain_apart, b, box, 0, 0, 0, True)}
-    source = start + f"    box = cuda.shared.array(room, f32{ALIGNED})\n    first = block * tile\n"
-    source += f"    m = min(tile, assume_nonnegative(b.n * {agents} - first))\n    fill(b, box, first, m, thread)\n"
-    source += "    cuda.syncthreads()\n    drain(b, box, first, m, thread, played)\n"
-    return [*found, Kernel(generate_function("kernel", source, **scope), None, writers, GridSize(agents, given.tile))]
+    b, r = _examples(env, options, launch.split)
+    program = _program(env, options, launch)
+    parts = _MultiAgentParts(program, launch, schema.agents_shape[0], schema.num_features, is_step, b, r)
+    grid = GridSize(1, launch.envs_per_block)
+    kernels = [Kernel(_program_kernel(parts), None, launch.threads_per_block, grid, launch.min_blocks_per_sm, SPARE)]
+    if not launch.split:
+        return kernels
+    if program.search is not None:
+        kernels.append(_search_kernel(parts, program.search))
+    return [*kernels, _tile_kernel(parts) if launch.tile_rows else _item_kernel(parts)]
 
 
-def _seeking(
-    seeking: NeighborSearch, array_ops: ArrayOps, given: MultiAgentLaunch, agents: int, played: bool, b: Any
-) -> Kernel:
-    """The kernel that searches for neighbours."""
-    w = _example(seeking)
-    scope = _head(array_ops) | {"Work": seeking.work, "played": played}
-    scope["rounds"] = _compiled(seeking.rounds, b, 0, True)
-    source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(seeking.arrays, scope)
-    source += "    number = assume_nonnegative(0)\n    while number < rounds(b, block, played):\n"
-    for n, function in enumerate(seeking.functions):
-        scope[f"f{n}"] = _compiled(function, b, w, 0, 0, True, 0)
-        source += f"        f{n}(b, w, block, thread, played, number)\n        cuda.syncthreads()\n"
+def _item_kernel(parts: _MultiAgentParts) -> Kernel:
+    """The kernel that writes observations directly, a thread for each item of a row."""
+    threads, rows = parts.launch.threads_per_row_block, parts.program.row_kernel
+    count = parts.agents * rows.items_per_row
+    scope = _head_scope() | {"is_step": parts.is_step, "store_item": _compiled(rows.store_item, parts.b, 0, True)}
+    source = parts.head + f"    x = block * {threads} + thread\n    if x < b.n * {count}:\n        store_item(b, x, is_step)\n"
+    return Kernel(generate_function("kernel", source, **scope), None, threads, GridSize(count, threads))
+
+
+def _tile_kernel(parts: _MultiAgentParts) -> Kernel:
+    """The kernel that assembles rows of observations in shared memory."""
+    threads, rows, tile_rows = parts.launch.threads_per_row_block, parts.program.row_kernel, parts.launch.tile_rows
+    tile = np.zeros(1, np.float32)
+    scope = _head_scope() | {"is_step": parts.is_step, "tile_rows": tile_rows, "f32": np.float32}
+    scope["elements"] = tile_elements(tile_rows, parts.features)
+    scope["fill"] = _compiled(rows.fill, parts.b, tile, 0, 0, 0)
+    scope["drain"] = _compiled(rows.drain, parts.b, tile, 0, 0, 0, True)
+    source = parts.head + f"    tile = cuda.shared.array(elements, f32{ALIGNED})\n    first = block * tile_rows\n"
+    source += f"    m = min(tile_rows, assume_nonnegative(b.n * {parts.agents} - first))\n    fill(b, tile, first, m, thread)\n"
+    source += "    cuda.syncthreads()\n    drain(b, tile, first, m, thread, is_step)\n"
+    return Kernel(generate_function("kernel", source, **scope), None, threads, GridSize(parts.agents, tile_rows))
+
+
+def _search_kernel(parts: _MultiAgentParts, search: NeighborSearch) -> Kernel:
+    """The kernel that searches for neighbors."""
+    launch, w = parts.launch, _example_work(search)
+    scope = _head_scope() | {"Work": search.work, "is_step": parts.is_step}
+    scope["num_rounds"] = _compiled(search.num_rounds, parts.b, 0, True)
+    source = parts.head + _shared_arrays(search.arrays, scope)
+    source += "    number = assume_nonnegative(0)\n    while number < num_rounds(b, block, is_step):\n"
+    for n, function in enumerate(search.functions):
+        scope[f"f{n}"] = _compiled(function, parts.b, w, 0, 0, True, 0)
+        source += f"        f{n}(b, w, block, thread, is_step, number)\n        cuda.syncthreads()\n"
     kernel = generate_function("kernel", source + "        number = assume_nonnegative(number + 1)\n", **scope)
-    blocks = GridSize(given.parts, 1) if given.parts else GridSize(agents, given.seekers)
-    return Kernel(kernel, None, given.seekers, blocks, 1 if given.parts else WALKING)
+    blocks, threads = launch.search_blocks_per_env, launch.threads_per_search_block
+    grid = GridSize(blocks, 1) if blocks else GridSize(parts.agents, threads)
+    return Kernel(kernel, None, threads, grid, 1 if blocks else WALKING)
 
 
-def _example(made: Program | NeighborSearch) -> Any:
+def _example_work(part: Program | NeighborSearch) -> Work:
     """A `w` whose arrays have the types of those that threads share."""
-    return made.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in made.arrays.values()))
+    return part.work(*(np.zeros((1,) * len(dims), dtype) for dtype, dims in part.arrays.values()))
 
 
-def _shared(array_ops: dict[str, Any], scope: dict[str, Any]) -> str:
-    """Lines that make `w`, arrays in shared memory; a line for each, as by that the simulator knows which array is meant."""
-    scope |= {f"t_{name}": dtype for name, (dtype, _) in array_ops.items()}
+def _shared_arrays(arrays: WorkArrays, scope: dict[str, Any]) -> str:
+    """Lines that make `w`, arrays in shared memory; a line for each, because the simulator identifies an array by its line."""
+    scope |= {f"t_{name}": dtype for name, (dtype, _) in arrays.items()}
     lines = (
-        f"    {name} = cuda.shared.array({dims}, t_{name}{ALIGNED if name == 'box' else ''})\n"
-        for name, (_, dims) in array_ops.items()
+        f"    {name} = cuda.shared.array({dims}, t_{name}{ALIGNED if name == 'tile' else ''})\n"
+        for name, (_, dims) in arrays.items()
     )
-    return "".join(lines) + f"    w = Work({', '.join(array_ops)})\n"
+    return "".join(lines) + f"    w = Work({', '.join(arrays)})\n"
 
 
-def _head(array_ops: ArrayOps) -> dict[str, Any]:
-    """What HEAD calls."""
+def _head_scope() -> dict[str, Any]:
+    """The names that HEAD uses."""
     return {
         "cuda": numba_cuda.cuda,
         "wait_for_previous": numba_cuda.wait_for_previous(),
-        "assume_nonnegative": int if numba_cuda.SIMULATED else array_ops.assume_nonnegative,
+        "assume_nonnegative": int if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().assume_nonnegative,
     }
 
 
-def _game(
-    program: Program, ops: MemoryOps, array_ops: ArrayOps, given: MultiAgentLaunch, agents: int, played: bool, b: Any, r: Any
-) -> Any:
+def _program_kernel(parts: _MultiAgentParts) -> FunctionType:
     """The kernel of the segments of a step or a reset."""
-    envs, (read_clock, tick) = given.envs, _clocks(ops, b)
-    w = _example(program)
-    arguments = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
-
-    def compiled(segment: Segment) -> Any:
-        return _compiled(segment.function, b, w, *arguments[segment.over], u32(0), *([r] if segment.asked else []))
-
-    scope = _head(array_ops) | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
-    scope |= {"divide": divmod if numba_cuda.SIMULATED else array_ops.divide, "i32": np.int32}
-    source = f"def kernel({'b' if played else 'b, r'}):\n" + HEAD + _shared(program.arrays, scope)
+    program, launch, b = parts.program, parts.launch, parts.b
+    envs, (read_clock, tick) = launch.envs_per_block, _clocks(numba_cuda.cuda_memory_ops(), b)
+    divide = divmod if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().divide
+    scope = _head_scope() | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
+    scope |= {"divide": divide, "i32": np.int32}
+    source = parts.head + _shared_arrays(program.arrays, scope)
     source += f"    e0 = assume_nonnegative(block * {envs})\n"
     source += f"    m = {'1' if envs == 1 else f'min({envs}, assume_nonnegative(b.n - e0))'}\n"
     source += "    clock = read_clock(b, block)\n"
-    source += "    clock = u32(clock + u32(1))\n" if played else ""
+    block = BlockShape(envs, parts.agents, launch.threads_per_block)
+    finish = _segment_lines(parts, "finish", program.finish, block, scope)
+    if not parts.is_step:
+        source += _segment_lines(parts, "reset", program.reset, block, scope) + finish
+        return generate_function("kernel", source, **scope)
+    source += "    clock = u32(clock + u32(1))\n" + _segment_lines(parts, "step", program.step, block, scope)
+    source += "    if thread == 0:\n        tick(b, block, u32(1))\n"  # all threads have read the clock
+    scope["check_end"] = _compiled_segment(parts, program.check_end)
+    env_ended = f"{block.has_env} and check_end(b, w, e0 + {block.env}, {block.env}, clock)"
+    source += f"    any_ended = cuda.syncthreads_or(i32({env_ended}))\n"
+    if program.episode_end:
+        source += "    if any_ended != 0:\n" + _segment_lines(parts, "end", program.episode_end, block, scope, " " * 8)
+    return generate_function("kernel", source + finish, **scope)
 
-    block = Block(envs, agents, given.threads)
 
-    def called(part: str, margin: str = "    ") -> str:
-        segments: tuple[Segment, ...] = getattr(program, part)
-        for n, segment in enumerate(segments):
-            scope[f"{part}_{n}"] = compiled(segment)
-            if segment.then is not None:
-                scope[f"{part}_{n}_then"] = _compiled(segment.then, b, w, *arguments[BLOCK], u32(0))
-        lines = (loop(s, f"{part}_{n}", block, margin) for n, s in enumerate(segments))
-        return "".join(lines).replace("barrier()", "cuda.syncthreads()")
+SEGMENT_EXAMPLES = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}  # the arguments of a segment's function after the work
 
-    if not played:
-        return generate_function("kernel", source + called("reset") + called("end"), **scope)
-    scope["close"] = compiled(program.closing)
-    source += called("step") + "    if thread == 0:\n        tick(b, block, u32(1))\n"  # all have read it
-    closed = f"{block.of_env} and close(b, w, e0 + {block.env}, {block.env}, clock)"
-    source += f"    some = cuda.syncthreads_or(i32({closed}))\n"
-    source += f"    if some != 0:\n{called('over', '        ')}" if program.over else ""
-    return generate_function("kernel", source + called("end"), **scope)
+
+def _compiled_segment(parts: _MultiAgentParts, segment: Segment) -> DeviceFunction:
+    """A segment's function for a kernel."""
+    request = [parts.r] if segment.takes_request else []
+    w = _example_work(parts.program)
+    return _compiled(segment.function, parts.b, w, *SEGMENT_EXAMPLES[segment.unit], u32(0), *request)
+
+
+def _segment_lines(
+    parts: _MultiAgentParts,
+    name: str,
+    segments: tuple[Segment, ...],
+    block: BlockShape,
+    scope: dict[str, Any],
+    margin: str = "    ",
+) -> str:
+    """Lines that run the segments, whose functions are added to `scope` under names that begin with `name`."""
+    lines = ""
+    for n, segment in enumerate(segments):
+        scope[f"{name}_{n}"] = _compiled_segment(parts, segment)
+        if segment.after_round is not None:
+            w = _example_work(parts.program)
+            scope[f"{name}_{n}_after_round"] = _compiled(segment.after_round, parts.b, w, *SEGMENT_EXAMPLES[BLOCK], u32(0))
+        lines += segment_source(segment, f"{name}_{n}", block, margin)
+    return lines.replace("barrier()", "cuda.syncthreads()")

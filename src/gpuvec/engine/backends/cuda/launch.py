@@ -121,7 +121,7 @@ class CudaKernels:
         self._cc = tuple(core.Device(device.ordinal).compute_capability)
         self._mapping = make_launch_config(env, num_envs)
         self.split = self._mapping.split
-        self.blocks = -(-num_envs // self._mapping.envs)
+        self.blocks = -(-num_envs // self._mapping.envs_per_block)
 
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset with kernels for `options`."""

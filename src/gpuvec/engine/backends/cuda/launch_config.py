@@ -19,6 +19,11 @@ class SingleAgentLaunch(NamedTuple):
     few: bool = False  # so few in all that a scheduler has one warp or two, and nothing to do while they wait for a result
     split: bool = False
 
+    @property
+    def envs_per_block(self) -> int:
+        """Envs of a block, a thread for each."""
+        return self.envs
+
 
 def make_launch_config(env: Environment, num_envs: int, threads: int = THREADS) -> MultiAgentLaunch | SingleAgentLaunch:
     """How `num_envs` of `env` are laid over a GPU. Blocks share no clock, so all kernels of an env are laid out alike.

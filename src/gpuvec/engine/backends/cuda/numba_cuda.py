@@ -29,7 +29,7 @@ from gpuvec.engine.compiler.functions import is_inline, without_literals
 from gpuvec.engine.compiler.memory_ops import MemoryOps, cpu_memory_ops, make_memory_ops
 from gpuvec.engine.compiler.numba_api import GLOBAL_MEMORY, NumbaApi
 from gpuvec.engine.compiler.types import DeviceFunction, DType, NumbaModule, NumbaType, Signature
-from gpuvec.engine.multi_agent.reductions import SharedCounters, cpu_shared_counters
+from gpuvec.engine.multi_agent.shared_counters import SharedCounters, cpu_shared_counters
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 

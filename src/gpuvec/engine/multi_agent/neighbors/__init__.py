@@ -1,1 +1,1 @@
-"""The search for nearest neighbors: by a walk over all agents, or by a list of cells."""
+"""The search for nearest neighbors: each agent visits all others, or those in nearby cells of a list (design/0020)."""

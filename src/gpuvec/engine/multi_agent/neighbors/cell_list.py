@@ -1,8 +1,8 @@
-"""The search for nearest agents among many: a list of who is in which cell of the plane, which a seeker walks ring by ring.
+"""The search for nearest agents by a list of cells of the plane, whose cells an agent visits ring by ring.
 
-It finds exactly what a walk over all agents finds. A cell is a monotone function of a place, so who is in no ring so far is
-away by what a float32 tells, and a square of that, rounded as the distance is, is not more than the distance (design/0020).
-The cells cover the places that there are, whatever these are; who has no finite place is found by nobody and finds nobody,
+It finds exactly what a search that visits all agents finds. A cell is a monotone function of a position, so agents in no ring
+so far are at a distance that float32 bounds from below; a square of that, rounded as the distance is, is not more than the
+distance (design/0020). The cells cover all positions. An agent whose position is not finite finds no others and is not found,
 since no distance to it is less than infinity.
 """
 
@@ -13,153 +13,221 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
-from gpuvec.engine.multi_agent.neighbors.knn import WALK, keep, nobody_yet, written
-from gpuvec.engine.multi_agent.neighbors.metric import Metric
+from gpuvec.engine.compiler.types import DeviceFunction, EnvState, Work
+from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.launch_mapping import STAGED_BYTES, count_cells
+from gpuvec.engine.multi_agent.neighbors.knn_source import NAMES, initial_lines, insert_lines, store_lines
+from gpuvec.engine.multi_agent.state_layout import WorkArrays
 from gpuvec.spec import NearestNeighbors
 
 f32, i32, i64 = np.float32, np.int32, np.int64
-SHORT = 1 << 15  # agents, below which two bytes tell one
-MARGIN = f32(0.01)  # of a cell: more than the roundings of two places, in cells, of which there are `mapping.CELLS`
-SMALLEST, LARGEST = f32(1e-30), f32(1e30)  # widths of a cell whose inverse float32 can hold
+INT16_MAX_AGENTS = 1 << 15  # agents whose numbers fit into two bytes
+MARGIN = f32(0.01)  # of a cell: more than the rounding of two positions, in cells, of which there are `MAX_CELLS` at most
+MIN_WIDTH, MAX_WIDTH = f32(1e-30), f32(1e30)  # of a cell, whose inverse is a normal float32
+INFINITY, NO_AGENT, INDEX_MASK = f32(np.inf), i32(-1), i64(2**31 - 1)
 
 
 class CellList(NamedTuple):
-    """The functions of composed code that deal with the list, which is in the work; `thread` is one of those who share it."""
+    """The functions that build the list and search by it; `thread` is one of those that share it.
 
-    arrays: dict[str, tuple[Any, tuple[int, ...]]]  # of the work: {name: (dtype, shape)}
-    clear: Any  # clear(w, thread): an empty list
-    measure: Any  # measure(w, s, thread): and then, which part of the plane it covers
-    link: Any  # link(w, s, thread): and then, who is where
-    find: Any  # find(i, s, p, w): and then, agent i's row of the field
+    A barrier must stand between two of them.
+    """
+
+    arrays: WorkArrays  # of the work
+    clear: DeviceFunction  # clear(w, thread): an empty list
+    measure_extent: DeviceFunction  # measure_extent(w, s, thread): finds the part of the plane that it covers
+    insert_agents: DeviceFunction  # insert_agents(w, s, thread): adds all agents
+    find_neighbors: DeviceFunction  # find_neighbors(i, s, p, w): writes agent i's row of the field
 
 
-def cells(
-    look: NearestNeighbors, known: Metric, count: int, agents: int, places: int, threads: int, array_ops: ArrayOps, tally: Any
-) -> CellList:
-    """Their versions for `look`, whose distance is `known`, in about `count` cells."""
-    assume_nonnegative, ordered_bits, atomic_exchange, most_of_block = (
-        array_ops.assume_nonnegative,
-        array_ops.ordered_bits,
-        array_ops.atomic_exchange,
-        tally.most_of_block,
+class _Geometry(NamedTuple):
+    """The functions that map positions to cells."""
+
+    position: DeviceFunction  # position(i, s) -> (x, y) of agent i
+    # grid(w, s) -> (x of the first cell, y, cells per unit of length, columns, rows)
+    grid: DeviceFunction
+    to_cells: DeviceFunction  # to_cells(x, first, scale) -> a coordinate in cells
+    cell_index: DeviceFunction  # cell_index(x, count) -> the cell of a coordinate in cells
+
+
+def make_cell_list(ctx: MultiAgentContext) -> CellList | None:
+    """The list by which the search of a context `ctx` goes; None if there is no search, or it visits all agents."""
+    search, launch, agents = ctx.search, ctx.launch, ctx.num_agents
+    one_thread = launch.threads_per_block == 1
+    if search is None or not (one_thread or launch.search_blocks_per_env):
+        return None
+    count = count_cells(ctx.schema, None if one_thread else STAGED_BYTES)
+    if not count:
+        return None
+    size, threads = 2 * count + 4, 1 if one_thread else launch.threads_per_search_block
+    geometry = _make_geometry(ctx, search, count, size)
+    arrays = {
+        "cell_heads": (i32, (size,)),  # an agent in each cell, or -1
+        "next_in_cell": (np.int16 if agents < INT16_MAX_AGENTS else i32, (agents,)),  # the next agent in the cell, or -1
+        "extremes": (i64, (1, 4)),  # the agents furthest to the left, right, bottom and top, with their coordinates
+    }
+    return CellList(
+        arrays,
+        _make_clear(ctx, size, threads),
+        _make_measure_extent(ctx, geometry, threads),
+        _make_insert_agents(ctx, geometry, threads),
+        _make_find_neighbors(ctx, search, geometry),
     )
-    size, thinnest, root = 2 * count + 4, f32(1.0 / count), f32(1.0 / math.sqrt(count))
-    inf, none, index = f32(np.inf), i32(-1), i64(2**31 - 1)
-    two = [f"s.{field}[i]" for field in known.fields[:2]] + ["f32(0.0)"]
-    place = inline_function(generate_function("place", f"def place(i, s):\n    return {two[0]}, {two[1]}\n", f32=f32))
+
+
+@inline_function
+def is_finite(x: np.float32, y: np.float32) -> bool:
+    """Whether both coordinates of a position, `x` and `y`, are finite."""
+    return bool(abs(x) < INFINITY and abs(y) < INFINITY)
+
+
+def _make_geometry(ctx: MultiAgentContext, search: NearestNeighbors, count: int, size: int) -> _Geometry:
+    assume_nonnegative, min_share, root = ctx.array_ops.assume_nonnegative, f32(1.0 / count), f32(1.0 / math.sqrt(count))
+    x, y = [*(f"s.{field}[i]" for field in search.position[:2]), "f32(0.0)"][:2]
+    position = inline_function(generate_function("position", f"def position(i, s):\n    return {x}, {y}\n", f32=f32))
 
     @inline_function
-    def finite(x: float, y: float) -> bool:
-        return bool(abs(x) < inf and abs(y) < inf)
-
-    @inline_function
-    def clear(w: Any, thread: int) -> None:
-        u = thread
-        while u < size:
-            w.head[u] = none
-            u = assume_nonnegative(u + threads)
-        u = thread
-        while u < 4:
-            w.ends[0, u] = i64(0)
-            u = assume_nonnegative(u + threads)
-
-    @inline_function
-    def further(end: Any, x: float, i: int) -> Any:
-        """The end, or agent i if its x is larger."""
-        return max(end, i64(ordered_bits(x)) << i64(31) | i64(i))
-
-    @inline_function
-    def measure(w: Any, s: Any, thread: int) -> None:
-        left, right, low, high, u = i64(0), i64(0), i64(0), i64(0), thread
-        while u < agents:
-            x, y = place(u, s)
-            if finite(x, y):
-                left, right = further(left, -x, u), further(right, x, u)
-                low, high = further(low, -y, u), further(high, y, u)
-            u = assume_nonnegative(u + threads)
-        most_of_block(w.ends, 0, 0, left)
-        most_of_block(w.ends, 0, 1, right)
-        most_of_block(w.ends, 0, 2, low)
-        most_of_block(w.ends, 0, 3, high)
-
-    @inline_function
-    def grid(w: Any, s: Any) -> Any:
-        """(x of the first cell, y, cells per unit of length, columns, rows); one cell if a float32 cannot tell more."""
-        x0, y0 = place(assume_nonnegative(w.ends[0, 0] & index), s)[0], place(assume_nonnegative(w.ends[0, 2] & index), s)[1]
-        x1, y1 = place(assume_nonnegative(w.ends[0, 1] & index), s)[0], place(assume_nonnegative(w.ends[0, 3] & index), s)[1]
-        wide, high = x1 - x0, y1 - y0
-        width = max(math.sqrt(wide) * math.sqrt(high) * root, max(wide, high) * thinnest)
-        scale = f32(1.0) / width if width > SMALLEST and width < LARGEST else f32(0.0)
+    def grid(w: Work, s: EnvState) -> tuple[np.float32, np.float32, np.float32, int, int]:
+        # It has one cell if a float32 cannot tell more.
+        x0 = position(assume_nonnegative(w.extremes[0, 0] & INDEX_MASK), s)[0]
+        y0 = position(assume_nonnegative(w.extremes[0, 2] & INDEX_MASK), s)[1]
+        x1 = position(assume_nonnegative(w.extremes[0, 1] & INDEX_MASK), s)[0]
+        y1 = position(assume_nonnegative(w.extremes[0, 3] & INDEX_MASK), s)[1]
+        length, height = x1 - x0, y1 - y0
+        width = max(math.sqrt(length) * math.sqrt(height) * root, max(length, height) * min_share)
+        scale = f32(1.0) / width if width > MIN_WIDTH and width < MAX_WIDTH else f32(0.0)
         columns, rows = 1, 1
         if scale > f32(0.0):
-            columns = min(assume_nonnegative(i32(wide * scale)), count) + 1
-            rows = min(min(assume_nonnegative(i32(high * scale)), count) + 1, size // columns)
+            columns = min(assume_nonnegative(i32(length * scale)), count) + 1
+            rows = min(min(assume_nonnegative(i32(height * scale)), count) + 1, size // columns)
         return x0, y0, scale, columns, rows
 
     @inline_function
-    def scaled(x: float, first: float, scale: float) -> Any:
+    def to_cells(x: np.float32, first: np.float32, scale: np.float32) -> np.float32:
         return (x - first) * scale if scale > f32(0.0) else f32(0.0)
 
     @inline_function
-    def cell(x: float, cells: int) -> Any:
-        return min(assume_nonnegative(i32(x)), cells - 1)
+    def cell_index(x: np.float32, count: int) -> Any:
+        return min(assume_nonnegative(i32(x)), count - 1)
+
+    return _Geometry(position, grid, to_cells, cell_index)
+
+
+def _make_clear(ctx: MultiAgentContext, size: int, threads: int) -> DeviceFunction:
+    assume_nonnegative = ctx.array_ops.assume_nonnegative
 
     @inline_function
-    def link(w: Any, s: Any, thread: int) -> None:
+    def clear(w: Work, thread: int) -> None:
+        u = thread
+        while u < size:
+            w.cell_heads[u] = NO_AGENT
+            u = assume_nonnegative(u + threads)
+        u = thread
+        while u < 4:
+            w.extremes[0, u] = i64(0)
+            u = assume_nonnegative(u + threads)
+
+    return clear
+
+
+def _make_measure_extent(ctx: MultiAgentContext, geometry: _Geometry, threads: int) -> DeviceFunction:
+    agents, position, ordered_bits = ctx.num_agents, geometry.position, ctx.array_ops.ordered_bits
+    assume_nonnegative, update_max_by_block = ctx.array_ops.assume_nonnegative, ctx.counters.update_max_by_block
+
+    @inline_function
+    def farther(extreme: np.int64, x: np.float32, i: int) -> np.int64:
+        # The extreme so far, or agent i if its x is larger.
+        return max(extreme, i64(ordered_bits(x)) << i64(31) | i64(i))
+
+    @inline_function
+    def measure_extent(w: Work, s: EnvState, thread: int) -> None:
+        left, right, bottom, top, u = i64(0), i64(0), i64(0), i64(0), thread
+        while u < agents:
+            x, y = position(u, s)
+            if is_finite(x, y):
+                left, right = farther(left, -x, u), farther(right, x, u)
+                bottom, top = farther(bottom, -y, u), farther(top, y, u)
+            u = assume_nonnegative(u + threads)
+        update_max_by_block(w.extremes, 0, 0, left)
+        update_max_by_block(w.extremes, 0, 1, right)
+        update_max_by_block(w.extremes, 0, 2, bottom)
+        update_max_by_block(w.extremes, 0, 3, top)
+
+    return measure_extent
+
+
+def _make_insert_agents(ctx: MultiAgentContext, geometry: _Geometry, threads: int) -> DeviceFunction:
+    agents, (position, grid, to_cells, cell_index) = ctx.num_agents, geometry
+    assume_nonnegative, atomic_exchange = ctx.array_ops.assume_nonnegative, ctx.array_ops.atomic_exchange
+
+    @inline_function
+    def insert_agents(w: Work, s: EnvState, thread: int) -> None:
         x0, y0, scale, columns, rows = grid(w, s)
         u = thread
         while u < agents:
-            x, y = place(u, s)
-            if finite(x, y):
-                k = cell(scaled(x, x0, scale), columns) + columns * cell(scaled(y, y0, scale), rows)
-                w.following[u] = atomic_exchange(w.head, assume_nonnegative(k), i32(u))
+            x, y = position(u, s)
+            if is_finite(x, y):
+                cell = cell_index(to_cells(x, x0, scale), columns) + columns * cell_index(to_cells(y, y0, scale), rows)
+                w.next_in_cell[u] = atomic_exchange(w.cell_heads, assume_nonnegative(cell), i32(u))
             u = assume_nonnegative(u + threads)
 
-    @inline_function
-    def beyond(x: float, at: int, ring: int, cells: int) -> Any:
-        """How far x, which is in cell `at`, is from the cells of its axis that are outside the ring, in cells."""
-        before = x - f32(at - ring) if at - ring > 0 else inf
-        return min(before, f32(at + ring + 1) - x) if at + ring < cells - 1 else before
+    return insert_agents
+
+
+@inline_function
+def gap_to_outside(x: np.float32, cell: int, ring: int, cells: int) -> np.float32:
+    """How far a coordinate is from the cells of its axis that are outside of a ring, in cells.
+
+    Args:
+        x: the coordinate in cells.
+        cell: its cell.
+        ring: the number of the ring around that cell.
+        cells: the number of cells of the axis.
+    """
+    before = x - f32(cell - ring) if cell - ring > 0 else INFINITY
+    return min(before, f32(cell + ring + 1) - x) if cell + ring < cells - 1 else before
+
+
+def _make_min_distance(squared: bool) -> DeviceFunction:
+    """`min_distance(gap, scale)`: the least distance, or its square, of agents that are so many cells away."""
 
     @inline_function
-    def least(gap: float, scale: float) -> Any:
-        """The least distance of who is so many cells away."""
-        away = max(gap - MARGIN, f32(0.0)) / scale
-        return away * away if squared else away
+    def min_distance(gap: np.float32, scale: np.float32) -> np.float32:
+        length = max(gap - MARGIN, f32(0.0)) / scale
+        return length * length if squared else length
 
-    squared = known.squared
-    source = "def find(i, s, p, w):\n    x, y = place(i, s)\n" + nobody_yet(places, "    ")
-    source += f"""    more, ring = finite(x, y), 0
+    return min_distance
+
+
+def _make_find_neighbors(ctx: MultiAgentContext, search: NearestNeighbors, geometry: _Geometry) -> DeviceFunction:
+    """The search of one agent; its source is generated because the nearest agents are in as many variables as there are."""
+    places = ctx.schema.array_fields[search.field].shape[1]
+    source = "def find_neighbors(i, s, p, w):\n    x, y = position(i, s)\n" + initial_lines(places, "    ")
+    source += f"""    more, ring = is_finite(x, y), 0
     x0, y0, scale, columns, rows = grid(w, s) if more else (zero, zero, zero, 1, 1)
-    x, y = scaled(x, x0, scale), scaled(y, y0, scale)
-    column, row = cell(x, columns), cell(y, rows)
+    x, y = to_cells(x, x0, scale), to_cells(y, y0, scale)
+    column, row = cell_index(x, columns), cell_index(y, rows)
     while more:
         v = max(row - ring, 0)
         while v <= min(row + ring, rows - 1):
-            whole = abs(v - row) == ring
+            is_edge = abs(v - row) == ring
             u = column - ring
             if u < 0:
-                u = 0 if whole else column + ring
+                u = 0 if is_edge else column + ring
             while u <= min(column + ring, columns - 1):
-                j = assume_nonnegative(w.head[assume_nonnegative(v * columns + u)] + 1)
+                j = assume_nonnegative(w.cell_heads[assume_nonnegative(v * columns + u)] + 1)
                 while j > 0:
                     j = assume_nonnegative(j - 1)
                     d = f32(distance(i, j, s, p))
-{keep(places, " " * 20, in_order=False)}                    j = assume_nonnegative(w.following[j] + 1)
-                u += 1 if whole else 2 * ring
+{insert_lines(places, " " * 20, in_order=False)}                    j = assume_nonnegative(w.next_in_cell[j] + 1)
+                u += 1 if is_edge else 2 * ring
             v += 1
-        gap = min(beyond(x, column, ring, columns), beyond(y, row, ring, rows))
-        more = gap < far and not d{places - 1} < least(gap, scale)
+        gap = min(gap_to_outside(x, column, ring, columns), gap_to_outside(y, row, ring, rows))
+        more = gap < infinity and not d{places - 1} < min_distance(gap, scale)
         ring += 1
 """
-    scope = {"place": place, "finite": finite, "grid": grid, "scaled": scaled, "cell": cell, "beyond": beyond, "least": least}
-    scope |= {"assume_nonnegative": assume_nonnegative, "distance": device_function(look.distance), "zero": f32(0.0)}
-    find = inline_function(generate_function("find", source + written(look.field, places, "    "), **scope, **WALK))
-    held = {
-        "head": (i32, (size,)),  # of each cell: an agent in it, or -1
-        "following": (np.int16 if agents < SHORT else i32, (agents,)),  # the next in its cell, or -1
-        "ends": (i64, (1, 4)),  # who is furthest to the left, right, low and high, and how far
-    }
-    return CellList(held, clear, measure, link, find)
+    scope: dict[str, Any] = geometry._asdict() | {"is_finite": is_finite, "gap_to_outside": gap_to_outside, "zero": f32(0.0)}
+    scope |= {"min_distance": _make_min_distance(bool(search.squared)), "distance": device_function(search.distance)}
+    scope |= {"assume_nonnegative": ctx.array_ops.assume_nonnegative} | NAMES
+    return inline_function(generate_function("find_neighbors", source + store_lines(search.field, places, "    "), **scope))

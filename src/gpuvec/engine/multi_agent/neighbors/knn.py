@@ -1,4 +1,4 @@
-"""The search for nearest agents, in registers: each seeker walks all others once and keeps the best in order (design/0020)."""
+"""The search for the K nearest among all agents of an env: an agent visits all others and keeps the best in registers."""
 
 from __future__ import annotations
 
@@ -7,123 +7,78 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.types import DeviceFunction
+from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
+from gpuvec.engine.multi_agent.neighbors.knn_source import NAMES, initial_lines, insert_lines, store_lines
 from gpuvec.spec import NearestNeighbors
 
-f32, i32 = np.float32, np.int32
-MOST = 1024  # agents, beyond which what a label has left of a distance hardly tells two apart
-TOGETHER = 8  # agents whose distances are put in order at once
-INFINITE = 0x7F800000  # the bits of an infinite float32, which others of that sign do not reach
+i32 = np.int32
+KEYS_MAX_AGENTS = 1024  # with more agents, the bits of a distance that are left in a key hardly distinguish two
+BATCH = 8  # agents whose keys are sorted at once
+INFINITY_BITS = 0x7F800000  # of an infinite float32; those of finite nonnegative ones are less
 
 
-class Look(NamedTuple):
-    """The functions of composed code that search for one agent; a row of the field holds the places of what it finds."""
+class KnnFunctions(NamedTuple):
+    """The functions that search for one agent; a row of the field holds the agents that it finds."""
 
-    seeks: Any  # seeks(i, s, p) -> whether agent i searches
-    nobody: Any  # nobody(i, s): its row says that there is nobody
-    among_all: Any  # among_all(i, s, p): its row, by a walk over all agents
-    at_once: Any  # at_once(i, s, p): the same by labels, without a branch for each agent (of no more than `MOST`)
+    searches: DeviceFunction  # searches(i, s, p) -> whether agent i searches
+    clear_row: DeviceFunction  # clear_row(i, s): sets agent i's row to no agents
+    knn_by_distance: DeviceFunction  # knn_by_distance(i, s, p): writes agent i's row
+    knn_by_key: DeviceFunction  # knn_by_key(i, s, p): the same, without a branch for each agent
 
 
-def search(look: NearestNeighbors, agents: int, places: int, array_ops: ArrayOps) -> Look:
-    """Their versions for `look` with so many `places`."""
-    kept, field = range(places), f"s.{look.field}"
-    scope = {
-        "distance": device_function(look.distance),
-        "assume_nonnegative": array_ops.assume_nonnegative,
-        "after": array_ops.after,
-    } | WALK
+def make_knn(ctx: MultiAgentContext, search: NearestNeighbors) -> KnnFunctions:
+    """The functions of a search.
 
-    empty = "".join(f"    {field}[i, {k}] = i32(-1)\n" for k in kept)
-    nobody = inline_function(generate_function("nobody", f"def nobody(i, s):\n{empty}", i32=i32))
+    Args:
+        ctx: the context.
+        search: the search.
+    """
+    agents, places = ctx.num_agents, ctx.schema.array_fields[search.field].shape[1]
+    searches = every_agent if search.mask is None else device_function(search.mask)
+    empty = "".join(f"    s.{search.field}[i, {k}] = i32(-1)\n" for k in range(places))
+    clear_row = inline_function(generate_function("clear_row", f"def clear_row(i, s):\n{empty}", i32=i32))
+    scope = {"distance": device_function(search.distance)} | NAMES
+    source = "def knn_by_distance(i, s, p):\n" + initial_lines(places, "    ") + f"    for j in range({agents}):\n"
+    source += "        d = f32(distance(i, j, s, p))\n" + insert_lines(places, "        ", in_order=True)
+    source += store_lines(search.field, places, "    ")
+    knn_by_distance = inline_function(generate_function("knn_by_distance", source, **scope))
+    knn_by_key = knn_by_distance
+    if agents <= KEYS_MAX_AGENTS:
+        scope |= {"pack_key": ctx.array_ops.pack_key, "merge_k_smallest": ctx.array_ops.merge_k_smallest}
+        scope |= {"after": ctx.array_ops.after, "knn_by_distance": knn_by_distance}
+        knn_by_key = _knn_by_key(search, agents, places, scope)
+    return KnnFunctions(searches, clear_row, knn_by_distance, knn_by_key)
 
-    walk = "def among_all(i, s, p):\n" + nobody_yet(places, "    ") + f"    for j in range({agents}):\n"
-    walk += "        d = f32(distance(i, j, s, p))\n" + keep(places, "        ", in_order=True)
-    walk += written(look.field, places, "    ")
-    among_all = inline_function(generate_function("among_all", walk, **scope))
-    if agents > MOST:
-        return Look(_seeks(look), nobody, among_all, among_all)
 
-    low = (1 << max(1, (agents - 1).bit_length())) - 1  # the bits of a label that tell the agent
-    rest = agents % TOGETHER
-    # A place more than asked for tells whether the last one is certain.
-    names = [f"k{k}" for k in range(places + 1)]
+def _knn_by_key(search: NearestNeighbors, agents: int, places: int, scope: dict[str, Any]) -> DeviceFunction:
+    """The search by keys.
 
-    # A label is a distance's bits but for the last few, which tell the agent: all differ, and their order is that of the
-    # distances unless two next to each other have the same bits left. Then a walk finds the row.
-    def block(margin: str, count: int) -> str:
-        """Sifts `count` agents from j on."""
+    A key is a distance's bits but for the last few, which are the agent: all keys differ, and their order is that of the
+    distances unless two next to each other have the same bits left. In that case the search by distance writes the row. One
+    key more than there are places tells whether the last place is certain.
+    """
+    low_bits = (1 << max(1, (agents - 1).bit_length())) - 1
+    rest = agents % BATCH
+    keys = [f"k{k}" for k in range(places + 1)]
+
+    def merge_batch(margin: str, count: int) -> str:
+        """Lines that merge the keys of `count` agents from j on."""
         lines = [f"n{n} = after(j, {n})" for n in range(count)]
-        lines += [f"l{n} = pack_key(distance(i, n{n}, s, p), {low}, n{n})" for n in range(count)]
-        labels = [f"l{n}" for n in range(count)] + ["last"] * (TOGETHER - count)
-        lines.append(f"best = merge_k_smallest(best, ({', '.join(labels)}))")
+        lines += [f"l{n} = pack_key(distance(i, n{n}, s, p), {low_bits}, n{n})" for n in range(count)]
+        batch = [f"l{n}" for n in range(count)] + ["last_key"] * (BATCH - count)
+        lines.append(f"best = merge_k_smallest(best, ({', '.join(batch)}))")
         return "".join(f"{margin}{line}\n" for line in lines)
 
-    source = f"def at_once(i, s, p):\n    best, j = ({'last, ' * len(names)}), zero\n"
-    source += block("    ", rest) + f"    j = i32({rest})\n" if rest else ""
-    source += f"    while j < {agents}:\n{block('        ', TOGETHER)}        j = i32(j + i32({TOGETHER}))\n"
-    source += f"    {', '.join(names)} = best\n"
-    clear = [f"(({a} ^ {b}) > low) | ({a} >= infinite)" for a, b in pairwise(names)]
-    source += "    certain = (k0 >= zero)" + "".join(f" & ({c})" for c in clear) + "\n"
-    source += "".join(f"    {field}[i, {k}] = k{k} & low if k{k} < infinite else i32(-1)\n" for k in kept)
-    source += "    if not certain:\n        among_all(i, s, p)\n"
-    constants = {"last": i32(2**31 - 1), "low": i32(low), "infinite": i32(INFINITE), "zero": i32(0)}
-    scope |= {"pack_key": array_ops.pack_key, "merge_k_smallest": array_ops.merge_k_smallest, "among_all": among_all}
-    return Look(_seeks(look), nobody, among_all, inline_function(generate_function("at_once", source, **scope, **constants)))
-
-
-# What a walk over agents keeps: d0, d1, ... are the distances of the nearest so far, j0, j1, ... their numbers. Generated code,
-# as there is no loop over variables.
-
-
-def nobody_yet(places: int, margin: str) -> str:
-    """Lines that begin with nobody."""
-    return "".join(f"{margin}d{k}, j{k} = far, none\n" for k in range(places))
-
-
-def keep(places: int, margin: str, in_order: bool) -> str:
-    """Lines that take agent j at distance d in if it is among the nearest: worse ones move back by selects, without a branch
-    on where it belongs. If agents come in order, an equally near one is no better.
-    """
-    last, inner = places - 1, margin + "    "
-    lines = f"{margin}if d < d{last}:\n" if in_order else f"{margin}if d < far and d <= d{last}:\n"
-    lines += f"{inner}n = i32(j)\n"
-    lines += "".join(f"{inner}c{k} = " + (f"d < d{k}\n" if in_order else f"nearer(d, n, d{k}, j{k})\n") for k in range(places))
-    for k in reversed(range(1, places)):
-        lines += f"{inner}d{k} = placed(c{k}, c{k - 1}, d{k}, d{k - 1}, d)\n"
-        lines += f"{inner}j{k} = placed(c{k}, c{k - 1}, j{k}, j{k - 1}, n)\n"
-    return lines + f"{inner}d0, j0 = d if c0 else d0, n if c0 else j0\n"
-
-
-def written(field: str, places: int, margin: str) -> str:
-    """Lines that write agent i's row."""
-    return "".join(f"{margin}s.{field}[i, {k}] = j{k}\n" for k in range(places))
-
-
-@inline_function
-def nearer(d: Any, j: int, other: Any, k: int) -> bool:
-    """Whether agent j at distance d comes before agent k at the other."""
-    return bool(d < other or (d == other and j < k))
-
-
-@inline_function
-def placed(nearer: bool, before: bool, mine: Any, theirs: Any, new: Any) -> Any:
-    """What is in a place now: what was there, the new one if it is `nearer`, or what was in the place before if it is nearer
-    than that too. (A function, as the compiler takes long over many branches in one.)
-    """
-    return (theirs if before else new) if nearer else mine
-
-
-WALK = {"f32": f32, "i32": i32, "far": f32(np.inf), "none": i32(-1), "placed": placed, "nearer": nearer}  # what they call
-
-
-def _seeks(look: NearestNeighbors) -> Any:
-    if look.mask is not None:
-        return device_function(look.mask)
-
-    @inline_function
-    def all_seek(i: int, s: Any, p: Any) -> bool:
-        return True
-
-    return all_seek
+    source = f"def knn_by_key(i, s, p):\n    best, j = ({'last_key, ' * len(keys)}), zero\n"
+    source += merge_batch("    ", rest) + f"    j = i32({rest})\n" if rest else ""
+    source += f"    while j < {agents}:\n{merge_batch('        ', BATCH)}        j = i32(j + i32({BATCH}))\n"
+    source += f"    {', '.join(keys)} = best\n"
+    differ = [f"(({a} ^ {b}) > low_bits) | ({a} >= infinity_bits)" for a, b in pairwise(keys)]
+    source += "    is_certain = (k0 >= zero)" + "".join(f" & ({condition})" for condition in differ) + "\n"
+    for k in range(places):
+        source += f"    s.{search.field}[i, {k}] = k{k} & low_bits if k{k} < infinity_bits else i32(-1)\n"
+    source += "    if not is_certain:\n        knn_by_distance(i, s, p)\n"
+    constants = {"last_key": i32(2**31 - 1), "low_bits": i32(low_bits), "infinity_bits": i32(INFINITY_BITS), "zero": i32(0)}
+    return inline_function(generate_function("knn_by_key", source, **scope, **constants))

@@ -1,0 +1,156 @@
+"""The kernel that writes observations after the step, of states and times that are in their buffers.
+
+Letters: A agents per env, D features, M neighbors, e an env, i an agent, r its row, r0 the first of m rows in a tile.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuvec.engine.compiler.functions import inline_function
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, SharedArray, Work
+from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.observations.features import ObservationFeatures
+from gpuvec.engine.multi_agent.observations.tiles import make_drain, make_fill, make_tile_offset
+from gpuvec.engine.multi_agent.state_access import StateAccess
+
+i32, i64, u32, u64, b1 = np.int32, np.int64, np.uint32, np.uint64, np.bool_
+
+
+class RowKernel(NamedTuple):
+    """The functions of the kernel; `is_step` is false in a reset, in which no episode ends."""
+
+    store_item: DeviceFunction  # store_item(b, x, is_step): item x of all rows; an item is a neighbor's features, or own ones
+    fill: DeviceFunction  # fill(b, tile, r0, m, thread): rows r0 to r0 + m into shared memory
+    drain: DeviceFunction  # drain(b, tile, r0, m, thread, is_step): and out of it; final rows are stored directly
+    items_per_row: int
+
+
+def make_row_kernel(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> RowKernel:
+    """The functions for one context.
+
+    Args:
+        ctx: the context.
+        access: the functions for the state.
+        features: the functions for the features.
+    """
+    items = max(features.num_neighbors, 1)  # the last one includes the own features
+    shown_time = _shown_time(ctx, features)
+    store_final_item = _store_final_item(ctx, access, features, items)
+    return RowKernel(
+        store_item=_store_item(ctx, access, features, shown_time, store_final_item, items),
+        fill=_fill(ctx, access, features, shown_time),
+        drain=_drain(ctx, features, store_final_item, items),
+        items_per_row=items,
+    )
+
+
+def _shown_time(ctx: MultiAgentContext, features: ObservationFeatures) -> DeviceFunction:
+    """`shown_time(b, e)`: the time of env e after this reset or step; the clocks of all blocks have moved on by then."""
+    load, episode_time = ctx.ops.load, features.episode_time
+
+    @inline_function
+    def shown_time(b: Batch, e: int) -> object:
+        clock, start = load(b.clock, 0, u32), load(b.start, e, u32)
+        return episode_time(load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start))
+
+    return shown_time
+
+
+def _store_final_item(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, items: int) -> DeviceFunction:
+    """`store_final_item(b, e, i, j)`: item j of agent i as it was at the end of the episode, directly."""
+    A, D, M, load, params = ctx.num_agents, features.num_features, features.num_neighbors, ctx.ops.load, ctx.params
+    scatter_strided, load_final, store_own = ctx.array_ops.scatter_strided, access.load_final, features.store_own
+    self_features, other_features, episode_time = features.self_features, features.other_features, features.episode_time
+
+    @inline_function
+    def store_final_item(b: Batch, e: int, i: int, j: int) -> None:
+        r, t = e * A + i, episode_time(load(b.last_time, e, i32))
+        if M > 0:
+            scatter_strided(b.final_obs, r * D + j, M, other_features(i, j, load_final(b, e), t, params(b, e)))
+        if j == items - 1:
+            store_own(b.final_obs, r, self_features(i, load_final(b, e), t, params(b, e)))
+
+    return store_final_item
+
+
+def _store_item(
+    ctx: MultiAgentContext,
+    access: StateAccess,
+    features: ObservationFeatures,
+    shown_time: DeviceFunction,
+    store_final_item: DeviceFunction,
+    items: int,
+) -> DeviceFunction:
+    A, D, M, load, params, same_step = (
+        ctx.num_agents, features.num_features, features.num_neighbors, ctx.ops.load, ctx.params, ctx.same_step,
+    )  # fmt: skip
+    divide, scatter_strided, from_global = ctx.array_ops.divide, ctx.array_ops.scatter_strided, access.from_global
+    self_features, other_features, store_own = features.self_features, features.other_features, features.store_own
+
+    @inline_function
+    def store_item(b: Batch, x: int, is_step: bool) -> None:
+        r = i64(u64(x) // u64(items))  # there may be more than 2**32 items
+        j = x - r * items
+        e, i = divide(r, A)
+        if M > 0:
+            scatter_strided(b.obs, r * D + j, M, other_features(i, j, from_global(b, e), shown_time(b, e), params(b, e)))
+        if j == items - 1:
+            store_own(b.obs, r, self_features(i, from_global(b, e), shown_time(b, e), params(b, e)))
+        if same_step and is_step and load(b.final_mask, e, b1):
+            store_final_item(b, e, i, j)
+
+    return store_item
+
+
+def _fill(
+    ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, shown_time: DeviceFunction
+) -> DeviceFunction:
+    A, D, M, own_width = ctx.num_agents, features.num_features, features.num_neighbors, features.own_width
+    divide, put, params, threads = ctx.array_ops.divide, ctx.array_ops.put, ctx.params, ctx.launch.threads_per_row_block
+    from_global, self_features, tile_offset = access.from_global, features.self_features, make_tile_offset(D)
+
+    @inline_function
+    def agent_at(b: Batch, w: Work, r0: int, x: int) -> tuple[object, ...]:
+        e, i = divide(r0 + x, A)
+        return i, from_global(b, e), shown_time(b, e), params(b, e)
+
+    fill_neighbors = make_fill(features, ctx.array_ops, agent_at, threads, ctx.launch.tile_rows)
+
+    @inline_function
+    def fill(b: Batch, tile: SharedArray, r0: int, m: int, thread: int) -> None:
+        offset, x = tile_offset(b, r0), thread
+        if M > 0:
+            fill_neighbors(b, 0, tile, offset, r0, m, thread)
+        while x < m:
+            i, s, t, p = agent_at(b, 0, r0, x)
+            put(tile, offset + (x + 1) * D - own_width, 1, self_features(i, s, t, p))
+            x += threads
+
+    return fill
+
+
+def _drain(
+    ctx: MultiAgentContext, features: ObservationFeatures, store_final_item: DeviceFunction, items: int
+) -> DeviceFunction:
+    A, threads, load, divide = ctx.num_agents, ctx.launch.threads_per_row_block, ctx.ops.load, ctx.array_ops.divide
+    assume_nonnegative, same_step = ctx.array_ops.assume_nonnegative, ctx.same_step
+    drain_rows = make_drain(features.num_features, ctx.ops, ctx.array_ops, threads)
+
+    @inline_function
+    def drain(b: Batch, tile: SharedArray, r0: int, m: int, thread: int, is_step: bool) -> None:
+        drain_rows(b, tile, r0, m, thread)
+        if same_step and is_step:
+            e, _ = divide(r0, A)
+            while e * A < r0 + m:
+                if load(b.final_mask, e, b1):
+                    first, end, x = max(r0, e * A), min(r0 + m, (e + 1) * A), thread
+                    while x < (end - first) * items:
+                        r, j = divide(x, items)
+                        store_final_item(b, e, assume_nonnegative(first - e * A + r), j)
+                        x += threads
+                e = assume_nonnegative(e + 1)
+
+    return drain

@@ -1,0 +1,189 @@
+"""Rows assembled in shared memory, the tile, which leave it in aligned pieces of 16 bytes.
+
+Letters: A agents per env, D features of a row, M neighbors, r0 the first row of a tile, m its rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuvec.engine.compiler.array_ops import ArrayOps
+from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, SharedArray, Work
+from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.observations.features import ObservationFeatures
+from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, Segment
+from gpuvec.engine.multi_agent.state_access import StateAccess
+from gpuvec.engine.multi_agent.state_layout import TIME
+
+f32, u64 = np.float32, np.uint64
+ROW_PER_WARP_MIN_NEIGHBORS = 64  # with so many neighbors, a warp that has a row to itself idles little
+NEIGHBORS_AT_ONCE = 4  # neighbors whose features a thread computes before it stores any
+
+
+def tile_elements(rows: int, num_features: int) -> int:
+    """Elements of a tile of that many `rows` of `num_features`, wherever in 16 bytes its first row begins."""
+    return rows * num_features + 8
+
+
+def make_tile_offset(num_features: int) -> DeviceFunction:
+    """`tile_offset(b, r0)`: where in 16 bytes of memory row r0 begins, in floats, for rows of `num_features`.
+
+    Rows in the tile begin there too.
+    """
+
+    @inline_function
+    def tile_offset(b: Batch, r0: int) -> np.int64:
+        return np.int64(((u64(b.obs) >> u64(2)) + u64(r0 * num_features)) & u64(3))
+
+    return tile_offset
+
+
+def make_fill(
+    features: ObservationFeatures, array_ops: ArrayOps, agent_at: DeviceFunction, threads: int, rows: int
+) -> DeviceFunction:
+    """`fill(b, w, tile, offset, origin, m, thread)`: the neighbors' features of m rows, into `tile` from `offset` on.
+
+    Some threads have a row together, and each looks up the row's agent once: as many as there are neighbors, so that few
+    threads are left over, or with many neighbors whole warps. A thread computes the features of several neighbors before it
+    stores any of them, so that what it reads of the row's agent is read once.
+
+    Args:
+        features: the functions for the features.
+        array_ops: the operations on arrays.
+        agent_at: `agent_at(b, w, origin, row)` -> (i, s, t, p) of the agent whose row this is.
+        threads: that fill the tile.
+        rows: of the tile, at most.
+    """
+    D, M = features.num_features, features.num_neighbors
+    if min(ROW_PER_WARP_MIN_NEIGHBORS, threads) > M:
+        threads_per_row = max(M, 1)
+    else:
+        threads_per_row = min(threads, max(32, threads // max(rows, 1) // 32 * 32))
+    rows_at_once = threads // threads_per_row
+    at_once = range(min(NEIGHBORS_AT_ONCE, -(-M // threads_per_row)))
+    source = f"def fill(b, w, tile, offset, origin, m, thread):\n    x, first = divide(thread, {threads_per_row})\n"
+    source += f"    while x < (m if thread < {rows_at_once * threads_per_row} else 0):\n"
+    source += f"        (i, s, t, p), j = agent_at(b, w, origin, x), first\n        while j < {M}:\n"
+    for n in at_once:
+        source += f"            j{n} = assume_nonnegative(j + {n * threads_per_row})\n"
+        source += f"            v{n} = other_features(i, {f'min(j{n}, {M - 1})' if n else 'j0'}, s, t, p)\n"
+    for n in at_once:
+        source += f"            {f'if j{n} < {M}: ' if n else ''}put(tile, offset + x * {D} + j{n}, {M}, v{n})\n"
+    source += f"            j = assume_nonnegative(j + {len(at_once) * threads_per_row})\n"
+    source += f"        x = assume_nonnegative(x + {rows_at_once})\n"
+    scope = {"divide": array_ops.divide, "assume_nonnegative": array_ops.assume_nonnegative, "put": array_ops.put}
+    scope |= {"agent_at": agent_at, "other_features": features.other_features}
+    return inline_function(generate_function("fill", source, **scope))
+
+
+def make_drain(num_features: int, ops: MemoryOps, array_ops: ArrayOps, threads: int) -> DeviceFunction:
+    """`drain(b, tile, r0, m, thread)`: rows r0 to r0 + m from `tile` to the buffer of observations.
+
+    Args:
+        num_features: D.
+        ops: the operations on buffers.
+        array_ops: the operations on arrays.
+        threads: that drain the tile, at least 4.
+    """
+    store, move, assume_nonnegative, tile_offset = (
+        ops.store,
+        array_ops.move,
+        array_ops.assume_nonnegative,
+        make_tile_offset(num_features),
+    )
+
+    @inline_function
+    def drain(b: Batch, tile: SharedArray, r0: int, m: int, thread: int) -> None:
+        offset = tile_offset(b, r0)
+        origin, end = r0 * num_features - offset, offset + m * num_features
+        aligned, rest = (offset + 3) & ~3, end & ~3
+        q = assume_nonnegative(aligned + 4 * thread)
+        while q < rest:
+            move(b.obs, origin + q, tile, q)
+            q = assume_nonnegative(q + 4 * threads)
+        if thread < 4:  # what is before the first aligned piece, and after the last
+            if offset <= thread and thread < min(aligned, end):
+                store(b.obs, origin + thread, tile[thread], f32)
+            if offset <= rest + thread and rest + thread < end:
+                store(b.obs, origin + rest + thread, tile[rest + thread], f32)
+
+    return drain
+
+
+def fill_segments(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> list[Segment]:
+    """The segments that assemble the rows of all agents of a block in `w.tile`.
+
+    Args:
+        ctx: the context.
+        access: the functions for the state.
+        features: the functions for the features.
+    """
+    A, D, own_width, own_features = ctx.num_agents, features.num_features, features.own_width, features.own_features
+    divide, put, state, params, episode_time = (
+        ctx.array_ops.divide, ctx.array_ops.put, access.state, ctx.params, features.episode_time,
+    )  # fmt: skip
+    tile_offset = make_tile_offset(D)
+
+    @inline_function
+    def agent_at(b: Batch, w: Work, e0: int, u: int) -> tuple[object, ...]:
+        k, i = divide(u, A)
+        return i, state(b, w, e0 + k, k), episode_time(w.status[k, TIME]), params(b, e0 + k)
+
+    fill = make_fill(features, ctx.array_ops, agent_at, ctx.launch.threads_per_block, ctx.launch.envs_per_block * A)
+
+    @inline_function
+    def fill_neighbors(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
+        fill(b, w, w.tile, tile_offset(b, e0 * A), e0, m * A, thread)
+
+    @inline_function
+    def fill_own(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+        end = tile_offset(b, (e - k) * A) + (k * A + i + 1) * D
+        put(w.tile, end - own_width, 1, own_features(b, w, e, k, i))
+
+    neighbors = [Segment(BLOCK, fill_neighbors, barrier=False)] if features.num_neighbors else []
+    return [*neighbors, Segment(AGENTS, fill_own)]
+
+
+def drain_segment(ctx: MultiAgentContext) -> Segment:
+    """The segment that stores the rows of a block from `w.tile`, for a context `ctx`."""
+    A, drain_rows = ctx.num_agents, make_drain(ctx.schema.num_features, ctx.ops, ctx.array_ops, ctx.launch.threads_per_block)
+
+    @inline_function
+    def drain(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
+        drain_rows(b, w.tile, e0 * A, m * A, thread)
+
+    return Segment(BLOCK, drain, barrier=False)
+
+
+def own_rows_segment(ctx: MultiAgentContext, own_features: DeviceFunction) -> Segment:
+    """The segment that stores rows of own features alone, assembled in `w.tile` for as many agents as there are threads.
+
+    Stored from registers, the pieces of a row would each write a part of a sector of memory, and whether the cache joins them
+    depends on how soon they follow each other (design/0011).
+
+    Args:
+        ctx: the context.
+        own_features: `own_features(b, w, e, place, i)` of an agent.
+    """
+    A, D, threads = ctx.num_agents, ctx.schema.num_features, ctx.launch.threads_per_block
+    store_row_streaming, divide, put = ctx.ops.store_row_streaming, ctx.array_ops.divide, ctx.array_ops.put
+    assume_nonnegative = ctx.array_ops.assume_nonnegative
+    width = next(k for k in (4, 2, 1) if D % k == 0)  # floats of a piece, as rows are aligned
+    elements = "".join(f"tile[{width} * q + {k}], " for k in range(width))
+    piece = inline_function(generate_function("piece", f"def piece(tile, q):\n    return ({elements})\n"))
+
+    @inline_function
+    def fill(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+        _, x = divide(i, threads)
+        put(w.tile, x * D, 1, own_features(b, w, e, k, i))
+
+    @inline_function
+    def drain(b: Batch, w: Work, e0: int, u: int, thread: int, clock: int) -> None:
+        first, end, q = (e0 * A + u) * (D // width), min(threads, assume_nonnegative(A - u)) * (D // width), thread
+        while q < end:
+            store_row_streaming(b.obs, first + q, piece(w.tile, q))
+            q = assume_nonnegative(q + threads)
+
+    return Segment(AGENTS, fill, barrier=False, after_round=drain)

@@ -1,0 +1,72 @@
+"""The parts of a reset of many agents that a user requests: envs are seeded, and episodes start as they do in a step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuvec.engine.compiler.functions import inline_function
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Work
+from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
+from gpuvec.engine.multi_agent.state_access import StateAccess
+from gpuvec.engine.multi_agent.state_layout import HAS_ENDED, TIME
+from gpuvec.engine.multi_agent.step_functions import make_counter_reset
+
+i32, u32 = np.int32, np.uint32
+
+
+def make_reset_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus) -> DeviceFunction:
+    """`reset_env(b, w, e, k, clock, r)`: seeds an env that request r is for, and loads what its agents have in common.
+
+    Args:
+        ctx: the context.
+        access: the functions for the state.
+        status: the functions for the episodes.
+    """
+    streams, load, clear_counters = ctx.rng_streams, ctx.ops.load, make_counter_reset(ctx)
+    set_shared_seed, is_selected, reseed = streams.set_shared_seed, streams.is_selected, streams.reseed
+    load_scalars, clear_scalars, has_ended = access.load_scalars, access.clear_scalars, status.has_ended
+
+    @inline_function
+    def reset_env(b: Batch, w: Work, e: int, k: int, clock: int, r: ResetRequest) -> None:
+        if e == 0:  # no row reads the shared stream in a reset, so the first may rewrite it
+            set_shared_seed(b, clock, r)
+        w.status[k, HAS_ENDED] = is_selected(b, e, r)
+        clear_counters(w, k)
+        load_scalars(b, w, e, k)
+        if has_ended(w, k):
+            reseed(b, e, clock, r)
+            clear_scalars(w, k)
+        start = load(b.start, e, u32)
+        w.status[k, TIME] = load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start)
+
+    return reset_env
+
+
+def make_load_state(access: StateAccess) -> DeviceFunction:
+    """`load_state(b, w, e, k, i, clock)`: loads an agent's state to shared memory, by `access`."""
+    load_to_shared = access.load_to_shared
+
+    @inline_function
+    def load_state(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+        load_to_shared(b, w, e, k, i)
+
+    return load_state
+
+
+def make_reset_agent(ctx: MultiAgentContext, status: EpisodeStatus) -> DeviceFunction:
+    """`reset_agent(b, w, e, k, i, clock, r)`: an agent's first state, in an env that request r is for.
+
+    Args:
+        ctx: the context.
+        status: the functions for the episodes.
+    """
+    own_key, reset_params = ctx.rng_streams.own_key, ctx.reset_params
+    has_ended, start_agent = status.has_ended, status.start_agent
+
+    @inline_function
+    def reset_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int, r: ResetRequest) -> None:
+        if has_ended(w, k):
+            start_agent(b, w, e, k, i, own_key(b, e, u32(clock), i32(0)), reset_params(b, e, r))
+
+    return reset_agent
