@@ -118,7 +118,7 @@ class TestGradients:
         ddpg, seen = learner(), batch()
         net, before = ddpg.policy.network, copy.deepcopy(ddpg.policy.actor)
         action = net.policy(seen.obs).action.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(net.values(net.critics, seen.obs, net.inward(action)).mean(), action)
+        (slope,) = torch.autograd.grad(net.values(net.critics, seen.obs, net.scale(action)).mean(), action)
         gradient = torch.autograd.grad(net.policy(seen.obs).action, list(ddpg.policy.actor.values()), slope)
         ddpg.policy.update_actor(seen)
         for (name, p), g in zip(ddpg.policy.actor.items(), gradient, strict=True):
@@ -135,7 +135,7 @@ class TestTargets:
             action = net.act(ddpg.policy.target_actor, seen.next_obs)
             both = net.values(ddpg.policy.target_critics, seen.next_obs, action)
             target = seen.reward + 0.9 * torch.minimum(both[0], both[1])
-            known = sum((q - target).square().mean() for q in net.values(net.critics, seen.obs, net.inward(seen.action)))
+            known = sum((q - target).square().mean() for q in net.values(net.critics, seen.obs, net.scale(seen.action)))
         assert (both[0] != both[1]).all()
         assert float(ddpg.policy.update_critics(seen)[0]) == pytest.approx(float(known), rel=1e-5)
 
@@ -172,7 +172,7 @@ class TestCollecting:
         ddpg = learner(sigma=0.5, params={"max_episode_steps": 10})
         ddpg.collect()
         obs, action, net = ddpg.rollout.obs, ddpg.policy.action, ddpg.policy.network
-        noise = (action - net.policy(obs[:-1]).action) / net.reach
+        noise = (action - net.policy(obs[:-1]).action) / net.half_range
         assert action.abs().max() <= 2.0
         assert 0.05 < noise.std() < 0.8
         assert noise.std(0).min() > 0.0

@@ -33,7 +33,12 @@ from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.estimators.masked_moments import masked_mean
 from gpuvec.learners.networks.actor_critic import Body, features_of
-from gpuvec.learners.networks.deterministic import DeterministicActorCritic, bounded, of_bodies, perceptrons
+from gpuvec.learners.networks.deterministic import (
+    DeterministicActorCritic,
+    actor_and_critics_of,
+    make_actor_and_critics,
+    require_bounded_box,
+)
 from gpuvec.learners.networks.mlp import first_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
@@ -75,7 +80,7 @@ class DDPG(Policy):
         )
         self.actor_optimizer = Adam(self.actor.values(), actor_rate, eps=1e-8)
         self.critic_optimizer = Adam(self.critics.values(), critic_rate, eps=1e-8)
-        components = len(self.network.reach)
+        components = len(self.network.half_range)
         self.action = torch.zeros(T, R, components, device=device)
         self.replay = self._allocate_replay(components)
         self.episodes = EpisodeStatistics.initial(R, device)
@@ -107,12 +112,12 @@ class DDPG(Policy):
             TypeError, ValueError: a body that does not fit, or an action space of another kind.
         """
         spaces = observation_space, action_space
-        features, components = features_of(observation_space), bounded(action_space).shape[0]
+        features, components = features_of(observation_space), require_bounded_box(action_space).shape[0]
         with first_weights(stream_seed(args.seed, WEIGHTS, role)):
             if body is None:
-                actor, critics = perceptrons(features, components, args.hidden, args.critics)
+                actor, critics = make_actor_and_critics(features, components, args.hidden, args.critics)
             else:
-                actor, critics = of_bodies([body(*spaces) for _ in range(args.critics)])
+                actor, critics = actor_and_critics_of([body(*spaces) for _ in range(args.critics)])
         return DeterministicActorCritic(*spaces, actor, critics, args.normalize)
 
     def _allocate_replay(self, components: int) -> ReplayBuffer:
@@ -136,12 +141,12 @@ class DDPG(Policy):
         """
         network, args = self.network, self.args
         low, high = self.action_bounds
-        mean = network.act(network.actor, network.seen(self.rows.obs[t]))
+        mean = network.act(network.actor, network.normalize_obs(self.rows.obs[t]))
         reset = episode_start.unsqueeze(1).expand(-1, self.agents_per_env).reshape(-1)
         action = self.sampler.noisy(
             mean, self.noise, reset, low, high, self.num_rollouts, t, sigma=args.sigma, theta=args.theta
         )
-        return network.outward(action, out=self.action[t])
+        return network.unscale(action, out=self.action[t])
 
     def finish_rollout(self) -> None:
         """Counts the rollout and checks that it is finite."""
@@ -189,11 +194,11 @@ class DDPG(Policy):
         """
         network = self.network
         with torch.no_grad():
-            obs, next_obs = network.seen(batch.obs), network.seen(batch.next_obs)
+            obs, next_obs = network.normalize_obs(batch.obs), network.normalize_obs(batch.next_obs)
             next_action = self._smooth(network.act(self.target_actor, next_obs))
             next_value = network.values(self.target_critics, next_obs, next_action).amin(0)
             target = batch.reward + batch.discount * next_value
-        values = network.values(network.critics, obs, network.inward(batch.action))  # (C, B)
+        values = network.values(network.critics, obs, network.scale(batch.action))  # (C, B)
         loss = torch.stack([masked_mean(error, batch.mask) for error in (values - target).square()]).sum()
         norm = optimize(self.critic_optimizer, self.critics, loss)
         mean_value = torch.stack([masked_mean(value, batch.mask) for value in values.detach()]).mean()
@@ -211,7 +216,7 @@ class DDPG(Policy):
     def update_actor(self, batch: Transitions) -> Tensor:
         """Takes one step of the actor up the first critic on `batch`, (B,); returns (2,): loss and norm of the gradient."""
         network = self.network
-        obs = network.seen(batch.obs)
+        obs = network.normalize_obs(batch.obs)
         (value,) = network.values(network.critics[:1], obs, network.act(network.actor, obs))
         loss = -masked_mean(value, batch.mask)
         norm = optimize(self.actor_optimizer, self.actor, loss)

@@ -1,15 +1,14 @@
-"""Policy and value function: any module with two methods, and what lies between it and an action space.
+"""Policy and value function: a module with two methods, and its connection to the spaces of an environment.
 
 The two methods of such a body, for observations (..., D)::
 
-    policy(obs)    (..., N): logits of a Discrete(N) action; of a MultiDiscrete one those of all components, side by side;
+    policy(obs)    (..., N): logits of a Discrete(N) action; for MultiDiscrete the concatenated logits of all components;
                    for a Box of shape (N,) the means
-    value(obs)     (...,): what the policy will gain
+    value(obs)     (...,): the expected return
 
-It may have two more. With `both(obs)` a body that computes something for the two gives them at once. With `allowed(obs)`,
-(..., N) bool for observations as the environment gives them, it says which actions are allowed where, at least one of each
-component: no others are drawn, and as the update asks it about the same observations, none of them enters a probability there.
-`mlp` has the bodies that learners take if they are given none.
+Two more are optional. `both(obs)` returns (policy(obs), value(obs)) of a body that shares computation between them.
+`allowed(obs)`, (..., N) bool, is the action mask at observations that are not normalised; it allows at least one action of each
+component. Forbidden actions are not drawn, and have probability 0 in the update too. `mlp` has the default bodies.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from torch import Tensor, nn
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.networks.normalizer import Normalizer
 
-FORBIDDEN = -1e8  # a logit: its exponential is 0, and 0 times it is 0, which infinity would spoil
+FORBIDDEN = -1e8  # a logit: finite, because 0 times minus infinity is nan
 Body = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
-"""Makes a body for the observation and action space of one agent."""
+"""Creates a body from the observation space and the action space of one agent."""
 Policy = Categorical | MultiCategorical | Gaussian
 
 
 def features_of(space: gym.Space[Any]) -> int:
-    """D of an observation space."""
+    """Returns D, the number of features of an observation `space`."""
     return int(np.prod(space.shape or (1,)))
 
 
 def outputs_of(space: gym.Space[Any]) -> int:
-    """N of an action space: how many numbers a body's `policy` gives.
+    """Returns N, the number of outputs of a body's `policy` for an action `space`.
 
     Raises:
         ValueError: an action space of another kind.
@@ -54,14 +53,15 @@ def outputs_of(space: gym.Space[Any]) -> int:
 class ActorCritic(nn.Module):
     """A policy and a value function for Box((D,)) observations, and Discrete, MultiDiscrete or Box((K,)) actions.
 
-    For Discrete(N) the policy is Categorical over N actions, for MultiDiscrete over those of each component. For Box((K,)) it
-    is Gaussian with a standard deviation that does not depend on the observation; its samples are clipped to the space only
-    on their way to the environment.
+    For Discrete(N) the policy is Categorical over N actions, for MultiDiscrete it is one Categorical per component. For
+    Box((K,)) it is Gaussian with a standard deviation that does not depend on the observation; samples are clipped to the space
+    only when they are passed to the environment.
 
     Args:
-        observation_space, action_space: of one agent.
-        body: a module with the methods above.
-        normalize: whether it sees normalised observations; `normalizer` is updated by the learner.
+        observation_space: of one agent.
+        action_space: of one agent.
+        body: a module with the methods that this module's docstring lists.
+        normalize: whether the body receives normalised observations; the learner updates `normalizer`.
 
     Raises:
         TypeError, ValueError: a body without those methods, or whose outputs do not fit; an action space of another kind.
@@ -72,7 +72,7 @@ class ActorCritic(nn.Module):
     starts: Tensor
 
     def __init__(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], body: Any, normalize: bool = False
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], body: nn.Module, normalize: bool = False
     ) -> None:
         super().__init__()
         features, outputs = features_of(observation_space), outputs_of(action_space)
@@ -87,46 +87,53 @@ class ActorCritic(nn.Module):
             self.log_std = nn.Parameter(torch.zeros(outputs))
             self.register_buffer("low", torch.from_numpy(action_space.low.astype(np.float32)), persistent=False)
             self.register_buffer("high", torch.from_numpy(action_space.high.astype(np.float32)), persistent=False)
-        self.body = body
+        self.body: Any = body  # torch types the attributes of a module as tensors or modules, not as methods
         self.normalizer = Normalizer(features) if normalize else None
         _require_fit(body, features, outputs, action_space)
 
     def policy(self, obs: Tensor) -> Policy:
-        """The distribution of actions at `obs`, (..., D)."""
-        return self._distribution(self.body.policy(self._seen(obs)), obs)
+        """Returns the distribution of actions at `obs`, (E, D) or with other leading dimensions."""
+        return self._distribution(self.body.policy(self._normalized(obs)), obs)
 
     def value(self, obs: Tensor) -> Tensor:
-        """V(obs): (...,) for `obs`, (..., D)."""
-        value: Tensor = self.body.value(self._seen(obs))
+        """Returns V(obs), (E,), for `obs`, (E, D); other leading dimensions are kept."""
+        value: Tensor = self.body.value(self._normalized(obs))
         return value
 
     def both(self, obs: Tensor) -> tuple[Policy, Tensor]:
-        """The two at once."""
-        seen = self._seen(obs)
+        """Returns the distribution of actions and V(obs), (E,), for `obs`, (E, D); other leading dimensions are kept."""
+        features = self._normalized(obs)
         if hasattr(self.body, "both"):
-            out, value = self.body.both(seen)
+            outputs, value = self.body.both(features)
         else:
-            out, value = self.body.policy(seen), self.body.value(seen)
-        return self._distribution(out, obs), value
+            outputs, value = self.body.policy(features), self.body.value(features)
+        return self._distribution(outputs, obs), value
 
-    def _distribution(self, out: Tensor, obs: Tensor) -> Policy:
+    def _distribution(self, outputs: Tensor, obs: Tensor) -> Policy:
         if hasattr(self.body, "allowed"):
-            out = out.masked_fill(~self.body.allowed(obs), FORBIDDEN)
+            outputs = outputs.masked_fill(~self.body.allowed(obs), FORBIDDEN)
         if self.sizes:
-            return MultiCategorical(out, self.sizes)
-        return Categorical(out) if self.discrete else Gaussian(out, self.log_std)
+            return MultiCategorical(outputs, self.sizes)
+        return Categorical(outputs) if self.discrete else Gaussian(outputs, self.log_std)
 
     def some_allowed(self, obs: Tensor) -> Tensor:
-        """(...,) bool: whether the body's mask allows an action of each component at `obs`, (..., D)."""
+        """Returns, (E,) bool, whether the action mask allows an action of each component at `obs`, (E, D).
+
+        Other leading dimensions are kept.
+        """
         allowed: Tensor = self.body.allowed(obs)
         parts = allowed.split(self.sizes, -1) if self.sizes else (allowed,)
         return torch.stack([part.any(-1) for part in parts]).all(0)
 
-    def _seen(self, obs: Tensor) -> Tensor:
+    def _normalized(self, obs: Tensor) -> Tensor:
         return obs if self.normalizer is None else self.normalizer(obs)
 
     def control(self, action: Tensor) -> Tensor:
-        """What the environment takes for an action of the policy: discrete ones count from their start, Box clips to bounds."""
+        """Converts an action of the policy to the environment's: adds the start of discrete ones, clips those of a Box.
+
+        Args:
+            action: (E,) or (E, K) int64, or (E, K) float32; other leading dimensions are kept.
+        """
         if self.sizes:
             return action + self.starts
         if self.discrete:
@@ -135,22 +142,22 @@ class ActorCritic(nn.Module):
 
 
 @torch.no_grad()
-def _require_fit(body: Any, features: int, outputs: int, action_space: gym.Space[Any]) -> None:
-    where = next(iter(body.parameters()), torch.zeros(())).device
+def _require_fit(body: nn.Module, features: int, outputs: int, action_space: gym.Space[Any]) -> None:
+    device = next(iter(body.parameters()), torch.zeros(())).device
     for name, shape in (("policy", (2, outputs)), ("value", (2,)), ("allowed", (2, outputs))):
         method = getattr(body, name, None)
         if method is None and name == "allowed":
             continue
         if not callable(method):
             raise TypeError(f"{type(body).__name__} has no method {name!r}: a network has policy(obs) and value(obs).")
-        found = method(torch.zeros(2, features, device=where))
-        if tuple(found.shape) != shape:
+        result = method(torch.zeros(2, features, device=device))
+        if tuple(result.shape) != shape:
             raise ValueError(
-                f"{type(body).__name__}.{name} gives shape {tuple(found.shape)} for observations of shape {(2, features)}; "
+                f"{type(body).__name__}.{name} gives shape {tuple(result.shape)} for observations of shape {(2, features)}; "
                 f"for {action_space} it must give {shape}."
             )
-        if name == "allowed" and (found.dtype != torch.bool or isinstance(action_space, gym.spaces.Box)):
+        if name == "allowed" and (result.dtype != torch.bool or isinstance(action_space, gym.spaces.Box)):
             raise TypeError(
-                f"{type(body).__name__}.allowed must give bool for Discrete or MultiDiscrete actions, got {found.dtype} for "
+                f"{type(body).__name__}.allowed must give bool for Discrete or MultiDiscrete actions, got {result.dtype} for "
                 f"{action_space}."
             )

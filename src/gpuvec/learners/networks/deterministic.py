@@ -1,12 +1,11 @@
 """A deterministic policy and its critics, for actions of a Box.
 
-A body of one's own has two modules, for observations (..., D) and actions (..., K)::
+A custom body has two modules, for observations (..., D) and actions (..., K)::
 
-    actor(obs)             (..., K): any numbers; a hyperbolic tangent bounds them to the space
-    critic(obs, action)    (...,): what the policy will gain; actions are in half ranges around the centre, within -1 and 1
+    actor(obs)             (..., K): unbounded numbers, which tanh maps to the action space
+    critic(obs, action)    (...,): the expected return; actions are scaled to the range from -1 to 1
 
-Each is trained by its own loss alone, so they must share no parameters. Where there are two critics, the second is that of
-another body, made like the first.
+Each has its own loss, so they must not share parameters. The second of two critics is that of another body.
 """
 
 from __future__ import annotations
@@ -25,44 +24,59 @@ from gpuvec.learners.networks.normalizer import Normalizer
 from gpuvec.learners.sampling.sampler import Drawn, Sampler
 
 
-class Action(NamedTuple):
-    """The one action of a deterministic policy."""
+class Deterministic(NamedTuple):
+    """The distribution of a deterministic policy: a single action."""
 
     action: Tensor  # (..., K)
 
     def mode(self) -> Tensor:
-        """(..., K)."""
+        """Returns the action, (..., K)."""
         return self.action
 
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
-        """The same, which is certain."""
+        """Returns the action, with log-probability and entropy 0; `sampler`, `iteration`, `step` and `out` are not used."""
         return Drawn(self.action, *self.action.new_zeros(2, *self.action.shape[:-1]))
 
 
 class Critic(nn.Module):
-    """A perceptron that sees both side by side."""
+    """A multilayer perceptron of the concatenated observation and action.
+
+    Args:
+        features: D.
+        components: K.
+        hidden: sizes of the hidden layers.
+    """
 
     def __init__(self, features: int, components: int, hidden: Sequence[int]) -> None:
         super().__init__()
         self.layers = mlp((features + components, *hidden, 1), 1.0, nn.ReLU)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """(...,)."""
+        """Returns the expected return, (E,), for `obs`, (E, D), and `action`, (E, K); other leading dimensions are kept."""
         value: Tensor = self.layers(torch.cat([obs, action], -1))
         return value.squeeze(-1)
 
 
-def perceptrons(features: int, components: int, hidden: Sequence[int], critics: int) -> tuple[nn.Module, list[nn.Module]]:
-    """(actor, critics) with the same hidden layers."""
+def make_actor_and_critics(
+    features: int, components: int, hidden: Sequence[int], critics: int
+) -> tuple[nn.Module, list[nn.Module]]:
+    """Returns (actor, critics), multilayer perceptrons with the same hidden layers.
+
+    Args:
+        features: D.
+        components: K.
+        hidden: sizes of the hidden layers.
+        critics: their number.
+    """
     actor = mlp((features, *hidden, components), 0.01, nn.ReLU)
     return actor, [Critic(features, components, hidden) for _ in range(critics)]
 
 
-def of_bodies(bodies: Sequence[Any]) -> tuple[nn.Module, list[nn.Module]]:
-    """(actor, critics): the first one's actor, and the critic of each.
+def actor_and_critics_of(bodies: Sequence[Any]) -> tuple[nn.Module, list[nn.Module]]:
+    """Returns (actor, critics): the actor of the first of `bodies`, and the critic of each.
 
     Raises:
-        TypeError: a body without them.
+        TypeError: a body without these modules.
     """
     for body in bodies:
         for name in ("actor", "critic"):
@@ -71,8 +85,8 @@ def of_bodies(bodies: Sequence[Any]) -> tuple[nn.Module, list[nn.Module]]:
     return bodies[0].actor, [body.critic for body in bodies]
 
 
-def bounded(space: gym.Space[Any]) -> gym.spaces.Box:
-    """An action space that a deterministic policy takes.
+def require_bounded_box(space: gym.Space[Any]) -> gym.spaces.Box:
+    """Returns an action `space` if a deterministic policy supports it.
 
     Raises:
         ValueError: an action space of another kind, or without bounds.
@@ -85,12 +99,14 @@ def bounded(space: gym.Space[Any]) -> gym.spaces.Box:
 
 
 class DeterministicActorCritic(nn.Module):
-    """A policy for Box((K,)) actions, which a hyperbolic tangent bounds, and critics of (observation, action).
+    """A policy for Box((K,)) actions, bounded by tanh, and critics of (observation, action).
 
     Args:
-        observation_space, action_space: of one agent.
-        actor, critics: modules as above.
-        normalize: whether the networks see normalised observations; `normalizer` is updated by the learner.
+        observation_space: of one agent.
+        action_space: of one agent.
+        actor: maps observations to unbounded numbers.
+        critics: each maps (observation, scaled action) to the expected return.
+        normalize: whether the networks receive normalised observations; the learner updates `normalizer`.
 
     Raises:
         ValueError: an action space of another kind, or without bounds; modules whose outputs do not fit, or that share
@@ -98,7 +114,7 @@ class DeterministicActorCritic(nn.Module):
     """
 
     centre: Tensor
-    reach: Tensor
+    half_range: Tensor
 
     def __init__(
         self,
@@ -109,50 +125,56 @@ class DeterministicActorCritic(nn.Module):
         normalize: bool = False,
     ) -> None:
         super().__init__()
-        space, features = bounded(action_space), features_of(observation_space)
+        space, features = require_bounded_box(action_space), features_of(observation_space)
         low, high = (torch.from_numpy(x.astype(np.float32)) for x in (space.low, space.high))
         self.register_buffer("centre", (low + high) / 2, persistent=False)
-        self.register_buffer("reach", (high - low) / 2, persistent=False)
+        self.register_buffer("half_range", (high - low) / 2, persistent=False)
         self.actor, self.critics = actor, nn.ModuleList(critics)
         _require_fit(self.actor, self.critics, features, space.shape[0])
         self.normalizer = Normalizer(features) if normalize else None
 
-    def policy(self, obs: Tensor) -> Action:
-        """What is done at `obs`, (..., D)."""
-        return Action(self.outward(self.act(self.actor, self.seen(obs))))
+    def policy(self, obs: Tensor) -> Deterministic:
+        """Returns the action at `obs`, (E, D); other leading dimensions are kept."""
+        return Deterministic(self.unscale(self.act(self.actor, self.normalize_obs(obs))))
 
-    def act(self, actor: nn.Module, seen: Tensor) -> Tensor:
-        """(..., K) within -1 and 1, of this actor or its target, for observations as networks see them."""
-        action: Tensor = actor(seen).tanh()
+    def act(self, actor: nn.Module, features: Tensor) -> Tensor:
+        """Returns scaled actions, (E, K) from -1 to 1, of an `actor` for `features`, (E, D) normalised observations."""
+        action: Tensor = actor(features).tanh()
         return action
 
-    def values(self, critics: Iterable[nn.Module], seen: Tensor, within: Tensor) -> Tensor:
-        """(C, ...) of these critics or their targets, for actions within -1 and 1."""
-        return torch.stack([critic(seen, within) for critic in critics])
+    def values(self, critics: Iterable[nn.Module], features: Tensor, scaled_action: Tensor) -> Tensor:
+        """Returns the expected returns, (C, E), of C critics.
 
-    def outward(self, within: Tensor, out: Tensor | None = None) -> Tensor:
-        """The actions of the space that these are, in half ranges around its centre."""
-        return torch.addcmul(self.centre, self.reach, within, out=out)
+        Args:
+            critics: C modules.
+            features: (E, D) observations, normalised if set so.
+            scaled_action: (E, K) from -1 to 1.
+        """
+        return torch.stack([critic(features, scaled_action) for critic in critics])
 
-    def inward(self, action: Tensor) -> Tensor:
-        """The other way about."""
-        return (action - self.centre) / self.reach
+    def unscale(self, scaled_action: Tensor, out: Tensor | None = None) -> Tensor:
+        """Maps `scaled_action`, (E, K) from -1 to 1, to the action space; writes to `out`, (E, K), if it is not None."""
+        return torch.addcmul(self.centre, self.half_range, scaled_action, out=out)
 
-    def seen(self, obs: Tensor) -> Tensor:
-        """Observations as the networks see them."""
+    def scale(self, action: Tensor) -> Tensor:
+        """Maps `action`, (E, K) in the action space, to the range from -1 to 1."""
+        return (action - self.centre) / self.half_range
+
+    def normalize_obs(self, obs: Tensor) -> Tensor:
+        """Returns `obs`, (E, D), normalised if there is a normaliser."""
         return obs if self.normalizer is None else self.normalizer(obs)
 
     def control(self, action: Tensor) -> Tensor:
-        """What the environment takes."""
+        """Returns `action`, (E, K), unchanged: the environment takes it as it is."""
         return action
 
 
 @torch.no_grad()
 def _require_fit(actor: nn.Module, critics: nn.ModuleList, features: int, components: int) -> None:
-    where = next(actor.parameters(), torch.zeros(())).device
-    obs, action = torch.zeros(2, features, device=where), torch.zeros(2, components, device=where)
-    found = [("actor(obs)", actor(obs), (2, components))] + [("critic(obs, action)", c(obs, action), (2,)) for c in critics]
-    for name, out, shape in found:
+    device = next(actor.parameters(), torch.zeros(())).device
+    obs, action = torch.zeros(2, features, device=device), torch.zeros(2, components, device=device)
+    outputs = [("actor(obs)", actor(obs), (2, components))] + [("critic(obs, action)", c(obs, action), (2,)) for c in critics]
+    for name, out, shape in outputs:
         if tuple(out.shape) != shape:
             raise ValueError(
                 f"{name} gives shape {tuple(out.shape)} for observations of shape {tuple(obs.shape)} and actions of shape "

@@ -1,18 +1,19 @@
-"""Distributions of actions: drawn by the sampler's kernels, and plain tensor arithmetic that gradients pass through.
+"""Distributions of actions: sampled by the kernels of `sampling`, with differentiable log-probabilities and entropies.
 
 `torch.distributions` checks and broadcasts its arguments at every call, which costs several times the arithmetic itself;
-the tests compare with it. Nothing waits for the device, so all of it can be captured in a CUDA graph.
+the tests compare with it. No operation synchronises with the device, so all of them can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import BackwardCFunction as SavedTensors
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gpuvec.learners.sampling.sampler import Drawn, Sampler
 
@@ -26,27 +27,37 @@ class Categorical(NamedTuple):
     """(..., N), not normalised."""
 
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
-        """An action of each row, with its log-probability; `iteration`, `step` and `out` as in `Sampler`."""
-        drawn = sampler.categorical(rows(self.logits), iteration, step, out=out)
-        return of_shape(drawn, self.logits.shape[:-1])
+        """Draws an action of each row.
+
+        Args:
+            sampler: the source of random numbers.
+            iteration: scalar int64 on the device; with `step` it must be new for each draw.
+            step: a number below 2**32.
+            out: tensors to write to, of R rows; None for new ones.
+        """
+        drawn = sampler.categorical(_flatten_rows(self.logits), iteration, step, out=out)
+        return _unflatten_rows(drawn, self.logits.shape[:-1])
 
     def mode(self) -> Tensor:
-        """(...,): the likeliest action."""
+        """Returns the most likely action, (...,)."""
         return self.logits.argmax(-1)
 
     def log_prob_and_entropy(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """(...,) the log-probability of `action`, (...,), and (...,) the entropy in nats."""
-        log_prob, entropy = _Judged.apply(self.logits, action)  # type: ignore[no-untyped-call]  # of torch's
+        """Returns the log-probability of `action`, (E,) int64, and the entropy in nats, both (E,); other leading dimensions
+        are kept.
+        """
+        log_prob, entropy = _LogProbAndEntropy.apply(self.logits, action)  # type: ignore[no-untyped-call]  # of torch's
         return log_prob, entropy
 
 
-class _Judged(torch.autograd.Function):
-    """The log-probability of an action and the entropy, with the gradient of both at once: a rollout of millions of rows waits
-    for memory, and each of the many small operations of which torch would make it passes over all logits.
+class _LogProbAndEntropy(torch.autograd.Function):
+    """The log-probability of an action and the entropy, with one gradient of both.
+
+    A rollout of millions of rows is memory-bound, and each of the many small operations that torch would use reads all logits.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: FunctionCtx, logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = logits.log_softmax(-1)
         probs = log_probs.exp()
         entropy = -(probs * log_probs).sum(-1)
@@ -55,53 +66,63 @@ class _Judged(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_log_prob: Tensor, of_entropy: Tensor) -> tuple[Tensor, None]:
-        """By a logit with probability p: 1 for the action's, minus p, and -p (log p + entropy)."""
-        log_probs, probs, entropy, action = ctx.saved_tensors
-        common = -(of_log_prob + of_entropy * entropy)
-        gradient = torch.addcmul(common.unsqueeze(-1), log_probs, of_entropy.unsqueeze(-1), value=-1).mul_(probs)
-        return gradient.scatter_add_(-1, action.unsqueeze(-1), of_log_prob.unsqueeze(-1)), None
+    def backward(ctx: SavedTensors, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, None]:
+        """The derivative of a logit with probability p is [is the action] - p, and -p (log p + entropy)."""
+        log_probs, probs, entropy, action = ctx.saved_tensors  # type: ignore[misc]  # torch declares a tuple of one tensor
+        common = -(log_prob_gradient + entropy_gradient * entropy)
+        gradient = torch.addcmul(common.unsqueeze(-1), log_probs, entropy_gradient.unsqueeze(-1), value=-1).mul_(probs)
+        return gradient.scatter_add_(-1, action.unsqueeze(-1), log_prob_gradient.unsqueeze(-1)), None
 
 
 class MultiCategorical(NamedTuple):
     """K independent choices, the k-th one of N_k; actions are (..., K) int64."""
 
     logits: Tensor
-    """(..., N_1 + ... + N_K), not normalised, choice after choice."""
+    """(..., N_1 + ... + N_K), not normalised, the logits of the choices concatenated."""
     sizes: tuple[int, ...]
     """N_1, ..., N_K."""
 
     @property
     def choices(self) -> tuple[Categorical, ...]:
-        """Each of them."""
+        """The K distributions."""
         return tuple(map(Categorical, self.logits.split(self.sizes, -1)))
 
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
-        """As `Categorical.draw`."""
-        return of_shape(sampler.categorical(rows(self.logits), iteration, step, self.sizes, out=out), self.logits.shape[:-1])
+        """Draws K choices of each row.
+
+        Args:
+            sampler: the source of random numbers.
+            iteration: scalar int64 on the device; with `step` it must be new for each draw.
+            step: a number below 2**32.
+            out: tensors to write to, of R rows; None for new ones.
+        """
+        drawn = sampler.categorical(_flatten_rows(self.logits), iteration, step, self.sizes, out=out)
+        return _unflatten_rows(drawn, self.logits.shape[:-1])
 
     def mode(self) -> Tensor:
-        """(..., K): the likeliest of each choice."""
+        """Returns the most likely action of each choice, (..., K)."""
         return torch.stack([choice.mode() for choice in self.choices], -1)
 
     def log_prob_and_entropy(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """(...,) the log-probability of `action`, (..., K), and (...,) the entropy in nats."""
+        """Returns the log-probability of `action`, (E, K) int64, and the entropy in nats, both (E,); other leading dimensions
+        are kept.
+        """
         if len(set(self.sizes)) == 1:
-            even = Categorical(self.logits.unflatten(-1, (len(self.sizes), -1)))
-            log_prob, entropy = even.log_prob_and_entropy(action)
+            equal_sizes = Categorical(self.logits.unflatten(-1, (len(self.sizes), -1)))
+            log_prob, entropy = equal_sizes.log_prob_and_entropy(action)
             return log_prob.sum(-1), entropy.sum(-1)
         pairs = zip(self.choices, action.unbind(-1), strict=True)
         log_probs, entropies = zip(*(choice.log_prob_and_entropy(each) for choice, each in pairs), strict=True)
         return reduce(torch.add, log_probs), reduce(torch.add, entropies)
 
 
-def rows(x: Tensor) -> Tensor:
-    """(R, N) of (..., N), contiguous."""
+def _flatten_rows(x: Tensor) -> Tensor:
+    """Returns (..., N) as contiguous (R, N)."""
     return x.reshape(-1, x.shape[-1]).contiguous()
 
 
-def of_shape(drawn: Drawn, shape: tuple[int, ...]) -> Drawn:
-    """(..., K) of what was drawn for R rows."""
+def _unflatten_rows(drawn: Drawn, shape: tuple[int, ...]) -> Drawn:
+    """Returns the draws of R rows with the leading dimensions `shape`."""
     return Drawn(*(x.view(*shape, *x.shape[1:]) for x in drawn))
 
 
@@ -114,16 +135,26 @@ class Gaussian(NamedTuple):
     """(K,) or (..., K): the logarithm of the standard deviation."""
 
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
-        """As `Categorical.draw`."""
-        log_std = self.log_std if self.log_std.dim() == 1 else rows(self.log_std)
-        return of_shape(sampler.gaussian(rows(self.mean), log_std, iteration, step, out=out), self.mean.shape[:-1])
+        """Draws K normal components of each row.
+
+        Args:
+            sampler: the source of random numbers.
+            iteration: scalar int64 on the device; with `step` it must be new for each draw.
+            step: a number below 2**32.
+            out: tensors to write to, of R rows; None for new ones.
+        """
+        log_std = self.log_std if self.log_std.dim() == 1 else _flatten_rows(self.log_std)
+        drawn = sampler.gaussian(_flatten_rows(self.mean), log_std, iteration, step, out=out)
+        return _unflatten_rows(drawn, self.mean.shape[:-1])
 
     def mode(self) -> Tensor:
-        """(..., K): the mean."""
+        """Returns the mean, (..., K)."""
         return self.mean
 
     def log_prob_and_entropy(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """(...,) the log-density of `action`, (..., K), and (...,) the entropy in nats."""
+        """Returns the log-density of `action`, (E, K) float32, and the entropy in nats, both (E,); other leading dimensions
+        are kept.
+        """
         z = (action - self.mean) * (-self.log_std).exp()
         log_prob = (-0.5 * z.square() - self.log_std - LOG_SQRT_TWO_PI).sum(-1)
         return log_prob, (self.log_std + (0.5 + LOG_SQRT_TWO_PI)).expand_as(self.mean).sum(-1)

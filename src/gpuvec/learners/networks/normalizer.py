@@ -1,18 +1,21 @@
-"""Observations in units of their running standard deviation, around their running mean."""
+"""Normalisation of observations by their running mean and standard deviation."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-LIMIT = 10.0  # of what comes out
-LEAST = 1e-2  # standard deviation: a feature that hardly ever changes is not blown up
+LIMIT = 10.0  # absolute value of a normalised observation
+MIN_STD = 1e-2  # below it a nearly constant feature would be amplified
 
 
 class Normalizer(nn.Module):
-    """Normalises (..., D) by the moments of all that it was updated with; it starts with mean 0 and variance 1.
+    """Normalises (..., D) by the moments of all samples of its updates; it starts with mean 0 and variance 1.
 
     Moments are merged rollout by rollout (Chan, Golub and LeVeque, 1979), in float64: in float32 the count would stop at 2**24.
+
+    Args:
+        features: D.
     """
 
     mean: Tensor
@@ -27,21 +30,24 @@ class Normalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, obs: Tensor, mask: Tensor | None = None) -> None:
-        """Merges the samples (..., D) where `mask` (...); none is no change."""
+        """Merges the samples `obs`, (T, E, D) or with other leading dimensions, where `mask`, (T, E) bool, is true.
+
+        The mask None stands for all samples; a mask without samples changes nothing.
+        """
         weight = torch.ones_like(obs[..., :1]) if mask is None else mask.unsqueeze(-1).to(obs.dtype)
         samples = tuple(range(obs.dim() - 1))
         count = weight.sum(dtype=torch.float64)
-        among = count.clamp(min=1.0)
-        mean = (obs * weight).sum(samples, dtype=torch.float64) / among
-        var = ((obs - mean.float()).square() * weight).sum(samples, dtype=torch.float64) / among
+        divisor = count.clamp(min=1.0)
+        mean = (obs * weight).sum(samples, dtype=torch.float64) / divisor
+        var = ((obs - mean.float()).square() * weight).sum(samples, dtype=torch.float64) / divisor
         total = self.count + count
-        share = count / total.clamp(min=1.0)
+        fraction = count / total.clamp(min=1.0)
         change = mean - self.mean
-        self.var.copy_((1.0 - share) * (self.var + share * change.square()) + share * var)
-        self.mean.add_(share * change)
+        self.var.copy_((1.0 - fraction) * (self.var + fraction * change.square()) + fraction * var)
+        self.mean.add_(fraction * change)
         self.count.copy_(total)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """The normalised observations, float32 within +-10."""
-        deviation = self.var.sqrt().clamp(min=LEAST)
-        return ((obs - self.mean.float()) / deviation.float()).clamp(-LIMIT, LIMIT)
+        """Returns `obs`, (E, D) or with other leading dimensions, normalised: float32 from -10 to 10."""
+        std = self.var.sqrt().clamp(min=MIN_STD)
+        return ((obs - self.mean.float()) / std.float()).clamp(-LIMIT, LIMIT)
