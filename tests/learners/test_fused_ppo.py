@@ -332,7 +332,7 @@ GAMES = {
 def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
     from gpuvec.learners.fused_ppo import fused_rollout
 
-    monkeypatch.setattr(fused_rollout, "rows_of_a_warp", lambda *_: rows)
+    monkeypatch.setattr(fused_rollout, "rows_per_warp", lambda *_: rows)
     args = PPOArgs(env=f"gpuvec/{game}", device=f"{gpu}:0", num_envs=1000, num_steps=16, fused=True).resolved(f"{gpu}:0")
     made = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1, **GAMES[game]}
     with closing(gym.make_vec(args.env, **made)) as env, closing(gym.make_vec(args.env, **made)) as plain:
