@@ -137,7 +137,7 @@ def commands(
         pages = [*sphinx, "build/docs/html", "-b", "html", "-E", "-j", "auto", *rest]
         examples = [*sphinx, "build/docs/doctest", "-b", "doctest", "-D", "execute_tutorials=0", *rest]
         return [(pages, one_thread), (examples, one_thread)]
-    test = [python, "-m", "pytest", *(["-n", str(WORKERS)] if parallel else [])]
+    test = [python, "-m", "pytest", *(["-n", str(WORKERS), "--dist", "worksteal"] if parallel else [])]
     variables = {"simulator": {"NUMBA_ENABLE_CUDASIM": "1", **one_thread}, "not simulator": one_thread}
     chosen = "" if with_slow else " and not slow"
     return [([*test, "-m", suite + chosen, *rest], variables[suite]) for suite in CPU_SECONDS]

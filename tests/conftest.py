@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,17 +50,49 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
+def _variant(item: pytest.Item) -> str | None:
+    """The backend or device among the parameters of a test, if it has one."""
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("backend", callspec.params.get("device")) if callspec is not None else None
+
+
+def _covering(items: list[pytest.Item], strength: int) -> set[pytest.Item]:
+    """The variants of one test on one backend that together have each value of each parameter, or each pair of values.
+
+    Args:
+        items: all variants.
+        strength: how many parameters are combined: 1 for single values, 2 for pairs.
+    """
+    combinations: dict[pytest.Item, set[tuple[tuple[str, int], ...]]] = {}
+    for item in items:  # a value is the same object in all variants that have it; pytest's own indices count the variants
+        values = sorted((name, id(value)) for name, value in item.callspec.params.items())
+        combinations[item] = set(itertools.combinations(values, strength))
+    missing, chosen = set().union(*combinations.values()), set()
+    while missing:
+        best = max(items, key=lambda item: len(combinations[item] & missing))  # the first of equal ones
+        chosen.add(best)
+        missing -= combinations[best]
+    return chosen
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by `-m`
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks as `slow` the variants that the markers `slow_on` and `first_variants` name."""
-    counts: Counter[tuple[str, str | None]] = Counter()
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what `covering` does not need, and marks as `slow` what `slow_on` and `first_variants` name."""
+    variants: dict[tuple[str, str | None], list[pytest.Item]] = {}
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        variant = callspec.params.get("backend", callspec.params.get("device")) if callspec is not None else None
-        counts[test := (item.nodeid.partition("[")[0], variant)] += 1
-        beyond = any(counts[test] > mark.args[0] for mark in item.iter_markers("first_variants"))
-        if beyond or any(variant in mark.args for mark in item.iter_markers("slow_on")):
-            item.add_marker("slow")
+        variants.setdefault((item.nodeid.partition("[")[0], _variant(item)), []).append(item)
+    unneeded: set[pytest.Item] = set()
+    for (_, variant), group in variants.items():
+        mark = group[0].get_closest_marker("covering")
+        chosen = _covering(group, mark.args[0]) if mark is not None else set(group)
+        unneeded.update(item for item in group if item not in chosen)
+        for position, item in enumerate(item for item in group if item in chosen):
+            beyond = any(position >= mark.args[0] for mark in item.iter_markers("first_variants"))
+            if beyond or any(variant in mark.args for mark in item.iter_markers("slow_on")):
+                item.add_marker("slow")
+    if unneeded:
+        config.hook.pytest_deselected(items=[item for item in items if item in unneeded])
+        items[:] = [item for item in items if item not in unneeded]
 
 
 def _cpu_seconds() -> float:

@@ -1,5 +1,6 @@
-"""Which tests `run.py test` leaves out: those marked slow, on their own or by a variant."""
+"""Which variants of a test run, and which of them `run.py test` leaves out: those marked slow, on their own or by a variant."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ from tests.conftest import pytest_collection_modifyitems
 
 
 class Item:
-    """What the choice looks at of a test."""
+    """What the choice reads of a test."""
 
     def __init__(self, nodeid, markers=(), **params):
         self.nodeid, self.markers, self.names = nodeid, [mark.mark for mark in markers], []
@@ -17,12 +18,26 @@ class Item:
     def iter_markers(self, name):
         return [mark for mark in self.markers if mark.name == name]
 
+    def get_closest_marker(self, name):
+        return next(iter(self.iter_markers(name)), None)
+
     def add_marker(self, name):
         self.names.append(name)
 
 
+class Config:
+    """Counts the tests that are reported as deselected."""
+
+    def __init__(self):
+        self.deselected = 0
+        self.hook = SimpleNamespace(pytest_deselected=self.deselect)
+
+    def deselect(self, items):
+        self.deselected += len(items)
+
+
 def slow(*items):
-    pytest_collection_modifyitems(list(items))
+    pytest_collection_modifyitems(Config(), list(items))
     return ["slow" in item.names for item in items]
 
 
@@ -40,3 +55,35 @@ def test_variants_are_counted_for_each_test_and_backend():
 
 def test_a_test_without_either_is_quick():
     assert slow(*(Item(f"f::test[{n}]", n=n) for n in range(3))) == [False] * 3
+
+
+def product(*markers):
+    """The variants of a test with a backend and parameters of three, two and four values."""
+    values = list(itertools.product(range(3), range(2), range(4)))
+    return [
+        Item(f"f::test[{backend}-{a}-{b}-{c}]", markers, backend=backend, a=a, b=b, c=c)
+        for backend in ("cpu", "cuda")
+        for a, b, c in values
+    ]
+
+
+@pytest.mark.parametrize("strength", [1, 2])
+def test_covering_variants_have_each_combination_on_each_backend(strength):
+    config, items = Config(), product(pytest.mark.covering(strength))
+    remaining = list(items)
+    pytest_collection_modifyitems(config, remaining)
+    assert config.deselected == len(items) - len(remaining) > 0
+
+    def combinations(of):
+        return {pair for item in of for pair in itertools.combinations(item.callspec.params.items(), strength)}
+
+    assert combinations(remaining) == combinations(items)
+
+
+def test_first_variants_are_counted_among_those_that_cover():
+    remaining = product(pytest.mark.covering(1), pytest.mark.first_variants(1))
+    pytest_collection_modifyitems(Config(), remaining)
+    for backend in ("cpu", "cuda"):
+        of_backend = [item for item in remaining if item.callspec.params["backend"] == backend]
+        assert len(of_backend) == 4
+        assert ["slow" in item.names for item in of_backend] == [False, True, True, True]

@@ -87,6 +87,7 @@ def allowed(values: Any, low: int, high: int) -> Any:
     return np.where((values >= low) & (values <= high), values, high).astype(np.float32)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("space", [Discrete(5), Discrete(7, start=-3), Discrete(2, start=2**31 - 2)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -117,6 +118,7 @@ def test_components(backend, dtype):
     np.testing.assert_array_equal(reward, allowed(given[:, 1], 0, 199))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("value", [-7, 5, 10**9, 2**31 + 1, 2**33, 2**32 + 3])
 @pytest.mark.parametrize("space", [Discrete(5), Discrete(7, start=-3)], ids=str)

@@ -131,6 +131,7 @@ def check_validated(kernel):
     assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 1
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
 @pytest.mark.parametrize("name", IDS)
 class TestEveryKernel:
@@ -260,6 +261,7 @@ def in_the_loop(kernel, pattern):
 
 
 class TestRollouts:
+    @pytest.mark.covering(1)
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
     @pytest.mark.parametrize("name", IDS)
@@ -291,6 +293,7 @@ class TestRollouts:
         assert kernel.float64 == []
         assert len(in_the_loop(kernel, r"\b(ld|atom|red)\.global")) == (2 if "validate" in options else 0)
 
+    @pytest.mark.covering(1)
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
     @pytest.mark.parametrize("name", ["Acrobot-v1", "CartPole-v1"])

@@ -68,6 +68,7 @@ def test_threads_per_block_in_the_simulator(simulator, monkeypatch, name, thread
     assert_equal(play(name, 70, simulator, 3, **options), play(name, 70, "cpu", 3, **options))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.slow
 @pytest.mark.simulator
 @pytest.mark.parametrize("shape", MAPPINGS, ids=str)

@@ -174,6 +174,7 @@ def test_any_number(device, sheep, seen):
     check(device, sheep, seen, "scattered")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.simulator
 @pytest.mark.parametrize("kind", ["scattered", "on whole numbers", "some nowhere", "too far for differences"])

@@ -74,6 +74,7 @@ def simulated(name, num_envs, episodes, limit, mode, **params):
     return compare(job)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SIZES)

@@ -237,6 +237,7 @@ def test_an_epoch_takes_each_sample_once(samples, gpu) -> None:
     assert ((sums - moved.mean() * (samples // 4)).abs() < 5 * spread).all()  # and of all sorts
 
 
+@pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.compile
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0), (10, 0)])

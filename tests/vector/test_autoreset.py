@@ -50,6 +50,7 @@ def assert_same(ours, theirs, mode):
         np.testing.assert_array_equal(mine["final_obs"][row], other["final_obs"][row])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("limit", [None, 5])
 @pytest.mark.parametrize("mode", MODES)

@@ -79,6 +79,7 @@ def hunt(env: Any, *ways: Any) -> Any:
         yield [array[-A:].tolist() for array in arrays[1:]]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_are_the_agents(kind: str, mode: AutoresetMode) -> None:

@@ -68,6 +68,7 @@ def assert_same_state(a: Any, b: Any, rounded: bool = False) -> None:
         same(array, theirs[name], rounded, err_msg=name)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
 @pytest.mark.parametrize("name", CLASSIC)
@@ -82,6 +83,7 @@ def test_it_makes_the_steps_of_every_environment(device, name, mode):
     assert (ends == 1).all() if mode is AutoresetMode.DISABLED else (ends >= 2).all()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("policy", ["random", two_numbers], ids=["random", "function"])
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
