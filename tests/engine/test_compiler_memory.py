@@ -58,12 +58,12 @@ from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.registration import load_env
-from gpuvec.vector.env_params import apply
+from gpuvec.vector.env_params import apply_params
 
 GAME = load_env("gpuvec_envs.{module}:ENV")
 
 def compile_again(k):
-    env, _ = apply(GAME, {{"{name}": {first} + k / 64}}, (), 1)
+    env, _ = apply_params(GAME, {{"{name}": {first} + k / 64}}, (), 1)
     with numba_cuda.offline((9, 0)):
         for played in (False, True):
             for kernel in make_kernels(env, KernelOptions(AutoresetMode.SAME_STEP, 100), make_launch_config(env, 2000), played):

@@ -20,7 +20,7 @@ from gpuvec.learners.sampling import action_kernels
 PROGRAM = """
 import sys
 import torch
-from gpuvec.learners.estimators.advantage import Advantage
+from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.sampling.sampler import Sampler
 
 if sys.argv[1] == "blocked":
@@ -28,7 +28,7 @@ if sys.argv[1] == "blocked":
 logits = torch.tensor([[0.0, 1.0, 2.0]] * 5)
 action, log_prob, entropy = Sampler("cpu", 3).categorical(logits, torch.tensor(1), 0)
 ones, flags = torch.ones(2, 4), torch.zeros(2, 4, dtype=torch.bool)
-gains, targets = Advantage("cpu", 0.5, 0.5)(ones, torch.ones(3, 4), ones, flags, flags)
+gains, targets = AdvantageEstimator("cpu", 0.5, 0.5)(ones, torch.ones(3, 4), ones, flags, flags)
 print(action.tolist(), log_prob.tolist(), gains.tolist())
 """
 

@@ -362,7 +362,7 @@ def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
             torch.testing.assert_close(s.value, value, rtol=1e-2, atol=1e-2)
             late = r.ended & ~r.terminated
             truncated_ones += int(late.sum())
-            torch.testing.assert_close(learner.policy.last_value[late], network.value(r.final_obs)[late], rtol=1e-2, atol=1e-2)
+            torch.testing.assert_close(learner.policy.final_value[late], network.value(r.final_obs)[late], rtol=1e-2, atol=1e-2)
             learner.policy.estimate()
             learner.policy.improve()
         assert truncated_ones

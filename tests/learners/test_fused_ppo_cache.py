@@ -24,11 +24,12 @@ if compiled_before:
 from gpuvec.engine.backends.cuda import nvrtc
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
-from gpuvec.learners.fused_ppo.fused_rollout import kernel, value_kernel
-from gpuvec.learners.fused_ppo.network_shape import Shape
+from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel, value_kernel
+from gpuvec.learners.fused_ppo.network_shape import NetworkShape
 from gpuvec_envs.cartpole import ENV
 
-shape = Shape(features=4, hidden=32, layers=1, outputs=2, actions=1, heads=(2,), relu=False, masked=False, clip_value=False)
+sizes = {"features": 4, "hidden": 32, "layers": 1, "outputs": 2, "actions": 1, "heads": (2,)}
+shape = NetworkShape(**sizes, relu=False, masked=False, clip_value=False)
 if compiled_before:
     compiler = nullcontext()
 else:
@@ -37,7 +38,7 @@ else:
     compiler = numba_cuda.offline((9, 0))
 with compiler:
     game = link_env_functions(ENV, KernelOptions(AutoresetMode.SAME_STEP, 100), (9, 0))
-for one in (kernel(shape, game, 8, (0,)), value_kernel(shape, 2)):
+for one in (rollout_kernel(shape, game, 8, (0,)), value_kernel(shape, 2)):
     made = nvrtc.load_or_compile_source(one, (9, 0))
     print(made.name, hashlib.sha256(made.code).hexdigest())
 print(*(hashlib.sha256(code).hexdigest() for code in game.code), game.members, game.constants)

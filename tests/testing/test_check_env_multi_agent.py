@@ -170,7 +170,7 @@ WRONG = {
         'count_of("prey"', 'count_of("hunter"', r"count_of\('hunter', ...\) sets a field .* one int for the env", None
     ),
     "neighbors without features": Wrong(
-        "Observation(observe, other_features,", "Observation(observe, None,", "max_neighbors=2, and other_features is", None,
+        "observe, other_features, p.slots", "observe, None, p.slots", "max_neighbors=2, and other_features is", None,
     ),
     "distance less than its position allows": Wrong(
         "    return abs(s.x[j] - s.x[i])",
