@@ -5,9 +5,9 @@ and `target_sigma=0.2` it is TD3 (Fujimoto, van Hoof and Meger, 2018, arXiv:1802
 
 Two stages follow a rollout of the policy with noise:
 
-    store      adds the transitions, with up to n rewards each, to the replay buffer
-    improve    gradient steps on batches of it: the critics towards their targets, the actor up the first critic, then the
-               target networks towards both
+- `store` adds the transitions, with up to n rewards each, to the replay buffer.
+- `improve` takes gradient steps on batches of it: the critics towards their targets, the actor up the first critic, then the
+  target networks towards both.
 
 Letters: T steps, R rows, B transitions of a batch, D observation features, K action components, C critics.
 """
