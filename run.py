@@ -54,7 +54,7 @@ class Plan(NamedTuple):
 
 def plan(job: str, driver: tuple[int, int] | None) -> Plan:
     """What `job` needs on a machine whose driver offers that CUDA version; None is a machine without a GPU."""
-    cuda: str = runpy.run_path(str(ROOT / "src/gpuvec/doctor.py"))["extra"](driver)
+    cuda: str = runpy.run_path(str(ROOT / "src/gpuvec/doctor.py"))["cuda_extra"](driver)
     extras = [*JOBS[job], *([cuda] if cuda else ["compile"] if job != "train" else [])]
     return Plan(cuda, f".[{','.join(extras)}]", "constraints-cuda12.txt" if cuda == "cuda12" else "constraints-cuda13.txt")
 
@@ -67,11 +67,11 @@ def detect(given: str | None) -> tuple[tuple[int, int] | None, str]:
         major, _, minor = given.partition(".")
         if not (major.isdigit() and minor.isdigit()):
             sys.exit(f"--driver is {given!r}; it is none or a CUDA version such as 12.4 or 13.0.")
-        return (int(major), int(minor)), f"offers CUDA {given}, as given"
-    found = runpy.run_path(str(ROOT / "src/gpuvec/doctor.py"))["driver"]()
+        return (int(major), int(minor)), f"supports CUDA {given}, as given"
+    found = runpy.run_path(str(ROOT / "src/gpuvec/doctor.py"))["find_driver"]()
     if isinstance(found, str):
         return None, found
-    return found.cuda, "offers CUDA {}.{}".format(*found.cuda)
+    return found.cuda_version, "supports CUDA {}.{}".format(*found.cuda_version)
 
 
 def make_venv(place: Path, *options: str) -> str:

@@ -115,12 +115,12 @@ def stale(record: dict[str, Any], now: dict[str, str]) -> set[str]:
 
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
-    from gpuvec.doctor import driver
+    from gpuvec.doctor import find_driver
 
-    found = driver()
+    found = find_driver()
     if isinstance(found, str):
         return {"device": None, "driver": found}
-    return {"device": found.gpus[0].name, "driver": found.release, "cuda": "{}.{}".format(*found.cuda)}
+    return {"device": found.gpus[0].name, "driver": found.driver_version, "cuda": "{}.{}".format(*found.cuda_version)}
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""What works on this machine and what does not, why, and what to do about it: `gpuvec doctor`.
+"""The report of `gpuvec doctor`: what works on this machine, what does not and why, and what to do about it.
 
-Needs nothing outside the standard library, so that it can report whatever is missing; `python -m gpuvec.doctor` works
-where even the command line's own packages are not installed.
+This module imports only the standard library, so that it can report whatever is missing. `python -m gpuvec.doctor` works
+even where the packages of the command line are not installed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-PACKAGES = {  # distribution -> the extra that brings it
+REQUIRED_EXTRAS = {  # distribution -> the extra of gpuvec that installs it, "" for a dependency of gpuvec itself
     "numpy": "",
     "gymnasium": "",
     "numba": "",
@@ -23,37 +23,37 @@ PACKAGES = {  # distribution -> the extra that brings it
     "tyro": "train",
     "pillow": "render",
 }
-CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
-LIBRARIES = ("nvvm", "nvrtc", "nvJitLink")  # what compiles a kernel: Numba's code generator, CUDA C++, the linker
+CUPY_DISTRIBUTIONS = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+COMPILER_LIBRARIES = ("nvvm", "nvrtc", "nvJitLink")  # Numba's code generator, the compiler of CUDA C++, the linker
 
 
 class Gpu(NamedTuple):
     """A CUDA device."""
 
     name: str
-    memory: int  # bytes in all
+    memory_bytes: int  # in total, whether free or not
 
 
 class Driver(NamedTuple):
-    """The NVIDIA driver."""
+    """The NVIDIA driver and the GPUs that it offers."""
 
-    cuda: tuple[int, int]  # the newest CUDA version that it offers
-    release: str  # the driver's own version; "" where NVML does not tell
+    cuda_version: tuple[int, int]  # (major, minor) of the newest CUDA version that the driver supports
+    driver_version: str  # such as 580.65.06; "" if NVML cannot be loaded
     gpus: tuple[Gpu, ...]
 
 
 class Finding(NamedTuple):
     """One line of the report."""
 
-    area: str  # "package", "driver", "toolkit", "backend" or "output"
+    area: str  # "package", "driver", "toolkit", "device" or "output"
     name: str
     works: bool
-    detail: str  # a version, a place, or why it does not work
+    detail: str  # a version, a path, or why it does not work
     remedy: str = ""
 
 
-def driver() -> Driver | str:
-    """The driver and its GPUs, or the reason why there is none to use."""
+def find_driver() -> Driver | str:
+    """The NVIDIA driver and its GPUs, or a sentence that says why there is no GPU to use."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -68,11 +68,11 @@ def driver() -> Driver | str:
         cuda.cuDeviceGetName(name, len(name), device)
         cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
         gpus.append(Gpu(name.value.decode(), memory.value))
-    return Driver((number.value // 1000, number.value % 1000 // 10), _release(), tuple(gpus))
+    return Driver((number.value // 1000, number.value % 1000 // 10), _driver_version(), tuple(gpus))
 
 
-def _release() -> str:
-    """The driver's own version, such as 580.65.06."""
+def _driver_version() -> str:
+    """The version of the driver itself, such as 580.65.06; "" if NVML does not report it."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -82,160 +82,194 @@ def _release() -> str:
     return "" if failed else text.value.decode()
 
 
-def extra(cuda: tuple[int, int] | None) -> str:
-    """The extra that fits a driver that offers CUDA version `cuda`; "" for none, or for one older than 12."""
-    if cuda is None or cuda < (12, 0):
+def cuda_extra(cuda_version: tuple[int, int] | None) -> str:
+    """The extra of gpuvec that installs what a GPU needs.
+
+    Args:
+        cuda_version: (major, minor) of the newest CUDA version that the driver supports; None without a driver.
+
+    Returns:
+        "cuda12" or "cuda13"; "" without a driver, or for one that supports no CUDA 12.
+    """
+    if cuda_version is None or cuda_version < (12, 0):
         return ""
-    return "cuda12" if cuda < (13, 0) else "cuda13"
+    return "cuda12" if cuda_version < (13, 0) else "cuda13"
 
 
-def report() -> list[Finding]:
-    """All findings, in the order in which to read them; a missing piece is a finding and raises nothing."""
-    found = driver()
-    wanted = extra(found.cuda) if isinstance(found, Driver) else ""
-    backends = [_backend("cpu", "numpy", wanted), _backend("cuda", "cupy", wanted)]
-    if isinstance(found, str):
-        backends[1] = Finding("backend", "cuda", False, found, 'needs an NVIDIA GPU and its driver; use device="cpu"')
-    elif not wanted:
-        detail = "the driver offers CUDA {}.{}, and 12.0 is the oldest that works".format(*found.cuda)
-        backends[1] = Finding("backend", "cuda", False, detail, "update the NVIDIA driver")
-    works = tuple(finding.name for finding in backends if finding.works)
-    return [*_packages(wanted), *_driver(found), *_toolkit(wanted), *backends, *_outputs(works, wanted)]
+def collect_findings() -> list[Finding]:
+    """All findings, in the order in which to read them. Whatever is missing is a finding; nothing is raised."""
+    driver = find_driver()
+    gpu_extra = cuda_extra(driver.cuda_version) if isinstance(driver, Driver) else ""
+    devices = [_check_device("cpu", "numpy", gpu_extra), _check_device("cuda", "cupy", gpu_extra)]
+    if isinstance(driver, str):
+        devices[1] = Finding("device", "cuda", False, driver, 'needs an NVIDIA GPU and its driver; use device="cpu"')
+    elif not gpu_extra:
+        detail = "the driver supports CUDA {}.{}, and gpuvec needs 12.0 or newer".format(*driver.cuda_version)
+        devices[1] = Finding("device", "cuda", False, detail, "update the NVIDIA driver")
+    working_devices = tuple(finding.name for finding in devices if finding.works)
+    return [
+        *_check_packages(gpu_extra),
+        *_describe_driver(driver),
+        *_check_toolkit(gpu_extra),
+        *devices,
+        *_check_outputs(working_devices, gpu_extra),
+    ]
 
 
-def _packages(wanted: str) -> list[Finding]:
+def _check_packages(gpu_extra: str) -> list[Finding]:
+    """Which distributions are installed, in which versions."""
     findings = [
         Finding("package", "python", True, platform.python_version()),
-        Finding("package", "gpuvec", True, _version("gpuvec") or "not installed, imported from its sources"),
+        Finding("package", "gpuvec", True, _installed_version("gpuvec") or "not installed, imported from its sources"),
     ]
-    for name, brings in PACKAGES.items():
-        found = _version(name)
-        remedy = "" if found else f"pip install {_quoted(brings)}"
-        findings.append(Finding("package", name, bool(found), found or "not installed", remedy))
-    cupy = {name: found for name in CUPY if (found := _version(name))}
-    if len(cupy) > 1:
-        remedy = f"pip uninstall {' '.join(cupy)}, then pip install {_quoted(wanted or 'cuda13')}"
-        return [*findings, Finding("package", "cupy", False, f"{' and '.join(cupy)} overwrite each other's files", remedy)]
-    if cupy:
-        name, found = cupy.popitem()
-        return [*findings, Finding("package", "cupy", True, f"{found} ({name})")]
-    remedy = f"pip install {_quoted(wanted)}" if wanted else "needed with a GPU only"
+    for name, extra in REQUIRED_EXTRAS.items():
+        installed = _installed_version(name)
+        remedy = "" if installed else f"pip install {_requirement(extra)}"
+        findings.append(Finding("package", name, bool(installed), installed or "not installed", remedy))
+    cupy_versions = {name: installed for name in CUPY_DISTRIBUTIONS if (installed := _installed_version(name))}
+    if len(cupy_versions) > 1:
+        remedy = f"pip uninstall {' '.join(cupy_versions)}, then pip install {_requirement(gpu_extra or 'cuda13')}"
+        detail = f"{' and '.join(cupy_versions)} overwrite each other's files"
+        return [*findings, Finding("package", "cupy", False, detail, remedy)]
+    if cupy_versions:
+        name, installed = cupy_versions.popitem()
+        return [*findings, Finding("package", "cupy", True, f"{installed} ({name})")]
+    remedy = f"pip install {_requirement(gpu_extra)}" if gpu_extra else "needed only with a GPU"
     return [*findings, Finding("package", "cupy", False, "not installed", remedy)]
 
 
-def _driver(found: Driver | str) -> list[Finding]:
-    if isinstance(found, str):
-        return [Finding("driver", "nvidia", False, found, "needed with a GPU only")]
-    detail = "{}, offers CUDA {}.{}".format(found.release or "version unknown", *found.cuda)
-    gpus = [Finding("driver", f"cuda:{k}", True, f"{g.name}, {g.memory / 2**30:.0f} GiB") for k, g in enumerate(found.gpus)]
+def _describe_driver(driver: Driver | str) -> list[Finding]:
+    """A line for the driver and one for each GPU, from what `find_driver` returned."""
+    if isinstance(driver, str):
+        return [Finding("driver", "nvidia", False, driver, "needed only with a GPU")]
+    detail = "{}, supports CUDA {}.{}".format(driver.driver_version or "version unknown", *driver.cuda_version)
+    gpus = [
+        Finding("driver", f"cuda:{k}", True, f"{gpu.name}, {gpu.memory_bytes / 2**30:.0f} GiB")
+        for k, gpu in enumerate(driver.gpus)
+    ]
     return [Finding("driver", "nvidia", True, detail), *gpus]
 
 
-def _toolkit(wanted: str) -> list[Finding]:
+def _check_toolkit(gpu_extra: str) -> list[Finding]:
+    """Whether the libraries that compile a kernel can be loaded."""
     findings = []
-    for name in LIBRARIES:
+    for name in COMPILER_LIBRARIES:
         try:
             library = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name)
             findings.append(Finding("toolkit", name, True, f"{library.abs_path} (found via {library.found_via})"))
         except Exception as error:
-            findings.append(Finding("toolkit", name, False, _first_line(error), f"pip install {_quoted(wanted or 'compile')}"))
+            remedy = f"pip install {_requirement(gpu_extra or 'compile')}"
+            findings.append(Finding("toolkit", name, False, _first_line(error), remedy))
     return findings
 
 
-def _backend(device: str, output: str, wanted: str) -> Finding:
-    """Whether `device` can reset and step an environment: found out by doing so."""
+def _check_device(device: str, output: str, gpu_extra: str) -> Finding:
+    """Whether an environment can be compiled, reset and stepped on `device`, which this function tries."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            gymnasium, array = importlib.import_module("gymnasium"), importlib.import_module(output)
+            gymnasium, array_library = importlib.import_module("gymnasium"), importlib.import_module(output)
             importlib.import_module("gpuvec")
             env = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=2, device=device, output=output)
             env.reset(seed=0)
-            env.step(array.zeros(2, "int32"))
+            env.step(array_library.zeros(2, "int32"))
             env.close()
     except Exception as error:
-        remedy = f"pip install {_quoted(wanted if device == 'cuda' else '')}"
-        return Finding("backend", device, False, _first_line(error), remedy)
-    return Finding("backend", device, True, "compiled, reset and stepped an environment")
+        remedy = f"pip install {_requirement(gpu_extra if device == 'cuda' else '')}"
+        return Finding("device", device, False, _first_line(error), remedy)
+    return Finding("device", device, True, "compiled, reset and stepped an environment")
 
 
-def _outputs(backends: tuple[str, ...], wanted: str) -> list[Finding]:
-    """For each output, which of the working `backends` it goes with, and why not with the others."""
-    torch = f"pip install {_quoted(f'{wanted},train' if wanted else 'train')}"
-    remedies = {"torch": torch, "jax": "pip install jax", "cupy": f"pip install {_quoted(wanted)}" if wanted else ""}
+def _check_outputs(working_devices: tuple[str, ...], gpu_extra: str) -> list[Finding]:
+    """For each value of `output=`, the working devices with which it can be used, and why not with the others."""
+    remedies = {
+        "torch": f"pip install {_requirement(f'{gpu_extra},train' if gpu_extra else 'train')}",
+        "jax": "pip install jax",
+        "cupy": f"pip install {_requirement(gpu_extra)}" if gpu_extra else "",
+    }
     findings = []
-    for name, misfit in OUTPUTS.items():
+    for name, find_problem in OUTPUT_PROBLEMS.items():
         try:
-            reasons = {device: misfit(device) for device in backends}
+            problems = {device: find_problem(device) for device in working_devices}
         except Exception as error:
             findings.append(Finding("output", name, False, _first_line(error), remedies.get(name, "")))
             continue
-        works = [device for device, reason in reasons.items() if not reason]
-        detail = "; ".join([", ".join(works) or "on no device", *(f"not {d}: {why}" for d, why in reasons.items() if why)])
-        findings.append(Finding("output", name, bool(works), detail))
+        usable = [device for device, problem in problems.items() if not problem]
+        unusable = [f"not {device}: {problem}" for device, problem in problems.items() if problem]
+        detail = "; ".join([", ".join(usable) or "on no device", *unusable])
+        findings.append(Finding("output", name, bool(usable), detail))
     return findings
 
 
-def _torch(device: str) -> str:
+def _torch_problem(device: str) -> str:
     torch = importlib.import_module("torch")
-    sees = device == "cpu" or torch.cuda.is_available()
-    return "" if sees else f"torch {torch.__version__} sees no GPU; install its build for the driver's CUDA version"
+    usable = device == "cpu" or torch.cuda.is_available()
+    return "" if usable else f"torch {torch.__version__} finds no GPU; install its build for the driver's CUDA version"
 
 
-def _jax(device: str) -> str:
-    importlib.import_module("jax")  # which asks for no device yet: it would take most of a GPU's memory
-    fits = device == "cpu" or _version("jax-cuda12-plugin") or _version("jax-cuda13-plugin")
-    return "" if fits else 'JAX is installed without CUDA; pip install "jax[cuda13]"'
+def _jax_problem(device: str) -> str:
+    # The import alone initialises no device. JAX would reserve most of a GPU's memory if it were asked for its devices.
+    importlib.import_module("jax")
+    usable = device == "cpu" or _installed_version("jax-cuda12-plugin") or _installed_version("jax-cuda13-plugin")
+    return "" if usable else 'JAX is installed without CUDA; pip install "jax[cuda13]"'
 
 
-def _cupy(device: str) -> str:
+def _cupy_problem(device: str) -> str:
     importlib.import_module("cupy")
-    return "" if device == "cuda" else "CuPy's arrays live on a GPU"
+    return "" if device == "cuda" else "CuPy arrays are in GPU memory"
 
 
-def _numpy(device: str) -> str:
+def _numpy_problem(device: str) -> str:
     importlib.import_module("numpy")
-    return ""  # for a GPU by copies
+    return ""  # outputs of a GPU are copied to the host
 
 
-OUTPUTS: dict[str, Callable[[str], str]] = {  # why an output does not go with a device, "" if it does
-    "torch": _torch,
-    "jax": _jax,
-    "cupy": _cupy,
-    "numpy": _numpy,
+OUTPUT_PROBLEMS: dict[str, Callable[[str], str]] = {
+    "torch": _torch_problem,
+    "jax": _jax_problem,
+    "cupy": _cupy_problem,
+    "numpy": _numpy_problem,
     "dlpack": lambda device: "",
 }
+"""{output: function(device)} that returns why the output cannot be used with a device, "" if it can, and raises an error if
+the library cannot be imported.
+"""
 
 
-def table(findings: list[Finding]) -> str:
-    """The findings as aligned text, each remedy on a line of its own."""
+def format_table(findings: list[Finding]) -> str:
+    """The findings as aligned text, with each remedy on a line below its finding.
+
+    Args:
+        findings: the lines of the report. The area is printed where it differs from that of the line above.
+    """
     width = max(len(finding.name) for finding in findings)
-    lines, area = [], ""
+    lines, previous_area = [], ""
     for finding in findings:
-        head = finding.area if finding.area != area else ""
-        area = finding.area
-        lines.append(f"{head:<8} {finding.name:<{width}}  {'ok' if finding.works else 'no'}  {finding.detail}")
+        heading = finding.area if finding.area != previous_area else ""
+        previous_area = finding.area
+        lines.append(f"{heading:<8} {finding.name:<{width}}  {'ok' if finding.works else 'no'}  {finding.detail}")
         if finding.remedy:
             lines.append(f"{'':<{8 + 1 + width + 2 + 4}}-> {finding.remedy}")
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Print the report; the exit status is 0 where at least the CPU backend works."""
-    findings = report()
-    print(table(findings))
-    return 0 if any(finding[:3] == ("backend", "cpu", True) for finding in findings) else 1
+    """Prints the report. The exit status is 0 if environments run at least on the CPU."""
+    findings = collect_findings()
+    print(format_table(findings))
+    return 0 if any(finding[:3] == ("device", "cpu", True) for finding in findings) else 1
 
 
-def _version(distribution: str) -> str:
+def _installed_version(distribution: str) -> str:
     try:
         return version(distribution)
     except PackageNotFoundError:
         return ""
 
 
-def _quoted(brings: str) -> str:
-    return f'"gpuvec[{brings}]"' if brings else "gpuvec"
+def _requirement(extras: str) -> str:
+    """What to write after `pip install`, quoted for a shell."""
+    return f'"gpuvec[{extras}]"' if extras else "gpuvec"
 
 
 def _first_line(error: BaseException) -> str:

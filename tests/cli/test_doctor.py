@@ -51,7 +51,7 @@ def named(findings: list[Finding], area: str, name: str) -> Finding:
     ],
 )
 def test_extra_follows_the_driver(cuda: tuple[int, int] | None, extra: str) -> None:
-    assert doctor.extra(cuda) == extra
+    assert doctor.cuda_extra(cuda) == extra
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", absent)
-    assert "libcuda.so.1" in str(doctor.driver())
+    assert "libcuda.so.1" in str(doctor.find_driver())
 
 
 class FakeCuda:
@@ -94,24 +94,24 @@ class FakeCuda:
 
 def test_driver_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeCuda(0))
-    monkeypatch.setattr(doctor, "_release", lambda: "550.54.14")
-    assert doctor.driver() == Driver((12, 4), "550.54.14", (Gpu("NVIDIA L4", 24 * 2**30),))
+    monkeypatch.setattr(doctor, "_driver_version", lambda: "550.54.14")
+    assert doctor.find_driver() == Driver((12, 4), "550.54.14", (Gpu("NVIDIA L4", 24 * 2**30),))
 
 
 def test_driver_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeCuda(100))
-    assert "100" in str(doctor.driver())
+    assert "100" in str(doctor.find_driver())
 
 
 @pytest.mark.usefixtures("nothing_installed")
-@pytest.mark.parametrize("driver", ["no NVIDIA driver is installed", H200, H200._replace(cuda=(11, 8))])
+@pytest.mark.parametrize("driver", ["no NVIDIA driver is installed", H200, H200._replace(cuda_version=(11, 8))])
 def test_everything_missing_is_reported_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, driver: Driver | str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "driver", lambda: driver)
-    findings = doctor.report()
-    assert not named(findings, "backend", "cpu").works
-    assert not named(findings, "backend", "cuda").works
+    monkeypatch.setattr(doctor, "find_driver", lambda: driver)
+    findings = doctor.collect_findings()
+    assert not named(findings, "device", "cpu").works
+    assert not named(findings, "device", "cuda").works
     assert not any(finding.works for finding in findings if finding.area in ("toolkit", "output"))
     assert all(finding.remedy for finding in findings if not finding.works and finding.area != "output")
     assert doctor.main() == 1
@@ -120,27 +120,27 @@ def test_everything_missing_is_reported_with_a_remedy(
 
 @pytest.mark.usefixtures("nothing_installed")
 def test_remedies_name_the_extra_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "driver", lambda: H200._replace(cuda=(12, 2)))
-    findings = doctor.report()
-    for area, name in (("package", "cupy"), ("toolkit", "nvrtc"), ("backend", "cuda")):
+    monkeypatch.setattr(doctor, "find_driver", lambda: H200._replace(cuda_version=(12, 2)))
+    findings = doctor.collect_findings()
+    for area, name in (("package", "cupy"), ("toolkit", "nvrtc"), ("device", "cuda")):
         assert named(findings, area, name).remedy == 'pip install "gpuvec[cuda12]"'
     assert named(findings, "driver", "cuda:0").detail == "NVIDIA H200, 141 GiB"
 
 
 def test_two_cupys_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_version", lambda name: "14.2.0" if name.startswith("cupy-") else "")
-    cupy = named(doctor._packages("cuda13"), "package", "cupy")
+    monkeypatch.setattr(doctor, "_installed_version", lambda name: "14.2.0" if name.startswith("cupy-") else "")
+    cupy = named(doctor._check_packages("cuda13"), "package", "cupy")
     assert not cupy.works
     assert "pip uninstall cupy-cuda12x cupy-cuda13x" in cupy.remedy
 
 
 def test_outputs_say_why_they_do_not_go_with_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", lambda name: object())  # as if all were installed
-    findings = doctor._outputs(("cpu",), "")
+    findings = doctor._check_outputs(("cpu",), "")
     assert named(findings, "output", "numpy").works
     assert named(findings, "output", "dlpack").detail == "cpu"
     assert not named(findings, "output", "cupy").works
-    assert "not cpu: CuPy's arrays live on a GPU" in named(findings, "output", "cupy").detail
+    assert "not cpu: CuPy arrays are in GPU memory" in named(findings, "output", "cupy").detail
 
 
 def test_cpu_works_here_and_the_exit_status_says_so() -> None:
@@ -151,7 +151,7 @@ def test_cpu_works_here_and_the_exit_status_says_so() -> None:
 
 
 def test_table_aligns_and_sets_remedies_apart() -> None:
-    text = doctor.table(
+    text = doctor.format_table(
         [Finding("package", "numpy", True, "2.4.6"), Finding("package", "torch", False, "not installed", "pip")]
     )
     assert text.splitlines() == [
