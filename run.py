@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Sets gpuvec up in an environment of its own, `.venv`, and runs a job in it:
+"""Installs gpuvec in its own virtual environment, `.venv`, and runs a job in it:
 
     python3 run.py train     trains PPO on CartPole and evaluates it
-    python3 run.py test      runs the tests but for the slow ones, which --all includes
+    python3 run.py test      runs the quick tests; with --all the slow ones as well
     python3 run.py lint      checks style, types and layers
-    python3 run.py docs      builds the documentation in build/docs/html: runs the tutorials, and what pages show
+    python3 run.py docs      builds the documentation in build/docs/html, which runs the tutorials and the examples
 
-Further arguments go to the job's own command: `python3 run.py train --seed 3`. Needs Python >= 3.11 with its venv
-module, and nothing else. pip's own settings hold, so PIP_EXTRA_INDEX_URL may name an index with a smaller, CPU-only torch.
+Further arguments are passed to the command of the job: `python3 run.py train --seed 3`. The script needs Python >= 3.11 with
+its venv module, and nothing else. It uses the settings of pip, so PIP_EXTRA_INDEX_URL can name an index that has the smaller
+torch for CPUs alone.
 """
 
 import sys
@@ -44,78 +45,92 @@ CPU_SECONDS = {"simulator": (280, 920), "not simulator": (1100, 2100)}
 WORKERS = 2  # each takes about 2 GB of memory
 
 
-class Plan(NamedTuple):
-    """What to install."""
+class PipTarget(NamedTuple):
+    """What pip installs for a job."""
 
-    cuda: str  # the extra for the driver, "" for none
-    requirement: str
-    constraints: str  # a file name
-
-
-def plan(job: str, driver: tuple[int, int] | None) -> Plan:
-    """What `job` needs on a machine whose driver offers that CUDA version; None is a machine without a GPU."""
-    cuda: str = runpy.run_path(str(ROOT / "src/gpuvec/doctor.py"))["cuda_extra"](driver)
-    extras = [*JOBS[job], *([cuda] if cuda else ["compile"] if job != "train" else [])]
-    return Plan(cuda, f".[{','.join(extras)}]", "constraints-cuda12.txt" if cuda == "cuda12" else "constraints-cuda13.txt")
+    cuda_extra: str  # the extra for the driver, "" for none
+    requirement: str  # gpuvec with its extras
+    constraints: str  # the name of a file
 
 
-def detect(given: str | None) -> tuple[tuple[int, int] | None, str]:
-    """The CUDA version that the driver offers, or that was `given` in its place, and a line that tells of it."""
-    if given == "none":
-        return None, "none, as given"
-    if given is not None:
-        major, _, minor = given.partition(".")
+def pip_target(job: str, cuda_version: tuple[int, int] | None) -> PipTarget:
+    """What a job needs on a machine.
+
+    Args:
+        job: a key of `JOBS`.
+        cuda_version: (major, minor) of the newest CUDA version that the driver supports; None on a machine without a GPU.
+    """
+    cuda_extra: str = runpy.run_path(str(ROOT / "src/gpuvec/doctor.py"))["cuda_extra"](cuda_version)
+    extras = [*JOBS[job], *([cuda_extra] if cuda_extra else ["compile"] if job != "train" else [])]
+    constraints = "constraints-cuda12.txt" if cuda_extra == "cuda12" else "constraints-cuda13.txt"
+    return PipTarget(cuda_extra, f".[{','.join(extras)}]", constraints)
+
+
+def find_cuda_version(driver_option: str | None) -> tuple[tuple[int, int] | None, str]:
+    """The newest CUDA version that the driver supports.
+
+    Args:
+        driver_option: the value of --driver, which replaces what the driver reports; None without the option.
+
+    Returns:
+        (major, minor), or None without a GPU; and a description for the user.
+    """
+    if driver_option == "none":
+        return None, "none, as --driver says"
+    if driver_option is not None:
+        major, _, minor = driver_option.partition(".")
         if not (major.isdigit() and minor.isdigit()):
-            sys.exit(f"--driver is {given!r}; it is none or a CUDA version such as 12.4 or 13.0.")
-        return (int(major), int(minor)), f"supports CUDA {given}, as given"
-    found = runpy.run_path(str(ROOT / "src/gpuvec/doctor.py"))["find_driver"]()
-    if isinstance(found, str):
-        return None, found
-    return found.cuda_version, "supports CUDA {}.{}".format(*found.cuda_version)
+            sys.exit(f"--driver is {driver_option!r}; it must be none or a CUDA version such as 12.4 or 13.0.")
+        return (int(major), int(minor)), f"supports CUDA {driver_option}, as --driver says"
+    driver = runpy.run_path(str(ROOT / "src/gpuvec/doctor.py"))["find_driver"]()
+    if isinstance(driver, str):
+        return None, driver
+    return driver.cuda_version, "supports CUDA {}.{}".format(*driver.cuda_version)
 
 
-def make_venv(place: Path, *options: str) -> str:
-    """Makes an environment, or completes it, and returns its interpreter."""
+def make_venv(folder: Path, *options: str) -> str:
+    """Creates a virtual environment, or completes an unfinished one, and returns the path of its interpreter."""
     missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if missing:
         version = "{}.{}".format(*sys.version_info)
         sys.exit(
-            f"{sys.executable} lacks the standard module {missing[0]}, which makes environments. Install it "
+            f"{sys.executable} lacks the standard module {missing[0]}, which creates virtual environments. Install it "
             f"(Debian, Ubuntu: apt install python{version}-venv) or run this script with another Python >= 3.11."
         )
-    subprocess.run([sys.executable, "-m", "venv", "--upgrade-deps", *options, place], check=True)
-    return str(place / "bin" / "python")
+    subprocess.run([sys.executable, "-m", "venv", "--upgrade-deps", *options, folder], check=True)
+    return str(folder / "bin" / "python")
 
 
-def install(chosen: Plan, job: str) -> None:
-    """Brings `.venv` to what was chosen, if it is not there yet."""
-    base, stamp = VENV / "gpuvec.base", VENV / f"gpuvec.{job}"
-    made_for = f"Python {platform.python_version()}, {chosen.cuda or 'no CUDA'}"
+def install(target: PipTarget, job: str) -> None:
+    """Installs what a job needs in `.venv`, unless the same was installed before."""
+    base_file, stamp_file = VENV / "gpuvec.base", VENV / f"gpuvec.{job}"
+    base = f"Python {platform.python_version()}, {target.cuda_extra or 'no CUDA'}"
     project = json.dumps(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"])
     pins = "".join(path.read_text() for path in sorted(ROOT.glob("constraints*.txt")))
-    state = hashlib.sha256(f"{made_for} {chosen} {project} {pins}".encode()).hexdigest()
-    if stamp.exists() and stamp.read_text() == state:
+    stamp = hashlib.sha256(f"{base} {target} {project} {pins}".encode()).hexdigest()
+    if stamp_file.exists() and stamp_file.read_text() == stamp:
         return
-    other = base.exists() and base.read_text() != made_for  # CuPy for CUDA 12 and for 13 do not go together
-    python = make_venv(VENV, *(["--clear"] if other else []))
-    base.write_text(made_for)
+    # CuPy for CUDA 12 and CuPy for CUDA 13 overwrite each other's files, so another base starts from an empty environment.
+    has_other_base = base_file.exists() and base_file.read_text() != base
+    python = make_venv(VENV, *(["--clear"] if has_other_base else []))
+    base_file.write_text(base)
     pip = [python, "-m", "pip", "install", *([] if sys.stdout.isatty() else ["--quiet"])]
-    subprocess.run([*pip, "-e", chosen.requirement, "-c", chosen.constraints], cwd=ROOT, check=True)
-    stamp.write_text(state)
+    subprocess.run([*pip, "-e", target.requirement, "-c", target.constraints], cwd=ROOT, check=True)
+    stamp_file.write_text(stamp)
 
 
-def resolve(chosen: Plan) -> list[str]:
-    """The packages that pip would install, as name==version, found without installing any."""
-    with tempfile.TemporaryDirectory() as place:
-        python, report = make_venv(Path(place) / "venv"), Path(place) / "report.json"
+def resolve(target: PipTarget) -> list[str]:
+    """The packages that pip would install, as name==version. Nothing is installed."""
+    with tempfile.TemporaryDirectory() as folder:
+        python, report = make_venv(Path(folder) / "venv"), Path(folder) / "report.json"
         pip = [python, "-m", "pip", "install", "--dry-run", "--quiet", "--report", str(report)]
-        subprocess.run([*pip, "-e", chosen.requirement, "-c", chosen.constraints], cwd=ROOT, check=True)
+        subprocess.run([*pip, "-e", target.requirement, "-c", target.constraints], cwd=ROOT, check=True)
         packages = [package["metadata"] for package in json.loads(report.read_text())["install"]]
     return sorted(f"{package['name']}=={package['version']}" for package in packages)
 
 
 def expected_duration(suite: str, with_slow: bool, parallel: bool) -> str:
-    """A sentence on how long a half of the tests takes on this machine if no other program uses its cores."""
+    """A line that says how long a half of the tests takes on this machine if no other program uses its cores."""
     seconds = CPU_SECONDS[suite][with_slow]
     cores = min(WORKERS, len(os.sched_getaffinity(0))) if parallel else 1
     tests = f"{'all' if with_slow else 'quick'} tests marked {suite!r}"
@@ -123,64 +138,73 @@ def expected_duration(suite: str, with_slow: bool, parallel: bool) -> str:
 
 
 def commands(
-    job: str, python: str, parallel: bool, rest: list[str], with_slow: bool = False
+    job: str, python: str, parallel: bool, job_arguments: list[str], with_slow: bool = False
 ) -> list[tuple[list[str], dict[str, str]]]:
-    """The job's commands, each with its additions to the environment."""
+    """The commands of a job, each with the variables that it adds to the process's environment.
+
+    Args:
+        job: a key of `JOBS`.
+        python: the path of the interpreter.
+        parallel: whether pytest-xdist is installed.
+        job_arguments: further arguments of the job's commands.
+        with_slow: whether the job `test` runs the slow tests as well.
+    """
     if job == "train":
-        return [([python, "-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", *rest], {})]
+        return [([python, "-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", *job_arguments], {})]
     if job == "lint":
         tools = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["lint-imports"])
         return [([str(Path(python).parent / tool), *options], {}) for tool, *options in tools]
-    one_thread = {"OMP_NUM_THREADS": "1"}  # each of two processes would start a thread per core
+    one_thread = {"OMP_NUM_THREADS": "1"}  # otherwise each of two processes would start a thread per core
     if job == "docs":
         sphinx = [python, "-m", "sphinx", "-W", "--keep-going", "-d", "build/docs/doctrees", "docs"]
-        pages = [*sphinx, "build/docs/html", "-b", "html", "-E", "-j", "auto", *rest]
-        examples = [*sphinx, "build/docs/doctest", "-b", "doctest", "-D", "execute_tutorials=0", *rest]
+        pages = [*sphinx, "build/docs/html", "-b", "html", "-E", "-j", "auto", *job_arguments]
+        examples = [*sphinx, "build/docs/doctest", "-b", "doctest", "-D", "execute_tutorials=0", *job_arguments]
         return [(pages, one_thread), (examples, one_thread)]
     test = [python, "-m", "pytest", *(["-n", str(WORKERS), "--dist", "worksteal"] if parallel else [])]
     variables = {"simulator": {"NUMBA_ENABLE_CUDASIM": "1", **one_thread}, "not simulator": one_thread}
-    chosen = "" if with_slow else " and not slow"
-    return [([*test, "-m", suite + chosen, *rest], variables[suite]) for suite in CPU_SECONDS]
+    condition = "" if with_slow else " and not slow"
+    return [([*test, "-m", suite + condition, *job_arguments], variables[suite]) for suite in CPU_SECONDS]
 
 
 def main(arguments: list[str]) -> int:
     """Runs the script; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False)
     parser.add_argument("job", choices=JOBS)
-    parser.add_argument("--dry-run", action="store_true", help="print what would be done; pip resolves, nothing is installed")
+    parser.add_argument("--dry-run", action="store_true", help="print the packages and the commands; install and run nothing")
     parser.add_argument("--no-install", action="store_true", help="use this Python with the packages that it has")
     parser.add_argument("--all", action="store_true", help="with test: run the slow tests as well")
-    parser.add_argument("--driver", help="none or a CUDA version such as 12.4, instead of what the driver offers")
-    given, rest = parser.parse_known_args(arguments)
-    if given.all and given.job != "test":
-        parser.error(f"--all belongs to the job test, not to {given.job}.")
+    parser.add_argument("--driver", help="none or a CUDA version such as 12.4, instead of what the driver supports")
+    options, job_arguments = parser.parse_known_args(arguments)
+    if options.all and options.job != "test":
+        parser.error(f"--all is an option of the job test, not of {options.job}.")
 
     python, parallel = str(VENV / "bin" / "python"), True
-    if given.no_install:
+    if options.no_install:
         python, parallel = sys.executable, importlib.util.find_spec("xdist") is not None
     else:
-        driver, told = detect(given.driver)
-        chosen = plan(given.job, driver)
-        print(f"driver    {told}\ninstall   -e {chosen.requirement} -c {chosen.constraints}", flush=True)
-        if given.dry_run:
-            found = resolve(chosen)
-            print(f"resolves  to {len(found)} packages: {' '.join(found)}")
+        cuda_version, description = find_cuda_version(options.driver)
+        target = pip_target(options.job, cuda_version)
+        print(f"driver    {description}\ninstall   -e {target.requirement} -c {target.constraints}", flush=True)
+        if options.dry_run:
+            packages = resolve(target)
+            print(f"resolves  to {len(packages)} packages: {' '.join(packages)}")
         else:
-            install(chosen, given.job)
+            install(target, options.job)
 
-    failed = 0
-    if given.job == "test" and not rest:
-        print(*(expected_duration(suite, given.all, parallel) for suite in CPU_SECONDS), sep="\n", flush=True)
-    for command, additions in commands(given.job, python, parallel, rest, given.all):
-        print("run      ", *(f"{name}={value}" for name, value in additions.items()), *command, flush=True)
-        if given.dry_run:
+    exit_status = 0
+    if options.job == "test" and not job_arguments:
+        print(*(expected_duration(suite, options.all, parallel) for suite in CPU_SECONDS), sep="\n", flush=True)
+    for command, variables in commands(options.job, python, parallel, job_arguments, options.all):
+        print("run      ", *(f"{name}={value}" for name, value in variables.items()), *command, flush=True)
+        if options.dry_run:
             continue
         sources = os.pathsep.join([str(ROOT / "src"), str(ROOT / "envs"), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, **additions, **({"PYTHONPATH": sources} if given.no_install else {})}
+        environment = {**os.environ, **variables, **({"PYTHONPATH": sources} if options.no_install else {})}
         status = subprocess.call(command, cwd=ROOT, env=environment)
-        nothing_chosen = given.job == "test" and status == 5 and rest  # pytest's own number for it
-        failed = failed or (0 if nothing_chosen else status)
-    return failed
+        # pytest ends with status 5 if it selects no test, as in the half without the tests that the arguments name.
+        selected_no_test = options.job == "test" and status == 5 and job_arguments
+        exit_status = exit_status or (0 if selected_no_test else status)
+    return exit_status
 
 
 if __name__ == "__main__":

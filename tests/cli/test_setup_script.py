@@ -63,21 +63,21 @@ def place(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_choice_follows_the_driver(
     script: ModuleType, job: str, driver: tuple[int, int] | None, requirement: str, constraints: str
 ) -> None:
-    assert script.plan(job, driver)[1:] == (requirement, constraints)
+    assert script.pip_target(job, driver)[1:] == (requirement, constraints)
     assert (ROOT / constraints).exists()
 
 
-@pytest.mark.parametrize(("given", "driver"), [("none", None), ("12.4", (12, 4)), ("13.0", (13, 0))])
-def test_driver_can_be_given(script: ModuleType, given: str, driver: tuple[int, int] | None) -> None:
-    found, told = script.detect(given)
-    assert found == driver
-    assert given in told
+@pytest.mark.parametrize(("option", "driver"), [("none", None), ("12.4", (12, 4)), ("13.0", (13, 0))])
+def test_an_option_replaces_the_driver(script: ModuleType, option: str, driver: tuple[int, int] | None) -> None:
+    cuda_version, description = script.find_cuda_version(option)
+    assert cuda_version == driver
+    assert option in description
 
 
-@pytest.mark.parametrize("given", ["13", "cuda", "12.x", ""])
-def test_bad_driver_is_an_error_that_says_what_is_allowed(script: ModuleType, given: str) -> None:
-    with pytest.raises(SystemExit, match=r"it is none or a CUDA version such as 12\.4"):
-        script.detect(given)
+@pytest.mark.parametrize("option", ["13", "cuda", "12.x", ""])
+def test_bad_driver_is_an_error_that_says_what_is_allowed(script: ModuleType, option: str) -> None:
+    with pytest.raises(SystemExit, match=r"it must be none or a CUDA version such as 12\.4"):
+        script.find_cuda_version(option)
 
 
 @pytest.mark.parametrize("driver", ["none", "12.4", "13.0"])
@@ -87,7 +87,7 @@ def test_dry_run_prints_and_runs_nothing(
     recorder = Recorder()
     monkeypatch.setattr(subprocess, "run", recorder)
     monkeypatch.setattr(subprocess, "call", recorder)
-    monkeypatch.setattr(script, "resolve", lambda chosen: ["gpuvec==0.1.0", f"fits=={chosen.cuda or 'cpu'}"])
+    monkeypatch.setattr(script, "resolve", lambda target: ["gpuvec==0.1.0", f"fits=={target.cuda_extra or 'cpu'}"])
     assert script.main(["train", "--dry-run", "--driver", driver, "--seed", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     expected = {"none": "cpu", "12.4": "cuda12", "13.0": "cuda13"}[driver]
@@ -104,33 +104,33 @@ def test_second_run_installs_nothing_and_another_driver_starts_afresh(
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(subprocess, "run", recorder)
-    script.install(script.plan("train", None), "train")
+    script.install(script.pip_target("train", None), "train")
     first = [command[1:4] for command in recorder.commands]
     assert first == [["-m", "venv", "--upgrade-deps"], ["-m", "pip", "install"]]
-    script.install(script.plan("train", None), "train")
+    script.install(script.pip_target("train", None), "train")
     assert len(recorder.commands) == 2
-    script.install(script.plan("test", None), "test")
+    script.install(script.pip_target("test", None), "test")
     assert len(recorder.commands) == 4
     assert not any("--clear" in command for command in recorder.commands)
-    script.install(script.plan("train", (12, 4)), "train")
+    script.install(script.pip_target("train", (12, 4)), "train")
     assert "--clear" in recorder.commands[4]
 
 
 def test_changed_pins_install_again(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recorder = Recorder()
     monkeypatch.setattr(subprocess, "run", recorder)
-    chosen = script.plan("train", None)
+    target = script.pip_target("train", None)
     for file in ("pyproject.toml", "constraints.txt"):
         (tmp_path / file).write_text((ROOT / file).read_text())
     (tmp_path / ".venv").mkdir()
     monkeypatch.setattr(script, "ROOT", tmp_path)
     monkeypatch.setattr(script, "VENV", tmp_path / ".venv")
-    script.install(chosen, "train")
+    script.install(target, "train")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text() + "\n[tool.other]\n")
-    script.install(chosen, "train")
+    script.install(target, "train")
     assert len(recorder.commands) == 2  # a tool's settings change nothing that is installed
     (tmp_path / "constraints.txt").write_text("numpy==2.4.5\n")
-    script.install(chosen, "train")
+    script.install(target, "train")
     assert len(recorder.commands) == 4
 
 
@@ -141,7 +141,7 @@ def test_failed_installation_is_tried_again(script: ModuleType, monkeypatch: pyt
 
     monkeypatch.setattr(subprocess, "run", fail)
     with pytest.raises(subprocess.CalledProcessError):
-        script.install(script.plan("train", None), "train")
+        script.install(script.pip_target("train", None), "train")
     assert not (place / "gpuvec.train").exists()
 
 
@@ -183,7 +183,7 @@ def test_all_includes_the_slow_tests(script: ModuleType, monkeypatch: pytest.Mon
 def test_all_is_an_option_of_tests_alone(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         script.main(["train", "--all"])
-    assert "--all belongs to the job test, not to train" in capsys.readouterr().err
+    assert "--all is an option of the job test, not of train" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("cores", "divisor"), [(1, 1), (2, 2), (64, 2)])
@@ -206,12 +206,12 @@ def test_it_says_how_long_the_tests_take(
     assert printed == [str(math.ceil(minutes / (1 if one_core else divisor))) for minutes in expected]
 
 
-@pytest.mark.parametrize(("rest", "status"), [([], 5), (["tests/cli/test_doctor.py"], 0)])
-def test_a_half_without_tests_fails_unless_tests_were_chosen(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, rest: list[str], status: int
+@pytest.mark.parametrize(("arguments", "status"), [([], 5), (["tests/cli/test_doctor.py"], 0)])
+def test_a_half_without_tests_fails_unless_arguments_name_tests(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int
 ) -> None:
     monkeypatch.setattr(subprocess, "call", Recorder(5, 0))
-    assert script.main(["test", "--no-install", *rest]) == status
+    assert script.main(["test", "--no-install", *arguments]) == status
 
 
 def test_without_xdist_the_tests_run_in_one_process(script: ModuleType) -> None:
