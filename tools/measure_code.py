@@ -27,7 +27,7 @@ SOURCES = (ROOT / "src", ROOT / "envs")
 LONGEST_FUNCTION = 60  # lines
 DEEPEST_NESTING = 2  # functions inside a function
 ARRAYS = ("Tensor", "NDArray", "ndarray", "Array")  # annotations whose docstring gives a shape
-SHAPE = re.compile(r"\((?:[A-Z]|\d+)(?:[-+* ]+\w+)*(?:, ?(?:\.\.\.|[\w*+ -]+))*,?\)")
+SHAPE = re.compile(r"\((?:[A-Z]|\d+)(?:[-+* ]+\w+)*(?:, ?(?:\.\.\.|[\w*+ -]+))*,?\)|(?<=\s)\((?:\.\.\.)?\)")
 ENTRY = re.compile(r"^\| (?P<retired>.+?) \| (?P<use>.+?) \|$")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
