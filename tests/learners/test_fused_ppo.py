@@ -22,7 +22,7 @@ from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape, make_network_shape, parameter_views
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
-from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
+from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
 from gpuvec.learners.on_policy import OnPolicy, RolloutBuffer
 from gpuvec.learners.ppo import ppo_loss
 from gpuvec.learners.training import make_learner, train
@@ -43,8 +43,8 @@ every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 def network_of(features, space, args):
     """With weights that no layer is small or symmetric by."""
-    with first_weights(args.seed):
-        body = Separate(features, outputs_of(space), args.hidden, args.weight_init, args.activation)
+    with seeded_weights(args.seed):
+        body = SeparateMLP(features, outputs_of(space), args.hidden, args.weight_init, args.activation)
         network = ActorCritic(Box(-np.inf, np.inf, (features,)), space, body)
         with torch.no_grad():
             for p in network.parameters():
@@ -307,7 +307,7 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
 )
 def test_what_does_not_fit_says_why(given, reason) -> None:
     args = PPOArgs(device="cpu", **given)
-    body = Shared(4, 2, args.hidden) if args.shared else Separate(4, 2, args.hidden)
+    body = SharedMLP(4, 2, args.hidden) if args.shared else SeparateMLP(4, 2, args.hidden)
     network = ActorCritic(Box(-1.0, 1.0, (4,)), Discrete(2), body, args.normalize)
     assert reason in make_network_shape(network, args, False)
 

@@ -20,8 +20,8 @@ from gpuvec.learners.algorithms import args_class
 from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.networks.actor_critic import ActorCritic, outputs_of
 from gpuvec.learners.networks.distributions import Categorical, MultiCategorical
-from gpuvec.learners.networks.mlp import Separate, Shared, first_weights, linear
-from gpuvec.learners.networks.rectified import Rectified, unchanging
+from gpuvec.learners.networks.linear import LinearReLU, cached_parameters
+from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, make_linear, seeded_weights
 from gpuvec.learners.training import make_learner, train
 
 ARGS: dict[str, Any] = {"env": "gpuvec/CartPole-v1", "num_envs": 16, "num_steps": 32, "hidden": (16,)}
@@ -115,9 +115,9 @@ def test_its_first_weights_hang_on_the_seed_of_the_settings() -> None:
             r"Linear has no method 'policy': a network has policy\(obs\) and",
         ),
         (
-            lambda o, a: Separate(4, 3, (8,)),
+            lambda o, a: SeparateMLP(4, 3, (8,)),
             ValueError,
-            r"Separate\.policy gives shape \(2, 3\) .* must give \(2, 2\)",
+            r"SeparateMLP\.policy gives shape \(2, 3\) .* must give \(2, 2\)",
         ),
     ],
 )
@@ -170,7 +170,7 @@ class TestDeterministic:
     @pytest.mark.parametrize(
         ("name", "module", "error", "words"),
         [
-            ("actor", None, TypeError, r"Two has no module 'actor': ddpg asks actor\(obs\) and critic\(obs, action\)"),
+            ("actor", None, TypeError, r"Two has no module 'actor': ddpg calls actor\(obs\) and critic\(obs, action\)"),
             ("actor", nn.Linear(3, 2), ValueError, r"actor\(obs\) gives shape \(2, 2\) .* it must give \(2, 1\)"),
             ("critic", nn.Bilinear(3, 1, 4), ValueError, r"critic\(obs, action\) gives shape \(2, 4\) .* must give \(2,\)"),
             ("critic.look", None, ValueError, "actor and critics share parameters; each is trained by its own loss"),
@@ -192,8 +192,8 @@ class TestDeterministic:
 
 class TestShared:
     def network(self) -> ActorCritic:
-        with first_weights(0):
-            return ActorCritic(Box(-1, 1, (5,)), MultiDiscrete([2, 3]), Shared(5, 5, (16, 16)))
+        with seeded_weights(0):
+            return ActorCritic(Box(-1, 1, (5,)), MultiDiscrete([2, 3]), SharedMLP(5, 5, (16, 16)))
 
     def test_the_two_at_once_are_the_two(self) -> None:
         network, obs = self.network(), torch.randn(7, 5)
@@ -214,7 +214,7 @@ class TestShared:
     @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
     def test_it_trains(self, device: str, algorithm: str) -> None:
         result = train(args_class(algorithm)(**ARGS, device=device, shared=True, total_steps=16 * 32 * 4))
-        assert isinstance(result.network.body, Shared)
+        assert isinstance(result.network.body, SharedMLP)
         assert all(p.isfinite().all() for p in result.network.parameters())
 
     def test_without_a_hidden_layer_there_is_nothing_to_share(self) -> None:
@@ -225,8 +225,8 @@ class TestShared:
 class TestFirstWeights:
     @pytest.mark.parametrize("init", ["orthogonal", "xavier"])
     def test_their_spread(self, init: str) -> None:
-        with first_weights(0):
-            weight = linear(64, 256, math.sqrt(2.0), init).weight.detach()
+        with seeded_weights(0):
+            weight = make_linear(64, 256, math.sqrt(2.0), init).weight.detach()
         expected = math.sqrt(2.0) * {"orthogonal": 1 / math.sqrt(256), "xavier": math.sqrt(2.0 / (64 + 256))}[init]
         assert float(weight.std()) == pytest.approx(expected, rel=0.05)
         if init == "xavier":
@@ -305,12 +305,12 @@ class TestAllowedActions:
             train(args_class("ppo")(**ARGS, device="cpu"), body=Numbers)
 
 
-class TestRectified:
+class TestLinearReLU:
     """A layer and its rectifier in one, against the two."""
 
     @pytest.mark.parametrize("inputs", [5, 32, 40, 71])  # narrow ones, and wide ones whose rows are padded or need not be
     def test_it_is_the_two(self, device: str, inputs: int) -> None:
-        layer = linear(inputs, 24, 1.0, kind=Rectified).to(device)
+        layer = make_linear(inputs, 24, 1.0, layer_class=LinearReLU).to(device)
         with torch.no_grad():
             layer.bias.normal_()
         obs = torch.randn(3, 7, inputs, device=device, requires_grad=True)
@@ -324,10 +324,10 @@ class TestRectified:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_parameters_are_rounded_once_while_they_do_not_change(self, dtype: torch.dtype) -> None:
-        net = nn.Sequential(linear(71, 40, 1.0, kind=Rectified), linear(40, 3, 1.0))
+        net = nn.Sequential(make_linear(71, 40, 1.0, layer_class=LinearReLU), make_linear(40, 3, 1.0))
         obs = torch.randn(5, 71, dtype=dtype)
         before = net(obs)
-        with unchanging(net, None):
+        with cached_parameters(net, None):
             first, second = ([layer.parameters_as(dtype)[0] for layer in net] for _ in range(2))
             assert all(one is other for one, other in zip(first, second, strict=True))
             assert torch.equal(net(obs), before)
@@ -344,7 +344,7 @@ class TestRectified:
             **{**ARGS, "env": env, "params": params}, shared=True, activation="relu", total_steps=16 * 32 * 4, device=device
         )
         result = train(args)
-        assert any(isinstance(layer, Rectified) for layer in result.network.modules())
+        assert any(isinstance(layer, LinearReLU) for layer in result.network.modules())
         assert all(p.isfinite().all() for p in result.network.parameters())
 
     def test_a_setting_chooses_it(self) -> None:
@@ -356,10 +356,10 @@ class TestPrecision:
     """Layers in bfloat16, whose parameters and results are float32."""
 
     @pytest.mark.parametrize("unit", ["tanh", "relu"])
-    @pytest.mark.parametrize("kind", [Separate, Shared])
+    @pytest.mark.parametrize("kind", [SeparateMLP, SharedMLP])
     def test_it_is_float32_rounded(self, device: str, kind: type[Any], unit: str) -> None:
-        with first_weights(3):
-            body = kind(40, 5, (64, 64), unit=unit, precision="bf16").to(device)
+        with seeded_weights(3):
+            body = kind(40, 5, (64, 64), activation=unit, precision="bf16").to(device)
         plain = copy.deepcopy(body)
         plain.dtype = torch.float32
         obs, weight = torch.randn(500, 40, device=device), torch.randn(500, 6, device=device)
@@ -403,7 +403,7 @@ class TestGradients:
 
     @pytest.mark.parametrize("outputs", [2, 3, 6])
     def test_the_head_of_shared_layers(self, device: str, outputs: int) -> None:
-        body, obs = Shared(5, outputs, (8,)).to(device), torch.randn(3, 7, 5, device=device)
+        body, obs = SharedMLP(5, outputs, (8,)).to(device), torch.randn(3, 7, 5, device=device)
         assert body.head.out_features % 4 == 0
         out = body.head(body.trunk(obs))
         assert (out[..., outputs + 1 :] == 0.0).all()

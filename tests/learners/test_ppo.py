@@ -22,7 +22,7 @@ from gpuvec.learners.evaluation.evaluate import evaluate, load_policy
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.actor_critic import ActorCritic, features_of, outputs_of
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
-from gpuvec.learners.networks.mlp import Separate, first_weights
+from gpuvec.learners.networks.mlp import SeparateMLP, seeded_weights
 from gpuvec.learners.on_policy import ROLLOUT_METRICS
 from gpuvec.learners.ppo import PPO, PPOArgs, clipped_surrogate, ppo_loss, train, value_error
 from gpuvec.learners.runs.checkpoint import load
@@ -100,8 +100,8 @@ def learner(**settings: Any) -> Learner:
 
 
 def network_for(observations: Any, actions: Any, hidden: tuple[int, ...] = (4,)) -> ActorCritic:
-    with first_weights(0):
-        return ActorCritic(observations, actions, Separate(features_of(observations), outputs_of(actions), hidden))
+    with seeded_weights(0):
+        return ActorCritic(observations, actions, SeparateMLP(features_of(observations), outputs_of(actions), hidden))
 
 
 class TestFormulas:

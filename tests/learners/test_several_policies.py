@@ -21,7 +21,7 @@ from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.evaluation.evaluate import load_policy, run_episodes
 from gpuvec.learners.evaluation.players import policies_by_role
 from gpuvec.learners.learner import Learner
-from gpuvec.learners.networks.mlp import Separate
+from gpuvec.learners.networks.mlp import SeparateMLP
 from gpuvec.learners.opponents import Frozen, Scripted
 from gpuvec.learners.runs.checkpoint import load
 from gpuvec.learners.runs.run_writer import RunWriter
@@ -308,7 +308,7 @@ class TestPlansThatDoNotFit:
 
         def body(observations: Any, actions: Any) -> Any:
             made.append(observations.shape[0])
-            return Separate(observations.shape[0], int(actions.n), (4,))
+            return SeparateMLP(observations.shape[0], int(actions.n), (4,))
 
         result = train(plan(total_steps=E * T), body={"walker": body})
         assert result.networks["walker"].body.actor[0].out_features == 4

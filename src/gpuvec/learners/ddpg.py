@@ -39,7 +39,7 @@ from gpuvec.learners.networks.deterministic import (
     make_actor_and_critics,
     require_bounded_box,
 )
-from gpuvec.learners.networks.mlp import first_weights
+from gpuvec.learners.networks.mlp import seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 from gpuvec.learners.training import Result, train
@@ -113,7 +113,7 @@ class DDPG(Policy):
         """
         spaces = observation_space, action_space
         features, components = features_of(observation_space), require_bounded_box(action_space).shape[0]
-        with first_weights(stream_seed(args.seed, WEIGHTS, role)):
+        with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):
             if body is None:
                 actor, critics = make_actor_and_critics(features, components, args.hidden, args.critics)
             else:

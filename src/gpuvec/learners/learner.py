@@ -24,7 +24,7 @@ from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.readout import Readout
 from gpuvec.learners.environments import TrainingEnv
-from gpuvec.learners.networks.rectified import unchanging
+from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
 from gpuvec.vector.spaces import space_of_one_agent
@@ -90,7 +90,7 @@ class Learner:
     @torch.no_grad()
     def collect(self) -> None:
         """Runs T steps of each environment."""
-        with unchanging(*(policy.network for policy in self.policies.values())):
+        with cached_parameters(*(policy.network for policy in self.policies.values())):
             if self._fused_rollout is not None:
                 self._fused_rollout()
             else:

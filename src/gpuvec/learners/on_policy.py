@@ -32,7 +32,7 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
-from gpuvec.learners.networks.mlp import Separate, Shared, first_weights
+from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import Drawn
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
@@ -109,9 +109,9 @@ class OnPolicy(Policy):
 
         def make_perceptron(observations: gym.Space[Any], actions: gym.Space[Any]) -> nn.Module:
             layers = args.hidden, args.weight_init, args.activation, args.precision
-            return (Shared if args.shared else Separate)(features_of(observations), outputs_of(actions), *layers)
+            return (SharedMLP if args.shared else SeparateMLP)(features_of(observations), outputs_of(actions), *layers)
 
-        with first_weights(stream_seed(args.seed, WEIGHTS, role)):
+        with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):
             module = (body or make_perceptron)(observation_space, action_space)
             return ActorCritic(observation_space, action_space, module, args.normalize)
 
@@ -153,7 +153,7 @@ class OnPolicy(Policy):
         super().finish_rollout()
         buffer = self.buffer
         if self.has_action_mask:
-            any_allowed = self.network.some_allowed(buffer.obs[:-1])
+            any_allowed = self.network.any_allowed(buffer.obs[:-1])
             self.guard.check_allowed(any_allowed if buffer.mask is None else any_allowed | ~buffer.mask)
         self.guard.check_rows_finite("collect", buffer.reward, buffer.log_prob)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.networks.actor_critic import ActorCritic
-from gpuvec.learners.networks.mlp import Separate
+from gpuvec.learners.networks.mlp import SeparateMLP
 
 FOLDER = Path(__file__).parent
 WIDTHS = (32, 64, 128)  # of hidden layers; others are padded with units whose weights stay 0
@@ -136,7 +136,7 @@ def make_network_shape(network: Any, args: PPOArgs, masked: bool) -> NetworkShap
         masked: whether samples have a mask.
     """
     body = getattr(network, "body", None)
-    if not isinstance(network, ActorCritic) or type(body) is not Separate:
+    if not isinstance(network, ActorCritic) or type(body) is not SeparateMLP:
         return "the network is not one perceptron each for policy and value function (shared=False, no body of your own)"
     if args.precision != "tf32":
         return f"precision is {args.precision}, and the kernels use FP16 operands, whose mantissa is that of TF32"
@@ -149,7 +149,7 @@ def make_network_shape(network: Any, args: PPOArgs, masked: bool) -> NetworkShap
     features, outputs = actor[0].in_features, actor[-1].out_features
     if features > FEATURES or outputs > OUTPUTS:
         return f"there are {features} features and {outputs} outputs of the policy; {FEATURES} and {OUTPUTS} fit"
-    assert [layer.out_features for layer in critic[:-1]] == widths, "both networks of a Separate have the same hidden layers"
+    assert [layer.out_features for layer in critic[:-1]] == widths, "both networks of a SeparateMLP have the same hidden layers"
     hidden = next(width for width in WIDTHS if width >= max(widths))
     heads = network.sizes or ((outputs,) if network.discrete else ())
     actions, relu = len(heads) or outputs, args.activation == "relu"

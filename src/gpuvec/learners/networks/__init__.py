@@ -1,1 +1,1 @@
-"""Policies and value functions: bodies, what lies between them and the spaces, distributions of actions."""
+"""Policies and value functions: networks, their connection to an environment's spaces, and distributions of actions."""

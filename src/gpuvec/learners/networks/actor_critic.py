@@ -54,7 +54,7 @@ class ActorCritic(nn.Module):
     """A policy and a value function for Box((D,)) observations, and Discrete, MultiDiscrete or Box((K,)) actions.
 
     For Discrete(N) the policy is Categorical over N actions, for MultiDiscrete it is one Categorical per component. For
-    Box((K,)) it is Gaussian with a standard deviation that does not depend on the observation; samples are clipped to the space
+    Box((K,)) it is Gaussian, and its standard deviation does not depend on the observation; samples are clipped to the space
     only when they are passed to the environment.
 
     Args:
@@ -116,7 +116,7 @@ class ActorCritic(nn.Module):
             return MultiCategorical(outputs, self.sizes)
         return Categorical(outputs) if self.discrete else Gaussian(outputs, self.log_std)
 
-    def some_allowed(self, obs: Tensor) -> Tensor:
+    def any_allowed(self, obs: Tensor) -> Tensor:
         """Returns, (E,) bool, whether the action mask allows an action of each component at `obs`, (E, D).
 
         Other leading dimensions are kept.

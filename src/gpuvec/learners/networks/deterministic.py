@@ -5,7 +5,7 @@ A custom body has two modules, for observations (..., D) and actions (..., K)::
     actor(obs)             (..., K): unbounded numbers, which tanh maps to the action space
     critic(obs, action)    (...,): the expected return; actions are scaled to the range from -1 to 1
 
-Each has its own loss, so they must not share parameters. The second of two critics is that of another body.
+Each has its own loss, so they must not share parameters. A second critic is the critic of a second body.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gpuvec.learners.networks.actor_critic import features_of
-from gpuvec.learners.networks.mlp import mlp
+from gpuvec.learners.networks.mlp import POLICY_GAIN, make_mlp
 from gpuvec.learners.networks.normalizer import Normalizer
 from gpuvec.learners.sampling.sampler import Drawn, Sampler
 
@@ -34,7 +34,10 @@ class Deterministic(NamedTuple):
         return self.action
 
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
-        """Returns the action, with log-probability and entropy 0; `sampler`, `iteration`, `step` and `out` are not used."""
+        """Returns the action, (E, K), with log-probabilities and entropies of 0, (E,); other leading dimensions are kept.
+
+        The arguments `sampler`, `iteration`, `step` and `out` are those of other distributions, and are not used.
+        """
         return Drawn(self.action, *self.action.new_zeros(2, *self.action.shape[:-1]))
 
 
@@ -49,7 +52,7 @@ class Critic(nn.Module):
 
     def __init__(self, features: int, components: int, hidden: Sequence[int]) -> None:
         super().__init__()
-        self.layers = mlp((features + components, *hidden, 1), 1.0, nn.ReLU)
+        self.layers = make_mlp((features + components, *hidden, 1), 1.0, nn.ReLU)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Returns the expected return, (E,), for `obs`, (E, D), and `action`, (E, K); other leading dimensions are kept."""
@@ -68,7 +71,7 @@ def make_actor_and_critics(
         hidden: sizes of the hidden layers.
         critics: their number.
     """
-    actor = mlp((features, *hidden, components), 0.01, nn.ReLU)
+    actor = make_mlp((features, *hidden, components), POLICY_GAIN, nn.ReLU)
     return actor, [Critic(features, components, hidden) for _ in range(critics)]
 
 
@@ -81,7 +84,7 @@ def actor_and_critics_of(bodies: Sequence[Any]) -> tuple[nn.Module, list[nn.Modu
     for body in bodies:
         for name in ("actor", "critic"):
             if not isinstance(getattr(body, name, None), nn.Module):
-                raise TypeError(f"{type(body).__name__} has no module {name!r}: ddpg asks actor(obs) and critic(obs, action).")
+                raise TypeError(f"{type(body).__name__} has no module {name!r}: ddpg calls actor(obs) and critic(obs, action).")
     return bodies[0].actor, [body.critic for body in bodies]
 
 
@@ -147,13 +150,13 @@ class DeterministicActorCritic(nn.Module):
 
         Args:
             critics: C modules.
-            features: (E, D) observations, normalised if set so.
+            features: (E, D): observations, normalised if there is a normaliser.
             scaled_action: (E, K) from -1 to 1.
         """
         return torch.stack([critic(features, scaled_action) for critic in critics])
 
     def unscale(self, scaled_action: Tensor, out: Tensor | None = None) -> Tensor:
-        """Maps `scaled_action`, (E, K) from -1 to 1, to the action space; writes to `out`, (E, K), if it is not None."""
+        """Maps `scaled_action`, (E, K) from -1 to 1, to the action space; the result is written to `out`, (E, K), if given."""
         return torch.addcmul(self.centre, self.half_range, scaled_action, out=out)
 
     def scale(self, action: Tensor) -> Tensor:

@@ -21,17 +21,17 @@ LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class Categorical(NamedTuple):
-    """One of N actions; actions are (...,) int64."""
+    """A distribution over N actions; actions are (...,) int64."""
 
     logits: Tensor
-    """(..., N), not normalised."""
+    """(..., N): unnormalised log-probabilities."""
 
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
         """Draws an action of each row.
 
         Args:
             sampler: the source of random numbers.
-            iteration: scalar int64 on the device; with `step` it must be new for each draw.
+            iteration: () int64 on the device; with `step` it must be new for each draw.
             step: a number below 2**32.
             out: tensors to write to, of R rows; None for new ones.
         """
@@ -51,7 +51,7 @@ class Categorical(NamedTuple):
 
 
 class _LogProbAndEntropy(torch.autograd.Function):
-    """The log-probability of an action and the entropy, with one gradient of both.
+    """The log-probability of an action and the entropy, with one function for the gradient of both.
 
     A rollout of millions of rows is memory-bound, and each of the many small operations that torch would use reads all logits.
     """
@@ -67,7 +67,11 @@ class _LogProbAndEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: SavedTensors, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, None]:
-        """The derivative of a logit with probability p is [is the action] - p, and -p (log p + entropy)."""
+        """Returns the gradient of the logits.
+
+        By a logit of probability p, the derivative of the log-probability is 1 - p for the action and -p for others, and the
+        derivative of the entropy is -p (log p + entropy).
+        """
         log_probs, probs, entropy, action = ctx.saved_tensors  # type: ignore[misc]  # torch declares a tuple of one tensor
         common = -(log_prob_gradient + entropy_gradient * entropy)
         gradient = torch.addcmul(common.unsqueeze(-1), log_probs, entropy_gradient.unsqueeze(-1), value=-1).mul_(probs)
@@ -78,13 +82,13 @@ class MultiCategorical(NamedTuple):
     """K independent choices, the k-th one of N_k; actions are (..., K) int64."""
 
     logits: Tensor
-    """(..., N_1 + ... + N_K), not normalised, the logits of the choices concatenated."""
+    """(..., N_1 + ... + N_K): unnormalised log-probabilities of all choices, concatenated."""
     sizes: tuple[int, ...]
     """N_1, ..., N_K."""
 
     @property
     def choices(self) -> tuple[Categorical, ...]:
-        """The K distributions."""
+        """The distributions of the K choices."""
         return tuple(map(Categorical, self.logits.split(self.sizes, -1)))
 
     def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
@@ -92,7 +96,7 @@ class MultiCategorical(NamedTuple):
 
         Args:
             sampler: the source of random numbers.
-            iteration: scalar int64 on the device; with `step` it must be new for each draw.
+            iteration: () int64 on the device; with `step` it must be new for each draw.
             step: a number below 2**32.
             out: tensors to write to, of R rows; None for new ones.
         """
@@ -108,11 +112,11 @@ class MultiCategorical(NamedTuple):
         are kept.
         """
         if len(set(self.sizes)) == 1:
-            equal_sizes = Categorical(self.logits.unflatten(-1, (len(self.sizes), -1)))
-            log_prob, entropy = equal_sizes.log_prob_and_entropy(action)
+            choices = Categorical(self.logits.unflatten(-1, (len(self.sizes), -1)))
+            log_prob, entropy = choices.log_prob_and_entropy(action)
             return log_prob.sum(-1), entropy.sum(-1)
         pairs = zip(self.choices, action.unbind(-1), strict=True)
-        log_probs, entropies = zip(*(choice.log_prob_and_entropy(each) for choice, each in pairs), strict=True)
+        log_probs, entropies = zip(*(choice.log_prob_and_entropy(component) for choice, component in pairs), strict=True)
         return reduce(torch.add, log_probs), reduce(torch.add, entropies)
 
 
@@ -139,7 +143,7 @@ class Gaussian(NamedTuple):
 
         Args:
             sampler: the source of random numbers.
-            iteration: scalar int64 on the device; with `step` it must be new for each draw.
+            iteration: () int64 on the device; with `step` it must be new for each draw.
             step: a number below 2**32.
             out: tensors to write to, of R rows; None for new ones.
         """

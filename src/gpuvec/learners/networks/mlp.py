@@ -1,4 +1,4 @@
-"""Multilayer perceptrons: linear layers with units between them."""
+"""Multilayer perceptrons: the default bodies of `actor_critic`."""
 
 from __future__ import annotations
 
@@ -12,48 +12,83 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gpuvec.learners.networks.rectified import BYTES, Linear, Rectified
+from gpuvec.learners.networks.linear import ALIGNMENT, Linear, LinearReLU
 
 HIDDEN_GAIN = math.sqrt(2.0)
-UNITS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": Rectified}
-PRECISIONS = {"tf32": torch.float32, "bf16": torch.bfloat16}  # in which layers reckon; what comes out of them is float32
+POLICY_GAIN = 0.01  # of a policy's last layer: the first policy prefers no action
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": LinearReLU}
+PRECISIONS = {"tf32": torch.float32, "bf16": torch.bfloat16}  # the dtype in which layers compute; their result is float32
 
 
 @contextmanager
-def first_weights(seed: int) -> Iterator[None]:
-    """Modules made within get weights that hang on the seed alone, and torch's global numbers go on as if there were none."""
+def seeded_weights(seed: int) -> Iterator[None]:
+    """Makes the initial weights of modules that are created in the block depend on `seed` alone.
+
+    The state of torch's global generator is restored after the block.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
-def linear(inputs: int, outputs: int, gain: float, init: str = "orthogonal", kind: type[Linear] = Linear) -> Linear:
-    """A layer with biases of 0 and weights that are orthogonal (Saxe, McClelland and Ganguli, 2014) or uniform with a spread by
-    Glorot and Bengio (2010), "xavier"; either scaled by `gain`.
+def make_linear(
+    inputs: int, outputs: int, gain: float, weight_init: str = "orthogonal", layer_class: type[Linear] = Linear
+) -> Linear:
+    """Returns a linear layer with initial weights, and biases of 0.
+
+    Args:
+        inputs: number of its inputs.
+        outputs: number of its outputs.
+        gain: factor of the initial weights.
+        weight_init: "orthogonal" (Saxe, McClelland and Ganguli, 2014) or "xavier", uniform (Glorot and Bengio, 2010).
+        layer_class: the class of the layer.
     """
-    layer = kind(inputs, outputs)
-    (nn.init.orthogonal_ if init == "orthogonal" else nn.init.xavier_uniform_)(layer.weight, gain)
+    layer = layer_class(inputs, outputs)
+    (nn.init.orthogonal_ if weight_init == "orthogonal" else nn.init.xavier_uniform_)(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
 
 
-def hidden_layers(sizes: Sequence[int], unit: type[nn.Module], init: str = "orthogonal") -> list[nn.Module]:
-    """Layers of these sizes, with a gain of sqrt(2) and a unit after each; `Rectified` are layers with their units."""
-    if unit is Rectified:
-        return [linear(*pair, HIDDEN_GAIN, init, Rectified) for pair in pairwise(sizes)]
-    return [layer for pair in pairwise(sizes) for layer in (linear(*pair, HIDDEN_GAIN, init), unit())]
+def make_hidden_layers(sizes: Sequence[int], activation: type[nn.Module], weight_init: str = "orthogonal") -> list[nn.Module]:
+    """Returns linear layers, each with an activation behind it.
+
+    Args:
+        sizes: number of the inputs, and of the outputs of each layer.
+        activation: the class of the activations, or `LinearReLU`, which is a layer with its activation.
+        weight_init: as in `make_linear`.
+    """
+    if activation is LinearReLU:
+        return [make_linear(*pair, HIDDEN_GAIN, weight_init, LinearReLU) for pair in pairwise(sizes)]
+    layers = ((make_linear(*pair, HIDDEN_GAIN, weight_init), activation()) for pair in pairwise(sizes))
+    return [module for pair in layers for module in pair]
 
 
-def mlp(sizes: Sequence[int], gain: float, unit: type[nn.Module] = nn.Tanh, init: str = "orthogonal") -> nn.Sequential:
-    """Layers of these sizes with units between them; `gain` is that of the last."""
-    *before, last = sizes
-    return nn.Sequential(*hidden_layers(before, unit, init), linear(before[-1], last, gain, init))
+def make_mlp(
+    sizes: Sequence[int], gain: float, activation: type[nn.Module] = nn.Tanh, weight_init: str = "orthogonal"
+) -> nn.Sequential:
+    """Returns a multilayer perceptron without an activation behind its last layer.
+
+    Args:
+        sizes: number of the inputs, and of the outputs of each layer.
+        gain: factor of the initial weights of the last layer.
+        activation: as in `make_hidden_layers`.
+        weight_init: as in `make_linear`.
+    """
+    *hidden, outputs = sizes
+    hidden_layers = make_hidden_layers(hidden, activation, weight_init)
+    return nn.Sequential(*hidden_layers, make_linear(hidden[-1], outputs, gain, weight_init))
 
 
-class Separate(nn.Module):
-    """A perceptron for the policy and one for the value function, with the same hidden layers.
+class SeparateMLP(nn.Module):
+    """A perceptron for the policy and one for the value function, with hidden layers of the same sizes.
 
-    The policy's last layer is small: the first policy prefers no action.
+    Args:
+        features: D.
+        outputs: N, number of outputs of the policy.
+        hidden: sizes of the hidden layers.
+        weight_init: "orthogonal" or "xavier".
+        activation: "tanh" or "relu".
+        precision: "tf32" or "bf16".
     """
 
     def __init__(
@@ -61,31 +96,39 @@ class Separate(nn.Module):
         features: int,
         outputs: int,
         hidden: Sequence[int],
-        init: str = "orthogonal",
-        unit: str = "tanh",
+        weight_init: str = "orthogonal",
+        activation: str = "tanh",
         precision: str = "tf32",
     ) -> None:
         super().__init__()
         self.dtype = PRECISIONS[precision]
-        self.actor = mlp((features, *hidden, outputs), 0.01, UNITS[unit], init)
-        self.critic = mlp((features, *hidden, 1), 1.0, UNITS[unit], init)
+        self.actor = make_mlp((features, *hidden, outputs), POLICY_GAIN, ACTIVATIONS[activation], weight_init)
+        self.critic = make_mlp((features, *hidden, 1), 1.0, ACTIVATIONS[activation], weight_init)
 
     def policy(self, obs: Tensor) -> Tensor:
-        """(..., outputs)."""
-        out: Tensor = self.actor(obs.to(self.dtype))
-        return out.float()
+        """Returns the outputs of the policy, (E, N), for `obs`, (E, D); other leading dimensions are kept."""
+        outputs: Tensor = self.actor(obs.to(self.dtype))
+        return outputs.float()
 
     def value(self, obs: Tensor) -> Tensor:
-        """(...,)."""
+        """Returns V(obs), (E,), for `obs`, (E, D); other leading dimensions are kept."""
         value: Tensor = self.critic(obs.to(self.dtype))
         return value.squeeze(-1).float()
 
 
-class Shared(nn.Module):
-    """Hidden layers that both have in common, at least one, and a last layer for each.
+class SharedMLP(nn.Module):
+    """A perceptron whose hidden layers, at least one, are shared by policy and value function.
 
-    The two last ones are one, `head`, so that what is before it is read, and pulled at, once. It gives the policy's numbers, V,
-    and zeros up to 16 bytes, on whose multiples matrix units are fast.
+    One last layer, `head`, computes both, so that the activations before it and their gradient are read once. Its outputs are
+    those of the policy, V, and zeros up to a multiple of 16 bytes, on which tensor cores are fast.
+
+    Args:
+        features: D.
+        outputs: N, number of outputs of the policy.
+        hidden: sizes of the hidden layers.
+        weight_init: "orthogonal" or "xavier".
+        activation: "tanh" or "relu".
+        precision: "tf32" or "bf16".
     """
 
     def __init__(
@@ -93,47 +136,54 @@ class Shared(nn.Module):
         features: int,
         outputs: int,
         hidden: Sequence[int],
-        init: str = "orthogonal",
-        unit: str = "tanh",
+        weight_init: str = "orthogonal",
+        activation: str = "tanh",
         precision: str = "tf32",
     ) -> None:
         super().__init__()
         self.outputs, self.dtype = outputs, PRECISIONS[precision]
-        self.trunk = nn.Sequential(*hidden_layers((features, *hidden), UNITS[unit], init))
-        last = linear(hidden[-1], outputs + 1, 1.0, init)
-        together = BYTES // self.dtype.itemsize
-        self.head = Linear(hidden[-1], -(-(outputs + 1) // together) * together)
+        self.trunk = nn.Sequential(*make_hidden_layers((features, *hidden), ACTIVATIONS[activation], weight_init))
+        last_layer = make_linear(hidden[-1], outputs + 1, 1.0, weight_init)
+        multiple = ALIGNMENT // self.dtype.itemsize
+        self.head = Linear(hidden[-1], -(-(outputs + 1) // multiple) * multiple)
         with torch.no_grad():
             for p in self.head.parameters():
                 p.zero_()
-            self.head.weight[: outputs + 1] = last.weight
-            self.head.weight[:outputs].mul_(0.01)
+            self.head.weight[: outputs + 1] = last_layer.weight
+            self.head.weight[:outputs].mul_(POLICY_GAIN)
 
     def policy(self, obs: Tensor) -> Tensor:
-        """(..., outputs)."""
+        """Returns the outputs of the policy, (E, N), for `obs`, (E, D); other leading dimensions are kept."""
         return self.both(obs)[0]
 
     def value(self, obs: Tensor) -> Tensor:
-        """(...,)."""
+        """Returns V(obs), (E,), for `obs`, (E, D); other leading dimensions are kept."""
         return self.both(obs)[1]
 
     def both(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """What the two give, with the hidden layers computed once."""
-        policy, value = _Apart.apply(self.head(self.trunk(obs.to(self.dtype))), self.outputs)  # type: ignore[no-untyped-call]  # of torch's
+        """Returns the outputs of the policy, (E, N), and V(obs), (E,), for `obs`, (E, D).
+
+        The hidden layers are computed once. Other leading dimensions are kept.
+        """
+        head = self.head(self.trunk(obs.to(self.dtype)))
+        policy, value = _SplitHead.apply(head, self.outputs)  # type: ignore[no-untyped-call]  # of torch's
         return policy.float(), value.float()
 
 
-class _Apart(torch.autograd.Function):
-    """out[..., :n] and out[..., n]. torch's gradient of two slices is two of the whole, which it fills and adds up."""
+class _SplitHead(torch.autograd.Function):
+    """The views head[..., :n] and head[..., n], with one gradient of `head`.
+
+    The gradient of two slices by torch is the sum of two tensors of the size of `head`, which it fills with zeros.
+    """
 
     @staticmethod
-    def forward(ctx: Any, out: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        ctx.shape, ctx.n = out.shape, n
-        return out[..., :n], out[..., n]
+    def forward(ctx: Any, head: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        ctx.shape, ctx.n = head.shape, n
+        return head[..., :n], head[..., n]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_policy: Tensor, of_value: Tensor) -> tuple[Tensor, None]:
-        gradient, n = of_policy.new_empty(ctx.shape), ctx.n
-        gradient[..., :n], gradient[..., n], gradient[..., n + 1 :] = of_policy, of_value, 0.0
+    def backward(ctx: Any, policy_gradient: Tensor, value_gradient: Tensor) -> tuple[Tensor, None]:
+        gradient, n = policy_gradient.new_empty(ctx.shape), ctx.n
+        gradient[..., :n], gradient[..., n], gradient[..., n + 1 :] = policy_gradient, value_gradient, 0.0
         return gradient, None

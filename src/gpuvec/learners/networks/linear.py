@@ -1,0 +1,116 @@
+"""Linear layers that compute in the dtype of their input, and layers with a fused ReLU.
+
+A network is memory-bound on rollouts of millions of rows, and a ReLU of its own reads and writes all activations once more. In
+bfloat16 activations take half the memory that they take in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.nn.functional import pad
+
+ALIGNMENT = 16  # bytes; on rows of a multiple of them tensor cores are twice as fast
+MAX_UNPADDED_FEATURES = 32  # for rows of so few features the speed of tensor cores does not pay for padding
+
+
+class Linear(nn.Linear):
+    """A layer x W' + b whose result has the dtype of x.
+
+    The parameters of a new layer are not initialised; `mlp.make_linear` initialises them.
+    """
+
+    _cached: dict[torch.dtype, tuple[Tensor, Tensor]] | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Returns x W' + b, (R, outputs), for `input`, x, (R, inputs) of a floating-point dtype.
+
+        Other leading dimensions are kept.
+        """
+        return functional.linear(input, *self.parameters_as(input.dtype))
+
+    def reset_parameters(self) -> None:
+        """Leaves the parameters uninitialised. `torch.nn.utils.skip_init` does the same, and imports sympy."""
+
+    def parameters_as(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Returns (weight, bias) as the matrix product takes them, rounded to `dtype`; gradients are not rounded."""
+        if self._cached is None:
+            return self._round_parameters(dtype)
+        if dtype not in self._cached:
+            self._cached[dtype] = self._round_parameters(dtype)
+        return self._cached[dtype]
+
+    def _round_parameters(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return self.weight.to(dtype), self.bias.to(dtype)
+
+
+@contextmanager
+def cached_parameters(*modules: Any) -> Iterator[None]:
+    """Makes the layers of `modules` round their parameters once for the block, in which no parameter may change.
+
+    Args:
+        modules: modules, or other objects, which are ignored.
+    """
+    layers = [layer for m in modules if isinstance(m, nn.Module) for layer in m.modules() if isinstance(layer, Linear)]
+    for layer in layers:
+        layer._cached = {}
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._cached = None
+
+
+class LinearReLU(Linear):
+    """A layer max(0, x W' + b), one operation in which the matrix product applies the ReLU before it stores its results."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Returns max(0, x W' + b), (R, outputs), for `input`, x, (R, inputs) of a floating-point dtype.
+
+        Other leading dimensions are kept.
+        """
+        return cast(Tensor, _LinearReLU.apply(input, *self.parameters_as(input.dtype)))  # type: ignore[no-untyped-call]  # of torch's
+
+    def _round_parameters(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        weight, bias = super()._round_parameters(dtype)
+        return pad_rows(weight, 0.0), bias
+
+
+class _LinearReLU(torch.autograd.Function):
+    """The product with its ReLU, which torch has, and its gradient, which torch does not have.
+
+    Rows of x are padded by ones to the width of `weight`, which is padded by zeros. In the gradient of the weights a column of
+    the padding is therefore the sum over rows, which is the gradient of the bias.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        rows = pad_rows(x.reshape(-1, x.shape[-1]), 1.0)
+        out = torch._addmm_activation(bias, rows, weight.t())
+        ctx.save_for_backward(rows, weight, out)
+        ctx.shape = x.shape
+        return out.view(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, out_gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        rows, weight, out = ctx.saved_tensors
+        inputs = ctx.shape[-1]
+        gradient = torch.ops.aten.threshold_backward(out_gradient.reshape(out.shape), out, 0)
+        x_gradient = (gradient @ weight)[:, :inputs].reshape(ctx.shape) if ctx.needs_input_grad[0] else None
+        weight_gradient = gradient.t() @ rows
+        is_padded = rows.shape[1] > inputs
+        bias_gradient = weight_gradient[:, inputs].contiguous() if is_padded else gradient.sum(0)
+        return x_gradient, weight_gradient, bias_gradient
+
+
+def pad_rows(rows: Tensor, value: float) -> Tensor:
+    """Returns `rows`, (R, features), padded by `value` to a multiple of 16 bytes; rows of few features are not padded."""
+    missing = -rows.shape[-1] % (ALIGNMENT // rows.element_size())
+    return pad(rows, (0, missing), value=value) if missing and rows.shape[-1] > MAX_UNPADDED_FEATURES else rows
