@@ -3,7 +3,7 @@
 #
 #     bash tools/gpu_session.sh OUT [PART ...]
 #
-# Parts: tests memory sanitizer record, and the benchmarks that `python benchmarks/suite.py --list` names with the time that each
+# Parts: tests memory sanitizer record, and the benchmarks that `python benchmarks/tools/suite.py --list` names with the time that each
 # may take; all of them without a choice. A part that fails does not stop the next; the exit status is the number of parts that
 # failed. Several calls with the same OUT add up, so that they can be short; record comes last. OUT gets session.log, summary.txt,
 # figures.jsonl, tests.xml, memory.xml, sanitizer.log, record.json, which belongs into gpu-results/, and results/ with the tables and
@@ -53,16 +53,16 @@ run() {
         ;;
     sanitizer) part sanitizer 360 "$python" tests/gpu/sanitize.py --seconds 340 --json "$figures" --log "$out/sanitizer.log" ;;
     record)
-        part record 60 "$python" benchmarks/record.py --figures "$figures" --tests "$out/tests.xml" "$out/memory.xml" \
+        part record 60 "$python" benchmarks/tools/record.py --figures "$figures" --tests "$out/tests.xml" "$out/memory.xml" \
             --to "$out/record.json" --csv "$out/results"
         ;;
-    *) part "$1" 600 "$python" benchmarks/suite.py "$1" --json "$figures" --to "$out/results" ;; # which knows how long it may take
+    *) part "$1" 600 "$python" benchmarks/tools/suite.py "$1" --json "$figures" --to "$out/results" ;; # which knows how long it may take
     esac
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader 2>&1 | tee -a "$log"
 if (($# == 0)); then
-    mapfile -t names < <("$python" benchmarks/suite.py --list | awk '{ print $1 }')
+    mapfile -t names < <("$python" benchmarks/tools/suite.py --list | awk '{ print $1 }')
     set -- tests memory sanitizer "${names[@]}" record
 fi
 for name in "$@"; do

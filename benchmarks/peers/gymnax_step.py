@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from measure import Figures, missing, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, missing, parser
 
 SIZES = (4096, 65_536, 1_048_576)
 H200 = {  # {mode: {E: M steps/s}} on one H200, gymnax 1.0.1 and jax 0.11.2
@@ -33,7 +33,8 @@ def envs_of(name: str, num_envs: int) -> Any:
     """So many environments of that name."""
     import gymnax
     import jax
-    from jax_modes import Envs
+
+    from benchmarks.peers.jax_modes import Envs
 
     env, params = gymnax.make(name)
     space = env.action_space(params)
@@ -62,7 +63,7 @@ def main() -> None:
     if problem := missing("jax", "gymnax"):
         figures.failed("gymnax", problem)
         return
-    from jax_modes import report
+    from benchmarks.peers.jax_modes import report
 
     for name in given.envs:
         for num_envs in given.sizes:

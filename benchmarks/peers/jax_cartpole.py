@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from measure import Figures, missing, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, missing, parser
 
 SIZES = (4096, 65_536, 1_048_576)
 H200 = {"one_key": {"scan": {4096: 130.0, 65_536: 4600.0, 1_048_576: 31_300.0}}, "key_per_env": {}}
@@ -76,7 +76,8 @@ def main() -> None:
         figures.failed("jax", problem)
         return
     import jax
-    from jax_modes import Envs, report
+
+    from benchmarks.peers.jax_modes import Envs, report
 
     for num_envs in given.sizes:
         for name, own_keys in (("one_key", False), ("key_per_env", True)):

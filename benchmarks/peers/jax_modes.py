@@ -11,17 +11,15 @@ State and key are donated from call to call. A user takes what is fastest of wha
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
-from measure import Figures, Timing, timing, wall_time
+
+from benchmarks.tools.measure import Figures, Timing, timing, wall_time
 
 
 class Envs(NamedTuple):

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from measure import Figures, missing, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, missing, parser
 
 H200 = {"scan": {4096: 145.0, 65_536: 743.0}, "step": {4096: 33.0, 65_536: 526.0}}
 """{mode: {E: M steps/s}} on one H200, JaxMARL 0.2.0 and jax 0.11.2."""
@@ -20,7 +20,8 @@ def envs_of(num_envs: int) -> Any:
     """So many games."""
     import jax
     import jaxmarl
-    from jax_modes import Envs
+
+    from benchmarks.peers.jax_modes import Envs
 
     game = jaxmarl.make("MPE_simple_tag_v3", num_good_agents=1, num_adversaries=4)
     _, state = jax.vmap(game.reset)(jax.random.split(jax.random.key(0), num_envs))
@@ -46,7 +47,7 @@ def main() -> None:
     if problem := missing("jax", "jaxmarl"):
         figures.failed("jaxmarl", problem)
         return
-    from jax_modes import report
+    from benchmarks.peers.jax_modes import report
 
     for num_envs in given.sizes:
         report(figures, "jaxmarl.simple_tag", num_envs, envs_of(num_envs), H200, steps=64, stored=16)

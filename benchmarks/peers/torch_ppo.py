@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from measure import Figures, missing, parser, synchronize, wall_time
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, missing, parser, synchronize, wall_time
 
 T, EPOCHS, MINIBATCHES, GAMMA, LAMBDA, CLIP, ENTROPY, VALUE, NORM = 32, 4, 4, 0.99, 0.95, 0.2, 0.01, 0.5, 0.5
 TARGET = 475.0

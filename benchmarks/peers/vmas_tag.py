@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from measure import Figures, missing, parser, synchronize, timing, wall_time
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, missing, parser, synchronize, timing, wall_time
 
 LIMIT = 100  # steps of an episode
 H200 = {4096: 0.13, 65_536: 2.06}
@@ -51,7 +51,7 @@ def main() -> None:
     if problem := missing("torch", "vmas"):
         figures.failed("vmas", problem)
         return
-    from stand_ins import stand_in
+    from benchmarks.peers.stand_ins import stand_in
 
     stand_in()
     for num_envs in given.sizes:

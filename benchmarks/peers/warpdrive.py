@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from measure import Figures, missing, parser, wall_time
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, missing, parser, wall_time
 
 
 class Case(NamedTuple):
@@ -160,7 +160,7 @@ def main() -> None:
         figures.failed("warpdrive", problem)
         return
     if given.here:
-        from stand_ins import stand_in
+        from benchmarks.peers.stand_ins import stand_in
 
         stand_in()
         for name in given.cases:

@@ -16,51 +16,53 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
-SCRIPTS = sorted(
-    ".".join(file.relative_to(FOLDER).with_suffix("").parts)
-    for file in (*FOLDER.glob("*.py"), *FOLDER.glob("peers/*.py"))
+SCRIPTS = {
+    f"peers.{file.stem}" if file.parent.name == "peers" else file.stem: file
+    for file in sorted(FOLDER.glob("*/*.py"))
     if 'Figures("' in file.read_text()
-)
+}
 
 
 @pytest.fixture(autouse=True)
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the scripts importable, which are no package."""
-    monkeypatch.syspath_prepend(FOLDER)
+    """Makes the package importable, which is not installed."""
+    monkeypatch.syspath_prepend(ROOT)
 
 
-def module(name: str) -> Any:
-    return importlib.import_module(name)
+def tool(name: str) -> Any:
+    return importlib.import_module(f"benchmarks.tools.{name}")
 
 
-def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    file = FOLDER / (name.replace(".", "/") + ".py")
-    return subprocess.run([sys.executable, str(file), *arguments], capture_output=True, text=True, check=False)
+def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(script.relative_to(ROOT)), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 class TestSuite:
     def test_has_every_benchmark(self) -> None:
-        assert sorted(part.name for part in module("suite").PARTS) == SCRIPTS
+        assert {part.name: part.file for part in tool("suite").PARTS} == SCRIPTS
 
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_each_explains_itself_without_a_gpu(self, name: str) -> None:
-        done = run(name, "--help")
+        done = run(SCRIPTS[name], "--help")
         assert done.returncode == 0, done.stderr
         assert "--json" in done.stdout
-        (part,) = (part for part in module("suite").PARTS if part.name == name)
+        (part,) = (part for part in tool("suite").PARTS if part.name == name)
         assert part.purpose
         assert all(option in done.stdout for option in part.arguments if option.startswith("--"))
 
     @pytest.fixture
     def parts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         """The suite with scripts of our own: one that works, one that fails, and one that neither ends nor does its child."""
-        suite = module("suite")
-        (tmp_path / "works.py").write_text("import sys\nopen(sys.argv[-1], 'a').write('figure\\n')\n")
-        (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
+        suite = tool("suite")
+        folder = tmp_path / "cases"
+        folder.mkdir()
+        (folder / "works.py").write_text("import sys\nopen(sys.argv[-1], 'a').write('figure\\n')\n")
+        (folder / "fails.py").write_text("raise SystemExit(3)\n")
         lock = f"import fcntl, time; lock = open({str(tmp_path / 'lock')!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX)"
         child = f"{lock}; time.sleep(20); open({str(tmp_path / 'late')!r}, 'w')"
-        (tmp_path / "hangs.py").write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
-        monkeypatch.setattr(suite, "HERE", tmp_path)
+        (folder / "hangs.py").write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
+        monkeypatch.setattr(suite, "FOLDER", tmp_path)
         monkeypatch.setattr(
             suite, "PARTS", tuple(suite.Part(*part) for part in (("fails", 1800), ("hangs", 3), ("works", 1800)))
         )
@@ -99,9 +101,9 @@ class TestScripts:
     def test_runs_on_a_cpu(self, name: str, arguments: str, figure: str, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         to = ["--to", str(tmp_path / "curves.csv")] if name == "time_to_return" else []
-        done = run(name, *arguments.split(), "--json", str(tmp_path / "figures.jsonl"), *to)
+        done = run(SCRIPTS[name], *arguments.split(), "--json", str(tmp_path / "figures.jsonl"), *to)
         assert done.returncode == 0, done.stderr
-        found, failed = module("record").figures(tmp_path / "figures.jsonl")
+        found, failed = tool("record").figures(tmp_path / "figures.jsonl")
         assert not failed
         assert found[f"{name}.{figure}"]["value"] > 0
 
@@ -118,14 +120,14 @@ class TestScripts:
     def test_a_library_that_is_missing_is_told(self, name: str, library: str, tmp_path: Path) -> None:
         if importlib.util.find_spec(library):
             pytest.skip(f"{library} is there")
-        done = run(f"peers.{name}", "--json", str(tmp_path / "figures.jsonl"))
+        done = run(SCRIPTS[f"peers.{name}"], "--json", str(tmp_path / "figures.jsonl"))
         assert done.returncode == 0, done.stderr
         (row,) = map(json.loads, (tmp_path / "figures.jsonl").read_text().splitlines())
         assert library in row["failed"]
 
 
 def test_ratios_compare_the_best_of_each_side() -> None:
-    ratios = module("ratios")
+    ratios = tool("ratios")
     rows: dict[str, Any] = {
         "learners.ppo.4096": {"value": 40.0, "unit": "M steps/s"},
         "learners.ppo.4096.torch": {"value": 20.0, "unit": "M steps/s"},
@@ -153,8 +155,8 @@ def test_ratios_are_appended_to_the_figures(tmp_path: Path) -> None:
     ]
     rows = [{"benchmark": b, "name": n, "value": v, "unit": u, "of": [], "details": d} for b, n, v, u, d in measured]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run("ratios", "--json", str(file)).returncode == 0
-    found, _ = module("record").figures(file)
+    assert run(SCRIPTS["ratios"], "--json", str(file)).returncode == 0
+    found, _ = tool("record").figures(file)
     assert found["ratios.ppo.475.jax_ppo"]["value"] == pytest.approx(1.5)
     assert found["ratios.grid.2000x5.warpdrive"]["value"] == pytest.approx(40.0)
     assert found["ratios.grid.2000x5.warpdrive"]["details"]["of_h200"] == 0.8
@@ -171,7 +173,7 @@ def test_tables_and_pictures_of_a_record(tmp_path: Path) -> None:
     }
     figures["scaling.cuda.grid.full.8"] = {"value": 3.0, "unit": "G agent steps/s", "details": {**details, "agents": 8}}
     figures["solve.CartPole-v1.ppo.passed"] = {"value": 10, "unit": "seeds", "details": {}}
-    module("record").tables({"figures": figures, "device": "a card", "commit": "abc"}, tmp_path)
+    tool("record").tables({"figures": figures, "device": "a card", "commit": "abc"}, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["scaling.csv"]  # solve.csv is of curves
     with (tmp_path / "scaling.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -179,10 +181,10 @@ def test_tables_and_pictures_of_a_record(tmp_path: Path) -> None:
         "name": "cuda.CartPole-v1.256", "value": "4.0", "unit": "G steps/s", "envs": "64", "roofline": "2.0", "agents": "",
         "device": "a card", "commit": "abc",
     }  # fmt: skip
-    drawn = module("figures")
+    drawn = tool("figures")
     assert drawn.series(rows, "environments")["cuda", "CartPole-v1"] == [(64.0, 1.0, 2.0), (256.0, 4.0, 2.0)]
     assert drawn.series(rows, "agents") == {("cuda", "grid.full"): [(8.0, 3.0, 2.0)]}
-    done = run("figures", str(tmp_path))
+    done = run(FOLDER / "tools" / "figures.py", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "solve.png is left out" in done.stdout
     assert {file.name for file in tmp_path.glob("*.png")} == {"scaling.png", "cpu_gpu.png"}

@@ -20,8 +20,8 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
 def script(name: str) -> Any:
-    """A script of the benchmarks folder, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    """The module of a script in benchmarks/tools."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

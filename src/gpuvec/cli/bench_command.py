@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-SUITE = Path("benchmarks", "suite.py")
+SUITE = Path("benchmarks", "tools", "suite.py")
 
 
 def bench(

@@ -8,14 +8,17 @@ each further set that a caller keeps costs `outputs` bytes more, which follow fr
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-import env_step
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
-import tag_step
-from measure import Figures, parser
+
+from benchmarks.cases import env_step, tag_step
+from benchmarks.tools.measure import Figures, parser
 
 SINGLE = 4_194_304  # rows, E
 GAMES: dict[str, tuple[str, int, dict[str, Any]]] = {  # {name: (environment, E, parameters)}

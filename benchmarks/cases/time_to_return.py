@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import csv
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
-from measure import Figures, parser
-from solve import curve
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.cases.solve import curve
+from benchmarks.tools.measure import Figures, parser
 
 BARS = {"CartPole-v1": 475.0, "Acrobot-v1": -100.0}
 ITERATIONS = {10: 2000, 100: 1000, 1000: 400, 10_000: 128}  # a few seconds each
-CURVES = Path(__file__).with_name("results") / "time_to_return.csv"
+CURVES = Path(__file__).resolve().parents[1] / "results" / "time_to_return.csv"
 
 
 def trained(env: str, num_envs: int, iterations: int, seed: int, device: str) -> Any:

@@ -7,11 +7,13 @@ partial ones, where it sees itself or its ten nearest. `roofline` is what memory
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
-import env_step
-import tag_step
-from measure import Figures, bandwidth, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.cases import env_step, tag_step
+from benchmarks.tools.measure import Figures, bandwidth, parser
 
 ENVS = ("CartPole-v1", "Acrobot-v1")
 SIZES = sorted([*(4**k for k in range(3, 12)), 10_000, 100_000])  # the last two are WarpDrive's

@@ -7,12 +7,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
-import env_step
-import tag_step
-from measure import Figures, bandwidth, parser, synchronize
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.cases import env_step, tag_step
+from benchmarks.tools.measure import Figures, bandwidth, parser, synchronize
 
 BACKENDS = ("numba", "cuda-c")
 GAMES = ("grid.2000x5", "grid.2000x1000.partial", "open.2000x5", "open.2000x105", "open.2000x110.nearest10")
@@ -55,7 +57,7 @@ def main() -> None:
     p = parser(__doc__)
     p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
     given = p.parse_args()
-    figures = Figures("twins", given.json)
+    figures = Figures("cuda_c_step", given.json)
     for name in (*env_step.ENVS, tag_step.GRID, tag_step.OPEN):
         try:
             whole, alone = compile_seconds(name)

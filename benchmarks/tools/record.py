@@ -1,6 +1,7 @@
-"""Makes the record of a GPU run: what was measured, on what, and from which sources.
+r"""Makes the record of a GPU run: what was measured, on what, and from which sources.
 
-    python benchmarks/record.py --figures figures.jsonl --tests tests.xml --to gpu-results/h200.json --csv benchmarks/results
+    python benchmarks/tools/record.py --figures figures.jsonl --tests tests.xml --to gpu-results/h200.json \
+        --csv benchmarks/results
 
 With `--csv` each benchmark's figures are also written as a table, from which `figures.py` draws.
 A document quotes a figure by naming record and figure in a comment right behind it, on the same line:
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x",
     "torch", "jax", "gymnasium", "gymnax", "jaxmarl", "vmas", "rl-warp-drive", "envpool",

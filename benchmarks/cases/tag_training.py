@@ -9,11 +9,14 @@ runner. Actions are drawn; intervals are of 95 %, over episodes. Capture and com
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from measure import Figures, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, parser
 
 ENV = "gpuvec/TagContinuous-v0"
 OF = ("TagContinuous-v0", "vector", "learners")

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import csv
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import Figures, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, parser
 
 OF = ("CartPole-v1", "vector", "learners")
 TARGET, LOW, AFTER, RATE = 475.0, 400.0, 100, 5e-3
 WAYS: dict[str, Any] = {"fused": "auto", "torch": False}
-CURVES = Path(__file__).with_name("results") / "ppo_end_to_end.csv"
+CURVES = Path(__file__).resolve().parents[1] / "results" / "ppo_end_to_end.csv"
 
 
 def first_at_target(history: Sequence[Mapping[str, float]]) -> int | None:

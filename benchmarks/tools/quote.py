@@ -1,6 +1,6 @@
 """Brings the figures that documents quote up to the records, as many digits as they show.
 
-    python benchmarks/quote.py README.md design/*.md
+    python benchmarks/tools/quote.py README.md design/*.md
 
 A quotation is a number and behind it, on the same line, a comment that names record and figure; see `record.py`.
 """
@@ -16,7 +16,7 @@ from typing import Any
 QUOTE = re.compile(
     r"(?P<number>\d[\d,]*(?:\.\d+)?)(?P<between>[^\d<]*<!-- *(?P<record>[\w.-]+\.json) +(?P<figure>[\w.-]+) *-->)"
 )
-RECORDS = Path(__file__).resolve().parents[1] / "gpu-results"
+RECORDS = Path(__file__).resolve().parents[2] / "gpu-results"
 
 
 def requoted(text: str, records: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Draws what the benchmarks found: from the CSV files in a folder, PNG files beside them.
 
-    python benchmarks/figures.py [FOLDER]
+    python benchmarks/tools/figures.py [FOLDER]
 
     scaling.png         throughput over the number of environments, and over that of agents, with the roofline
     cpu_gpu.png         the same environments on both devices
@@ -20,12 +20,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ppo_end_to_end import TARGET
-from solve import GOALS
-from time_to_return import BARS
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.cases.ppo_end_to_end import TARGET
+from benchmarks.cases.solve import GOALS
+from benchmarks.cases.time_to_return import BARS
 
 Row = dict[str, str]
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def read(file: Path) -> list[Row]:

@@ -7,11 +7,15 @@ autoreset, steps that only reset an env not counted (they are counted in steps o
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import Figures, missing, parser, timing
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, missing, parser, timing
 
 OURS = "gpuvec"
 LIBRARIES = (OURS, "gymnasium", "sync", "envpool")

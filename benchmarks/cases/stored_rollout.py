@@ -11,11 +11,14 @@ storage is larger than the cache.
 
 from __future__ import annotations
 
+import sys
 from itertools import product
+from pathlib import Path
 from typing import Any
 
-from env_step import ENVS, FULL, VARIANTS, sectors, stagger
-from measure import Figures, Rate, bandwidth, device_time, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.cases.env_step import ENVS, FULL, VARIANTS, sectors, stagger
+from benchmarks.tools.measure import Figures, Rate, bandwidth, device_time, parser
 
 MODES = ("next_step", "same_step")
 SPREAD = 400  # steps before what is measured

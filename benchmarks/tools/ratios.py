@@ -8,11 +8,14 @@ physics than our Tag games. Times count the other way round. What was not measur
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from measure import Figures, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, parser
 
 UNITS = {"G steps/s": 1e9, "M steps/s": 1e6, "s": 1.0}
 

@@ -7,9 +7,12 @@ rate of an addition from memory to memory in the same run.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
-from measure import Figures, bandwidth, graph_time, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, bandwidth, graph_time, parser
 
 OF = ("learners",)
 CALLS = 100

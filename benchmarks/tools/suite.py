@@ -1,6 +1,6 @@
 """Runs the benchmarks, each in a process of its own, one after the other.
 
-    python benchmarks/suite.py [NAME ...] [--list] [--json FILE] [--to FOLDER]
+    python benchmarks/tools/suite.py [NAME ...] [--list] [--json FILE] [--to FOLDER]
 
 Without names all of them run, in an order in which the first matter most; ratios are told if figures are written down.
 `gpuvec bench` is the same, and `tools/gpu_session.sh` adds tests and the record. A benchmark that fails, or takes longer than
@@ -19,22 +19,23 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+FOLDER = Path(__file__).resolve().parents[1]
+ROOT = FOLDER.parent
 TIMED_OUT = 124
 
 
 class Part(NamedTuple):
     """A benchmark."""
 
-    name: str  # peers.x is peers/x.py
+    name: str  # "peers.NAME" for those in peers/
     seconds: int  # that it may take
     arguments: tuple[str, ...] = ()  # where {to} is the folder of curves
+    folder: str = "cases"
 
     @property
     def file(self) -> Path:
         """The script."""
-        return HERE / (self.name.replace(".", "/") + ".py")
+        return FOLDER / self.folder / f"{self.name.rpartition('.')[2]}.py"
 
     @property
     def purpose(self) -> str:
@@ -47,15 +48,15 @@ PARTS = (
     Part("tag_step", 120),
     Part("stored_rollout", 150),
     Part("learners", 240),
-    Part("peers.gymnax_step", 240),
-    Part("peers.jax_cartpole", 120),
-    Part("peers.jax_ppo", 240),
-    Part("peers.torch_ppo", 300),
-    Part("peers.warpdrive", 300),
-    Part("peers.jaxmarl_tag", 150),
-    Part("peers.vmas_tag", 90),
+    Part("peers.gymnax_step", 240, folder="peers"),
+    Part("peers.jax_cartpole", 120, folder="peers"),
+    Part("peers.jax_ppo", 240, folder="peers"),
+    Part("peers.torch_ppo", 300, folder="peers"),
+    Part("peers.warpdrive", 300, folder="peers"),
+    Part("peers.jaxmarl_tag", 150, folder="peers"),
+    Part("peers.vmas_tag", 90, folder="peers"),
     Part("scaling", 480),
-    Part("twins", 180),
+    Part("cuda_c_step", 180),
     Part("eager_latency", 60),
     Part("learner_kernels", 60),
     Part("ppo_end_to_end", 120, ("--to", "{to}/ppo_end_to_end.csv")),
@@ -66,7 +67,7 @@ PARTS = (
     Part("time_to_return", 300, ("--to", "{to}/time_to_return.csv")),
     Part("solve", 300, ("--parallel", "6", "--to", "{to}/solve.csv")),
     Part("tag_training", 300),
-    Part("ratios", 10),
+    Part("ratios", 10, folder="tools"),
 )
 
 
@@ -94,7 +95,7 @@ def main() -> int:
     p.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; see --list")
     p.add_argument("--list", action="store_true", help="print names, the seconds that each may take, and what it measures")
     p.add_argument("--json", type=Path, metavar="FILE", help="append the figures there, one JSON object a line")
-    p.add_argument("--to", type=Path, default=HERE / "results", metavar="FOLDER", help="where learning curves are written")
+    p.add_argument("--to", type=Path, default=FOLDER / "results", metavar="FOLDER", help="where learning curves are written")
     given = p.parse_args()
     if unknown := [name for name in given.names if name not in known]:
         p.error(f"there is no benchmark called {', '.join(unknown)}; there are {', '.join(known)}")

@@ -7,12 +7,16 @@ leaves for another counts too.
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from env_step import end_rate, stagger
-from measure import Figures, Rate, bandwidth, device_time, parser, synchronize
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.cases.env_step import end_rate, stagger
+from benchmarks.tools.measure import Figures, Rate, bandwidth, device_time, parser, synchronize
 
 GRID, OPEN = "TagGridWorld-v0", "TagContinuous-v0"
 WIDE: dict[str, Any] = {"grid_length": 20.0, "max_acceleration": 0.1, "min_acceleration": -0.1, "max_turn": 2.356,

@@ -8,11 +8,15 @@ a step takes over the bare launch is the median of nine differences.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from measure import Figures, host_times, parser, require_gpu, timing
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, host_times, parser, require_gpu, timing
 
 OF = ("CartPole-v1", "vector")
 CASES: dict[str, dict[str, Any]] = {

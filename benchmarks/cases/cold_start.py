@@ -13,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
-from measure import Figures, parser, timing
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, parser, timing
 
 ENVS = ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0")
 PROGRAM = """

@@ -12,12 +12,15 @@ reads as `train` does: one iteration late, and at once. `cost` is the share of t
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from measure import Figures, parser, require_gpu, synchronize, wall_time
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, parser, require_gpu, synchronize, wall_time
 
 
 class Case(NamedTuple):

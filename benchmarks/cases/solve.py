@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measure import Figures, parser
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, parser
 
 
 class Goal(NamedTuple):
@@ -35,7 +37,7 @@ GOALS = (
     Goal("MountainCarContinuous-v0", "ddpg", 90.0),
 )
 POINTS = 200  # of a curve
-CURVES = Path(__file__).with_name("results") / "solve.csv"
+CURVES = Path(__file__).resolve().parents[1] / "results" / "solve.csv"
 
 
 Point = tuple[int, str, str]

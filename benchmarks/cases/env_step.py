@@ -11,11 +11,15 @@ that ended; memory moves whole sectors, so the sectors count that the ends at th
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import Figures, Rate, bandwidth, device_time, parser
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures, Rate, bandwidth, device_time, parser
 
 RARE: dict[str, Any] = {"x_limit": 1e9, "theta_limit": 1e9}  # a cart that goes on until its 500 steps are over, pole up or down
 ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")

@@ -7,10 +7,13 @@ that of the GPU's graph to the CPU.
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
-import tag_step
-from measure import Figures, bandwidth, parser, synchronize, timing, wall_time
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.cases import tag_step
+from benchmarks.tools.measure import Figures, bandwidth, parser, synchronize, timing, wall_time
 
 
 def eager(num_envs: int, params: dict[str, Any]) -> Any:
