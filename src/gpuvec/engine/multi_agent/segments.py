@@ -103,5 +103,5 @@ def _agent_loop(call: str, block: BlockShape) -> list[str]:
         return ["u = thread", f"while u < {block.agents}:", "    " + call.format("e0, 0, u"), next_agent]
     called = "    " + call.format("assume_nonnegative(e0 + k), k, i")
     if block.envs * block.agents <= block.threads:
-        return [f"if thread < m * {block.agents}:", f"    k, i = divide(thread, {block.agents})", called]
-    return ["u = thread", f"while u < m * {block.agents}:", f"    k, i = divide(u, {block.agents})", called, next_agent]
+        return [f"if thread < m * {block.agents}:", f"    k, i = divmod_u32(thread, {block.agents})", called]
+    return ["u = thread", f"while u < m * {block.agents}:", f"    k, i = divmod_u32(u, {block.agents})", called, next_agent]

@@ -53,7 +53,7 @@ class _Source:
         self.scope = {
             "State": ctx.env.state,
             "view": array_ops.view,
-            "part": array_ops.part,
+            "subarray": array_ops.subarray,
             "load": ops.load,
             "store": ops.store,
         }

@@ -52,7 +52,7 @@ class StateLayout(NamedTuple):
     def staged_views(self) -> dict[str, str]:
         """{staged field: source of a view of its elements of the env in place `k`}."""
         return {
-            name: f"part(w.{PACKED_BUFFERS[b.dtype]}, {self.offsets[name]} + k * {int(np.prod(b.shape))}, {b.shape})"
+            name: f"subarray(w.{PACKED_BUFFERS[b.dtype]}, {self.offsets[name]} + k * {int(np.prod(b.shape))}, {b.shape})"
             for name, b in self.staged.items()
         }
 

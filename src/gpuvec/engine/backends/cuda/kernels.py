@@ -322,9 +322,9 @@ def _program_kernel(parts: _MultiAgentParts) -> FunctionType:
     """The kernel of the segments of a step or a reset."""
     program, launch, b = parts.program, parts.launch, parts.b
     envs, (read_clock, tick) = launch.envs_per_block, _clocks(numba_cuda.cuda_memory_ops(), b)
-    divide = divmod if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().divide
+    divmod_u32 = divmod if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().divmod_u32
     scope = _head_scope() | {"Work": program.work, "read_clock": read_clock, "tick": tick, "u32": u32}
-    scope |= {"divide": divide, "i32": np.int32}
+    scope |= {"divmod_u32": divmod_u32, "i32": np.int32}
     source = parts.head + _shared_arrays(program.arrays, scope)
     source += f"    e0 = assume_nonnegative(block * {envs})\n"
     source += f"    m = {'1' if envs == 1 else f'min({envs}, assume_nonnegative(b.n - e0))'}\n"

@@ -47,7 +47,7 @@ def make_knn(ctx: MultiAgentContext, search: NearestNeighbors) -> KnnFunctions:
     knn_by_key = knn_by_distance
     if agents <= KEYS_MAX_AGENTS:
         scope |= {"pack_key": ctx.array_ops.pack_key, "merge_k_smallest": ctx.array_ops.merge_k_smallest}
-        scope |= {"after": ctx.array_ops.after, "knn_by_distance": knn_by_distance}
+        scope |= {"add_nonnegative": ctx.array_ops.add_nonnegative, "knn_by_distance": knn_by_distance}
         knn_by_key = _knn_by_key(search, agents, places, scope)
     return KnnFunctions(searches, clear_row, knn_by_distance, knn_by_key)
 
@@ -65,7 +65,7 @@ def _knn_by_key(search: NearestNeighbors, agents: int, places: int, scope: dict[
 
     def merge_batch(margin: str, count: int) -> str:
         """Lines that merge the keys of `count` agents from j on."""
-        lines = [f"n{n} = after(j, {n})" for n in range(count)]
+        lines = [f"n{n} = add_nonnegative(j, {n})" for n in range(count)]
         lines += [f"l{n} = pack_key(distance(i, n{n}, s, p), {low_bits}, n{n})" for n in range(count)]
         batch = [f"l{n}" for n in range(count)] + ["last_key"] * (BATCH - count)
         lines.append(f"best = merge_k_smallest(best, ({', '.join(batch)}))")

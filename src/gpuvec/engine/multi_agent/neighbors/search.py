@@ -124,7 +124,8 @@ def _search_all(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions) 
     agents, threads, load, params, same_step = (
         ctx.num_agents, ctx.launch.threads_per_search_block, ctx.ops.load, ctx.params, ctx.same_step,
     )  # fmt: skip
-    divide, assume_nonnegative, fetch_add = ctx.array_ops.divide, ctx.array_ops.assume_nonnegative, ctx.array_ops.fetch_add
+    divmod_u32, fetch_add = ctx.array_ops.divmod_u32, ctx.array_ops.fetch_add
+    assume_nonnegative = ctx.array_ops.assume_nonnegative
 
     @inline_function
     def num_rounds(b: Batch, block: int, is_step: bool) -> int:
@@ -139,7 +140,7 @@ def _search_all(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions) 
     def collect(b: Batch, w: Work, block: int, thread: int, is_step: bool, number: int) -> None:
         v = assume_nonnegative(block * threads + thread)
         if v < b.n * agents:
-            e, i = divide(v, agents)
+            e, i = divmod_u32(v, agents)
             last = 1 if same_step and is_step and load(b.final_mask, e, b1) else 0
             n = 0
             while n <= last:
@@ -155,7 +156,7 @@ def _search_all(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions) 
         u, num_tasks = thread, assume_nonnegative(w.num_tasks[0])
         while u < num_tasks:
             task = assume_nonnegative(w.tasks[u])
-            e, i = divide(assume_nonnegative(block * threads + (task >> 1)), agents)
+            e, i = divmod_u32(assume_nonnegative(block * threads + (task >> 1)), agents)
             s = state_of(b, e, task & 1 != 0)
             knn_by_key(i, s, params(b, e))
             u = assume_nonnegative(u + threads)
@@ -173,16 +174,16 @@ def _search_cells(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions
     arrays, clear_list, measure_list, insert_agents, find_neighbors = cell_list
     agents, threads, blocks = ctx.num_agents, ctx.launch.threads_per_search_block, ctx.launch.search_blocks_per_env
     load, params, same_step = ctx.ops.load, ctx.params, ctx.same_step
-    divide, assume_nonnegative = ctx.array_ops.divide, ctx.array_ops.assume_nonnegative
+    divmod_u32, assume_nonnegative = ctx.array_ops.divmod_u32, ctx.array_ops.assume_nonnegative
 
     @inline_function
     def num_rounds(b: Batch, block: int, is_step: bool) -> int:
-        e, _ = divide(block, blocks)
+        e, _ = divmod_u32(block, blocks)
         return 2 if same_step and is_step and load(b.final_mask, e, b1) else 1
 
     @inline_function
     def state_in_round(b: Batch, block: int, number: int) -> EnvState:
-        e, _ = divide(block, blocks)
+        e, _ = divmod_u32(block, blocks)
         return state_of(b, e, number > 0)
 
     @inline_function
@@ -199,7 +200,7 @@ def _search_cells(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions
 
     @inline_function
     def search(b: Batch, w: Work, block: int, thread: int, is_step: bool, number: int) -> None:
-        e, part = divide(block, blocks)
+        e, part = divmod_u32(block, blocks)
         s, p, i = state_in_round(b, block, number), params(b, e), assume_nonnegative(part * threads + thread)
         while i < agents:
             if searches(i, s, p):

@@ -48,13 +48,14 @@ def make_direct_stores(ctx: MultiAgentContext, access: StateAccess, features: Ob
 
 def _store_neighbor(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> DeviceFunction:
     A, D, M = ctx.num_agents, features.num_features, features.num_neighbors
-    divide, scatter_strided, params, state = ctx.array_ops.divide, ctx.array_ops.scatter_strided, ctx.params, access.state
+    divmod_u32, scatter_strided = ctx.array_ops.divmod_u32, ctx.array_ops.scatter_strided
+    params, state = ctx.params, access.state
     other_features, episode_time = features.other_features, features.episode_time
 
     @inline_function
     def store_neighbor(b: Batch, w: Work, out: int, e0: int, x: int, place: int) -> None:
-        v, j = divide(x, M)
-        k, i = divide(v, A)
+        v, j = divmod_u32(x, M)
+        k, i = divmod_u32(v, A)
         s, t = state(b, w, e0 + k, place + k), episode_time(w.status[place + k, TIME])
         scatter_strided(out, e0 * (A * D) + (v * D + j), M, other_features(i, j, s, t, params(b, e0 + k)))
 
@@ -146,14 +147,14 @@ def staged_final_segments(ctx: MultiAgentContext, features: ObservationFeatures,
     """
     A, M, first_copy, threads = ctx.num_agents, features.num_neighbors, ctx.final_places, ctx.launch.threads_per_block
     store_neighbor, store_own = stores.store_neighbor, stores.store_own
-    divide, assume_nonnegative = ctx.array_ops.divide, ctx.array_ops.assume_nonnegative
+    divmod_u32, assume_nonnegative = ctx.array_ops.divmod_u32, ctx.array_ops.assume_nonnegative
     busy = 32 if threads > 32 else 0  # the first warp begins the next episodes
 
     @inline_function
     def final_neighbors(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
         x = thread - busy
         while 0 <= x < m * (A * M):
-            if w.status[divide(x, A * M)[0], HAS_ENDED]:
+            if w.status[divmod_u32(x, A * M)[0], HAS_ENDED]:
                 store_neighbor(b, w, b.final_obs, e0, x, first_copy)
             x = assume_nonnegative(x + (threads - busy))
 
@@ -161,7 +162,7 @@ def staged_final_segments(ctx: MultiAgentContext, features: ObservationFeatures,
     def final_own(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
         x = thread - busy
         while 0 <= x < m * A:
-            k, i = divide(x, A)
+            k, i = divmod_u32(x, A)
             if w.status[k, HAS_ENDED]:
                 store_own(b, w, b.final_obs, assume_nonnegative(e0 + k), assume_nonnegative(first_copy + k), i)
             x = assume_nonnegative(x + (threads - busy))

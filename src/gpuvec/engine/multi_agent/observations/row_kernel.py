@@ -87,14 +87,14 @@ def _store_item(
     A, D, M, load, params, same_step = (
         ctx.num_agents, features.num_features, features.num_neighbors, ctx.ops.load, ctx.params, ctx.same_step,
     )  # fmt: skip
-    divide, scatter_strided, from_global = ctx.array_ops.divide, ctx.array_ops.scatter_strided, access.from_global
+    divmod_u32, scatter_strided, from_global = ctx.array_ops.divmod_u32, ctx.array_ops.scatter_strided, access.from_global
     self_features, other_features, store_own = features.self_features, features.other_features, features.store_own
 
     @inline_function
     def store_item(b: Batch, x: int, is_step: bool) -> None:
         r = i64(u64(x) // u64(items))  # there may be more than 2**32 items
         j = x - r * items
-        e, i = divide(r, A)
+        e, i = divmod_u32(r, A)
         if M > 0:
             scatter_strided(b.obs, r * D + j, M, other_features(i, j, from_global(b, e), shown_time(b, e), params(b, e)))
         if j == items - 1:
@@ -109,12 +109,13 @@ def _fill(
     ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, shown_time: DeviceFunction
 ) -> DeviceFunction:
     A, D, M, own_width = ctx.num_agents, features.num_features, features.num_neighbors, features.own_width
-    divide, put, params, threads = ctx.array_ops.divide, ctx.array_ops.put, ctx.params, ctx.launch.threads_per_row_block
+    divmod_u32, store_strided = ctx.array_ops.divmod_u32, ctx.array_ops.store_strided
+    params, threads = ctx.params, ctx.launch.threads_per_row_block
     from_global, self_features, tile_offset = access.from_global, features.self_features, make_tile_offset(D)
 
     @inline_function
     def agent_at(b: Batch, w: Work, r0: int, x: int) -> tuple[object, ...]:
-        e, i = divide(r0 + x, A)
+        e, i = divmod_u32(r0 + x, A)
         return i, from_global(b, e), shown_time(b, e), params(b, e)
 
     fill_neighbors = make_fill(features, ctx.array_ops, agent_at, threads, ctx.launch.tile_rows)
@@ -126,7 +127,7 @@ def _fill(
             fill_neighbors(b, 0, tile, offset, r0, m, thread)
         while x < m:
             i, s, t, p = agent_at(b, 0, r0, x)
-            put(tile, offset + (x + 1) * D - own_width, 1, self_features(i, s, t, p))
+            store_strided(tile, offset + (x + 1) * D - own_width, 1, self_features(i, s, t, p))
             x += threads
 
     return fill
@@ -135,7 +136,7 @@ def _fill(
 def _drain(
     ctx: MultiAgentContext, features: ObservationFeatures, store_final_item: DeviceFunction, items: int
 ) -> DeviceFunction:
-    A, threads, load, divide = ctx.num_agents, ctx.launch.threads_per_row_block, ctx.ops.load, ctx.array_ops.divide
+    A, threads, load, divmod_u32 = ctx.num_agents, ctx.launch.threads_per_row_block, ctx.ops.load, ctx.array_ops.divmod_u32
     assume_nonnegative, same_step = ctx.array_ops.assume_nonnegative, ctx.same_step
     drain_rows = make_drain(features.num_features, ctx.ops, ctx.array_ops, threads)
 
@@ -143,12 +144,12 @@ def _drain(
     def drain(b: Batch, tile: SharedArray, r0: int, m: int, thread: int, is_step: bool) -> None:
         drain_rows(b, tile, r0, m, thread)
         if same_step and is_step:
-            e, _ = divide(r0, A)
+            e, _ = divmod_u32(r0, A)
             while e * A < r0 + m:
                 if load(b.final_mask, e, b1):
                     first, end, x = max(r0, e * A), min(r0 + m, (e + 1) * A), thread
                     while x < (end - first) * items:
-                        r, j = divide(x, items)
+                        r, j = divmod_u32(x, items)
                         store_final_item(b, e, assume_nonnegative(first - e * A + r), j)
                         x += threads
                 e = assume_nonnegative(e + 1)

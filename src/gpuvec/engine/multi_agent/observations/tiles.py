@@ -63,17 +63,21 @@ def make_fill(
         threads_per_row = min(threads, max(32, threads // max(rows, 1) // 32 * 32))
     rows_at_once = threads // threads_per_row
     at_once = range(min(NEIGHBORS_AT_ONCE, -(-M // threads_per_row)))
-    source = f"def fill(b, w, tile, offset, origin, m, thread):\n    x, first = divide(thread, {threads_per_row})\n"
+    source = f"def fill(b, w, tile, offset, origin, m, thread):\n    x, first = divmod_u32(thread, {threads_per_row})\n"
     source += f"    while x < (m if thread < {rows_at_once * threads_per_row} else 0):\n"
     source += f"        (i, s, t, p), j = agent_at(b, w, origin, x), first\n        while j < {M}:\n"
     for n in at_once:
         source += f"            j{n} = assume_nonnegative(j + {n * threads_per_row})\n"
         source += f"            v{n} = other_features(i, {f'min(j{n}, {M - 1})' if n else 'j0'}, s, t, p)\n"
     for n in at_once:
-        source += f"            {f'if j{n} < {M}: ' if n else ''}put(tile, offset + x * {D} + j{n}, {M}, v{n})\n"
+        source += f"            {f'if j{n} < {M}: ' if n else ''}store_strided(tile, offset + x * {D} + j{n}, {M}, v{n})\n"
     source += f"            j = assume_nonnegative(j + {len(at_once) * threads_per_row})\n"
     source += f"        x = assume_nonnegative(x + {rows_at_once})\n"
-    scope = {"divide": array_ops.divide, "assume_nonnegative": array_ops.assume_nonnegative, "put": array_ops.put}
+    scope = {
+        "divmod_u32": array_ops.divmod_u32,
+        "assume_nonnegative": array_ops.assume_nonnegative,
+        "store_strided": array_ops.store_strided,
+    }
     scope |= {"agent_at": agent_at, "other_features": features.other_features}
     return inline_function(generate_function("fill", source, **scope))
 
@@ -87,12 +91,8 @@ def make_drain(num_features: int, ops: MemoryOps, array_ops: ArrayOps, threads: 
         array_ops: the operations on arrays.
         threads: that drain the tile, at least 4.
     """
-    store, move, assume_nonnegative, tile_offset = (
-        ops.store,
-        array_ops.move,
-        array_ops.assume_nonnegative,
-        make_tile_offset(num_features),
-    )
+    store, copy_float4, assume_nonnegative = ops.store, array_ops.copy_float4, array_ops.assume_nonnegative
+    tile_offset = make_tile_offset(num_features)
 
     @inline_function
     def drain(b: Batch, tile: SharedArray, r0: int, m: int, thread: int) -> None:
@@ -101,7 +101,7 @@ def make_drain(num_features: int, ops: MemoryOps, array_ops: ArrayOps, threads: 
         aligned, rest = (offset + 3) & ~3, end & ~3
         q = assume_nonnegative(aligned + 4 * thread)
         while q < rest:
-            move(b.obs, origin + q, tile, q)
+            copy_float4(b.obs, origin + q, tile, q)
             q = assume_nonnegative(q + 4 * threads)
         if thread < 4:  # what is before the first aligned piece, and after the last
             if offset <= thread and thread < min(aligned, end):
@@ -121,14 +121,13 @@ def fill_segments(ctx: MultiAgentContext, access: StateAccess, features: Observa
         features: the functions for the features.
     """
     A, D, own_width, own_features = ctx.num_agents, features.num_features, features.own_width, features.own_features
-    divide, put, state, params, episode_time = (
-        ctx.array_ops.divide, ctx.array_ops.put, access.state, ctx.params, features.episode_time,
-    )  # fmt: skip
+    divmod_u32, store_strided = ctx.array_ops.divmod_u32, ctx.array_ops.store_strided
+    state, params, episode_time = access.state, ctx.params, features.episode_time
     tile_offset = make_tile_offset(D)
 
     @inline_function
     def agent_at(b: Batch, w: Work, e0: int, u: int) -> tuple[object, ...]:
-        k, i = divide(u, A)
+        k, i = divmod_u32(u, A)
         return i, state(b, w, e0 + k, k), episode_time(w.status[k, TIME]), params(b, e0 + k)
 
     fill = make_fill(features, ctx.array_ops, agent_at, ctx.launch.threads_per_block, ctx.launch.envs_per_block * A)
@@ -140,7 +139,7 @@ def fill_segments(ctx: MultiAgentContext, access: StateAccess, features: Observa
     @inline_function
     def fill_own(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
         end = tile_offset(b, (e - k) * A) + (k * A + i + 1) * D
-        put(w.tile, end - own_width, 1, own_features(b, w, e, k, i))
+        store_strided(w.tile, end - own_width, 1, own_features(b, w, e, k, i))
 
     neighbors = [Segment(BLOCK, fill_neighbors, barrier=False)] if features.num_neighbors else []
     return [*neighbors, Segment(AGENTS, fill_own)]
@@ -168,16 +167,16 @@ def own_rows_segment(ctx: MultiAgentContext, own_features: DeviceFunction) -> Se
         own_features: `own_features(b, w, e, place, i)` of an agent.
     """
     A, D, threads = ctx.num_agents, ctx.schema.num_features, ctx.launch.threads_per_block
-    store_row_streaming, divide, put = ctx.ops.store_row_streaming, ctx.array_ops.divide, ctx.array_ops.put
-    assume_nonnegative = ctx.array_ops.assume_nonnegative
+    store_row_streaming, store_strided = ctx.ops.store_row_streaming, ctx.array_ops.store_strided
+    divmod_u32, assume_nonnegative = ctx.array_ops.divmod_u32, ctx.array_ops.assume_nonnegative
     width = next(k for k in (4, 2, 1) if D % k == 0)  # floats of a piece, as rows are aligned
     elements = "".join(f"tile[{width} * q + {k}], " for k in range(width))
     piece = inline_function(generate_function("piece", f"def piece(tile, q):\n    return ({elements})\n"))
 
     @inline_function
     def fill(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-        _, x = divide(i, threads)
-        put(w.tile, x * D, 1, own_features(b, w, e, k, i))
+        _, x = divmod_u32(i, threads)
+        store_strided(w.tile, x * D, 1, own_features(b, w, e, k, i))
 
     @inline_function
     def drain(b: Batch, w: Work, e0: int, u: int, thread: int, clock: int) -> None:
