@@ -1,6 +1,6 @@
-"""One episode of chosen environments, step by step: to look at what a policy does, or to draw it.
+"""Recordings of single episodes: every state, action and reward of some rows of a vector environment, on the host.
 
-Letters: A agents, T steps of the episode.
+Letters: E envs, A agents, T steps of the episode, K action components, D features.
 """
 
 from __future__ import annotations
@@ -10,23 +10,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from gpuvec.errors import GpuvecError, StateError
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
 
-STEP_LIMIT = 100_000  # for environments that have none of their own
+STEP_LIMIT = 100_000  # steps after which a recording or an evaluation gives up
 
 
-def make_endless_error(playing: int, episodes: int) -> GpuvecError:
-    """What to raise after `STEP_LIMIT` steps."""
+def make_endless_error(num_unfinished: int, num_episodes: int) -> GpuvecError:
+    """Creates the error for episodes that did not end within `STEP_LIMIT` steps.
+
+    Args:
+        num_unfinished: how many episodes have not ended.
+        num_episodes: how many episodes were started.
+    """
     return GpuvecError(
-        f"{playing} of {episodes} episodes did not end in {STEP_LIMIT} steps: make the environment with max_episode_steps."
+        f"{num_unfinished} of {num_episodes} episodes did not end in {STEP_LIMIT} steps: make the environment with "
+        "max_episode_steps."
     )
 
 
 class Episode(NamedTuple):
-    """What happened in one environment; arrays of NumPy."""
+    """One recorded episode of one environment, as NumPy arrays."""
 
     states: dict[str, Any]  # {field: (T + 1,) or (T + 1, A)}: before every step, and after the last
     actions: Any  # (T,), (T, K), or of A agents (T, A), (T, A, K)
@@ -38,61 +45,125 @@ class Episode(NamedTuple):
 def fetch_episode(
     envs: Any, act: Callable[[Any], Any], *, rows: Sequence[int] = (0,), seed: int | None = None
 ) -> list[Episode]:
-    """Resets `envs`, lets `act` play until each of `rows` has ended an episode, and returns those episodes.
+    """Resets an environment, steps it until each of `rows` has ended an episode, and returns those episodes.
 
-    Every step is copied to the host, with the states of all rows: for looking, not for training.
+    Every step copies the states of all rows to the host, so this function is for inspection and plots, not for training.
 
     Args:
-        envs: a gpuvec environment in NEXT_STEP or DISABLED, also in wrappers that leave its rows as they are.
-        act: observations of all rows to actions of all rows.
-        rows: which environments.
-        seed: of the reset.
+        envs: a gpuvec environment in NEXT_STEP or DISABLED mode, also under wrappers that do not change its rows.
+        act: the policy, from the observations of all rows, (E, D), to the actions of all rows.
+        rows: indices of the environments to record.
+        seed: the seed of the reset.
+
+    Returns:
+        One episode for each of `rows`, in that order.
 
     Raises:
-        StateError: another kind of environment, SAME_STEP, which keeps no last state, or rows that it does not have.
+        StateError: another kind of environment, SAME_STEP mode, which keeps no last state, or rows that do not exist.
         GpuvecError: an episode took more than 100,000 steps.
+    """
+    base = _recordable_env(envs)
+    indices = _checked_rows(rows, base.num_envs)
+    recording = _Recording(base, indices)
+    obs, _ = envs.reset(seed=seed)
+    recording.add_state()
+    while recording.num_unfinished:
+        if recording.num_steps == STEP_LIMIT:
+            raise make_endless_error(recording.num_unfinished, len(indices))
+        action = act(obs)
+        recording.add_action(action)  # before the step, which may overwrite memory that the action shares with `obs`
+        obs, reward, terminated, truncated, _ = envs.step(action)
+        recording.add_outcome(reward, terminated, truncated)
+        recording.add_state()
+    return recording.episodes()
+
+
+def _recordable_env(envs: Any) -> VectorEnv:
+    """The gpuvec environment under the wrappers of `envs`.
+
+    Raises:
+        StateError: another kind of environment, or a mode or a wrapper that hides the states of its rows.
     """
     base = getattr(envs, "unwrapped", envs)
     if not isinstance(base, VectorEnv):
-        raise StateError(f"fetch_episode reads the states of gpuvec environments; {envs} is none.")
+        raise StateError(f"fetch_episode reads the states of gpuvec environments, and {envs} is not one.")
     if envs.num_envs != base.num_envs:
-        raise StateError(f"{envs} has {envs.num_envs} rows for {base.num_envs} environments: give it the environment within.")
+        raise StateError(
+            f"{envs} has {envs.num_envs} rows for {base.num_envs} environments: pass the environment without this wrapper."
+        )
     if base.autoreset_mode is AutoresetMode.SAME_STEP:
         raise StateError(
             "in SAME_STEP the last state of an episode is gone when the step returns: make the environment with "
             "autoreset_mode='NextStep' or 'Disabled'."
         )
-    chosen = list(rows)
-    if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= row < base.num_envs for row in chosen):
-        raise StateError(f"rows must be different numbers from 0 to {base.num_envs - 1}, at least one, got {chosen}.")
+    return base
 
-    def fetched(array: Any) -> Any:
-        return to_host(array)[chosen]  # a copy, as a list chooses
 
-    def look() -> dict[str, Any]:
-        return {name: fetched(array) for name, array in base.get_state().items()}
+def _checked_rows(rows: Sequence[int], num_envs: int) -> list[int]:
+    """The indices in `rows` as a list.
 
-    obs, _ = envs.reset(seed=seed)
-    states: list[dict[str, Any]] = [look()]
-    actions: list[Any] = []
-    rewards: list[Any] = []
-    ends: dict[int, tuple[int, bool, bool]] = {}  # {place in rows: (steps, terminated, truncated)}
-    while len(ends) < len(chosen):
-        if len(actions) == STEP_LIMIT:
-            raise make_endless_error(len(chosen) - len(ends), len(chosen))
-        action = act(obs)
-        actions.append(fetched(action))
-        obs, *outcome, _ = envs.step(action)
-        reward, terminated, truncated = map(fetched, outcome)
-        states.append(look())
-        rewards.append(reward)
+    Raises:
+        StateError: no row, a row twice, or an index that is not from 0 to `num_envs` - 1.
+    """
+    indices = list(rows)
+    if not indices or len(set(indices)) < len(indices) or not all(0 <= row < num_envs for row in indices):
+        raise StateError(f"rows must be different numbers from 0 to {num_envs - 1}, at least one, got {indices}.")
+    return indices
+
+
+class _EpisodeEnd(NamedTuple):
+    """When and how the first episode of a row ended."""
+
+    num_steps: int
+    terminated: bool
+    truncated: bool
+
+
+class _Recording:
+    """The steps of some rows of an environment, until each row has ended an episode."""
+
+    def __init__(self, env: VectorEnv, rows: list[int]) -> None:
+        self._env, self._rows = env, rows
+        self._states: list[dict[str, NDArray[Any]]] = []
+        self._actions: list[NDArray[Any]] = []
+        self._rewards: list[NDArray[Any]] = []
+        self._ends: dict[int, _EpisodeEnd] = {}  # {position in rows: its first end}
+
+    @property
+    def num_steps(self) -> int:
+        return len(self._rewards)
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._rows) - len(self._ends)
+
+    def add_state(self) -> None:
+        self._states.append({name: self._to_host(array) for name, array in self._env.get_state().items()})
+
+    def add_action(self, actions: Any) -> None:
+        self._actions.append(self._to_host(actions))
+
+    def add_outcome(self, rewards: Any, terminated: Any, truncated: Any) -> None:
+        self._rewards.append(self._to_host(rewards))
+        terminated, truncated = self._to_host(terminated), self._to_host(truncated)
         for k in np.flatnonzero(terminated | truncated).tolist():
-            ends.setdefault(k, (len(actions), bool(terminated[k]), bool(truncated[k])))
+            self._ends.setdefault(k, _EpisodeEnd(self.num_steps, bool(terminated[k]), bool(truncated[k])))
 
-    def episode(k: int) -> Episode:
-        steps, terminated, truncated = ends[k]
-        fields = {name: np.stack([state[name][k] for state in states[: steps + 1]]) for name in states[0]}
-        played, gained = (np.stack([array[k] for array in arrays[:steps]]) for arrays in (actions, rewards))
-        return Episode(fields, played, gained, terminated, truncated)
+    def episodes(self) -> list[Episode]:
+        return [self._episode(k) for k in range(len(self._rows))]
 
-    return [episode(k) for k in range(len(chosen))]
+    def _episode(self, k: int) -> Episode:
+        """The episode of the row at position `k` of the recorded rows."""
+        end = self._ends[k]
+        states = self._states[: end.num_steps + 1]
+        return Episode(
+            states={name: np.stack([state[name][k] for state in states]) for name in states[0]},
+            actions=np.stack([actions[k] for actions in self._actions[: end.num_steps]]),
+            rewards=np.stack([rewards[k] for rewards in self._rewards[: end.num_steps]]),
+            terminated=end.terminated,
+            truncated=end.truncated,
+        )
+
+    def _to_host(self, array: Any) -> NDArray[Any]:
+        """The recorded rows of an array (E, ...), as a copy, since indexing with a list copies."""
+        return to_host(array)[self._rows]
