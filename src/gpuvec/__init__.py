@@ -1,10 +1,10 @@
-"""Reinforcement-learning environments whose whole batch lives, steps and learns on one GPU.
+"""Reinforcement-learning environments whose batch is stored, stepped and trained on one GPU.
 
     import gymnasium, gpuvec
     envs = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=65_536)
 
-Importing this registers the bundled environments and imports nothing heavier than Gymnasium; Numba, CuPy and PyTorch are
-loaded when an environment is made.
+Importing this package registers the bundled environments. It imports Gymnasium and NumPy; Numba, CuPy and PyTorch are
+imported when an environment is created.
 """
 
 from __future__ import annotations
@@ -65,29 +65,29 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = "0.1.0"
-ON_DEMAND = {"VectorEnv": "gpuvec.vector.env", "fetch_episode": "gpuvec.episode"}  # they bring in Numba
+LAZY_MODULES = {"VectorEnv": "gpuvec.vector.env", "fetch_episode": "gpuvec.episode"}  # they import Numba
 
 
 def parallel_env(id: str, **kwargs: Any) -> ParallelEnv:
-    """A registered environment of many agents as PettingZoo's `ParallelEnv`, on the CPU unless `device` says otherwise.
+    """Creates a registered multi-agent environment with PettingZoo's interface `ParallelEnv`, on the CPU by default.
 
     Args:
-        id: such as "gpuvec/TagContinuous-v0".
+        id: the id of the environment, such as "gpuvec/TagContinuous-v0".
         kwargs: `device`, `render_mode`, `max_episode_steps` and the environment's own parameters.
 
     Raises:
         MissingExtraError: PettingZoo is not installed.
-        AuthoringError: an environment of one agent.
+        AuthoringError: the environment has one agent.
     """
-    found: ParallelEnv = importlib.import_module("gpuvec.vector.parallel").ParallelEnv(id, **kwargs)
-    return found
+    env: ParallelEnv = importlib.import_module("gpuvec.vector.parallel").ParallelEnv(id, **kwargs)
+    return env
 
 
 def __getattr__(name: str) -> Any:
-    if name in ON_DEMAND:
-        return getattr(importlib.import_module(ON_DEMAND[name]), name)
+    if name in LAZY_MODULES:
+        return getattr(importlib.import_module(LAZY_MODULES[name]), name)
     raise AttributeError(f"module 'gpuvec' has no attribute {name!r}")
 
 
-# The bundled environments are a client of this package like any other; by name, so that no layer below depends on them.
+# The bundled environments use only the public interface. They are imported by name, so that no layer depends on them.
 importlib.import_module("gpuvec_envs")

@@ -1,4 +1,4 @@
-"""A surface on the host for the pictures that `draw` functions make, over Pillow."""
+"""A picture on the host for the `draw` functions of environments, drawn with Pillow."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WHITE: Colour = (255, 255, 255)
 
 
 class Canvas:
-    """A white picture on which to draw in world coordinates, x to the right and y upwards.
+    """A picture, white at first, on which functions draw in world coordinates: x to the right and y upwards.
 
     Args:
-        width: of the picture [pixels].
-        height: of the picture [pixels].
-        scale: pixels per unit of the world.
-        origin: where the world's (0, 0) lies, in pixels from the lower left corner.
+        width: the width of the picture [pixels].
+        height: the height of the picture [pixels].
+        scale: the number of pixels per unit of world coordinates.
+        origin: the position of (0, 0) in world coordinates, in pixels from the lower left corner.
 
     Raises:
         MissingExtraError: Pillow is not installed.
@@ -33,7 +33,8 @@ class Canvas:
 
     def __init__(self, width: int, height: int, scale: float = 1.0, origin: Point = (0.0, 0.0)) -> None:
         try:
-            from PIL import Image, ImageDraw  # here, so that an environment which draws nothing needs no Pillow
+            # Imported here, because environments that draw nothing do not need Pillow.
+            from PIL import Image, ImageDraw
         except ImportError as error:
             raise MissingExtraError(
                 "Pictures need Pillow, which is not installed. Install the extra: pip install 'gpuvec[render]'."
@@ -43,24 +44,48 @@ class Canvas:
         self._draw: Any = ImageDraw.Draw(self._image)
 
     def pixel(self, point: Point) -> tuple[int, int]:
-        """(column, row) of a point of the world; row 0 is the top one."""
+        """Converts world coordinates to pixels.
+
+        Args:
+            point: (x, y) in world coordinates.
+
+        Returns:
+            (column, row); row 0 is the top one.
+        """
         x, y = point
         column = math.floor(self.origin[0] + self.scale * float(x))
         return column, self.height - 1 - math.floor(self.origin[1] + self.scale * float(y))
 
     def polygon(self, corners: Iterable[Point], colour: Colour) -> None:
-        """A filled polygon."""
+        """Draws a filled polygon.
+
+        Args:
+            corners: the corners in their order, in world coordinates.
+            colour: (red, green, blue), each from 0 to 255.
+        """
         self._draw.polygon([self.pixel(c) for c in corners], fill=colour)
 
     def line(self, points: Iterable[Point], colour: Colour = BLACK, width: int = 1) -> None:
-        """Straight lines from each point to the next, `width` pixels wide."""
+        """Draws straight lines from each point to the next.
+
+        Args:
+            points: the points in their order, in world coordinates.
+            colour: (red, green, blue), each from 0 to 255.
+            width: the width of the lines [pixels].
+        """
         self._draw.line([self.pixel(p) for p in points], fill=colour, width=width)
 
     def circle(self, centre: Point, radius: float, colour: Colour) -> None:
-        """A filled circle."""
+        """Draws a filled circle.
+
+        Args:
+            centre: the centre, in world coordinates.
+            radius: the radius, in units of world coordinates.
+            colour: (red, green, blue), each from 0 to 255.
+        """
         (x, y), r = self.pixel(centre), math.floor(self.scale * float(radius))
         self._draw.ellipse([x - r, y - r, x + r, y + r], fill=colour)
 
     def array(self) -> NDArray[np.uint8]:
-        """The picture so far: (height, width, 3) uint8, a copy."""
+        """A copy of the picture, an array (height, width, 3) of uint8."""
         return np.array(self._image, np.uint8)

@@ -3,13 +3,13 @@
     GpuvecError
       AuthoringError          an environment file breaks a rule of device code        (TypeError)
       UnknownParameterError   a keyword that the environment does not have            (TypeError)
-      FixedParameterError     a parameter on which shapes depend, given another value (TypeError)
+      FixedParameterError     another value of a parameter on which shapes depend     (TypeError)
       DeviceError             a device that does not exist or cannot be used          (RuntimeError)
       ForkError               a CUDA environment used in a forked process             (RuntimeError)
       OutOfMemoryError        more than the device holds                              (MemoryError)
       MissingExtraError       a package of an extra that is not installed             (ImportError)
       StaleGraphError         a captured graph whose kernels were rebuilt since       (RuntimeError)
-      ActionError             actions out of range, found by `validate=True`          (ValueError)
+      ActionError             actions out of range, with `validate=True`              (ValueError)
       StateError              a state that does not fit the environment               (ValueError)
         CheckpointError       a checkpoint or run folder that is damaged or refused    (ValueError)
       RunInUseError           a run folder that another process is writing to          (RuntimeError)
@@ -23,64 +23,67 @@ from __future__ import annotations
 
 
 class GpuvecError(Exception):
-    """Whatever gpuvec raises on purpose, apart from Gymnasium's own errors."""
+    """The base class of all errors that gpuvec defines. It also raises errors of Gymnasium."""
 
 
 class AuthoringError(GpuvecError, TypeError):
-    """An environment file breaks a rule of device code."""
+    """An environment file breaks a rule of device code; the message names the place and a remedy."""
 
 
 class UnknownParameterError(GpuvecError, TypeError):
-    """A keyword argument that the environment does not have."""
+    """A keyword argument is not a parameter of the environment."""
 
 
 class FixedParameterError(GpuvecError, TypeError):
-    """Another value of a parameter on which shapes depend, or what all rows share, in an environment that is made."""
+    """A new value for a parameter on which shapes depend, or for one row of a parameter that all rows share.
+
+    Both are fixed when the environment is created.
+    """
 
 
 class DeviceError(GpuvecError, RuntimeError):
-    """A device that does not exist or cannot be used."""
+    """The device does not exist or cannot be used."""
 
 
 class ForkError(GpuvecError, RuntimeError):
-    """A CUDA environment used in a process that was forked after CUDA started."""
+    """A CUDA environment is used in a process that was forked after CUDA started."""
 
 
 class OutOfMemoryError(GpuvecError, MemoryError):
-    """More memory asked for than the device has free."""
+    """An environment or a learner needs more memory than the device has free; nothing was allocated or written."""
 
 
 class MissingExtraError(GpuvecError, ImportError):
-    """A package of an optional extra that is not installed."""
+    """A package of an optional extra is not installed; the message names the extra."""
 
 
 class StaleGraphError(GpuvecError, RuntimeError):
-    """A captured graph whose kernels were rebuilt since its capture."""
+    """The kernels of a captured CUDA graph were rebuilt after its capture."""
 
 
 class ActionError(GpuvecError, ValueError):
-    """Actions outside the action space."""
+    """Actions are outside the action space."""
 
 
 class StateError(GpuvecError, ValueError):
-    """A state that does not fit the environment."""
+    """A state does not fit the environment."""
 
 
 class CheckpointError(StateError):
-    """A checkpoint or a run folder that is damaged, was not written by gpuvec, or asks for more than it may."""
+    """A checkpoint or a run folder is damaged, was not written by gpuvec, or names a module that is not trusted."""
 
 
 class RunInUseError(GpuvecError, RuntimeError):
-    """A run folder that another process is writing to."""
+    """Another process is writing to the run folder."""
 
 
 class RunWriteError(GpuvecError, OSError):
-    """A file of a run folder that cannot be written, for example because the disk is full."""
+    """A file of a run folder cannot be written, for example because the disk is full."""
 
 
 class NonFiniteError(GpuvecError, FloatingPointError):
-    """Training met a number that is not finite; the message names the part, the iteration and the environment."""
+    """A number in training is not finite; the message names the part of the learner, the iteration and the environment."""
 
 
 class CompilerWarning(UserWarning):
-    """What a C++ compiler warns of in an author's functions."""
+    """A warning of the C++ compiler about an author's functions."""

@@ -1,4 +1,4 @@
-"""The quotient of two whole numbers, without a division where one of them is a parameter.
+"""The quotient of two integers, without a division at run time if the divisor is a constant.
 
 A GPU divides in a dozen instructions, among them a branch for numbers that are very small or large.
 """
@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import numpy as np
 
-SPLIT = 4097.0  # 2**12 + 1, by which a float32 falls apart into two halves (Dekker, 1971)
-EXACT = 3146  # up to here the sum is rounded as a quotient is, whether or not a machine fuses its last two operations
+SPLITTER = 4097.0  # 2**12 + 1: multiplying by it splits a float32 into two halves of 12 bits (Dekker, 1971)
+# The largest divisor for which the sum of two products is rounded as the quotient is, with or without a fused multiply-add.
+MAX_EXACT_DIVISOR = 3146
 
 
 def fraction(part: int, whole: int) -> float:
-    """`part` / `whole`, correctly rounded, for 0 <= `part` <= `whole`. Where `whole` is a parameter it costs two products.
+    """Computes `part` / `whole`, correctly rounded.
 
-    They are those with both halves of 1 / `whole`, and the first of them is exact.
+    If `whole` is a constant of the compiled code, as parameters are, the cost is two products: those of `part` with the two
+    halves of 1 / `whole`, of which the first is exact.
+
+    Args:
+        part: an int32 from 0 to `whole`.
+        whole: an int32 greater than 0.
+
+    Returns:
+        The quotient, a float32.
     """
     a, b = np.float32(part), np.float32(whole)
-    if whole > EXACT:
+    if whole > MAX_EXACT_DIVISOR:
         return a / b  # type: ignore[return-value]  # float32
     inverse = 1.0 / b
-    shifted = inverse * SPLIT
+    shifted = inverse * SPLITTER
     high = shifted - (shifted - inverse)
     low = (1.0 - high * b) / b
     return a * high + a * low  # type: ignore[return-value]  # float32

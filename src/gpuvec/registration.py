@@ -1,4 +1,4 @@
-"""Puts environments on Gymnasium's list, by strings, so that their specs compare, copy and serialise."""
+"""Registers environments with Gymnasium, by strings, so that their specs can be compared, copied and serialised."""
 
 from __future__ import annotations
 
@@ -11,77 +11,97 @@ import gymnasium as gym
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment, SingleAgentEnv
 
-VECTOR_ENTRY_POINT = "gpuvec.vector.env:VectorEnv"  # which tells environments of gpuvec in Gymnasium's list
-SCALAR_ENTRY_POINT = "gpuvec.vector.scalar:ScalarEnv"  # one env of many agents is no gymnasium.Env, whose reward is a number
+VECTOR_ENTRY_POINT = "gpuvec.vector.env:VectorEnv"  # by which environments of gpuvec are recognised in Gymnasium's registry
+SCALAR_ENTRY_POINT = "gpuvec.vector.scalar:ScalarEnv"
+REFUSING_ENTRY_POINT = "gpuvec.registration:refuse_make"  # the reward of a gymnasium.Env is one number, not one per agent
 
 
 def register(id: str, env: Environment | str, **kwargs: Any) -> None:
-    """Makes `gymnasium.make_vec(id, num_envs=...)` and `gymnasium.make(id)` build `env`.
+    """Registers an environment, so that `gymnasium.make_vec(id, num_envs=...)` and `gymnasium.make(id)` create it.
+
+    `gymnasium.make` is for environments with one agent. Registering the same environment again changes nothing.
 
     Args:
-        id: "namespace/Name-v0"; registering it again with the same environment changes nothing.
-        env: the environment, bound to a name in the module that defines it, or that place as "module:NAME".
-        kwargs: keyword arguments that this id gives to the environment, parameters included.
+        id: "namespace/Name-v0".
+        env: the environment, which must be the value of a global variable of the module that defines its functions; or the
+            name of that variable, "module:NAME".
+        kwargs: keyword arguments that `make_vec` and `make` pass to the environment, such as values of parameters.
 
     Raises:
-        AuthoringError: `env` is bound to no name in its module, or the place holds no environment.
+        AuthoringError: no global variable of the module has the value `env`, or the variable that `env` names does not hold
+            an environment.
     """
-    place = env if isinstance(env, str) else find_place(env)
-    declared = load_env(place) if isinstance(env, str) else env
-    known = gym.registry.get(id)
-    if known is not None and known.kwargs == {"env": place, **kwargs}:
+    import_path = env if isinstance(env, str) else find_import_path(env)
+    declaration = load_env(import_path) if isinstance(env, str) else env
+    registered = gym.registry.get(id)
+    if registered is not None and registered.kwargs == {"env": import_path, **kwargs}:
         return
     gym.register(
         id,
-        entry_point=SCALAR_ENTRY_POINT if isinstance(declared, SingleAgentEnv) else "gpuvec.registration:refuse_make",
+        entry_point=SCALAR_ENTRY_POINT if isinstance(declaration, SingleAgentEnv) else REFUSING_ENTRY_POINT,
         vector_entry_point=VECTOR_ENTRY_POINT,
-        max_episode_steps=declared.max_episode_steps,
-        reward_threshold=declared.reward_threshold,
-        kwargs={"env": place, **kwargs},
+        max_episode_steps=declaration.max_episode_steps,
+        reward_threshold=declaration.reward_threshold,
+        kwargs={"env": import_path, **kwargs},
     )
 
 
 def refuse_make(env: str, **kwargs: Any) -> gym.Env[Any, Any]:
-    """The entry point of an environment of many agents: `gymnasium.make` is for one agent.
+    """Refuses to create an environment with many agents by `gymnasium.make`, which is for one agent.
+
+    Args:
+        env: the name of the environment, "module:NAME".
+        kwargs: keyword arguments for the environment, which are ignored.
 
     Raises:
-        gymnasium.error.Error: always; it says what to use.
+        gymnasium.error.Error: always; the message names the functions to use.
     """
     raise gym.error.Error(
-        f"{env} is an environment of many agents, and gymnasium.make is for one agent: use "
+        f"{env} is an environment with many agents, and gymnasium.make is for one agent: use "
         "gymnasium.make_vec(id, num_envs=...), or gpuvec.parallel_env(id), which is PettingZoo's interface."
     )
 
 
-def find_place(env: Environment) -> str:
-    """ "module:NAME" of `env`."""
+def find_import_path(env: Environment) -> str:
+    """The name "module:NAME" of the global variable that holds an environment.
+
+    Args:
+        env: the environment. The module of its functions is searched.
+
+    Raises:
+        AuthoringError: no global variable of that module holds the environment.
+    """
     name = env.reset.__module__
     module = sys.modules.get(name)
     for attribute, value in vars(module).items() if module is not None else ():
         if value is env:
             return f"{name}:{attribute}"
     raise AuthoringError(
-        f"this environment is bound to no name in {name!r}, the module of its functions, so its spec could not be copied or "
-        "serialised: bind it there (ENV = SingleAgentEnv(...)) and register that, or give its place as 'module:NAME'."
+        f"no global variable of {name!r}, the module of the environment's functions, holds this environment, so its spec could "
+        "not be copied or serialised: assign it there (ENV = SingleAgentEnv(...)) and register that, or pass its name as "
+        "'module:NAME'."
     )
 
 
-def load_env(place: str | Environment) -> Environment:
-    """The environment at "module:NAME"; one that is given as itself is returned.
+def load_env(import_path: str | Environment) -> Environment:
+    """Imports the module of an environment and returns the environment.
+
+    Args:
+        import_path: "module:NAME"; an environment is returned unchanged.
 
     Raises:
-        AuthoringError: there is none.
+        AuthoringError: the variable does not hold an environment.
     """
-    if isinstance(place, Environment):
-        return place
-    if not isinstance(place, str):
+    if isinstance(import_path, Environment):
+        return import_path
+    if not isinstance(import_path, str):
         raise AuthoringError(
-            f"env is {place!r}; it must be a SingleAgentEnv or a MultiAgentEnv, or the place of one, as 'module:NAME'."
+            f"env is {import_path!r}; it must be a SingleAgentEnv or a MultiAgentEnv, or the name of one, as 'module:NAME'."
         )
-    module, _, name = place.partition(":")
+    module, _, name = import_path.partition(":")
     env = getattr(importlib.import_module(module), name or "ENV", None)
     if not isinstance(env, Environment):
         raise AuthoringError(
-            f"{place!r} holds {type(env).__name__}; expected 'module:NAME' of a SingleAgentEnv or a MultiAgentEnv."
+            f"{import_path!r} holds {type(env).__name__}; expected 'module:NAME' of a SingleAgentEnv or a MultiAgentEnv."
         )
     return env

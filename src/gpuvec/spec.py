@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.declared import require_functions, require_params, require_phases, require_state
+from gpuvec.declaration_checks import require_functions, require_params, require_phases, require_state
 
 Floats = NDArray[np.float32]
 """A field of a cooperative state: one float for each agent, or with `Annotated[Floats, "parameter"]` that many."""

@@ -4,7 +4,7 @@ import numpy as np
 from tests.support.tables import table
 
 from gpuvec import fraction
-from gpuvec.fractions import EXACT
+from gpuvec.fractions import MAX_EXACT_DIVISOR
 
 
 def fractions(w):
@@ -14,7 +14,7 @@ def fractions(w):
 
 class TestFraction:
     def test_all_that_are_exact(self):
-        for whole in range(1, EXACT + 1):
+        for whole in range(1, MAX_EXACT_DIVISOR + 1):
             part = np.arange(whole + 1, dtype=np.float32)
             assert np.array_equal(fraction(part, whole), part / np.float32(whole)), whole
 
@@ -23,7 +23,7 @@ class TestFraction:
         np.testing.assert_array_equal(fraction(part, 1_000_000), part / np.float32(1_000_000))
 
     def test_every_backend(self, backend):
-        whole = np.random.default_rng(0).integers(1, EXACT + 1, 300 if backend == "simulator" else 200_000)
+        whole = np.random.default_rng(0).integers(1, MAX_EXACT_DIVISOR + 1, 300 if backend == "simulator" else 200_000)
         part = (np.random.default_rng(1).uniform(0, 1, whole.size) * (whole + 1)).astype(np.int64).clip(max=whole)
         found = table(backend, fractions, np.stack([part, whole], 1), 3, np.float32)
         a = part.astype(np.float32)

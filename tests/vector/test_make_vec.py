@@ -120,7 +120,7 @@ def test_registering_twice_changes_nothing():
 
 
 def test_an_env_without_a_name_is_refused():
-    with pytest.raises(AuthoringError, match="bound to no name"):
+    with pytest.raises(AuthoringError, match="no global variable of"):
         register(
             "tests/Nameless-v0",
             gpuvec.SingleAgentEnv(*(getattr(COUNTER, k) for k in ("state", "params", "reset", "step", "observe", "spaces"))),

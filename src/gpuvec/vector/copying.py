@@ -11,7 +11,7 @@ from typing import Any
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import AuthoringError
-from gpuvec.registration import find_place
+from gpuvec.registration import find_import_path
 from gpuvec.spec import Environment
 from gpuvec.vector import env_state
 from gpuvec.vector.framework import on_stream
@@ -76,6 +76,6 @@ def _place_or_env(env: Environment | str) -> Environment | str:
     if isinstance(env, str):
         return env
     try:
-        return find_place(env)
+        return find_import_path(env)
     except AuthoringError:
         return env

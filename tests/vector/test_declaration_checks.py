@@ -49,7 +49,7 @@ SINGLE = {
     "params: dataclass": ({"params": Record()}, r"params is Record\(x=0.0\) \(Record\); it must be an instance"),
     "params: class": ({"params": OneInt}, r"params is the class OneInt; it must be an instance .* params=Params\(\)"),
     "params: None": ({"params": None}, r"params is None \(NoneType\); it must be an instance"),
-    "int for a float": ({"params": OneInt()}, r"field 'maximum' of OneInt is declared float, .* 5 \(int\) is none: write 5.0"),
+    "int for a float": ({"params": OneInt()}, r"field 'maximum' of OneInt is declared float, .* has another type: write 5.0"),
     "float for an int": ({"params": OneFloat()}, r"'guards' of OneFloat is declared int, .* declare it as float"),
     "text in params": ({"params": OneText()}, r"field 'name' of OneText has the default 'cart' \(str\); a parameter is"),
     "float64": ({"params": OneDouble()}, r"'mass' of OneDouble has the default np.float64\(1.5\) \(float64\); a parameter is"),
@@ -68,7 +68,7 @@ def move(i: int, s: Any, action: Any, key: Any, p: Any) -> None:
 
 
 COOPERATIVE = {
-    "phases: list": ({"phases": [move]}, r"phases is \[<function move.* \(list\); it must be a tuple, also of one phase"),
+    "phases: list": ({"phases": [move]}, r"phases is \[<function move.* \(list\); it must be a tuple, even of one phase"),
     "phases: function": ({"phases": move}, r"phases is <function move.* \(function\); it must be a tuple, .* phases=\(move,\)"),
     "phases: text": ({"phases": (move, "move")}, r"phase 1 is 'move' \(str\); it must be a function, or count_of"),
     "observation: roles": ({"observation": {"guard": move}}, r"observation is \{'guard': .* \(dict\); it must be a function"),
@@ -162,7 +162,7 @@ def test_what_is_declared_rightly():
 
 @pytest.mark.parametrize("env", [None, 3, ["a"]])
 def test_what_is_no_environment(env):
-    with pytest.raises(AuthoringError, match=r"env is .*; it must be a SingleAgentEnv or a MultiAgentEnv, or the place of one"):
+    with pytest.raises(AuthoringError, match=r"env is .*; it must be a SingleAgentEnv or a MultiAgentEnv, or the name of one"):
         gpuvec.VectorEnv(env, 2)
 
 

@@ -1,0 +1,108 @@
+"""Checks of a `SingleAgentEnv` or `MultiAgentEnv` when it is constructed. Each error names a field and what it must be."""
+
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+from gpuvec.errors import AuthoringError
+
+PARAMETER_TYPES = (float, int, bool)
+
+
+def _declaration_error(env: Any, problem: str) -> AuthoringError:
+    """An error whose message names the module of the environment's functions, since a declaration has no name of its own."""
+    module = next((f.__module__ for f in (env.reset, env.spaces) if callable(f) and hasattr(f, "__module__")), "")
+    return AuthoringError(
+        f"in {module}, {type(env).__name__}(...): {problem}" if module else f"{type(env).__name__}(...): {problem}"
+    )
+
+
+def _describe(value: Any) -> str:
+    """A value, shortened, and its type."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def require_functions(env: Any, *names: str, optional: bool = False) -> None:
+    """Checks that fields of an environment are functions.
+
+    Args:
+        env: the environment, a `SingleAgentEnv` or a `MultiAgentEnv`.
+        names: the names of the fields.
+        optional: whether a field may also be None.
+
+    Raises:
+        AuthoringError: a field is something else.
+    """
+    for name in names:
+        value = getattr(env, name)
+        if not callable(value) and not (optional and value is None):
+            raise _declaration_error(env, f"{name} is {_describe(value)}; it must be a function.")
+
+
+def require_state(env: Any) -> None:
+    """Checks that the state is a NamedTuple class.
+
+    Args:
+        env: the environment, a `SingleAgentEnv` or a `MultiAgentEnv`.
+
+    Raises:
+        AuthoringError: it is something else.
+    """
+    if not (isinstance(env.state, type) and issubclass(env.state, tuple) and hasattr(env.state, "_fields")):
+        raise _declaration_error(
+            env, f"state is {_describe(env.state)}; it must be a NamedTuple class: class State(NamedTuple), and state=State."
+        )
+
+
+def require_params(env: Any) -> None:
+    """Checks that the parameters are a NamedTuple instance whose values have the types that its class declares.
+
+    Args:
+        env: the environment, a `SingleAgentEnv` or a `MultiAgentEnv`.
+
+    Raises:
+        AuthoringError: they are something else, or a value has another type.
+    """
+    params = env.params
+    if not (isinstance(params, tuple) and hasattr(params, "_fields")):
+        remedy = "params=Params()" if isinstance(params, type) else "class Params(NamedTuple), and params=Params()"
+        raise _declaration_error(env, f"params is {_describe(params)}; it must be an instance of a NamedTuple class: {remedy}.")
+    hints = get_type_hints(type(params))
+    for name, value in zip(params._fields, params, strict=True):
+        field = f"field {name!r} of {type(params).__name__}"
+        if type(value) not in PARAMETER_TYPES:
+            raise _declaration_error(
+                env, f"{field} has the default {_describe(value)}; a parameter is a Python float, int or bool."
+            )
+        if hints.get(name) in PARAMETER_TYPES and type(value) is not hints[name]:
+            declared_type, value_type = hints[name].__name__, type(value).__name__
+            remedy = f"write {float(value)!r}"
+            if hints[name] is not float:
+                remedy = f"change the default, or declare it as {value_type}"
+            raise _declaration_error(
+                env, f"{field} is declared {declared_type}, and its default {_describe(value)} has another type: {remedy}."
+            )
+
+
+def require_phases(env: Any, reduction: type) -> None:
+    """Checks that the phases are a tuple of functions and reductions.
+
+    Args:
+        env: the environment, a `MultiAgentEnv`.
+        reduction: the class of reductions, an argument because its module imports this one.
+
+    Raises:
+        AuthoringError: they are something else.
+    """
+    if not isinstance(env.phases, tuple) or hasattr(env.phases, "_fields"):
+        raise _declaration_error(
+            env, f"phases is {_describe(env.phases)}; it must be a tuple, even of one phase: phases=(move,)."
+        )
+    for number, phase in enumerate(env.phases):
+        if not callable(phase) and not isinstance(phase, reduction):
+            raise _declaration_error(
+                env, f"phase {number} is {_describe(phase)}; it must be a function, or count_of, any_of, all_of or argmin_of."
+            )
