@@ -10,7 +10,7 @@ from gpuvec.engine.backends.device import Device
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import FixedParameterError
 from gpuvec.spec import Environment, MultiAgentEnv
-from gpuvec.vector import env_params
+from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.framework import on_stream
 
 
@@ -22,7 +22,7 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
     _device: Device
     _stream: Any
 
-    def _find_spaces(self) -> None:
+    def _build_spaces(self) -> None:
         raise NotImplementedError
 
     def _usable(self, begun: bool = True) -> None:
@@ -66,7 +66,7 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
             raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
         per_env = self.simulation.options.per_env
         stored = {k: self._stored(k) for k in per_env}
-        new, lists = env_params.apply_params(self._env, {name: values}, per_env, self.num_envs, stored=stored)
+        new, lists = apply_params(self._env, {name: values}, per_env, self.num_envs, stored=stored)
         if name in per_env:
             with on_stream(self._device, self._stream()):
                 self.simulation.buffers[f"param_{name}"][:] = self._device.arrays.asarray(
@@ -75,7 +75,7 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
             return
         self._env = new
         self.simulation.rebuild(new)
-        self._find_spaces()
+        self._build_spaces()
         self.__dict__.pop("observation_space", None)
         self.__dict__.pop("action_space", None)
 

@@ -24,7 +24,7 @@ class Copyable(Rollouts):
     What steps returned is not part of it, nor what a user has added to the object.
     """
 
-    _made_of: dict[str, Any]  # arguments of the construction that no other attribute holds
+    _constructor_arguments: dict[str, Any]  # arguments of the construction that no other attribute holds
 
     def __getstate__(self) -> dict[str, Any]:
         """How to construct it, and its state on the host, for which the host waits.
@@ -35,8 +35,8 @@ class Copyable(Rollouts):
         self._usable(begun=False)
         per_env = self.simulation.options.per_env
         made_of = {
-            **self._made_of,
-            "env": _place_or_env(self._made_of["env"]),
+            **self._constructor_arguments,
+            "env": _place_or_env(self._constructor_arguments["env"]),
             "num_envs": self.num_envs,
             "device": str(self._device),
             "per_env": per_env,

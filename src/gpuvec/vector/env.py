@@ -14,13 +14,14 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.device import has_several_gpus, parse_device, refuse_fork
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import MultiAgentSchema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
-from gpuvec.vector import env_params, env_state
+from gpuvec.vector import env_arguments, env_state
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.copying import Copyable
+from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.faults import take_fault
 from gpuvec.vector.framework import make_framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
@@ -75,7 +76,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         output: str = "torch",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         buffers: int | None = None,
-        max_episode_steps: int | str | None = env_params.DECLARED,
+        max_episode_steps: int | str | None = env_arguments.DECLARED,
         render_mode: str | None = None,
         per_env: Sequence[str] = (),
         backend: str = "numba",
@@ -83,21 +84,14 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         validate: bool = False,
         **params: Any,
     ) -> None:
-        self._spec: Any = None
         declared = load_env(env)
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-            raise ValueError(f"num_envs must be an integer of at least 1, got {num_envs!r}.")
-        if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
-            raise ValueError(f"buffers must be None (new arrays in every step) or at least 1 (a ring), got {buffers!r}.")
-        if render_mode not in (None, "rgb_array") or (render_mode and declared.draw is None):
-            modes = "None or 'rgb_array'" if declared.draw else "None: this environment draws no pictures"
-            raise ValueError(f"render_mode must be {modes}, got {render_mode!r}.")
-        self.num_envs = int(num_envs)
-        if isinstance(per_env, str):
-            raise TypeError(f"per_env must be a sequence of parameter names, got {per_env!r}: write per_env=({per_env!r},).")
-        self.autoreset_mode = env_params.parse_autoreset_mode(autoreset_mode)
-        self.max_episode_steps = env_params.parse_step_limit(max_episode_steps, declared.max_episode_steps)
-        self._made_of = {
+        self.num_envs = env_arguments.parse_num_envs(num_envs)
+        env_arguments.check_buffers(buffers)
+        env_arguments.check_render_mode(render_mode, declared)
+        per_env = env_arguments.parse_per_env(per_env)
+        self.autoreset_mode = env_arguments.parse_autoreset_mode(autoreset_mode)
+        self.max_episode_steps = env_arguments.parse_step_limit(max_episode_steps, declared.max_episode_steps)
+        self._constructor_arguments = {
             "env": env, "output": output, "autoreset_mode": autoreset_mode, "buffers": buffers, "backend": backend,
             "reward": reward, "validate": validate, "max_episode_steps": self.max_episode_steps, "render_mode": render_mode,
         }  # fmt: skip
@@ -108,35 +102,49 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             "render_fps": declared.render_fps,
         }
         keywords = tuple(VectorEnv.__init__.__kwdefaults__ or ())
-        self._env, lists = env_params.apply_params(declared, params, tuple(per_env), self.num_envs, keywords=keywords)
+        self._env, per_env_values = apply_params(declared, params, per_env, self.num_envs, keywords=keywords)
         self._device = parse_device("cpu" if device == "auto" and output == "numpy" else device)
         self._framework = make_framework(output, self._device)
         options = KernelOptions(
             self.autoreset_mode,
             self.max_episode_steps,
-            tuple(per_env),
+            per_env,
             validate,
-            env_params.checked_reward(reward, self._env),
-            cuda_c=env_params.uses_cuda_c(backend, self._env, self._device),
+            env_arguments.parse_reward(reward, self._env),
+            cuda_c=env_arguments.uses_cuda_c(backend, self._env, self._device),
         )
+        self._allocate(options, per_env_values, buffers)
+        self._build_spaces()
+        self._init_step(self.simulation.schema)
+        self._spec: Any = None
+        self._seed: int | tuple[int | None, ...] | None = None
+        self._was_reset, self._pid = False, getpid()
+
+    def _allocate(self, options: KernelOptions, per_env_values: Mapping[str, Any], num_buffers: int | None) -> None:
+        """Creates the simulation and the output buffers.
+
+        Args:
+            options: what the kernels are compiled for.
+            per_env_values: {parameter: (E,) values} that differ from the default of all rows.
+            num_buffers: the length of the ring of output buffers; None for new arrays in every step.
+        """
         with self._device.current():
             self.simulation = Simulation(self._env, options, self.num_envs, self._device)
-            for name, values in lists.items():
+            for name, values in per_env_values.items():
                 self.simulation.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
-            returned = self.simulation.layout.outputs
-            self._outputs = OutputBuffers(returned, self.num_envs, self._device, self._framework, buffers)
-        self._ring, self._storage = buffers, {}
-        self._find_spaces()
-        s = self.simulation.schema
-        shape = (self.num_envs, *s.agents_shape, *s.action.shape)
-        self.read_actions = Actions(shape, s.action.discrete, self._device, self._framework).read
+            outputs = self.simulation.layout.outputs
+            self._outputs = OutputBuffers(outputs, self.num_envs, self._device, self._framework, num_buffers)
+        self._ring, self._storage = num_buffers, {}
+
+    def _init_step(self, schema: EnvSchema) -> None:
+        """Looks up what every `step` needs, so that a step costs little time on the host."""
+        shape = (self.num_envs, *schema.agents_shape, *schema.action.shape)
+        self.read_actions = Actions(shape, schema.action.discrete, self._device, self._framework).read
         self._stream = self._framework.stream
         self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self.is_multi_agent = isinstance(s, MultiAgentSchema)
+        self.is_multi_agent = isinstance(schema, MultiAgentSchema)
         self._several = self._device.kind == "cuda" and has_several_gpus()
-        self._seed: int | tuple[int | None, ...] | None = None
-        self._was_reset, self._pid = False, getpid()
 
     # Gymnasium's attributes
 
@@ -150,7 +158,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         """(E,) or (E, K): built on first use."""
         return batched_space(self.single_action_space, self.num_envs)
 
-    def _find_spaces(self) -> None:
+    def _build_spaces(self) -> None:
         observation: Any
         observation, action = self._env.spaces(self._env.params)
         for agents in self.simulation.schema.agents_shape:

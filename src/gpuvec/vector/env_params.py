@@ -1,4 +1,7 @@
-"""An environment's parameters as a user gives them, and the words in which faults are told."""
+"""The parameters of an environment: values from a user, checked and applied.
+
+Most parameters are compiled into the kernels. Those named in `per_env` are stored in a buffer, one value per environment.
+"""
 
 from __future__ import annotations
 
@@ -9,65 +12,101 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
-from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
-from gpuvec.engine.backends.cuda.cpp.source import cuda_c_file
-from gpuvec.engine.backends.device import Device
 from gpuvec.engine.layout.structure import constant_differences, params_of_structure, shape_differences
 from gpuvec.errors import FixedParameterError, UnknownParameterError
 from gpuvec.spec import Environment, MultiAgentEnv
 
 FLOAT_MAX, INT_LIMITS = float(np.finfo(np.float32).max), np.iinfo(np.int32)
-BACKENDS = ("numba", "cuda-c")
-DECLARED = "declared"
+Rows = Mapping[str, Sequence[Any]]  # {parameter: (E,) values}
 
 
 def apply_params(
     env: Environment,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     per_env: tuple[str, ...],
     num_envs: int,
     *,
     keywords: Sequence[str] = (),
-    stored: Mapping[str, Sequence[Any]] | None = None,
-) -> tuple[Environment, dict[str, Any]]:
-    """(`env` with the given parameters, {name: (E,) values of those given as lists}).
+    stored: Rows | None = None,
+) -> tuple[Environment, dict[str, NDArray[Any]]]:
+    """Applies new parameter values to an environment, after all checks.
 
     Args:
-        env: as declared.
-        given: the parameters to change.
-        per_env: names of those that are stored per environment.
+        env: the environment with its present parameters.
+        values: {parameter: new value}; for a parameter in `per_env` also a list of E values.
+        per_env: names of the parameters that are stored per environment.
         num_envs: E.
-        keywords: names that are no parameters, but could have been meant by an unknown one.
-        stored: the E values of each parameter that is stored per environment already.
+        keywords: names of other keyword arguments, which the message about an unknown parameter suggests too.
+        stored: the E values of each parameter in `per_env`, if buffers exist already; None before they exist.
+
+    Returns:
+        `env` with the new single values, and {parameter: (E,) array} of the new lists.
 
     Raises:
-        UnknownParameterError: a name that the environment does not have; near ones are listed.
-        TypeError: a value of the wrong type; a list for a parameter that is not in `per_env`.
-        ValueError: a list of the wrong length, or values that make no sense together.
-        FixedParameterError: a value that needs other buffers or spaces than those of `env` where these are made, or a row's
-            that needs others than all rows share.
+        UnknownParameterError: a name that the environment does not have; the message lists similar names.
+        TypeError: a value of the wrong type, or a list for a parameter that is not in `per_env`.
+        ValueError: a list of the wrong length, or values that the environment's own check rejects.
+        FixedParameterError: existing buffers or spaces do not fit the new values, or one row needs other shapes or constants
+            than those that all rows share.
     """
+    _check_names(env, (*values, *per_env), keywords)
+    _check_can_be_stored(env, per_env)
+    single, lists = _split_single_and_lists(env, values, per_env, num_envs)
+    new_env = _with_params(env, single)
+    rows = {name: column for name, column in (stored or {}).items() if name not in values}
+    rows |= {name: column.tolist() for name, column in lists.items()}
+    check_rows(new_env, rows)
+    if stored is None:
+        refuse_other_rows(new_env, rows)
+    else:
+        # A single value of a stored parameter goes into the rows; what all rows share keeps the default.
+        shared_env = _with_params(env, {name: value for name, value in single.items() if name not in per_env})
+        refuse_other_shapes(env, shared_env, single)
+        rows |= {name: [value] * num_envs for name, value in single.items() if name in per_env}
+        refuse_other_rows(shared_env, rows)
+    return new_env, lists
+
+
+def _with_params(env: Environment, values: Mapping[str, Any]) -> Environment:
+    """`env` with other values of some parameters."""
+    return dataclasses.replace(env, params=env.params._replace(**values))
+
+
+def _check_names(env: Environment, names: Sequence[str], keywords: Sequence[str]) -> None:
+    """Raises UnknownParameterError for the first of `names` that is no parameter of `env`."""
     known = env.params._fields
-    for name in (*given, *per_env):
+    for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, (*known, *keywords), n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-            besides = f"; besides, every environment takes {', '.join(keywords)}" if keywords else ""
-            raise UnknownParameterError(f"unknown parameter {name!r}; {hint}This environment has {', '.join(known)}{besides}.")
-    fixed = env.structural if isinstance(env, MultiAgentEnv) else ()
-    if set(fixed) & set(per_env):
-        raise FixedParameterError(
-            f"parameters {sorted(set(fixed) & set(per_env))} shape the environment and cannot be stored per row."
-        )
+            similar = difflib.get_close_matches(name, (*known, *keywords), n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
+            others = f"; besides, every environment takes {', '.join(keywords)}" if keywords else ""
+            raise UnknownParameterError(f"unknown parameter {name!r}; {hint}This environment has {', '.join(known)}{others}.")
+
+
+def _check_can_be_stored(env: Environment, per_env: tuple[str, ...]) -> None:
+    """Raises FixedParameterError if a structural parameter is named in `per_env`."""
+    structural = set(env.structural if isinstance(env, MultiAgentEnv) else ()) & set(per_env)
+    if structural:
+        raise FixedParameterError(f"parameters {sorted(structural)} shape the environment and cannot be stored per row.")
+
+
+def _split_single_and_lists(
+    env: Environment, values: Mapping[str, Any], per_env: tuple[str, ...], num_envs: int
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """{parameter: value} and {parameter: (E,) array} of `values`, converted to the types of the defaults.
+
+    Raises:
+        TypeError, ValueError: as `apply_params` says.
+    """
     single, lists = {}, {}
-    for name, value in given.items():
-        default = getattr(env.params, name)
+    for name, value in values.items():
+        kind = type(getattr(env.params, name))
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()  # noqa: PLW2901  # an array of no dimensions is a number
         if not isinstance(value, list | tuple | np.ndarray):
-            single[name] = _as(type(default), name, value)
+            single[name] = _converted(kind, name, value)
         elif name not in per_env:
             raise TypeError(
                 f"parameter {name!r} was given {len(value)} values; to store one per row, make the environment with "
@@ -79,59 +118,17 @@ def apply_params(
                 f"Got `{len(value)}` values for {num_envs} environments."
             )
         else:
-            lists[name] = np.array([_as(type(default), name, v) for v in value])
-    new = dataclasses.replace(env, params=env.params._replace(**single))
-    rows = {k: v for k, v in (stored or {}).items() if k not in given} | {k: v.tolist() for k, v in lists.items()}
-    check_rows(new, rows)
-    common = new
-    if stored is not None:
-        common = dataclasses.replace(env, params=env.params._replace(**{k: v for k, v in single.items() if k not in per_env}))
-        refuse_other_shapes(env, common, single)
-        rows |= {name: [value] * num_envs for name, value in single.items() if name in per_env}
-    refuse_other_rows(common, rows)
-    return new, lists
+            lists[name] = np.array([_converted(kind, name, v) for v in value])
+    return single, lists
 
 
-def refuse_other_shapes(env: Environment, new: Environment, given: Mapping[str, Any]) -> None:
-    """Refuses the parameters `given`, with which `new` needs other buffers or spaces than those that `env` has.
+def _converted(kind: type, name: str, value: Any) -> Any:
+    """`value` as a bool, int or float, whichever `kind` is.
 
     Raises:
-        FixedParameterError: as said; it names what differs.
+        TypeError: a value of another type.
+        ValueError: nan, or a number that 32 bits do not hold.
     """
-    found = shape_differences(env, new) if given else []
-    if found:
-        names, values = ", ".join(map(repr, given)), ", ".join(f"{name}={value!r}" for name, value in given.items())
-        raise FixedParameterError(
-            f"parameter {names} shapes the environment, whose buffers exist: {'; '.join(found)}; make a new one with {values}."
-        )
-
-
-def refuse_other_rows(env: Environment, rows: Mapping[str, Sequence[Any]]) -> None:
-    """Refuses parameters stored per environment, {name: (E,) values}, with which a row needs what other rows have not.
-
-    Raises:
-        FixedParameterError: as said; it names what differs.
-    """
-    read = [name for name in rows if name in params_of_structure(env)] if rows else []
-    for values in dict.fromkeys(zip(*(rows[name] for name in read), strict=True)):
-        row = dict(zip(read, values, strict=True))
-        found = constant_differences(env, dataclasses.replace(env, params=env.params._replace(**row)))
-        if found:
-            said = ", ".join(f"{name!r} of {value!r}" for name, value in row.items())
-            raise FixedParameterError(
-                f"a row with parameter {said} needs other values of what all rows share: {'; '.join(found)}. Make one "
-                "environment for each such value."
-            )
-
-
-def check_rows(env: Environment, rows: Mapping[str, Sequence[Any]]) -> None:
-    """Lets the environment check its parameters, each row with its own values of those in `rows`, {name: (E,) values}."""
-    if env.check is not None:
-        for values in set(zip(*rows.values(), strict=True)) or {()}:
-            env.check(env.params._replace(**dict(zip(rows, values, strict=True))))
-
-
-def _as(kind: type, name: str, value: Any) -> Any:
     allowed = {bool: bool | np.bool_, int: int | np.integer, float: float | int | np.floating | np.integer}[kind]
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
         raise TypeError(f"parameter {name!r} must be a {kind.__name__}, got {value!r} ({type(value).__name__}).")
@@ -144,67 +141,59 @@ def _as(kind: type, name: str, value: Any) -> Any:
     return kind(value)
 
 
-def checked_reward(reward: str, env: Environment) -> str:
-    """Whose reward a step returns.
+def refuse_other_shapes(env: Environment, new_env: Environment, values: Mapping[str, Any]) -> None:
+    """Refuses parameter values that need other buffers or spaces than those that exist.
+
+    Args:
+        env: the environment for which the buffers were allocated.
+        new_env: the environment with the new values.
+        values: {parameter: new value}.
 
     Raises:
-        ValueError: a name that is neither "agents" nor, with many agents, "sum" or a role.
+        FixedParameterError: the shapes differ; the message says in what.
     """
-    allowed = ["agents"]
-    if isinstance(env, MultiAgentEnv):
-        allowed += ["sum", *(env.roles(env.params) if env.roles is not None else ())]
-    if reward not in allowed:
-        raise ValueError(f"reward must be {' or '.join(map(repr, allowed))} in this environment, got {reward!r}.")
-    return reward
-
-
-def uses_cuda_c(backend: str, env: Environment, device: Device) -> bool:
-    """Whether functions in CUDA C++ are taken in place of those in Python.
-
-    Raises:
-        ValueError: no such backend, or the simulator, which runs Python alone.
-        AuthoringError: the environment has none.
-        MissingExtraError: on a CPU, where there is no C++ compiler.
-    """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be {' or '.join(map(repr, BACKENDS))}, got {backend!r}.")
-    if backend == "cuda-c" and device.kind == "simulator":
-        raise ValueError(
-            'backend="cuda-c" needs a GPU or a CPU, and device is "simulator": choose one of these, or backend="numba".'
+    differences = shape_differences(env, new_env) if values else []
+    if differences:
+        names = ", ".join(map(repr, values))
+        arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise FixedParameterError(
+            f"parameter {names} shapes the environment, whose buffers exist: {'; '.join(differences)}; make a new one with "
+            f"{arguments}."
         )
-    if backend == "cuda-c":
-        cuda_c_file(env)
-        if device.kind == "cpu":
-            host_compiler()
-    return backend == "cuda-c"
 
 
-def parse_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """The mode, also given as its value.
+def refuse_other_rows(env: Environment, rows: Rows) -> None:
+    """Refuses stored parameter values with which one row needs other shapes or constants than the rest.
 
-    Raises:
-        ValueError: there is none of that value.
-    """
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        allowed = ", ".join(repr(m.value) for m in AutoresetMode)
-        raise ValueError(f"autoreset_mode must be a gymnasium.vector.AutoresetMode or {allowed}, got {mode!r}.") from None
-
-
-def parse_step_limit(max_episode_steps: int | str | None, declared: int | None) -> int | None:
-    """None for no limit, as -1 also says; the environment's own, `declared`, for "declared".
+    Args:
+        env: the environment with the parameter values that all rows share.
+        rows: {parameter: (E,) values} of the parameters that are stored per environment.
 
     Raises:
-        ValueError: none of these, nor at least 1.
+        FixedParameterError: a row differs from `env`; the message says in what.
     """
-    if isinstance(max_episode_steps, str) and max_episode_steps == DECLARED:
-        return declared
-    if max_episode_steps is None or max_episode_steps == -1:
-        return None
-    if isinstance(max_episode_steps, bool) or not isinstance(max_episode_steps, int | np.integer) or max_episode_steps < 1:
-        raise ValueError(
-            f"max_episode_steps must be at least 1, None or -1 for no limit, or {DECLARED!r} for the environment's own, "
-            f"got {max_episode_steps!r}."
-        )
-    return int(max_episode_steps)
+    names = [name for name in rows if name in params_of_structure(env)] if rows else []
+    for values in dict.fromkeys(zip(*(rows[name] for name in names), strict=True)):
+        row = dict(zip(names, values, strict=True))
+        differences = constant_differences(env, _with_params(env, row))
+        if differences:
+            row_values = ", ".join(f"{name!r} of {value!r}" for name, value in row.items())
+            raise FixedParameterError(
+                f"a row with parameter {row_values} needs other values of what all rows share: {'; '.join(differences)}. Make "
+                "one environment for each such value."
+            )
+
+
+def check_rows(env: Environment, rows: Rows) -> None:
+    """Runs the environment's own check of its parameters, once for each different row.
+
+    Args:
+        env: the environment with the parameter values that all rows share.
+        rows: {parameter: (E,) values} of the parameters that differ among rows; empty if none does.
+
+    Raises:
+        Whatever the environment's `check` raises.
+    """
+    if env.check is not None:
+        for values in set(zip(*rows.values(), strict=True)) or {()}:
+            env.check(env.params._replace(**dict(zip(rows, values, strict=True))))
