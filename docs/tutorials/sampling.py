@@ -121,7 +121,8 @@ far = torch.tensor([10.0], device=device)  # bounds that are never met
 begins = torch.zeros(rows, dtype=torch.bool, device=device)
 mean, drift = torch.zeros((rows, 1), device=device), []
 for step in range(80):
-    drift.append(sampler.noisy(mean, level, begins, -far, far, iteration, step, sigma=sigma, theta=theta).squeeze(1))
+    action = sampler.ornstein_uhlenbeck(mean, level, begins, -far, far, iteration, step, sigma=sigma, theta=theta)
+    drift.append(action.squeeze(1))
 
 at = 50  # by when it has forgotten that it began at 0
 for lag in (1, 5, 10, 20):

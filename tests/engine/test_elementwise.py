@@ -48,10 +48,10 @@ def test_a_process_that_finds_them_imports_no_compiler(tmp_path):
 
 def test_what_they_are_made_for_counts():
     found = [
-        module_fingerprint(action_kernels.categorical, ((3,), 1.0, False, False), target_description()),
-        module_fingerprint(action_kernels.categorical, ((4,), 1.0, False, False), target_description()),
-        module_fingerprint(action_kernels.gaussian, ((3,), 1.0, False, False), target_description()),
-        module_fingerprint(action_kernels.categorical, ((3,), 1.0, False, False), (9, 0)),
+        module_fingerprint(action_kernels.make_categorical_draw, ((3,), 1.0, False, False), target_description()),
+        module_fingerprint(action_kernels.make_categorical_draw, ((4,), 1.0, False, False), target_description()),
+        module_fingerprint(action_kernels.make_gaussian_draw, ((3,), 1.0, False, False), target_description()),
+        module_fingerprint(action_kernels.make_categorical_draw, ((3,), 1.0, False, False), (9, 0)),
     ]
     assert len(set(found)) == 4
 
@@ -61,7 +61,7 @@ def test_a_function_with_a_closure_is_not_put_on_disk():
     with pytest.raises(NotHashable, match="closure"):
         module_fingerprint(lambda ops: captured)
     with pytest.raises(NotHashable):
-        module_fingerprint(action_kernels.categorical, partial(print))
+        module_fingerprint(action_kernels.make_categorical_draw, partial(print))
 
 
 @pytest.mark.parametrize("module", [action_kernels, advantage, returns], ids=lambda module: module.__name__.rpartition(".")[2])

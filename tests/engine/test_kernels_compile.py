@@ -318,11 +318,12 @@ class TestRowwise:
             ("categorical", ((2, 3, 4), 0.5, True, False), ("logits", "mask", *DRAWN)),
             ("categorical", ((5,), 1.0, False, True), ("logits", "mask", *DRAWN)),
             ("gaussian", (2, True, True, False), ("mean", "log_std", *DRAWN)),
-            ("noisy", (3, 0.15, 0.2, 1.0), ("mean", "noise", "ended", "low", "high", "action")),
+            ("ornstein_uhlenbeck", (3, 0.15, 0.2, 1.0), ("mean", "noise", "episode_start", "low", "high", "action")),
         ],
     )
     def test_it_has_no_float64_and_no_local_memory(self, make, settings, members):
-        work = Elementwise(make, (*members, *action_kernels.KEY), getattr(action_kernels, make), settings)
+        make_function = getattr(action_kernels, f"make_{make}_draw")
+        work = Elementwise(make, (*members, *action_kernels.KEY_MEMBERS), make_function, settings)
         with numba_cuda.offline((9, 0)):
             kernel = compile_kernel(
                 elementwise_kernels.kernel_body(work), numba_cuda.kernel_signature(work.batch, None, ()), work.threads

@@ -219,7 +219,7 @@ def draws(rows: int, random: np.random.Generator) -> list[Any]:
         *sampler.gaussian(mean, wide, iteration, 3),
         *sampler.gaussian(mean, low, iteration, 4, squashed=True),
         *sampler.gaussian(mean, low, iteration, 5, greedy=True),
-        *(sampler.noisy(mean, noise, began, low, high, iteration, step, sigma=0.2) for step in (6, 7)),
+        *(sampler.ornstein_uhlenbeck(mean, noise, began, low, high, iteration, step, sigma=0.2) for step in (6, 7)),
     ]
 
 

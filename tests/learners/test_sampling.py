@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import ActionError
-from gpuvec.learners.sampling.sampler import Drawn, Sampler  # after the package that it cannot do without
+from gpuvec.learners.sampling.sampler import ActionSample, Sampler  # after the package that it cannot do without
 
 R = 50_000
 SIZES = (2, 5, 3)
@@ -184,7 +184,7 @@ class TestNoise:
         mean = torch.zeros_like(noise) if mean is None else mean
         (iteration,) = tensors(device, np.int64(0))
         high = torch.full((width,), 1e6, device=noise.device)
-        return sampler(device).noisy(mean, noise, ended, -high, high, iteration, step, **options)
+        return sampler(device).ornstein_uhlenbeck(mean, noise, ended, -high, high, iteration, step, **options)
 
     def test_it_follows_its_equation(self, backend):
         noise, ended = tensors(backend, numbers(30, 2), np.arange(30) % 3 == 0)
@@ -216,7 +216,9 @@ class TestNoise:
             device, np.array([[3.0, -3.0]], np.float32), np.zeros(1, bool), np.float32([-1, -2]), np.float32([1, 2])
         )
         (iteration,) = tensors(device, np.int64(0))
-        action = sampler(device).noisy(torch.zeros_like(noise), noise, ended, low, high, iteration, 0, sigma=0.0, theta=0.0)
+        action = sampler(device).ornstein_uhlenbeck(
+            torch.zeros_like(noise), noise, ended, low, high, iteration, 0, sigma=0.0, theta=0.0
+        )
         assert action.tolist() == [[1.0, -2.0]]
         assert noise.tolist() == [[3.0, -3.0]]
 
@@ -238,7 +240,7 @@ class TestBadInput:
         with pytest.raises(TypeError, match=r"iteration must be torch\.int64"):
             s.categorical(logits, torch.tensor(0.0), 0)
         with pytest.raises(TypeError, match=r"action must be torch\.int64"):
-            s.categorical(logits, clock, 0, out=Drawn(torch.zeros(4), torch.zeros(4), torch.zeros(4)))
+            s.categorical(logits, clock, 0, out=ActionSample(torch.zeros(4), torch.zeros(4), torch.zeros(4)))
         mask = torch.tensor([[True, True, False]] * 4)
         with pytest.raises(ActionError, match=r"mask of row 0 allows no action of head 1"):
             s.categorical(logits, clock, 0, sizes=(2, 1), mask=mask)

@@ -143,7 +143,7 @@ class DDPG(Policy):
         low, high = self.action_bounds
         mean = network.act(network.actor, network.normalize_obs(self.rows.obs[t]))
         reset = episode_start.unsqueeze(1).expand(-1, self.agents_per_env).reshape(-1)
-        action = self.sampler.noisy(
+        action = self.sampler.ornstein_uhlenbeck(
             mean, self.noise, reset, low, high, self.num_rollouts, t, sigma=args.sigma, theta=args.theta
         )
         return network.unscale(action, out=self.action[t])

@@ -34,7 +34,7 @@ from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
 from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
-from gpuvec.learners.sampling.sampler import Drawn
+from gpuvec.learners.sampling.sampler import ActionSample
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 
 ROLLOUT_METRICS = ("episodes", "return", "length", "last_return", "explained_variance")
@@ -145,7 +145,7 @@ class OnPolicy(Policy):
             buffer.value[t].copy_(value)
         else:
             policy = network.policy(buffer.obs[t])
-        policy.draw(self.sampler, self.num_rollouts, t, Drawn(buffer.action[t], buffer.log_prob[t], self.entropy))
+        policy.draw(self.sampler, self.num_rollouts, t, ActionSample(buffer.action[t], buffer.log_prob[t], self.entropy))
         return network.control(buffer.action[t])
 
     def finish_rollout(self) -> None:

@@ -13,7 +13,7 @@ from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.fused_ppo.fused_launch import make_tensor_launcher
 from gpuvec.learners.fused_ppo.network_shape import FOLDER, NetworkShape
-from gpuvec.learners.sampling.action_kernels import DRAWS, FIRST_DRAW
+from gpuvec.learners.sampling.action_kernels import DRAWS_PER_STREAM, FIRST_DRAW
 
 WARPS = 4
 ROWS = (8, 16, 32)  # environments per warp
@@ -47,7 +47,10 @@ def rollout_kernel(
     shared_bytes = shape.weights(False) + WARPS * rows * (2 * shape.pitch + 4 * (shape.padded_outputs + 1))
     constants = shape.constants | game.constants | {"WARPS": WARPS, "SPACE": shared_bytes}
     constants |= {"TILES": -(-rows // 16), "EIGHT": int(rows == 8)}
-    constants |= {"GAME": ", ".join(f"b.game_{name}" for name in game.members), "FIRST_DRAW": f"{FIRST_DRAW + stream * DRAWS}u"}
+    constants |= {
+        "GAME": ", ".join(f"b.game_{name}" for name in game.members),
+        "FIRST_DRAW": f"{FIRST_DRAW + stream * DRAWS_PER_STREAM}u",
+    }
     constants["STARTS"] = "{" + ", ".join(map(str, starts)) + "}"
     names = tuple(members.items()), tuple(constants.items())
     return CudaSource(FOLDER / "rollout.cu", "rollout", *names, 32 * WARPS, shared_bytes, game.code)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gpuvec.learners.networks.actor_critic import features_of
 from gpuvec.learners.networks.mlp import POLICY_GAIN, make_mlp
 from gpuvec.learners.networks.normalizer import Normalizer
-from gpuvec.learners.sampling.sampler import Drawn, Sampler
+from gpuvec.learners.sampling.sampler import ActionSample, Sampler
 
 
 class Deterministic(NamedTuple):
@@ -33,12 +33,12 @@ class Deterministic(NamedTuple):
         """Returns the action, (..., K)."""
         return self.action
 
-    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
+    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: ActionSample | None = None) -> ActionSample:
         """Returns the action, (E, K), with log-probabilities and entropies of 0, (E,); other leading dimensions are kept.
 
         The arguments `sampler`, `iteration`, `step` and `out` are those of other distributions, and are not used.
         """
-        return Drawn(self.action, *self.action.new_zeros(2, *self.action.shape[:-1]))
+        return ActionSample(self.action, *self.action.new_zeros(2, *self.action.shape[:-1]))
 
 
 class Critic(nn.Module):

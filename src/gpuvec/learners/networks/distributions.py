@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction as SavedTensors
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from gpuvec.learners.sampling.sampler import Drawn, Sampler
+from gpuvec.learners.sampling.sampler import ActionSample, Sampler
 
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -26,7 +26,7 @@ class Categorical(NamedTuple):
     logits: Tensor
     """(..., N): unnormalised log-probabilities."""
 
-    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
+    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: ActionSample | None = None) -> ActionSample:
         """Draws an action of each row.
 
         Args:
@@ -35,8 +35,8 @@ class Categorical(NamedTuple):
             step: a number below 2**32.
             out: tensors to write to, of R rows; None for new ones.
         """
-        drawn = sampler.categorical(_flatten_rows(self.logits), iteration, step, out=out)
-        return _unflatten_rows(drawn, self.logits.shape[:-1])
+        sample = sampler.categorical(_flatten_rows(self.logits), iteration, step, out=out)
+        return _unflatten_rows(sample, self.logits.shape[:-1])
 
     def mode(self) -> Tensor:
         """Returns the most likely action, (...,)."""
@@ -91,7 +91,7 @@ class MultiCategorical(NamedTuple):
         """The distributions of the K choices."""
         return tuple(map(Categorical, self.logits.split(self.sizes, -1)))
 
-    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
+    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: ActionSample | None = None) -> ActionSample:
         """Draws K choices of each row.
 
         Args:
@@ -100,8 +100,8 @@ class MultiCategorical(NamedTuple):
             step: a number below 2**32.
             out: tensors to write to, of R rows; None for new ones.
         """
-        drawn = sampler.categorical(_flatten_rows(self.logits), iteration, step, self.sizes, out=out)
-        return _unflatten_rows(drawn, self.logits.shape[:-1])
+        sample = sampler.categorical(_flatten_rows(self.logits), iteration, step, self.sizes, out=out)
+        return _unflatten_rows(sample, self.logits.shape[:-1])
 
     def mode(self) -> Tensor:
         """Returns the most likely action of each choice, (..., K)."""
@@ -125,9 +125,9 @@ def _flatten_rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1]).contiguous()
 
 
-def _unflatten_rows(drawn: Drawn, shape: tuple[int, ...]) -> Drawn:
-    """Returns the draws of R rows with the leading dimensions `shape`."""
-    return Drawn(*(x.view(*shape, *x.shape[1:]) for x in drawn))
+def _unflatten_rows(sample: ActionSample, shape: tuple[int, ...]) -> ActionSample:
+    """Returns the `sample` of R rows with the leading dimensions `shape`."""
+    return ActionSample(*(x.view(*shape, *x.shape[1:]) for x in sample))
 
 
 class Gaussian(NamedTuple):
@@ -138,7 +138,7 @@ class Gaussian(NamedTuple):
     log_std: Tensor
     """(K,) or (..., K): the logarithm of the standard deviation."""
 
-    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: Drawn | None = None) -> Drawn:
+    def draw(self, sampler: Sampler, iteration: Tensor, step: int, out: ActionSample | None = None) -> ActionSample:
         """Draws K normal components of each row.
 
         Args:
@@ -148,8 +148,8 @@ class Gaussian(NamedTuple):
             out: tensors to write to, of R rows; None for new ones.
         """
         log_std = self.log_std if self.log_std.dim() == 1 else _flatten_rows(self.log_std)
-        drawn = sampler.gaussian(_flatten_rows(self.mean), log_std, iteration, step, out=out)
-        return _unflatten_rows(drawn, self.mean.shape[:-1])
+        sample = sampler.gaussian(_flatten_rows(self.mean), log_std, iteration, step, out=out)
+        return _unflatten_rows(sample, self.mean.shape[:-1])
 
     def mode(self) -> Tensor:
         """Returns the mean, (..., K)."""
