@@ -1,1 +1,1 @@
-"""Python functions as compiled functions for any backend: float32 literals, memory operations, errors in plain words."""
+"""Compilation of Python functions with Numba for every backend: float32 literals, memory operations, error messages."""

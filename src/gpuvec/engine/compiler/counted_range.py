@@ -1,7 +1,8 @@
 """`range` in compiled code as a plain counting loop.
 
-Numba's `range` keeps the number of remaining iterations beside the value. A GPU's compiler turns that into 64-bit selects, and
-cannot see that a value that counts from 0 is never negative, so it tests the sign of each index (design/0024).
+Numba's `range` stores the number of remaining iterations in addition to the value. A GPU's compiler turns that into 64-bit
+selects, and does not recognise that a value that counts from 0 is never negative, so it tests the sign of each index
+(design/0024).
 """
 
 from __future__ import annotations
@@ -15,28 +16,30 @@ from llvmlite import ir
 from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
 from gpuvec.engine.compiler.types import DeviceFunction, NumbaType, Signature, TargetContext, TypingContext
 
-RANGE_NAME = "<range>"  # of `counted_range` in functions to be compiled: Numba lets no builtin's name mean anything else
+# The name by which compiled functions refer to `counted_range`. Numba does not let the name of a builtin mean anything else.
+RANGE_NAME = "<range>"
 
 
 def counted_range(*bounds: int) -> range:
-    """`range(*bounds)`: the function which replaces `range` in functions to be compiled."""
+    """Returns `range(*bounds)`. This function replaces `range` in compiled functions."""
     return range(*bounds)
 
 
-counted_range.__name__ = "range"  # the name in Numba's error messages
+# Numba's error messages show this name.
+counted_range.__name__ = "range"
 
 
 @cache
 def cpu_counted_range() -> DeviceFunction:
-    """`counted_range`, which Numba can compile for the CPU from the first call on."""
+    """Returns `counted_range`; the first call declares it to Numba for the CPU."""
     register_counted_range(cpu_numba())
     return counted_range
 
 
 def register_counted_range(numba: NumbaApi) -> None:
-    """Declares `counted_range` to one Numba, whose modules are `numba`.
+    """Declares `counted_range` to `numba`, Numba or numba-cuda.
 
-    A range with steps of one has a type and a loop of its own; any other is Numba's.
+    Ranges with a step of one have their own type and loop. All others remain Numba's ranges.
     """
     range_type, iterator_type = _register_types(numba)
     numba.extending.type_callable(counted_range)(_make_typer(numba, range_type))
@@ -46,7 +49,7 @@ def register_counted_range(numba: NumbaApi) -> None:
 
 
 def _register_types(numba: NumbaApi) -> tuple[NumbaType, NumbaType]:
-    """(class of ranges with steps of one, class of their iterators), with their memory layouts."""
+    """Registers the types and returns (class of ranges with a step of one, class of their iterators)."""
     extending, types = numba.extending, numba.types
 
     class CountedRange(types.RangeType):  # type: ignore[misc, name-defined]  # Numba has no annotations
@@ -61,26 +64,27 @@ def _register_types(numba: NumbaApi) -> tuple[NumbaType, NumbaType]:
 
     @extending.register_model(CountedRange)
     class _CountedRangeModel(extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
-        def __init__(self, manager: Any, kind: NumbaType) -> None:
-            super().__init__(manager, kind, [(name, kind.dtype) for name in ("start", "stop", "step")])
+        def __init__(self, model_manager: Any, range_type: NumbaType) -> None:
+            super().__init__(model_manager, range_type, [(name, range_type.dtype) for name in ("start", "stop", "step")])
 
     @extending.register_model(CountedRangeIterator)
     class _CountedRangeIteratorModel(extending.models.StructModel):  # type: ignore[misc, name-defined]  # Numba has no annotations
-        def __init__(self, manager: Any, kind: NumbaType) -> None:
-            dtype = kind.yield_type
-            super().__init__(manager, kind, [("value", types.EphemeralPointer(dtype)), ("stop", dtype)])
+        def __init__(self, model_manager: Any, iterator_type: NumbaType) -> None:
+            dtype = iterator_type.yield_type
+            super().__init__(model_manager, iterator_type, [("value", types.EphemeralPointer(dtype)), ("stop", dtype)])
 
     return CountedRange, CountedRangeIterator
 
 
 def _make_typer(numba: NumbaApi, range_type: NumbaType) -> Callable[[TypingContext], Callable[..., NumbaType | None]]:
-    """What `type_callable` takes: it infers the type of a call of `counted_range`."""
+    """Returns the function for Numba's `type_callable` that infers the type of a call of `counted_range`."""
 
     def typer_for(context: TypingContext) -> Callable[..., NumbaType | None]:
         def typer(first: NumbaType, second: NumbaType | None = None, step: NumbaType | None = None) -> NumbaType | None:
             bounds = tuple(bound for bound in (first, second, step) if bound is not None)
+            # Numba's own range rounds floats, which Python refuses.
             if not all(isinstance(bound, numba.types.Integer) for bound in bounds):
-                return None  # Python refuses floats, which Numba's own range rounds
+                return None
             numba_range = context.resolve_function_type(context.resolve_value_type(range), bounds, {}).return_type
             return range_type(numba_range.dtype) if step is None else numba_range
 
@@ -93,7 +97,7 @@ def _register_constructor(numba: NumbaApi) -> None:
     @numba.extending.lower_builtin(counted_range, numba.types.VarArg(numba.types.Any))
     def constructor(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
         dtype = sig.return_type.dtype
-        bounds = [context.cast(builder, value, kind, dtype) for value, kind in zip(args, sig.args, strict=True)]
+        bounds = [context.cast(builder, value, value_type, dtype) for value, value_type in zip(args, sig.args, strict=True)]
         struct = numba.cgutils.create_struct_proxy(sig.return_type)(context, builder)
         struct.start = bounds[0] if len(bounds) > 1 else context.get_constant(dtype, 0)
         struct.stop = bounds[1] if len(bounds) > 1 else bounds[0]
@@ -122,9 +126,9 @@ def _register_iteration(numba: NumbaApi, range_type: NumbaType, iterator_type: N
         dtype, value = sig.args[0].yield_type, builder.load(iterator.value)
         result.set_valid(_is_less(builder, dtype, value, iterator.stop))
         result.yield_(value)
-        # The sum may overflow after the last iteration, where it is not read.
-        increased = builder.add(value, value.type(1), flags=["nsw" if dtype.signed else "nuw"])
-        builder.store(increased, iterator.value)
+        # The sum can overflow only after the last iteration, where it is not read.
+        next_value = builder.add(value, value.type(1), flags=["nsw" if dtype.signed else "nuw"])
+        builder.store(next_value, iterator.value)
 
 
 def _register_len(numba: NumbaApi, range_type: NumbaType) -> None:

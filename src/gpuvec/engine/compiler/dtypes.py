@@ -1,4 +1,4 @@
-"""Short names of the scalar types that composed code casts to."""
+"""Short names of the scalar types that kernel code casts to."""
 
 from __future__ import annotations
 

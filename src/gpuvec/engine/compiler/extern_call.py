@@ -1,4 +1,4 @@
-"""Calls of functions in C++ from composed code."""
+"""Calls of C functions from kernel code."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaType, S
 
 
 def extern_c_call(numba: NumbaApi, symbol: str, returns: Sequence[NumbaType]) -> DeviceFunction:
-    """`call(groups)`, an intrinsic that calls a C function.
+    """Declares `call(groups)`, an intrinsic that calls a C function.
 
-    Each number in the tuple `groups` is an argument. Each tuple in it is an argument too, the address of a structure of its
-    members; an array in such a tuple is the address of its first element.
+    Each number in the tuple `groups` is an argument of the C function. For each tuple in `groups` the argument is the address
+    of a structure with the tuple's elements; an array in such a tuple is passed as the address of its first element.
 
     Args:
         numba: the modules that intrinsics are declared with.
         symbol: the name of the C function.
-        returns: types of the results. They are members of a structure, whose address is the function's last argument, and
-            `call` returns them as a tuple.
+        returns: types of the results. The C function writes them to the members of a structure, whose address is its last
+            argument, and `call` returns them as a tuple.
     """
     types, cgutils = numba.types, numba.cgutils
-    members = {types.float32: FLOAT, types.int32: INT32, types.uint32: INT32, types.boolean: INT8}
+    member_types = {types.float32: FLOAT, types.int32: INT32, types.uint32: INT32, types.boolean: INT8}
 
     @numba.intrinsic
     def call(typingctx: TypingContext, groups: NumbaType) -> Intrinsic:
         def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
-            values = zip(sig.args[0].types, cgutils.unpack_tuple(builder, args[0]), strict=True)
-            arguments = [_argument(numba, context, builder, kind, value) for kind, value in values]
-            results = _allocate_struct(numba, builder, [members[kind] for kind in returns])
+            typed_groups = zip(sig.args[0].types, cgutils.unpack_tuple(builder, args[0]), strict=True)
+            arguments = [_argument(numba, context, builder, group_type, group) for group_type, group in typed_groups]
+            results = _allocate_struct(numba, builder, [member_types[result_type] for result_type in returns])
             arguments += [builder.bitcast(results, INT8.as_pointer())] if returns else []
-            prototype = ir.FunctionType(ir.VoidType(), [value.type for value in arguments])
+            prototype = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
             builder.call(cgutils.get_or_insert_function(builder.module, prototype, symbol), arguments)
             loaded = []
-            for k, kind in enumerate(returns):
+            for k, result_type in enumerate(returns):
                 value = builder.load(builder.gep(results, [INT32(0), INT32(k)]))
-                loaded.append(builder.icmp_unsigned("!=", value, INT8(0)) if kind == types.boolean else value)
+                loaded.append(builder.icmp_unsigned("!=", value, INT8(0)) if result_type == types.boolean else value)
             return context.make_tuple(builder, sig.return_type, loaded)
 
         return types.Tuple(returns)(groups), codegen
@@ -46,25 +46,32 @@ def extern_c_call(numba: NumbaApi, symbol: str, returns: Sequence[NumbaType]) ->
     return call
 
 
-def _allocate_struct(numba: NumbaApi, builder: ir.IRBuilder, members: Sequence[ir.Type]) -> ir.Value:
-    """Memory on the stack for a structure; one without members has one byte."""
-    return numba.cgutils.alloca_once(builder, ir.LiteralStructType(members or [INT8]))
+def _allocate_struct(numba: NumbaApi, builder: ir.IRBuilder, member_types: Sequence[ir.Type]) -> ir.Value:
+    """Returns the address of a structure on the stack. A structure without members has one byte."""
+    return numba.cgutils.alloca_once(builder, ir.LiteralStructType(member_types or [INT8]))
 
 
-def _argument(numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, kind: NumbaType, value: ir.Value) -> ir.Value:
-    """What the C function takes for `value` of Numba type `kind`: a tuple's address on the stack, or a number itself."""
-    if not isinstance(kind, numba.types.BaseTuple):
-        return value
-    elements = zip(kind.types, numba.cgutils.unpack_tuple(builder, value), strict=True)
-    members = [_member(numba, context, builder, element_type, element) for element_type, element in elements]
-    struct = _allocate_struct(numba, builder, [member.type for member in members])
-    for k, member in enumerate(members):
-        builder.store(member, builder.gep(struct, [INT32(0), INT32(k)]))
+def _argument(
+    numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, group_type: NumbaType, group: ir.Value
+) -> ir.Value:
+    """Returns the C function's argument for a `group` of Numba type `group_type`.
+
+    The argument is a number itself, or the address of a structure on the stack with the elements of a tuple.
+    """
+    if not isinstance(group_type, numba.types.BaseTuple):
+        return group
+    elements = zip(group_type.types, numba.cgutils.unpack_tuple(builder, group), strict=True)
+    values = [_struct_member(numba, context, builder, element_type, element) for element_type, element in elements]
+    struct = _allocate_struct(numba, builder, [value.type for value in values])
+    for k, value in enumerate(values):
+        builder.store(value, builder.gep(struct, [INT32(0), INT32(k)]))
     return builder.bitcast(struct, INT8.as_pointer())
 
 
-def _member(numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, kind: NumbaType, value: ir.Value) -> ir.Value:
-    """What a structure holds of `value`: an array's address, a bool as a byte, or a number itself."""
-    if isinstance(kind, numba.types.Array):
-        return builder.bitcast(context.make_array(kind)(context, builder, value).data, INT8.as_pointer())
-    return builder.zext(value, INT8) if kind == numba.types.boolean and value.type.width < 8 else value
+def _struct_member(
+    numba: NumbaApi, context: TargetContext, builder: ir.IRBuilder, value_type: NumbaType, value: ir.Value
+) -> ir.Value:
+    """Returns what a structure contains for `value`: the address of an array, a bool as a byte, or a number itself."""
+    if isinstance(value_type, numba.types.Array):
+        return builder.bitcast(context.make_array(value_type)(context, builder, value).data, INT8.as_pointer())
+    return builder.zext(value, INT8) if value_type == numba.types.boolean and value.type.width < 8 else value

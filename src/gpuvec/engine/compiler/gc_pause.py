@@ -1,4 +1,4 @@
-"""Python's search for garbage, which must not come, or is better put off, while something else is made."""
+"""A pause of Python's cyclic garbage collector during compilation and capture."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """No search within. A compiler makes many objects that stay, which is when Python looks for those that do not: a fifth of
-    the time that the first kernels take, more beside large libraries, and next to nothing is found.
+    """Disables the garbage collector in its block, and restores its state afterwards.
+
+    A compiler allocates many objects that stay alive, and each allocation brings the next collection closer. Collections took a
+    fifth of the time of the first kernels, more with large libraries imported, and freed almost nothing.
     """
-    on = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if on:
+        if was_enabled:
             gc.enable()

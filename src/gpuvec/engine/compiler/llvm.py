@@ -10,57 +10,65 @@ INT8, INT32, INT64, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.Fl
 
 
 def to_int64(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """The integer `value`, sign-extended to 64 bits by `builder`."""
+    """Returns the integer `value`, sign-extended to 64 bits; `builder` emits the instruction."""
     return builder.sext(value, INT64) if value.type.width < 64 else value
 
 
 def to_int32(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """The integer `value`, truncated to 32 bits by `builder`."""
+    """Returns the integer `value`, truncated to 32 bits; `builder` emits the instruction."""
     return builder.trunc(value, INT32) if value.type.width > 32 else value
 
 
 def element_pointer(
-    builder: ir.IRBuilder, address: ir.Value, index: ir.Value, element: ir.Type, address_space: int
+    builder: ir.IRBuilder, address: ir.Value, index: ir.Value, element_type: ir.Type, address_space: int
 ) -> ir.Value:
-    """A pointer to element `index` of the array that begins at an integer address.
+    """Returns a pointer to element `index` of the array that begins at an integer address.
 
     Args:
         builder: emits the instructions.
         address: an int64.
         index: an integer, counted in elements.
-        element: the type of the elements.
-        address_space: LLVM's number of the array's address space.
+        element_type: the type of the elements.
+        address_space: the number that LLVM gives the array's address space.
     """
-    return builder.gep(builder.inttoptr(address, element.as_pointer(address_space)), [to_int64(builder, index)])
+    return builder.gep(builder.inttoptr(address, element_type.as_pointer(address_space)), [to_int64(builder, index)])
 
 
 def store_evict_first(builder: ir.IRBuilder, pointer: ir.Value, values: Sequence[ir.Value]) -> None:
-    """Stores one to four `values` of equal type side by side at `pointer`, marked for early eviction from the cache.
+    """Stores one to four `values` of equal type in consecutive elements, marked for early eviction from the cache.
 
-    The instruction is PTX's `st.global.cs`, which LLVM cannot express; `builder` emits it as inline assembly.
+    The instruction is PTX's `st.global.cs`, which LLVM cannot express, so `builder` emits it as inline assembly.
+
+    Args:
+        builder: emits the instructions.
+        pointer: the address of the first element.
+        values: what is stored, of type float, int32 or int8.
     """
-    element = values[0].type
-    kind, letter = {"float": ("f32", "f"), "i32": ("b32", "r"), "i8": ("u8", "r")}[str(element)]
-    if element == INT8:  # PTX keeps bytes in wider registers
+    element_type = values[0].type
+    suffix, constraint = {"float": ("f32", "f"), "i32": ("b32", "r"), "i8": ("u8", "r")}[str(element_type)]
+    # PTX has no registers of 8 bits.
+    if element_type == INT8:
         values = [builder.zext(value, INT32) for value in values]
     names = ", ".join(f"${k + 1}" for k in range(len(values)))
     vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
     function = ir.FunctionType(ir.VoidType(), [pointer.type, *(value.type for value in values)])
-    code, operands = f"st.global.cs{vector}.{kind} [$0], {names};", ",".join(["l", *[letter] * len(values)])
+    code = f"st.global.cs{vector}.{suffix} [$0], {names};"
+    operands = ",".join(["l", *[constraint] * len(values)])
     builder.call(ir.InlineAsm(function, code, operands, side_effect=True), [pointer, *values])
 
 
 def load_evict_first(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:
-    """The value at `pointer`, loaded with PTX's `ld.global.cs`, which marks it for early eviction from the cache.
+    """Returns the value at `pointer`, loaded with PTX's `ld.global.cs`, which marks it for early eviction from the cache.
 
-    `builder` emits it as inline assembly with side effects, so that the compiler moves it across no barrier.
+    `builder` emits the load as inline assembly with side effects, so that the compiler moves it across no barrier.
     """
-    element = pointer.type.pointee
-    kind, letter, register = {
-        "float": ("f32", "f", element), "double": ("f64", "d", element),
-        "i8": ("u8", "r", INT32), "i32": ("u32", "r", element), "i64": ("u64", "l", element),
-    }[str(element)]  # fmt: skip
-    function = ir.FunctionType(register, [pointer.type])
-    code = ir.InlineAsm(function, f"ld.global.cs.{kind} $0, [$1];", f"={letter},l", side_effect=True)
+    element_type = pointer.type.pointee
+    suffix, constraint, register_type = {
+        "float": ("f32", "f", element_type), "double": ("f64", "d", element_type),
+        "i8": ("u8", "r", INT32), "i32": ("u32", "r", element_type), "i64": ("u64", "l", element_type),
+    }[str(element_type)]  # fmt: skip
+    function = ir.FunctionType(register_type, [pointer.type])
+    code = ir.InlineAsm(function, f"ld.global.cs.{suffix} $0, [$1];", f"={constraint},l", side_effect=True)
     value = builder.call(code, [pointer])
-    return value if register is element else builder.trunc(value, element)  # PTX keeps bytes in wider registers
+    # PTX has no registers of 8 bits.
+    return value if register_type is element_type else builder.trunc(value, element_type)

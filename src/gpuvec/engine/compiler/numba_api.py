@@ -1,4 +1,4 @@
-"""The modules of Numba, or of numba-cuda, that intrinsics are written against."""
+"""The modules of Numba, or of numba-cuda, that intrinsics are declared with."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import NamedTuple, cast
 
 from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaModule
 
-GLOBAL_MEMORY = 1  # LLVM's number of a GPU's global address space; a CPU has the generic one, 0
+# The number that LLVM gives a GPU's global address space. A CPU has the generic address space alone, number 0.
+GLOBAL_MEMORY = 1
 
 
 class NumbaApi(NamedTuple):
-    """Modules of the same interface, which Numba and numba-cuda each have of their own.
+    """Modules with the same interface, of which Numba and numba-cuda each have their own.
 
     Attributes:
         extending: declares intrinsics and types.
         types: Numba's types.
         cgutils: functions that emit LLVM instructions.
         imputils: the protocol of iterators.
-        address_space: LLVM's number of the address space of every buffer, 0 or `GLOBAL_MEMORY`.
+        address_space: the number that LLVM gives the address space of all buffers, 0 or `GLOBAL_MEMORY`.
     """
 
     extending: NumbaModule
@@ -44,7 +45,7 @@ class NumbaApi(NamedTuple):
 
 @cache
 def cpu_numba() -> NumbaApi:
-    """Numba's modules for the CPU."""
+    """Returns Numba's modules for the CPU."""
     from numba import extending, types
     from numba.core import cgutils, imputils
 

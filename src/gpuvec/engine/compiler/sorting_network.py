@@ -1,10 +1,14 @@
-"""Sorting networks: fixed lists of compare-and-exchange steps, so that values in registers are sorted without branches."""
+"""Sorting networks, which sort values in registers without branches.
+
+A network is a list of comparators. A comparator is a pair of indices: it exchanges the values at these indices unless they are
+in ascending order.
+"""
 
 from __future__ import annotations
 
 
 def merge_exchange_pairs(count: int) -> list[tuple[int, int]]:
-    """Pairs of indices of which each orders its two values, such that all pairs in sequence sort `count` values.
+    """Returns the comparators of a network that sorts `count` values.
 
     Source: Batcher's merge exchange; Knuth, "The Art of Computer Programming", volume 3, algorithm 5.2.2 M.
     """
@@ -21,12 +25,12 @@ def merge_exchange_pairs(count: int) -> list[tuple[int, int]]:
 
 
 def bitonic_merge_pairs(first: int, count: int) -> list[tuple[int, int]]:
-    """Pairs of indices of which each orders its two values, such that all pairs in sequence sort a bitonic sequence.
+    """Returns the comparators of a network that sorts a bitonic sequence.
 
     Args:
         first: index of the first value.
-        count: number of values, which rise and then fall. Where it is no power of two, the network of the next larger one
-            applies, without its first values.
+        count: number of values, which first increase and then decrease. If it is not a power of two, the network is that of
+            the next larger power of two without the first values.
     """
     if count < 2:
         return []

@@ -1,7 +1,7 @@
-"""Names for what compiled functions take and return, for annotations.
+"""Names for the arguments and results of compiled functions, for annotations.
 
-Numba infers the types of a compiled function's arguments from its calls. Many of them have no class that exists before an
-environment is known, since their fields follow the author's fields: such a name is an alias of `Any`, and says what it is.
+Numba infers the types of a compiled function's arguments from its calls. The class of many arguments is generated from the
+fields of an environment, so it does not exist when the function is written. Their names here are aliases of `Any`.
 """
 
 from __future__ import annotations
@@ -10,39 +10,45 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeAlias
 
-# A function that Numba compiles: `inline_function` and `device_function` return it. Its signature is written where it is made.
+# A function that Numba compiles, as `inline_function` and `device_function` return it. Its definition shows its signature.
 DeviceFunction: TypeAlias = Callable[..., Any]
-# A NumPy scalar type: calling it casts, also in compiled code.
+# A NumPy scalar type. A call of it is a cast, also in compiled code.
 DType: TypeAlias = Any
 
-# NamedTuple of buffer addresses, and `n`, the number of envs E. `Layout.batch` is its class, made for each environment.
+# NamedTuple of buffer addresses, and `n`, the number of envs E. `Layout.batch` generates its class for each environment.
 Batch: TypeAlias = Any
-# NamedTuple of a reset's scalars. `params.request_class` makes its class for each environment.
+# NamedTuple of the scalars of a reset. `params.request_class` generates its class for each environment.
 ResetRequest: TypeAlias = Any
-# State of one env: the author's NamedTuple, for many agents one whose fields are views of arrays.
+# State of one env: the author's NamedTuple. For multi-agent environments its fields are views of arrays.
 EnvState: TypeAlias = Any
-# NamedTuple of the author's parameters as scalars of 32 bits, and of the tables that follow from them.
+# NamedTuple of the author's parameters as 32-bit scalars, and of the tables that are computed from them.
 EnvParams: TypeAlias = Any
-# NamedTuple of arrays that the threads of a CUDA block share. `Program.work` is its class, made for each environment.
+# NamedTuple of arrays that the threads of a CUDA block share. `Program.work` generates its class for each environment.
 Work: TypeAlias = Any
-# An observation in registers: tuple of D float32.
+# An observation in registers: a tuple of D float32.
 Row: TypeAlias = Any
-# An action as the author's functions take it: int32 or float32, or a tuple of K of them.
+# An action as an argument of the author's functions: an int32 or a float32, or a tuple of K of them.
 Action: TypeAlias = Any
-# What is kept in registers of a row's random-number stream; each of the ways to read it has a type of its own.
+# The values of a random-number stream that are in registers. Each way to read a stream has a type of its own.
 RngStream: TypeAlias = Any
 
-# Who chooses the actions of a rollout: RANDOM or GIVEN of `rollout_options`, or `policy(obs, key, p) -> action`.
+# The source of a rollout's actions: RANDOM or ACTION_ARRAY of `rollout_options`, or `policy(obs, key, p) -> action`.
 RolloutPolicy: TypeAlias = str | FunctionType
 
-# The interface of intrinsics, for which Numba and numba-cuda each have classes of their own, without annotations.
-NumbaModule: TypeAlias = Any  # such as `numba.types` or `numba.cuda.types`
-NumbaType: TypeAlias = Any  # such as `numba.types.float32`
-TypingContext: TypeAlias = Any  # infers types
-TargetContext: TypeAlias = Any  # generates code: `numba.core.base.BaseContext`
-Signature: TypeAlias = Any  # argument types and return type of one call
-Intrinsic: TypeAlias = tuple[Signature, Callable[..., Any]]  # what `@intrinsic` expects: the signature and the code generator
-# Array in shared memory on a GPU, in memory of the thread on a CPU.
+# The interface of intrinsics. Numba and numba-cuda each have their own classes for it, without annotations.
+# A module such as `numba.types` or `numba.cuda.types`.
+NumbaModule: TypeAlias = Any
+# A type such as `numba.types.float32`.
+NumbaType: TypeAlias = Any
+# Infers types: `numba.core.typing.BaseContext`.
+TypingContext: TypeAlias = Any
+# Generates code: `numba.core.base.BaseContext`.
+TargetContext: TypeAlias = Any
+# The argument types and the return type of one call.
+Signature: TypeAlias = Any
+# The result of a function that `@intrinsic` decorates: the signature and the code generator.
+Intrinsic: TypeAlias = tuple[Signature, Callable[..., Any]]
+# An array in shared memory on a GPU, in memory of the thread on a CPU.
 SharedArray: TypeAlias = Any
-# What an author's function returns of an observation: a tuple of numbers, of types that Numba infers.
+# The result of an author's observation function: a tuple of numbers, whose types Numba infers.
 Features: TypeAlias = tuple[Any, ...]
