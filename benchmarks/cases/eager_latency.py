@@ -52,7 +52,7 @@ def bare(env: Any, actions: Any) -> Bare:
     kept = [array.data.ptr for array in sim.buffers.values()]
     return Bare(
         kernel=ObjectCode.from_cubin(binary.code).get_kernel(binary.name),
-        blocks=step.blocks(env.num_envs),
+        blocks=step.grid_size.num_blocks(env.num_envs),
         threads=step.threads,
         stream=torch.cuda.current_stream().cuda_stream,
         arguments=[*kept, actions.data_ptr(), 0, 0, *memoryview(env._outputs.take(0)[0]).cast("Q"), env.num_envs],

@@ -345,7 +345,7 @@ if sys.argv[2] == "made":
     context.__enter__()
 config = make_launch_config(env, 100)
 found = [launch.load_or_compile_kernels(kind, env, options, config, (9, 0), "") for kind in ("reset", "step")]
-print([(k.name, k.threads, k.blocks(100), len(k.code)) for kernels in found for k in kernels])
+print([(k.name, k.threads, k.num_blocks(100), len(k.code)) for kernels in found for k in kernels])
 print("numba" in sys.modules)
 """
 

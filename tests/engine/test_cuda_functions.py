@@ -112,7 +112,7 @@ def test_the_linker_puts_them_in_place(name, cc):
                 code = numba_cuda.compile_kernel(
                     kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.min_blocks_per_sm
                 )
-                binary = numba_cuda.link(code, cc, True, (compile_source(kernel.source, cc),))
+                binary = numba_cuda.link(code, cc, True, (compile_source(kernel.linked_source, cc),))
                 assert "gpuvec_" not in "".join(re.findall(r"Function properties for (\S+)", binary.log))
                 assert re.findall(r"(\d+) bytes stack frame", binary.log) == ["0"]
                 assert binary.name.startswith("_Z")
@@ -198,7 +198,7 @@ def test_rollouts_call_them_too():
         kernel = make_rollout_kernel(
             env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", SingleAgentLaunch()
         )
-        assert kernel.source is not None
+        assert kernel.linked_source is not None
         assert kernel.binary((9, 0)).code[:4] == b"\x7fELF"
 
 

@@ -247,7 +247,7 @@ def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **option
     env = environment(name)
     options = rollout_kernel_options(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
     with numba_cuda.offline((9, 0)):
-        kernel = make_rollout_kernel(env, options, policy, SingleAgentLaunch(threads, few=threads < 256))
+        kernel = make_rollout_kernel(env, options, policy, SingleAgentLaunch(threads, latency_bound=threads < 256))
         return compile_kernel(kernel.body, kernel.signature, kernel.threads, resident=kernel.min_blocks_per_sm)
 
 

@@ -10,8 +10,9 @@ from numba.core.dispatcher import Dispatcher
 from tests.engine.test_kernels_compile import check, check_order, compile_variant, environment, stray
 
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.backends.cuda.kernels import SPARE, make_kernels
+from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
+from gpuvec.engine.backends.cuda.multi_agent_kernels import MAX_SPILL_BYTES
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.multi_agent.program import make_program
@@ -75,7 +76,7 @@ def compiled(env, num_envs, which, mode, **options):
     residents = [given.min_blocks_per_sm, *[1] * (len(found) - 1)]  # at least
     for kernel, count, resident in zip(found, barriers(env, options, which, given), residents, strict=True):
         registers = REGISTERS // (kernel.threads * resident) // 8 * 8  # a warp has eight of each thread at a time
-        check(kernel, count, SPACES, registers=registers, spare=SPARE if resident > 1 else 0)
+        check(kernel, count, SPACES, registers=registers, spare=MAX_SPILL_BYTES if resident > 1 else 0)
         check_order(kernel)
         assert not any(line.startswith("@") for line in kernel.lines(r"\bbar(rier)?\."))
         assert kernel.float64 == []
@@ -148,7 +149,7 @@ def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
             kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.min_blocks_per_sm
         )
         for _ in range(2):  # the second time it could come from the linker's cache, which keeps no log
-            assert numba_cuda.link(code, (9, 0), logged=True).spill_bytes > SPARE
+            assert numba_cuda.link(code, (9, 0), logged=True).spill_bytes > MAX_SPILL_BYTES
         tried, compile_for = [], numba_cuda.compile_kernel
         monkeypatch.setattr(numba_cuda, "compile_kernel", lambda *given: tried.append(given[-1]) or compile_for(*given))
         assert kernel.binary((9, 0)).code

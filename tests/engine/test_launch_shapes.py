@@ -86,7 +86,7 @@ class TestOnAGpu:
         runs = []
         for shape in (
             SingleAgentLaunch(32),
-            SingleAgentLaunch(32, few=True),
+            SingleAgentLaunch(32, latency_bound=True),
             SingleAgentLaunch(64),
             SingleAgentLaunch(128),
             SingleAgentLaunch(512),

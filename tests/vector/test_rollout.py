@@ -117,7 +117,7 @@ def test_many_envs_take_branches(simulator, mode, monkeypatch):
     """The kernel for so many envs that threads have others to wait for, with fewer envs."""
     monkeypatch.setattr(importlib.import_module("gpuvec.engine.backends.cuda.launch_config"), "MULTIPROCESSORS", 0)
     ours, theirs = (make("tests/Counter-v0", 33, device=simulator, autoreset_mode=mode) for _ in "ab")
-    assert not ours.simulation._kernels._mapping.few
+    assert not ours.simulation._kernels._launch_config.latency_bound
     obs, _ = (reset(env, seed=2) for env in (theirs, ours))
     for num_steps in (6, 1, 7):
         obs = assert_steps(theirs, played(ours, num_steps), obs)

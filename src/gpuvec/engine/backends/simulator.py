@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpuvec.engine.backends.cuda.launch_config import WARP, make_launch_config
+from gpuvec.engine.backends.cuda.launch_config import WARP_SIZE, make_launch_config
 from gpuvec.engine.backends.kernel_set import ResetLauncher, RolloutLauncher, StepLauncher
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members
@@ -20,7 +20,7 @@ from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 
 if TYPE_CHECKING:
-    from gpuvec.engine.backends.cuda.kernels import Kernel
+    from gpuvec.engine.backends.cuda.kernel_functions import Kernel
 
 
 @contextmanager
@@ -54,9 +54,9 @@ class SimulatorKernels:
         if not numba_cuda.SIMULATED:
             raise DeviceError('device="simulator" needs NUMBA_ENABLE_CUDASIM=1 in the environment before Python starts.')
         self._env, self._num_envs, self._cuda = env, num_envs, numba_cuda.cuda
-        self._mapping = make_launch_config(env, num_envs, WARP)
-        self.split = self._mapping.split
-        self.blocks = -(-num_envs // self._mapping.envs_per_block)
+        self._launch_config = make_launch_config(env, num_envs, WARP_SIZE)
+        self.split = self._launch_config.split
+        self.blocks = -(-num_envs // self._launch_config.envs_per_block)
 
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset with kernels for `options`."""
@@ -76,7 +76,7 @@ class SimulatorKernels:
         from gpuvec.engine.backends.cuda.kernels import make_rollout_kernel
 
         with explain_policy_errors(self._env, policy):
-            kernel = make_rollout_kernel(self._env, options, policy, self._mapping)
+            kernel = make_rollout_kernel(self._env, options, policy, self._launch_config)
         launch, num_envs = self._launcher(options, (kernel,), RolloutRequest), self._num_envs
 
         def launch_rollout(stream: int, action: int, outputs: bytes, steps: int) -> None:
@@ -87,13 +87,15 @@ class SimulatorKernels:
     def _kernels(self, options: KernelOptions, *, is_step: bool) -> tuple[Kernel, ...]:
         from gpuvec.engine.backends.cuda.kernels import make_kernels
 
-        return make_kernels(self._env, options, self._mapping, is_step)
+        return make_kernels(self._env, options, self._launch_config, is_step)
 
     def _launcher(self, options: KernelOptions, kernels: Sequence[Kernel], request: type | None = None) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`, where kernels take a request."""
         batch = make_layout(self._env, options, self.split).batch
         num_members = len(batch._fields)
-        launches = [self._cuda.jit(kernel.body)[kernel.blocks(self._num_envs), kernel.threads] for kernel in kernels]
+        launches = [
+            self._cuda.jit(kernel.body)[kernel.grid_size.num_blocks(self._num_envs), kernel.threads] for kernel in kernels
+        ]
 
         def launch_all(stream: int, *values: float) -> None:
             b = batch(*values[:num_members])

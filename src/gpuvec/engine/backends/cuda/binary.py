@@ -7,19 +7,21 @@ from typing import NamedTuple
 
 
 class GridSize(NamedTuple):
-    """How many blocks a kernel has.
+    """The number of blocks of a kernel, as a function of the number of envs.
+
+    An item is what one thread or one block works on: an env, an agent, or a part of an observation.
 
     Attributes:
-        parts: units of work of one env.
-        share: units of work of one block.
+        items_per_env: how many items an env has.
+        items_per_block: how many items a block has.
     """
 
-    parts: int
-    share: int
+    items_per_env: int
+    items_per_block: int
 
-    def __call__(self, num_envs: int) -> int:
+    def num_blocks(self, num_envs: int) -> int:
         """The number of blocks for `num_envs` envs."""
-        return -(-num_envs * self.parts // self.share)
+        return -(-num_envs * self.items_per_env // self.items_per_block)
 
 
 class Binary(NamedTuple):
@@ -49,16 +51,16 @@ class Cubin(NamedTuple):
         code: the machine code.
         name: the symbol.
         threads: per block.
-        parts: units of work of one env, as in `GridSize`.
-        share: units of work of one block, as in `GridSize`.
+        items_per_env: as in `GridSize`.
+        items_per_block: as in `GridSize`.
     """
 
     code: bytes
     name: str
     threads: int
-    parts: int
-    share: int
+    items_per_env: int
+    items_per_block: int
 
-    def blocks(self, num_envs: int) -> int:
+    def num_blocks(self, num_envs: int) -> int:
         """The number of blocks for `num_envs` envs."""
-        return GridSize(self.parts, self.share)(num_envs)
+        return GridSize(self.items_per_env, self.items_per_block).num_blocks(num_envs)

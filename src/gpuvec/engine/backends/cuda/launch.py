@@ -6,8 +6,7 @@ call takes the arguments from memory at a fixed address, in which a step writes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cuda import dependent_launch
 from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
-from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
+from gpuvec.engine.backends.cuda.launch_config import LaunchConfig, make_launch_config
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.kernel_set import ResetLauncher, RolloutLauncher, StepLauncher, reset_launcher, step_launcher
 from gpuvec.engine.compiler.types import RolloutPolicy
@@ -27,18 +26,17 @@ from gpuvec.engine.layout.arguments import pack_arguments
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.layout.schema import make_layout
-from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.single_agent.rollout_options import RolloutRequest
 from gpuvec.errors import DeviceError
 from gpuvec.spec import Environment
 
 
-@lru_cache(maxsize=64)  # kernels serve any number of envs of a mapping
+@lru_cache(maxsize=64)  # kernels serve any number of envs with the same launch configuration
 def load_or_compile_kernels(
     kind: str,
     env: Environment,
     options: KernelOptions,
-    mapping: MultiAgentLaunch | SingleAgentLaunch,
+    launch_config: LaunchConfig,
     cc: tuple[int, int],
     source: str,
     policy: RolloutPolicy | None = None,
@@ -49,7 +47,7 @@ def load_or_compile_kernels(
         kind: "reset", "step" or "rollout".
         env: the environment.
         options: what they are compiled for.
-        mapping: how envs are distributed over blocks.
+        launch_config: how envs are distributed over blocks.
         cc: the compute capability.
         source: the text of the author's CUDA C++ files, or "".
         policy: of a rollout, else None.
@@ -59,19 +57,18 @@ def load_or_compile_kernels(
     """
 
     def compile_all() -> list[Cubin]:
-        from gpuvec.engine.backends.cuda import kernels
+        from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
         from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 
-        with nullcontext() if policy is None else explain_policy_errors(env, policy):
-            if policy is not None:
-                parts: Sequence[kernels.Kernel] = (kernels.make_rollout_kernel(env, options, policy, mapping),)
-            else:
-                parts = kernels.make_kernels(env, options, mapping, kind == "step")
-            cubins = [kernel.cubin(cc) for kernel in parts]
+        if policy is None:
+            cubins = [kernel.cubin(cc) for kernel in make_kernels(env, options, launch_config, kind == "step")]
+        else:
+            with explain_policy_errors(env, policy):
+                cubins = [make_rollout_kernel(env, options, policy, launch_config).cubin(cc)]
         check_source_text(env, options.cuda_c, source)
         return cubins
 
-    return load_or_compile(partial(fingerprint, env, options, kind, policy, mapping, cc, source), compile_all, Cubin)
+    return load_or_compile(partial(fingerprint, env, options, kind, policy, launch_config, cc, source), compile_all, Cubin)
 
 
 def load_on_device(device: Device, cubin: bytes, name: str) -> tuple[Any, object]:
@@ -119,9 +116,9 @@ class CudaKernels:
 
         self._env, self._num_envs, self._device = frozen_environment(env), num_envs, device
         self._cc = tuple(core.Device(device.ordinal).compute_capability)
-        self._mapping = make_launch_config(env, num_envs)
-        self.split = self._mapping.split
-        self.blocks = -(-num_envs // self._mapping.envs_per_block)
+        self._launch_config = make_launch_config(env, num_envs)
+        self.split = self._launch_config.split
+        self.blocks = -(-num_envs // self._launch_config.envs_per_block)
 
     def reset(self, options: KernelOptions) -> ResetLauncher:
         """Makes the launcher of a reset with kernels for `options`."""
@@ -155,7 +152,7 @@ class CudaKernels:
         arguments = np.zeros(len(batch._fields) + num_request_scalars, np.uint64)
         source = source_text(self._env, options.cuda_c)
         with self._device.current():  # the compiler queries its compute capability
-            cubins = load_or_compile_kernels(kind, self._env, options, self._mapping, self._cc, source, *policy)
+            cubins = load_or_compile_kernels(kind, self._env, options, self._launch_config, self._cc, source, *policy)
             return arguments, self._launcher(cubins, arguments)
 
     def _launcher(self, cubins: list[Cubin], arguments: NDArray[np.uint64]) -> Callable[[int], None]:
@@ -167,7 +164,7 @@ class CudaKernels:
         launches, configs, kernels = [], [], []
         for cubin in cubins:
             function, kernel = load_on_device(self._device, cubin.code, cubin.name)
-            grid = (cubin.blocks(self._num_envs),)
+            grid = (cubin.num_blocks(self._num_envs),)
             configs.append(dependent_launch.driver_launch_config(grid, cubin.threads, dependent=is_dependent))
             launches.append(partial(driver.cuLaunchKernelEx, configs[-1], function))
             kernels.append(kernel)

@@ -1,42 +1,48 @@
-"""How the envs of a batch are laid over a GPU: which kernels take how many threads, and how many blocks."""
+"""How the envs of a batch are distributed over CUDA blocks: how many envs a block has, and how many threads."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch, make_multi_agent_launch
 from gpuvec.spec import Environment
 
-WARP, MULTIPROCESSORS = 32, 132  # threads, and of an H200
-THREADS = 256  # per block of many a `SingleAgentEnv`; 64 to 512 differ by less than 2 %
+WARP_SIZE = 32  # threads
+MULTIPROCESSORS = 132  # of an H200
+THREADS_PER_BLOCK = 256  # of a `SingleAgentEnv` with many envs; 64 to 512 differ by less than 2 %
 
 
 class SingleAgentLaunch(NamedTuple):
-    """A thread for each env."""
+    """The launch configuration of an environment with one agent: a thread for each env.
 
-    envs: int = THREADS  # per block
-    few: bool = False  # so few in all that a scheduler has one warp or two, and nothing to do while they wait for a result
+    Attributes:
+        envs_per_block: the envs of a block, and its threads.
+        latency_bound: whether a warp scheduler has one warp or two, and so waits for the results of each instruction.
+        split: whether a step is more than one kernel, which it never is.
+    """
+
+    envs_per_block: int = THREADS_PER_BLOCK
+    latency_bound: bool = False
     split: bool = False
 
-    @property
-    def envs_per_block(self) -> int:
-        """Envs of a block, a thread for each."""
-        return self.envs
+
+LaunchConfig: TypeAlias = MultiAgentLaunch | SingleAgentLaunch
 
 
-def make_launch_config(env: Environment, num_envs: int, threads: int = THREADS) -> MultiAgentLaunch | SingleAgentLaunch:
-    """How `num_envs` of `env` are laid over a GPU. Blocks share no clock, so all kernels of an env are laid out alike.
+def make_launch_config(env: Environment, num_envs: int, max_threads: int = THREADS_PER_BLOCK) -> LaunchConfig:
+    """Chooses the launch configuration of all kernels of an environment, whose blocks each have a clock of their own.
 
     Args:
         env: the environment.
         num_envs: E.
-        threads: per block of a `SingleAgentEnv`, where there is work for so many.
+        max_threads: threads per block of a `SingleAgentEnv` whose envs fill the GPU.
     """
     schema = make_schema(env)
     if isinstance(schema, MultiAgentSchema):
         return make_multi_agent_launch(schema, num_envs)
-    few = num_envs < threads * MULTIPROCESSORS
-    while threads > WARP and num_envs < threads * MULTIPROCESSORS:  # some would have nothing to do
+    latency_bound = num_envs < max_threads * MULTIPROCESSORS
+    threads = max_threads
+    while threads > WARP_SIZE and num_envs < threads * MULTIPROCESSORS:  # some multiprocessors would have no block
         threads //= 2
-    return SingleAgentLaunch(threads, few)
+    return SingleAgentLaunch(threads, latency_bound)

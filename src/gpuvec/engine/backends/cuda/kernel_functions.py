@@ -1,0 +1,111 @@
+"""What the kernels of one agent and of many agents share: the record of a kernel, and device functions that both call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, typeof
+
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.binary import Binary, Cubin, GridSize
+from gpuvec.engine.backends.cuda.cpp.source import Source, compile_source
+from gpuvec.engine.compiler.functions import compile_for, inline_function
+from gpuvec.engine.compiler.memory_ops import MemoryOps
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Signature
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.params import request_class, request_dtypes
+from gpuvec.engine.layout.schema import make_layout
+from gpuvec.spec import Environment
+
+u32 = np.uint32
+
+
+class Kernel(NamedTuple):
+    """A kernel before its compilation, and its launch configuration.
+
+    Attributes:
+        body: the Python function. A step takes (batch), a reset and a rollout take (batch, request).
+        signature: the Numba types of its arguments; None in the simulator.
+        threads: per block.
+        grid_size: the number of blocks.
+        min_blocks_per_sm: how many blocks should have enough registers on one multiprocessor.
+        max_spill_bytes: how many bytes of registers a thread may spill for that.
+        linked_source: functions in CUDA C++ that it is linked with.
+    """
+
+    body: Callable[..., None]
+    signature: Signature
+    threads: int
+    grid_size: GridSize
+    min_blocks_per_sm: int = 1
+    max_spill_bytes: int = 0
+    linked_source: Source | None = None
+
+    def binary(self, cc: tuple[int, int]) -> Binary:
+        """The machine code for compute capability `cc`, for fewer blocks per multiprocessor if too many bytes would spill."""
+        libraries = (compile_source(self.linked_source, cc),) if self.linked_source else ()
+        for blocks_per_sm in (self.min_blocks_per_sm, max(1, self.min_blocks_per_sm * 3 // 4), 1):
+            ltoir = numba_cuda.compile_kernel(self.body, self.signature, cc, "ltoir", self.threads, blocks_per_sm)
+            binary = numba_cuda.link(ltoir, cc, blocks_per_sm > 1, libraries)
+            if blocks_per_sm == 1 or binary.spill_bytes <= self.max_spill_bytes:
+                break
+        return binary
+
+    def cubin(self, cc: tuple[int, int]) -> Cubin:
+        """The machine code for compute capability `cc` with the launch configuration."""
+        binary = self.binary(cc)
+        return Cubin(binary.code, binary.name, self.threads, *self.grid_size)
+
+
+def callable_from_kernel(function: DeviceFunction, *example_arguments: object) -> DeviceFunction:
+    """The form of a device function that a kernel calls: itself on a GPU, its compilation for the CPU in the simulator.
+
+    The simulator interprets a kernel, and a float32 that passes through Python returns as a double. So the parts of a kernel
+    between two barriers are compiled. They are compiled here, as compiling them in a simulated thread takes far longer.
+
+    Args:
+        function: the device function.
+        example_arguments: values of the types that the kernel calls it with.
+    """
+    if not numba_cuda.SIMULATED:
+        return function
+    compiled: DeviceFunction = njit(function.py_func, error_model="numpy")  # type: ignore[attr-defined]  # of Numba's dispatchers
+    compile_for(compiled, tuple(map(typeof, example_arguments)))
+    return compiled
+
+
+def example_arguments(env: Environment, options: KernelOptions, split: bool) -> tuple[Batch, ResetRequest]:
+    """(batch, request) with the types of a kernel's arguments in the simulator.
+
+    Args:
+        env: the environment.
+        options: what the kernel is compiled for.
+        split: whether a step is more than one kernel.
+    """
+    batch = make_layout(env, options, split).batch
+    return batch(*(0,) * len(batch._fields)), request_class(env)(*(dtype(0) for dtype in request_dtypes(env)))
+
+
+def make_clock_functions(ops: MemoryOps, example_batch: Batch) -> tuple[DeviceFunction, DeviceFunction]:
+    """Compiles `read_clock(b, block)` -> uint32 and `advance_clock(b, block, steps)`.
+
+    Each block has a clock of its own: a block that starts late could read a common clock after another block advanced it.
+
+    Args:
+        ops: the operations on buffers.
+        example_batch: a batch with the types of a kernel's argument.
+    """
+    load, atomic_add = ops.load, ops.atomic_add
+
+    @inline_function
+    def read_clock(b: Batch, block: int) -> int:
+        return load(b.clock, block, u32)  # type: ignore[no-any-return]  # uint32
+
+    @inline_function
+    def advance_clock(b: Batch, block: int, steps: int) -> None:
+        # Storing the sum of what `read_clock` returned and `steps` would delay all later loads until that value arrives.
+        atomic_add(b.clock, block, u32(steps))
+
+    return callable_from_kernel(read_clock, example_batch, 0), callable_from_kernel(advance_clock, example_batch, 0, u32(0))

@@ -1,0 +1,220 @@
+"""The kernels of environments with many agents: the source of each is generated, and the functions that it calls are composed.
+
+A block has one env or several. Its threads run the segments of a program (`engine.multi_agent.segments`) one after the other,
+each for the agents that a stride assigns to it, with a barrier between two segments. Large environments search for neighbors in
+a second kernel and write observations in a third.
+
+Names in the generated source: `b` is the batch, `r` the request of a reset, `w` the arrays in shared memory, `block` and
+`thread` are CUDA's indices, `e0` is the first env of the block, `m` the number of its envs or rows, `u` and `i` are agents.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.binary import GridSize
+from gpuvec.engine.backends.cuda.kernel_functions import Kernel, callable_from_kernel, example_arguments, make_clock_functions
+from gpuvec.engine.compiler.functions import generate_function
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Work
+from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
+from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch
+from gpuvec.engine.multi_agent.observations.tiles import tile_elements
+from gpuvec.engine.multi_agent.program import Program, make_program
+from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
+from gpuvec.engine.multi_agent.state_layout import WorkArrays
+from gpuvec.spec import MultiAgentEnv
+
+u32 = np.uint32
+TILE_ALIGNMENT = "" if numba_cuda.SIMULATED else ", 16"  # bytes of a tile, from which four floats are loaded at once
+PROLOGUE = (
+    "    wait_for_previous()\n    block, thread = assume_nonnegative(cuda.blockIdx.x), assume_nonnegative(cuda.threadIdx.x)\n"
+)
+# Example arguments of a segment's function, after the batch and the work
+SEGMENT_EXAMPLES = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
+SEARCH_BLOCKS_PER_SM = 8  # for which a multiprocessor should have registers, in a search that visits all agents
+# With more blocks on a multiprocessor, more loads are in flight, and what a thread spills it rarely needs again.
+MAX_SPILL_BYTES = 32  # of a thread of the first kernel
+
+
+class _KernelParts(NamedTuple):
+    """What all kernels of a step or a reset are generated from."""
+
+    program: Program
+    launch: MultiAgentLaunch
+    num_agents: int  # A
+    num_features: int  # D
+    is_step: bool
+    example_batch: Batch
+    example_request: ResetRequest
+
+    @property
+    def source_head(self) -> str:
+        """The first lines of a kernel's source."""
+        return f"def kernel({'b' if self.is_step else 'b, r'}):\n" + PROLOGUE
+
+
+def compose_kernels(env: MultiAgentEnv, options: KernelOptions, launch: MultiAgentLaunch, is_step: bool) -> list[Kernel]:
+    """The kernels of a step or a reset in the order of their launches, without their signature.
+
+    Args:
+        env: the environment.
+        options: what the kernels are compiled for.
+        launch: how envs are distributed over blocks.
+        is_step: whether the kernels are those of a step.
+    """
+    schema = make_schema(env)
+    assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
+    program = _program(env, options, launch)
+    examples = example_arguments(env, options, launch.split)
+    parts = _KernelParts(program, launch, schema.agents_shape[0], schema.num_features, is_step, *examples)
+    grid_size = GridSize(1, launch.envs_per_block)
+    body, threads = _program_body(parts), launch.threads_per_block
+    kernels = [Kernel(body, None, threads, grid_size, launch.min_blocks_per_sm, MAX_SPILL_BYTES)]
+    if not launch.split:
+        return kernels
+    if program.search is not None:
+        kernels.append(_search_kernel(parts, program.search))
+    return [*kernels, _tile_kernel(parts) if launch.tile_rows else _item_kernel(parts)]
+
+
+@lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
+def _program(env: MultiAgentEnv, options: KernelOptions, launch: MultiAgentLaunch) -> Program:
+    """The segments of a reset and of a step."""
+    operations = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters()
+    return make_program(env, options, *operations, launch)
+
+
+def _program_body(parts: _KernelParts) -> FunctionType:
+    """The Python function of the first kernel, which runs the segments of a step or a reset."""
+    program, launch = parts.program, parts.launch
+    envs = launch.envs_per_block
+    read_clock, advance_clock = make_clock_functions(numba_cuda.cuda_memory_ops(), parts.example_batch)
+    divmod_u32 = divmod if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().divmod_u32
+    scope = _prologue_scope() | {"Work": program.work, "read_clock": read_clock, "advance_clock": advance_clock, "u32": u32}
+    scope |= {"divmod_u32": divmod_u32, "i32": np.int32}
+    source = parts.source_head + _shared_array_lines(program.arrays, scope)
+    source += f"    e0 = assume_nonnegative(block * {envs})\n"
+    source += f"    m = {'1' if envs == 1 else f'min({envs}, assume_nonnegative(b.n - e0))'}\n"
+    source += "    clock = read_clock(b, block)\n"
+    block = BlockShape(envs, parts.num_agents, launch.threads_per_block)
+    finish = _segment_lines(parts, "finish", program.finish, block, scope)
+    if parts.is_step:
+        source += _step_lines(parts, block, scope)
+    else:
+        source += _segment_lines(parts, "reset", program.reset, block, scope)
+    body: FunctionType = generate_function("kernel", source + finish, **scope)
+    return body
+
+
+def _step_lines(parts: _KernelParts, block: BlockShape, scope: dict[str, Any]) -> str:
+    """Lines that run the segments of a step, whose functions are added to `scope`."""
+    program = parts.program
+    source = "    clock = u32(clock + u32(1))\n" + _segment_lines(parts, "step", program.step, block, scope)
+    # All threads have read the clock, as the segments of a step have a barrier.
+    source += "    if thread == 0:\n        advance_clock(b, block, u32(1))\n"
+    scope["check_end"] = _segment_function(parts, program.check_end)
+    env_ended = f"{block.has_env} and check_end(b, w, e0 + {block.env}, {block.env}, clock)"
+    source += f"    any_ended = cuda.syncthreads_or(i32({env_ended}))\n"
+    if program.episode_end:
+        source += "    if any_ended != 0:\n" + _segment_lines(parts, "end", program.episode_end, block, scope, " " * 8)
+    return source
+
+
+def _search_kernel(parts: _KernelParts, search: NeighborSearch) -> Kernel:
+    """The second kernel, which searches for neighbors."""
+    launch, batch, work = parts.launch, parts.example_batch, _example_work(search)
+    scope = _prologue_scope() | {"Work": search.work, "is_step": parts.is_step}
+    scope["num_rounds"] = callable_from_kernel(search.num_rounds, batch, 0, True)
+    source = parts.source_head + _shared_array_lines(search.arrays, scope)
+    source += "    number = assume_nonnegative(0)\n    while number < num_rounds(b, block, is_step):\n"
+    for n, function in enumerate(search.functions):
+        scope[f"search_{n}"] = callable_from_kernel(function, batch, work, 0, 0, True, 0)
+        source += f"        search_{n}(b, w, block, thread, is_step, number)\n        cuda.syncthreads()\n"
+    source += "        number = assume_nonnegative(number + 1)\n"
+    blocks, threads = launch.search_blocks_per_env, launch.threads_per_search_block
+    grid_size = GridSize(blocks, 1) if blocks else GridSize(parts.num_agents, threads)
+    body = generate_function("kernel", source, **scope)
+    return Kernel(body, None, threads, grid_size, min_blocks_per_sm=1 if blocks else SEARCH_BLOCKS_PER_SM)
+
+
+def _tile_kernel(parts: _KernelParts) -> Kernel:
+    """The third kernel, if rows of observations are assembled in shared memory: a block has a tile of rows."""
+    threads, rows, tile_rows = parts.launch.threads_per_row_block, parts.program.row_kernel, parts.launch.tile_rows
+    batch, tile = parts.example_batch, np.zeros(1, np.float32)
+    scope = _prologue_scope() | {"is_step": parts.is_step, "tile_rows": tile_rows, "f32": np.float32}
+    scope["elements"] = tile_elements(tile_rows, parts.num_features)
+    scope["fill"] = callable_from_kernel(rows.fill, batch, tile, 0, 0, 0)
+    scope["drain"] = callable_from_kernel(rows.drain, batch, tile, 0, 0, 0, True)
+    source = parts.source_head + f"    tile = cuda.shared.array(elements, f32{TILE_ALIGNMENT})\n    r0 = block * tile_rows\n"
+    source += f"    m = min(tile_rows, assume_nonnegative(b.n * {parts.num_agents} - r0))\n    fill(b, tile, r0, m, thread)\n"
+    source += "    cuda.syncthreads()\n    drain(b, tile, r0, m, thread, is_step)\n"
+    return Kernel(generate_function("kernel", source, **scope), None, threads, GridSize(parts.num_agents, tile_rows))
+
+
+def _item_kernel(parts: _KernelParts) -> Kernel:
+    """The third kernel, if observations are stored directly: a thread has one item of a row."""
+    threads, rows = parts.launch.threads_per_row_block, parts.program.row_kernel
+    items = parts.num_agents * rows.items_per_row
+    scope = _prologue_scope() | {"is_step": parts.is_step}
+    scope["store_item"] = callable_from_kernel(rows.store_item, parts.example_batch, 0, True)
+    source = parts.source_head + f"    item = block * {threads} + thread\n"
+    source += f"    if item < b.n * {items}:\n        store_item(b, item, is_step)\n"
+    return Kernel(generate_function("kernel", source, **scope), None, threads, GridSize(items, threads))
+
+
+def _prologue_scope() -> dict[str, Any]:
+    """The names that PROLOGUE uses."""
+    return {
+        "cuda": numba_cuda.cuda,
+        "wait_for_previous": numba_cuda.wait_for_previous(),
+        "assume_nonnegative": int if numba_cuda.SIMULATED else numba_cuda.cuda_array_ops().assume_nonnegative,
+    }
+
+
+def _example_work(part: Program | NeighborSearch) -> Work:
+    """A `w` whose arrays have the types of those in shared memory."""
+    return part.work(*(np.zeros((1,) * len(shape), dtype) for dtype, shape in part.arrays.values()))
+
+
+def _shared_array_lines(arrays: WorkArrays, scope: dict[str, Any]) -> str:
+    """Lines that allocate the arrays of `w` in shared memory; a line for each, by which the simulator identifies an array."""
+    scope |= {f"t_{name}": dtype for name, (dtype, _) in arrays.items()}
+    lines = (
+        f"    {name} = cuda.shared.array({shape}, t_{name}{TILE_ALIGNMENT if name == 'tile' else ''})\n"
+        for name, (_, shape) in arrays.items()
+    )
+    return "".join(lines) + f"    w = Work({', '.join(arrays)})\n"
+
+
+def _segment_function(parts: _KernelParts, segment: Segment) -> DeviceFunction:
+    """The function of a segment in the form that a kernel calls."""
+    request = [parts.example_request] if segment.takes_request else []
+    work = _example_work(parts.program)
+    return callable_from_kernel(segment.function, parts.example_batch, work, *SEGMENT_EXAMPLES[segment.unit], u32(0), *request)
+
+
+def _segment_lines(
+    parts: _KernelParts,
+    name: str,
+    segments: tuple[Segment, ...],
+    block: BlockShape,
+    scope: dict[str, Any],
+    margin: str = "    ",
+) -> str:
+    """Lines that run the segments, whose functions are added to `scope` under names that begin with `name`."""
+    lines = ""
+    for n, segment in enumerate(segments):
+        scope[f"{name}_{n}"] = _segment_function(parts, segment)
+        if segment.after_round is not None:
+            work = _example_work(parts.program)
+            arguments = parts.example_batch, work, *SEGMENT_EXAMPLES[BLOCK], u32(0)
+            scope[f"{name}_{n}_after_round"] = callable_from_kernel(segment.after_round, *arguments)
+        lines += segment_source(segment, f"{name}_{n}", block, margin)
+    return lines.replace("barrier()", "cuda.syncthreads()")
