@@ -11,7 +11,8 @@ from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import DeviceArray, address_of
 from gpuvec.engine.backends.kernel_set import make_kernel_set
-from gpuvec.engine.compiler.frozen import Content, content_of, frozen_function
+from gpuvec.engine.compiler.frozen import content_of, frozen_function
+from gpuvec.engine.compiler.frozen_content import Content
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.engine.compiler.types import DType, RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members

@@ -1,11 +1,12 @@
-"""Copies of an author's functions that nobody else can change, each with a hash of its content.
+"""Copies of an author's functions that no later assignment can change, each with a hash of its content.
 
-A kernel is compiled from the copy, and stored under the copy's hash. So the hash is that of exactly what was compiled, whatever
-happens afterwards to the module's constants, helper functions, arrays and closures.
+A kernel is compiled from the copy, and stored under the copy's hash. So the hash is that of exactly what was compiled, even if
+the constants, helper functions, arrays and closures of the module change later.
 
-A function is copied with all that it reads: code, defaults, closure, and what it loads from its module, down to numbers, arrays
-and further functions. Copies of equal content are one object within a process, so what is compiled of them can be shared.
-What cannot be followed is used as it is; a copy that holds some has no hash, is not shared, and is not kept on disk.
+A function is copied with all that it reads: code, defaults, closure, and the names that it loads from its module, down to
+numbers, arrays and further functions. Copies of equal content are one object within a process, so they share compiled code.
+Objects that cannot be copied are used as they are. A copy that contains such an object has no hash, is not shared within the
+process, and its compiled code is not stored on disk.
 """
 
 from __future__ import annotations
@@ -14,299 +15,256 @@ import builtins
 import copy
 import dis
 import enum
-import hashlib
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
-from typing import Any, get_type_hints
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import gymnasium as gym
 import numpy as np
 
+from gpuvec.engine.compiler.frozen_content import MISSING, Content, ContentBuilder, ReadValue, describe_fields
+
 LIBRARIES = ("numpy", "math", "builtins", "cmath", "operator")  # modules whose names mean the same for one version of Python
-PLAIN = (type(None), type(...), bool, int, str, bytes)
-SPACES = {gym.spaces.Box: ("low", "high"), gym.spaces.Discrete: ("start", "n"), gym.spaces.MultiDiscrete: ("start", "nvec")}
-MISSING = object()
+CONSTANT_TYPES = (type(None), type(...), bool, int, str, bytes)
+SPACE_FIELDS = {
+    gym.spaces.Box: ("low", "high"),
+    gym.spaces.Discrete: ("start", "n"),
+    gym.spaces.MultiDiscrete: ("start", "nvec"),
+}
 
-
-@dataclass(frozen=True, eq=False)
-class Content:
-    """What is known of a frozen copy."""
-
-    digest: str  # of the content
-    unknown: str | None  # the first thing that could not be followed, if there is one
-    origin: tuple[Any, ...]  # files, lines, classes: copies that differ in these are told apart in a process, but not on disk
-    reads: tuple[tuple[Any, ...], ...]  # (original object, name, value) of all that could be changed
-    classes: tuple[tuple[type, str], ...]  # NamedTuple classes, which are not copied, and their description
-
-    def is_current(self) -> bool:
-        """Whether the originals still have this content; False if that takes a new copy to see."""
-        return all(_is_current(*read) for read in self.reads) and self.are_classes_current()
-
-    def are_classes_current(self) -> bool:
-        """Whether the classes still have the fields, types and defaults that they had."""
-        return all(description_of(kind) == description for kind, description in self.classes)
-
-
-_contents: WeakKeyDictionary[FunctionType, Content] = WeakKeyDictionary()  # of frozen functions
-_modules: WeakKeyDictionary[FunctionType, dict[str, Any]] = WeakKeyDictionary()  # of the originals
-_functions: WeakValueDictionary[Any, FunctionType] = WeakValueDictionary()  # frozen functions by digest and origin
+# The contents of frozen functions.
+_contents: WeakKeyDictionary[FunctionType, Content] = WeakKeyDictionary()
+# The global names of the modules in which the originals of frozen functions are defined.
+_original_globals: WeakKeyDictionary[FunctionType, dict[str, Any]] = WeakKeyDictionary()
+# Frozen functions by digest and origin.
+_frozen_functions: WeakValueDictionary[Any, FunctionType] = WeakValueDictionary()
 
 
 def frozen_function(function: FunctionType) -> FunctionType:
-    """The copy of a plain function; of a copy, itself."""
-    return function if function in _contents else Freezer().function(function)
+    """Returns the frozen copy of a plain `function`. The copy of a frozen function is itself."""
+    return function if function in _contents else Freezer().copy_function(function)
 
 
-def module_of(function: Any) -> dict[str, Any]:
-    """The names of the module in which a function, or what it is a copy of, was defined; for messages, as they may change."""
-    found: dict[str, Any] = _modules.get(function, function.__globals__)
-    return found
+def module_globals(function: Any) -> dict[str, Any]:
+    """Returns the global names of the module in which `function`, or its original, is defined.
+
+    They are for error messages alone, because their values can change after the copy.
+    """
+    names: dict[str, Any] = _original_globals.get(function, function.__globals__)
+    return names
 
 
 def content_of(function: FunctionType) -> Content:
-    """What is known of a frozen function."""
+    """Returns the content of a frozen `function`."""
     return _contents[function]
 
 
-class Freezer:
-    """Copies values and hashes the copies.
+class Freezer(ContentBuilder):
+    """Copies values and records the content of the copies."""
 
-    Attributes:
-        unknown, origin, reads, classes: as in `Content`, of all values so far.
-    """
+    def __init__(self, caller: Freezer | None = None) -> None:
+        super().__init__()
+        self._copies: dict[FunctionType, FunctionType] = {} if caller is None else caller._copies  # by their originals
+        self._functions_in_progress: list[FunctionType] = [] if caller is None else caller._functions_in_progress
 
-    def __init__(self, outer: Freezer | None = None) -> None:
-        self._hash = hashlib.sha256()
-        self._copies: dict[FunctionType, FunctionType] = {} if outer is None else outer._copies  # of this walk
-        self._open: list[FunctionType] = [] if outer is None else outer._open  # functions that are being copied
-        self.unknown: str | None = None
-        self.origin: list[Any] = []
-        self.reads: list[tuple[Any, ...]] = []
-        self.classes: list[tuple[type, str]] = []
-
-    def content(self) -> Content:
-        """All values so far."""
-        return Content(
-            self._hash.hexdigest(), self.unknown, tuple(self.origin), tuple(self.reads), tuple(dict.fromkeys(self.classes))
-        )
-
-    def put(self, *parts: Any) -> None:
-        """Adds parts to the hash that `repr` tells apart."""
-        self._hash.update(repr(parts).encode() + b"\n")
-
-    def add(self, content: Content) -> None:
-        """Adds what is known of another copy."""
-        self.put("content", content.digest)
-        self.unknown = self.unknown or content.unknown
-        self.reads += content.reads
-        self.classes += content.classes
-
-    def value(self, x: Any) -> Any:
-        """The copy of `x`, which is `x` itself where it cannot change or cannot be followed."""
-        kind = type(x)
-        if kind in PLAIN:
-            self.put(kind.__name__, x)
-        elif kind is float:
-            self.put("float", struct.pack("<d", x))
-        elif kind is complex:
-            self.put("complex", struct.pack("<2d", x.real, x.imag))
-        elif isinstance(x, enum.Enum):
-            self._class(kind)
-            self.put("member", x.name)
-        elif kind is np.ndarray or (isinstance(x, np.generic) and x.dtype != object):
-            return self._array(x)
-        elif isinstance(x, np.dtype):
-            self._dtype(x)
-        elif isinstance(x, tuple | list | dict | frozenset):
-            return self._container(x)
-        elif isinstance(x, FunctionType):
-            return self.function(x)
-        elif isinstance(x, CodeType):
-            self._code(x)
-        elif isinstance(x, type):
-            self._class(x)
-        elif isinstance(x, gym.Space):
-            return self._space(x)
-        elif isinstance(x, BuiltinFunctionType | np.ufunc | ModuleType):
-            self._named(x)
+    def copy_value(self, value: Any) -> Any:
+        """Adds `value` and returns its copy, which is `value` itself if it cannot change or cannot be copied."""
+        value_type = type(value)
+        if value_type in CONSTANT_TYPES:
+            self.update(value_type.__name__, value)
+        elif value_type is float:
+            self.update("float", struct.pack("<d", value))
+        elif value_type is complex:
+            self.update("complex", struct.pack("<2d", value.real, value.imag))
+        elif isinstance(value, enum.Enum):
+            self._add_class(value_type)
+            self.update("member", value.name)
+        elif value_type is np.ndarray or (isinstance(value, np.generic) and value.dtype != object):
+            return self._copy_array(value)
+        elif isinstance(value, np.dtype):
+            self.add_dtype(value)
+        elif isinstance(value, tuple | list | dict | frozenset):
+            return self._copy_container(value)
+        elif isinstance(value, FunctionType):
+            return self.copy_function(value)
+        elif isinstance(value, CodeType):
+            self._add_code(value)
+        elif isinstance(value, type):
+            self._add_class(value)
+        elif isinstance(value, gym.Space):
+            return self._copy_space(value)
+        elif isinstance(value, BuiltinFunctionType | np.ufunc | ModuleType):
+            self._add_library_name(value)
         else:
-            self._leave(x, f"a {kind.__module__}.{kind.__qualname__}")
-        return x
+            self.add_unhashable(value, f"a {value_type.__module__}.{value_type.__qualname__}")
+        return value
 
-    def _leave(self, x: Any, what: str) -> None:
-        self.put("unknown", what)
-        self.origin.append(id(x))
-        self.unknown = self.unknown or what
+    def _copy_array(self, original: Any) -> Any:
+        """Adds and copies an array or a NumPy scalar."""
+        if original.dtype.hasobject:
+            self.add_unhashable(original, "an array of objects")
+            return original
+        array = original.copy(order="K") if isinstance(original, np.ndarray) else original.copy()
+        self.add_dtype(array.dtype)
+        self.update("array", type(array).__name__, array.shape, array.strides, original.flags.writeable)
+        self.update(array.tobytes(order="A") if isinstance(array, np.ndarray) else array.tobytes())
+        if isinstance(array, np.ndarray):
+            # Whether an array is writeable is part of its type in Numba.
+            array.flags.writeable = original.flags.writeable
+            self.read_values.append(ReadValue(original, None, array))
+        return array
 
-    def _array(self, x: Any) -> Any:
-        if x.dtype.hasobject:
-            self._leave(x, "an array of objects")
-            return x
-        made = x.copy(order="K") if isinstance(x, np.ndarray) else x.copy()
-        self._dtype(made.dtype)
-        self.put("array", type(made).__name__, made.shape, made.strides, x.flags.writeable)
-        self.put(made.tobytes(order="A") if isinstance(made, np.ndarray) else made.tobytes())
-        if isinstance(made, np.ndarray):
-            made.flags.writeable = x.flags.writeable  # which is part of its type in Numba
-            self.reads.append((x, None, made))
-        return made
+    def _copy_container(self, original: Any) -> Any:
+        """Adds and copies a tuple, a NamedTuple, a list, a dict or a frozenset, and its elements."""
+        container_type = type(original)
+        is_named_tuple = issubclass(container_type, tuple) and hasattr(container_type, "_fields")
+        if container_type not in (tuple, list, dict, frozenset) and not is_named_tuple:
+            self.add_unhashable(original, f"a {container_type.__module__}.{container_type.__qualname__}")
+            return original
+        self.update(container_type.__name__, len(original))
+        if is_named_tuple:
+            self._add_class(container_type)
+            return container_type._make(map(self.copy_value, original))
+        if isinstance(original, frozenset):
+            for element in sorted(original, key=repr):
+                self.copy_value(element)
+            return original
+        # A later assignment to an element of a list or a dict cannot be observed.
+        if container_type is not tuple:
+            self.read_values.append(ReadValue(MISSING, None, None))
+        # The order of a dict is part of its content: agents are numbered by the order of the roles.
+        if isinstance(original, dict):
+            return {self.copy_value(name): self.copy_value(element) for name, element in original.items()}
+        return container_type(map(self.copy_value, original))
 
-    def _dtype(self, x: np.dtype[Any]) -> None:
-        self.put("dtype", x.str, x.itemsize, x.alignment, x.isalignedstruct, x.shape, x.names, x.type.__name__)
-        if x.subdtype is not None:
-            self._dtype(x.subdtype[0])
-        for name in x.names or ():
-            field, offset = x.fields[name][:2]  # type: ignore[index]  # a dtype with names has fields
-            self.put(offset)
-            self._dtype(field)
+    def _add_library_name(self, value: Any) -> None:
+        """Adds a module, a builtin function or a ufunc of a library, which its name identifies."""
+        module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "numpy"
+        owner = getattr(value, "__self__", None)
+        is_method = owner is not None and not isinstance(owner, ModuleType)
+        is_other_ufunc = isinstance(value, np.ufunc) and getattr(np, value.__name__, None) is not value
+        if is_method or is_other_ufunc or module.partition(".")[0] not in LIBRARIES:
+            self.add_unhashable(value, f"{module}, a module that may change" if isinstance(value, ModuleType) else f"{value!r}")
+        self.update("library", module, value.__name__)
 
-    def _container(self, x: Any) -> Any:
-        kind = type(x)
-        named = issubclass(kind, tuple) and hasattr(kind, "_fields")
-        if kind not in (tuple, list, dict, frozenset) and not named:
-            self._leave(x, f"a {kind.__module__}.{kind.__qualname__}")
-            return x
-        self.put(kind.__name__, len(x))
-        if named:
-            self._class(kind)
-            return kind._make(map(self.value, x))
-        if isinstance(x, frozenset):
-            for one in sorted(x, key=repr):
-                self.value(one)
-            return x
-        if kind is not tuple:  # its elements may be exchanged
-            self.reads.append((MISSING, None, None))
-        if isinstance(x, dict):
-            return {self.value(name): self.value(one) for name, one in x.items()}  # in order: that of roles counts
-        return kind(map(self.value, x))
-
-    def _named(self, x: Any) -> None:
-        """A part of a library, which its name identifies."""
-        module = x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", None) or "numpy"
-        holder = getattr(x, "__self__", None)
-        bound = holder is not None and not isinstance(holder, ModuleType)
-        foreign = isinstance(x, np.ufunc) and getattr(np, x.__name__, None) is not x
-        if bound or foreign or module.partition(".")[0] not in LIBRARIES:
-            self._leave(x, f"{module}, a module that may change" if isinstance(x, ModuleType) else f"{x!r}")
-        self.put("library", module, x.__name__)
-
-    def _class(self, x: type) -> None:
-        if issubclass(x, enum.Enum):
-            self.put("enum", x.__qualname__, [base.__name__ for base in x.__mro__])
-            for name, member in x.__members__.items():
-                self.put(name, member.name)
-                self.value(member.value)
-            self.origin.append(x)
-        elif issubclass(x, tuple) and hasattr(x, "_fields"):
+    def _add_class(self, cls: type) -> None:
+        if issubclass(cls, enum.Enum):
+            self.update("enum", cls.__qualname__, [base.__name__ for base in cls.__mro__])
+            for name, enum_member in cls.__members__.items():
+                self.update(name, enum_member.name)
+                self.copy_value(enum_member.value)
+            self.origin.append(cls)
+        elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
+            # A field can have a type that only a function defines, so that its name has no meaning here.
             try:
-                description = description_of(x)
-            except NameError as error:  # a type that only a function knows
-                self._leave(x, f"the types of {x.__qualname__}: {error}")
+                description = describe_fields(cls)
+            except NameError as error:
+                self.add_unhashable(cls, f"the types of {cls.__qualname__}: {error}")
                 return
-            self.put("fields", description)
-            self.classes.append((x, description))
-            for value in x._field_defaults.values():  # type: ignore[attr-defined]  # of a NamedTuple
-                self.value(value)
-            self.origin.append(x)
-        elif x.__module__.partition(".")[0] in LIBRARIES:
-            self.put("class", x.__module__, x.__qualname__)
+            self.update("fields", description)
+            self.classes.append((cls, description))
+            for value in cls._field_defaults.values():  # type: ignore[attr-defined]  # of a NamedTuple
+                self.copy_value(value)
+            self.origin.append(cls)
+        elif cls.__module__.partition(".")[0] in LIBRARIES:
+            self.update("class", cls.__module__, cls.__qualname__)
         else:
-            self._leave(x, f"the class {x.__qualname__}")
+            self.add_unhashable(cls, f"the class {cls.__qualname__}")
 
-    def _space(self, x: Any) -> Any:
-        """Spaces hold arrays, and a generator that does not count."""
-        if type(x) not in SPACES:
-            self._leave(x, f"a {type(x).__name__} space")
-            return x
-        self.put(type(x).__name__)
-        made = copy.deepcopy(x)
-        for name in SPACES[type(x)]:
-            self.value(getattr(made, name))
-        return made
+    def _copy_space(self, original: Any) -> Any:
+        """Adds and copies a space with its arrays. Its random generator is not part of the content."""
+        if type(original) not in SPACE_FIELDS:
+            self.add_unhashable(original, f"a {type(original).__name__} space")
+            return original
+        self.update(type(original).__name__)
+        space = copy.deepcopy(original)
+        for name in SPACE_FIELDS[type(original)]:
+            self.copy_value(getattr(space, name))
+        return space
 
-    def function(self, x: FunctionType) -> FunctionType:
-        """The copy of a function."""
-        if x in self._open:
-            self._leave(x, f"{x.__name__}, which calls itself")
-            return self._copies[x]
-        made = x if x in _contents else self._copies.get(x)
-        if made is None:
-            made = self._copy(x)
-        self.add(_contents[made])
-        self.origin.append(made)
-        return made
+    def copy_function(self, original: FunctionType) -> FunctionType:
+        """Adds the function `original` and returns its copy."""
+        if original in self._functions_in_progress:
+            self.add_unhashable(original, f"{original.__name__}, which calls itself")
+            return self._copies[original]
+        function = original if original in _contents else self._copies.get(original)
+        if function is None:
+            function = self._make_copy(original)
+        self.add_content(_contents[function])
+        self.origin.append(function)
+        return function
 
-    def _copy(self, x: FunctionType) -> FunctionType:
-        inner = Freezer(self)
+    def _make_copy(self, original: FunctionType) -> FunctionType:
+        """Copies a function that neither this freezer nor an earlier one has copied."""
+        freezer = Freezer(self)
         scope: dict[str, Any] = {
-            name: x.__globals__[name] for name in ("__name__", "__file__", "__builtins__") if name in x.__globals__
+            name: original.__globals__[name]
+            for name in ("__name__", "__file__", "__builtins__")
+            if name in original.__globals__
         }
-        cells = tuple(CellType() for _ in x.__closure__ or ())
-        made = FunctionType(x.__code__, scope, x.__name__, None, cells)
-        self._open.append(x)
-        self._copies[x] = made
-        inner.origin += [x.__module__, x.__qualname__, scope.get("__file__")]
-        inner.put("function", x.__name__)
-        inner.reads += [(x, name, getattr(x, name)) for name in ("__code__", "__defaults__", "__kwdefaults__")]
-        inner._code(x.__code__)
-        made.__defaults__, made.__kwdefaults__ = inner.value(x.__defaults__), inner.value(x.__kwdefaults__)
-        for cell, own in zip(x.__closure__ or (), cells, strict=True):
+        cells = tuple(CellType() for _ in original.__closure__ or ())
+        function = FunctionType(original.__code__, scope, original.__name__, None, cells)
+        self._functions_in_progress.append(original)
+        self._copies[original] = function
+        freezer.origin += [original.__module__, original.__qualname__, scope.get("__file__")]
+        freezer.update("function", original.__name__)
+        attributes = ("__code__", "__defaults__", "__kwdefaults__")
+        freezer.read_values += [ReadValue(original, name, getattr(original, name)) for name in attributes]
+        freezer._add_code(original.__code__)
+        function.__defaults__ = freezer.copy_value(original.__defaults__)
+        function.__kwdefaults__ = freezer.copy_value(original.__kwdefaults__)
+        freezer._copy_closure(original, cells)
+        freezer._copy_globals(original, scope)
+        function.__doc__, function.__module__, function.__qualname__ = (
+            original.__doc__,
+            original.__module__,
+            original.__qualname__,
+        )
+        self._functions_in_progress.pop()
+        content = freezer.content()
+        if content.unhashable is None:
+            function = _frozen_functions.setdefault((content.digest, content.origin), function)
+        self._copies[original] = function
+        _contents[function], _original_globals[function] = content, original.__globals__
+        return function
+
+    def _copy_closure(self, original: FunctionType, cells: tuple[CellType, ...]) -> None:
+        """Copies the values of the closure of `original` into new `cells`."""
+        for original_cell, cell in zip(original.__closure__ or (), cells, strict=True):
             try:
-                held = cell.cell_contents
+                value = original_cell.cell_contents
             except ValueError:
-                inner._leave(x, "a variable without a value")
+                self.add_unhashable(original, "a variable without a value")
                 continue
-            inner.reads.append((cell, "cell_contents", held))
-            own.cell_contents = inner.value(held)
-        for name in _names_read(x.__code__):
-            inner.put("reads", name)
-            held = x.__globals__.get(name, MISSING)
-            inner.reads.append((x.__globals__, name, held))
-            if held is not MISSING:
-                scope[name] = inner.value(held)
+            self.read_values.append(ReadValue(original_cell, "cell_contents", value))
+            cell.cell_contents = self.copy_value(value)
+
+    def _copy_globals(self, original: FunctionType, scope: dict[str, Any]) -> None:
+        """Copies the values of the global names that `original` reads into `scope`."""
+        for name in _global_names(original.__code__):
+            self.update("reads", name)
+            value = original.__globals__.get(name, MISSING)
+            self.read_values.append(ReadValue(original.__globals__, name, value))
+            if value is not MISSING:
+                scope[name] = self.copy_value(value)
             elif hasattr(builtins, name):
-                inner.value(getattr(builtins, name))
-        made.__doc__, made.__module__, made.__qualname__ = x.__doc__, x.__module__, x.__qualname__
-        self._open.pop()
-        content = inner.content()
-        if content.unknown is None:  # equal ones are one
-            made = _functions.setdefault((content.digest, content.origin), made)
-        self._copies[x] = made
-        _contents[made], _modules[made] = content, x.__globals__
-        return made
+                self.copy_value(getattr(builtins, name))
 
-    def _code(self, x: CodeType) -> None:
-        names = (x.co_names, x.co_varnames, x.co_freevars, x.co_cellvars)
-        self.put("code", x.co_code, x.co_argcount, x.co_kwonlyargcount, x.co_posonlyargcount, x.co_flags, names)
-        self.put(x.co_exceptiontable)
-        self.origin += [x.co_filename, x.co_firstlineno, x.co_linetable]  # for messages
-        for constant in x.co_consts:
-            self.value(constant)
-
-
-def _is_current(original: Any, name: str | None, value: Any) -> bool:
-    """Whether `original` still has that value by that name; an array, that content."""
-    if original is MISSING:
-        return False
-    if isinstance(original, np.ndarray):
-        same = (original.dtype, original.shape, original.flags.writeable) == (value.dtype, value.shape, value.flags.writeable)
-        return same and bool(original.tobytes(order="A") == value.tobytes(order="A"))
-    if isinstance(original, dict):
-        return bool(original.get(name, MISSING) is value)
-    return getattr(original, str(name), MISSING) is value
-
-
-def description_of(kind: Any) -> str:
-    """Name, fields, types and names of defaults of a NamedTuple class."""
-    hints = get_type_hints(kind, include_extras=True)
-    return repr((kind.__qualname__, kind._fields, hints, tuple(kind._field_defaults)))
+    def _add_code(self, code: CodeType) -> None:
+        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        counts = (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount)
+        self.update("code", code.co_code, *counts, code.co_flags, names)
+        self.update(code.co_exceptiontable)
+        # Error messages show these.
+        self.origin += [code.co_filename, code.co_firstlineno, code.co_linetable]
+        for constant in code.co_consts:
+            self.copy_value(constant)
 
 
 @lru_cache(maxsize=1024)
-def _names_read(code: CodeType) -> tuple[str, ...]:
-    """The names that it, and what is defined in it, reads of its module."""
-    found = {op.argval for op in dis.get_instructions(code) if op.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return tuple(sorted(found.union(*(_names_read(inner) for inner in code.co_consts if isinstance(inner, CodeType)))))
+def _global_names(code: CodeType) -> tuple[str, ...]:
+    """Returns the global names that `code`, and the code of functions defined in it, reads."""
+    names = {op.argval for op in dis.get_instructions(code) if op.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return tuple(sorted(names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))))

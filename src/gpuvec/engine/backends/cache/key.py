@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from gpuvec.engine.compiler.frozen import Content, Freezer
+from gpuvec.engine.compiler.frozen import Freezer
+from gpuvec.engine.compiler.frozen_content import Content
 from gpuvec.engine.compiler.types import EnvParams
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError
@@ -60,20 +61,20 @@ def frozen_environment(env: E) -> E:
         return env
     freezer = Freezer()
     changes: dict[str, Any] = {}
-    freezer.put(type(env).__name__)
+    freezer.update(type(env).__name__)
     for name in env.__dataclass_fields__:
         value = getattr(env, name)
         if name in FUNCTIONS_OF_PARAMS and value is not None:
-            freezer.put(name)
-            changes[name] = _constant(env.params, freezer.value(value(env.params)))
+            freezer.update(name)
+            changes[name] = _constant(env.params, freezer.copy_value(value(env.params)))
         elif name not in HOST_FIELDS:
-            freezer.put(name)
-            changes[name] = freezer.value(value)
+            freezer.update(name)
+            changes[name] = freezer.copy_value(value)
         else:
             freezer.origin.append(value)
     frozen = dataclasses.replace(env, **changes)
     content = freezer.content()
-    if content.unknown is None:
+    if content.unhashable is None:
         frozen = _environments.setdefault((content.digest, _hashable(content.origin)), frozen)
     _snapshots[frozen] = content
     return frozen
@@ -107,13 +108,13 @@ def fingerprint(env: Environment, options: KernelOptions, *values: object) -> st
         AuthoringError: the fields of a NamedTuple class are not those that a frozen `env` was made with.
     """
     freezer = Freezer()
-    freezer.put(_toolchain())
-    freezer.add(_snapshots[frozen_environment(env)])
+    freezer.update(_toolchain())
+    freezer.add_content(_snapshots[frozen_environment(env)])
     for value in (tuple(options), *values):
-        freezer.value(value)
+        freezer.copy_value(value)
     content = freezer.content()
-    if content.unknown is not None:
-        raise NotHashable(content.unknown)
+    if content.unhashable is not None:
+        raise NotHashable(content.unhashable)
     if not content.are_classes_current():
         raise AuthoringError(
             f"the fields of {env.state.__module__}.{env.state.__qualname__}, or of another NamedTuple class, changed after the "
@@ -136,11 +137,11 @@ def module_fingerprint(function: Callable[..., Any], *values: object) -> str:
         raise NotHashable("a function with a closure")
     freezer = Freezer()
     file = Path(function.__code__.co_filename)
-    freezer.put(_toolchain(), file.name, hashlib.sha256(file.read_bytes()).hexdigest(), function.__qualname__)
-    freezer.value(values)
+    freezer.update(_toolchain(), file.name, hashlib.sha256(file.read_bytes()).hexdigest(), function.__qualname__)
+    freezer.copy_value(values)
     content = freezer.content()
-    if content.unknown is not None:
-        raise NotHashable(content.unknown)
+    if content.unhashable is not None:
+        raise NotHashable(content.unhashable)
     return content.digest
 
 

@@ -21,7 +21,7 @@ from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.definitions import defined, refuse_shared_variables
 from gpuvec.engine.backends.cuda.cpp.header import Prototype, calls, header
 from gpuvec.engine.backends.cuda.cpp.source import Source, cuda_c_file, texts_of
-from gpuvec.engine.compiler.frozen import module_of
+from gpuvec.engine.compiler.frozen import module_globals
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.layout.buffers import SCALARS, KernelOptions
 from gpuvec.engine.layout.params import kernel_params
@@ -68,7 +68,7 @@ def _twin(env: Environment, per_env: tuple[str, ...], call: ForeignCall, texts: 
     endless = (k for k, x in env.params._asdict().items() if isinstance(x, float) and not math.isfinite(x))
     running = (*per_env, *env.reset_options, *endless)
     own = _of_one(env, s) if isinstance(env, SingleAgentEnv) else _of_many(env, s)
-    lines = defined(file, text, {f.name for f in own.values()}, module_of(env.reset))
+    lines = defined(file, text, {f.name for f in own.values()}, module_globals(env.reset))
     before = header(env, s, running)
     everything = before + "\0".join(content for _, content in texts)
     mark = hashlib.sha256(everything.encode()).hexdigest()[:12]  # several may be in one process
