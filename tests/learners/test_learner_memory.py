@@ -30,7 +30,7 @@ def test_a_rollout_that_does_not_fit_is_refused(device: str) -> None:
 
 def test_a_ring_of_transitions_that_does_not_fit_is_refused(device: str) -> None:
     args = ddpg.DDPGArgs(env="gpuvec/Pendulum-v1", device=device, num_envs=4, num_steps=4, buffer_size=10**13)
-    with pytest.raises(OutOfMemoryError, match=r"a ring of 10,000,000,000,000 transitions needs [\d,]+ bytes"):
+    with pytest.raises(OutOfMemoryError, match=r"a replay buffer of 10,000,000,000,000 transitions needs [\d,]+ bytes"):
         train(args)
 
 

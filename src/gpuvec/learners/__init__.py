@@ -5,14 +5,17 @@
 
 The modules::
 
-    ppo, a2c, ddpg    the algorithms; `on_policy` and `learner` are what they share, `training` is the loop of a training
+    ppo, a2c, ddpg    the algorithms, whose common parts are in `on_policy`, `policy` and `learner`
+    training          the loop of a training
     algorithms        the registry of algorithms
-    config            their settings, and those tuned for an environment
+    config            settings, and those tuned for an environment
     networks          policies and value functions
-    sampling          draws actions
-    buffers           rollouts and replayed transitions
+    sampling          sampling of actions
+    buffers           rollouts, and the replay buffer
     estimators        advantages, scaled rewards and statistics of episodes
-    captured          what it takes to stay on the device, and in its graphs
+    fused_ppo         PPO in fused CUDA kernels
+    cuda_graphs       capture in CUDA graphs, and checks and reads without synchronisation
     runs              the folder of a run: settings, metrics, checkpoints
-    evaluation        plays without learning
+    evaluation        episodes without learning
+    opponents         policies that act and do not learn
 """

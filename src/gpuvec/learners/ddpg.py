@@ -6,7 +6,7 @@ and `target_sigma=0.2` it is TD3 (Fujimoto, van Hoof and Meger, 2018, arXiv:1802
 Two stages follow a rollout of the policy with noise:
 
 - `store` adds the transitions, with up to n rewards each, to the replay buffer.
-- `improve` takes gradient steps on batches of it: the critics towards their targets, the actor up the first critic, then the
+- `improve` takes gradient steps on batches: the critics towards their targets, the actor up the first critic, and the
   target networks towards both.
 
 Letters: T steps, R rows, B transitions of a batch, D observation features, K action components, C critics.
@@ -87,9 +87,9 @@ class DDPG(Policy):
         self.guard = Guard({"collect": ("a reward", "an action")}, LEARNED, device)
         self.noise = torch.zeros(R, components, device=device)
         self.action_bounds = torch.tensor([[-1.0], [1.0]], device=device).repeat(1, components)  # of the network's actions
-        # Which gradient steps update the actor repeats after so many iterations, and a graph is captured of each variant.
-        variants = args.policy_delay // math.gcd(args.policy_delay, args.gradient_steps)
-        self.improve_variants: tuple[Stage, ...] = tuple(partial(self.improve, k) for k in range(variants))
+        # The gradient steps that update the actor repeat after `num_variants` iterations; a graph is captured of each variant.
+        num_variants = args.policy_delay // math.gcd(args.policy_delay, args.gradient_steps)
+        self.improve_variants: tuple[Stage, ...] = tuple(partial(self.improve, k) for k in range(num_variants))
         self.stages = (self.store, *self.improve_variants)
 
     @staticmethod
@@ -124,10 +124,10 @@ class DDPG(Policy):
         rows, device = self.rows, self.args.device
         T, R = rows.reward.shape
         features, has_mask = rows.obs.shape[2], rows.mask is not None
-        slots = max(self.args.buffer_size // R, T)
+        max_steps = max(self.args.buffer_size // R, T)
         transition_bytes = (2 * features + components + 2) * FLOAT32_BYTES + has_mask
-        require_memory(device, slots * R * transition_bytes, f"a ring of {slots * R:,} transitions")
-        return ReplayBuffer.allocate(slots, R, features, components, device, has_mask)
+        require_memory(device, max_steps * R * transition_bytes, f"a replay buffer of {max_steps * R:,} transitions")
+        return ReplayBuffer.allocate(max_steps, R, features, components, device, has_mask)
 
     def begin(self) -> None:
         """Updates the normaliser with the first observations."""
@@ -171,7 +171,7 @@ class DDPG(Policy):
         """Takes the gradient steps of an iteration, and writes their metrics.
 
         Args:
-            variant: how many iterations came before, modulo the number of variants: it decides which steps update the actor.
+            variant: the iteration, counted from 0, modulo the number of variants; it determines which steps update the actor.
         """
         args, critic_metrics, actor_metrics = self.args, self.metrics[4:7], self.metrics[7:]
         self.metrics[4:].zero_()
@@ -214,7 +214,10 @@ class DDPG(Policy):
         return (action + noise).clamp_(-1.0, 1.0)
 
     def update_actor(self, batch: Transitions) -> Tensor:
-        """Takes one step of the actor up the first critic on `batch`, (B,); returns (2,): loss and norm of the gradient."""
+        """Takes one step of the actor up the first critic on `batch`, (B,).
+
+        Returns (2,): the loss, and the norm of the gradient.
+        """
         network = self.network
         obs = network.normalize_obs(batch.obs)
         (value,) = network.values(network.critics[:1], obs, network.act(network.actor, obs))
@@ -224,7 +227,7 @@ class DDPG(Policy):
 
     @torch.no_grad()
     def update_targets(self) -> None:
-        """Moves the target networks towards the networks by the share `tau`."""
+        """Moves the target networks towards the networks, by a share of `tau` of the difference."""
         networks: list[Tensor] = [*self.actor.values(), *self.critics.values()]
         targets: list[Tensor] = [*self.target_actor.parameters(), *self.target_critics.parameters()]
         torch._foreach_lerp_(targets, networks, self.args.tau)
@@ -249,7 +252,16 @@ class DDPG(Policy):
 
 
 def optimize(optimizer: Adam, parameters: Mapping[str, Tensor], loss: Tensor) -> Tensor:
-    """Takes one step of `optimizer` for `parameters` alone against the gradient of `loss`; returns the gradient's norm."""
+    """Takes one step of `optimizer` against the gradient of `loss` by `parameters` alone.
+
+    Args:
+        optimizer: the optimiser of these parameters.
+        parameters: {name: parameter}.
+        loss: () float32.
+
+    Returns:
+        The norm of the gradient, ().
+    """
     gradient = torch.autograd.grad(loss, list(parameters.values()))
     for p, g in zip(parameters.values(), gradient, strict=True):
         p.grad = g

@@ -1,7 +1,7 @@
 """A rollout of a vector environment, and the rows of it that belong to the agents of one policy.
 
-Letters: T steps, E environments, A agents, D observation features, R rows: the agents of a policy in all environments, those of
-one environment after those of the one before. An environment of one agent is a row.
+Letters: T steps, E environments, A agents, D observation features, R rows. A row is an agent of a policy, or an environment of
+one agent; rows are sorted by environment.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class RolloutRows(NamedTuple):
 
     obs: Tensor  # (T + 1, R, D); the last row is the first of the next rollout
     reward: Tensor  # (T, R), 0 outside the mask
-    terminated: Tensor  # (T, R) bool: the environment terminated, or this agent left it
+    terminated: Tensor  # (T, R) bool: the environment or this agent terminated
     ended: Tensor  # (T, R) bool: the environment's episode is over, terminated or truncated
     final_obs: Tensor  # (T, R, D): the last observation of an episode, defined where `ended`
-    mask: Tensor | None = None  # (T, R) bool: the agent was active; None if a row is an environment of one agent
+    mask: Tensor | None = None  # (T, R) bool: the agent was active; None in environments of one agent
 
     @property
     def done(self) -> Tensor:
-        """(T, R) bool: the last step of a row's episode. An agent may leave while its environment continues."""
+        """(T, R) bool: the last step of a row's episode. An agent may terminate while its environment continues."""
         return self.ended if self.mask is None else self.ended | self.terminated
 
 
@@ -49,21 +49,32 @@ class AgentSubset:
         self.per_env = (
             len(range(num_agents or 1)[self._index]) if isinstance(self._index, slice) else int(self._index.shape[-1])
         )
-        """How many agents of each environment."""
+        """The number of these agents in each environment."""
         self.is_all = isinstance(self._index, slice) and self.per_env == num_agents
-        """Whether they are all agents of a multi-agent environment, so that their rows are views."""
+        """Whether these are all agents of a multi-agent environment, so that their rows are views."""
 
     def select(self, x: Tensor, axis: int = 1) -> Tensor:
-        """Returns their rows of `x`, (..., E, A, ...) with E at `axis`, as (..., R, ...); a view where memory allows."""
+        """Returns the rows of these agents, a view if the memory layout permits one.
+
+        Args:
+            x: (E, A, ...) or with leading dimensions.
+            axis: the dimension of `x` that is E; those of the result at its place are (R, ...).
+        """
         return x if self._is_single_agent else self._gather(x, axis).flatten(axis, axis + 1)
 
     def copy(self, x: Tensor, rows: Tensor, axis: int = 1) -> None:
-        """Writes their rows of `x`, (..., E, A, ...) with E at `axis`, into `rows`, (..., R, ...), without a temporary."""
+        """Copies the rows of these agents without a temporary tensor.
+
+        Args:
+            x: (E, A, ...) or with leading dimensions.
+            rows: (R, ...) with the same leading dimensions, which is written.
+            axis: the dimension of `x` that is E.
+        """
         values = self._gather(x, axis)
         rows.view(values.shape).copy_(values)
 
     def scatter(self, x: Tensor, rows: Tensor) -> None:
-        """Writes `rows`, (R, ...), to the places of these agents in `x`, (E, A, ...)."""
+        """Writes `rows`, (R, ...), to the elements of `x`, (E, A, ...), that belong to these agents."""
         values = rows.view(len(x), self.per_env, *rows.shape[1:]).to(x.dtype)
         if isinstance(self._index, slice) or self._index.dim() == 1:
             x[:, self._index] = values
@@ -104,7 +115,8 @@ class EnvRollout:
 
         self.obs, self.final_obs, self.reward = zeros(E, *shape, steps=num_steps + 1), zeros(E, *shape), zeros(*per_agent)
         self.terminated, self.truncated = zeros(E, dtype=torch.bool), zeros(E, dtype=torch.bool)
-        self.episode_start = zeros(E, dtype=torch.bool, steps=num_steps + 1).fill_(True)  # an episode begins with step t
+        # Element t says whether an episode begins with step t.
+        self.episode_start = zeros(E, dtype=torch.bool, steps=num_steps + 1).fill_(True)
         self.ended = self.episode_start[1:]
         outputs = {"obs": self.obs[1:], "reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}
         outputs |= {"final_obs": self.final_obs, "_final_obs": self.ended}
@@ -114,11 +126,11 @@ class EnvRollout:
         self._outputs = [{name: x[t] for name, x in outputs.items()} for t in range(num_steps)]
         limit = env.unwrapped.max_episode_steps
         self.max_truncations = 0 if limit is None else (num_steps - 1) // limit + 1
-        """Truncated episodes of an environment within a rollout, at most: all but the first take `limit` steps."""
+        """Upper bound of an environment's truncated episodes in a rollout: all but the first take `limit` steps."""
         self._copied_rows: list[tuple[AgentSubset, RolloutRows]] = []
 
     def rows(self, agents: AgentSubset) -> RolloutRows:
-        """Returns the rows of `agents`, which `update_views` and `update_rows` bring up to date."""
+        """Returns the rows of `agents`; those that are copies are updated by `update_views` and `update_rows`."""
         if self.num_agents is None:
             return RolloutRows(self.obs, self.reward, self.terminated, self.ended, self.final_obs)
         per_agent = self._per_agent()
@@ -129,13 +141,13 @@ class EnvRollout:
         return rows
 
     def reset(self, seed: int) -> None:
-        """Resets the environment with `seed`; the observations become those after the last step of a rollout."""
+        """Resets the environment with `seed`; the observations are stored as those after the last step of a rollout."""
         obs, _ = self.env.reset(seed=seed)
         self.obs[-1].copy_(obs)
         self.update_views(self.num_steps)
 
     def begin_rollout(self) -> None:
-        """Makes the observations after the last step those before the first."""
+        """Copies the observations after the last step to those before the first step."""
         self.obs[0].copy_(self.obs[-1])
         self.episode_start[0].copy_(self.episode_start[-1])
 
@@ -144,13 +156,13 @@ class EnvRollout:
         self.env.step(action, out=self._outputs[t])
 
     def update_views(self, t: int) -> None:
-        """Copies the observations before step `t` to the rows of `rows` that are no views."""
+        """Copies the observations before step `t` to the results of `rows` that are not views."""
         for agents, rows in self._copied_rows:
             if not agents.is_all:
                 agents.copy(self.obs[t], rows.obs[t], 0)
 
     def update_rows(self) -> None:
-        """Copies all outputs of the finished rollout, and the observations after it, to the rows of `rows`."""
+        """Copies all outputs of the finished rollout, and the observations after it, to the results of `rows`."""
         if not self._copied_rows:
             return
         self.update_views(self.num_steps)
@@ -162,7 +174,7 @@ class EnvRollout:
 
     def _per_agent(self) -> RolloutRows:
         """Returns the rollout of each agent, (T, E, A, ...)."""
-        left = self.agent_terminated
-        reward, terminated, _ = per_agent_results(torch, self.reward, self.terminated, self.truncated, self.mask, left)
-        ended = self.ended.unsqueeze(-1).expand_as(left)
+        flags = self.terminated, self.truncated, self.mask, self.agent_terminated
+        reward, terminated, _ = per_agent_results(torch, self.reward, *flags)
+        ended = self.ended.unsqueeze(-1).expand_as(self.agent_terminated)
         return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, self.mask)

@@ -24,21 +24,21 @@ def rollout_bytes(env: TrainingEnv, num_steps: int) -> int:
 
 
 def require_memory(device: str, needed: int, subject: str) -> None:
-    """Raises unless `needed` bytes are free on `device`.
+    """Checks that `needed` bytes are free on `device`.
 
     Args:
         device: "cpu" or "cuda:<index>".
         needed: bytes.
-        subject: of the message, such as "a rollout of 32 steps of 4,096 environments".
+        subject: what needs them, for the message, such as "a rollout of 32 steps of 4,096 environments".
 
     Raises:
-        OutOfMemoryError: they are not free; the message names the bytes that are needed and those that are free.
+        OutOfMemoryError: they are not free; the message says how many bytes are needed and how many are free.
     """
     parsed = parse_device(device)
     free = parsed.free_bytes()
     if free is None:
         return
-    if parsed.kind == "cuda":  # torch's allocator also has memory that no tensor uses
+    if parsed.kind == "cuda":  # memory that torch's allocator has reserved and no tensor uses is free too
         free += torch.cuda.memory_reserved(parsed.ordinal) - torch.cuda.memory_allocated(parsed.ordinal)
     if needed > free:
         raise OutOfMemoryError(

@@ -1,6 +1,6 @@
 """A ring of transitions on the device, from which off-policy algorithms draw their batches.
 
-Letters: S slots, of which T are written per iteration, T steps, R rows, D observation features, K action components.
+Letters: S steps that the ring stores, T steps of a rollout, R rows, D observation features, K action components.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ class Transitions(NamedTuple):
     reward: Tensor  # (...): discounted sum of up to n rewards
     discount: Tensor  # (...): factor of the value of next_obs; 0 where the episode terminated
     next_obs: Tensor  # (..., D): the observation after these rewards
-    mask: Tensor | None = None  # (...) bool: the agent was active; None if a row is an environment of one agent
+    mask: Tensor | None = None  # (...) bool: the agent was active; None in environments of one agent
 
 
 def n_step_returns(
     obs: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, final_obs: Tensor, gamma: float, n: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums up to `n` rewards of each step of a rollout, up to the end of its episode or of the rollout.
+    """Returns the n-step returns of a rollout, without the value of the last observation.
+
+    The sum of a step's rewards ends after `n` of them, or with the episode or the rollout.
 
     Args:
         obs: (T + 1, R, D).
         reward: (T, R).
-        terminated: (T, R) bool: the environment terminated, or this agent left it.
+        terminated: (T, R) bool: the environment or this agent terminated.
         ended: (T, R) bool: the environment's episode is over.
         final_obs: (T, R, D): the last observation of an episode, defined where `ended`.
         gamma: the discount factor.
-        n: from 1 to T.
+        n: the number of rewards, from 1 to T.
 
     Returns:
         (reward, discount, next_obs) as in `Transitions`, of shapes (T, R), (T, R) and (T, R, D).
@@ -54,20 +56,20 @@ def n_step_returns(
 
 
 class ReplayBuffer(NamedTuple):
-    """The ring; all of it is on the device, so that a CUDA graph can add and sample."""
+    """The ring. All of it is on the device, so that a CUDA graph can add and sample transitions."""
 
     transitions: Transitions  # (S, R, ...)
-    position: Tensor  # scalar int64: the slot that is written next
-    size: Tensor  # scalar int64: slots that hold transitions
+    position: Tensor  # () int64: the step of the ring that is written next
+    size: Tensor  # () int64: steps that have been written, at most S
 
     @classmethod
     def allocate(
-        cls, slots: int, rows: int, features: int, components: int, device: str, has_mask: bool = False
+        cls, max_steps: int, rows: int, features: int, components: int, device: str, has_mask: bool = False
     ) -> ReplayBuffer:
         """Returns an empty buffer.
 
         Args:
-            slots: S.
+            max_steps: S.
             rows: R.
             features: D.
             components: K.
@@ -76,31 +78,39 @@ class ReplayBuffer(NamedTuple):
         """
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros((slots, rows, *shape), dtype=dtype, device=device)
+            return torch.zeros((max_steps, rows, *shape), dtype=dtype, device=device)
 
         mask = zeros(dtype=torch.bool) if has_mask else None
         transitions = Transitions(zeros(features), zeros(components), zeros(), zeros(), zeros(features), mask)
         return cls(transitions, *torch.zeros(2, dtype=torch.int64, device=device))
 
     def add(self, new: Transitions) -> None:
-        """Writes `new`, (T, R, ...), over the oldest transitions."""
-        slots = len(self.transitions.reward)
-        index = (self.position + torch.arange(len(new.reward), device=self.position.device)) % slots
+        """Writes the transitions of a rollout, `new`, (T, R, ...), over the oldest ones."""
+        max_steps, num_steps = len(self.transitions.reward), len(new.reward)
+        index = (self.position + torch.arange(num_steps, device=self.position.device)) % max_steps
         for ring, values in zip(self.transitions, new, strict=True):
             if ring is not None and values is not None:
                 ring.index_copy_(0, index, values)
-        self.position.add_(len(new.reward)).remainder_(slots)
-        self.size.add_(len(new.reward)).clamp_(max=slots)
+        self.position.add_(num_steps).remainder_(max_steps)
+        self.size.add_(num_steps).clamp_(max=max_steps)
 
-    def sample(self, count: int, generator: torch.Generator) -> Transitions:
-        """Draws `count` transitions uniformly, with replacement, by the numbers of `generator`; (count, ...) each."""
+    def sample(self, batch_size: int, generator: torch.Generator) -> Transitions:
+        """Draws transitions uniformly, with replacement.
+
+        Args:
+            batch_size: B, the number of transitions.
+            generator: the source of random numbers.
+
+        Returns:
+            Transitions, (B, ...).
+        """
         rows = self.transitions.reward.shape[1]
-        fraction = torch.rand(count, dtype=torch.float64, generator=generator, device=self.size.device)
-        index = (fraction * (self.size * rows)).long()
+        uniform = torch.rand(batch_size, dtype=torch.float64, generator=generator, device=self.size.device)
+        index = (uniform * (self.size * rows)).long()
 
-        def take(ring: Tensor) -> Tensor:
+        def select(ring: Tensor) -> Tensor:
             return ring.flatten(0, 1).index_select(0, index)
 
         *rings, mask = self.transitions
-        obs, action, reward, discount, next_obs = (take(ring) for ring in rings if ring is not None)
-        return Transitions(obs, action, reward, discount, next_obs, mask if mask is None else take(mask))
+        obs, action, reward, discount, next_obs = (select(ring) for ring in rings if ring is not None)
+        return Transitions(obs, action, reward, discount, next_obs, mask if mask is None else select(mask))

@@ -1,4 +1,4 @@
-"""What on-policy algorithms learn from: a rollout, the actions of its policy, and estimates of how good these were.
+"""The data of an on-policy update: a rollout, the actions of its policy, and their advantages.
 
 Letters: T steps, R rows, D observation features, K action components.
 """
@@ -23,7 +23,7 @@ class Samples(NamedTuple):
 
 
 class RolloutBuffer(NamedTuple):
-    """A rollout with its estimates."""
+    """A rollout with its values, advantages and targets."""
 
     obs: Tensor  # (T + 1, R, D); the last row is the first of the next rollout
     action: Tensor  # (T, R) or (T, R, K) int64, or (T, R, K) float32, as drawn from the policy
@@ -34,8 +34,8 @@ class RolloutBuffer(NamedTuple):
     final_obs: Tensor  # (T, R, D): the last observation of an episode, defined where `ended`
     value: Tensor  # (T + 1, R): V(obs)
     advantage: Tensor  # (T, R)
-    target: Tensor  # (T, R): what V(obs) should have been
-    mask: Tensor | None = None  # (T, R) bool: the agent was active; None if a row is an environment of one agent
+    target: Tensor  # (T, R): of V(obs)
+    mask: Tensor | None = None  # (T, R) bool: the agent was active; None in environments of one agent
 
     def samples(self) -> Samples:
         """Returns views of the rollout's T * R samples, with the leading shape (T, R)."""

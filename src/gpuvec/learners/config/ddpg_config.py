@@ -1,4 +1,4 @@
-"""The settings of DDPG, and of TD3, which is DDPG with two critics, a delayed policy and noisy targets."""
+"""The settings of DDPG, and of TD3, which is DDPG with two critics, delayed policy updates and target policy smoothing."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class DDPGArgs(TrainingArgs):
     critic_learning_rate: float = 1e-3
     """Adam's step size for the critics."""
     tau: float = 0.005
-    """Share of the networks that the target networks take over in an update."""
+    """Step of the target networks towards the networks in an update, as a share of the difference."""
     sigma: float = 0.1
     """Standard deviation of the noise on actions, in half ranges of the action."""
     theta: float = 1.0
     """Share of the Ornstein-Uhlenbeck noise that decays in a step. With 1 steps are independent; the paper has 0.15."""
     critics: int = 1
-    """Number of critics: 1, or 2 whose lower value is used."""
+    """Number of critics: 1, or 2, of which the lower value is used."""
     policy_delay: int = 1
     """Updates of the critics for each update of the policy."""
     target_sigma: float = 0.0
     """Standard deviation of the noise on actions in targets, in half ranges of the action, clipped at 2.5 times that."""
 
-    counts: ClassVar[tuple[str, ...]] = (
-        *TrainingArgs.counts, "n_step", "buffer_size", "gradient_steps", "batch_size", "policy_delay"
+    count_settings: ClassVar[tuple[str, ...]] = (
+        *TrainingArgs.count_settings, "n_step", "buffer_size", "gradient_steps", "batch_size", "policy_delay"
     )  # fmt: skip
 
     def __post_init__(self) -> None:

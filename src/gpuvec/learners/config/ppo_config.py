@@ -23,15 +23,15 @@ class PPOArgs(OnPolicyArgs):
     clip: float = 0.2
     """Epsilon: probability ratios are clipped to the range from 1 - clip to 1 + clip."""
     clip_value: bool = False
-    """Clip the change of the value function, too. It slows learning where returns are large."""
+    """Clip the change of the value function, too. This slows learning if returns are large."""
 
     target_kl: float | None = None
-    """Stop learning from a rollout when the approximate KL divergence from the policy that played it exceeds this, in nats."""
+    """Stop an update when the approximate KL divergence from the policy of the rollout exceeds this, in nats."""
 
     fused: Literal["auto"] | bool = "auto"
-    """Play and learn in a few fused CUDA kernels; auto uses them on a GPU if the network fits."""
+    """Run rollouts and updates in a few fused CUDA kernels; auto uses them on a GPU if they support the network."""
 
-    counts: ClassVar[tuple[str, ...]] = (*OnPolicyArgs.counts, "update_epochs", "num_minibatches")
+    count_settings: ClassVar[tuple[str, ...]] = (*OnPolicyArgs.count_settings, "update_epochs", "num_minibatches")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,8 +40,8 @@ class PPOArgs(OnPolicyArgs):
         self._require("clip", "above 0 and below 1", 0.0 < self.clip < 1.0)
         if self.num_envs is None:
             return
-        samples, parts = self.steps_per_iteration, self.num_minibatches
-        if samples % parts or samples < 2 * parts:
+        num_samples, num_minibatches = self.steps_per_iteration, self.num_minibatches
+        if num_samples % num_minibatches or num_samples < 2 * num_minibatches:
             raise ValueError(
                 f"num_envs * num_steps must be a multiple of num_minibatches, and at least twice it, "
                 f"got {self.num_envs} * {self.num_steps} and {self.num_minibatches}."

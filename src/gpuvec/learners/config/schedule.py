@@ -1,14 +1,18 @@
-"""Values that change while a policy is trained: tables of environment steps and values, straight lines between them."""
+"""Values that change during a training: tables of environment steps and values, which are interpolated linearly."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 Schedule = tuple[tuple[int, float], ...]
+"""Pairs of environment steps and values, in the order of their steps."""
 
 
 def interpolate(table: Schedule, steps: int) -> float:
-    """The value after that many environment steps; before the first entry it is the first's, after the last the last's."""
+    """Returns the value after `steps` environment steps.
+
+    Before the first entry of `table` it is that of the first entry, and after the last entry that of the last one.
+    """
     if steps <= table[0][0]:
         return table[0][1]
     for (begin, first), (end, last) in pairwise(table):
@@ -18,6 +22,6 @@ def interpolate(table: Schedule, steps: int) -> float:
 
 
 def is_ascending(table: Schedule) -> bool:
-    """Whether steps grow from 0 or more, and no value is below 0."""
+    """Returns whether the steps of `table` increase from 0 or more, and no value is below 0."""
     steps = [step for step, _ in table]
     return all(a < b for a, b in pairwise(steps)) and min(steps, default=0) >= 0 and all(value >= 0.0 for _, value in table)

@@ -1,4 +1,4 @@
-"""Whether a value is of the type that a setting is annotated with; importing this imports nothing heavy."""
+"""Checks of values against the type annotations of settings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ TYPE_NAMES = {bool: "True or False", int: "an integer", float: "a number", str: 
 
 
 def setting_types(settings: type) -> dict[str, Any]:
-    """{name: type} of the fields of a dataclass of settings."""
+    """Returns {name: type} of the fields of `settings`, a dataclass."""
     hints = get_type_hints(settings)
     return {field.name: hints[field.name] for field in dataclasses.fields(settings)}
 
 
 def matches_type(value: object, hint: Any) -> bool:
-    """Whether `value` is of the type `hint`. An integer is a number, a bool is neither; a list may stand for a tuple."""
+    """Returns whether `value` is of the type `hint`.
+
+    An int is a float, a bool is neither an int nor a float, and a list is a tuple.
+    """
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(matches_type(value, part) for part in parts)
@@ -25,8 +28,8 @@ def matches_type(value: object, hint: Any) -> bool:
     if origin is tuple:
         if not isinstance(value, tuple | list):
             return False
-        kinds = parts[:1] * len(value) if parts[1:] == (...,) else parts
-        return len(value) == len(kinds) and all(map(matches_type, value, kinds))
+        types = parts[:1] * len(value) if parts[1:] == (...,) else parts
+        return len(value) == len(types) and all(map(matches_type, value, types))
     if origin is dict:
         return isinstance(value, dict) and all(
             matches_type(k, parts[0]) and matches_type(v, parts[1]) for k, v in value.items()
@@ -39,15 +42,15 @@ def matches_type(value: object, hint: Any) -> bool:
 
 
 def describe_type(hint: Any) -> str:
-    """The type `hint` as a message names it."""
+    """Returns the type `hint` in words, for a message."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(map(describe_type, parts))
     if origin is Literal:
         return " or ".join(map(str, parts))
     if origin is tuple:
-        each = ", ".join(describe_type(part) for part in parts if part is not ...)
-        return f"a tuple of ({each})" + (" each" if ... in parts else "")
+        element_types = ", ".join(describe_type(part) for part in parts if part is not ...)
+        return f"a tuple of ({element_types})" + (" each" if ... in parts else "")
     if origin is dict:
         return f"a dict of {describe_type(parts[0])} and {describe_type(parts[1])}"
     return TYPE_NAMES.get(hint, str(hint))

@@ -1,4 +1,4 @@
-"""Settings of learners, apart from them, so that a command line can list them without importing torch."""
+"""The settings that all learners share, in modules that import no torch, so that the command line can list them quickly."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuvec.learners.config.schedule import Schedule, is_ascending
 from gpuvec.learners.config.setting_types import describe_type, matches_type, setting_types
 
 MAX_COUNT = 2**63 - 1  # of anything that is counted
-MAX_THREADS = 1024  # beyond, PyTorch fails to start them, and ends the process
+MAX_THREADS = 1024  # PyTorch fails to start more, and ends the process
 
 A = TypeVar("A", bound="TrainingArgs")
 
 
 @dataclass(frozen=True)
 class TrainingArgs:
-    """What all learners share.
+    """The settings that all learners share.
 
     Raises:
         ValueError: a value out of its range; the message names it and what is allowed.
@@ -32,11 +32,11 @@ class TrainingArgs:
     backend: Literal["numba", "cuda-c"] = "numba"
     """cuda-c trains with the functions that the environment has in CUDA C++."""
     seed: int = 1
-    """Of the environments. Those of first weights, actions and minibatches are derived from it."""
+    """Seed of the environments, from which those of initial weights, actions and minibatches are derived."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:1; auto is a GPU if there is one."""
     num_envs: int | None = None
-    """Environments that step together."""
+    """Number of environments, E."""
     num_steps: int = 32
     """Steps of each environment per iteration, T."""
     total_steps: int | None = None
@@ -48,22 +48,22 @@ class TrainingArgs:
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers, of the policy and of the value function."""
     reward_scale: float = 1.0
-    """Factor of the rewards that the learner sees. Returns are shown without it."""
+    """Factor of the rewards that are learned from. Reported returns do not contain it."""
     normalize: bool = False
     """Normalize observations by their running mean and standard deviation."""
     threads: int = 1
-    """Threads of PyTorch on a CPU. Small networks gain little from more."""
+    """Threads of PyTorch on a CPU. Small networks gain little from more than one."""
 
-    counts: ClassVar[tuple[str, ...]] = ("num_envs", "num_steps", "total_steps", "num_iterations", "threads")
-    """Settings that count something, so that they are at least 1."""
+    count_settings: ClassVar[tuple[str, ...]] = ("num_envs", "num_steps", "total_steps", "num_iterations", "threads")
+    """Names of the settings that are integers of at least 1."""
 
     def __post_init__(self) -> None:
         require = self._require
         hints = setting_types(type(self))
-        for name in self.counts:
+        for name in self.count_settings:
             optional = matches_type(None, hints[name])
-            holds = self._counts(name) or (optional and getattr(self, name) is None)
-            require(name, "an integer of at least 1" + (" or None" if optional else ""), holds)
+            is_valid = self._is_count(name) or (optional and getattr(self, name) is None)
+            require(name, "an integer of at least 1" + (" or None" if optional else ""), is_valid)
         require("threads", f"at most {MAX_THREADS}", self.threads <= MAX_THREADS)
         for name, hint in hints.items():
             require(name, describe_type(hint), matches_type(getattr(self, name), hint))
@@ -73,16 +73,16 @@ class TrainingArgs:
         require("reward_scale", "above 0", self.reward_scale > 0.0)
         require("hidden", "sizes of at least 1", all(size >= 1 for size in self.hidden))
 
-    def _require(self, name: str, allowed: str, holds: bool) -> None:
-        if not holds:
+    def _require(self, name: str, allowed: str, is_valid: bool) -> None:
+        if not is_valid:
             raise ValueError(f"{name} must be {allowed}, got {reprlib.repr(getattr(self, name))}.")
 
-    def _counts(self, name: str) -> bool:
+    def _is_count(self, name: str) -> bool:
         value = getattr(self, name)
         return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_COUNT
 
     def resolved(self: A, device: str) -> A:
-        """With nothing left open, for "cpu" or "cuda:<index>"."""
+        """Returns the settings for `device`, "cpu" or "cuda:<index>", with values in place of None and "auto"."""
         num_envs = self.num_envs or (128 if device == "cpu" else 4096)
         total_steps = self.total_steps or self.num_iterations * num_envs * self.num_steps
         return dataclasses.replace(self, device=device, num_envs=num_envs, total_steps=total_steps)
@@ -90,14 +90,14 @@ class TrainingArgs:
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps per iteration, E * T."""
-        return self._known("num_envs") * self.num_steps
+        return self._resolved_value("num_envs") * self.num_steps
 
     @property
     def iterations(self) -> int:
-        """Rollouts in all."""
-        return -(-self._known("total_steps") // self.steps_per_iteration)
+        """Number of iterations of the training, each with a rollout."""
+        return -(-self._resolved_value("total_steps") // self.steps_per_iteration)
 
-    def _known(self, name: str) -> int:
+    def _resolved_value(self, name: str) -> int:
         value: int | None = getattr(self, name)
         if value is None:
             raise ValueError(f"{name} depends on the device: call resolved(device) for it.")
@@ -106,7 +106,7 @@ class TrainingArgs:
 
 @dataclass(frozen=True)
 class OnPolicyArgs(TrainingArgs):
-    """What A2C and PPO share.
+    """The settings that A2C and PPO share.
 
     Raises:
         ValueError: a value out of its range; the message names it and what is allowed.
@@ -152,8 +152,8 @@ class OnPolicyArgs(TrainingArgs):
         require("vf_coef", "at least 0", self.vf_coef >= 0.0)
         require("ent_coef", "at least 0", self.ent_coef >= 0.0)
         for name in ("learning_rate_table", "ent_coef_table"):
-            rising = "pairs of environment steps, each above the one before, and a value of at least 0"
-            require(name, rising, is_ascending(getattr(self, name)))
+            allowed = "pairs of environment steps, each above the one before, and a value of at least 0"
+            require(name, allowed, is_ascending(getattr(self, name)))
         require("max_grad_norm", "above 0", self.max_grad_norm > 0.0)
         require("weight_init", "orthogonal or xavier", self.weight_init in ("orthogonal", "xavier"))
         require("activation", "tanh or relu", self.activation in ("tanh", "relu"))

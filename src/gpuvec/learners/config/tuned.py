@@ -1,4 +1,4 @@
-"""Settings that suit an environment better than the defaults; `gpuvec train` starts from them."""
+"""Settings that suit an environment better than the defaults; `gpuvec train` uses them in place of the defaults."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from gpuvec.learners.config.training_config import TrainingArgs
 
 
 class TunedSettings(NamedTuple):
-    """What differs from the defaults."""
+    """The settings that differ from the defaults: on all devices, on a CPU, and on a GPU."""
 
     settings: dict[str, Any]
-    cpu: dict[str, Any] = {}  # noqa: RUF012  # never written to
-    gpu: dict[str, Any] = {}  # noqa: RUF012  # likewise
+    cpu: dict[str, Any] = {}  # noqa: RUF012  # is not mutated
+    gpu: dict[str, Any] = {}  # noqa: RUF012  # is not mutated
 
 
-# A rollout holds whole episodes, as all end together; to come near a runner pays within a few steps or not at all.
+# All episodes end together, so that a rollout of 200 steps has whole episodes. The discount factor is low because a tagger that
+# approaches a runner is rewarded within a few steps or not at all.
 TAG: dict[str, Any] = {
     "num_steps": 200, "num_minibatches": 32, "learning_rate": 2e-3, "gamma": 0.9, "gae_lambda": 0.8, "ent_coef": 0.0,
     "hidden": (128, 128), "normalize": True,
 }  # fmt: skip
-# Hanging nearly still it may take chance longer than an episode to swing up, and a policy that never saw it done gives up.
-MOVING: dict[str, Any] = {"params": {"low": -1.0, "high": 1.0}}
-# Starts all over the valley meet the goal by chance; where a game starts it takes a swing that no chance finds.
-VALLEY: dict[str, Any] = {"normalize": True, "params": {"low": -1.2, "high": 0.45}}
+# From nearly at rest, random actions rarely swing up within an episode, and without a success the policy does not improve.
+# With a wide range of initial states early successes are likely.
+WIDE_INITIAL_STATES: dict[str, Any] = {"params": {"low": -1.0, "high": 1.0}}
+# From initial positions in the whole valley random actions reach the goal in some episodes; from the default ones they do not.
+WHOLE_VALLEY: dict[str, Any] = {"normalize": True, "params": {"low": -1.2, "high": 0.45}}
 TUNED_SETTINGS = {
     ("gpuvec/CartPole-v1", "ppo"): TunedSettings({"num_iterations": 64, "num_minibatches": 8}),
     ("gpuvec/CartPole-v1", "a2c"): TunedSettings(
@@ -33,9 +35,9 @@ TUNED_SETTINGS = {
         cpu={"num_iterations": 512},
         gpu={"num_envs": 1024, "num_iterations": 488},
     ),
-    ("gpuvec/Acrobot-v1", "ppo"): TunedSettings({**MOVING, "normalize": True}, gpu={"num_envs": 1024}),
+    ("gpuvec/Acrobot-v1", "ppo"): TunedSettings({**WIDE_INITIAL_STATES, "normalize": True}, gpu={"num_envs": 1024}),
     ("gpuvec/MountainCar-v0", "ppo"): TunedSettings(
-        {**VALLEY, "num_steps": 128, "num_minibatches": 8},
+        {**WHOLE_VALLEY, "num_steps": 128, "num_minibatches": 8},
         cpu={"num_iterations": 256},
         gpu={"num_envs": 1024, "num_iterations": 306},
     ),
@@ -46,7 +48,7 @@ TUNED_SETTINGS = {
         {"num_envs": 256, "num_steps": 8, "num_iterations": 977, "n_step": 8, "gradient_steps": 8, "batch_size": 1024,
          "sigma": 0.5, "theta": 0.15, "normalize": True}
     ),
-    # All agents have the same policy, so each is told its role; and its heading, without which it cannot steer.
+    # All agents share a policy, so observations contain the agent's role, and its heading, without which it cannot steer.
     ("gpuvec/TagContinuous-v0", "ppo"): TunedSettings(
         {**TAG, "params": {"observe_self": True}},
         cpu={"num_envs": 32, "num_iterations": 64},
@@ -58,15 +60,22 @@ TUNED_SETTINGS = {
 }  # fmt: skip
 
 
-def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str = "ppo", **given: Any) -> TrainingArgs:
-    """The settings for `env` on that device, with those that are `given`; the parameters given go over the others.
+def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str = "ppo", **overrides: Any) -> TrainingArgs:
+    """Returns the settings of `algorithm` that suit `env` on `device`.
+
+    Args:
+        env: id of an environment.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        algorithm: name of an algorithm.
+        overrides: settings that replace the tuned ones; parameters in `params` replace single parameters.
 
     Raises:
-        ValueError: a value out of its range.
-        DeviceError: a device that is not there, if settings hang on which it is; else training says so.
+        ValueError: a value out of its range, or no such algorithm.
+        DeviceError: a device that does not exist, if tuned settings depend on it; otherwise training raises it.
     """
-    found = TUNED_SETTINGS.get((env.rpartition(":")[2], algorithm), TunedSettings({}))
-    settings = {**found.settings, "params": {**found.settings.get("params", {}), **given.pop("params", {})}}
-    if found.cpu != found.gpu:  # to ask for the device loads CuPy, which a list of the defaults should not take
-        settings |= found.cpu if parse_device(device).kind == "cpu" else found.gpu
-    return args_class(algorithm)(env=env, device=device, **{**settings, **given})
+    tuned_settings = TUNED_SETTINGS.get((env.rpartition(":")[2], algorithm), TunedSettings({}))
+    settings, params = tuned_settings.settings, overrides.pop("params", {})
+    settings = {**settings, "params": {**settings.get("params", {}), **params}}
+    if tuned_settings.cpu != tuned_settings.gpu:  # parsing the device loads CuPy, which a list of the defaults does not need
+        settings |= tuned_settings.cpu if parse_device(device).kind == "cpu" else tuned_settings.gpu
+    return args_class(algorithm)(env=env, device=device, **{**settings, **overrides})
