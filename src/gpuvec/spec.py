@@ -1,9 +1,10 @@
-"""What an environment file declares: `SingleAgentEnv` for one agent, `MultiAgentEnv` for many that share a world.
+"""The classes with which an environment file declares an environment.
 
-Letters used for shapes everywhere: E envs, A agents, T steps, D observation features, K action components.
+`SingleAgentEnv` is for environments with one agent, `MultiAgentEnv` for those in which many agents share a world. Shapes are
+written in letters everywhere: E envs, A agents, T steps, D observation features, K action components.
 
-In states and functions `float` means float32, `int` int32 and `bool` bool. The engine owns time, truncation, autoreset,
-episode counts and seeds: an environment never repeats them.
+In a state and in functions `float` means float32, `int` means int32 and `bool` is one byte. The engine keeps time, truncation,
+autoreset, episode counts and seeds, so that an environment does not.
 """
 
 from __future__ import annotations
@@ -19,188 +20,272 @@ from numpy.typing import NDArray
 from gpuvec.declaration_checks import require_functions, require_params, require_phases, require_state
 
 Floats = NDArray[np.float32]
-"""A field of a cooperative state: one float for each agent, or with `Annotated[Floats, "parameter"]` that many."""
+"""The type of a state field with one float32 per agent, (A,); with `Annotated[Floats, "parameter"]` as many per agent as the
+parameter says, (A, N). Only the state of a `MultiAgentEnv` has such fields.
+"""
 Ints = NDArray[np.int32]
-"""Likewise ints."""
+"""The type of a state field with one int32 per agent, (A,); with `Annotated[Ints, "parameter"]` (A, N), as for `Floats`."""
 Bools = NDArray[np.bool_]
-"""Likewise bools."""
+"""The type of a state field with one bool per agent, (A,); with `Annotated[Bools, "parameter"]` (A, N), as for `Floats`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What an environment of either kind may say about itself."""
+class OptionalFields:
+    """The optional fields that `SingleAgentEnv` and `MultiAgentEnv` have in common.
+
+    In their signatures `p` is an instance of the class of `params`.
+    """
 
     max_episode_steps: int | None = None
-    """Steps after which an episode is truncated; None for no limit."""
+    """The number of steps after which an episode is truncated; None for no limit."""
     reward_threshold: float | None = None
-    """The mean return at which the environment counts as solved."""
+    """The mean return at which the environment counts as solved; None if there is no such return."""
     reset_options: tuple[str, ...] = ()
-    """Names of parameters that `reset(options=...)` may override for that reset; automatic ones keep their own value."""
+    """The names of parameters that `reset(options=...)` may replace for that reset. An autoreset uses the environment's own."""
     field_ranges: Callable[[Any], Mapping[str, tuple[int, int]]] | None = None
-    """`field_ranges(p) -> {int field: (least, largest)}`: what the int fields of a state can hold. States that a user writes,
-    reset pools and checkpoints with other numbers are refused. Declare the fields with which functions index arrays.
+    """`field_ranges(p) -> {field: (minimum, maximum)}` returns the range of int fields of the state, both ends inclusive.
+
+    States by `set_state`, reset pools and checkpoints with values outside of it are refused. Declare the fields with which
+    functions index arrays. None if no field has a range.
     """
     check: Callable[[Any], None] | None = None
-    """`check(p)`: raises ValueError, naming given and allowed, for parameters that make no sense together."""
+    """`check(p)` raises ValueError for parameters that make no sense together, with a message that names the value and what is
+    allowed. None if all parameters are allowed.
+    """
     draw: Callable[[Any, Any], NDArray[np.uint8]] | None = None
-    """`draw(s, p) -> (H, W, 3) uint8`: a picture of one state, drawn on the host."""
+    """`draw(s, p)` returns a picture of the state `s` of one env, an array (height, width, 3) of uint8. It runs on the host:
+    `s` has Python numbers, NumPy arrays for `Floats`, `Ints` and `Bools`, and None for the field of a `NearestNeighbors`
+    search. None if the environment cannot be rendered.
+    """
     cuda_c: str | None = None
-    """A file in CUDA C++ beside the module, with functions for `backend="cuda-c"` in place of those in Python."""
+    """The name of a file beside the module, in CUDA C++, whose functions replace those in Python with `backend="cuda-c"`; None
+    if there is none.
+    """
     render_fps: int = 30
-    """Pictures per second at which `draw` looks natural."""
+    """The number of pictures per second at which a video shows the environment at natural speed."""
 
 
 @dataclass(frozen=True)
-class SingleAgentEnv(Options):
-    """An environment with one agent, as pure functions of scalars; nothing in it names a device."""
+class SingleAgentEnv(OptionalFields):
+    """An environment with one agent, declared by pure functions of scalars, which the engine compiles for each device.
+
+    In the signatures `s` is a `state`, `p` is an instance of the class of `params`, and `key` a `Key`, with which functions
+    draw random numbers.
+
+    Raises:
+        AuthoringError: a field has a value of the wrong type.
+    """
 
     state: type[Any]
-    """A NamedTuple class; one scalar field per variable of the physical state, with units in comments."""
+    """The class of the state, a NamedTuple with a float, int or bool for each variable; units are in comments."""
     params: Any
-    """A NamedTuple instance: the parameters and their defaults, which `make_vec` takes as keyword arguments."""
+    """The parameters with their defaults, an instance of a NamedTuple class with floats, ints and bools. `make_vec` takes them
+    as keyword arguments.
+    """
     reset: Callable[..., Any]
-    """`reset(key, p) -> State`: the first state of an episode."""
+    """`reset(key, p) -> State` returns the first state of an episode."""
     step: Callable[..., tuple[Any, Any, Any]]
-    """`step(s, action, key, p) -> (State, reward, terminated)`.
+    """`step(s, action, key, p) -> (State, reward, terminated)` returns the next state, the reward, a float, and whether the
+    episode ends by a rule of the environment, a bool.
 
     `action` is an int for a Discrete space, and a tuple of K numbers for Box((K,)) and MultiDiscrete.
     """
     observe: Callable[..., tuple[Any, ...]]
-    """`observe(s, p) -> tuple` of D floats."""
+    """`observe(s, p) -> tuple` returns the observation of a state, D floats."""
     spaces: Callable[[Any], tuple[gym.spaces.Box, gym.Space[Any]]]
-    """`spaces(p) -> (observation, action)`: Box((D,)) and a Discrete, MultiDiscrete or Box((K,)) space."""
+    """`spaces(p) -> (observation, action)` returns the spaces: a Box((D,)), and a Discrete, MultiDiscrete or Box((K,))."""
 
     def __post_init__(self) -> None:
-        """Raises AuthoringError for a state, parameters or functions of another kind."""
+        """Raises AuthoringError for a field of the wrong type."""
         require_functions(self, "reset", "step", "observe", "spaces")
         require_state(self)
         require_params(self)
 
 
 class Time(NamedTuple):
-    """Where an episode stands."""
+    """The position in the episode, which `reward` and the features of an observation may use."""
 
-    step: int  # 0 after a reset
-    limit: int  # at which it is truncated; the largest int32 if it has no limit
+    step: int
+    """The number of steps since the reset, 0 after it."""
+    limit: int
+    """The number of steps at which the episode is truncated; the largest int32 if it has no limit."""
 
 
 class NearestNeighbors(NamedTuple):
-    """A search that runs before every observation: row i of `field` becomes the agents nearest to i, nearest first.
+    """A search that runs before every observation and writes the agents nearest to agent i into row i of a field.
 
-    Of equally near ones the lower index comes first, and places for which there is nobody hold -1.
+    Agents are sorted by distance, the nearest first, and those at equal distance by index. If fewer agents are at a finite
+    distance than the row has elements, the other elements are -1.
     """
 
     field: str
-    """The name of an `Annotated[Ints, "parameter", NearestNeighbors]` field: as many places as the parameter says.
-
-    `get_state` leaves it out.
+    """The name of the state field that the search writes, of type `Annotated[Ints, "parameter", NearestNeighbors]`: (A, N) with
+    N the value of the parameter. `get_state` does not return this field.
     """
     distance: Callable[..., Any]
-    """`distance(i, j, s, p) -> float`; infinite for a `j` that `i` does not see, itself for example."""
+    """`distance(i, j, s, p) -> float` returns the distance between agents i and j. It is infinite for an agent j that is not to
+    be found, such as i itself. Any float that increases with the distance will do, such as its square.
+    """
     mask: Callable[..., Any] | None = None
-    """`mask(i, s, p) -> bool`: who searches; the others find nobody. None for all."""
+    """`mask(i, s, p) -> bool` returns whether agent i searches; the row of an agent that does not is -1. None if all do."""
     position: tuple[str, ...] = ()
-    """Names of `Floats` fields that bound `distance` from below, as in `("x", "y")`; needs `squared`.
+    """The names of `Floats` fields that bound `distance` from below, such as `("x", "y")`; `squared` must be set with them.
 
-    With them a search among many agents skips those that are too far away in these fields. `distance(i, j, s, p)` must then be
+    With them a search among many agents skips agents that are too far away in these fields. `distance(i, j, s, p)` must then be
     infinite, or not less than the difference between `i` and `j` in each of these fields alone (its square, if `squared`), and
     infinite or nan where one of the differences is. `check_env` verifies this. Without them every search visits all agents.
     """
     squared: bool | None = None
-    """Whether squares of the differences bound `distance`, as they do a squared Euclidean distance, or the differences."""
+    """Whether `distance` is bounded by the squares of the differences, as a squared Euclidean distance is (True), or by the
+    differences themselves (False). None without `position`.
+    """
 
 
 class Observation(NamedTuple):
-    """What each agent observes: M slots with F features each, then its own features.
+    """What each agent observes: F features of each of M neighbors, then its own features.
 
-    A row is laid out feature by feature: the M values of the first, the M of the second, ..., then what `self_features` gives.
+    A row of observations has D = F * M + S floats: the first feature of all M neighbors, the second of all M, and so on, then
+    the S values of `self_features`.
     """
 
     self_features: Callable[..., tuple[Any, ...]]
-    """`self_features(i, s, t, p) -> tuple`: what agent i knows by itself, at `t`, a `Time`."""
+    """`self_features(i, s, t, p) -> tuple` returns the features of agent i itself, S floats, at `t`, a `Time`."""
     other_features: Callable[..., tuple[Any, ...]] | None = None
-    """`other_features(i, slot, s, t, p) -> tuple` of F floats: what agent i sees in that slot."""
+    """`other_features(i, slot, s, t, p) -> tuple` returns what agent i observes of the neighbor with number `slot`, 0 to M - 1,
+    as F floats. The function looks up the neighbor's index, for example in the field of a `NearestNeighbors` search, and
+    returns zeros if there is none. None if agents observe only themselves.
+    """
     max_neighbors: int = 0
-    """M, how many there are."""
+    """M, the number of neighbors in an observation."""
     neighbors: Any = None
-    """A `NearestNeighbors` search or a reduction that runs before every observation, for both functions to use."""
+    """A `NearestNeighbors` search or a reduction that runs before every observation, whose result both functions may read; None
+    for neither.
+    """
 
 
 class Reduction(NamedTuple):
-    """A phase that sums up the agents of an env in one of its scalar fields, the same whatever the launch."""
+    """A phase that combines a value of each agent into one value for the env.
+
+    `count_of`, `any_of`, `all_of` and `argmin_of` create it. Inactive agents count as well. The result does not depend on the
+    order of agents.
+    """
 
     field: str
-    """A field of the state that is an int (`count_of`, `argmin_of`) or a bool (`any_of`, `all_of`), one for the env."""
-    of: Callable[..., Any]
+    """The name of the state field that the phase writes: an int (`count_of`, `argmin_of`) or a bool (`any_of`, `all_of`)."""
+    function: Callable[..., Any]
+    """`function(i, s, p)` returns the value of agent i: a bool, or a float for `argmin_of`."""
     kind: str
+    """How values are combined: "count", "any", "all" or "argmin"."""
 
 
-def count_of(field: str, of: Callable[..., Any]) -> Reduction:
-    """A phase that sets int `field` to the number of agents for which `of(i, s, p)` holds."""
-    return Reduction(field, of, "count")
+def count_of(field: str, function: Callable[..., Any]) -> Reduction:
+    """Creates a phase that counts agents.
+
+    Args:
+        field: the name of the int field that it writes.
+        function: `function(i, s, p) -> bool`, whether agent i is counted.
+    """
+    return Reduction(field, function, "count")
 
 
-def any_of(field: str, of: Callable[..., Any]) -> Reduction:
-    """A phase that sets bool `field` to whether `of(i, s, p)` holds for an agent."""
-    return Reduction(field, of, "any")
+def any_of(field: str, function: Callable[..., Any]) -> Reduction:
+    """Creates a phase that computes whether a condition is true for any agent.
+
+    Args:
+        field: the name of the bool field that it writes.
+        function: `function(i, s, p) -> bool`, the condition for agent i.
+    """
+    return Reduction(field, function, "any")
 
 
-def all_of(field: str, of: Callable[..., Any]) -> Reduction:
-    """A phase that sets bool `field` to whether `of(i, s, p)` holds for all agents."""
-    return Reduction(field, of, "all")
+def all_of(field: str, function: Callable[..., Any]) -> Reduction:
+    """Creates a phase that computes whether a condition is true for all agents.
+
+    Args:
+        field: the name of the bool field that it writes.
+        function: `function(i, s, p) -> bool`, the condition for agent i.
+    """
+    return Reduction(field, function, "all")
 
 
-def argmin_of(field: str, of: Callable[..., Any]) -> Reduction:
-    """A phase that sets int `field` to the agent of least `of(i, s, p)`, the lowest of equal ones; -1 if all are infinite."""
-    return Reduction(field, of, "least")
+def argmin_of(field: str, function: Callable[..., Any]) -> Reduction:
+    """Creates a phase that finds the agent with the smallest value, or -1 if all values are infinite.
+
+    Among agents with equal values the lowest index is the result.
+
+    Args:
+        field: the name of the int field that it writes.
+        function: `function(i, s, p) -> float`, the value of agent i.
+    """
+    return Reduction(field, function, "argmin")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiAgentEnv(Options):
-    """An environment with many agents, which act at the same time and share a world.
+class MultiAgentEnv(OptionalFields):
+    """An environment with many agents, which share a world and act at the same time.
 
-    A field of the state is `Floats`, `Ints` or `Bools` with an element for each agent (more, with `Annotated`), or an int or a
-    bool for the env, which a reduction sets. A step is a sequence of phases; all agents finish one before any begins the next.
-    A phase for agent i writes elements [i] alone, and reads no other agent's element of a field that it writes: who was caught
-    records by whom, and the catcher counts. So results never depend on who comes first, and nobody writes a barrier.
+    A field of the state is `Floats`, `Ints` or `Bools`, with an element for each agent, or with `Annotated` several; or it is
+    an int or a bool of the env, which a reduction writes. A step is a sequence of phases, and all agents finish a phase before
+    any agent begins the next. In a phase, agent i writes only elements [i], and reads no other agent's element of a field that
+    the phase writes. What is done to an agent is therefore written by that agent: a runner records who caught it, and in the
+    next phase the catcher counts. With this rule results do not depend on the order of agents, and authors write no barriers.
 
-    Two names belong to the engine: in an environment with `roles`, Ints `role` is each agent's role, by number, and Ints
-    `agents_by_role` holds the agents in order of their role. They are set when the environment is made, or by
-    `set_state({"role": ...})`; no function writes them.
+    Two field names have a meaning for the engine. In an environment with `roles`, the Ints field `role` is each agent's role,
+    by number, and the Ints field `agents_by_role` contains the agents in the order of their roles. The engine writes them when
+    the environment is created and in `set_state({"role": ...})`; functions of the environment only read them.
+
+    In the signatures `i` is the index of an agent, `s` a `state` with arrays, `p` an instance of the class of `params`, `key` a
+    `Key`, with which functions draw random numbers, and `t` a `Time`.
+
+    Raises:
+        AuthoringError: a field has a value of the wrong type.
     """
 
     state: type[Any]
-    """A NamedTuple class; one field per variable of the physical state, with units in comments."""
+    """The class of the state, a NamedTuple with a field for each variable; units are in comments."""
     params: Any
-    """A NamedTuple instance: the parameters and their defaults, which `make_vec` takes as keyword arguments."""
+    """The parameters with their defaults, an instance of a NamedTuple class with floats, ints and bools. `make_vec` takes them
+    as keyword arguments.
+    """
     spaces: Callable[[Any], tuple[gym.spaces.Box, gym.Space[Any]]]
-    """`spaces(p) -> (observation, action)` of one agent: Box((D,)) and a Discrete, MultiDiscrete or Box((K,)) space."""
+    """`spaces(p) -> (observation, action)` returns the spaces of one agent: a Box((D,)), and a Discrete, MultiDiscrete or
+    Box((K,)).
+    """
     agents: Callable[[Any], int]
-    """`agents(p) -> A`."""
+    """`agents(p) -> int` returns A, the number of agents."""
     reset: Callable[..., None]
-    """`reset(i, s, key, p)`: writes agent i's elements at the first state of an episode.
+    """`reset(i, s, key, p)` writes agent i's elements for the first state of an episode.
 
-    The key is the same for all agents of an env: agent i draws with numbers of its own, k * i, ..., k * i + k - 1.
+    All agents of an env receive the same key, so agent i draws with the numbers k * i to k * i + k - 1, k being the number of
+    draws that an agent needs.
     """
     phases: tuple[Any, ...]
-    """Functions `phase(i, s, action, key, p)`, `action` being that of agent i as in `SingleAgentEnv.step`, and reductions."""
+    """The phases of a step in their order: functions `phase(i, s, action, key, p)`, which write agent i's elements and receive
+    its action as `SingleAgentEnv.step` does, and reductions.
+    """
     reward: Callable[..., Any]
-    """`reward(i, s, t, p) -> float`, after the phases."""
+    """`reward(i, s, t, p) -> float` returns the reward of agent i, after the phases."""
     terminated: Callable[..., Any]
-    """`terminated(i, s, p) -> bool`: a vote, after the phases; the episode ends when all agents agree."""
+    """`terminated(i, s, p) -> bool` returns the vote of agent i, after the phases; the episode ends if all agents vote for it.
+    """
     observation: Callable[[Any], Observation]
-    """`observation(p)`: what agents observe, under those parameters."""
+    """`observation(p) -> Observation` returns what agents observe."""
     active: Callable[..., Any] | None = None
-    """`active(i, s, p) -> bool`: whether agent i is in the game, from its own elements; None if all always are."""
+    """`active(i, s, p) -> bool` returns whether agent i takes part in the game, from agent i's elements alone; None if all
+    agents always do. `infos["agent_mask"]` reports it. The functions of a step are called for inactive agents as well.
+    """
     roles: Callable[[Any], Mapping[str, int]] | None = None
-    """`roles(p) -> {name: number of agents}`; they sum up to A, and are numbered in this order."""
+    """`roles(p) -> {name: number of agents}` returns the roles in the order of their numbers; the sum is A. None without roles.
+    """
     tables: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
-    """`tables(p) -> {name: array}`: constants that follow from the parameters; functions find them in `p`."""
+    """`tables(p) -> {name: array}` returns constant arrays that are computed from the parameters; functions read them as
+    `p.name`. None without tables.
+    """
     structural: tuple[str, ...] = ()
-    """Parameters on which shapes, spaces or tables depend: they are fixed when an environment is made."""
+    """The names of parameters on which shapes, spaces or tables depend. They are fixed when the environment is created."""
 
     def __post_init__(self) -> None:
-        """Raises AuthoringError for a state, parameters, phases or functions of another kind."""
+        """Raises AuthoringError for a field of the wrong type."""
         require_functions(self, "reset", "spaces", "agents", "reward", "terminated", "observation")
         require_functions(self, "active", "roles", "tables", optional=True)
         require_state(self)

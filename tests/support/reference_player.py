@@ -91,8 +91,8 @@ class Player:
         return np.array([self.env.active is None or self.env.active(i, self.s, self.p) for i in self.agents])
 
     def _reduce(self, phase: Reduction) -> None:
-        values = [phase.of(i, self.s, self.p) for i in self.agents]
-        kinds = {"count": np.count_nonzero, "any": np.any, "all": np.all, "least": least}
+        values = [phase.function(i, self.s, self.p) for i in self.agents]
+        kinds = {"count": np.count_nonzero, "any": np.any, "all": np.all, "argmin": argmin}
         self.set_state({phase.field: kinds[phase.kind](values)})
 
     def observe(self) -> np.ndarray:
@@ -119,7 +119,7 @@ class Player:
         return [*np.transpose(slots).ravel(), *self.observation.self_features(i, self.s, self.t, self.p)]
 
 
-def least(values: list[Any]) -> Any:
+def argmin(values: list[Any]) -> Any:
     """The index of the least, the lowest of equal ones; -1 if all are infinite."""
     return np.argmin(values) if np.isfinite(values).any() else -1
 

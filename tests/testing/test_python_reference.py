@@ -59,9 +59,9 @@ def test_rows(reference):
         ("any", [False, False], False),
         ("all", [True, True], True),
         ("all", [True, False], False),
-        ("least", [2.0, 1.0, 1.0], 1),
-        ("least", [np.inf, 3.0], 1),
-        ("least", [np.inf, np.inf], -1),
+        ("argmin", [2.0, 1.0, 1.0], 1),
+        ("argmin", [np.inf, 3.0], 1),
+        ("argmin", [np.inf, np.inf], -1),
     ],
 )
 def test_reductions(kind, values, result):

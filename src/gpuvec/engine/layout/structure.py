@@ -128,7 +128,7 @@ def _constants(env: Environment) -> dict[str, Any]:
             for name in ("self_features", "other_features")
         }
         look: Any = observation.neighbors
-        for part in ("distance", "mask", "of"):
+        for part in ("distance", "mask", "function"):
             constants |= {f"function `{part}` before an observation": _code(getattr(look, part, None))}
         if isinstance(look, NearestNeighbors):
             constants |= {"position fields of the search before an observation": (look.position, look.squared)}
@@ -144,7 +144,7 @@ def _tables(env: Environment) -> dict[str, np.ndarray[Any, Any]]:
 def _look_of(look: Any) -> str:
     if isinstance(look, NearestNeighbors):
         return f"a search that fills {look.field!r}"
-    return f"a {look.kind} in {look.field!r}" if isinstance(look, Reduction) else "none"
+    return f"{look.kind}_of({look.field!r}, ...)" if isinstance(look, Reduction) else "none"
 
 
 def _without_bounds(space: gym.Space[Any]) -> Any:

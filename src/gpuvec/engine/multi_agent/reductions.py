@@ -33,8 +33,7 @@ def reduction_segments(
         number: of its counter.
         condition: `condition(w, k)` -> whether the env in place k of the block takes part.
     """
-    is_least = reduction.kind == "least"
-    update = _rank_segment if is_least else _count_segment
+    update = _rank_segment if reduction.kind == "argmin" else _count_segment
     return [update(ctx, access, reduction, number, condition), _result_segment(access, reduction, number, condition)]
 
 
@@ -42,7 +41,7 @@ def _count_segment(
     ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
 ) -> Segment:
     """Counts agents for which the function holds, or does not if it must hold for all."""
-    of, state, params, increment = device_function(reduction.of), access.state, ctx.params, ctx.counters.increment
+    of, state, params, increment = device_function(reduction.function), access.state, ctx.params, ctx.counters.increment
     uncounted = reduction.kind == "all"
 
     @inline_function
@@ -57,7 +56,7 @@ def _rank_segment(
     ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
 ) -> Segment:
     """Finds the largest rank of an agent."""
-    of, state, params, ordered_bits = device_function(reduction.of), access.state, ctx.params, ctx.array_ops.ordered_bits
+    of, state, params, ordered_bits = device_function(reduction.function), access.state, ctx.params, ctx.array_ops.ordered_bits
     update_max, update_max_by_block = ctx.counters.update_max, ctx.counters.update_max_by_block
     agents, threads, assume_nonnegative = ctx.num_agents, ctx.launch.threads_per_block, ctx.array_ops.assume_nonnegative
 
@@ -90,12 +89,12 @@ def _rank_segment(
 
 def _result_segment(access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction) -> Segment:
     """Writes the field, whose place in the work depends on the author's fields."""
-    counter = f"w.best_rank[k, {number}]" if reduction.kind == "least" else f"w.status[k, {COUNTERS + number}]"
+    counter = f"w.best_rank[k, {number}]" if reduction.kind == "argmin" else f"w.status[k, {COUNTERS + number}]"
     result = {
         "count": "c",
         "any": "c != i32(0)",
         "all": "c == i32(0)",
-        "least": "i32((max_rank - c) & index_mask) if c else i32(-1)",
+        "argmin": "i32((max_rank - c) & index_mask) if c else i32(-1)",
     }[reduction.kind]
     field = access.layout.scalar_columns[reduction.field].format("k")
     source = (

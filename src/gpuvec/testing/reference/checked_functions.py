@@ -72,7 +72,7 @@ class CheckedFunctions:
         return dataclasses.replace(env, **changed)
 
     def _phase(self, phase: Reduction | Callable[..., None]) -> Any:
-        return phase._replace(of=self.function(phase.of)) if isinstance(phase, Reduction) else self.function(phase)
+        return phase._replace(function=self.function(phase.function)) if isinstance(phase, Reduction) else self.function(phase)
 
     def _observation(self, env: MultiAgentEnv, p: EnvParams) -> Observation:
         observation = env.observation(p)

@@ -142,7 +142,7 @@ class PythonReference:
         return s
 
     def _reduced(self, reduction: Reduction, s: EnvState) -> EnvState:
-        return s._replace(**{reduction.field: reduce(reduction.kind, self._call_for_each(reduction.of, s, self.p))})
+        return s._replace(**{reduction.field: reduce(reduction.kind, self._call_for_each(reduction.function, s, self.p))})
 
     def _nearest(self, search: NearestNeighbors, i: int, s: EnvState) -> list[int]:
         """The neighbors of agent i, nearest first, and -1 in the slots that stay empty."""
@@ -184,10 +184,10 @@ def reduce(kind: str, values: Sequence[Any]) -> int | bool:
     """The result of a reduction.
 
     Args:
-        kind: "least", "any", "all" or "count".
+        kind: "argmin", "any", "all" or "count".
         values: A values, one of each agent.
     """
-    if kind == "least":
+    if kind == "argmin":
         pairs = [(np.float32(value), i) for i, value in enumerate(values)]
         return min((pair for pair in pairs if pair[0] < np.inf), default=(np.inf, -1))[1]
     flags = [bool(value) for value in values]

@@ -22,7 +22,7 @@ RESULTS = {  # the Numba type of a result, and the rule in words
     "bool": (types.Boolean, "a bool, as a comparison is"),
     "nothing": (types.NoneType, "nothing: write what is new to the state, s.x[i] = ..."),
 }
-REDUCED = {"count": (np.int32, "bool"), "least": (np.int32, "number"), "any": (np.bool_, "bool"), "all": (np.bool_, "bool")}
+REDUCED = {"count": (np.int32, "bool"), "argmin": (np.int32, "number"), "any": (np.bool_, "bool"), "all": (np.bool_, "bool")}
 
 
 def check_types(env: MultiAgentEnv) -> str:
@@ -59,7 +59,7 @@ def check_types(env: MultiAgentEnv) -> str:
             if schema.scalar_fields.get(phase.field) is not dtype:
                 kind = "bool" if dtype is np.bool_ else "int"
                 raise AuthoringError(f"{name} sets a field of the state that must be one {kind} for the env.")
-            _check_result(f"the function of {name}", phase.of, "i, s, p", (i, s, p), result)
+            _check_result(f"the function of {name}", phase.function, "i, s, p", (i, s, p), result)
         else:
             name = f"phase `{getattr(phase, '__name__', phase)}`"
             _check_result(name, phase, "i, s, action, key, p", (i, mutable, action, KEY, p), "nothing")

@@ -23,7 +23,7 @@ from gpuvec.engine.compiler.frozen_content import Content
 from gpuvec.engine.compiler.types import EnvParams
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Environment, Options
+from gpuvec.spec import Environment, OptionalFields
 
 E = TypeVar("E", bound=Environment)
 R = TypeVar("R")
@@ -39,7 +39,9 @@ COMPILERS = (
 PACKAGE = Path(__file__).parents[3]
 AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "spec.py")  # of the package, which composed code calls
 FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "tables")  # of an environment; their results are hashed
-HOST_FIELDS = {*Options.__dataclass_fields__, "structural"} - {"reset_options"}  # of an environment, which kernels do not read
+HOST_FIELDS = {*OptionalFields.__dataclass_fields__, "structural"} - {
+    "reset_options"
+}  # of an environment, which kernels do not read
 
 
 class NotHashable(Exception):  # no error: the caller compiles without a cache

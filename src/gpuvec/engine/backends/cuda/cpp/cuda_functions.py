@@ -102,7 +102,7 @@ def _of_many(env: MultiAgentEnv, s: SingleAgentSchema | MultiAgentSchema) -> dic
     add(env.reset, ("i", "written", "key", "params"), "void")
     for phase in [*env.phases, *([look] if isinstance(look, Reduction) else [])]:
         if isinstance(phase, Reduction):
-            add(phase.of, ("i", "shown", "params"), "float" if phase.kind == "least" else "bool")
+            add(phase.function, ("i", "shown", "params"), "float" if phase.kind == "argmin" else "bool")
         else:
             add(phase, ("i", "written", "action", "key", "params"), "void")
     add(env.reward, ("i", "shown", "time", "params"), "float")
@@ -181,7 +181,7 @@ def _replaced(env: Environment, made: dict[Any, Any]) -> Any:
 
     def within(x: Any) -> Any:
         if isinstance(x, Reduction):
-            return x._replace(of=of(x.of))
+            return x._replace(function=of(x.function))
         return x._replace(distance=of(x.distance), mask=of(x.mask)) if isinstance(x, NearestNeighbors) else of(x)
 
     if isinstance(env, SingleAgentEnv):
