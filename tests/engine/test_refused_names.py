@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from numba import njit
+from tests.support.arrays import step
 
 import gpuvec
 from gpuvec import SingleAgentEnv
@@ -53,6 +54,10 @@ def called(x: float) -> float:
     return math.sqrt(x) + np.sqrt(x)
 
 
+def by_keyword(x: float, *, factor: float = 0.5) -> float:
+    return x * factor
+
+
 REFUSED = {
     "np.sqrt": (lambda x: np.sqrt(x), "there is no np.sqrt in device code; write math.sqrt, which takes numbers"),
     "np.sin": (lambda x: np.sin(x), "write math.sin"),
@@ -71,6 +76,7 @@ REFUSED = {
     "print": (lambda x: print(x), "there is no print in device code; device code has no input or output: take it out"),
     "try": (handles, r"`except ZeroDivisionError:`: device code has no try or with statement"),
     "finally": (finishes, "device code has no try or with statement"),
+    "keyword": (lambda x: by_keyword(x), "no parameters that are passed by keyword alone: take the \\* out"),
     "with": (manages, r"`with np.errstate\(all=\"ignore\"\):`: device code has no try or with statement"),
 }
 
@@ -135,3 +141,19 @@ class TestEverywhere:
         function, message = REFUSED[case]
         with pytest.raises(AuthoringError, match=message):
             check_env(env_of(function))
+
+
+def adds_text(x: float) -> Any:
+    return x + "metres"  # type: ignore[operator]  # what an author might write by mistake
+
+
+def reset_and_step(env: gpuvec.VectorEnv) -> None:
+    env.reset(seed=0)
+    step(env, np.zeros(env.num_envs, np.int32))
+
+
+def test_every_backend_explains_what_does_not_compile(backend):
+    env = gpuvec.VectorEnv(env_of(adds_text), 2, device=backend, output="cupy" if backend == "cuda" else "numpy")
+    line = adds_text.__code__.co_firstlineno + 1
+    with pytest.raises(AuthoringError, match=f"{__file__}, line {line}, .*metres"):
+        reset_and_step(env)

@@ -7,10 +7,9 @@ import re
 from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.backends.cuda.cpp.source import compile_source
-from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
+from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at, step_function
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.spec import Environment
-from gpuvec.testing.compiled_runs.run_checks import step_function
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 from gpuvec.testing.target_check.targets import CUDA_C_ON_CPU
 

@@ -10,11 +10,10 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
-from gpuvec.engine.compiler.diagnostics import explain_compiler_errors
+from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.spec import Environment
-from gpuvec.testing.compiled_runs.run_checks import step_function
 
 NUM_ENVS = 2048  # for the launch configuration
 
@@ -49,7 +48,7 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     """
     options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=make_schema(env).action.dtype)
     num_kernels = 0
-    with explain_compiler_errors(step_function(env)), numba_cuda.offline((9, 0)):
+    with explain_env_errors(env, "step"), numba_cuda.offline((9, 0)):
         for kernel in make_kernels(env, options, make_launch_config(env, NUM_ENVS), True):
             kernel.binary((9, 0))
             num_kernels += 1

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpuvec.engine.compiler.diagnostics import authoring_error
+from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.spec import Environment, SingleAgentEnv, Time
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
-from gpuvec.testing.compiled_runs.run_checks import step_function
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.draw_check import check_distinct_draws
 from gpuvec.testing.reference.author_calls import call_checked

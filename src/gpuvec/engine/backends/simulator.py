@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuvec.engine.backends.cuda.launch_config import WARP_SIZE, make_launch_config
 from gpuvec.engine.backends.kernel_set import ResetLauncher, RolloutLauncher, StepLauncher
+from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members
 from gpuvec.engine.layout.buffers import KernelOptions
@@ -87,7 +88,8 @@ class SimulatorKernels:
     def _kernels(self, options: KernelOptions, *, is_step: bool) -> tuple[Kernel, ...]:
         from gpuvec.engine.backends.cuda.kernels import make_kernels
 
-        return make_kernels(self._env, options, self._launch_config, is_step)
+        with explain_env_errors(self._env, "step" if is_step else "reset"):
+            return make_kernels(self._env, options, self._launch_config, is_step)
 
     def _launcher(self, options: KernelOptions, kernels: Sequence[Kernel], request: type | None = None) -> Callable[..., None]:
         """`launch(stream, *members of the batch, *members of the request)`, where kernels take a request."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from gpuvec.errors import AuthoringError
+from gpuvec.spec import Environment, SingleAgentEnv
 
 PACKAGE = Path(__file__).parents[2]
 
@@ -52,6 +53,25 @@ def explain_compiler_errors(function: Any) -> Iterator[None]:
         raise
     except compiler_errors() as error:
         raise authoring_error_from(function, error) from error
+
+
+def explain_env_errors(env: Environment, kind: str) -> AbstractContextManager[None]:
+    """Explains the compiler's errors in its block as `explain_compiler_errors` does, for the kernels of an environment.
+
+    Args:
+        env: the environment.
+        kind: "reset" or "step".
+    """
+    return explain_compiler_errors(step_function(env) if kind == "step" else env.reset)
+
+
+def step_function(env: Environment) -> Callable[..., Any]:
+    """The author's function to name in a message on a step.
+
+    Args:
+        env: the environment.
+    """
+    return env.step if isinstance(env, SingleAgentEnv) else next(filter(callable, env.phases), env.reward)
 
 
 def authoring_error_from(function: Any, error: Exception) -> AuthoringError:

@@ -38,11 +38,13 @@ HANDLERS = ("CHECK_EXC_MATCH", "BEFORE_WITH", "LOAD_SPECIAL", "PUSH_EXC_INFO")  
 
 
 def refuse_host_names(function: types.FunctionType) -> None:
-    """Refuses what `function` reads, or how it handles errors, if one backend would take it and another would not.
+    """Refuses what `function` reads, takes, or how it handles errors, if one backend would take it and another would not.
 
     Raises:
         AuthoringError: the line, what stands there, and what to write.
     """
+    if function.__code__.co_kwonlyargcount:
+        raise authoring_error(function, "device code has no parameters that are passed by keyword alone: take the * out")
     instructions = list(dis.get_instructions(function))
     handlers = sorted((HANDLERS.index(op.opname), n) for n, op in enumerate(instructions) if op.opname in HANDLERS)
     if handlers:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from gpuvec.engine.compiler.diagnostics import authoring_error
+from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.random import Key
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
-from gpuvec.testing.compiled_runs.run_checks import step_function
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.races.race_check import RaceCheck
 from gpuvec.testing.reference.author_calls import call_checked

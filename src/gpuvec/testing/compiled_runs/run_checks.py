@@ -8,22 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.engine.compiler.diagnostics import authoring_error
+from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.engine.layout.schema import MultiAgentSchema, feature_widths, make_schema
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun
 from gpuvec.testing.target_check.differences import differences, differs_in_bits
 
 FINITE = "guard divisions, roots and logarithms"
-
-
-def step_function(env: Environment) -> Callable[..., Any]:
-    """The author's function to name in a message on a step.
-
-    Args:
-        env: the environment.
-    """
-    return env.step if isinstance(env, SingleAgentEnv) else next(filter(callable, env.phases), env.reward)
 
 
 def _feature_function(env: Environment, k: int) -> Callable[..., Any]:

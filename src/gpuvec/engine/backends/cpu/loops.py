@@ -16,7 +16,7 @@ from numba import types
 
 from gpuvec.engine.backends.cpu.object_code import ObjectCode, compile_object
 from gpuvec.engine.compiler.array_ops import cpu_array_ops
-from gpuvec.engine.compiler.diagnostics import explain_compiler_errors
+from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.functions import compile_for, dispatcher_of, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.compiler.types import DeviceFunction
@@ -131,13 +131,13 @@ def reset_loop(env: Environment, options: KernelOptions) -> ObjectCode:
         for e in range(b.n):
             begin(b, w, e, clock, r)
 
-    with explain_compiler_errors(env.reset):
+    with explain_env_errors(env, "reset"):
         return compile_native(loop, size)
 
 
 def step_loop(env: Environment, options: KernelOptions) -> ObjectCode:
     """`loop(m, room, first, last, tick)`: rows from the first to the last, and whether the clock moves."""
-    with explain_compiler_errors(env.step if isinstance(env, SingleAgentEnv) else env.reward):
+    with explain_env_errors(env, "step"):
         return _block_loop(env, options) if isinstance(env, SingleAgentEnv) else _agents_loop(env, options)
 
 

@@ -58,10 +58,12 @@ def load_or_compile_kernels(
 
     def compile_all() -> list[Cubin]:
         from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
+        from gpuvec.engine.compiler.diagnostics import explain_env_errors
         from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 
         if policy is None:
-            cubins = [kernel.cubin(cc) for kernel in make_kernels(env, options, launch_config, kind == "step")]
+            with explain_env_errors(env, kind):
+                cubins = [kernel.cubin(cc) for kernel in make_kernels(env, options, launch_config, kind == "step")]
         else:
             with explain_policy_errors(env, policy):
                 cubins = [make_rollout_kernel(env, options, policy, launch_config).cubin(cc)]
