@@ -55,7 +55,7 @@ def test_code_of_the_same_name_stays_apart():
 def test_it_needs_what_it_calls_and_no_process_has():
     assert is_cacheable(put())
     assert is_cacheable(put(more="call float @sinf(float 1.0)"))
-    assert put(more="call void @numba_helper()").needs == "numba_helper"
+    assert put(more="call void @numba_helper()").external_symbols == "numba_helper"
     assert not is_cacheable(put(more="call void @numba_helper()"))
 
 

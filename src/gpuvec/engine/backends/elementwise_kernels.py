@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import cast
 
-from gpuvec.engine.backends.cpu.loops import compile_native, read_members
+from gpuvec.engine.backends.cpu.loops import compile_native, make_batch_reader
 from gpuvec.engine.backends.cpu.object_code import ObjectCode
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.binary import Binary
@@ -17,11 +17,11 @@ from gpuvec.engine.compiler.types import Batch
 
 
 def compile_loop(work: Elementwise) -> ObjectCode:
-    """`loop(m, scratch)`: applies `work` to all rows of the batch whose members are at address `m`."""
-    function, read = work.make(cpu_memory_ops(), *work.settings), read_members(work.batch)
+    """`loop(address, scratch)`: applies `work` to all rows of the batch whose members are stored at the address."""
+    function, read_batch = work.make(cpu_memory_ops(), *work.settings), make_batch_reader(work.batch)
 
-    def loop(m: int, scratch: int) -> None:
-        b = read(m)
+    def loop(address: int, scratch: int) -> None:
+        b = read_batch(address)
         for row in range(b.n):
             function(b, row)
 

@@ -1,7 +1,7 @@
-"""The composed functions of an environment in loops over its envs, as machine code for the CPU.
+"""Loops over the envs of a batch: a reset, a step and a rollout for the CPU, each compiled to one function of machine code.
 
-A loop takes the address of the members of a batch and of what a reset asks for, 8 bytes each, the address of memory of its own,
-and numbers.
+A loop takes integers of 64 bits: the address of its arguments, 8 bytes each (the members of the batch, then the scalars of a
+reset's request), the address of the calling thread's scratch memory, and numbers such as the first env.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -19,7 +19,7 @@ from gpuvec.engine.compiler.array_ops import cpu_array_ops
 from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.functions import compile_for, dispatcher_of, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
-from gpuvec.engine.compiler.types import DeviceFunction
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, ResetRequest
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class, request_dtypes
 from gpuvec.engine.layout.schema import make_layout, make_schema
@@ -37,10 +37,10 @@ from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 
 class _MultiAgentLoop(NamedTuple):
-    """The functions of a loop over envs of many agents, and the memory that they need."""
+    """The functions that a loop over envs of many agents calls, and the size of their scratch memory."""
 
     scratch_bytes: int
-    # make_work(address) -> views of the memory there. They are no arrays, whose references Numba would count.
+    # make_work(address) -> `w`, whose members are views of the scratch memory there; Numba would count references to arrays.
     make_work: DeviceFunction
     reset_env: DeviceFunction  # reset_env(b, w, e, clock, r)
     step_env: DeviceFunction  # step_env(b, w, e, clock)
@@ -48,7 +48,7 @@ class _MultiAgentLoop(NamedTuple):
 
 @lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
 def _multi_agent_loop(env: MultiAgentEnv, options: KernelOptions) -> _MultiAgentLoop:
-    """The functions of an environment of many agents, by one thread."""
+    """The functions of an environment of many agents, each of which does for one env what a CUDA block does."""
     array_ops = cpu_array_ops()
     program = make_program(env, options, cpu_memory_ops(), array_ops, cpu_shared_counters(), CPU_LAUNCH)
     scope = {"Work": program.work, "view": array_ops.view, "assume_nonnegative": array_ops.assume_nonnegative}
@@ -56,138 +56,159 @@ def _multi_agent_loop(env: MultiAgentEnv, options: KernelOptions) -> _MultiAgent
     for name, (dtype, shape) in program.arrays.items():
         scope[f"t_{name}"] = dtype
         views.append(f"view(address + {scratch_bytes}, 0, {shape}, t_{name})")
-        scratch_bytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # all begin at multiples of eight
+        scratch_bytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # each view is aligned to 8 bytes
     block = BlockShape(1, make_schema(env).agents_shape[0], 1)
 
-    def lines(name: str, segments: tuple[Segment, ...], margin: str = "    ") -> str:
-        """Lines that run the segments; one thread needs no barriers."""
+    def segment_lines(name: str, segments: tuple[Segment, ...], margin: str = "    ") -> str:
+        """Lines that run the segments, without barriers, as there is one thread."""
         scope.update({f"{name}_{n}": segment.function for n, segment in enumerate(segments)})
         without_barrier = (segment._replace(barrier=False) for segment in segments)
         return "".join(segment_source(s, f"{name}_{n}", block, margin) for n, s in enumerate(without_barrier))
 
     scope["check_end"] = program.check_end.function
-    start, finish = "    e0, m, thread = e, 1, 0\n", lines("finish", program.finish)
-    reset = f"def reset_env(b, w, e, clock, r):\n{start}{lines('reset', program.reset)}{finish}"
-    step = f"def step_env(b, w, e, clock):\n{start}{lines('step', program.step)}    has_ended = check_end(b, w, e0, 0, clock)\n"
+    prologue, finish = "    e0, m, thread = e, 1, 0\n", segment_lines("finish", program.finish)
+    reset = f"def reset_env(b, w, e, clock, r):\n{prologue}{segment_lines('reset', program.reset)}{finish}"
+    step = f"def step_env(b, w, e, clock):\n{prologue}{segment_lines('step', program.step)}"
+    step += "    has_ended = check_end(b, w, e0, 0, clock)\n"
     if program.episode_end:
-        step += f"    if has_ended:\n{lines('end', program.episode_end, '        ')}"
+        step += f"    if has_ended:\n{segment_lines('end', program.episode_end, '        ')}"
     work = f"def make_work(address):\n    return Work({', '.join(views)})\n"
     sources = {"make_work": work, "reset_env": reset, "step_env": step + finish}
     functions = (inline_function(generate_function(name, source, **scope)) for name, source in sources.items())
     return _MultiAgentLoop(scratch_bytes, *functions)
 
 
-def _alone(env: SingleAgentEnv, options: KernelOptions) -> tuple[int, Any, Any]:
-    """(size, work, begin) of one env of one agent, which needs no `w`."""
+def _single_agent_reset(env: SingleAgentEnv, options: KernelOptions) -> tuple[int, DeviceFunction, DeviceFunction]:
+    """(scratch_bytes, make_work, reset_env) as in `_MultiAgentLoop`, of an environment with one agent, which has no work."""
     ops = cpu_memory_ops()
-    reset_env = compose_reset(make_env_functions(env, options, ops), ops)
+    reset = compose_reset(make_env_functions(env, options, ops), ops)
 
     @inline_function
-    def work(place: int) -> int:
+    def make_work(address: int) -> int:
         return 0
 
     @inline_function
-    def begin(b: Any, w: Any, e: int, clock: int, r: Any) -> None:
-        reset_env(b, e, clock, r)
+    def reset_env(b: Batch, w: int, e: int, clock: int, r: ResetRequest) -> None:
+        reset(b, e, clock, r)
 
-    return 0, work, begin
-
-
-def _read(kind: Any, dtypes: tuple[Any, ...], first: int = 0) -> Any:
-    """read(m) -> the NamedTuple of that `kind` whose fields are at address `m`, from word `first` on."""
-    scope = {"Kind": kind, "load": cpu_memory_ops().load} | {f"t{k}": dtype for k, dtype in enumerate(dtypes)}
-    parts = ", ".join(f"load(m + {8 * (first + k)}, 0, t{k})" for k in range(len(dtypes)))
-    return inline_function(generate_function("read", f"def read(m):\n    return Kind({parts})\n", **scope))
+    return 0, make_work, reset_env
 
 
-def read_members(batch: Any) -> Any:
-    """read(m) -> the `batch` whose members, of 64 bits, are at address `m`."""
-    return _read(batch, (np.int64,) * len(batch._fields))
+def _make_tuple_reader(tuple_class: type, dtypes: tuple[DType, ...], first: int = 0) -> DeviceFunction:
+    """`read(address)` -> a NamedTuple of `tuple_class`, whose members are the arguments from number `first` on."""
+    scope = {"Tuple": tuple_class, "load": cpu_memory_ops().load} | {f"t{k}": dtype for k, dtype in enumerate(dtypes)}
+    members = ", ".join(f"load(address + {8 * (first + k)}, 0, t{k})" for k in range(len(dtypes)))
+    read: DeviceFunction = generate_function("read", f"def read(address):\n    return Tuple({members})\n", **scope)
+    return inline_function(read)
 
 
-def _batch(env: Environment, options: KernelOptions) -> Any:
-    return read_members(make_layout(env, options).batch)
+def make_batch_reader(batch_class: type) -> DeviceFunction:
+    """Compiles `read(address)` -> the batch whose members are stored from `address` on, 8 bytes each.
+
+    Args:
+        batch_class: a NamedTuple class, such as `Layout.batch`.
+    """
+    return _make_tuple_reader(batch_class, (np.int64,) * len(batch_class._fields))  # type: ignore[attr-defined]  # a NamedTuple
 
 
-def compile_native(function: Callable[..., None], room: int) -> ObjectCode:
-    """Machine code of a function of numbers of 64 bits that a thread lends `room` bytes, at its second argument."""
+def compile_native(function: Callable[..., None], scratch_bytes: int) -> ObjectCode:
+    """Machine code of a Python function whose arguments are integers of 64 bits.
+
+    Args:
+        function: the function.
+        scratch_bytes: the size of the scratch memory at the address that is its second argument.
+    """
     dispatcher = dispatcher_of(function)
-    arguments = function.__code__.co_argcount
-    compile_for(dispatcher, (types.int64,) * arguments)
-    (signature_,) = dispatcher.signatures
-    compiled = dispatcher.overloads[signature_]
-    return compile_object(compiled.library.optimized(), compiled.fndesc.llvm_func_name, arguments, room)
+    num_arguments = function.__code__.co_argcount
+    compile_for(dispatcher, (types.int64,) * num_arguments)
+    (argument_types,) = dispatcher.signatures
+    compiled = dispatcher.overloads[argument_types]
+    return compile_object(compiled.library.optimized(), compiled.fndesc.llvm_func_name, num_arguments, scratch_bytes)
 
 
-def reset_loop(env: Environment, options: KernelOptions) -> ObjectCode:
-    """`loop(m, room)`."""
-    load, read = cpu_memory_ops().load, _batch(env, options)
-    size, work, begin = _alone(env, options) if isinstance(env, SingleAgentEnv) else _multi_agent_loop(env, options)[:3]
-    ask = _read(request_class(env), request_dtypes(env), len(make_layout(env, options).batch._fields))
+def compile_reset_loop(env: Environment, options: KernelOptions) -> ObjectCode:
+    """Compiles `loop(address, scratch)`, which resets the envs that the request selects.
 
-    def loop(m: int, room: int) -> None:
-        b, r, w = read(m), ask(m), work(room)
+    Args:
+        env: the environment.
+        options: what the loop is compiled for.
+    """
+    batch_class = make_layout(env, options).batch
+    load, read_batch = cpu_memory_ops().load, make_batch_reader(batch_class)
+    read_request = _make_tuple_reader(request_class(env), request_dtypes(env), len(batch_class._fields))
+    if isinstance(env, SingleAgentEnv):
+        scratch_bytes, make_work, reset_env = _single_agent_reset(env, options)
+    else:
+        scratch_bytes, make_work, reset_env, _ = _multi_agent_loop(env, options)
+
+    def loop(address: int, scratch: int) -> None:
+        b, r, w = read_batch(address), read_request(address), make_work(scratch)
         clock = load(b.clock, 0, np.uint32)
         for e in range(b.n):
-            begin(b, w, e, clock, r)
+            reset_env(b, w, e, clock, r)
 
     with explain_env_errors(env, "reset"):
-        return compile_native(loop, size)
+        return compile_native(loop, scratch_bytes)
 
 
-def step_loop(env: Environment, options: KernelOptions) -> ObjectCode:
-    """`loop(m, room, first, last, tick)`: rows from the first to the last, and whether the clock moves."""
+def compile_step_loop(env: Environment, options: KernelOptions) -> ObjectCode:
+    """Compiles `loop(address, scratch, first, end, advances_clock)`: a step of the envs from the first up to the end.
+
+    Args:
+        env: the environment.
+        options: what the loop is compiled for.
+    """
     with explain_env_errors(env, "step"):
-        return _block_loop(env, options) if isinstance(env, SingleAgentEnv) else _agents_loop(env, options)
+        if isinstance(env, SingleAgentEnv):
+            return _compile_single_agent_step(env, options)
+        return _compile_multi_agent_step(env, options)
 
 
-def _agents_loop(env: MultiAgentEnv, options: KernelOptions) -> ObjectCode:
-    """The loop of a step of many agents."""
-    ops, read = cpu_memory_ops(), _batch(env, options)
+def _compile_multi_agent_step(env: MultiAgentEnv, options: KernelOptions) -> ObjectCode:
+    """The loop of a step of many agents, env by env."""
+    ops, read_batch = cpu_memory_ops(), make_batch_reader(make_layout(env, options).batch)
     load, store = ops.load, ops.store
     scratch_bytes, make_work, _, step_env = _multi_agent_loop(env, options)
 
-    def loop(m: int, scratch: int, first: int, last: int, tick: int) -> None:
-        b, w = read(m), make_work(scratch)
+    def loop(address: int, scratch: int, first: int, end: int, advances_clock: int) -> None:
+        b, w = read_batch(address), make_work(scratch)
         clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
-        for e in range(first, last):
+        for e in range(first, end):
             step_env(b, w, e, clock)
-        if tick:
+        if advances_clock:
             store(b.clock, 0, clock, np.uint32)
 
     return compile_native(loop, scratch_bytes)
 
 
-def _block_loop(env: SingleAgentEnv, options: KernelOptions) -> ObjectCode:
-    ops, read = cpu_memory_ops(), _batch(env, options)
+def _compile_single_agent_step(env: SingleAgentEnv, options: KernelOptions) -> ObjectCode:
+    """The loop of a step of one agent, a block of envs at a time (`single_agent.step_blocked`)."""
+    ops, read_batch = cpu_memory_ops(), make_batch_reader(make_layout(env, options).batch)
     load, store = ops.load, ops.store
     scratch_bytes, evaluate, finish = compose_block_step(env, options, ops)
 
-    def loop(m: int, scratch: int, first: int, last: int, tick: int) -> None:
-        b = read(m)
+    def loop(address: int, scratch: int, first: int, end: int, advances_clock: int) -> None:
+        b = read_batch(address)
         clock = np.uint32(load(b.clock, 0, np.uint32) + np.uint32(1))
-        while first < last:
-            count = min(BLOCK_SIZE, last - first)
+        while first < end:
+            count = min(BLOCK_SIZE, end - first)
             for k in range(count):
                 evaluate(b, scratch, first + k, k, clock)
             finish(b, scratch, first, count, first, clock)
             first += count
-        if tick:
+        if advances_clock:
             store(b.clock, 0, clock, np.uint32)
 
     return compile_native(loop, scratch_bytes)
 
 
-def rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Policy) -> ObjectCode:
-    """Compiles `loop(m, scratch, steps, first, last, tick)`: `steps` steps of the envs from the first up to the last.
+def compile_rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Policy) -> ObjectCode:
+    """Compiles `loop(address, scratch, steps, first, end, advances_clock)`: `steps` steps of the envs from first to end.
 
     Args:
         env: the environment.
         options: what the loop is compiled for.
         policy: chooses the actions.
-
-    Returns:
-        Machine code that takes the addresses of the members of the batch and of scratch memory, and whether the clock advances.
     """
     with explain_policy_errors(env, policy):
         loop, scratch_bytes = _compose_rollout_loop(env, options, policy)
@@ -195,28 +216,28 @@ def rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Policy) ->
 
 
 def _compose_rollout_loop(env: SingleAgentEnv, options: KernelOptions, policy: Policy) -> tuple[Callable[..., None], int]:
-    """The loop of a rollout, and the bytes of its scratch memory: that of the steps, and behind it that of the policy."""
-    ops, read = cpu_memory_ops(), _batch(env, options)
+    """The loop of a rollout, and the size of its scratch memory: that of the steps, followed by that of the policy."""
+    ops, read_batch = cpu_memory_ops(), make_batch_reader(make_layout(env, options).batch)
     load, store = ops.load, ops.store
     step_bytes, evaluate, finish = compose_block_step(env, options, ops)
     policy_bytes, begin, batch_at, act = compose_block_policy(env, options, ops, policy)
 
-    def loop(m: int, scratch: int, steps: int, first: int, last: int, tick: int) -> None:
-        b, w, v = read(m), scratch, scratch + step_bytes
+    def loop(address: int, scratch: int, steps: int, first: int, end: int, advances_clock: int) -> None:
+        b, step_scratch, policy_scratch = read_batch(address), scratch, scratch + step_bytes
         clock = load(b.clock, 0, np.uint32)
-        while first < last:
-            count = min(BLOCK_SIZE, last - first)
+        while first < end:
+            count = min(BLOCK_SIZE, end - first)
             for k in range(count):
-                begin(b, v, first + k, k)
+                begin(b, policy_scratch, first + k, k)
             for t in range(steps):
-                now, c, row = np.uint32(clock + np.uint32(t + 1)), batch_at(b, t), t * b.n + first
+                now, batch_of_step, row = np.uint32(clock + np.uint32(t + 1)), batch_at(b, t), t * b.n + first
                 for k in range(count):
-                    act(b, v, first + k, k, row + k, now)
+                    act(b, policy_scratch, first + k, k, row + k, now)
                 for k in range(count):
-                    evaluate(c, w, first + k, k, now)
-                finish(c, w, first, count, row, now)
+                    evaluate(batch_of_step, step_scratch, first + k, k, now)
+                finish(batch_of_step, step_scratch, first, count, row, now)
             first += count
-        if tick:
+        if advances_clock:
             store(b.clock, 0, np.uint32(clock + np.uint32(steps)), np.uint32)
 
     return loop, step_bytes + policy_bytes

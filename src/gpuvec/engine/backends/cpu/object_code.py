@@ -1,4 +1,4 @@
-"""Machine code of this CPU: made of LLVM's language, loaded, and called without Numba, so that it can be kept on disk."""
+"""Machine code for this CPU, which is compiled from LLVM assembly, stored on disk, loaded, and called without Numba."""
 
 from __future__ import annotations
 
@@ -12,48 +12,57 @@ import numpy as np
 
 from gpuvec.errors import AuthoringError
 
-# What code may call that any process has: memory, and mathematics as C names it.
-MATHEMATICS = (
+# Functions of the C library, which every process has
+MATH_FUNCTIONS = (
     "sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p pow sqrt cbrt hypot "
     "fmod floor ceil trunc round rint nearbyint fabs fmin fmax fma copysign ldexp erf erfc"
 )
-KNOWN = {"memcpy", "memmove", "memset", *(name + suffix for name in MATHEMATICS.split() for suffix in ("", "f"))}
+C_FUNCTIONS = {"memcpy", "memmove", "memset", *(name + suffix for name in MATH_FUNCTIONS.split() for suffix in ("", "f"))}
 
 
 class ObjectCode(NamedTuple):
-    """A function as machine code. It takes numbers of 64 bits."""
+    """A function as machine code, whose arguments are integers of 64 bits.
 
-    code: bytes  # an object file
+    Attributes:
+        code: an object file.
+        name: the symbol.
+        num_arguments: how many arguments it takes.
+        scratch_bytes: the size of the scratch memory that each thread passes, by its address, as second argument.
+        external_symbols: what it calls beside `C_FUNCTIONS`, separated by spaces.
+    """
+
+    code: bytes
     name: str
-    arguments: int
-    scratch_bytes: int  # memory of each thread, whose address is its second argument
-    needs: str  # what it calls beside what is `KNOWN`
+    num_arguments: int
+    scratch_bytes: int
+    external_symbols: str
 
 
-def is_cacheable(native: ObjectCode) -> bool:
-    """Whether another process has all that it needs."""
-    return not native.needs
+def is_cacheable(object_code: ObjectCode) -> bool:
+    """Whether `object_code` runs in any process: a helper function of Numba's exists only where Numba is imported."""
+    return not object_code.external_symbols
 
 
 @cache
 def target_description() -> str:
     """The CPU that object files are compiled for, with its features."""
-    binding = _binding()
+    binding = _llvm()
     return f"{platform.machine()} {binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
 
 
 @cache
-def _binding() -> Any:
-    """LLVM, ready for this CPU."""
+def _llvm() -> Any:
+    """The module `llvmlite.binding`, initialized for this CPU."""
     from llvmlite import binding
 
-    for begin in (binding.initialize_native_target, binding.initialize_native_asmprinter):
-        begin()
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
     return binding
 
 
-def _target() -> Any:
-    binding = _binding()
+def _target_machine() -> Any:
+    """LLVM's code generator for this CPU."""
+    binding = _llvm()
     target = binding.Target.from_default_triple()
     return target.create_target_machine(
         cpu=binding.get_host_cpu_name(),
@@ -65,10 +74,15 @@ def _target() -> Any:
 
 
 def run_passes(passes: Any, module: Any, builder: Any) -> None:
-    """Runs LLVM's `passes` on `module` and frees them.
+    """Runs passes on a module and frees them.
 
-    llvmlite 0.50 does not: its managers of passes inherit `_dispose` from two classes, and the first one's does nothing, so
-    that what each computed, a hundred kilobytes to a megabyte, is kept for as long as the process lives.
+    llvmlite 0.50 does not free them: its pass managers inherit `_dispose` from two classes, and that of the first one does
+    nothing. Each would occupy a hundred kilobytes to a megabyte until the process ends.
+
+    Args:
+        passes: a pass manager of llvmlite.
+        module: the LLVM module.
+        builder: the pass builder that `passes` was created with.
     """
     from llvmlite.binding.ffi import ObjectRef
     from llvmlite.binding.newpassmanagers import NewPassManager
@@ -79,40 +93,50 @@ def run_passes(passes: Any, module: Any, builder: Any) -> None:
     passes.close()
 
 
-def compile_object(source: str, name: str, arguments: int, scratch_bytes: int) -> ObjectCode:
-    """The function `name` of LLVM assembly, which takes two addresses of Numba's, of a result and of an exception, and so many
-    numbers.
+def compile_object(source: str, name: str, num_arguments: int, scratch_bytes: int) -> ObjectCode:
+    """Compiles a function that Numba translated to LLVM assembly.
+
+    Args:
+        source: the assembly.
+        name: the symbol of the function. It takes the addresses of a result and of an exception, then the arguments.
+        num_arguments: how many arguments it takes, which are integers of 64 bits.
+        scratch_bytes: the size of the scratch memory whose address is its second argument.
     """
-    binding, target = _binding(), _target()
+    binding, target_machine = _llvm(), _target_machine()
     module = binding.parse_assembly(source)
     for function in module.functions:
         if not function.is_declaration and function.name != name:
             function.linkage = "internal"
     passes = binding.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
-    run_passes(passes, module, binding.create_pass_builder(target, binding.create_pipeline_tuning_options()))
-    used = {x.name for x in (*module.functions, *module.global_variables) if x.is_declaration}
-    needs = sorted(name for name in used - KNOWN if not name.startswith("llvm."))
-    return ObjectCode(target.emit_object(module), name, arguments, scratch_bytes, " ".join(needs))
+    run_passes(passes, module, binding.create_pass_builder(target_machine, binding.create_pipeline_tuning_options()))
+    declarations = {x.name for x in (*module.functions, *module.global_variables) if x.is_declaration}
+    external = sorted(name for name in declarations - C_FUNCTIONS if not name.startswith("llvm."))
+    return ObjectCode(target_machine.emit_object(module), name, num_arguments, scratch_bytes, " ".join(external))
 
 
-def load_object(made: ObjectCode) -> Callable[..., None]:
-    """`call(*numbers)`, which lets other threads of Python run meanwhile.
+def load_object(object_code: ObjectCode) -> Callable[..., None]:
+    """`call(*arguments)`, which calls the function and releases Python's global interpreter lock while it runs.
+
+    Args:
+        object_code: the function as machine code.
 
     Raises:
-        AuthoringError: by the call, if code of the environment raised something.
+        AuthoringError: by the call, if code of the environment raised an exception.
     """
-    binding = _binding()
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target())  # one for each: their names may be the same
-    engine.add_object_file(binding.ObjectFileRef.from_data(made.code))
+    binding = _llvm()
+    # Each function has an execution engine of its own, as symbols of two object files may have the same name.
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(object_code.code))
     engine.finalize_object()
-    numbers = [ctypes.c_int64] * made.arguments
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *numbers)(engine.get_function_address(made.name))
-    answers = np.zeros(2, np.int64)
-    result, exception = answers.ctypes.data, answers.ctypes.data + 8
+    argument_types = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * object_code.num_arguments
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, *argument_types)(engine.get_function_address(object_code.name))
+    result_and_exception = np.zeros(2, np.int64)
+    result, exception = result_and_exception.ctypes.data, result_and_exception.ctypes.data + 8
 
-    def call(*numbers: int, keep: Any = (engine, answers)) -> None:
-        if function(result, exception, *numbers):
+    # The function has only the addresses of what `keep` holds.
+    def call(*arguments: int, keep: tuple[object, ...] = (engine, result_and_exception)) -> None:
+        if function(result, exception, *arguments):
             raise AuthoringError("code of the environment raised an error, which a GPU cannot: take out its raise or assert.")
 
     return call

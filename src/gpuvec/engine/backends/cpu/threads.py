@@ -23,14 +23,14 @@ from gpuvec.engine.layout.params import request_dtypes
 from gpuvec.engine.layout.schema import make_layout, make_schema
 from gpuvec.spec import Environment, SingleAgentEnv
 
-AGENTS_PER_THREAD = 8192  # with fewer, starting work on another thread (about 50 us) costs more than it saves
+AGENTS_PER_THREAD = 8192  # with fewer, submitting work to another thread (about 50 us) costs more than it saves
 
 
 @lru_cache(maxsize=64)  # one loop serves any number of envs
 def load_or_compile_loop(
     kind: str, env: Environment, options: KernelOptions, source: str, *policy: RolloutPolicy
 ) -> ObjectCode:
-    """The loop of a kernel over all envs.
+    """The loop of a reset, a step or a rollout, from disk if it was compiled before.
 
     Args:
         kind: "reset", "step" or "rollout".
@@ -46,8 +46,12 @@ def load_or_compile_loop(
     def compile_loop() -> list[ObjectCode]:
         from gpuvec.engine.backends.cpu import loops
 
-        make_loop = {"reset": loops.reset_loop, "step": loops.step_loop, "rollout": loops.rollout_loop}[kind]
-        loop: ObjectCode = make_loop(_with_cuda_functions(env, options), options, *policy)  # type: ignore[operator]  # by kind
+        compile_kind = {
+            "reset": loops.compile_reset_loop,
+            "step": loops.compile_step_loop,
+            "rollout": loops.compile_rollout_loop,
+        }[kind]
+        loop: ObjectCode = compile_kind(_with_cuda_functions(env, options), options, *policy)  # type: ignore[operator]  # by kind
         check_source_text(env, options.cuda_c, source)
         return [loop]
 
@@ -57,7 +61,7 @@ def load_or_compile_loop(
 
 
 def _with_cuda_functions(env: Environment, options: KernelOptions) -> Environment:
-    """`env`, with the author's functions in CUDA C++ in place of those in Python if `options` has these."""
+    """`env` with the author's functions in CUDA C++ in place of those in Python, if `options.cuda_c`."""
     if not options.cuda_c:
         return env
     from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
@@ -94,7 +98,7 @@ class CpuKernels:
         dtypes = request_dtypes(self._env)
         arguments = self._arguments(options, len(dtypes))
         loop = load_or_compile_loop("reset", self._env, options, source_text(self._env, options.cuda_c))
-        run, (scratch,) = load_object(loop), _scratch(loop, 1)
+        run, (scratch,) = load_object(loop), _allocate_scratch(loop, 1)
 
         def launch(stream: int) -> None:
             run(arguments.ctypes.data, scratch.ctypes.data)
@@ -123,30 +127,33 @@ class CpuKernels:
         return launch_rollout
 
     def _arguments(self, options: KernelOptions, num_request_scalars: int = 0) -> NDArray[np.uint64]:
-        """Memory for the members of a batch and of a request."""
+        """Memory for the arguments of a loop: the members of the batch, then the scalars of a request."""
         return np.zeros(len(make_layout(self._env, options).batch._fields) + num_request_scalars, np.uint64)
 
     def _threaded(self, loop: ObjectCode, arguments: NDArray[np.uint64]) -> Callable[..., None]:
-        """`launch(stream, *numbers)`, which runs the loop over all rows on all threads."""
-        run, scratch = load_object(loop), _scratch(loop, self.num_threads)
-        block, (own_scratch, *other_scratch) = arguments.ctypes.data, [memory.ctypes.data for memory in scratch]
+        """`launch(stream, *numbers)`, which runs the loop over all rows on all threads; `numbers` are a rollout's steps."""
+        run, scratch = load_object(loop), _allocate_scratch(loop, self.num_threads)
+        address, (own_scratch, *other_scratch) = arguments.ctypes.data, [memory.ctypes.data for memory in scratch]
         (first, end), *other_rows = self._rows
 
-        def launch_alone(stream: int, *numbers: int, keep: tuple[object, ...] = (arguments, scratch)) -> None:
-            run(block, own_scratch, *numbers, first, end, 1)
+        # The loop has only the addresses of what `keep` holds.
+        def launch_on_one_thread(stream: int, *numbers: int, keep: tuple[object, ...] = (arguments, scratch)) -> None:
+            run(address, own_scratch, *numbers, first, end, 1)
 
-        def launch_threads(stream: int, *numbers: int, keep: tuple[object, ...] = (arguments, scratch)) -> None:
-            pool, parts = self._threads(), zip(other_scratch, other_rows, strict=True)
-            futures = [pool.submit(run, block, memory, *numbers, *rows, 0) for memory, rows in parts]
-            run(block, own_scratch, *numbers, first, end, 0)
+        def launch_on_threads(stream: int, *numbers: int, keep: tuple[object, ...] = (arguments, scratch)) -> None:
+            pool, other_threads = self._threads(), zip(other_scratch, other_rows, strict=True)
+            futures = [pool.submit(run, address, memory, *numbers, *rows, 0) for memory, rows in other_threads]
+            run(address, own_scratch, *numbers, first, end, 0)
             for future in futures:
                 future.result()
-            run(block, own_scratch, *numbers, 0, 0, 1)  # advances the clock, once all threads have read it
+            # A call without rows advances the clock, which all threads have read by now.
+            run(address, own_scratch, *numbers, 0, 0, 1)
 
-        return launch_threads if other_rows else launch_alone
+        return launch_on_threads if other_rows else launch_on_one_thread
 
     def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None or os.getpid() != self._pid:  # threads do not survive a fork
+        """The other threads, which are started on first use and, as threads do not survive a fork, in a forked process."""
+        if self._pool is None or os.getpid() != self._pid:
             self._pool, self._pid = ThreadPoolExecutor(self.num_threads - 1, "gpuvec"), os.getpid()
         return self._pool
 
@@ -157,6 +164,6 @@ class CpuKernels:
         self._pool = None
 
 
-def _scratch(loop: ObjectCode, threads: int) -> list[NDArray[np.uint8]]:
+def _allocate_scratch(loop: ObjectCode, num_threads: int) -> list[NDArray[np.uint8]]:
     """The scratch memory of each thread."""
-    return [np.zeros(loop.scratch_bytes + 1, np.uint8) for _ in range(threads)]
+    return [np.zeros(loop.scratch_bytes + 1, np.uint8) for _ in range(num_threads)]
