@@ -4,29 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
-
-from gpuvec.engine.backends.device import Device
-from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import FixedParameterError
-from gpuvec.spec import Environment, MultiAgentEnv
+from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env_params import apply_params
+from gpuvec.vector.env_properties import EnvProperties
 from gpuvec.vector.framework import on_stream
 
 
-class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
+class RowAttributes(EnvProperties):
     """`call`, `get_attr` and `set_attr`: attributes are shared by all rows, but for parameters stored per row."""
-
-    _env: Environment
-    simulation: Simulation
-    _device: Device
-    _stream: Any
-
-    def _build_spaces(self) -> None:
-        raise NotImplementedError
-
-    def _usable(self, begun: bool = True) -> None:
-        raise NotImplementedError
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """What `name` is for each row: "render", a parameter, or any attribute that all rows share.
@@ -76,11 +62,9 @@ class RowAttributes(gym.vector.VectorEnv[Any, Any, Any]):
         self._env = new
         self.simulation.rebuild(new)
         self._build_spaces()
-        self.__dict__.pop("observation_space", None)
-        self.__dict__.pop("action_space", None)
 
     def _stored(self, name: str) -> list[Any]:
         """The values of a parameter that is stored per environment."""
-        self._usable(begun=False)
+        self._check_usable(needs_reset=False)
         with on_stream(self._device, self._stream()):
             return self.simulation.buffers[f"param_{name}"].tolist()  # type: ignore[no-any-return]  # an array of either module

@@ -32,7 +32,7 @@ class Copyable(Rollouts):
         Raises:
             gymnasium.error.ClosedEnvironmentError: it was closed.
         """
-        self._usable(begun=False)
+        self._check_usable(needs_reset=False)
         per_env = self.simulation.options.per_env
         made_of = {
             **self._constructor_arguments,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from os import getpid
 from typing import Any
 
@@ -11,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.backends.device import has_several_gpus, parse_device, refuse_fork
+from gpuvec.engine.backends.device import has_several_gpus, parse_device
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
@@ -26,9 +25,7 @@ from gpuvec.vector.faults import take_fault
 from gpuvec.vector.framework import make_framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.picture import Frames
-from gpuvec.vector.roles import agents_of_roles
 from gpuvec.vector.seeding import checked_options, make_seeding, reset_mask, reset_options
-from gpuvec.vector.spaces import batched_space, space_of_agents
 
 
 class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again here: skrl looks at direct bases only
@@ -116,8 +113,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._allocate(options, per_env_values, buffers)
         self._build_spaces()
         self._init_step(self.simulation.schema)
-        self._spec: Any = None
-        self._seed: int | tuple[int | None, ...] | None = None
+        self._spec = self._seed = None
         self._was_reset, self._pid = False, getpid()
 
     def _allocate(self, options: KernelOptions, per_env_values: Mapping[str, Any], num_buffers: int | None) -> None:
@@ -146,82 +142,6 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self.is_multi_agent = isinstance(schema, MultiAgentSchema)
         self._several = self._device.kind == "cuda" and has_several_gpus()
 
-    # Gymnasium's attributes
-
-    @cached_property
-    def observation_space(self) -> Any:  # type: ignore[override]  # an attribute there
-        """(E, D): built on first use."""
-        return batched_space(self.single_observation_space, self.num_envs)
-
-    @cached_property
-    def action_space(self) -> Any:  # type: ignore[override]  # an attribute there
-        """(E,) or (E, K): built on first use."""
-        return batched_space(self.single_action_space, self.num_envs)
-
-    def _build_spaces(self) -> None:
-        observation: Any
-        observation, action = self._env.spaces(self._env.params)
-        for agents in self.simulation.schema.agents_shape:
-            observation, action = space_of_agents(observation, agents), space_of_agents(action, agents)
-        self.single_observation_space, self.single_action_space = observation, action
-
-    @property
-    def num_agents(self) -> int:
-        """A; 1 if there is but one."""
-        return (self.simulation.schema.agents_shape or (1,))[0]
-
-    @property
-    def roles(self) -> dict[str, Any]:
-        """{role: where its n agents are on the axis of agents}: a slice, so that `obs[:, slice]` is a view; an (n,) array of
-        indices if they do not lie side by side; an (E, n) array if envs differ. Empty without roles.
-        """
-        self._usable(begun=False)
-        with on_stream(self._device, self._stream()):
-            return agents_of_roles(self.simulation, self._framework)
-
-    @property
-    def spec(self) -> Any:
-        """How it was made. An enum given as `autoreset_mode` is kept as its value and arrays as lists, so that the spec
-        compares and has a JSON form; `max_episode_steps` is the limit that is in force.
-        """
-        return self._spec
-
-    @spec.setter
-    def spec(self, spec: Any) -> None:
-        for name, value in spec.kwargs.items() if spec is not None else ():
-            if isinstance(value, AutoresetMode):
-                spec.kwargs[name] = value.value
-            elif isinstance(value, np.ndarray | np.generic):
-                spec.kwargs[name] = value.tolist()
-        if spec is not None:
-            spec.max_episode_steps = self.max_episode_steps
-        self._spec = spec
-
-    @property
-    def ready(self) -> bool:
-        """Whether it has been reset, so that it can be stepped."""
-        return self._was_reset
-
-    @property
-    def device(self) -> str:
-        """ "cpu", "cuda:0", ..."""
-        return str(self._device)
-
-    @property
-    def params(self) -> Any:
-        """The environment's parameters, a NamedTuple; of those stored per environment, the common default."""
-        return self._env.params
-
-    @property
-    def kernel_version(self) -> int:
-        """Grows when the kernels are rebuilt; a graph captured before is stale then."""
-        return self.simulation.version
-
-    @property
-    def np_random_seed(self) -> Any:
-        """The seed of the last seeded reset: an int, or a tuple if rows were seeded one by one."""
-        return super().np_random_seed if self._seed is None else self._seed
-
     # Playing
 
     def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -241,7 +161,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             TypeError, ValueError, UnknownParameterError, gymnasium.error.Error: seeds or options of a wrong kind or value.
             gymnasium.error.ResetNeeded: a first reset of some rows.
         """
-        self._usable(begun=False)
+        self._check_usable(needs_reset=False)
         if seed is None and not self._was_reset:
             seed = int(self.np_random.integers(2**63))
         options = checked_options(options)
@@ -287,7 +207,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             observations of the episodes that ended, their mask "_final_obs", "final_info" and "_final_info".
         """
         if not self._was_reset or self.closed or getpid() != self._pid:
-            self._usable()
+            self._check_usable()
         if self._several and self._device.elsewhere():
             with self._device.current():
                 return self.step(actions, out)
@@ -310,7 +230,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
 
         Only an environment made with `validate=True` looks.
         """
-        self._usable(begun=False)
+        self._check_usable(needs_reset=False)
         self._raise_faults()
 
     def _raise_faults(self) -> None:
@@ -324,7 +244,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         """Pictures of the given rows as a tuple; without rows a sequence of E, each drawn when it is asked for."""
         if self.render_mode is None:
             raise gym.error.Error('this environment was made without render_mode="rgb_array".')
-        self._usable()
+        self._check_usable()
         self.check()
         with on_stream(self._device, self._stream()) as stream:
             own = {name: self.simulation.buffers[f"param_{name}"].copy() for name in self.simulation.options.per_env}
@@ -347,11 +267,3 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
             self._outputs.clear()
             self._clear_storage()
             self.simulation.close()
-
-    def _usable(self, begun: bool = True) -> None:
-        if self._device.kind == "cuda":
-            refuse_fork()
-        if self.closed:
-            raise gym.error.ClosedEnvironmentError("this environment was closed; make a new one.")
-        if begun and not self._was_reset:
-            raise gym.error.ResetNeeded("no episode has begun: call reset() first.")

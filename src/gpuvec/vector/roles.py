@@ -1,4 +1,4 @@
-"""Where the agents of each role are."""
+"""The positions of each role's agents on the agent axis."""
 
 from __future__ import annotations
 
@@ -6,27 +6,38 @@ from typing import Any
 
 import numpy as np
 
+from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.vector.framework import Framework
 
 
-def agents_of_roles(sim: Simulation, framework: Framework) -> dict[str, Any]:
-    """{role: slice, (n,) indices or (E, n) indices}; waits for the device, as roles are set but seldom."""
+def agents_by_role(sim: Simulation, framework: Framework) -> dict[str, Any]:
+    """Returns the positions of each role's agents on the agent axis; the host waits for the device.
+
+    Args:
+        sim: the simulation.
+        framework: the framework of the arrays that are returned.
+
+    Returns:
+        {role: a slice of n positions, (n,) int64 indices, or (E, n) int64 indices}: the simplest that describes the role;
+        empty for an environment without roles.
+    """
     if not isinstance(sim.schema, MultiAgentSchema) or not sim.schema.roles:
         return {}
-    agents_by_role = sim.field("agents_by_role")
-    alike = bool((agents_by_role == agents_by_role[:1]).all())
-    order = agents_by_role[0] if isinstance(agents_by_role, np.ndarray) else agents_by_role[0].get()
-    found: dict[str, Any] = {}
+    order = sim.field("agents_by_role")  # (E, A): the agents of the first role, then those of the second, ...
+    all_envs_equal = bool((order == order[:1]).all())
+    first_env = to_numpy(order[0])
+    positions: dict[str, Any] = {}
     begin = 0
-    for name, count in sim.schema.roles.items():
-        ids = order[begin : begin + count]
-        if not alike:
-            found[name] = framework.wrap(agents_by_role[:, begin : begin + count].astype(np.int64))
-        elif (np.diff(ids) == 1).all():
-            found[name] = slice(int(ids[0]), int(ids[0]) + count)
+    for role, count in sim.schema.roles.items():
+        end = begin + count
+        agents = first_env[begin:end]
+        if not all_envs_equal:
+            positions[role] = framework.wrap(order[:, begin:end].astype(np.int64))
+        elif (np.diff(agents) == 1).all():
+            positions[role] = slice(int(agents[0]), int(agents[0]) + count)
         else:
-            found[name] = framework.wrap(sim.device.arrays.asarray(ids.astype(np.int64)))
-        begin += count
-    return found
+            positions[role] = framework.wrap(sim.device.arrays.asarray(agents.astype(np.int64)))
+        begin = end
+    return positions

@@ -9,16 +9,12 @@ from typing import Any
 from gpuvec.errors import StateError
 from gpuvec.vector import env_state
 from gpuvec.vector.attributes import RowAttributes
-from gpuvec.vector.framework import Framework, on_stream
+from gpuvec.vector.framework import on_stream
 from gpuvec.vector.seeding import SEEDS, reset_mask
 
 
 class Stateful(RowAttributes):
     """`get_state`, `set_state`, `set_reset_pool`, `state_dict` and `load_state_dict`."""
-
-    _framework: Framework
-    _seed: int | tuple[int | None, ...] | None
-    _was_reset: bool
 
     def check(self) -> None:
         """Raises a pending fault."""
@@ -26,7 +22,7 @@ class Stateful(RowAttributes):
 
     def get_state(self) -> dict[str, Any]:
         """{field: (E,) or (E, A) array}: a copy of the physical state of every row."""
-        self._usable()
+        self._check_usable()
         self.check()
         with on_stream(self._device, self._stream()):
             return {name: self._framework.wrap(array) for name, array in env_state.get_state(self.simulation).items()}
@@ -37,7 +33,7 @@ class Stateful(RowAttributes):
         Raises:
             StateError: unknown fields, wrong shapes, or numbers that this environment cannot have; nothing is written then.
         """
-        self._usable()
+        self._check_usable()
         with on_stream(self._device, self._stream()):
             rows = None if mask is None else reset_mask(mask, self.num_envs, self._device, "mask")
             env_state.set_state(self.simulation, fields, rows)
@@ -53,13 +49,13 @@ class Stateful(RowAttributes):
             StateError: unknown fields, arrays of other shapes, or numbers that this environment cannot have; nothing changes
                 then.
         """
-        self._usable(begun=False)
+        self._check_usable(needs_reset=False)
         with on_stream(self._device, self._stream()):
             self.simulation.set_reset_pool(env_state.reset_pool(self.simulation, states))
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on: states, times, episodes, seeds, parameters per environment; copies."""
-        self._usable()
+        self._check_usable()
         with on_stream(self._device, self._stream()):
             saved = {name: self._framework.wrap(array) for name, array in env_state.state_dict(self.simulation).items()}
         return {"buffers": saved, "seed": list(self._seed) if isinstance(self._seed, tuple) else self._seed}
@@ -71,7 +67,7 @@ class Stateful(RowAttributes):
             StateError: a state of another environment or number of environments, or one with numbers that this environment
                 cannot have; nothing is written then.
         """
-        self._usable(begun=False)
+        self._check_usable(needs_reset=False)
         if not isinstance(saved, Mapping) or saved.keys() != {"buffers", "seed"}:
             given = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
             raise StateError(f"this is no state_dict of a VectorEnv: it has {given}, expected 'buffers' and 'seed'.")

@@ -77,7 +77,7 @@ class Rollouts(Stateful):
             AuthoringError: a policy that cannot be compiled.
             RuntimeError: no `out` while a graph is captured.
         """
-        self._usable()
+        self._check_usable()
         if self._several and self._device.elsewhere():
             with self._device.current():
                 return self.rollout(num_steps, policy, out)

@@ -1,0 +1,133 @@
+"""The properties of a vector environment: its spaces, agents, device, parameters and spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from gpuvec.engine.backends.device import Device, refuse_fork
+from gpuvec.engine.simulation import Simulation
+from gpuvec.spec import Environment
+from gpuvec.vector.framework import Framework, on_stream
+from gpuvec.vector.roles import agents_by_role
+from gpuvec.vector.spaces import batched_space, space_of_agents
+
+
+class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
+    """The properties that Gymnasium's interface has and those that gpuvec adds; `VectorEnv` sets what they read."""
+
+    simulation: Simulation
+    max_episode_steps: int | None
+    _env: Environment  # with its parameters
+    _device: Device
+    _framework: Framework
+    _stream: Callable[[], int]  # the handle of the framework's current CUDA stream
+    _spec: Any
+    _seed: int | tuple[int | None, ...] | None  # of the last seeded reset
+    _was_reset: bool
+
+    # These are attributes in Gymnasium, hence the ignored errors.
+
+    @cached_property
+    def observation_space(self) -> Any:  # type: ignore[override]
+        """The space of the observations of all rows, (E, D) or with agents (E, A, D); built on first use."""
+        return batched_space(self.single_observation_space, self.num_envs)
+
+    @cached_property
+    def action_space(self) -> Any:  # type: ignore[override]
+        """The space of the actions of all rows, (E,) or (E, K), with agents (E, A) or (E, A, K); built on first use."""
+        return batched_space(self.single_action_space, self.num_envs)
+
+    def _build_spaces(self) -> None:
+        """Builds the spaces of one row; the spaces of all rows are built again on their next use."""
+        observation: Any
+        observation, action = self._env.spaces(self._env.params)
+        for num_agents in self.simulation.schema.agents_shape:
+            observation, action = space_of_agents(observation, num_agents), space_of_agents(action, num_agents)
+        self.single_observation_space, self.single_action_space = observation, action
+        self.__dict__.pop("observation_space", None)
+        self.__dict__.pop("action_space", None)
+
+    @property
+    def num_agents(self) -> int:
+        """The number of agents, A; 1 for a single-agent environment."""
+        return (self.simulation.schema.agents_shape or (1,))[0]
+
+    @property
+    def roles(self) -> dict[str, Any]:
+        """{role: the positions of its n agents on the agent axis}; empty for an environment without roles.
+
+        Positions are a slice where they are adjacent, so that `obs[:, slice]` is a view; an (n,) array of indices where they
+        are not; and an (E, n) array where environments differ.
+        """
+        self._check_usable(needs_reset=False)
+        with on_stream(self._device, self._stream()):
+            return agents_by_role(self.simulation, self._framework)
+
+    @property
+    def spec(self) -> Any:
+        """Gymnasium's spec, with the keyword arguments that `make_vec` passed and the `max_episode_steps` in force.
+
+        An enumeration member among the arguments is replaced by its value and an array by a list, so that specs can be
+        compared and written as JSON.
+        """
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: Any) -> None:
+        for name, value in spec.kwargs.items() if spec is not None else ():
+            if isinstance(value, AutoresetMode):
+                spec.kwargs[name] = value.value
+            elif isinstance(value, np.ndarray | np.generic):
+                spec.kwargs[name] = value.tolist()
+        if spec is not None:
+            spec.max_episode_steps = self.max_episode_steps
+        self._spec = spec
+
+    @property
+    def ready(self) -> bool:
+        """Whether the environment was reset, so that it can be stepped."""
+        return self._was_reset
+
+    @property
+    def device(self) -> str:
+        """The name of the device: "cpu", "cuda:0", "simulator"."""
+        return str(self._device)
+
+    @property
+    def params(self) -> Any:
+        """The environment's parameters, a NamedTuple; it holds the common default of those stored per environment."""
+        return self._env.params
+
+    @property
+    def kernel_version(self) -> int:
+        """A number that grows when the kernels are compiled again, after which a CUDA graph must be captured again."""
+        return self.simulation.version
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of the last seeded reset: an int, or a tuple if the rows had seeds of their own."""
+        return super().np_random_seed if self._seed is None else self._seed
+
+    def _check_usable(self, needs_reset: bool = True) -> None:
+        """Raises an error if the environment cannot be used here and now.
+
+        Args:
+            needs_reset: whether an environment that was never reset is an error too.
+
+        Raises:
+            ForkError: this process was forked from the one that started CUDA.
+            gymnasium.error.ClosedEnvironmentError: the environment was closed.
+            gymnasium.error.ResetNeeded: the environment was never reset.
+        """
+        if self._device.kind == "cuda":
+            refuse_fork()
+        if self.closed:
+            raise gym.error.ClosedEnvironmentError("this environment was closed; make a new one.")
+        if needs_reset and not self._was_reset:
+            raise gym.error.ResetNeeded("no episode has begun: call reset() first.")
