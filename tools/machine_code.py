@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 os.environ["GPUVEC_CACHE"] = "off"  # everything is compiled
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode
@@ -41,7 +40,7 @@ from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.single_agent.rollout_options import RANDOM, rollout_kernel_options
 from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel as fused_rollout
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape
-from gpuvec.registration import load_env
+from gpuvec.registration import registered_envs
 from gpuvec.spec import SingleAgentEnv
 
 CC = (9, 0)
@@ -100,9 +99,8 @@ def variants(name: str, env: Any) -> Iterator[tuple[str, Any]]:
 
 def compile_all(only: str) -> Iterator[Kernel]:
     """Every kernel whose name contains `only`."""
-    ids = sorted(id.removeprefix("gpuvec/") for id in gym.registry if id.startswith("gpuvec/"))
-    for name in ids:
-        for label, declared in variants(name, load_env(gym.spec(f"gpuvec/{name}").kwargs["env"])):
+    for name, bundled in sorted(registered_envs("gpuvec").items()):
+        for label, declared in variants(name, bundled):
             env = frozen_environment(declared)
             for case, options in cases(env):
                 for part, code in compile_case(env, options, f"{label} {case}", only):

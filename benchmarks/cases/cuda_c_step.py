@@ -15,10 +15,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases import env_step, tag_step
 from benchmarks.tools.measure import Figures, bandwidth, parser, synchronize
+from gpuvec.registration import registered_envs
 
 BACKENDS = ("numba", "cuda-c")
 GAMES = ("grid.2000x5", "grid.2000x1000.partial", "open.2000x5", "open.2000x105", "open.2000x110.nearest10")
-CASES = (*(f"{name}.{size}" for name in env_step.ENVS for size in (env_step.FULL, 4096)), *GAMES)
+ENVS = tuple(name for name, env in registered_envs("gpuvec").items() if env.cuda_c is not None)
+CASES = (*(f"{name}.{size}" for name in env_step.ENVS if name in ENVS for size in (env_step.FULL, 4096)), *GAMES)
 
 
 def measured(case: str, ceiling: float, backend: str) -> tuple[str, Any]:
@@ -35,7 +37,6 @@ def compile_seconds(name: str) -> tuple[float, float]:
     import gymnasium
     import torch
 
-    import gpuvec  # noqa: F401  # registers the environments
     from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
     from gpuvec.engine.backends.cuda.cpp.source import compile_source
 
@@ -58,7 +59,7 @@ def main() -> None:
     p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
     given = p.parse_args()
     figures = Figures("cuda_c_step", given.json)
-    for name in (*env_step.ENVS, tag_step.GRID, tag_step.OPEN):
+    for name in ENVS:
         try:
             whole, alone = compile_seconds(name)
             figures.add(f"compile.{name}", whole, "s", (f"{name}/cuda-c",), nvrtc_s=alone)

@@ -20,9 +20,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tools.measure import Figures, Rate, bandwidth, device_time, parser
+from gpuvec import SingleAgentEnv
+from gpuvec.registration import registered_envs
 
 RARE: dict[str, Any] = {"x_limit": 1e9, "theta_limit": 1e9}  # a cart that goes on until its 500 steps are over, pole up or down
-ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
+ENVS = tuple(name for name, env in registered_envs("gpuvec").items() if isinstance(env, SingleAgentEnv))
 FULL = 1_048_576
 SECTOR = 32  # bytes
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -113,8 +115,6 @@ def measure(
     """Env steps per second, `ceiling` being the memory's bytes per second."""
     import gymnasium
     import torch
-
-    import gpuvec  # noqa: F401  # registers the environments
 
     torch.manual_seed(0)
     options: dict[str, Any] = {"device": device, "output": "torch", "buffers": 1, "backend": backend, **VARIANTS[variant]}

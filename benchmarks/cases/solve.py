@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tools.measure import Figures, parser
+from gpuvec import SingleAgentEnv
+from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
+from gpuvec.registration import registered_envs
 
 
 class Goal(NamedTuple):
@@ -28,14 +31,18 @@ class Goal(NamedTuple):
     bar: float  # mean return
 
 
-GOALS = (
-    Goal("CartPole-v1", "ppo", 475.0),
-    Goal("CartPole-v1", "a2c", 475.0),
-    Goal("Acrobot-v1", "ppo", -100.0),
-    Goal("MountainCar-v0", "ppo", -110.0),
-    Goal("Pendulum-v1", "ddpg", -200.0),
-    Goal("MountainCarContinuous-v0", "ddpg", 90.0),
-)
+def load_goals() -> tuple[Goal, ...]:
+    """Returns a goal for each tuned training of a bundled environment with one agent, if the environment has a bar."""
+    goals = []
+    for name, env in registered_envs("gpuvec").items():
+        bar = BARS.get(name, env.reward_threshold)
+        if isinstance(env, SingleAgentEnv) and bar is not None:
+            goals += [Goal(name, algorithm, bar) for id, algorithm in TUNED_SETTINGS if id == f"gpuvec/{name}"]
+    return tuple(goals)
+
+
+BARS = {"Pendulum-v1": -200.0}  # mean returns; other environments declare a reward threshold
+GOALS = load_goals()
 POINTS = 200  # of a curve
 CURVES = Path(__file__).resolve().parents[1] / "results" / "solve.csv"
 
@@ -62,7 +69,6 @@ def curve(history: Sequence[Mapping[str, float]]) -> list[Point]:
 
 def solve(task: tuple[Goal, int, str]) -> Solved:
     """Trains and plays."""
-    from gpuvec.learners.config.tuned import tuned
     from gpuvec.learners.evaluation.evaluate import evaluate
     from gpuvec.learners.training import train
 

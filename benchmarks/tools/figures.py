@@ -109,8 +109,11 @@ def time_to_return(pyplot: Any, folder: Path) -> Any:
 def solve(pyplot: Any, folder: Path) -> Any:
     """Return over env steps."""
     lines = curves(read(folder / "solve.csv"), "steps", "env", "algorithm")
-    figure, axes = pyplot.subplots(2, 3, figsize=(12, 6), layout="constrained")
-    for goal, place in zip(GOALS, axes.flat, strict=True):
+    rows = -(-len(GOALS) // 3)
+    figure, axes = pyplot.subplots(rows, 3, figsize=(12, 3 * rows), layout="constrained")
+    for place in axes.flat[len(GOALS) :]:
+        place.set_axis_off()
+    for goal, place in zip(GOALS, axes.flat, strict=False):
         for (env, algorithm, _), line in lines.items():
             if (env, algorithm) == (goal.env, goal.algorithm):
                 place.plot([steps / 1e6 for steps, _ in line], [value for _, value in line], linewidth=0.8)

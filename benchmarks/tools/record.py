@@ -39,6 +39,7 @@ WHERE_CALLED = {"fraction": "fractions.py"}  # likewise, {name: file}: of the en
 NOT_COMPILED = ("checks", "pictures")  # modules of gpuvec_envs that run on the host
 CURVES = ("ppo_end_to_end", "solve", "time_to_return")  # benchmarks that write their curves into CSV files of these names
 COMMENT = re.compile(r"//.*")  # of CUDA C++
+CUDA_C_FILE = re.compile(r'cuda_c="([^"]+)"')  # the declaration of an environment's file in CUDA C++
 IGNORED = ("ctx", "kind", "type_comment", "type_ignores")  # of a syntax tree: follows from the rest, or says nothing
 
 
@@ -99,11 +100,13 @@ def sources(root: Path = ROOT) -> dict[str, str]:
     for name, module in calls:
         own = [folder / f"{m}.py" for m in sorted(with_imports(module, folder))]
         own += [package / file for called, file in WHERE_CALLED.items() if any(mentions(one, called) for one in own)]
-        many = "MultiAgentEnv(" in (folder / f"{module}.py").read_text()
+        declaration = (folder / f"{module}.py").read_text()
+        many = "MultiAgentEnv(" in declaration
         everything = [*common, *kinds["multi_agent" if many else "single_agent"], *own]
         found[name] = digest(everything)
-        if (cuda_c := folder / f"cuda_c/{module}.cu").exists():
-            found[f"{name}/cuda-c"] = digest([*everything, *kinds["cpp"], *sorted((package / "engine").rglob("*.cuh")), cuda_c])
+        if cuda_c := CUDA_C_FILE.search(declaration):
+            cuda_c_files = [*kinds["cpp"], *sorted((package / "engine").rglob("*.cuh")), folder / cuda_c[1]]
+            found[f"{name}/cuda-c"] = digest([*everything, *cuda_c_files])
     for layer in ("vector", "learners"):
         found[layer] = digest(sorted(file for file in (package / layer).rglob("*") if file.suffix in (".py", ".cu", ".cuh")))
     return found

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 
 import gpuvec  # noqa: F401  # registers the environments
-from gpuvec.registration import load_env
+from gpuvec.registration import registered_envs
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
@@ -28,9 +28,7 @@ COPIED = {file: GENERATED / "design" / file.name for file in sorted((ROOT / "des
 """{file of the repository: the page that is its copy}"""
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
 ENVIRONMENTS = {
-    Path(inspect.getfile(load_env(spec.kwargs["env"]).reset)).resolve(): spec
-    for spec in gym.registry.values()
-    if str(spec.kwargs.get("env", "")).startswith("gpuvec_envs.")
+    Path(inspect.getfile(env.reset)).resolve(): gym.spec(f"gpuvec/{name}") for name, env in registered_envs("gpuvec").items()
 }
 """{file of a bundled environment: its spec}"""
 PAGES = {

@@ -46,6 +46,17 @@ def register(id: str, env: Environment | str, **kwargs: Any) -> None:
     )
 
 
+def registered_envs(namespace: str) -> dict[str, Environment]:
+    """Returns {name: environment} of all ids "namespace/name" that `register` has registered, in the order of registration.
+
+    Args:
+        namespace: the part of the ids before the slash; "gpuvec" gives the environments that come with gpuvec.
+    """
+    prefix = f"{namespace}/"
+    specs = [spec for spec in gym.registry.values() if spec.vector_entry_point == VECTOR_ENTRY_POINT]
+    return {spec.id.removeprefix(prefix): load_env(spec.kwargs["env"]) for spec in specs if spec.id.startswith(prefix)}
+
+
 def refuse_make(env: str, **kwargs: Any) -> gym.Env[Any, Any]:
     """Refuses to create an environment with many agents by `gymnasium.make`, which is for one agent.
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import gymnasium
 import pytest
+from tests.support.bundled_envs import BUNDLED_ENVS
 
 import gpuvec
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-BUNDLED = [s for s in gymnasium.registry.values() if str(s.kwargs.get("env", "")).startswith("gpuvec_envs.")]
 
 
 @pytest.fixture(autouse=True)
@@ -31,15 +31,14 @@ def extension(name: str) -> Any:
 
 
 class TestEnvironments:
-    @pytest.mark.parametrize("spec", BUNDLED, ids=lambda spec: spec.id)
-    def test_a_page_has_the_sections_in_order_and_all_parameters(self, spec: Any) -> None:
+    @pytest.mark.parametrize("name", BUNDLED_ENVS)
+    def test_a_page_has_the_sections_in_order_and_all_parameters(self, name: str) -> None:
         pytest.importorskip("PIL")
-        pages = extension("environment_pages")
-        text = pages.page(spec, "code.py")
+        pages, env = extension("environment_pages"), BUNDLED_ENVS[name]
+        text = pages.page(gymnasium.spec(f"gpuvec/{name}"), "code.py")
         assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(pages.SECTIONS)
-        for name in gpuvec.registration.load_env(spec.kwargs["env"]).params._fields:
-            assert f"| `{name}` |" in text
-        assert pages.picture(gpuvec.registration.load_env(spec.kwargs["env"])).startswith(b"\x89PNG")
+        assert all(f"| `{field}` |" in text for field in env.params._fields)
+        assert pages.picture(env).startswith(b"\x89PNG")
 
     def test_a_docstring_is_taken_apart(self) -> None:
         pytest.importorskip("PIL")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.bundled_envs import BUNDLED_ENVS
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = sorted((ROOT / "gpu-results").glob("*.json"))
@@ -188,14 +189,5 @@ def test_each_environment_hangs_on_its_own_files_and_on_the_engine(tmp_path: Pat
 
 
 def test_every_registered_environment_has_its_digest() -> None:
-    import gymnasium
-
-    import gpuvec  # noqa: F401  # registers the environments
-
-    bundled = {
-        spec.id.removeprefix("gpuvec/")
-        for spec in gymnasium.registry.values()
-        if spec.kwargs.get("env", "").startswith("gpuvec_envs.")
-    }
-    assert bundled
-    assert bundled <= record.sources().keys()
+    assert BUNDLED_ENVS
+    assert BUNDLED_ENVS.keys() <= record.sources().keys()

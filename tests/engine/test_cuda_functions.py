@@ -7,6 +7,7 @@ import re
 import gymnasium as gym
 import numpy as np
 import pytest
+from tests.support.bundled_envs import BUNDLED_ENVS, WITH_CUDA_C
 from tests.support.cuda_c_functions import OBSERVE, ON_CPU, STEP, Params, needs_host_compiler, own
 
 from gpuvec import SingleAgentEnv
@@ -18,24 +19,14 @@ from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_la
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError, MissingExtraError
-from gpuvec.registration import load_env
 from gpuvec.testing.cuda_cpp_check import check_cuda_source
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 from gpuvec.testing.target_check.targets import GPU
 from gpuvec.vector.env import VectorEnv
 
-ENVS = (
-    "CartPole-v1",
-    "Acrobot-v1",
-    "MountainCar-v0",
-    "MountainCarContinuous-v0",
-    "Pendulum-v1",
-    "TagGridWorld-v0",
-    "TagContinuous-v0",
-)
 CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
 CASES = [
-    *((name, {}) for name in ENVS),
+    *((name, {}) for name in WITH_CUDA_C),
     ("CartPole-v1", {"sutton_barto_reward": True, "gravity": [1.0, 9.8, 20.0], "per_env": ("gravity",)}),
     ("TagGridWorld-v0", {"use_full_observation": False, "num_taggers": 3}),
     ("TagContinuous-v0", {"use_full_observation": False, "observe_self": True, "tagging_distance": 0.3}),
@@ -45,7 +36,7 @@ needs_compiler = pytest.mark.compile
 
 
 def environment(name, **params):
-    env = load_env(gym.spec(f"gpuvec/{name}").kwargs["env"])
+    env = BUNDLED_ENVS[name]
     return dataclasses.replace(env, params=env.params._replace(**params))
 
 
@@ -92,14 +83,14 @@ def test_what_a_file_does_not_have_stays_python(source, tmp_path):
 
 @needs_compiler
 @pytest.mark.parametrize("cc", CAPABILITIES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
-@pytest.mark.parametrize("name", ENVS)
+@pytest.mark.parametrize("name", WITH_CUDA_C)
 def test_they_compile_for_every_gpu(name, cc):
     assert len(compile_source(cuda_functions(environment(name), ()).source, cc)) > 1000
 
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("name", "cc"), [*((name, (9, 0)) for name in ENVS), ("CartPole-v1", (7, 5)), ("TagGridWorld-v0", (10, 0))]
+    ("name", "cc"), [*((name, (9, 0)) for name in WITH_CUDA_C), ("CartPole-v1", (7, 5)), ("TagGridWorld-v0", (10, 0))]
 )
 def test_the_linker_puts_them_in_place(name, cc):
     """No call is left, nothing lies in a thread's own memory, and nothing is a float64."""
@@ -230,7 +221,7 @@ class TestMakeVec:
         with pytest.raises(AuthoringError, match=r"there is no file .*nowhere.cu"):
             cuda_c_file(own(tmp_path / "nowhere.cu"))
 
-    @pytest.mark.parametrize("name", ENVS)
+    @pytest.mark.parametrize("name", WITH_CUDA_C)
     def test_bundled_ones_have_all_functions(self, name):
         """In the configurations of the cases above, which differ by what they call."""
         for case, params in CASES:
@@ -248,9 +239,10 @@ class TestMakeVec:
 
 @pytest.mark.gpu
 class TestOnAGpu:
-    @pytest.mark.parametrize("name", ENVS)
+    @pytest.mark.parametrize("name", WITH_CUDA_C)
     def test_they_agree_with_the_cpu(self, gpu, name):
-        agents = {"TagGridWorld-v0": 11, "TagContinuous-v0": 11}.get(name, 1)
+        env = BUNDLED_ENVS[name]
+        agents = 1 if isinstance(env, SingleAgentEnv) else env.agents(env.params)
         job = ComparisonJob(f"gpuvec/{name}", "cuda-c", {**GPU.options, "backend": "cuda-c"}, {}, 1024 // agents, 3, 60)
         assert compare(job).difference == ""
 

@@ -3,11 +3,10 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from tests.support.bundled_envs import SINGLE_AGENT
 
-import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine.backends.cpu import threads as cpu_threads
 
-IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 SIZES = [1, 2, 7, 31, 32, 33, 255, 256, 257, 1000]
 STEPS = 25
 
@@ -66,7 +65,8 @@ def longest():
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
-    ("name", "num_envs"), [("CartPole-v1", n) for n in SIZES] + [(k, n) for k in IDS[1:] for n in (7, 257)]
+    ("name", "num_envs"),
+    [(name, n) for name in SINGLE_AGENT for n in (SIZES if name == "CartPole-v1" else (7, 257))],
 )
 def test_a_row_does_not_depend_on_their_number(name, num_envs, device, longest):
     env = make(name, num_envs, device, max_episode_steps=9)
@@ -97,7 +97,7 @@ def test_threads_do_not_matter(mode, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", SINGLE_AGENT)
 def test_gpu_and_cpu_agree_from_reset_states(name, gpu):
     """Ten steps: a GPU fuses multiplications with additions, which rounds once where the CPU rounds twice."""
     on_gpu, on_cpu = make(name, 4096, gpu), make(name, 4096, "cpu")

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from tests.support.bundled_envs import SINGLE_AGENT
 
 from gpuvec import uniform
 from gpuvec.engine.backends import elementwise_kernels
@@ -31,7 +32,6 @@ pytestmark = [
 ]
 
 DRAWN = ("action", "log_prob", "entropy")
-IDS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 MODES = tuple(AutoresetMode)
 REGISTERS = 64  # per thread: 256 threads fit four times on a multiprocessor of 65,536 registers
 
@@ -133,7 +133,7 @@ def check_validated(kernel):
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", SINGLE_AGENT)
 class TestEveryKernel:
     @pytest.mark.first_variants(1)
     def test_reset(self, name, mode):
@@ -264,7 +264,7 @@ class TestRollouts:
     @pytest.mark.covering(1)
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
-    @pytest.mark.parametrize("name", IDS)
+    @pytest.mark.parametrize("name", SINGLE_AGENT)
     def test_of_random_actions(self, name, mode):
         """Steps only write, and only what is stored: obs, action, reward, flags, in SAME_STEP the last obs and their mask."""
         kernel = compile_rollout(name, mode, RANDOM)

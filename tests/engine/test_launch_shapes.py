@@ -4,14 +4,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
+from tests.support.bundled_envs import MULTI_AGENT, SINGLE_AGENT
 
-import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine.backends.cpu import threads as cpu_threads
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 
-SINGLE = {"CartPole-v1": {}, "Acrobot-v1": {}, "MountainCar-v0": {}, "MountainCarContinuous-v0": {}, "Pendulum-v1": {}}
-TAG = {
+MULTI_AGENT_PARAMS = {name: {} for name in MULTI_AGENT} | {
     "TagGridWorld-v0": {"num_taggers": 3, "grid_length": 4},
     "TagContinuous-v0": {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.3},
 }
@@ -44,7 +43,7 @@ def assert_equal(a, b):
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(("name", "params"), TAG.items())
+@pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
 def test_tag_on_any_number_of_cpu_threads(name, params, monkeypatch):
     monkeypatch.setattr(cpu_threads, "AGENTS_PER_THREAD", 16)
     runs = []
@@ -72,7 +71,7 @@ def test_threads_per_block_in_the_simulator(simulator, monkeypatch, name, thread
 @pytest.mark.slow
 @pytest.mark.simulator
 @pytest.mark.parametrize("shape", MAPPINGS, ids=str)
-@pytest.mark.parametrize(("name", "params"), TAG.items())
+@pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
 def test_tag_in_blocks_of_any_shape_in_the_simulator(simulator, monkeypatch, name, params, shape):
     monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
     options = {"max_episode_steps": 2, **params}
@@ -81,7 +80,7 @@ def test_tag_in_blocks_of_any_shape_in_the_simulator(simulator, monkeypatch, nam
 
 @pytest.mark.gpu
 class TestOnAGpu:
-    @pytest.mark.parametrize("name", SINGLE)
+    @pytest.mark.parametrize("name", SINGLE_AGENT)
     def test_threads_per_block(self, gpu, monkeypatch, name):
         runs = []
         for shape in (
@@ -99,7 +98,7 @@ class TestOnAGpu:
         for run in runs[1:]:
             assert_equal(runs[0], run)
 
-    @pytest.mark.parametrize(("name", "params"), TAG.items())
+    @pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
     def test_tag_in_blocks_of_any_shape(self, gpu, monkeypatch, name, params):
         runs = []
         for shape in (*MAPPINGS, MultiAgentLaunch(8, 128, False, True), MultiAgentLaunch(1, 1024, False, True)):

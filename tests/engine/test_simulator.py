@@ -3,13 +3,14 @@
 A block has 32 threads here, so 33 envs take two blocks, the second nearly empty, and 65 take three.
 """
 
+import itertools
 import time
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from tests.support.bundled_envs import MULTI_AGENT, SINGLE_AGENT
 
-import gpuvec  # noqa: F401  # registers the environments
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.simulator import short_switch_interval
 from gpuvec.errors import ActionError
@@ -24,9 +25,11 @@ pytestmark = [
 numba_cuda = numba_cuda.cuda  # a global of kernels: there the simulator puts its own
 MODES = ["NextStep", "SameStep", "Disabled"]
 # Every environment in every mode, each with another number of blocks.
-SIZES = {"CartPole-v1": 65, "Acrobot-v1": 33, "MountainCar-v0": 32, "MountainCarContinuous-v0": 31, "Pendulum-v1": 1}
-
-GAMES = {"TagGridWorld-v0": {"num_taggers": 2}, "TagContinuous-v0": {"num_taggers": 2, "num_runners": 2}}
+SIZES = dict(zip(SINGLE_AGENT, itertools.cycle((65, 33, 32, 31, 1)), strict=False))
+MULTI_AGENT_PARAMS = {name: {} for name in MULTI_AGENT} | {
+    "TagGridWorld-v0": {"num_taggers": 2},
+    "TagContinuous-v0": {"num_taggers": 2, "num_runners": 2},
+}
 
 
 def pair(name, num_envs, **options):
@@ -85,7 +88,7 @@ def test_every_environment_and_mode(name, mode):
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(("name", "params"), GAMES.items())
+@pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
 def test_both_games(name, params):
     assert simulated(name, 2, 2, 2, "SameStep", **params) == (10, True, 0, "", "")
 

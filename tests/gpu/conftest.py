@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.support.bundled_envs import SINGLE_AGENT
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of the card
-ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `name` runs for every bundled environment."""
+    """Runs a test that takes `name` for every bundled environment with one agent."""
     if "name" in metafunc.fixturenames:
-        metafunc.parametrize("name", ENVS)
+        metafunc.parametrize("name", SINGLE_AGENT)
 
 
 @pytest.fixture(autouse=True)

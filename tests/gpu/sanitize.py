@@ -19,20 +19,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuvec import SingleAgentEnv
+from gpuvec.registration import registered_envs
+
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
+BUNDLED_ENVS = registered_envs("gpuvec")
+SINGLE_AGENT = tuple(name for name, env in BUNDLED_ENVS.items() if isinstance(env, SingleAgentEnv))
 TARGET = Path(__file__).with_name("sanitizer_target.py")
 GAMES = (
     "straight-all", "straight-nearest", "boxed-all", "boxed-least", "boxed-least-of-1000", "tiles-all", "tiles-all-of-1025",
     "tiles-nearest", "tiles-nearest-of-1100", "tiles-least-of-1025", "features-all-of-1025",
 )  # fmt: skip
 FUSED = ("CartPole-v1", "Pendulum-v1", "TagContinuous-v0")
-NAMES = {"game": GAMES, "env": ENVS, "rollout": ENVS, "rows": ("draws", "estimates"), "fused": FUSED}
-NAMES["extreme"] = (*ENVS, "TagGridWorld-v0", "TagContinuous-v0")
+NAMES = {"game": GAMES, "env": SINGLE_AGENT, "rollout": SINGLE_AGENT, "rows": ("draws", "estimates"), "fused": FUSED}
+NAMES["extreme"] = tuple(BUNDLED_ENVS)
 SOURCES = {
     "game": ("TagGridWorld-v0", *FUSED[2:]),
-    "env": ENVS,
-    "rollout": ENVS,
+    "env": SINGLE_AGENT,
+    "rollout": SINGLE_AGENT,
     "extreme": NAMES["extreme"],
     "rows": ("learners",),
     "fused": ("learners", *FUSED),

@@ -19,7 +19,7 @@ pytest.importorskip("tyro")
 from gpuvec import SingleAgentEnv, register, uniform
 from gpuvec.cli import main
 from gpuvec.errors import ActionError, MissingExtraError, NonFiniteError, StateError
-from gpuvec.learners.algorithms import args_class, args_from_dict
+from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
 from gpuvec.learners.cuda_graphs.guard import Guard
 from gpuvec.learners.runs import sinks
 from gpuvec.learners.runs.checkpoint import list_checkpoints, load
@@ -27,8 +27,8 @@ from gpuvec.learners.runs.folder import RunFolder
 from gpuvec.learners.training import train
 
 SMALL = ["--num-envs", "8", "--num-steps", "16", "--episodes", "1", "--hidden", "16", "--normalize"]
-ENVS = {"ppo": "gpuvec/CartPole-v1", "a2c": "gpuvec/CartPole-v1", "ddpg": "gpuvec/Pendulum-v1"}
-MORE = {
+ENVS = dict.fromkeys(ALGORITHMS, "gpuvec/CartPole-v1") | {"ddpg": "gpuvec/Pendulum-v1"}
+MORE = {algorithm: [] for algorithm in ALGORITHMS} | {
     "ppo": ["--normalize-returns"],
     "a2c": ["--reward-scale", "0.5"],
     "ddpg": ["--buffer-size", "4000", "--batch-size", "32", "--gradient-steps", "2", "--learning-starts", "256"],
@@ -74,7 +74,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "ddpg"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_run_that_was_killed_goes_on_as_if_it_had_not(device: str, algorithm: str, tmp_path: Path) -> None:
     for where in ("whole", "killed"):
         arguments = command(algorithm, tmp_path / where, device)
@@ -223,7 +223,7 @@ class TestNumbersThatAreNotFinite:
             train(args, lambda learner, metrics: seen.append(metrics["iteration"]))
         assert seen == [1, 2]
 
-    @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "ddpg"])
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_what_is_learned_is_looked_at(self, device: str, algorithm: str) -> None:
         env: dict[str, Any] = {"env": ENVS[algorithm], "device": device, "num_envs": 8, "num_steps": 16, "total_steps": 5000}
         args = args_class(algorithm)(**env, **({"learning_starts": 0} if algorithm == "ddpg" else {}))

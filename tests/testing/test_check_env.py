@@ -9,6 +9,7 @@ from typing import NamedTuple
 import gymnasium as gym
 import numpy as np
 import pytest
+from tests.support.bundled_envs import SINGLE_AGENT
 
 import gpuvec
 from gpuvec.engine.backends.cuda import numba_cuda
@@ -16,8 +17,6 @@ from gpuvec.errors import AuthoringError, UnknownParameterError
 from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import random_actions, run_compiled
 from gpuvec.testing.compiled_runs.run_checks import check_equal_runs
-
-IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 
 # A walker on a line that must stay near the middle: floats, an int and a bool, draws in reset and in step.
 SOURCE = """
@@ -296,7 +295,7 @@ class TestAGoodEnvironment:
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", SINGLE_AGENT)
 def test_bundled_environments_pass(name):
     checks = check_env(f"gpuvec/{name}", num_envs=9, steps=40)
     assert all(check.ran for check in checks if check.name not in ("simulator", "sm_90"))

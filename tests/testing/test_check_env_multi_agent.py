@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from tests.support.bundled_envs import BUNDLED_ENVS, MULTI_AGENT
 
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.errors import AuthoringError
@@ -15,7 +16,6 @@ from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import random_actions, run_compiled
 from gpuvec.testing.races.race_check import check_races
 from gpuvec.testing.reference_check import check_against_reference
-from gpuvec_envs import tag_continuous, tag_grid_world
 
 SOURCE = (Path(__file__).parents[1] / "support" / "hunt_env.py").read_text()
 
@@ -213,9 +213,9 @@ def test_wrong_environments(case, written):
         assert f"{name}.py, line {place}, `{wrong.shown}`: " in str(caught.value)
 
 
-@pytest.mark.parametrize("game", [tag_grid_world, tag_continuous])
-def test_bundled_games_keep_the_rules(game):
-    assert "no two draws of a step have the same" in check_races(game.ENV, steps=3, seed=0)["draws"]
+@pytest.mark.parametrize("name", MULTI_AGENT)
+def test_bundled_games_keep_the_rules(name):
+    assert "no two draws of a step have the same" in check_races(BUNDLED_ENVS[name], steps=3, seed=0)["draws"]
 
 
 class TestAGoodEnvironment:

@@ -19,8 +19,10 @@ import pytest
 
 pytest.importorskip("tyro")
 
+from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.env_sources import DRIFT, RING
 
+from gpuvec import MultiAgentEnv
 from gpuvec.cli import main
 from gpuvec.errors import DeviceError
 from gpuvec.registration import load_env
@@ -30,7 +32,6 @@ from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 
 HERE = {"device": "cpu", "output": "numpy"}
 BY_AGE = DRIFT.replace("turns >= p.horizon", "age >= 1.0")  # which is 1.0000001 after ten steps
-GAMES = {"TagGridWorld-v0": 11, "TagContinuous-v0": 11}  # agents
 NUMBERS = itertools.count()
 
 
@@ -246,10 +247,9 @@ class TestTheCommand:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "name", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", *GAMES]
-)
+@pytest.mark.parametrize("name", BUNDLED_ENVS)
 def test_a_gpu_agrees(gpu, name):
-    agents = GAMES.get(name, 1)
+    env = BUNDLED_ENVS[name]
+    agents = env.agents(env.params) if isinstance(env, MultiAgentEnv) else 1
     asked = ComparisonJob(f"gpuvec/{name}", "numba", targets.GPU.options, {}, 1024 // agents, 3, 60)
     assert compare(asked).difference == ""

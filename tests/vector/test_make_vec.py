@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
+from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.counter_env import COUNTER, MIXED, make
 
 import gpuvec
 from gpuvec.errors import AuthoringError, UnknownParameterError
 from gpuvec.registration import load_env, register
 
-BUNDLED = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 ARGUMENTS = [
     {},
     {"num_envs": 3, "autoreset_mode": "SameStep"},
@@ -28,7 +28,7 @@ ARGUMENTS = [
 ]
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", BUNDLED_ENVS)
 def test_both_forms_of_an_id(name):
     env = gym.make_vec(f"gpuvec/{name}", num_envs=3, device="cpu", output="numpy")
     assert isinstance(env, gpuvec.VectorEnv)

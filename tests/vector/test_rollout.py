@@ -11,6 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from tests.support.arrays import address, host, on_device, reset, step
+from tests.support.bundled_envs import SINGLE_AGENT
 from tests.support.counter_env import make, shared
 
 import gpuvec
@@ -23,7 +24,6 @@ from gpuvec.vector.stored_rollouts import Rollout
 
 MODES = list(AutoresetMode)
 SAME_STEP = AutoresetMode.SAME_STEP
-CLASSIC = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 
 
 def two_numbers(obs: Any, key: Any, p: Any) -> Any:
@@ -71,7 +71,7 @@ def assert_same_state(a: Any, b: Any, rounded: bool = False) -> None:
 @pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
-@pytest.mark.parametrize("name", CLASSIC)
+@pytest.mark.parametrize("name", SINGLE_AGENT)
 def test_it_makes_the_steps_of_every_environment(device, name, mode):
     ours, theirs = (make(f"gpuvec/{name}", 33, device=device, autoreset_mode=mode, max_episode_steps=7) for _ in "ab")
     rounded = device == "cuda" and name == "Pendulum-v1"

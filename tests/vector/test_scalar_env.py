@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from tests.support.bundled_envs import IN_GYMNASIUM, SINGLE_AGENT
 from tests.support.counter_env import make
 
-NAMES = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 ADVICE = [  # what the checker advises about Gymnasium's own environments too
     "observation space minimum value is -infinity",
     "observation space maximum value is infinity",
@@ -29,7 +29,7 @@ def env():
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SINGLE_AGENT)
 def test_gymnasium_s_checker_passes(name):
     """Its check of rendering makes two more environments, so one name must do for that."""
     env = gym.make(f"gpuvec/{name}", render_mode="rgb_array")
@@ -41,7 +41,7 @@ def test_gymnasium_s_checker_passes(name):
     env.close()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", IN_GYMNASIUM)
 def test_an_episode_is_as_long_as_gymnasium_s(name):
     """`make` adds the limit; the environment itself truncates nothing."""
     env = gym.make(f"gpuvec/{name}")

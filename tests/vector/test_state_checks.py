@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.support import street_env
 from tests.support.arrays import host, on_device
+from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.counter_env import make, shared
 
 from gpuvec import VectorEnv
@@ -62,16 +63,10 @@ print(played, refused)
 """
 
 
-@pytest.mark.parametrize(
-    "id",
-    [
-        "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "TagGridWorld-v0",
-        "TagContinuous-v0",
-    ],
-)  # fmt: skip
-def test_no_number_in_any_saved_field_ends_the_process(id):
+@pytest.mark.parametrize("name", BUNDLED_ENVS)
+def test_no_number_in_any_saved_field_ends_the_process(name):
     done = subprocess.run(
-        [sys.executable, "-c", FUZZ, f"gpuvec/{id}"],
+        [sys.executable, "-c", FUZZ, f"gpuvec/{name}"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -8,6 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from tests.support.arrays import host, on_device, reset, step
+from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.counter_env import make, shared
 
 from gpuvec.vector.wrappers import ClipReward
@@ -15,7 +16,7 @@ from gpuvec.vector.wrappers import ClipReward
 E = 5
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"])
+@pytest.mark.parametrize("name", BUNDLED_ENVS)
 def test_spaces_are_batches_of_the_single_ones(name):
     env = make(f"gpuvec/{name}", E)
     assert "observation_space" not in vars(env)  # built on first use

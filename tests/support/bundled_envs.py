@@ -1,0 +1,19 @@
+"""The names of the bundled environments, over which parametrised tests run.
+
+They are read from the registry, so that a new environment is tested without an edit here: `gpuvec_envs` registers it.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+import gpuvec  # noqa: F401  # registers the environments
+from gpuvec import SingleAgentEnv
+from gpuvec.registration import registered_envs
+
+BUNDLED_ENVS = registered_envs("gpuvec")
+SINGLE_AGENT = tuple(name for name, env in BUNDLED_ENVS.items() if isinstance(env, SingleAgentEnv))
+MULTI_AGENT = tuple(name for name in BUNDLED_ENVS if name not in SINGLE_AGENT)
+# The environments that Gymnasium has under the same name, with which tests can compare ours.
+IN_GYMNASIUM = tuple(name for name in SINGLE_AGENT if name in gymnasium.registry)
+WITH_CUDA_C = tuple(name for name, env in BUNDLED_ENVS.items() if env.cuda_c is not None)
