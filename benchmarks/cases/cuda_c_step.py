@@ -37,7 +37,7 @@ def compile_seconds(name: str) -> tuple[float, float]:
     import gymnasium
     import torch
 
-    from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
+    from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
     from gpuvec.engine.backends.cuda.cpp.source import compile_source
 
     start = time.perf_counter()
@@ -46,7 +46,7 @@ def compile_seconds(name: str) -> tuple[float, float]:
     env.step(torch.from_numpy(env.action_space.sample()).to("cuda"))
     synchronize()
     took = time.perf_counter() - start
-    source = cuda_functions(env._env, ())[1]
+    source = make_cuda_functions(env._env, ())[1]
     compile_source.cache_clear()
     start = time.perf_counter()
     compile_source(source, torch.cuda.get_device_capability())

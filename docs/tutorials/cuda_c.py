@@ -122,7 +122,7 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 # The file has `__device__` functions with the *names of the Python functions*, as many as you like; functions that it does not
 # have stay Python. The types have the Python names. `State` holds the address of the env's elements for each field, and
 # `Params` the parameters, which are compile-time constants unless they are stored per env. `Key`, `Time`, `Action`, `uniform`,
-# `sincos` and the others are available, and the constants `AGENTS` and `SLOTS`. A tuple of N numbers is a `Floats<N>`.
+# `sincos` and the others are available, and the constants `AGENTS` and `MAX_NEIGHBORS`. A tuple of N numbers is a `Floats<N>`.
 #
 # These are the phase `hunt` and the two functions of the search, which take most of the time in this game.
 

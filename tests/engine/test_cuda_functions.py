@@ -12,8 +12,8 @@ from tests.support.cuda_c_functions import OBSERVE, ON_CPU, STEP, Params, needs_
 
 from gpuvec import SingleAgentEnv
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
-from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file, everything
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
+from gpuvec.engine.backends.cuda.cpp.source import compile_source, cuda_c_file, joined_text
 from gpuvec.engine.backends.cuda.kernels import make_kernels, make_rollout_kernel
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch, make_launch_config
 from gpuvec.engine.layout.buffers import KernelOptions
@@ -85,7 +85,7 @@ def test_what_a_file_does_not_have_stays_python(source, tmp_path):
 @pytest.mark.parametrize("cc", CAPABILITIES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 @pytest.mark.parametrize("name", WITH_CUDA_C)
 def test_they_compile_for_every_gpu(name, cc):
-    assert len(compile_source(cuda_functions(environment(name), ()).source, cc)) > 1000
+    assert len(compile_source(make_cuda_functions(environment(name), ()).source, cc)) > 1000
 
 
 @needs_compiler
@@ -114,7 +114,7 @@ def test_compiling_leaves_the_objects_of_python_alone(tmp_path):
     """NVRTC writes into bytes; a log of one byte must not end up in the one object that Python has for it."""
     file = tmp_path / "own.cu"
     file.write_text(STEP)
-    compile_source(cuda_functions(own(file), ()).source, (9, 0))
+    compile_source(make_cuda_functions(own(file), ()).source, (9, 0))
     assert chr(32).encode()[0] == 32
 
 
@@ -126,9 +126,9 @@ def test_a_file_that_is_included_counts(tmp_path):
     found = []
     for size in ("0.5f", "0.25f", "0.5f"):
         other.write_text(f"constexpr float SIZE = {size};\n")
-        found.append(compile_source(cuda_functions(own(file), ()).source, (9, 0)))
+        found.append(compile_source(make_cuda_functions(own(file), ()).source, (9, 0)))
     assert found[0] == found[2] != found[1]
-    assert everything(file).endswith("SIZE = 0.5f;\n")
+    assert joined_text(file).endswith("SIZE = 0.5f;\n")
 
 
 def test_what_an_included_file_includes_counts(tmp_path):
@@ -139,7 +139,7 @@ def test_what_an_included_file_includes_counts(tmp_path):
     (folder / "one.cuh").write_text('#include "two.cuh"\n  #  include "three.cuh"\n')
     (folder / "two.cuh").write_text('#include "../sub/one.cuh"\nint two;\n')  # round in a circle
     (tmp_path / "three.cuh").write_text("int three;\n")
-    found = everything(tmp_path / "own.cu")
+    found = joined_text(tmp_path / "own.cu")
     assert found.startswith('#include "sub/one.cuh"\n')
     assert "int two;" in found
     assert "int three;" in found
@@ -179,7 +179,7 @@ def test_parameters_may_have_any_value(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP)
     for size, most in ((math.inf, -(2**31)), (-math.inf, 2**31 - 1), (1e-45, 0), (-0.0, 1)):
-        assert compile_source(cuda_functions(dataclasses.replace(own(file), params=Params(size, most)), ()).source, (9, 0))
+        assert compile_source(make_cuda_functions(dataclasses.replace(own(file), params=Params(size, most)), ()).source, (9, 0))
 
 
 @needs_compiler
@@ -227,8 +227,8 @@ class TestMakeVec:
         for case, params in CASES:
             if case == name:
                 env = environment(name, **{k: v for k, v in params.items() if k != "per_env" and not isinstance(v, list)})
-                text, found = cuda_c_file(env).read_text(), cuda_functions(env, ())
-                written = set(re.findall(r"gpuvec_\w{12}_(\w+)\(", found.source.after))
+                text, found = cuda_c_file(env).read_text(), make_cuda_functions(env, ())
+                written = set(re.findall(r"gpuvec_\w{12}_(\w+)\(", found.source.wrappers))
                 declared = [
                     env.reset,
                     *([env.step, env.observe] if isinstance(env, SingleAgentEnv) else [env.reward, env.terminated]),

@@ -9,8 +9,8 @@ import pytest
 from tests.support.cuda_c_functions import OBSERVE, ON_CPU, STEP, needs_host_compiler, own
 from tests.support.env_sources import DRIFT, RING
 
-from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
-from gpuvec.engine.backends.cuda.cpp.definitions import defined, refuse_shared_variables
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
+from gpuvec.engine.backends.cuda.cpp.definitions import find_definitions, refuse_shared_variables
 from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.testing import check_env
 from gpuvec.testing.cuda_cpp_check import check_cuda_source
@@ -22,9 +22,13 @@ WRONG = {  # {what is wrong: (old, new, what is said of it)}
     "type": (
         "Action action,",
         "float action,",
-        r"(?s)own.cu\(1\): error: .*step is to be: Step step\(State s, Action action, const",
+        r"(?s)own.cu\(1\): error: .*step must have the type: Step step\(State s, Action action, const",
     ),
-    "missing argument": (", const Params& p)", ")", r"(?s)own.cu\(1\): error: .*step is to be: Step step\(State s, Action"),
+    "missing argument": (
+        ", const Params& p)",
+        ")",
+        r"(?s)own.cu\(1\): error: .*step must have the type: Step step\(State s, Action",
+    ),
     "field": ("s.count + 1,", "s.cuont + 1,", r'own.cu\(3\): error: class "State" has no member "cuont"'),
     "parameter": ("p.most", "p.least", r'own.cu\(3\): error: class "Params" has no member "least"'),
     "float64": ("-0.5f)", "-0.5)", r"own.cu, line 2, `const float x = .*`: computes in float64; write numbers as 0.5f"),
@@ -116,7 +120,7 @@ def test_an_included_file_may_not_share_variables_either(tmp_path):
     (tmp_path / "own.cu").write_text('#include "calls.cuh"\n' + STEP)
     (tmp_path / "calls.cuh").write_text("\n\n__device__ int calls;\n")
     with pytest.raises(AuthoringError, match=r"calls.cuh, line 3, `__device__ int calls;`"):
-        cuda_functions(own(tmp_path / "own.cu"), ())
+        make_cuda_functions(own(tmp_path / "own.cu"), ())
 
 
 @needs_host_compiler
@@ -144,7 +148,7 @@ def test_definitions_are_found_behind_comments_and_attributes(tmp_path):
         "__device__",
         "int e() { return d(); }",
     )
-    assert defined(tmp_path / "a.cu", "\n".join(lines), {"a", "b", "c", "d", "e"}, ()) == {"c": 3, "e": 6}
+    assert find_definitions(tmp_path / "a.cu", "\n".join(lines), {"a", "b", "c", "d", "e"}, ()) == {"c": 3, "e": 6}
 
 
 # The checker's own environments, with functions in C++ that are wrong.

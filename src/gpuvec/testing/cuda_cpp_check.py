@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpuvec.engine.backends.cuda.cpp.cuda_functions import cuda_functions
+from gpuvec.engine.backends.cuda.cpp.cuda_functions import make_cuda_functions
 from gpuvec.engine.backends.cuda.cpp.host_compiler import host_compiler
 from gpuvec.engine.backends.cuda.cpp.source import compile_source
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at, step_function
@@ -22,7 +22,7 @@ def check_cuda_source(env: Environment) -> None:
     Raises:
         AuthoringError: what cannot be compiled, or the line of a float64.
     """
-    source, place, line = cuda_functions(env, ()).source, "", 0
+    source, place, line = make_cuda_functions(env, ()).source, "", 0
     ptx = compile_source(source, (9, 0), "ptx").decode()
     files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
     for text in ptx.splitlines():

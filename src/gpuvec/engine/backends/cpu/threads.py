@@ -65,9 +65,9 @@ def _with_cuda_functions(env: Environment, options: KernelOptions) -> Environmen
     if not options.cuda_c:
         return env
     from gpuvec.engine.backends.cuda.cpp.cuda_functions import substitute_cuda_functions
-    from gpuvec.engine.backends.cuda.cpp.host_library import host_call, load_library
+    from gpuvec.engine.backends.cuda.cpp.host_library import cpu_extern_call, load_library
 
-    substituted, source = substitute_cuda_functions(env, options, host_call)
+    substituted, source = substitute_cuda_functions(env, options, cpu_extern_call)
     assert source is not None, "options.cuda_c has a source"
     load_library(source)
     return substituted

@@ -10,7 +10,7 @@ from numba import njit, typeof
 
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.binary import Binary, Cubin, GridSize
-from gpuvec.engine.backends.cuda.cpp.source import Source, compile_source
+from gpuvec.engine.backends.cuda.cpp.source import AuthorSource, compile_source
 from gpuvec.engine.compiler.functions import compile_for, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Signature
@@ -41,7 +41,7 @@ class Kernel(NamedTuple):
     grid_size: GridSize
     min_blocks_per_sm: int = 1
     max_spill_bytes: int = 0
-    linked_source: Source | None = None
+    linked_source: AuthorSource | None = None
 
     def binary(self, cc: tuple[int, int]) -> Binary:
         """The machine code for compute capability `cc`, for fewer blocks per multiprocessor if too many bytes would spill."""

@@ -1,1 +1,1 @@
-"""Functions of environments in CUDA C++: read, compiled, and linked into the kernels that the engine makes."""
+"""An environment's functions in CUDA C++: how they are found in the author's file, compiled, and called by kernels."""

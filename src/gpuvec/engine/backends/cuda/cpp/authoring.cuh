@@ -1,35 +1,38 @@
-// What functions in CUDA C++ may call: the same as gpuvec.random, gpuvec.angles and gpuvec.fractions, and tuples of numbers.
+// Types and functions for authors of CUDA C++: tuples of numbers, and the functions of gpuvec.random, gpuvec.angles and
+// gpuvec.fractions, which return the same numbers as in Python.
 #pragma once
 
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-// Accepts as many numbers as a tuple holds, and no others: too few or too many have no constructor.
-template <bool> struct TakesExactly {};
-template <> struct TakesExactly<true> { using numbers = int; };
+// Selects a template only if its condition holds, as std::enable_if does. NVRTC compiles without the standard library.
+template <bool> struct EnableIf {};
+template <> struct EnableIf<true> { using type = int; };
 
-// N numbers. `Floats<N>{}` is N zeros; otherwise all N are given.
+// A tuple of N floats, constructed from N numbers. `Floats<N>{}` is N zeros; any other number of arguments does not compile.
 template <int N> struct Floats {
-    float at[N];
-    __device__ Floats() : at{} {}
-    template <typename... T, typename TakesExactly<sizeof...(T) == N>::numbers = 0> __device__ Floats(T... x) : at{(float)x...} {}
-    __device__ float operator[](int k) const { return at[k]; }
-};
-template <int N> struct Ints {
-    int at[N];
-    __device__ Ints() : at{} {}
-    template <typename... T, typename TakesExactly<sizeof...(T) == N>::numbers = 0> __device__ Ints(T... x) : at{(int)x...} {}
-    __device__ int operator[](int k) const { return at[k]; }
+    float values[N];
+    __device__ Floats() : values{} {}
+    template <typename... T, typename EnableIf<sizeof...(T) == N>::type = 0> __device__ Floats(T... x) : values{(float)x...} {}
+    __device__ float operator[](int k) const { return values[k]; }
 };
 
-// What a draw depends on besides its number.
+// A tuple of N ints, constructed as `Floats<N>` is.
+template <int N> struct Ints {
+    int values[N];
+    __device__ Ints() : values{} {}
+    template <typename... T, typename EnableIf<sizeof...(T) == N>::type = 0> __device__ Ints(T... x) : values{(int)x...} {}
+    __device__ int operator[](int k) const { return values[k]; }
+};
+
+// The key of random numbers: a draw is a function of the key and the draw number.
 struct Key { unsigned seed, seed_high, row, episode; int step; };
 
-// Where an episode stands; `limit` is the largest int if it has none.
+// The number of steps in the episode so far, and their limit, which is the largest int if there is none.
 struct Time { int step, limit; };
 
-// The uint32 of draw number `draw`: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011).
+// Returns the random uint32 of draw number `draw`: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011).
 __device__ __forceinline__ unsigned word(const Key& key, int draw) {
     unsigned x0 = key.episode, x1 = key.step, x2 = draw >> 2, x3 = key.seed_high;
 #pragma unroll
@@ -42,26 +45,26 @@ __device__ __forceinline__ unsigned word(const Key& key, int draw) {
     return draw & 2 ? high : low;
 }
 
-// A uint32 as a float in [0, 1).
+// Maps a uint32 to a float in [0, 1).
 __device__ __forceinline__ float unit(unsigned word) { return (float)(word >> 8) * 0x1p-24f; }
 
-// In [low, high).
+// Returns a uniformly distributed float in [low, high).
 __device__ __forceinline__ float uniform(const Key& key, int draw, float low, float high) {
     return low + (high - low) * unit(word(key, draw));
 }
 
-// From the standard normal distribution; takes `draw` and `draw + 1`.
+// Returns a float from the standard normal distribution. It uses the draw numbers `draw` and `draw + 1`.
 __device__ __forceinline__ float normal(const Key& key, int draw) {
     const float radius = sqrtf(-2.0f * logf(1.0f - unit(word(key, draw))));
     return radius * cosf(6.28318530717958648f * unit(word(key, draw + 1)));
 }
 
-// In [low, high).
+// Returns a uniformly distributed int in [low, high).
 __device__ __forceinline__ int randint(const Key& key, int draw, int low, int high) {
     return (int)(low + (long long)(((unsigned long long)word(key, draw) * (unsigned)(high - low)) >> 32));
 }
 
-// An angle [rad] less whole turns, in [-pi, pi].
+// Wraps an angle [rad] to [-pi, pi].
 __device__ __forceinline__ float wrap(float angle) {
     const float turns = (angle * 0.159154943091895336f + 12582912.0f) - 12582912.0f;
     return angle - turns * 6.28125f - turns * 0.00193530717958648f;
@@ -69,7 +72,7 @@ __device__ __forceinline__ float wrap(float angle) {
 
 struct SinCos { float sin, cos; };
 
-// Of an angle [rad], without the slow path for huge ones.
+// Returns the sine and cosine of an angle [rad]. Unlike sincosf it has no slow path for huge angles.
 __device__ __forceinline__ SinCos sincos(float angle) {
     const float shifted = angle * 0.636619772367581343f + 12582912.0f, quarters = shifted - 12582912.0f;
     const int k = __float_as_int(shifted);
@@ -80,7 +83,7 @@ __device__ __forceinline__ SinCos sincos(float angle) {
     return {k & 2 ? -sin : sin, (k + 1) & 2 ? -cos : cos};
 }
 
-// part / whole for 0 <= part <= whole, correctly rounded; where `whole` is a constant it costs two products.
+// Returns part / whole for 0 <= part <= whole, correctly rounded. If `whole` is a constant, this takes two multiplications.
 __device__ __forceinline__ float fraction(int part, int whole) {
     const float a = (float)part, b = (float)whole;
     if (whole > 3146) return a / b;

@@ -1,129 +1,140 @@
-"""What an author's file in CUDA C++ is compiled with: the environment's types before it, and after it what kernels call.
+"""The C++ text that gpuvec adds to an author's file: type declarations before it, and wrappers for the kernels after it.
 
-Types are named as in Python: `State`, `Params`, `Key`, `Time`, and `Action`. A state of one agent is a structure of numbers;
-one of many agents has an address for each field with elements. Parameters that are the same for all envs are constants.
+Types have their Python names: `State`, `Params`, `Key`, `Time`, and `Action`. The state of one agent is a structure of numbers;
+the state of many agents has a pointer for each field with elements per agent. Parameters with one value for all envs are
+compile-time constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from gpuvec.engine.backends.cuda.cpp.prototypes import PARAMETERS, Prototype
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.engine.layout.space_layout import ActionLayout
 from gpuvec.spec import Environment
 
-SHARED = Path(__file__).with_name("authoring.cuh")
-TYPES: dict[Any, str] = {np.float32: "float", np.int32: "int", np.bool_: "bool", np.uint32: "unsigned"}
-PARAMETERS = {  # {kind: (in the author's prototype, in the call, as it is handed over by kernels)}
-    "key": ("const Key& key", "*key", "const Key* key"),
-    "params": ("const Params& p", "*p", "const Params* p"),
-    "state": ("State s", "*s", "const State* s"),
-    "shown": ("const State& s", "*s", "const State* s"),
-    "written": ("State& s", "*s", "State* s"),
-    "time": ("Time t", "*t", "const Time* t"),
-    "action": ("Action action", "*action", "const Action* action"),
-    "i": ("int i", "i", "int i"),
-    "j": ("int j", "j", "int j"),
-}
-SAME = "template <typename A, typename B> struct Same { static constexpr bool value = false; };\n"
-SAME += "template <typename A> struct Same<A, A> { static constexpr bool value = true; };\n"
+LIBRARY = Path(__file__).with_name("authoring.cuh")
+CPP_TYPES: dict[Any, str] = {np.float32: "float", np.int32: "int", np.bool_: "bool", np.uint32: "unsigned"}
+IS_SAME = "template <typename A, typename B> struct IsSame { static constexpr bool value = false; };\n"
+IS_SAME += "template <typename A> struct IsSame<A, A> { static constexpr bool value = true; };\n"
 
 
-class Prototype(NamedTuple):
-    """A function that an author may write."""
+def header_text(env: Environment, schema: EnvSchema, runtime_params: Collection[str]) -> str:
+    """Returns the declarations that are compiled before the author's file.
 
-    name: str
-    parameters: tuple[str, ...]  # kinds, as in PARAMETERS
-    gives: str  # a type of C++
-
-    @property
-    def text(self) -> str:
-        """As an author writes it."""
-        return f"{self.gives} {self.name}({', '.join(PARAMETERS[kind][0] for kind in self.parameters)})"
-
-
-def header(env: Environment, s: SingleAgentSchema | MultiAgentSchema, running: Iterable[str]) -> str:
-    """What stands before the file; parameters in `running` have their values at run time."""
-    sizes = f"FEATURES = {s.num_features}" + (
-        f", AGENTS = {s.agents_shape[0]}, SLOTS = {s.observation.max_neighbors}" if isinstance(s, MultiAgentSchema) else ""
-    )
-    lines = [SHARED.read_text(), f"[[maybe_unused]] constexpr int {sizes};", f"using Action = {action_type(s.action)};"]
-    if isinstance(s, MultiAgentSchema):
-        fields = [
-            f"{pointer(k, s.array_fields[k]) if k in s.array_fields else f'{TYPES[s.scalar_fields[k]]} {k}'};"
-            for k in env.state._fields
+    Args:
+        env: the environment.
+        schema: the schema of `env`.
+        runtime_params: names of parameters that are members of `Params`; all others are constants in it.
+    """
+    constants = f"FEATURES = {schema.num_features}"
+    if isinstance(schema, MultiAgentSchema):
+        constants += f", AGENTS = {schema.num_agents}, MAX_NEIGHBORS = {schema.observation.max_neighbors}"
+    return "\n".join(
+        [
+            LIBRARY.read_text(),
+            f"[[maybe_unused]] constexpr int {constants};",
+            f"using Action = {action_type(schema.action)};",
+            _state_declarations(env, schema),
+            _params_declaration(env, runtime_params),
+            "",
         ]
-        lines.append(f"struct State {{ {' '.join(fields)} }};")
-    else:
-        lines.append(structure("State", {k: TYPES[s.non_float_fields.get(k, np.float32)] for k in env.state._fields}))
-        lines.append(structure("Step", {"s": "State", "reward": "float", "terminated": "bool"}))
+    )
+
+
+def _state_declarations(env: Environment, schema: EnvSchema) -> str:
+    """The declaration of `State`, and for one agent that of `Step`, which the author's function `step` returns."""
+    names = env.state._fields
+    if isinstance(schema, MultiAgentSchema):
+        scalars = {k: f"{CPP_TYPES[dtype]} {k}" for k, dtype in schema.scalar_fields.items()}
+        declarations = scalars | {k: pointer_declaration(k, field) for k, field in schema.array_fields.items()}
+        return f"struct State {{ {' '.join(f'{declarations[k]};' for k in names)} }};"
+    state = struct_declaration("State", {k: CPP_TYPES[schema.non_float_fields.get(k, np.float32)] for k in names})
+    return f"{state}\n{struct_declaration('Step', {'s': 'State', 'reward': 'float', 'terminated': 'bool'})}"
+
+
+def _params_declaration(env: Environment, runtime_params: Collection[str]) -> str:
+    """The declaration of `Params`: constants, values that are known at run time, and pointers to tables."""
     members, p = [], kernel_params(env)
     for name, value in zip(p._fields, p, strict=True):
         if isinstance(value, np.ndarray):
-            members.append(f"const {TYPES[value.dtype.type]}* {name};")
-        elif name in running:
-            members.append(f"{TYPES[SCALARS[type(getattr(env.params, name))]]} {name};")
+            members.append(f"const {CPP_TYPES[value.dtype.type]}* {name};")
+        elif name in runtime_params:
+            members.append(f"{CPP_TYPES[SCALARS[type(getattr(env.params, name))]]} {name};")
         else:
-            members.append(f"static constexpr {literal(name, value)};")
-    lines.append(f"struct Params {{ {' '.join(members)} }};")
-    return "\n".join(lines) + "\n"
+            members.append(f"static constexpr {constant_definition(name, value)};")
+    return f"struct Params {{ {' '.join(members)} }};"
 
 
-def structure(name: str, members: Mapping[str, str]) -> str:
-    """The declaration of a structure, {member: type}, that is made of all its members or not at all.
+def struct_declaration(name: str, members: Mapping[str, str]) -> str:
+    """Returns the declaration of a structure that can only be constructed from values of all its members.
 
-    Without a constructor C++ would accept too few of them, and a variable whose members have no value.
+    Without the constructor, C++ would accept too few values, and a variable whose members have no value.
+
+    Args:
+        name: the name of the structure.
+        members: {name: type}, in order.
     """
-    fields = " ".join(f"{kind} {member};" for member, kind in members.items())
-    parameters = ", ".join(f"{kind} {member}" for member, kind in members.items())
-    initialisers = ", ".join(f"{member}({member})" for member in members)
-    return f"struct {name} {{ {fields} __device__ {name}({parameters}) : {initialisers} {{}} }};"
+    fields = " ".join(f"{cpp_type} {k};" for k, cpp_type in members.items())
+    parameters = ", ".join(f"{cpp_type} {k}" for k, cpp_type in members.items())
+    initializers = ", ".join(f"{k}({k})" for k in members)
+    return f"struct {name} {{ {fields} __device__ {name}({parameters}) : {initializers} {{}} }};"
 
 
 def action_type(actions: ActionLayout) -> str:
-    """What an action is to an author."""
+    """Returns the C++ type of an action of the space that `actions` describes."""
     if not actions.components:
         return "int" if actions.discrete else "float"
     return f"{'Ints' if actions.discrete else 'Floats'}<{actions.components}>"
 
 
-def pointer(name: str, field: Buffer) -> str:
-    """The declaration of a field with elements for each agent."""
-    kind = TYPES[field.dtype]
-    return f"{kind}* {name}" if len(field.shape) == 1 else f"{kind} (*{name})[{field.shape[1]}]"
+def pointer_declaration(name: str, field: Buffer) -> str:
+    """Returns the declaration of the pointer `name` to the elements of a state's `field` in one env: (A,) or (A, K)."""
+    cpp_type = CPP_TYPES[field.dtype]
+    return f"{cpp_type}* {name}" if len(field.shape) == 1 else f"{cpp_type} (*{name})[{field.shape[1]}]"
 
 
-def literal(name: str, value: Any) -> str:
-    """A constant with its value, exactly, which is finite."""
+def constant_definition(name: str, value: Any) -> str:
+    """Returns the definition of the constant `name` with exactly the `value`: a bool, a NumPy integer, or a finite float."""
     if isinstance(value, bool):
         return f"bool {name} = {str(value).lower()}"
     if isinstance(value, np.integer):
+        # In C++ the smallest int is an expression: its absolute value does not fit into an int.
         return f"int {name} = {int(value)}" if value > np.iinfo(np.int32).min else f"int {name} = {int(value) + 1} - 1"
     return f"float {name} = {float(value).hex()}f"
 
 
-def calls(file: Path, found: Mapping[str, tuple[Prototype, int]]) -> str:
-    """What stands behind the file: for each function, {what kernels call it: (it, the line of its definition)}, a look at its
-    type, and a function in C that calls it.
+def wrapper_text(file: Path, functions: Mapping[str, tuple[Prototype, int]]) -> str:
+    """Returns what is compiled after the author's file: a check of each function's type, and a wrapper with C linkage for it.
+
+    Args:
+        file: the author's file, which the message of a failed check names.
+        functions: {symbol of the wrapper: (the prototype of the author's function, the line of its definition in `file`)}.
     """
-    lines = [SAME]
-    for f, line in found.values():
-        types = ", ".join(PARAMETERS[kind][0].rpartition(" ")[0] for kind in f.parameters)
+    lines = [IS_SAME]
+    for f, line in functions.values():
         lines.append(f'#line {line} "{file}"')
-        lines.append(f'static_assert(Same<decltype(&{f.name}), {f.gives} (*)({types})>::value, "{f.name} is to be: {f.text}");')
-    lines.append('#line 1 "what kernels call"')
-    for symbol, (f, _) in found.items():
-        given = [PARAMETERS[kind] for kind in f.parameters]
-        # A bool would be a byte in memory, which no register of a GPU is.
-        out = [] if f.gives == "void" else [f"{'int' if f.gives == 'bool' else f.gives}* out"]
-        sure = "".join(f"__builtin_assume({kind} >= 0); " for kind in f.parameters if kind in ("i", "j"))
-        result = "" if f.gives == "void" else "*out = "
-        lines.append(f'extern "C" __device__ void {symbol}({", ".join([*(g[2] for g in given), *out])}) {{')
-        lines.append(f"    {sure}{result}{f.name}({', '.join(g[1] for g in given)});\n}}")
+        message = f"{f.name} must have the type: {f.declaration}"
+        lines.append(f'static_assert(IsSame<decltype(&{f.name}), {f.pointer_type}>::value, "{message}");')
+    lines.append('#line 1 "<gpuvec wrappers>"')
+    lines += [_wrapper(symbol, f) for symbol, (f, _) in functions.items()]
     return "\n".join(lines) + "\n"
+
+
+def _wrapper(symbol: str, f: Prototype) -> str:
+    """The definition of the wrapper `symbol`, which stores the result of the author's function at its last argument."""
+    parameters = [PARAMETERS[k].wrapper_declaration for k in f.parameters]
+    call = f"{f.name}({', '.join(PARAMETERS[k].argument for k in f.parameters)})"
+    if f.returns != "void":
+        # A bool is returned as an int: in memory it would be one byte, and a register of a GPU has four.
+        parameters.append(f"{'int' if f.returns == 'bool' else f.returns}* out")
+        call = f"*out = {call}"
+    assumptions = "".join(f"__builtin_assume({k} >= 0); " for k in f.parameters if k in ("i", "j"))
+    return f'extern "C" __device__ void {symbol}({", ".join(parameters)}) {{\n    {assumptions}{call};\n}}'

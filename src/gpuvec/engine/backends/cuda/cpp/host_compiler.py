@@ -1,4 +1,4 @@
-"""Which C++ compiler this machine has."""
+"""Finds the C++ compiler of this machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 def host_compiler() -> list[str]:
-    """The command of the host's C++ compiler: `CXX`, or the first of `COMPILERS` that is installed.
+    """Returns the command of the host's C++ compiler: `CXX`, or the first of `COMPILERS` that is installed.
 
     Raises:
-        MissingExtraError: there is none.
+        MissingExtraError: there is no C++ compiler.
     """
-    named = shlex.split(os.environ.get("CXX", ""))
-    found = named if named and shutil.which(named[0]) else next(([name] for name in COMPILERS if shutil.which(name)), None)
-    if found is None:
-        raise MissingExtraError(
-            "functions in CUDA C++ run on a CPU where there is a C++ compiler, and neither CXX nor "
-            f'{", ".join(COMPILERS)} is one: install g++ or clang++, or choose backend="numba".'
-        )
-    return found
+    command = shlex.split(os.environ.get("CXX", ""))
+    if command and shutil.which(command[0]):
+        return command
+    for name in COMPILERS:
+        if shutil.which(name):
+            return [name]
+    raise MissingExtraError(
+        "functions in CUDA C++ run on a CPU where there is a C++ compiler, and neither CXX nor "
+        f'{", ".join(COMPILERS)} is one: install g++ or clang++, or choose backend="numba".'
+    )

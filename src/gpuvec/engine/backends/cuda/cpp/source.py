@@ -1,4 +1,4 @@
-"""An author's file in CUDA C++: where it is, and what is compiled of it."""
+"""An author's CUDA C++ file: where it is, what it includes, and its compilation for a GPU."""
 
 from __future__ import annotations
 
@@ -11,29 +11,37 @@ from typing import Any, NamedTuple
 from gpuvec.errors import AuthoringError, CompilerWarning
 from gpuvec.spec import Environment
 
-UNINITIALISED = re.compile(r"used before its value is set|-W(?:maybe-|sometimes-)?uninitialized")
-NAMES = {"ltoir": "LTOIR", "ptx": "PTX"}  # of what the compiler makes
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+UNINITIALIZED = re.compile(r"used before its value is set|-W(?:maybe-|sometimes-)?uninitialized")
+NVRTC_NAMES = {"ltoir": "LTOIR", "ptx": "PTX"}  # of the formats in the names of NVRTC's functions
 
 
-class Source(NamedTuple):
-    """A file in CUDA C++ with what it is compiled with."""
+class AuthorSource(NamedTuple):
+    """An author's CUDA C++ file with the text that is compiled before and after it.
+
+    Attributes:
+        file: the author's file.
+        author_text: the content of the file.
+        header: declarations that the file uses.
+        wrappers: functions that kernels call, which call those of the file.
+    """
 
     file: Path
-    written: str  # what the author wrote
-    before: str
-    after: str
+    author_text: str
+    header: str
+    wrappers: str
 
     @property
     def text(self) -> str:
-        """All of it; the compiler counts lines as the file has them."""
-        return f'#line 1 "what gpuvec declares"\n{self.before}#line 1 "{self.file}"\n{self.written}\n{self.after}'
+        """The whole text, in which the compiler counts lines as in the author's file."""
+        return f'#line 1 "<gpuvec declarations>"\n{self.header}#line 1 "{self.file}"\n{self.author_text}\n{self.wrappers}'
 
 
 def cuda_c_file(env: Environment) -> Path:
-    """Its file in CUDA C++, beside the module of its functions.
+    """Returns the CUDA C++ file of `env`, whose path is relative to the Python module of its functions.
 
     Raises:
-        AuthoringError: it has none.
+        AuthoringError: the environment names no file, or one that does not exist.
     """
     module = env.reset.__module__
     if env.cuda_c is None:
@@ -42,92 +50,116 @@ def cuda_c_file(env: Environment) -> Path:
             'SingleAgentEnv(..., cuda_c="name.cu"), '
             'or choose backend="numba".'
         )
-    place = Path(env.reset.__globals__.get("__file__") or ".").parent / env.cuda_c
-    if not place.is_file():
-        raise AuthoringError(f"cuda_c of the environment of {module} is {env.cuda_c!r}: there is no file {place}.")
-    return place
+    path = Path(env.reset.__globals__.get("__file__") or ".").parent / env.cuda_c
+    if not path.is_file():
+        raise AuthoringError(f"cuda_c of the environment of {module} is {env.cuda_c!r}: there is no file {path}.")
+    return path
 
 
 def source_text(env: Environment, cuda_c: bool) -> str:
-    """What kernels are made from beside Python: the author's files in CUDA C++ if they are used, else nothing."""
-    return everything(cuda_c_file(env)) if cuda_c else ""
+    """Returns the CUDA C++ text that kernels are compiled from, as one string for their hash.
+
+    Args:
+        env: the environment.
+        cuda_c: whether its functions in CUDA C++ are used; if not, the text is empty.
+    """
+    return joined_text(cuda_c_file(env)) if cuda_c else ""
 
 
-def check_source_text(env: Environment, cuda_c: bool, before: str) -> None:
-    """Refuses kernels whose source in CUDA C++ changed between the reading of their hash's text and their compilation.
+def check_source_text(env: Environment, cuda_c: bool, hashed_text: str) -> None:
+    """Refuses kernels whose CUDA C++ files changed between the hash of their text and their compilation.
+
+    Args:
+        env: the environment.
+        cuda_c: whether its functions in CUDA C++ are used.
+        hashed_text: what `source_text` returned for the hash.
 
     Raises:
-        AuthoringError: the files are not what they were before.
+        AuthoringError: the files have another text now.
     """
-    if source_text(env, cuda_c) != before:
+    if source_text(env, cuda_c) != hashed_text:
         raise AuthoringError(
             f"{cuda_c_file(env)}, or what it includes, changed while it was compiled: make the environment again."
         )
 
 
-def everything(file: Path) -> str:
-    """Its text, and behind it that of the author's files which it includes, or which these include, each after a zero."""
-    return "\0".join(texts_of(file).values())
+def joined_text(file: Path) -> str:
+    """Returns the text of `file` and of all files that it includes, separated by null characters."""
+    return "\0".join(read_with_includes(file).values())
 
 
-def texts_of(file: Path) -> dict[Path, str]:
-    """{file: text}: the file, and behind it the author's files which it includes, or which these include."""
+def read_with_includes(file: Path) -> dict[Path, str]:
+    """Returns {path: text} of `file`, and after it of the author's files that it includes directly or indirectly."""
     texts: dict[Path, str] = {}
-    waiting = [file.resolve()]
-    while waiting:
-        one = waiting.pop()
-        if one not in texts and one.is_file():
-            texts[one] = one.read_text()
-            names = re.findall(r'^\s*#\s*include\s*"([^"]+)"', texts[one], re.MULTILINE)
-            waiting += [(folder / name).resolve() for folder in (one.parent, file.parent) for name in names]
+    pending = [file.resolve()]
+    while pending:
+        path = pending.pop()
+        if path not in texts and path.is_file():
+            texts[path] = path.read_text()
+            names = INCLUDE.findall(texts[path])
+            pending += [(folder / name).resolve() for folder in (path.parent, file.parent) for name in names]
     return texts
 
 
-def warn_of(source: Source, log: str) -> None:
-    """Passes a compiler's warnings about the author's lines on.
+def report_warnings(source: AuthorSource, log: str) -> None:
+    """Reports a compiler's warnings about the author's file as a CompilerWarning.
+
+    Args:
+        source: what was compiled.
+        log: the output of the compiler.
 
     Raises:
-        AuthoringError: a warning of a variable that is read before it has a value.
+        AuthoringError: a warning about a variable that is read before it has a value.
     """
-    said = "\n".join(line for line in log.splitlines() if line.strip())
-    if str(source.file) not in said:
+    messages = "\n".join(line for line in log.splitlines() if line.strip())
+    if str(source.file) not in messages:
         return
-    if UNINITIALISED.search(said):
-        raise AuthoringError(f"{source.file} reads a variable that has no value yet; give it one where it is declared:\n{said}")
-    warnings.warn(f"the compiler says of {source.file}:\n{said}", CompilerWarning, stacklevel=2)
+    if UNINITIALIZED.search(messages):
+        raise AuthoringError(
+            f"{source.file} reads a variable that has no value yet; give it one where it is declared:\n{messages}"
+        )
+    warnings.warn(f"the compiler reports about {source.file}:\n{messages}", CompilerWarning, stacklevel=2)
 
 
 @lru_cache(maxsize=64)
-def compile_source(source: Source, cc: tuple[int, int], form: str = "ltoir") -> bytes:
-    """Its functions as "ltoir" for compute capability `cc`, or as "ptx" that says of which line each instruction is.
+def compile_source(source: AuthorSource, cc: tuple[int, int], code_format: str = "ltoir") -> bytes:
+    """Compiles an author's functions with NVRTC.
+
+    Args:
+        source: the functions.
+        cc: the compute capability.
+        code_format: "ltoir", or "ptx" with the source line of each instruction.
+
+    Returns:
+        The code in that format. Warnings of the compiler are reported as a CompilerWarning.
 
     Raises:
-        AuthoringError: they do not compile, or read a variable without a value; the message has the compiler's own, with the
-            file's lines. What else the compiler warns of is a CompilerWarning.
+        AuthoringError: the functions do not compile, or read a variable without a value; the message is the compiler's own,
+            with the lines of the author's file.
     """
     from cuda.bindings import nvrtc
 
-    def called(function: Any, *given: Any) -> Any:
-        status, *rest = function(*given)
+    def call(function: Any, *args: Any) -> Any:
+        status, *results = function(*args)
         if status and function is not nvrtc.nvrtcCompileProgram:
             raise RuntimeError(f"{function.__name__}: {status!r}")
-        return rest[0] if rest else status
+        return results[0] if results else status
 
-    kind, option = ("compute", "-lineinfo") if form == "ptx" else ("sm", "-dlto")
-    options = [f"-arch={kind}_{cc[0]}{cc[1]}", "-std=c++17", "-rdc=true", f"-I{source.file.parent}", option]
-    program = called(nvrtc.nvrtcCreateProgram, source.text.encode(), str(source.file).encode(), 0, [], [])
+    arch, option = ("compute", "-lineinfo") if code_format == "ptx" else ("sm", "-dlto")
+    options = [f"-arch={arch}_{cc[0]}{cc[1]}", "-std=c++17", "-rdc=true", f"-I{source.file.parent}", option]
+    program = call(nvrtc.nvrtcCreateProgram, source.text.encode(), str(source.file).encode(), 0, [], [])
     try:
-        refused = called(nvrtc.nvrtcCompileProgram, program, len(options), [option.encode() for option in options])
+        failed = call(nvrtc.nvrtcCompileProgram, program, len(options), [option.encode() for option in options])
         # NVRTC writes into the bytes, and Python has only one object for each single byte: an empty log, of one, is not read.
-        log = b" " * called(nvrtc.nvrtcGetProgramLogSize, program)
+        log = b" " * call(nvrtc.nvrtcGetProgramLogSize, program)
         if len(log) > 1:
-            called(nvrtc.nvrtcGetProgramLog, program, log)
-        said = log.decode().strip("\0 \n")
-        if refused:
-            raise AuthoringError(f"{source.file} does not compile:\n{said}")
-        warn_of(source, said)
-        made: bytes = b" " * called(getattr(nvrtc, f"nvrtcGet{NAMES[form]}Size"), program)
-        called(getattr(nvrtc, f"nvrtcGet{NAMES[form]}"), program, made)
-        return made
+            call(nvrtc.nvrtcGetProgramLog, program, log)
+        messages = log.decode().strip("\0 \n")
+        if failed:
+            raise AuthoringError(f"{source.file} does not compile:\n{messages}")
+        report_warnings(source, messages)
+        code: bytes = b" " * call(getattr(nvrtc, f"nvrtcGet{NVRTC_NAMES[code_format]}Size"), program)
+        call(getattr(nvrtc, f"nvrtcGet{NVRTC_NAMES[code_format]}"), program, code)
+        return code
     finally:
-        called(nvrtc.nvrtcDestroyProgram, program)
+        call(nvrtc.nvrtcDestroyProgram, program)
