@@ -129,12 +129,13 @@ class Simulation:
     def rollout_launcher(self, policy: RolloutPolicy, action_dtype: DType = None) -> Callable[[int, int, bytes, int], None]:
         """The function `launch(stream, action, outputs, steps)`, which makes T steps of all rows of a single-agent environment.
 
-        `action` is the address of (T, E, ...) actions, which are read if the policy is GIVEN and else written; `outputs` holds
-        the addresses of (T, E, ...) arrays, packed as for a step, and for observations of a (T + 1, E, D) one.
+        `action` is the address of (T, E, ...) actions, which are read if the policy is `ACTION_ARRAY` and else written;
+        `outputs` holds the
+        addresses of (T, E, ...) arrays, packed as for a step, and for observations of a (T + 1, E, D) one.
 
         Args:
             policy: what chooses the actions.
-            action_dtype: of the actions, where the policy is GIVEN.
+            action_dtype: of the actions, where the policy is `ACTION_ARRAY`.
         """
         policy = self._frozen_policy(policy)
         launch = self._rollouts.get((policy, action_dtype))

@@ -29,7 +29,7 @@ class KernelSet(Protocol):
 
     @property
     def split(self) -> bool:
-        """Whether a step is more than one kernel, which then need scratch buffers."""
+        """Whether a step is two or three kernels, the last of which writes the observations; they need scratch buffers."""
 
     @property
     def blocks(self) -> int:
@@ -58,7 +58,7 @@ class KernelSet(Protocol):
 
         Args:
             options: what its kernel is compiled for.
-            policy: "random", "given", or a function `policy(obs, key, p) -> action`.
+            policy: "random", "array", or a function `policy(obs, key, p) -> action`.
             addresses: of the owned buffers and of the reset pool, as `Simulation.buffer_addresses`.
 
         Raises:

@@ -31,19 +31,19 @@ def make_staged_action_reader(
         ops: the operations on buffers.
 
     Returns:
-        `load_action(b, w, v, u)`, which copies row v of the actions to row u of `w.actions`, and `loaded_action(w, u)`, which
-        returns the action in row u.
+        `stage_action(b, w, v, u)`, which copies row v of the actions to row u of `w.actions`, and `read_staged_action(w, u)`,
+        which returns the action in row u.
     """
     count = max(1, layout.components)
     scope = _action_scope(space, options, ops) | {"dtype": layout.dtype}
-    load_action = "def load_action(b, w, v, u):\n"
-    load_action += "".join(
+    stage_action = "def stage_action(b, w, v, u):\n"
+    stage_action += "".join(
         f"    w.actions[{count} * u + {k}] = dtype(clamp_{k}(load(b.action, {count} * v + {k}, raw)))\n" for k in range(count)
     )
     values = [f"w.actions[{count} * u + {k}]" for k in range(count)]
-    loaded_action = f"def loaded_action(w, u):\n    return {action_expression(values, layout.components)}\n"
-    return inline_function(generate_function("load_action", load_action, **scope)), inline_function(
-        generate_function("loaded_action", loaded_action)
+    read_staged_action = f"def read_staged_action(w, u):\n    return {action_expression(values, layout.components)}\n"
+    return inline_function(generate_function("stage_action", stage_action, **scope)), inline_function(
+        generate_function("read_staged_action", read_staged_action)
     )
 
 
@@ -106,30 +106,33 @@ def make_action_reader(
         ops: the operations on buffers.
 
     Returns:
-        `action(b, u)`, which returns the action in row u, a scalar or a tuple, and `fault(b, u)`, which reports an action that
-        the space does not allow, as u << 32 | the action, or the component that is not finite.
+        `load_action(b, u)`, which returns the action in row u, a scalar or a tuple, and `report_invalid_action(b, u)`, which
+        reports an action that the space does not allow, as u << 32 | the action, or the component that is not finite.
     """
     indices = [f"{layout.components} * u + {k}" for k in range(layout.components)] or ["u"]
     values = [f"dtype(clamp_{k}(load(b.action, {index}, raw)))" for k, index in enumerate(indices)]
-    source = f"def action(b, u):\n    return {action_expression(values, layout.components)}\n"
+    source = f"def load_action(b, u):\n    return {action_expression(values, layout.components)}\n"
     scope = _action_scope(space, options, ops) | {"dtype": layout.dtype}
-    action = inline_function(generate_function("action", source, **scope))
-    return action, _make_fault_report(space, layout, indices, options, ops)
+    load_action = inline_function(generate_function("load_action", source, **scope))
+    return load_action, _make_invalid_action_report(space, layout, indices, options, ops)
 
 
-def _make_fault_report(
+def _make_invalid_action_report(
     space: gym.Space[Any], layout: ActionLayout, indices: list[str], options: KernelOptions, ops: MemoryOps
 ) -> DeviceFunction:
-    """Compiles `fault(b, u)`; `indices` are the sources of the index of each component in row u."""
+    """Compiles `report_invalid_action(b, u)`; `indices` are the sources of the index of each component in row u."""
     lows, highs = action_bounds(space)
-    source = "def fault(b, u):\n"
+    source = "def report_invalid_action(b, u):\n"
     for k, index in enumerate(indices):
         source += f"    a = load(b.action, {index}, raw)\n"
         if layout.discrete:
             source += f"    if i64(a) < {lows[k]} or i64(a) > {highs[k]}:\n"
             source += f"        report = u64(u32(min(max(i64(a), i64({-(2**31)})), i64({2**31 - 1}))))\n"
-        else:  # outside the bounds is clipped by the environment, but what is not finite spoils the state for good
+        else:
+            # Authors clip numbers outside the bounds in their own `step`; one that is not finite would stay in the state.
             source += f"    if not abs(dtype(a)) < inf:\n        report = u64({k})\n"
         source += "        atomic_min(b.faults, 0, u64(u) << u64(32) | report)\n"
     scope = {"load": ops.load, "atomic_min": ops.atomic_min, "raw": options.action_dtype, "dtype": layout.dtype}
-    return inline_function(generate_function("fault", source, **scope, i64=i64, u32=u32, u64=u64, inf=f32(np.inf)))
+    return inline_function(
+        generate_function("report_invalid_action", source, **scope, i64=i64, u32=u32, u64=u64, inf=f32(np.inf))
+    )

@@ -247,7 +247,7 @@ def make_layout(env: Environment, options: KernelOptions, split: bool = False) -
     Args:
         env: the environment.
         options: what the kernels are compiled for.
-        split: whether a step is two kernels, of which the second writes the observations.
+        split: whether a step is two or three kernels, the last of which writes the observations.
     """
     schema = make_schema(env)
     layout = (

@@ -25,10 +25,14 @@ from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Reduction
 class ActionReaders(NamedTuple):
     """The functions that read actions; `v` counts the agents of all envs, `u` those of a block."""
 
-    read: DeviceFunction  # read(b, v) -> the action, as the author's functions take it
-    report_fault: DeviceFunction  # report_fault(b, v): reports an action that the space does not allow
-    stage: DeviceFunction  # stage(b, w, v, u): copies action v to place u in shared memory
-    read_staged: DeviceFunction  # read_staged(w, u) -> the action in place u
+    # load_action(b, v) -> the action, as the author's functions take it
+    load_action: DeviceFunction
+    # report_invalid_action(b, v): reports the action of agent v if its space does not allow it
+    report_invalid_action: DeviceFunction
+    # stage_action(b, w, v, u): copies action v to place u in shared memory
+    stage_action: DeviceFunction
+    # read_staged_action(w, u) -> the action in place u
+    read_staged_action: DeviceFunction
 
 
 @dataclass(frozen=True)

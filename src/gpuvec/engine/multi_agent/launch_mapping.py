@@ -24,11 +24,11 @@ ROW_TILE_BYTES = 28 << 10  # of shared memory for rows, in a kernel that does no
 
 
 class MultiAgentLaunch(NamedTuple):
-    """The shape of the launches of a step or a reset, which are one kernel or, if `split`, up to three."""
+    """The shape of the launches of a step or a reset, which are one kernel or, if `split`, two or three."""
 
     envs_per_block: int
     threads_per_block: int
-    split: bool  # whether a second kernel searches and a third writes the observations
+    split: bool  # whether a second kernel searches, if there is a search, and a last one writes the observations
     stage_state: bool  # whether the state is in shared memory while the first kernel runs
     tile_rows: int = 0  # rows assembled in shared memory: all, or one per thread, or those of a block if split; 0 for none
     threads_per_row_block: int = 128  # of the third kernel, at least 4

@@ -83,7 +83,7 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
         access: the functions for the state.
     """
     A, load, store, params = ctx.num_agents, ctx.ops.load, ctx.ops.store, ctx.params
-    stage_action, report_fault = ctx.actions.stage, ctx.actions.report_fault
+    stage_action, report_invalid_action = ctx.actions.stage_action, ctx.actions.report_invalid_action
     active = device_function(ctx.env.active) if ctx.env.active is not None else every_agent
     state, load_to_shared, stages_active = access.state, access.load_to_shared, ctx.stages_active
     stage_state, same_step, validate = ctx.launch.stage_state, ctx.same_step, ctx.options.validate
@@ -101,7 +101,7 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
         if stages_active:
             w.was_active[k * A + i] = is_active
         if validate and is_active:
-            report_fault(b, v)
+            report_invalid_action(b, v)
 
     return load_agent
 
@@ -118,13 +118,13 @@ def make_phase(
         phase: the author's function.
     """
     A, stage_state, params = ctx.num_agents, ctx.launch.stage_state, ctx.params
-    read_action, read_staged_action = ctx.actions.read, ctx.actions.read_staged
+    load_action, read_staged_action = ctx.actions.load_action, ctx.actions.read_staged_action
     state, is_running, step_key, run_phase = access.state, status.is_running, status.step_key, device_function(phase)
 
     @inline_function
     def act(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
         if is_running(w, k):
-            action = read_staged_action(w, k * A + i) if stage_state else read_action(b, e * A + i)
+            action = read_staged_action(w, k * A + i) if stage_state else load_action(b, e * A + i)
             key = step_key(w, k, u32(w.status[k, START]), w.status[k, TIME])
             run_phase(i, state(b, w, e, k), action, key, params(b, e))
 

@@ -1,6 +1,7 @@
-"""The rules of an episode: its first state, its end, what is returned of its last step, and what is reported as a fault.
+"""The rules of an episode of one agent: its first state, its end, what is returned of its last step, and the faults reported.
 
-Each rule stands here alone; the step with branches, the branch-free one, the step of a block and the rollouts apply them.
+Each rule is written here alone. `step`, `step_branchless`, `step_blocked` and the rollouts call it. The rules for many agents
+are in `multi_agent.step_functions`.
 """
 
 from __future__ import annotations

@@ -118,7 +118,10 @@ def make_env_step(functions: EnvFunctions, access: EnvAccess, action: DeviceFunc
 
 
 def make_step(functions: EnvFunctions, rules: EpisodeRules, access: EnvAccess, env_step: DeviceFunction) -> DeviceFunction:
-    """Compiles `step` as in `StepFunctions`, with a branch for each of the rules that few envs need.
+    """Compiles a step of env e with the rules of its episode, each of which few envs need, behind a branch.
+
+    It is `step(b, e, at, clock, start, s, stream, p, a)` -> (start, s, row, reward, terminated, truncated): from the state s of
+    an episode that began at clock `start`; `at` is the row of the final observation.
 
     Args:
         functions: of the environment.

@@ -1,5 +1,7 @@
 """A step without branches: what few envs need is computed in every step beside what all of them need, and selected.
 
+Rollouts of few envs on a GPU use it.
+
 It is for threads with nothing else to do. A warp that is alone on its scheduler waits for each result of the physics, one after
 the other. The first state of an episode depends on its key alone, and if an episode begins in this step its key has this clock:
 so it is drawn meanwhile, where a branch would draw it before or afterwards, in nearly every warp for one env or another.
