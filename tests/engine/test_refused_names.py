@@ -76,7 +76,7 @@ REFUSED = {
     "print": (lambda x: print(x), "there is no print in device code; device code has no input or output: take it out"),
     "try": (handles, r"`except ZeroDivisionError:`: device code has no try or with statement"),
     "finally": (finishes, "device code has no try or with statement"),
-    "keyword": (lambda x: by_keyword(x), "no parameters that are passed by keyword alone: take the \\* out"),
+    "keyword": (lambda x: by_keyword(x), r"no keyword-only parameters: remove the \*"),
     "with": (manages, r"`with np.errstate\(all=\"ignore\"\):`: device code has no try or with statement"),
 }
 

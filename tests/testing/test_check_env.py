@@ -161,7 +161,7 @@ WRONG = {
     "unknown name": Wrong(
         "pushed", "    return pull", "name 'pull' is not defined", "v = pushed(s.v, action, p) + p.noise * normal(key, 0)"
     ),
-    "assignment to a field": Wrong("x", "    s.x = 0.0\n    x = s.x", "a NamedTuple does not change: build a new one", STEP),
+    "assignment to a field": Wrong("x", "    s.x = 0.0\n    x = s.x", "a NamedTuple is immutable: build a new one", STEP),
     "_replace": Wrong("x", "    s = s._replace(x=0.0)\n    x = s.x", "build a new State"),
     "action[0]": Wrong("reward", "    reward = action[0] * 1.0", "the action of a Discrete space is an int"),
     "no key": Wrong("step", "def step(s, action, p):\n    key = None", r"must be step\(s, action, key, p\)"),

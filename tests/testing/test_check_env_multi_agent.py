@@ -88,19 +88,19 @@ WRONG = {
     "write in reward": Wrong(
         "    return s.score[i]",
         "    s.score[i] += 2.0\n    return s.score[i]",
-        "writes what it may only read; reset and phases write to the state",
+        "writes to a read-only array; reset and phases write to the state",
         "s.score[i] += 2.0",
     ),
     "role written": Wrong(
-        LEAVE, "        s.role[i] = 0", "writes what it may only read; .* agents_by_role are the engine's", "s.role[i] = 0"
+        LEAVE, "        s.role[i] = 0", "writes to a read-only array; .* agents_by_role are the engine's", "s.role[i] = 0"
     ),
     "number of the env written": Wrong(
-        LEAVE, "        s.prey = 0", r"gives State\.prey another value; .*have an env's own number .* set by count_of", None
+        LEAVE, "        s.prey = 0", r"assigns to State\.prey; .*let count_of, .* set a number or bool of the env", None
     ),
     "search read in a phase": Wrong(
         "    if s.hunter[i] >= 0:\n",
         "    if s.near[i, 0] >= 0:\n",
-        r"there is no getitem\(none, .*what `neighbors` finds is no part of the state",
+        r"there is no getitem\(none, .*what `neighbors` finds is not in the state",
         "if s.near[i, 0] >= 0:",
     ),
     "active of others": Wrong(

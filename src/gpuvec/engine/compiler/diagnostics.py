@@ -1,4 +1,4 @@
-"""The dialect of device code, in words: what Numba refuses becomes the author's line, what is wrong there, and the remedy."""
+"""Error messages for code that cannot be compiled: the author's line, what is wrong there, and the remedy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from gpuvec.spec import Environment, SingleAgentEnv
 
 PACKAGE = Path(__file__).parents[2]
 
-REMEDIES = {  # what Numba says, and what an author can do about it
+# What an author can do about a message of Numba's, by a pattern that the message contains. The first match counts.
+REMEDIES_BY_PATTERN = {
     r">>> float\(bool\)": "write 1.0 if c else 0.0",
-    r">>> \w+\(none\b": "what `neighbors` finds is no part of the state: only other_features and self_features read it",
+    r">>> \w+\(none\b": "what `neighbors` finds is not in the state here: only other_features and self_features read it",
     r">>> getitem\(int": "the action of a Discrete space is an int, that of a Box or MultiDiscrete a tuple",
     r"modify readonly": "reset and phases write to the state, others read it, and role and agents_by_role are the engine's",
     r"No implementation of function": "use functions of math, other plain functions, and min(max(x, low), high) for a clip",
@@ -24,8 +25,8 @@ REMEDIES = {  # what Numba says, and what an author can do about it
     r"Unknown attribute '_replace'": "build a new State, with every field",
     r"Unknown attribute": "use a field that the NamedTuple has",
     r"NameError|Untyped global name": "use numbers, tuples, NumPy tables and functions that the module defines or imports",
-    r"No definition for lowering": "a NamedTuple does not change: build a new one; if it holds arrays, write their elements, "
-    "and have an env's own number or bool set by count_of, any_of, all_of or argmin_of",
+    r"No definition for lowering": "a NamedTuple is immutable: build a new one; if its fields are arrays, write their "
+    "elements, and let count_of, any_of, all_of or argmin_of set a number or bool of the env",
     r"[Cc]annot unify": "give the variable, or the field, the same type on every path",
     r"yield": "device code has no generators or comprehensions: write a loop",
     r"exception|opcode|bytecode": "device code has no try, with, class or import statement",
@@ -34,7 +35,10 @@ REMEDIES = {  # what Numba says, and what an author can do about it
 
 
 def compiler_errors() -> tuple[type[Exception], ...]:
-    """What compiling raises. A process whose kernels are on disk imports this module, and no Numba."""
+    """Returns the exceptions that compilation raises.
+
+    The function imports Numba, so that this module can be imported without it when all kernels are on disk.
+    """
     from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
     return NumbaError, UnsupportedBytecodeError, NotImplementedError, TypeError
@@ -42,7 +46,7 @@ def compiler_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def explain_compiler_errors(function: Any) -> Iterator[None]:
-    """Raises what the compiler says about `function`, or about those that it calls, in plain words.
+    """Replaces the compiler's errors in its block by errors for the author of `function`, or of functions that it calls.
 
     Raises:
         AuthoringError: code that cannot be compiled, with file, line and remedy.
@@ -56,7 +60,7 @@ def explain_compiler_errors(function: Any) -> Iterator[None]:
 
 
 def explain_env_errors(env: Environment, kind: str) -> AbstractContextManager[None]:
-    """Explains the compiler's errors in its block as `explain_compiler_errors` does, for the kernels of an environment.
+    """Returns the context manager of `explain_compiler_errors` for the compilation of an environment's kernels.
 
     Args:
         env: the environment.
@@ -66,44 +70,75 @@ def explain_env_errors(env: Environment, kind: str) -> AbstractContextManager[No
 
 
 def step_function(env: Environment) -> Callable[..., Any]:
-    """The author's function to name in a message on a step.
-
-    Args:
-        env: the environment.
-    """
+    """Returns the author's function that a message about a step of `env` names."""
     return env.step if isinstance(env, SingleAgentEnv) else next(filter(callable, env.phases), env.reward)
 
 
 def authoring_error_from(function: Any, error: Exception) -> AuthoringError:
-    """Numba's error in plain words: the author's line that it is about, what is wrong there, and the remedy."""
-    text = re.sub("\x1b\\[[0-9;]*m", "", str(error))  # Numba may colour its messages
-    found = re.findall(r'(?:File "([^"]+)", line |(\S+\.py) \()(\d+)', text)
-    places = [(Path(name).resolve(), int(line)) for name, line in ((a or b, line) for a, b, line in found) if _authored(name)]
-    if not places and getattr(error, "loc", None) is not None and _authored(error.loc.filename):  # type: ignore[attr-defined]
-        places = [(Path(error.loc.filename).resolve(), error.loc.line)]  # type: ignore[attr-defined]  # of Numba's errors
-    said = next((line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failed in")), text)
-    call = re.search(r">>> (.+)", text)
-    said = f"there is no {call[1]} in device code" if call else said.partition(" Raised from ")[0].rstrip(". ")
-    said = "writes what it may only read" if "modify readonly" in text else said
-    said = re.sub(r"No definition for lowering (\w+)\(.*\)\.(\w+) = .*", r"gives \1.\2 another value", said)
-    remedy = next((r for pattern, r in REMEDIES.items() if re.search(pattern, text)), "write it with numbers, tuples and math")
-    file, line = places[0] if places else (function.__code__.co_filename, function.__code__.co_firstlineno)
-    return authoring_error_at(file, line, f"{said}; {remedy}")
+    """Makes an error with the author's line, what is wrong there, and the remedy.
+
+    Args:
+        function: the function that was compiled; its first line is shown if the compiler names no line of the author's.
+        error: Numba's error.
+    """
+    # Numba may colour its messages with escape sequences.
+    text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
+    remedy = next(
+        (remedy for pattern, remedy in REMEDIES_BY_PATTERN.items() if re.search(pattern, text)),
+        "write it with numbers, tuples and math",
+    )
+    file, line = _author_line(text, error) or (function.__code__.co_filename, function.__code__.co_firstlineno)
+    return authoring_error_at(file, line, f"{_problem(text)}; {remedy}")
 
 
-def _authored(file: str) -> bool:
-    """Whether it is no file of Numba's or of this package, nor code that the engine generated."""
+def _author_line(text: str, error: Exception) -> tuple[Path, int] | None:
+    """Returns (file, line) of the first line of an author's file that the message names; None if there is none."""
+    matches = re.findall(r'(?:File "([^"]+)", line |(\S+\.py) \()(\d+)', text)
+    places = [(quoted or bare, int(line)) for quoted, bare, line in matches]
+    location = getattr(error, "loc", None)
+    if location is not None:
+        places.append((location.filename, location.line))
+    return next(((Path(file).resolve(), line) for file, line in places if _is_author_file(file)), None)
+
+
+def _problem(text: str) -> str:
+    """Returns what is wrong, from the `text` of Numba's message."""
+    if "modify readonly" in text:
+        return "writes to a read-only array"
+    if call := re.search(r">>> (.+)", text):
+        return f"there is no {call[1]} in device code"
+    lines = (line.strip() for line in text.splitlines())
+    message = next((line for line in lines if line and not line.startswith("Failed in")), text)
+    message = message.partition(" Raised from ")[0].rstrip(". ")
+    return re.sub(r"No definition for lowering (\w+)\(.*\)\.(\w+) = .*", r"assigns to \1.\2", message)
+
+
+def _is_author_file(file: str) -> bool:
+    """Whether a file is neither Numba's nor this package's, and no generated code."""
     path = Path(file).resolve()
     return not file.startswith("<") and "numba" not in path.parts and not path.is_relative_to(PACKAGE)
 
 
-def authoring_error(function: Any, what: str, line: int | None = None) -> AuthoringError:
-    """What is wrong in `function`, in that line or as a whole."""
+def authoring_error(function: Any, message: str, line: int | None = None) -> AuthoringError:
+    """Makes an error about a function.
+
+    Args:
+        function: the author's function.
+        message: what is wrong, and the remedy.
+        line: the line of the file where it is wrong; None for the first line of the function.
+    """
     code = function.__code__
-    return authoring_error_at(code.co_filename, line or code.co_firstlineno, what)
+    return authoring_error_at(code.co_filename, line or code.co_firstlineno, message)
 
 
-def authoring_error_at(file: str | Path, line: int, what: str) -> AuthoringError:
-    """What is wrong in that line."""
-    linecache.checkcache(str(file))  # which may have been changed since
-    return AuthoringError(f"{file}, line {line}, `{linecache.getline(str(file), line).strip()}`: {what}.")
+def authoring_error_at(file: str | Path, line: int, message: str) -> AuthoringError:
+    """Makes an error about a line of an author's file.
+
+    Args:
+        file: the file.
+        line: its line, which the error shows.
+        message: what is wrong, and the remedy.
+    """
+    # The author may have edited the file since Python read it.
+    linecache.checkcache(str(file))
+    return AuthoringError(f"{file}, line {line}, `{linecache.getline(str(file), line).strip()}`: {message}.")

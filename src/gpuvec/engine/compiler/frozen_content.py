@@ -121,6 +121,6 @@ class ContentBuilder:
 
 
 def describe_fields(named_tuple: Any) -> str:
-    """Returns the name of a NamedTuple class, its fields, their types, and the names of those with a default, as text."""
+    """Returns as text the name, the fields, their types, and the names of those with a default of the class `named_tuple`."""
     hints = get_type_hints(named_tuple, include_extras=True)
     return repr((named_tuple.__qualname__, named_tuple._fields, hints, tuple(named_tuple._field_defaults)))

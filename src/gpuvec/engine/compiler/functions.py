@@ -1,10 +1,10 @@
-"""Author-written Python functions become Numba functions, for the CPU and for CUDA alike.
+"""Compilation of the functions that authors write, with Numba, for the CPU and for CUDA.
 
-Numba types the literal in `0.5 * x` as float64 and so promotes the whole expression. Here `float` means float32: float
-constants in a function's code, in its defaults, in its closure and in the module around it are read as float32, and
-the plain functions that it calls by name are compiled with it. What this cannot see (`2 * x`, `math.pi`) is found by
-`gpuvec.testing.check_env` in the typed code. numba-cuda re-targets an `njit` function that a kernel calls, so one
-decorator serves every backend.
+Numba types the literal in `0.5 * x` as float64, and so promotes the whole expression. Here `float` means float32: float
+constants in a function's code, in its defaults, in its closure and in its module are compiled as float32, and the plain
+functions that it calls by name are compiled with it. The types of `2 * x` and `math.pi` do not change;
+`gpuvec.testing.check_env` checks them in the typed code. numba-cuda compiles an `njit` function for the GPU where a kernel
+calls it, so one decorator serves every backend.
 """
 
 from __future__ import annotations
@@ -27,80 +27,98 @@ from gpuvec.engine.compiler.types import DeviceFunction
 from gpuvec.errors import AuthoringError
 
 P = TypeVar("P", bound=tuple[Any, ...])
+NUM_RECENT_FUNCTIONS = 64
+
+# Functions for which `inline_function` made a Numba function.
+_inline_functions: WeakSet[Callable[..., Any]] = WeakSet()
+# Numba functions by frozen function. Functions of equal content are compiled once for as long as something refers to the
+# result, and the most recent ones are kept alive beyond that.
+_device_functions: WeakValueDictionary[types.FunctionType, Any] = WeakValueDictionary()
+_recent_functions: OrderedDict[types.FunctionType, Any] = OrderedDict()
 
 
-def dispatcher_of(function: Callable[..., Any], **options: bool) -> Any:
-    """`function` as a Numba function that is compiled as far as LLVM's language: see `numba_target`."""
+def make_dispatcher(function: Callable[..., Any], **options: bool) -> Any:
+    """Makes a Numba function that is compiled to LLVM's intermediate representation alone (see `numba_target`).
+
+    Args:
+        function: the Python function.
+        options: options of Numba's compiler.
+    """
     from gpuvec.engine.compiler.numba_target import Dispatcher
 
-    fixed = {"nopython": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return Dispatcher(function, targetoptions=fixed | options)
+    fixed_options = {"nopython": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return Dispatcher(function, targetoptions=fixed_options | options)
 
 
 def inline_function(function: Callable[..., Any]) -> DeviceFunction:
-    """`function` as a Numba function for other compiled functions to call; LLVM puts it in place.
+    """Makes a Numba function of `function` that LLVM inlines into the compiled functions that call it.
 
-    Division follows IEEE, as on a GPU: Numba's default tests every divisor for zero in order to raise. Numba would compile
-    a function anew for each literal that it is called with (every draw number, say); here one version serves all.
+    Division follows IEEE 754, as on a GPU; by default Numba tests every divisor for zero in order to raise an exception. Numba
+    would also compile a function again for each literal argument, such as the number of each draw. Here the literals of a type
+    share one version.
     """
-    dispatcher = dispatcher_of(function, forceinline=True)
+    dispatcher = make_dispatcher(function, forceinline=True)
     template = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: template(*without_literals(args, kws))
-    _inlined.add(function)
+    _inline_functions.add(function)
     return dispatcher  # type: ignore[no-any-return]  # of Numba, which has no types
 
 
-_inlined: WeakSet[Callable[..., Any]] = WeakSet()
-
-
 def is_inline(function: Callable[..., Any]) -> bool:
-    """Whether `inline_function` made a Numba function of it."""
-    return function in _inlined
+    """Whether `inline_function` made a Numba function of `function`."""
+    return function in _inline_functions
 
 
 def without_literals(args: Any, kws: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The types of a call's arguments, where that of a literal is the type of all of its kind."""
+    """Replaces the Numba type of each literal by the type that it shares with other values.
+
+    Args:
+        args: the types of a call's positional arguments.
+        kws: {name: type} of its keyword arguments.
+    """
     from numba.core.types import unliteral
 
-    return tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()}
+    return tuple(map(unliteral, args)), {name: unliteral(argument_type) for name, argument_type in kws.items()}
 
 
 @with_large_frame
 def compile_for(dispatcher: Any, arguments: tuple[Any, ...]) -> None:
-    """Compiles a Numba function for arguments of these Numba types, if that is not done yet."""
+    """Compiles a Numba function, unless it is compiled for these types already.
+
+    Args:
+        dispatcher: the Numba function.
+        arguments: the Numba types of its arguments.
+    """
     dispatcher.compile(arguments)
 
 
-# Functions of equal content are compiled once while something uses them, and the last few beyond that.
-_compiled: WeakValueDictionary[types.FunctionType, Any] = WeakValueDictionary()  # of frozen functions
-_recently_compiled: OrderedDict[types.FunctionType, Any] = OrderedDict()
-RECENT = 64  # functions
-
-
 def device_function(function: Callable[..., Any]) -> DeviceFunction:
-    """`function` as a Numba function with float32 literals, and with it all plain functions that it calls.
+    """Makes a Numba function of `function` with float32 literals, and of all plain functions that it calls.
 
     Raises:
-        AuthoringError: the function calls itself, directly or through others, or reads what not every backend has.
+        AuthoringError: the function calls itself, directly or through others, or reads a value that only some backends can
+            compile.
     """
-    return _device(function, ())  # type: ignore[no-any-return]  # of Numba, which has no types
+    return _device_function(function, ())  # type: ignore[no-any-return]  # of Numba, which has no types
 
 
-def _device(function: Any, callers: tuple[Any, ...]) -> Any:
-    if not isinstance(function, types.FunctionType):  # it is Numba's already
+def _device_function(function: Any, callers: tuple[Any, ...]) -> Any:
+    """Returns the Numba function of `function`, which may be one already; `callers` is the chain of calls that leads to it."""
+    if not isinstance(function, types.FunctionType):
         return function
     function = frozen_function(function)
-    dispatcher = _compiled.get(function)
+    dispatcher = _device_functions.get(function)
     if dispatcher is None:
-        dispatcher = _compiled[function] = _made(function, callers)
-    _recently_compiled[function] = dispatcher
-    _recently_compiled.move_to_end(function)
-    if len(_recently_compiled) > RECENT:
-        _recently_compiled.popitem(last=False)
+        dispatcher = _device_functions[function] = _make_device_function(function, callers)
+    _recent_functions[function] = dispatcher
+    _recent_functions.move_to_end(function)
+    if len(_recent_functions) > NUM_RECENT_FUNCTIONS:
+        _recent_functions.popitem(last=False)
     return dispatcher
 
 
-def _made(function: types.FunctionType, callers: tuple[Any, ...]) -> Any:
+def _make_device_function(function: types.FunctionType, callers: tuple[Any, ...]) -> Any:
+    """Makes the Numba function of a frozen function."""
     if function in callers:
         chain = " -> ".join(f.__name__ for f in (*callers, function))
         raise AuthoringError(
@@ -108,52 +126,56 @@ def _made(function: types.FunctionType, callers: tuple[Any, ...]) -> Any:
         )
     refuse_host_names(function)
 
-    def single(value: Any) -> Any:
-        """What `value` is read as in device code."""
+    def device_value(value: Any) -> Any:
+        """Returns what replaces `value` in device code."""
         if type(value) is float:
             return np.float32(value)
         if type(value) is tuple:
-            return tuple(map(single, value))
+            return tuple(map(device_value, value))
         if isinstance(value, types.FunctionType):
-            return _device(value, (*callers, function))
+            return _device_function(value, (*callers, function))
         return value
 
     code = function.__code__
     instructions = list(dis.get_instructions(code))
-    read = {op.argval for op in instructions if op.opname == "LOAD_GLOBAL"}
-    scope = {name: single(value) if name in read else value for name, value in function.__globals__.items()}
+    global_names = {op.argval for op in instructions if op.opname == "LOAD_GLOBAL"}
+    scope = {name: device_value(value) if name in global_names else value for name, value in function.__globals__.items()}
     if {op.opname for op in instructions if op.argval == "range"} == {"LOAD_GLOBAL"} and "range" not in scope:
         code = code.replace(co_names=tuple(RANGE_NAME if name == "range" else name for name in code.co_names))
         scope[RANGE_NAME] = cpu_counted_range()
-    cells = tuple(types.CellType(single(cell.cell_contents)) for cell in function.__closure__ or ())
-    clone = types.FunctionType(
-        code.replace(co_consts=single(code.co_consts)), scope, function.__name__, single(function.__defaults__), cells
-    )
+    cells = tuple(types.CellType(device_value(cell.cell_contents)) for cell in function.__closure__ or ())
+    code = code.replace(co_consts=device_value(code.co_consts))
+    clone = types.FunctionType(code, scope, function.__name__, device_value(function.__defaults__), cells)
     clone.__doc__, clone.__module__, clone.__qualname__ = function.__doc__, function.__module__, function.__qualname__
     return inline_function(clone)
 
 
 def author_function(function: Any) -> Any:
-    """The author's function in Python: `function` itself, unless it stands for one that is written in CUDA C++."""
+    """Returns the author's Python function: `function` itself, or the one that a CUDA C++ implementation replaces."""
     return getattr(function, "author", function)
 
 
 def params_as_scalars(params: P) -> P:
-    """`params` with every float as float32 and every int as int32: what a kernel freezes."""
+    """Returns `params` with every float as float32 and every int as int32, the constants of a kernel."""
 
-    def freeze(value: Any) -> Any:
+    def as_scalar(value: Any) -> Any:
         if isinstance(value, bool | np.bool_):
             return bool(value)
         return np.int32(value) if isinstance(value, int | np.integer) else np.float32(value)
 
-    return type(params)(*map(freeze, params))
+    return type(params)(*map(as_scalar, params))
 
 
 def generate_function(name: str, source: str, **scope: Any) -> Any:
-    """The function `name` of generated `source`, which tracebacks and Numba's errors can show.
+    """Executes generated source and returns a function that it defines. Tracebacks and Numba's errors show the source.
 
-    Numba knows no `*args` in kernels and no loop over fields of different types, so code whose shape follows the
-    fields of an environment is written out.
+    Numba has no `*args` in kernels and no loop over fields of different types. So code whose shape depends on the fields of an
+    environment is generated.
+
+    Args:
+        name: the name of the function.
+        source: the source.
+        scope: the global names of the source.
     """
     file = f"<gpuvec {name} {abs(hash(source)):x}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)

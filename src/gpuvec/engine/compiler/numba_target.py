@@ -1,8 +1,8 @@
-"""A Numba target for functions that other functions take in, and for code that is written to an object file.
+"""A Numba target for functions that are linked into others, and for code that is written to an object file.
 
-Numba's own target for the CPU translates each function to machine code as soon as it is compiled, and its execution engine
-keeps the LLVM module of each for as long as the process lives. Functions of this target have LLVM modules alone, which go
-with their dispatcher. They can be called by functions of either target, but not from Python.
+Numba's own target for the CPU generates the machine code of each function as soon as it is compiled, and its execution engine
+retains the LLVM module of each function until the process ends. Functions of this target have LLVM modules alone, which are
+freed with their dispatcher. Functions of either target can call them, Python cannot.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpuvec.engine.backends.cpu.object_code import run_passes
 
 
 class Library(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
-    """The LLVM module of one function, which is linked with those that it calls where machine code is wanted.
+    """The LLVM module of one function, which is linked with the functions that it calls when machine code is needed.
 
-    Numba links and optimises the module of each function as soon as that is compiled, and again wherever it is linked. Here all
-    is optimised once, when it stands in one place: that takes three quarters of the time.
+    Numba links and optimises the module of each function as soon as it is compiled, and again wherever it is linked. This class
+    optimises once, after all modules are linked, which takes three quarters of the time.
     """
 
     def finalize(self) -> None:
-        """Ends the adding of functions, and does nothing else."""
+        """Marks the library as complete, without the linking and the optimisation of the base class."""
         self._raise_if_finalized()
         self._finalized = True
 
@@ -36,63 +36,76 @@ class Library(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
         pass
 
     def _get_module_for_linking(self) -> Any:
-        """What Numba's own libraries take in: it and all that it calls."""
-        return self._linked(super()._get_module_for_linking())
+        """Returns the module that Numba's own libraries link: this function and all that it calls."""
+        return self._link_callees(super()._get_module_for_linking())
 
-    def _linked(self, module: Any) -> Any:
-        """A copy of its `module` with the modules of all that it calls."""
-        linked = module.clone()
-        for library in reversed(list(_callees_first(self, set()))[:-1]):  # LLVM takes in what is called by then
-            own: Any = super(Library, library) if isinstance(library, Library) else library
-            linked.link_in(own._get_module_for_linking(), preserve=True)
-        return linked
+    def _link_callees(self, module: Any) -> Any:
+        """Returns a copy of this function's `module`, linked with the modules of all functions that it calls."""
+        linked_module = module.clone()
+        # LLVM links a function only if a function that is linked already calls it, so callers come first.
+        for library in reversed(list(_callees_first(self, set()))[:-1]):
+            base_library: Any = super(Library, library) if isinstance(library, Library) else library
+            linked_module.link_in(base_library._get_module_for_linking(), preserve=True)
+        return linked_module
 
     def optimized(self) -> str:
-        """The assembly of it and all that it calls, simplified before the passes that Numba chooses, which expect that."""
-        module = self._linked(self._final_module)
+        """Returns the optimised LLVM assembly of this function and all that it calls.
+
+        Numba's own passes expect a simplified module, so the simplification comes first.
+        """
+        module = self._link_callees(self._final_module)
         simplify = create_new_module_pass_manager()
         simplify.add_always_inliner_pass()
         simplify.add_sroa_pass()
         simplify.add_simplify_cfg_pass()
         simplify.add_instruction_combine_pass()
         run_passes(simplify, module, self._codegen._pass_builder())
-        rotate, builder = self._codegen._module_pass_manager(loop_vectorize=True, slp_vectorize=False, opt=3, cost="cheap")
-        run_passes(rotate, module, builder)
-        passes, builder = self._codegen._module_pass_manager()
-        run_passes(passes, module, builder)
+        cheap_passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=True, slp_vectorize=False, opt=3, cost="cheap"
+        )
+        run_passes(cheap_passes, module, builder)
+        all_passes, builder = self._codegen._module_pass_manager()
+        run_passes(all_passes, module, builder)
         module.verify()
         return str(module)
 
 
-def _callees_first(library: CPUCodeLibrary, seen: set[Any]) -> Iterator[CPUCodeLibrary]:
-    """All that `library` calls, directly or not, each before those that call it, and `library`."""
-    seen.add(library)
+def _callees_first(library: CPUCodeLibrary, visited: set[Any]) -> Iterator[CPUCodeLibrary]:
+    """Yields the libraries that `library` calls, directly or not, each before its callers, and `library` last."""
+    visited.add(library)
     for callee in library._linking_libraries if isinstance(library, Library) else ():
-        if callee not in seen:
-            yield from _callees_first(callee, seen)
+        if callee not in visited:
+            yield from _callees_first(callee, visited)
     yield library
 
 
 class Codegen(JITCPUCodegen):  # type: ignore[misc]  # Numba has no types
-    """Code for this CPU, as Numba's own, in libraries of this target. Its execution engine gets none of it."""
+    """Numba's code generation for this CPU with libraries of this target, which the execution engine does not load."""
 
     _library_class = Library
 
 
 class Context(CPUContext):  # type: ignore[misc]  # Numba has no types
-    """Numba's context for the CPU, with the same table of functions, but for what becomes of a compiled one."""
+    """Numba's context for the CPU, with the same table of functions, which makes no machine code of compiled functions."""
 
     def __init__(self, base: CPUContext) -> None:
-        self.__dict__.update(base.__dict__)  # as `base.subtarget` does, which cannot override a method
+        # `base.subtarget` copies the attributes in the same way, but cannot override a method.
+        self.__dict__.update(base.__dict__)
         self._internal_codegen = Codegen("gpuvec")
 
     def get_executable(self, library: Any, fndesc: Any, env: Any) -> Any:
-        """Its key in the table of functions, in place of a function for Python to call."""
+        """Returns a key for the table of functions, in place of a function that Python can call.
+
+        Args:
+            library: the library of the compiled function; unused.
+            fndesc: Numba's description of the function; unused.
+            env: the function's constants; unused.
+        """
         return object()
 
 
 class Target(CPUTarget):  # type: ignore[misc]  # Numba has no types
-    """The description of it that Numba's dispatchers take."""
+    """The description of the target that Numba's dispatchers use."""
 
     @cached_property
     def _toplevel_target_context(self) -> Context:
@@ -100,15 +113,19 @@ class Target(CPUTarget):  # type: ignore[misc]  # Numba has no types
 
     @property
     def typing_context(self) -> typing.Context:
-        """That of Numba's own target: what has a type there has the same here."""
+        """The typing context of Numba's own target, so that types are the same for both targets."""
         return cpu_target.typing_context
 
 
 class Dispatcher(CPUDispatcher):  # type: ignore[misc]  # Numba has no types
-    """A function with its compiled versions, by the types of their arguments."""
+    """A Python function with its compiled versions by the types of their arguments."""
 
     targetdescr = Target("cpu")
 
     def add_overload(self, cres: Any) -> None:
-        """Keeps a compiled version, without the entry for calls from Python."""
+        """Stores a compiled version, without the entry point for calls from Python.
+
+        Args:
+            cres: Numba's result of the compilation.
+        """
         self.overloads[tuple(cres.signature.args)] = cres

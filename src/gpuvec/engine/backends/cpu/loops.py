@@ -17,7 +17,7 @@ from numba import types
 from gpuvec.engine.backends.cpu.object_code import ObjectCode, compile_object
 from gpuvec.engine.compiler.array_ops import cpu_array_ops
 from gpuvec.engine.compiler.diagnostics import explain_env_errors
-from gpuvec.engine.compiler.functions import compile_for, dispatcher_of, generate_function, inline_function
+from gpuvec.engine.compiler.functions import compile_for, generate_function, inline_function, make_dispatcher
 from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, ResetRequest
 from gpuvec.engine.layout.buffers import KernelOptions
@@ -118,7 +118,7 @@ def compile_native(function: Callable[..., None], scratch_bytes: int) -> ObjectC
         function: the function.
         scratch_bytes: the size of the scratch memory at the address that is its second argument.
     """
-    dispatcher = dispatcher_of(function)
+    dispatcher = make_dispatcher(function)
     num_arguments = function.__code__.co_argcount
     compile_for(dispatcher, (types.int64,) * num_arguments)
     (argument_types,) = dispatcher.signatures
