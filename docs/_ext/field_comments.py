@@ -1,4 +1,4 @@
-"""How pages describe fields: by the comments behind those of a NamedTuple, which have no docstrings, and in whole sentences."""
+"""Describes the fields of a NamedTuple by the comments behind them, if they have no docstrings."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ def comments_of(kind: type[Any]) -> dict[str, str]:
 
 
 def _describe(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Puts a field's comment in the place of what Python says of each, "Alias for field number 0"."""
+    """Replaces the docstring that Python generates for a field, "Alias for field number 0", by the field's comment."""
     if lines and lines[0].startswith("Alias for field number"):
-        module, _, place = name.rpartition(".")
-        kind = _found(module)
-        comment = comments_of(kind).get(place, "") if kind is not None else ""
+        class_path, _, field = name.rpartition(".")
+        kind = _import_class(class_path)
+        comment = comments_of(kind).get(field, "") if kind is not None else ""
         lines[:] = [comment[:1].upper() + comment[1:] + "."] if comment else []
 
 
 def _keep(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Before napoleon, which takes what stands before the colon of an attribute's docstring for a type. Ours are sentences."""
+    """Stores a docstring before napoleon changes it: in that of an attribute it takes the words before a colon for a type."""
     app.config.docstring_before_napoleon = list(lines)
 
 
 def _restore(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """After it."""
+    """Restores the docstring of an attribute after napoleon."""
     if what in ("attribute", "data", "property"):
         lines[:] = app.config.docstring_before_napoleon
 
 
-def _found(place: str) -> type[Any] | None:
-    """The class at "module.Name"."""
-    module, _, name = place.rpartition(".")
-    found = getattr(importlib.import_module(module), name, None)
-    return found if inspect.isclass(found) else None
+def _import_class(class_path: str) -> type[Any] | None:
+    """The class "module.Name", or None if that is no class."""
+    module, _, name = class_path.rpartition(".")
+    value = getattr(importlib.import_module(module), name, None)
+    return value if inspect.isclass(value) else None
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Registers the functions of this extension with Sphinx."""
     app.connect("autodoc-process-docstring", _keep, priority=400)
     app.connect("autodoc-process-docstring", _restore, priority=600)
     app.connect("autodoc-process-docstring", _describe, priority=700)
