@@ -284,8 +284,8 @@ for name, wolf, lamb in (
 ):
     games = run_episodes("my/Meadow-v0", by_role({"wolf": wolf, "sheep": lamb}), episodes=200, seed=1, device=device)
     flock = games.roles["sheep"]
-    caught = games.left[:, flock].float().mean().item()
-    berries = (games.returns[:, flock] + 3.0 * games.left[:, flock]).mean().item()
+    caught = games.terminated[:, flock].float().mean().item()
+    berries = (games.returns[:, flock] + 3.0 * games.terminated[:, flock]).mean().item()
     table[name] = caught, berries
     print(f"{name:7} trained: {caught:6.1%} of the sheep are caught, and a sheep eats {berries:.1f} bushes")
 

@@ -164,7 +164,7 @@ def test_a_checkpoint_of_ppo_is_refused() -> None:
 
     args = PPOArgs(**{**SMALL, "num_steps": 8}).resolved("cpu")
     env = gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    with pytest.raises(StateError, match="this checkpoint is of ppo; it cannot go on with a2c"):
+    with pytest.raises(StateError, match="this checkpoint is of ppo; it cannot continue with a2c"):
         learner().load_state_dict(make_learner(args, env).state_dict())
 
 

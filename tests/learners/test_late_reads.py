@@ -45,7 +45,7 @@ def test_reads_are_taken_in_order_and_hold_what_was_there_when_they_were_started
     readout.start()
     assert readout.take().tolist() == [1.0] * 3
     assert readout.take().tolist() == [-1.0] * 3
-    assert readout.waiting == 0
+    assert readout.pending == 0
 
 
 def test_history_and_parameters_are_those_of_reading_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

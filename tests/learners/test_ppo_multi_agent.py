@@ -292,9 +292,9 @@ class TestPlaying:
     def test_returns_are_those_while_in_the_game(self) -> None:
         """Agents at random doors: a cost of 1 for each wrong one, and nothing of what lies outside."""
         played = run_episodes("tests/Doors-v0", at_random(1), episodes=400, device="cpu")
-        assert played.returns.shape == played.left.shape == (400, 2)
+        assert played.returns.shape == played.terminated.shape == (400, 2)
         assert set(played.returns.unique().tolist()) == {0.0, -1.0, -2.0, -3.0, -4.0}
-        assert torch.equal(played.returns == -4.0, ~played.left)
+        assert torch.equal(played.returns == -4.0, ~played.terminated)
         assert float(played.returns.mean()) == pytest.approx(-15 / 16, abs=0.15)  # 1/2 + 1/4 + 1/8 + 1/16
         assert played.roles == {}
 
@@ -302,7 +302,7 @@ class TestPlaying:
         """A pole that is pushed at random falls after 22 steps, as in Gymnasium."""
         played = run_episodes("gpuvec/CartPole-v1", at_random(1), episodes=400, device="cpu")
         assert float(played.returns.mean()) == pytest.approx(22.0, abs=2.5)
-        assert played.left.all()
+        assert played.terminated.all()
 
     @pytest.mark.slow
     def test_each_role_has_its_player(self) -> None:
@@ -315,11 +315,11 @@ class TestPlaying:
         played = run_episodes(
             "tests/Street-v0", by_role({"guard": goes(0), "walker": goes(0)}), episodes=E, device="cpu", params=params
         )
-        assert played.left[:, played.roles["walker"]].all()
+        assert played.terminated[:, played.roles["walker"]].all()
         apart = run_episodes(
             "tests/Street-v0", by_role({"guard": goes(0), "walker": goes(2)}), episodes=E, device="cpu", params=params
         )
-        assert not apart.left[:, apart.roles["walker"]].all()
+        assert not apart.terminated[:, apart.roles["walker"]].all()
         with pytest.raises(ValueError, match="a player for each role, guard, walker; there is one for guard"):
             run_episodes("tests/Street-v0", by_role({"guard": goes(0)}), episodes=E, device="cpu", params=params)
 

@@ -141,7 +141,7 @@ class TestResume:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            ({"env": "gpuvec/Acrobot-v1"}, r"is of gpuvec/CartPole-v1; it cannot go on in gpuvec/Acrobot-v1"),
+            ({"env": "gpuvec/Acrobot-v1"}, r"is of gpuvec/CartPole-v1; it cannot continue in gpuvec/Acrobot-v1"),
             ({"num_envs": 4}, "4"),
             ({"hidden": (8,)}, "must have shape"),
         ],

@@ -263,7 +263,11 @@ class TestOpponents:
     @pytest.mark.parametrize(
         ("opponent", "error", "words"),
         [
-            (lambda: Scripted(lambda obs: torch.zeros(2)), ValueError, r"the script gives actions of shape \(2,\).*\(8,\)"),
+            (
+                lambda: Scripted(lambda obs: torch.zeros(2)),
+                ValueError,
+                r"the scripted policy returns actions of shape \(2,\).*\(8,\)",
+            ),
             (lambda: Frozen(train(plan(total_steps=E * T)).checkpoint, "thief"), StateError, "has policies for guard, walker"),
             (lambda: Frozen(train(plan(total_steps=E * T)).checkpoint), StateError, "name one of these roles, not None"),
             (lambda: Frozen(train(ppo.PPOArgs(device="cpu", num_envs=2, total_steps=64)).checkpoint), StateError, "CartPole"),
@@ -281,11 +285,11 @@ class TestPlansThatDoNotFit:
             (lambda p: {"guard": p["guard"]}, "policies for guard; the environment has guard, walker: give one for each"),
             (lambda p: {**p, "thief": p["guard"]}, "policies for guard, walker, thief; the environment has guard, walker"),
             (lambda p: {**p, "all": p["guard"]}, "policies for guard, walker, all"),
-            (lambda p: {}, "nobody learns"),
-            (lambda p: dict.fromkeys(p, Scripted(lambda obs: obs)), "nobody learns: of guard, walker at least one"),
+            (lambda p: {}, "no policy learns"),
+            (lambda p: dict.fromkeys(p, Scripted(lambda obs: obs)), "no policy learns: of guard, walker at least one"),
             (
                 lambda p: {**p, "guard": replace(p["guard"], num_envs=8)},
-                "agree on num_envs: it is 8 for guard and 4 for walker",
+                "must have the same num_envs: it is 8 for guard and 4 for walker",
             ),
             (lambda p: {k: replace(x, target_return=1.0) for k, x in p.items()}, "target_return is for one policy"),
         ],
@@ -314,7 +318,7 @@ class TestPlansThatDoNotFit:
         assert result.networks["walker"].body.actor[0].out_features == 4
         assert result.networks["guard"].body.actor[0].out_features == 8
         assert made
-        with pytest.raises(ValueError, match="a body of one's own goes with the settings of an algorithm, which thief has not"):
+        with pytest.raises(ValueError, match="there is a body for thief, but no settings of an algorithm"):
             train(plan(total_steps=E * T), body={"thief": body})
 
     @pytest.mark.parametrize(
@@ -322,7 +326,7 @@ class TestPlansThatDoNotFit:
         [
             (lambda p: {"all": p["guard"]}, "has policies for guard, walker, and this training for all"),
             (lambda p: {**p, "guard": replace(p["guard"], hidden=(4,))}, "must have shape"),
-            (lambda p: dict(zip(p, reversed(p.values()), strict=True)), "is of ppo; it cannot go on with a2c"),
+            (lambda p: dict(zip(p, reversed(p.values()), strict=True)), "is of ppo; it cannot continue with a2c"),
             (
                 lambda p: {**p, "guard": Scripted(lambda obs: torch.ones(len(obs), dtype=torch.int64))},
                 "in this checkpoint guard, walker learned, and in this training walker would",

@@ -73,6 +73,6 @@ def interval(returns: Any, digits: int = 1) -> str:
 def by_role(played: EpisodeResults) -> Iterator[str]:
     """A line for each role of an environment of many agents."""
     for role, where in played.roles.items():
-        returns, left = played.returns[:, where], played.left[:, where]
+        returns, left = played.returns[:, where], played.terminated[:, where]
         who = f"{returns.shape[1]} in each episode, {left.double().mean():.1%} left"
         yield f"{role:<10} mean return {returns.mean():.2f}{interval(returns, 2)} per agent ({who})"

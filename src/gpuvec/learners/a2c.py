@@ -46,7 +46,7 @@ class A2C(OnPolicy):
 
     Args:
         args: the settings, resolved.
-        context: what the policy is made for.
+        context: spaces, rollout and role of the policy.
         body: makes the network, see `networks.actor_critic`; by default a perceptron as in `args`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The registry of algorithms: the one place that lists them. Importing this imports no torch.
+"""The registry of algorithms, the only list of them. Importing this module imports no torch.
 
 An algorithm is a module with a subclass of `policy.Policy`, and a module in `config` with a subclass of `TrainingArgs`. The
 command line, the tuned settings and the checks of checkpoints take both from here.
@@ -23,7 +23,7 @@ class Algorithm(NamedTuple):
     args_class: type[TrainingArgs]
     """The class of its settings."""
     policy_class: str
-    """The class of its policies as "module:class", which is imported when a training needs it, since it needs torch."""
+    """The class of its policies as "module:class". It needs torch, and is imported when a training needs it."""
 
 
 ALGORITHMS = {

@@ -54,7 +54,7 @@ class DDPG(Policy):
 
     Args:
         args: the settings, resolved.
-        context: what the policy is made for.
+        context: spaces, rollout and role of the policy.
         body: makes the networks, see `networks.deterministic`; by default perceptrons as in `args`.
 
     Raises:

@@ -12,7 +12,8 @@ import gymnasium as gym
 from gpuvec.registration import VECTOR_ENTRY_POINT
 from gpuvec.vector.env import VectorEnv
 
-ENV_ARGUMENTS = {"max_episode_steps", "per_env"}  # arguments of `make_vec` that change the environment, not how it is run
+# Arguments of `make_vec` that change the environment, while others change only its execution.
+ENV_ARGUMENTS = {"max_episode_steps", "per_env"}
 
 
 class TrainingEnv(Protocol):
@@ -41,8 +42,8 @@ def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: An
     """Calls `gymnasium.make_vec` for an environment of gpuvec with its own parameters.
 
     Args:
-        env: its id; "module:id" imports the module.
-        num_envs: how many, E.
+        env: the id of the environment; "module:id" imports the module.
+        num_envs: E.
         params: the environment's own parameters, `max_episode_steps` and `per_env`.
         arguments: of `VectorEnv`.
 
@@ -59,7 +60,7 @@ def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: An
     make_vec_arguments = {*inspect.signature(gym.make_vec).parameters, *inspect.signature(VectorEnv.__init__).parameters}
     if reserved := sorted(params.keys() & make_vec_arguments - ENV_ARGUMENTS):
         raise ValueError(
-            f"params holds {', '.join(reserved)}, which gymnasium.make_vec takes itself; params are the environment's own "
+            f"params contains {', '.join(reserved)}, which gymnasium.make_vec takes itself; params are the environment's own "
             "parameters, such as gravity, max_episode_steps and per_env."
         )
     return cast(TrainingEnv, gym.make_vec(env, num_envs=num_envs, **arguments, **params))

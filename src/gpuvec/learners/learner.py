@@ -1,7 +1,7 @@
 """A learner: policies that act together in one environment and learn, each by its own algorithm.
 
-Its stages read and write only tensors that were allocated before. On a CPU they run as they are; on a GPU each is one CUDA
-graph, so an iteration is a few launches. The host reads the metrics once an iteration, by a copy that it may wait for one
+Its stages read and write only tensors that were allocated before. On a GPU each stage is captured in a CUDA graph, so that an
+iteration is a few launches. The host reads the metrics once an iteration by an asynchronous copy, for which it may wait one
 iteration later.
 """
 
@@ -36,9 +36,9 @@ class Learner:
     """Policies that learn in an environment.
 
     Args:
-        args: the settings of the training, in which all policies agree.
+        args: the settings of the training, which are equal for all policies.
         env: the environment.
-        policies: {role: makes its policy}, or {"all": ...} for one that all agents share.
+        policies: {role: function that makes its policy}, or {"all": ...} for one policy of all agents.
 
     Raises:
         OutOfMemoryError: the rollout, or what a policy stores, does not fit into the memory that is free.
@@ -75,12 +75,12 @@ class Learner:
 
     @property
     def policy(self) -> Any:
-        """The policy of all agents, if they share one."""
+        """The policy of all agents, if there is one for all."""
         return self.policies[ALL]
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The names of the metrics; those of a role's policy begin with the role."""
+        """The names of the metrics; those of the policy of a role begin with the role."""
         return tuple(
             name if role == ALL else f"{role}/{name}"
             for role, policy in self.policies.items()
@@ -112,7 +112,7 @@ class Learner:
         return self.action
 
     def capture(self) -> None:
-        """Captures each stage as a CUDA graph; learner and environments are afterwards as they were before."""
+        """Captures each stage as a CUDA graph; the state of learner and environments is restored afterwards."""
         saved = self.state_dict()
         generators = [policy.generator for policy in self.policies.values()]
 
@@ -120,14 +120,14 @@ class Learner:
             return int(self.env.unwrapped.kernel_version)
 
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # by which Inductor reports a choice
+            warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # Inductor's report of an optimisation
             stages = [*self._all_stages(), *([self._whole_iteration] if self._single_graph else [])]
             self._graphs = {stage: capture(stage, self.args.device, generators, kernel_version) for stage in stages}
         self.load_state_dict(saved)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages of an iteration: functions, or the graphs that were captured of them."""
+        """The stages of an iteration: functions, or after `capture` their graphs."""
         return tuple(map(self._captured, self._all_stages()))
 
     def _captured(self, stage: Stage) -> Stage:
@@ -146,7 +146,7 @@ class Learner:
             stage()
 
     def iterate(self) -> None:
-        """Runs one iteration; on a GPU it is launched, and nothing synchronises."""
+        """Runs one iteration, on a GPU asynchronously."""
         if self._single_graph:
             self.policy.begin_update(self.iteration)
             self._captured(self._whole_iteration)()
@@ -158,7 +158,7 @@ class Learner:
         self.iteration += 1
 
     def _make_report(self) -> Tensor:
-        """Returns one tensor into which all policies write their metrics and findings."""
+        """Returns one tensor into which all policies write their metrics and fault rows."""
         sizes = [len(policy.metric_names) + len(policy.guard.fault_rows) for policy in self.policies.values()]
         report = torch.zeros(sum(sizes), dtype=torch.float64, device=self.args.device)
         for policy, part in zip(self.policies.values(), report.split(sizes), strict=True):
@@ -166,10 +166,10 @@ class Learner:
         return report
 
     def read(self) -> dict[str, float]:
-        """Waits for the last iteration and returns its metrics. Reads that were started before are finished first.
+        """Waits for the last iteration and returns its metrics; reads that were started before are finished first.
 
         Raises:
-            NonFiniteError: the iteration met a number that is not finite.
+            NonFiniteError: a number in the iteration is not finite.
         """
         while self.pending_reads:
             self.finish_read()
@@ -178,28 +178,27 @@ class Learner:
 
     @property
     def pending_reads(self) -> int:
-        """How many reads were started and not finished, at most two."""
-        return self._readout.waiting
+        """The number of reads that were started and not finished, at most two."""
+        return self._readout.pending
 
     def start_read(self) -> None:
-        """Starts to read the metrics of the last iteration without waiting for it; the next one may be launched meanwhile."""
+        """Starts to read the metrics of the last iteration, asynchronously: the next one may be launched meanwhile."""
         self._readout.start()
         self._iterations_being_read.append(self.iteration)
 
     def finish_read(self) -> dict[str, float]:
-        """Waits for the oldest read that was started and returns its metrics. Nothing else waits for the device.
+        """Waits for the oldest read that was started, and returns its metrics; no other method synchronises.
 
         Raises:
-            NonFiniteError: the iteration of that read met a number that is not finite.
+            NonFiniteError: a number in the iteration of that read is not finite.
         """
         report, iteration = self._readout.take(), self._iterations_being_read.popleft()
         metrics: list[float] = []
         for role, policy in self.policies.items():
             sizes = len(policy.metric_names), len(policy.guard.fault_rows)
-            values, findings, report = report.split([*sizes, len(report) - sum(sizes)])
-            agents = self.agents[role].per_env
-            found = findings.view(torch.int64).tolist()
-            policy.guard.raise_fault(found, iteration, self.args.env, agents, "" if role == ALL else role)
+            values, fault_rows, report = report.split([*sizes, len(report) - sum(sizes)])
+            agents, role_name = self.agents[role].per_env, "" if role == ALL else role
+            policy.guard.raise_fault(fault_rows.view(torch.int64).tolist(), iteration, self.args.env, agents, role_name)
             metrics += values.tolist()
         return dict(zip(self.metric_names, metrics, strict=True))
 
@@ -224,13 +223,13 @@ class Learner:
         Raises:
             StateError: a checkpoint of another environment, of other policies or settings.
         """
-        self._require_own_policies(checkpoint)
+        self._require_same_policies(checkpoint)
         generators = {role: torch.Generator(policy.generator.device) for role, policy in self.policies.items()}
         try:
             for role, generator in generators.items():
                 generator.set_state(checkpoint["generators"][role].cpu())
         except RuntimeError as error:
-            raise StateError(f"this checkpoint holds no state of a random generator: {error}") from error
+            raise StateError(f"this checkpoint has no state of a random generator: {error}") from error
         tensors = self.state_tensors()
         copy_into(tensors, {name: checkpoint.get(name, {}) for name in tensors})
         for role, policy in self.policies.items():
@@ -242,7 +241,7 @@ class Learner:
     def _learning_policies(self) -> dict[str, Policy]:
         return {role: policy for role, policy in self.policies.items() if policy.stages}
 
-    def _require_own_policies(self, checkpoint: Mapping[str, Any]) -> None:
+    def _require_same_policies(self, checkpoint: Mapping[str, Any]) -> None:
         if checkpoint["policies"].keys() != self.policies.keys():
             theirs, ours = ", ".join(checkpoint["policies"]), ", ".join(self.policies)
             raise StateError(f"this checkpoint has policies for {theirs}, and this training for {ours}.")
@@ -253,8 +252,8 @@ class Learner:
         for role, policy in learning.items():
             args, saved = policy.args, checkpoint["args"][role]
             if saved["algorithm"] != algorithm_name(args):
-                raise StateError(f"this checkpoint is of {saved['algorithm']}; it cannot go on with {algorithm_name(args)}.")
+                raise StateError(f"this checkpoint is of {saved['algorithm']}; it cannot continue with {algorithm_name(args)}.")
             if saved["env"] != args.env:
-                raise StateError(f"this checkpoint is of {saved['env']}; it cannot go on in {args.env}.")
+                raise StateError(f"this checkpoint is of {saved['env']}; it cannot continue in {args.env}.")
             if checkpoint["generators"][role].shape != policy.generator.get_state().shape:
-                raise StateError(f"this checkpoint was written on {saved['device']}; it cannot go on on {args.device}.")
+                raise StateError(f"this checkpoint was written on {saved['device']}; it cannot continue on {args.device}.")

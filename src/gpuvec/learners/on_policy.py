@@ -1,12 +1,12 @@
-"""What A2C and PPO share: actions drawn from the policy that learns, and estimates of how good they were.
+"""The common part of A2C and PPO: rollouts of the policy that learns, and estimates of advantages.
 
 Two stages follow a rollout:
 
-    estimate    V of all observations, generalised advantages, targets of the value function
-    improve     the update of the algorithm
+- `estimate` computes V of all observations, generalised advantages, and targets of the value function.
+- `improve` is the update of the algorithm.
 
-In a multi-agent environment a row is an agent, and the mask says in which steps it was active. Inactive agents enter no loss
-and no metric.
+In a multi-agent environment a row is an agent, and the mask says in which steps it was active. Losses and metrics do not
+include inactive agents.
 
 Letters: T steps, R rows, D observation features, K action components.
 """
@@ -42,12 +42,12 @@ ADAM_EPS = 1e-5  # as in the implementations that the papers published
 
 
 class OnPolicy(Policy):
-    """A policy that learns from its own rollouts.
+    """A policy that learns from its own rollouts, the base class of A2C and PPO.
 
     Args:
         args: the settings, resolved.
-        context: what the policy is made for.
-        loss: `loss(network, samples, args, ent_coef)` returns the loss and its metrics.
+        context: spaces, rollout and role of the policy.
+        loss: `loss(network, samples, args, ent_coef)` returns the loss, (), and its metrics.
         body: makes the network, see `networks.actor_critic`; by default a perceptron as in `args`.
 
     Raises:
@@ -105,7 +105,9 @@ class OnPolicy(Policy):
             TypeError, ValueError: a body that does not fit, or an action space of another kind.
         """
         if body is not None and args.precision != "tf32":
-            raise ValueError(f"precision={args.precision!r} is for the layers of `hidden`; a body of one's own has its own.")
+            raise ValueError(
+                f"precision={args.precision!r} is for the layers of `hidden`; your own body determines its precision."
+            )
 
         def make_perceptron(observations: gym.Space[Any], actions: gym.Space[Any]) -> nn.Module:
             layers = args.hidden, args.weight_init, args.activation, args.precision
@@ -121,7 +123,7 @@ class OnPolicy(Policy):
         T, R = rows.reward.shape
         action = self.network.policy(rows.obs[0]).mode()
         needed = T * R * (5 * FLOAT32_BYTES + action[0].numel() * action.element_size())
-        require_memory(device, needed, f"what is estimated from a rollout of {T:,} steps of {R:,} rows")
+        require_memory(device, needed, f"the buffer of a rollout of {T:,} steps of {R:,} rows")
         log_prob, advantage, target, final_value = torch.zeros(4, T, R, device=device)
         buffer = RolloutBuffer(
             **rows._asdict(), action=action.new_zeros((T, *action.shape)), log_prob=log_prob,
@@ -135,7 +137,7 @@ class OnPolicy(Policy):
             self.network.normalizer.update(self.buffer.obs[-1])
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
-        """Draws the actions of step `t` and stores them with their log-probabilities; `episode_start` is not needed.
+        """Draws the actions of step `t`, and stores them with their log-probabilities; `episode_start` is not used.
 
         Returns the actions, (R, ...) as the environment takes them.
         """
@@ -149,7 +151,7 @@ class OnPolicy(Policy):
         return network.control(buffer.action[t])
 
     def finish_rollout(self) -> None:
-        """Counts the rollout, and checks that it is finite and that each step had an allowed action."""
+        """Counts the rollout, and checks that it is finite and that each row had an allowed action in each step."""
         super().finish_rollout()
         buffer = self.buffer
         if self.has_action_mask:
@@ -159,9 +161,9 @@ class OnPolicy(Policy):
 
     @torch.no_grad()
     def estimate(self) -> None:
-        """Computes advantages and targets.
+        """Computes advantages and targets, from V of each step's successor.
 
-        They use V of each step's true successor, which for a truncated episode is its final observation.
+        The successor of the last step of a truncated episode is the final observation.
         """
         buffer, done = self.buffer, self.rows.done
         if not self.has_values:
@@ -187,10 +189,10 @@ class OnPolicy(Policy):
         self.metrics[: len(ROLLOUT_METRICS)] = torch.stack(metrics)
 
     def compute_final_values(self) -> None:
-        """Computes V of the final observations of truncated episodes into `final_value`, which has no meaning elsewhere.
+        """Computes V of the final observations of truncated episodes into `final_value`; its other elements are undefined.
 
-        A truncated episode takes as many steps as the limit, so a row has at most `max_truncations` of them in a rollout. Each
-        pass takes one of each row, and V is computed for R rows instead of T * R.
+        A truncated episode has as many steps as the limit, so a row has at most `max_truncations` of them in a rollout. Each
+        pass takes one of each row, so that V is computed for R rows instead of T * R.
         """
         buffer = self.buffer
         truncated = buffer.ended & ~buffer.terminated
@@ -206,7 +208,7 @@ class OnPolicy(Policy):
         raise NotImplementedError
 
     def optimize(self, loss: Tensor) -> Tensor:
-        """Takes one step of Adam against the gradient of `loss`, a scalar; returns the gradient's norm before clipping."""
+        """Takes one step of Adam against the gradient of `loss`, (); returns the norm of the gradient before clipping, ()."""
         gradient = torch.autograd.grad(loss, list(self.parameters.values()))
         for p, g in zip(self.parameters.values(), gradient, strict=True):
             p.grad = g
@@ -215,8 +217,8 @@ class OnPolicy(Policy):
         return norm
 
     def finish_update(self) -> None:
-        """Called at the end of `improve`: updates the normaliser, and checks that metrics and parameters are finite."""
-        # Not earlier: the ratios of an update compare policies of equally normalised observations.
+        """Updates the normaliser, and checks that metrics and parameters are finite; called at the end of `improve`."""
+        # The normaliser does not change during an update, whose probability ratios compare policies at equal observations.
         if self.network.normalizer is not None:
             self.network.normalizer.update(self.buffer.obs[:-1], self.buffer.mask)
         self.check_update_finite()

@@ -21,16 +21,16 @@ from gpuvec.learners.runs.checkpoint import load
 
 @dataclass(frozen=True)
 class Frozen:
-    """The policy of a checkpoint, or of a role in one, which no longer learns."""
+    """A policy of a checkpoint, which does not learn."""
 
     checkpoint: Path | str | Mapping[str, Any]
     """A run folder, a file in one, or the result of `Learner.state_dict`."""
     role: str | None = None
-    """Which policy of the checkpoint, if it has several."""
+    """The role of the policy, if the checkpoint has several policies."""
     greedy: bool = False
     """Take the likeliest action instead of drawing one."""
     body: Body | None = None
-    """What made its network, if that was not the default."""
+    """The function that made its network; None for the default."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,22 @@ class Scripted:
     """A policy that is a function."""
 
     act: Callable[[Tensor], Tensor]
-    """Returns actions (R, ...) as the environment takes them, for observations (R, D). A CUDA graph must be able to hold it."""
+    """Returns actions, (R, ...) as the environment takes them, for observations, (R, D).
+
+    A CUDA graph must be able to capture the function.
+    """
 
 
 class FrozenPolicy(Policy):
     """The policy of a `Frozen`.
 
     Args:
-        config: where to load it from.
+        config: the checkpoint and the role.
         args: the settings of the training.
-        context: what the policy is made for.
+        context: spaces, rollout and role of the policy.
 
     Raises:
-        StateError: its networks were trained for other observations or actions.
+        StateError: its network was trained for other observations or actions.
     """
 
     network: Any  # a `PolicyNetwork`
@@ -69,7 +72,7 @@ class FrozenPolicy(Policy):
 
     @torch.no_grad()
     def act(self, t: int, episode_start: Tensor) -> Tensor:
-        """Returns the actions of step `t`, (R, ...), as the policy was trained to act; `episode_start` is not needed."""
+        """Returns the actions of the network in step `t`, (R, ...); `episode_start` is not used."""
         policy = self.network.policy(self.rows.obs[t])
         action = policy.mode() if self._greedy else policy.draw(self.sampler, self.num_rollouts, t).action
         control: Tensor = self.network.control(action)
@@ -86,7 +89,7 @@ class ScriptedPolicy(Policy):
     Args:
         config: the function.
         args: the settings of the training.
-        context: what the policy is made for.
+        context: spaces, rollout and role of the policy.
 
     Raises:
         ValueError: the function returns actions of another shape.
@@ -98,8 +101,8 @@ class ScriptedPolicy(Policy):
         obs, space = context.rows.obs[0], context.action_space
         shape, expected = tuple(config.act(obs).shape), (len(obs), *(space.shape or ()))
         if shape != expected:
-            raise ValueError(f"the script gives actions of shape {shape}; for {space} it must give {expected}.")
+            raise ValueError(f"the scripted policy returns actions of shape {shape}; for {space} it must return {expected}.")
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
-        """Returns the actions of the function in step `t`, (R, ...); `episode_start` is not needed."""
+        """Returns the actions of the function in step `t`, (R, ...); `episode_start` is not used."""
         return self._act(self.rows.obs[t])

@@ -1,4 +1,4 @@
-"""Reports of what a training waits for before its first iteration."""
+"""Reports of the waits of a training before its first iteration, such as for the compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OnPhase = Callable[[str], None]
 
 @contextmanager
 def phase(on_phase: OnPhase | None, text: str) -> Iterator[None]:
-    """Reports `text` to `on_phase`, if there is one, and the end of the wait after the block, also if it raised."""
+    """Calls `on_phase`, if there is one, with `text` before the block, and with "" after it, also if it raises."""
     if on_phase is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""A policy, which acts in an environment, alone or beside others, and may learn from the rows of a rollout.
+"""The base class of policies, which act in an environment and may learn from the rows of a rollout.
 
-The learner steps the environment and asks its policies for actions; after a rollout it runs their stages. Stages read and write
-only tensors that were allocated before, so that each becomes a CUDA graph.
+The learner steps the environment with the actions of its policies; after a rollout it runs their stages. Stages read and write
+only tensors that were allocated before, so that each can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, MINIBATCHES, stream_seed
 
 Stage = Callable[[], None]
-"""A function of an iteration that reads and writes preallocated tensors alone."""
+"""A part of an iteration, which reads and writes preallocated tensors only."""
 
 
 class PolicyContext(NamedTuple):
-    """What a policy is made for."""
+    """The spaces, the rollout and the role of a policy."""
 
     observation_space: gym.Space[Any]  # of one agent
     action_space: gym.Space[Any]  # of one agent
     rows: RolloutRows  # the rollout of its agents
     agents_per_env: int = 1
-    max_truncations: int = 0  # truncated episodes of an environment within a rollout, at most
-    role: str = ALL  # its random numbers depend on it
+    max_truncations: int = 0  # upper bound of an environment's truncated episodes in a rollout
+    role: str = ALL  # the random numbers of the policy depend on it
 
 
 class Policy:
@@ -41,7 +41,7 @@ class Policy:
 
     Args:
         args: its settings, resolved; those of the training if it does not learn.
-        context: what it is made for.
+        context: its spaces, its rollout and its role.
     """
 
     metric_names: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Policy:
     stages: tuple[Stage, ...] = ()
     """All stages that may follow a rollout; none if the policy does not learn."""
     single_graph = False
-    """Whether all of `stages` follow each rollout, so that one CUDA graph may hold the rollout and them."""
+    """Whether all of `stages` follow each rollout, so that one CUDA graph may contain the rollout and the stages."""
 
     def __init__(self, args: TrainingArgs, context: PolicyContext) -> None:
         self.args, self.rows, self.agents_per_env = args, context.rows, context.agents_per_env
@@ -59,22 +59,23 @@ class Policy:
         self.minibatch_seed = stream_seed(args.seed, MINIBATCHES, context.role)
         self.generator = torch.Generator(args.device).manual_seed(self.minibatch_seed)
         self.sampler = Sampler(args.device, self.action_seed)
-        self.num_rollouts = torch.zeros((), dtype=torch.int64, device=args.device)  # finished ones, which key the sampler
+        # The number of finished rollouts, from which the sampler derives its random numbers.
+        self.num_rollouts = torch.zeros((), dtype=torch.int64, device=args.device)
         self.metrics = torch.zeros(len(self.metric_names), dtype=torch.float64, device=args.device)
 
     def report_into(self, report: Tensor) -> None:
-        """Moves the metrics and, after them, the guard's findings into `report`, so that one copy reads all of it.
+        """Makes the metrics and the guard's fault rows views of `report`, so that one copy reads all of them.
 
         Args:
-            report: (len(metric_names) + len(guard.fault_rows),) float64, in which findings are stored as int64.
+            report: (N,) float64, N = len(metric_names) + len(guard.fault_rows); the fault rows are stored as int64.
         """
-        metrics, findings = report[: len(self.metric_names)], report[len(self.metric_names) :].view(torch.int64)
+        metrics, fault_rows = report[: len(self.metric_names)], report[len(self.metric_names) :].view(torch.int64)
         metrics.copy_(self.metrics)
-        findings.copy_(self.guard.fault_rows)
-        self.metrics, self.guard.fault_rows = metrics, findings
+        fault_rows.copy_(self.guard.fault_rows)
+        self.metrics, self.guard.fault_rows = metrics, fault_rows
 
     def begin(self) -> None:
-        """Called after the environment's first reset, when `rows.obs[-1]` has the first observations."""
+        """Is called after the environment's first reset, when `rows.obs[-1]` has the first observations."""
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the actions at `rows.obs[t]`, (R, ...) as the environment takes them.
@@ -90,11 +91,11 @@ class Policy:
         return None
 
     def finish_rollout(self) -> None:
-        """Called after the last step of a rollout, in the stage that ran it."""
+        """Is called after the last step of a rollout, in the same stage."""
         self.num_rollouts.add_(1)
 
     def begin_update(self, iteration: int) -> tuple[Stage, ...]:
-        """Sets, on the host, the values that depend on `iteration`, counted from 0, and returns the stages of its update."""
+        """Sets values that depend on `iteration`, counted from 0; returns the stages of its update. It runs on the host."""
         return self.stages
 
     def state_tensors(self) -> dict[str, Any]:

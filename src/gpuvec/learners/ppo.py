@@ -96,7 +96,7 @@ class PPO(OnPolicy):
 
     Args:
         args: the settings, resolved.
-        context: what the policy is made for.
+        context: spaces, rollout and role of the policy.
         body: makes the network, see `networks.actor_critic`; by default a perceptron as in `args`.
 
     Raises:

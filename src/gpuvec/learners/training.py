@@ -26,19 +26,20 @@ ITERATIONS_TO_CONFIRM = 8  # between two evaluations that may confirm the target
 SHARED_SETTINGS = (
     "env", "params", "backend", "seed", "device", "num_envs", "num_steps", "total_steps", "target_return", "threads"
 )  # fmt: skip
-"""Settings in which all policies of a training agree."""
+"""Settings that are equal for all policies of a training."""
 
 PolicyConfig = TrainingArgs | Frozen | Scripted
-"""The settings of a policy that learns, which tell its algorithm, or one that does not learn."""
+"""The settings of a policy that learns, whose class determines the algorithm, or a policy that does not learn."""
 PolicyConfigs = Mapping[str, PolicyConfig]
 """{role: policy}."""
 Bodies = Body | Mapping[str, Body] | None
-"""What makes the networks: one function for all policies, or {role: function}."""
+"""The function that makes the network of each policy, or {role: function}."""
 OnIteration = Callable[[Learner, dict[str, float]], None]
+"""Called with the learner and the metrics of an iteration."""
 
 
 class Result(NamedTuple):
-    """What `train` returns."""
+    """The result of `train`."""
 
     policies: dict[str, PolicyConfig]  # resolved; {"all": ...} for one that all agents share
     networks: dict[str, Any]  # {role: `players.PolicyNetwork`} of those that have one
@@ -69,26 +70,26 @@ def train(
 ) -> Result:
     """Trains until `args.total_steps`, or until `args.target_return` is reached.
 
-    On a GPU the metrics of an iteration are read while the next one runs, unless `target_return` is set or `exact_at` asks for
-    the state that they belong to. Results are the same.
+    On a GPU the metrics of an iteration are read while the next one runs, unless `target_return` is set or `exact_at` requires
+    the state after that iteration. The results are the same.
 
     Args:
-        args: the settings, whose class tells the algorithm; for several policies those of each role, or an opponent.
+        args: the settings, whose class determines the algorithm; for several policies {role: settings, or an opponent}.
         on_iteration: called with the learner and the metrics of each iteration, in their order.
-        checkpoint: where to continue: of the same environment, algorithms and networks; other settings may differ.
-        body: makes the network in place of the default, see `networks.actor_critic`, and for DDPG `networks.deterministic`;
-            with several policies {role: body}.
-        on_phase: called with a text when the training begins to wait, such as "compiling gpuvec/CartPole-v1", and with "" when
-            the wait is over.
-        exact_at: called with k after iteration k was launched: whether `on_iteration` must see the learner in the state after
-            that iteration, for a checkpoint, say. Where it returns False, the learner may be one iteration ahead of the
-            metrics, and `learner.iteration` is metrics["iteration"] + 1. By default each iteration is exact if there is an
+        checkpoint: the state to continue from, of the same environment, algorithms and networks; other settings may differ.
+        body: makes the network, see `networks.actor_critic`, and for DDPG `networks.deterministic`; None for the default. With
+            several policies {role: body}.
+        on_phase: called with a text, such as "compiling gpuvec/CartPole-v1", when the training begins to wait, and with "" when
+            the wait ends.
+        exact_at: called with k after iteration k was launched; returns whether `on_iteration` must get the learner in the state
+            after that iteration, for example for a checkpoint. Otherwise the learner may be one iteration ahead of the metrics,
+            and `learner.iteration` is metrics["iteration"] + 1. By default each iteration is exact if there is an
             `on_iteration`.
 
     Raises:
         ValueError, TypeError, DeviceError, StateError: settings, a body, a device or a checkpoint that do not fit.
-        OutOfMemoryError: the environment or what the learner stores does not fit into the memory that is free.
-        NonFiniteError: an iteration met a number that is not finite; `on_iteration` does not see it.
+        OutOfMemoryError: the environment, or what the learner stores, does not fit into the memory that is free.
+        NonFiniteError: a number in an iteration is not finite; `on_iteration` is not called for it.
     """
     configs = args if isinstance(args, Mapping) else {ALL: args}
     device = str(parse_device(shared_settings(configs).device))
@@ -113,7 +114,7 @@ def train(
         history = iterations.run()
         networks = {role: policy.network for role, policy in learner.policies.items() if policy.network is not None}
         for network in networks.values():
-            for p in network.parameters():  # after fused kernels they are views with gaps
+            for p in network.parameters():  # those of fused kernels are views that are not contiguous
                 p.data = p.data.contiguous()
         return Result(configs, networks, history, learner.state_dict())
 
@@ -130,7 +131,7 @@ class Iterations:
 
     Args:
         args: the settings, resolved.
-        learner: what iterates.
+        learner: the learner.
         on_iteration, exact_at: as in `train`.
     """
 
@@ -150,16 +151,16 @@ class Iterations:
         self._reads_late = reads_late(args.device) and args.target_return is None
 
     def run(self) -> list[dict[str, float]]:
-        """Iterates to the end, and returns the metrics of each iteration."""
+        """Iterates until the end of the training, and returns the metrics of each iteration."""
         while self.learner.iteration < self.args.iterations and not self.is_solved:
             self.learner.iterate()
             self.read()
         return self.history
 
     def read(self) -> None:
-        """Starts to read the iteration that was launched last, and reports the iterations that are due.
+        """Starts to read the iteration that was launched last, and reports those whose reads are finished.
 
-        These are the one before it, and itself if it is the last one or has to be exact.
+        These are the one before it, and the iteration itself if it is the last one or has to be exact.
         """
         self.learner.start_read()
         launched = self.learner.iteration
@@ -183,7 +184,7 @@ class Iterations:
             self.on_iteration(learner, self.history[-1])
 
     def _evaluated_return(self) -> float:
-        """Returns the mean return of the policy as it is now: the episodes of a rollout began under older policies."""
+        """Returns the mean return of the present policy, since the episodes of a rollout began under older policies."""
         args = self.args
         seed = stream_seed(args.seed, CONFIRMATION)
         returns = evaluate(self.learner.policy.network, args.env, seed=seed, device=args.device, params=args.params)
@@ -196,7 +197,7 @@ class Iterations:
 
 
 def reads_late(device: str) -> bool:
-    """Returns whether metrics are read while the next iteration runs; on a CPU they are there when an iteration returns.
+    """Returns whether metrics are read while the next iteration runs; on a CPU iterations are synchronous.
 
     Args:
         device: "cpu" or "cuda:<index>".
@@ -208,7 +209,7 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
     """Returns the learner that `train` iterates.
 
     Args:
-        args: the settings, resolved; for several policies those of each role, or an opponent.
+        args: the settings, resolved; for several policies {role: settings, or an opponent}.
         env: the environment, in SAME_STEP mode with torch output.
         body: as in `train`.
 
@@ -219,7 +220,9 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
     bodies = body if isinstance(body, Mapping) else {} if body is None else dict.fromkeys(configs, body)
     for role in bodies:
         if not isinstance(configs.get(role), TrainingArgs):
-            raise ValueError(f"a body of one's own goes with the settings of an algorithm, which {role} has not.")
+            raise ValueError(
+                f"there is a body for {role}, but no settings of an algorithm: only a policy that learns takes one."
+            )
     require_roles(configs, env)
     shared = shared_settings(configs)
     policies = {role: make_policy(config, shared, bodies.get(role)) for role, config in configs.items()}
@@ -227,13 +230,13 @@ def make_learner(args: TrainingArgs | PolicyConfigs, env: TrainingEnv, body: Bod
 
 
 def shared_settings(configs: PolicyConfigs) -> TrainingArgs:
-    """Returns the settings of one policy that learns, after a check that the others agree with it in `SHARED_SETTINGS`.
+    """Returns the settings of one policy that learns, after a check that the `SHARED_SETTINGS` of the others are equal.
 
     Args:
         configs: {role: policy}.
 
     Raises:
-        TypeError: something in place of a policy.
+        TypeError: a value is not a policy.
         ValueError: no policy learns, or settings differ.
     """
     for role, config in configs.items():
@@ -245,14 +248,14 @@ def shared_settings(configs: PolicyConfigs) -> TrainingArgs:
     learning = [(role, config) for role, config in configs.items() if isinstance(config, TrainingArgs)]
     if not learning:
         raise ValueError(
-            f"nobody learns: of {', '.join(configs) or 'no roles'} at least one must have the settings of an algorithm."
+            f"no policy learns: of {', '.join(configs) or 'no roles'} at least one must have the settings of an algorithm."
         )
     first_role, first = learning[0]
     for role, args in learning[1:]:
         for name in SHARED_SETTINGS:
             if getattr(args, name) != getattr(first, name):
                 values = f"{getattr(first, name)!r} for {first_role} and {getattr(args, name)!r} for {role}"
-                raise ValueError(f"policies that play together agree on {name}: it is {values}.")
+                raise ValueError(f"all policies of a training must have the same {name}: it is {values}.")
     if len(configs) > 1 and first.target_return is not None:
         raise ValueError("target_return is for one policy; with several give total_steps.")
     return first

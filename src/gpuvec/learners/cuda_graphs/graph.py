@@ -30,7 +30,7 @@ def capture(
     Raises:
         StaleGraphError: in a replay, when kernels were rebuilt since the capture.
     """
-    gc.collect()  # before the capture and not within: the driver forbids freeing graphs and kernels during a capture
+    gc.collect()  # before the capture, because the driver forbids freeing graphs and kernels during one
     with torch.cuda.device(device), gc_paused():
         side_stream = torch.cuda.Stream()
         side_stream.wait_stream(torch.cuda.current_stream())
@@ -41,8 +41,8 @@ def capture(
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
-        # Our own stream, because torch's capture stream belongs to the device of its first capture. Calls of other threads are
-        # allowed: JAX frees memory in its own threads at any time.
+        # torch's own capture stream belongs to the device of its first capture, so `side_stream` is used for the capture too.
+        # Calls of other threads are allowed, because JAX frees memory in its own threads at any time.
         with torch.cuda.graph(graph, stream=side_stream, capture_error_mode="thread_local"):
             fn()
     captured_version = version()

@@ -1,4 +1,4 @@
-"""Checks on the device that the numbers of an iteration are finite: which part of the learner met a fault, and in which row.
+"""Checks on the device that the numbers of an iteration are finite; a report names the part of the learner and the row.
 
 The checks write rows into a tensor that the host reads with the metrics, so they need no synchronisation and can be captured.
 """
@@ -14,9 +14,8 @@ from gpuvec.errors import ActionError, NonFiniteError
 
 NO_FAULT = -1  # instead of a row
 ALLOWED = "an allowed action"  # the quantity of `check_allowed`
-LEARNED = {
-    "improve": ("a mean over the minibatches, such as the loss,", "a parameter")
-}  # the quantities of `check_update_finite`
+# The quantities of `check_update_finite`.
+LEARNED = {"improve": ("a mean over the minibatches, such as the loss,", "a parameter")}
 
 
 class Guard:
@@ -75,24 +74,24 @@ class Guard:
             fault_rows: the values of the tensor of this name, read on the host.
             iteration: the iteration that they are from, counted from 1.
             env: id of the environment.
-            agents: rows per env.
+            agents: rows of an environment.
             role: the role of the agents; "" for all agents.
 
         Raises:
             NonFiniteError: a number is not finite.
-            ActionError: the policy allowed no action.
+            ActionError: an action mask allowed no action.
         """
-        for (part, what, by_row), row in zip(self.checks, fault_rows, strict=True):
+        for (part, quantity, has_rows), row in zip(self.checks, fault_rows, strict=True):
             if row != NO_FAULT:
                 e, i = divmod(int(row), agents)
-                where = f"row {e}{f', agent {i},' if agents > 1 else ''} of " if by_row else ""
+                where = f"row {e}{f', agent {i},' if agents > 1 else ''} of " if has_rows else ""
                 where += f"{role} in " if role else ""
-                if what == ALLOWED:
+                if quantity == ALLOWED:
                     raise ActionError(
                         f"`allowed` of the body forbids all actions: in iteration {iteration}, {where}{env}. It must allow at "
                         "least one action of each component in every observation."
                     )
                 raise NonFiniteError(
-                    f"{what} is not finite: detected by {part} in iteration {iteration}, {where}{env}. Lower the learning "
+                    f"{quantity} is not finite: detected by {part} in iteration {iteration}, {where}{env}. Lower the learning "
                     "rate, or check that all rewards and observations of the environment are finite."
                 )

@@ -1,4 +1,4 @@
-"""Elementwise kernels on tensors: arguments are checked, and kernels launched on the current stream."""
+"""Launches of elementwise kernels on tensors, after a check of the arguments, on the current stream."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class ElementwiseLauncher:
 
     def __init__(self, device: str) -> None:
         self._device: Device = parse_device(device)
-        self.place = str(self._device) if self._device.kind == "cuda" else "cpu"
-        self._ready: dict[Elementwise, Callable[..., None]] = {}
+        self.tensor_device = str(self._device) if self._device.kind == "cuda" else "cpu"
+        self._launchers: dict[Elementwise, Callable[..., None]] = {}
 
     def __call__(
         self,
-        work: Elementwise,
+        kernel: Elementwise,
         rows: int,
         tensors: Mapping[str, Tensor | None],
         expected: Mapping[str, TensorSpec],
         numbers: Sequence[int] = (),
     ) -> None:
-        """Launches `work` for `rows` rows.
+        """Launches `kernel` for `rows` rows.
 
         Args:
-            work: the kernel; its members are the names of the tensors and then of the numbers.
+            kernel: the kernel, whose members are the names of the tensors and then of the numbers.
             rows: number of rows.
             tensors: {name: tensor}; None for a member that the kernel does not read.
             expected: {name: (shape, dtype)}.
@@ -48,12 +48,12 @@ class ElementwiseLauncher:
             shape, dtype = expected[name]
             if tensor.dtype != dtype:
                 raise TypeError(f"{name} must be {dtype}, got {tensor.dtype}.")
-            if tensor.shape != shape or not tensor.is_contiguous() or str(tensor.device) != self.place:
+            if tensor.shape != shape or not tensor.is_contiguous() or str(tensor.device) != self.tensor_device:
                 actual = f"{tuple(tensor.shape)} on {tensor.device}" + ("" if tensor.is_contiguous() else ", not contiguous")
-                raise ValueError(f"{name} must be C-contiguous, of shape {shape} on {self.place}, got {actual}.")
-        launch = self._ready.get(work)
+                raise ValueError(f"{name} must be C-contiguous, of shape {shape} on {self.tensor_device}, got {actual}.")
+        launch = self._launchers.get(kernel)
         if launch is None:
-            launch = self._ready[work] = make_elementwise_launcher(work, self._device)
+            launch = self._launchers[kernel] = make_elementwise_launcher(kernel, self._device)
         stream = torch.cuda.current_stream(self._device.ordinal).cuda_stream if self._device.kind == "cuda" else 0
         addresses = (0 if tensor is None else tensor.data_ptr() for tensor in tensors.values())
         with self._device.current():

@@ -13,19 +13,19 @@ class Readout:
 
     Args:
         source: a tensor of any shape (...); it is written on the stream on which reads are started.
-        depth: how many reads may be pending.
+        depth: the largest number of pending reads.
     """
 
     def __init__(self, source: Tensor, depth: int = 2) -> None:
         self._source = source
         self._copies = [torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda) for _ in range(depth)]
         self._events = [torch.cuda.Event() for _ in range(depth)] if source.is_cuda else []
-        self._started = self._taken = 0
+        self._num_started = self._num_taken = 0
 
     @property
-    def waiting(self) -> int:
-        """The number of reads that were started and not taken."""
-        return self._started - self._taken
+    def pending(self) -> int:
+        """The number of pending reads, which were started and not taken."""
+        return self._num_started - self._num_taken
 
     def start(self) -> None:
         """Starts a read of the values that the source has at this point of the stream.
@@ -33,13 +33,13 @@ class Readout:
         Raises:
             RuntimeError: `depth` reads are pending.
         """
-        if self.waiting == len(self._copies):
-            raise RuntimeError(f"{self.waiting} reads are pending, the most that are possible: take one first.")
-        slot = self._started % len(self._copies)
+        if self.pending == len(self._copies):
+            raise RuntimeError(f"{self.pending} reads are pending, and no more are possible: take one first.")
+        slot = self._num_started % len(self._copies)
         self._copies[slot].copy_(self._source, non_blocking=True)
         if self._events:
             self._events[slot].record(torch.cuda.current_stream(self._source.device))
-        self._started += 1
+        self._num_started += 1
 
     def take(self) -> Tensor:
         """Waits for the oldest read and returns its values on the host, (...); they are overwritten `depth` reads later.
@@ -47,10 +47,10 @@ class Readout:
         Raises:
             RuntimeError: no read is pending.
         """
-        if not self.waiting:
+        if not self.pending:
             raise RuntimeError("no read is pending: start one first.")
-        slot = self._taken % len(self._copies)
+        slot = self._num_taken % len(self._copies)
         if self._events:
             self._events[slot].synchronize()
-        self._taken += 1
+        self._num_taken += 1
         return self._copies[slot]

@@ -1,1 +1,1 @@
-"""What is estimated from a rollout: advantages, the scale of rewards, statistics of episodes."""
+"""Estimates from a rollout: advantages, the scale of rewards, statistics of episodes."""

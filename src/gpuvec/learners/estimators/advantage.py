@@ -16,14 +16,14 @@ from gpuvec.engine.compiler.types import Batch, DeviceFunction
 from gpuvec.learners.cuda_graphs.launches import ElementwiseLauncher, TensorSpec
 
 f32, i64, b1 = np.float32, np.int64, np.bool_
-PREFETCHED_STEPS = 16  # steps that a thread loads before it computes, so that these loads wait for memory together
+PREFETCHED_STEPS = 16  # steps that a thread loads before it computes, so that the latencies of these loads overlap
 
 
 class AdvantageEstimator:
     """The advantage of each step: the sum over k of (gamma lam)^k delta[t + k], up to the end of the episode.
 
     delta = reward + gamma V(next) - V, without V(next) after a termination. A truncated episode would have continued, so its
-    last step uses V of its final observation; but the sum stops there too, because the next row is another episode's.
+    last step uses V of its final observation; the sum stops there too, because the next step belongs to another episode.
 
     Args:
         device: "cpu" or "cuda:<index>".
@@ -32,8 +32,8 @@ class AdvantageEstimator:
     """
 
     def __init__(self, device: str, gamma: float, lam: float) -> None:
-        self._launches = ElementwiseLauncher(device)
-        self._factors = torch.tensor([gamma, gamma * lam], device=self._launches.place)
+        self._launcher = ElementwiseLauncher(device)
+        self._factors = torch.tensor([gamma, gamma * lam], device=self._launcher.tensor_device)
 
     def __call__(
         self,
@@ -49,8 +49,8 @@ class AdvantageEstimator:
         Args:
             reward: (T, R) float32.
             value: (T + 1, R) float32: V of the observations before the steps, and of the one after the last.
-            final_value: (T, R) float32: V of an episode's final observation where it ended; anything elsewhere.
-            terminated: (T, R) bool: nothing follows; also for an agent that left while its environment continues.
+            final_value: (T, R) float32: V of an episode's final observation where it ended, undefined elsewhere.
+            terminated: (T, R) bool: the environment or this agent terminated.
             ended: (T, R) bool: the episode of the environment is over, terminated or truncated.
             out: tensors to write to; None for new ones.
 
@@ -67,7 +67,7 @@ class AdvantageEstimator:
         expected |= dict.fromkeys(flags, ((steps, rows), torch.bool))
         expected |= {"value": ((steps + 1, rows), torch.float32), "factors": ((2,), torch.float32)}
         tensors = {**numbers, **flags, "value": value, "factors": self._factors}
-        self._launches(ADVANTAGES, rows, tensors, expected, [steps])
+        self._launcher(ADVANTAGES, rows, tensors, expected, [steps])
         return advantage, target
 
 
@@ -88,7 +88,7 @@ def _make_column(ops: MemoryOps) -> DeviceFunction:
     ) -> tuple[np.float32, np.float32]:
         """Returns V and advantage of a step, for V after it and the advantage of the next step."""
         reward, value, final_value, terminated, ended = step
-        following = f32(0.0) if terminated else final_value if ended else next_value  # not multiplied: it may be nan
+        following = f32(0.0) if terminated else final_value if ended else next_value  # not a product, as it may be nan
         delta = reward + gamma * following - value
         advantage = delta if terminated or ended else delta + decay * advantage
         store(b.advantage, index, advantage, f32)

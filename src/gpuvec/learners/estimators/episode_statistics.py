@@ -1,7 +1,7 @@
 """Returns and lengths of the episodes that end within a rollout, computed on the device from the rollout alone.
 
-For the sums over a rollout it does not matter where one episode ends and the next begins: all reward up to the last end in an
-environment belongs to episodes that ended, and the rest to the running one. So no loop over steps is needed.
+All rewards of a row up to the last end of an episode belong to episodes that ended, and the others to the running episode. Sums
+over a rollout therefore need no loop over steps.
 
 Letters: T steps, R rows.
 """
@@ -15,14 +15,14 @@ from torch import Tensor
 
 
 class EpisodeStatistics(NamedTuple):
-    """What is carried from one rollout to the next; all (R,) float32."""
+    """The state of running episodes between two rollouts; all (R,) float32."""
 
     running_return: Tensor
     """Undiscounted return of the running episode so far."""
     running_length: Tensor
     """Its steps so far."""
     last_return: Tensor
-    """Mean return of the episodes that ended in the last rollout in which any did; nan before the first."""
+    """Mean return of a row's episodes in the last rollout in which an episode ended; nan before the first."""
 
     @classmethod
     def initial(cls, rows: int, device: torch.device | str) -> EpisodeStatistics:
@@ -31,7 +31,7 @@ class EpisodeStatistics(NamedTuple):
         return cls(zeros[0], zeros[1], torch.full_like(zeros[0], torch.nan))
 
     def add(self, reward: Tensor, ended: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Adds a rollout, and updates the carried tensors in place.
+        """Adds a rollout, and updates these tensors in place.
 
         Args:
             reward: (T, R), 0 outside the mask.

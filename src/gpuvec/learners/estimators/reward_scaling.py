@@ -24,8 +24,8 @@ EPSILON = 1e-8  # added to the variance
 class RewardScaler:
     """reward / sqrt(var), where var is the running variance of G <- gamma G + reward over all rows.
 
-    G starts at 0 with each episode, and the reward that ends one counts in it. The variance is that of all rollouts up to the
-    one whose rewards are scaled; rewards are not centred.
+    G starts at 0 with each episode, and includes the reward of the last step. The variance is that of all rollouts so far,
+    including the one whose rewards are scaled. Rewards are not centred.
 
     Args:
         rows: R.
@@ -34,7 +34,7 @@ class RewardScaler:
     """
 
     def __init__(self, rows: int, gamma: float, device: str) -> None:
-        self._launches = ElementwiseLauncher(device)
+        self._launcher = ElementwiseLauncher(device)
         self._gamma = torch.tensor([gamma], device=device)
         self.running = torch.zeros(rows, device=device)
         self.moments = Normalizer(1).to(device)
@@ -57,7 +57,7 @@ class RewardScaler:
         expected: dict[str, TensorSpec] = dict.fromkeys(("reward", "returns"), ((steps, rows), torch.float32))
         expected |= {"done": ((steps, rows), torch.bool), "running": (tuple(self.running.shape), torch.float32)}
         expected |= {"gamma": ((1,), torch.float32)}
-        self._launches(DISCOUNTED_RETURNS, rows, tensors, expected, [steps])
+        self._launcher(DISCOUNTED_RETURNS, rows, tensors, expected, [steps])
         self.moments.update(returns.unsqueeze(-1), mask)
         return reward / (self.moments.var + EPSILON).sqrt().float()
 

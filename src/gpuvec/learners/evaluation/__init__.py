@@ -1,1 +1,1 @@
-"""Plays episodes without learning."""
+"""Evaluation of policies, in episodes without learning."""

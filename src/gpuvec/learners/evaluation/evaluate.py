@@ -1,4 +1,4 @@
-"""Runs episodes without learning."""
+"""Episodes of a policy or a player, without learning."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.runs.checkpoint_schema import require_network_size, require_trusted
 from gpuvec.vector.spaces import space_of_one_agent
 
-STEPS_BETWEEN_CHECKS = 32  # to ask a GPU whether all episodes are over costs more than a few steps
+# Checking whether all episodes are over synchronises with a GPU, which costs more than a few steps.
+STEPS_BETWEEN_CHECKS = 32
 
 
 class EpisodeResults(NamedTuple):
     """The results of E episodes; tensors on the CPU."""
 
     returns: Tensor  # (E,) float64, undiscounted; with many agents (E, A), while they were active
-    left: Tensor  # (E,) bool: whether the episode was terminated; with many agents (E, A): whether the agent left it
+    terminated: Tensor  # (E,) bool: whether the episode was terminated; with many agents (E, A): whether the agent was
     roles: Mapping[str, Any]  # {role: its agents, as an index of the axis A}
 
 
@@ -40,12 +41,14 @@ def run_episodes(
     device: str = "auto",
     params: Mapping[str, Any] | None = None,
 ) -> EpisodeResults:
-    """Runs one episode in each of `episodes` environments, their first: the first ones to end would more often be short.
+    """Runs the first episode of each of `episodes` environments.
+
+    The results of the episodes that end first would be those of short episodes.
 
     Args:
         env: id of a gpuvec environment.
-        player: what acts; with many agents, for all of them.
-        episodes: how many.
+        player: acts; with many agents, for all of them.
+        episodes: number of episodes.
         seed: of the environments.
         device: "auto", "cpu", "cuda" or "cuda:1".
         params: the environment's own parameters.
@@ -59,14 +62,14 @@ def run_episodes(
         has_agents, shape = is_multi_agent(envs), obs.shape[:-1]
         act = player(envs)
         returns = torch.zeros(shape, dtype=torch.float64, device=obs.device)
-        left = torch.zeros(shape, dtype=torch.bool, device=obs.device)
+        was_terminated = torch.zeros(shape, dtype=torch.bool, device=obs.device)
         running = torch.ones((episodes, 1) if has_agents else (episodes,), dtype=torch.bool, device=obs.device)
         for step in range(STEP_LIMIT):
             if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
-                return EpisodeResults(returns.cpu(), left.cpu(), envs.roles)
+                return EpisodeResults(returns.cpu(), was_terminated.cpu(), envs.roles)
             obs, reward, terminated, truncated, info = envs.step(act(obs))
             returns += reward.where(running & info["agent_mask"] if has_agents else running, 0.0)
-            left |= running & (info["agent_terminated"] if has_agents else terminated)
+            was_terminated |= running & (info["agent_terminated"] if has_agents else terminated)
             running &= ~(terminated | truncated).view_as(running)
     finally:
         envs.close()
@@ -88,7 +91,7 @@ def evaluate(
     Args:
         network: the policy of all agents, on `device`.
         env: id of a gpuvec environment.
-        episodes: how many.
+        episodes: number of episodes.
         seed: of the environments, and of the actions unless `greedy`.
         device: "auto", "cpu", "cuda" or "cuda:1".
         greedy: take the likeliest action instead of drawing one.
@@ -109,12 +112,12 @@ def load_policy(
     Args:
         checkpoint: the result of `checkpoint.load`.
         device: "cpu" or "cuda:<index>".
-        body: what made the network, if that was not the default.
-        role: which policy, if there are several.
+        body: the function that made the network; None for the default.
+        role: the role of the policy; None if there is only one.
 
     Raises:
         StateError: no policy of that role learned, or parameters of another network.
-        CheckpointError: the environment is in a module that is not imported, or settings need more than the file holds.
+        CheckpointError: the environment is in a module that is not imported, or the settings describe a larger network.
     """
     trained = checkpoint["args"]
     role = next(iter(trained)) if role is None and len(trained) == 1 else role
@@ -133,7 +136,12 @@ def load_policy(
 
 
 def agent_spaces(args: TrainingArgs, device: str) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Returns the observation and the action space of one agent of the settings' environment on `device`."""
+    """Returns the observation space and the action space of one agent.
+
+    Args:
+        args: the settings, which name the environment.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+    """
     env = make_env(args.env, 1, args.params, device=device, output="torch")
     try:
         observation, action = env.single_observation_space, env.single_action_space

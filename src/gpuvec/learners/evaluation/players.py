@@ -1,4 +1,4 @@
-"""What acts in an evaluation: a policy, random actions, or one player for each role."""
+"""Players, which act in an evaluation: a policy, random actions, or one player for each role."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ class PolicyNetwork(Protocol):
     """A network that has a policy."""
 
     def policy(self, obs: Tensor) -> Any:
-        """The distribution of actions at `obs`, (..., D), with `mode()` and `draw(sampler, iteration, step)`."""
+        """Returns the distribution of actions at `obs`, (E, D), with `mode()` and `draw(sampler, iteration, step)`.
+
+        Other leading dimensions are kept.
+        """
 
     def control(self, action: Tensor) -> Tensor:
-        """What the environment takes for an `action` of the policy, both (..., K) or (...)."""
+        """Returns the environment's action for an `action` of the policy, both (E,) or (E, K).
+
+        Other leading dimensions are kept.
+        """
 
 
 Act = Callable[[Tensor], Tensor]
 """Returns actions (E, ...) for observations (E, ...)."""
 Player = Callable[[TrainingEnv], Act]
-"""Returns, for the environment that it is to act in, a function of observations."""
+"""Returns, for the environment in which it acts, a function of observations."""
 
 
 def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Player:
@@ -60,13 +66,13 @@ def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Pla
 
 
 def require_finite(network: PolicyNetwork) -> None:
-    """Raises NonFiniteError unless all numbers of `network` are finite: one that is not would still choose actions."""
+    """Raises NonFiniteError unless all numbers of `network` are finite; a network with others would still return actions."""
     if not isinstance(network, torch.nn.Module):
         return
     for name, value in network.state_dict().items():
         if not value.isfinite().all():
             raise NonFiniteError(
-                f"{name} of the network is not finite, so what it plays means nothing: take a checkpoint from before."
+                f"{name} of the network is not finite, so its actions have no meaning: take an earlier checkpoint."
             )
 
 
@@ -110,7 +116,7 @@ def by_role(players: Mapping[str, Player]) -> Player:
     """Returns a player that acts for each role by another one.
 
     Args:
-        players: {role: player}; each gets the observations of all agents, and its actions count for its own role.
+        players: {role: player}; each gets the observations of all agents, and its actions are used for its own role.
 
     Raises:
         ValueError: the environment has other roles; raised by the player.
@@ -122,7 +128,7 @@ def by_role(players: Mapping[str, Player]) -> Player:
             raise ValueError(
                 f"there must be a player for each role, {', '.join(roles)}; there is one for {', '.join(players)}."
             )
-        acts = [(roles[role], each(envs)) for role, each in players.items()]
+        acts = [(roles[role], role_player(envs)) for role, role_player in players.items()]
 
         def act(obs: Tensor) -> Tensor:
             (_, first_act), *rest = acts
