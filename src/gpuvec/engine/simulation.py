@@ -16,9 +16,10 @@ from gpuvec.engine.compiler.frozen_content import Content
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.engine.compiler.types import DType, RolloutPolicy
 from gpuvec.engine.layout.arguments import batch_members
+from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import NO_FAULT, Buffer, KernelOptions
 from gpuvec.engine.layout.params import request_dtypes
-from gpuvec.engine.layout.schema import MultiAgentSchema, check_fits_memory, make_layout, make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema, check_fits_memory, make_schema
 from gpuvec.engine.single_agent.rollout_options import rollout_kernel_options
 from gpuvec.spec import Environment, SingleAgentEnv
 

@@ -1,4 +1,4 @@
-"""What follows from an environment's declaration: its fields, widths and types, and the buffers that its kernels take."""
+"""The schema of an environment: the fields, sizes and types that follow from its declaration."""
 
 from __future__ import annotations
 
@@ -6,19 +6,10 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, 
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.compiler.types import DType
-from gpuvec.engine.layout.buffers import (
-    SCALARS,
-    Buffer,
-    KernelOptions,
-    Layout,
-    bookkeeping_buffers,
-    input_buffers,
-    pool_buffers,
-)
+from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.space_layout import ActionLayout, make_action_layout, observation_features
 from gpuvec.errors import AuthoringError, OutOfMemoryError
@@ -26,21 +17,29 @@ from gpuvec.spec import Bools, Environment, Floats, Ints, MultiAgentEnv, Nearest
 
 ARRAYS: dict[Any, DType] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
 PACKED_BUFFERS = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # {dtype: buffer} of `packed_fields`
-MAX_AGENTS = 1 << 24  # agents of one environment: each index is exact as a float32
+# The largest number of agents of an environment: every index of an agent is exact as a float32.
+MAX_AGENTS = 1 << 24
 ENGINE_FIELDS = ("role", "agents_by_role")  # fields that the engine writes
 
 
 class SingleAgentSchema(NamedTuple):
-    """What the kernels of a `SingleAgentEnv` need to know."""
+    """The schema of a `SingleAgentEnv`.
+
+    Attributes:
+        float_fields: the names of the float fields of the state, which share a buffer.
+        non_float_fields: {name: dtype} of the int and bool fields, which have a buffer each.
+        num_features: D.
+        action: the layout of an action.
+    """
 
     float_fields: tuple[str, ...]
-    non_float_fields: dict[str, DType]  # int and bool fields and their dtypes, one buffer each
-    num_features: int  # D
+    non_float_fields: dict[str, DType]
+    num_features: int
     action: ActionLayout
 
     @property
     def agents_shape(self) -> tuple[int, ...]:
-        """The shape of what there is one of for each agent: ()."""
+        """The shape of a value for each agent of an env: ()."""
         return ()
 
     @property
@@ -50,40 +49,51 @@ class SingleAgentSchema(NamedTuple):
 
     @property
     def packed_fields(self) -> dict[str, tuple[str, ...]]:
-        """{buffer: fields} of the fields that share a buffer: all floats of an env are stored side by side."""
+        """{buffer: fields} of the fields that share a buffer: all floats of an env are consecutive elements."""
         return {"state": self.float_fields} if self.float_fields else {}
 
     @property
     def fields(self) -> dict[str, Buffer]:
-        """{field: buffer} of the state as users see it."""
+        """{field: buffer} of the state in the form in which `get_state` returns it."""
         return {k: Buffer(np.float32) for k in self.float_fields} | {k: Buffer(t) for k, t in self.non_float_fields.items()}
 
 
 class MultiAgentSchema(NamedTuple):
-    """What the kernels of a `MultiAgentEnv` need to know."""
+    """The schema of a `MultiAgentEnv`.
 
-    array_fields: dict[str, Buffer]  # fields of the state with elements for each agent
-    scalar_fields: dict[str, DType]  # fields with one value for the env, and their dtypes
-    num_features: int  # D
+    Attributes:
+        array_fields: {name: buffer} of the fields of the state with elements for each agent.
+        scalar_fields: {name: dtype} of the fields with one value for the env.
+        num_features: D.
+        action: the layout of an agent's action.
+        num_agents: A.
+        observation: what the author's function `observation` returned.
+        roles: {name: number of agents}.
+        search_fields: the fields that a neighbor search fills.
+    """
+
+    array_fields: dict[str, Buffer]
+    scalar_fields: dict[str, DType]
+    num_features: int
     action: ActionLayout
-    num_agents: int  # A
+    num_agents: int
     observation: Observation
-    roles: dict[str, int]  # {name: number of agents}
-    search_fields: tuple[str, ...]  # fields that a neighbor search fills
+    roles: dict[str, int]
+    search_fields: tuple[str, ...]
 
     @property
     def agents_shape(self) -> tuple[int]:
-        """The shape of what there is one of for each agent: (A,)."""
+        """The shape of a value for each agent of an env: (A,)."""
         return (self.num_agents,)
 
     @property
     def packed_fields(self) -> dict[str, tuple[str, ...]]:
         """{buffer: fields} of the fields that share a buffer: those with one element for each agent, one buffer for each type.
 
-        The fields of an env are stored side by side, so that a kernel computes one address for all fields of an agent.
+        The fields of an env follow each other in the buffer, so that a kernel computes one address for all fields of an agent.
         """
-        plain = {k: b.dtype for k, b in self.array_fields.items() if b.shape == self.agents_shape}
-        packed = {name: tuple(k for k, dtype in plain.items() if dtype is t) for t, name in PACKED_BUFFERS.items()}
+        dtypes = {k: b.dtype for k, b in self.array_fields.items() if b.shape == self.agents_shape}
+        packed = {name: tuple(k for k, dtype in dtypes.items() if dtype is t) for t, name in PACKED_BUFFERS.items()}
         return {name: fields for name, fields in packed.items() if fields}
 
     @property
@@ -98,7 +108,7 @@ class MultiAgentSchema(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Buffer]:
-        """{field: buffer} of the state as users see it."""
+        """{field: buffer} of the state in the form in which `get_state` returns it."""
         arrays = {k: b for k, b in self.array_fields.items() if k not in self.search_fields and k != "agents_by_role"}
         return arrays | {k: Buffer(dtype) for k, dtype in self.scalar_fields.items()}
 
@@ -107,10 +117,10 @@ EnvSchema: TypeAlias = SingleAgentSchema | MultiAgentSchema
 
 
 def make_schema(env: Environment) -> EnvSchema:
-    """Derives what the kernels of `env` need to know.
+    """Derives the schema of `env` from its declaration.
 
     Raises:
-        AuthoringError: a field, a space or a number of agents of a kind that kernels cannot hold.
+        AuthoringError: a field, a space or a number of agents that kernels do not support.
     """
     return _single_agent_schema(env) if isinstance(env, SingleAgentEnv) else _multi_agent_schema(env)
 
@@ -132,7 +142,7 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     observation_space, action_space = _spaces(env)
     num_features, action = observation_features(observation_space), make_action_layout(action_space)
     hints = get_type_hints(env.state, include_extras=True)
-    array_fields = {name: _array(env, name, hint, count) for name, hint in hints.items() if hint not in SCALARS}
+    array_fields = {name: _array_field(env, name, hint, count) for name, hint in hints.items() if hint not in SCALARS}
     scalar_fields = {name: SCALARS[hint] for name, hint in hints.items() if hint in SCALARS}
     roles = dict(env.roles(env.params)) if env.roles is not None else {}
     if roles and sum(roles.values()) != count:
@@ -140,7 +150,8 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     for name in ENGINE_FIELDS:
         if (name in array_fields) != bool(roles) or (roles and array_fields[name] != Buffer(np.int32, (count,))):
             raise AuthoringError(
-                f"a state with Ints fields {' and '.join(ENGINE_FIELDS)} goes with roles(p); one is there without the other."
+                f"a state has Ints fields {' and '.join(ENGINE_FIELDS)} if and only if the environment has roles(p); "
+                "here one is there without the other."
             )
     for name, dtype in scalar_fields.items():
         if dtype is np.float32:
@@ -162,7 +173,7 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
 
 
 def _check_search(search: NearestNeighbors, search_fields: tuple[str, ...], arrays: dict[str, Buffer], agents: int) -> None:
-    """Raises AuthoringError unless the fields that `search` names are of the kinds that it needs."""
+    """Raises AuthoringError unless the fields that `search` names have the types that it needs."""
     if search.field not in search_fields or arrays[search.field].dtype != np.int32:
         raise AuthoringError(
             f"the search fills {search.field!r}, which must be an Annotated[Ints, 'parameter', NearestNeighbors] field."
@@ -185,7 +196,7 @@ def _check_search(search: NearestNeighbors, search_fields: tuple[str, ...], arra
 
 
 def _spaces(env: Environment) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """(observation, action): the spaces of one agent."""
+    """Returns (observation space, action space) of one agent."""
     try:
         spaces: Any = env.spaces(env.params)
     except MemoryError as error:
@@ -196,11 +207,11 @@ def _spaces(env: Environment) -> tuple[gym.Space[Any], gym.Space[Any]]:
 
 
 def check_fits_memory(env: Environment) -> None:
-    """Refuses an environment `env` that is too large for the machine, before anything else is made of its parameters.
+    """Raises an error if `env` is too large for the machine, before anything else is computed from its parameters.
 
     Raises:
-        AuthoringError: `agents(p)` gives no number, or `spaces(p)` no two spaces.
-        OutOfMemoryError: it gives more agents than an environment can hold, or spaces that do not fit into memory.
+        AuthoringError: `agents(p)` is not a number, or `spaces(p)` is not two spaces.
+        OutOfMemoryError: there are more agents than an environment can have, or the spaces do not fit into memory.
     """
     if isinstance(env, MultiAgentEnv):
         count_agents(env)
@@ -208,22 +219,23 @@ def check_fits_memory(env: Environment) -> None:
 
 
 def count_agents(env: MultiAgentEnv) -> int:
-    """The number of agents A of `env`, for which only its `agents` function is called.
+    """Returns the number of agents A of `env`. Of the author's functions, only `agents` is called.
 
     Raises:
-        AuthoringError: `agents(p)` gives no number.
-        OutOfMemoryError: it gives more agents than an environment can hold.
+        AuthoringError: `agents(p)` is not a number.
+        OutOfMemoryError: there are more agents than an environment can have.
     """
     count = env.agents(env.params)
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
         raise AuthoringError(f"agents(p) is {count!r}; it must be an integer of at least 1.")
-    if count > MAX_AGENTS:  # before `spaces` and `tables` allocate what a machine cannot hold
+    # This comes before `spaces` and `tables`, which allocate memory for each agent.
+    if count > MAX_AGENTS:
         raise OutOfMemoryError(f"agents(p) is {count}; an environment holds at most {MAX_AGENTS} agents: use fewer.")
     return int(count)
 
 
-def _array(env: MultiAgentEnv, name: str, hint: Any, count: int) -> Buffer:
-    """The buffer of a field with elements for each agent."""
+def _array_field(env: MultiAgentEnv, name: str, hint: Any, count: int) -> Buffer:
+    """Returns the buffer of the field `name`, of type `hint`, with elements for each of `count` agents."""
     shape: tuple[int, ...] = (count,)
     if get_origin(hint) is Annotated:
         hint, parameter, *others = get_args(hint)
@@ -241,85 +253,28 @@ def _array(env: MultiAgentEnv, name: str, hint: Any, count: int) -> Buffer:
     return Buffer(ARRAYS[hint], shape)
 
 
-def make_layout(env: Environment, options: KernelOptions, split: bool = False) -> Layout:
-    """Lists the buffers that kernels need.
-
-    Args:
-        env: the environment.
-        options: what the kernels are compiled for.
-        split: whether a step is two or three kernels, the last of which writes the observations.
-    """
-    schema = make_schema(env)
-    layout = (
-        _single_agent_layout(schema) if isinstance(schema, SingleAgentSchema) else _multi_agent_layout(schema, options, split)
-    )
-    outputs = layout.outputs
-    if options.autoreset is AutoresetMode.SAME_STEP:
-        outputs = outputs | {"final_obs": outputs["obs"], "final_mask": Buffer(np.bool_)}
-    return layout._replace(
-        persistent=layout.persistent | bookkeeping_buffers(options, env.params),
-        pool=pool_buffers({name: schema.fields[name] for name in options.pool}),
-        inputs=input_buffers((*schema.agents_shape, *schema.action.shape), schema.action.discrete),
-        outputs=outputs,
-    )
-
-
-def _single_agent_layout(schema: SingleAgentSchema) -> Layout:
-    """The buffers of the state and of a step's outputs."""
-    floats = len(schema.float_fields)
-    persistent = {"state": Buffer(np.float32, (floats,), wide=True)} if floats else {}
-    persistent |= {f"state_{k}": Buffer(dtype) for k, dtype in schema.non_float_fields.items()}
-    obs = Buffer(np.float32, (schema.num_features,), wide=True)
-    outputs = {"obs": obs, "reward": Buffer(np.float32), "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_)}
-    return Layout(persistent, {}, {}, {}, outputs)
-
-
-def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split: bool) -> Layout:
-    """The buffers of the state, of what one kernel leaves for the next, and of a step's outputs."""
-    arrays, shape = schema.array_fields, schema.agents_shape
-    packed = {name: Buffer(arrays[k[0]].dtype, (len(k), *shape)) for name, k in schema.packed_fields.items()}
-    separate = {k: b for k, b in arrays.items() if not any(k in names for names in schema.packed_fields.values())}
-    scalars = {k: Buffer(dtype) for k, dtype in schema.scalar_fields.items()}
-    persistent = packed | {f"state_{k}": b for k, b in separate.items() if k not in schema.search_fields}
-    persistent |= {f"state_{k}": b for k, b in scalars.items()}
-    persistent["last_time"] = Buffer(np.int32)  # steps of the last episode, while it awaits its reset
-    scratch = {f"state_{k}": arrays[k] for k in schema.search_fields}
-    if options.autoreset is AutoresetMode.SAME_STEP and split:
-        scratch |= {f"final_{k}": b for k, b in (packed | separate).items()} | {f"final_{k}": b for k, b in scalars.items()}
-    if options.reward != "agents":
-        scratch["agent_reward"] = Buffer(np.float32, shape)
-    outputs = {
-        "obs": Buffer(np.float32, (*shape, schema.num_features), wide=schema.has_only_self_features),
-        "reward": Buffer(np.float32, shape if options.reward == "agents" else ()),
-        "terminated": Buffer(np.bool_),
-        "truncated": Buffer(np.bool_),
-        "agent_mask": Buffer(np.bool_, shape),
-        "agent_terminated": Buffer(np.bool_, shape),
-    }
-    return Layout(persistent, scratch, {}, {}, outputs)
-
-
 def feature_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:
-    """The numbers of features that `other_features` and `self_features` of `env` return, found by calling them as Python.
+    """Returns the numbers of features that `other_features` and `self_features` return, by calling them in Python.
 
     Args:
         env: the environment.
-        schema: what follows from its declaration.
+        schema: its schema.
 
     Raises:
-        AuthoringError: they do not make up a row of D numbers.
+        AuthoringError: an observation of these features does not have D numbers.
     """
     p, observation = kernel_params(env), schema.observation
     zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.array_fields.items()}
     s = env.state(**{k: zeros[k] if k in zeros else schema.scalar_fields[k](0) for k in env.state._fields})
-    others = 0
+    other_width = 0
     with np.errstate(all="ignore"):
-        own = len(author_function(observation.self_features)(0, s, Time(0, 1), p))
+        self_width = len(author_function(observation.self_features)(0, s, Time(0, 1), p))
         if observation.other_features is not None and observation.max_neighbors:
-            others = len(author_function(observation.other_features)(0, 0, s, Time(0, 1), p))
-    if others * observation.max_neighbors + own != schema.num_features:
+            other_width = len(author_function(observation.other_features)(0, 0, s, Time(0, 1), p))
+    num_features = other_width * observation.max_neighbors + self_width
+    if num_features != schema.num_features:
         raise AuthoringError(
-            f"an observation has {observation.max_neighbors} neighbors of {others} features and {own} own features, "
-            f"{others * observation.max_neighbors + own} numbers; the observation space says {schema.num_features}."
+            f"an observation has {observation.max_neighbors} neighbors of {other_width} features and {self_width} own "
+            f"features, {num_features} numbers; the observation space says {schema.num_features}."
         )
-    return others, own
+    return other_width, self_width

@@ -1,4 +1,4 @@
-"""What of an environment follows from its parameters and cannot change while its buffers stay: shapes, and shared constants."""
+"""The parts of an environment that follow from its parameters and are fixed once buffers exist: shapes and shared constants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def shape_differences(env: Environment, changed: Environment) -> list[str]:
     """Compares the shapes that two sets of parameters give to one environment.
 
     Buffers, spaces and a learner's networks are made for one number of agents, one size of every field and one number of
-    observed neighbors. The bounds of a Box and the values of a table are no shapes.
+    observed neighbors. The bounds of a Box and the values of a table are not shapes.
 
     Args:
         env: the environment.
@@ -28,14 +28,17 @@ def shape_differences(env: Environment, changed: Environment) -> list[str]:
     Raises:
         Whatever the author's functions raise for the parameters of `changed`.
     """
-    return _differences(_shapes(env), _shapes(changed))
+    return [
+        f"the {name} {'has shape' if isinstance(old, tuple) and isinstance(new, tuple) else 'is'} {new} instead of {old}"
+        for name, old, new in _changes(_shapes(env), _shapes(changed))
+    ]
 
 
 def constant_differences(env: Environment, changed: Environment) -> list[str]:
-    """Compares all that kernels, spaces and observations have once for all rows, shapes included.
+    """Compares everything that kernels, spaces and observations have once for all rows, shapes included.
 
-    Parameters stored per environment differ from row to row, while all rows share one space, one set of tables and one
-    `Observation`: those are what the common parameters say.
+    Parameters stored per environment differ from row to row, but all rows share the spaces, the tables and the `Observation`,
+    which are computed from the common parameters.
 
     Args:
         env: the environment with the common parameters.
@@ -47,31 +50,34 @@ def constant_differences(env: Environment, changed: Environment) -> list[str]:
     Raises:
         Whatever the author's functions raise for the parameters of `changed`.
     """
-    return shape_differences(env, changed) + _differences(_constants(env), _constants(changed), "differ")
+    changes = _changes(_constants(env), _constants(changed))
+    return shape_differences(env, changed) + [f"the {name} differ" for name, _, _ in changes]
 
 
 def params_of_structure(env: Environment) -> frozenset[str]:
-    """The names of the parameters on which shapes and shared constants can depend, found by reading them once more.
+    """Returns the names of the parameters on which shapes and shared constants of `env` can depend.
+
+    They are those that the author's functions read when they are called once more.
 
     Raises:
         Whatever the author's functions raise.
     """
-    read: set[str] = set()
+    names_read: set[str] = set()
     fields = env.params._fields
 
     class Recorder(type(env.params)):  # type: ignore[misc]  # the class of the author's parameters
-        """The same parameters, which record what is read of them."""
+        """The same parameters, which record the names that are read."""
 
         def __getattribute__(self, name: str) -> Any:
-            read.update({name} & set(fields))
+            names_read.update({name} & set(fields))
             return super().__getattribute__(name)
 
         def __getitem__(self, index: Any) -> Any:
-            read.update(fields)
+            names_read.update(fields)
             return super().__getitem__(index)
 
         def __iter__(self) -> Any:
-            read.update(fields)
+            names_read.update(fields)
             return super().__iter__()
 
     p = Recorder(*env.params)
@@ -80,44 +86,38 @@ def params_of_structure(env: Environment) -> frozenset[str]:
         for function in (env.agents, env.observation, env.roles, env.tables):
             if function is not None:
                 function(p)
-        read |= {name for name in _field_parameters(env) if name in fields}
-    return frozenset(read)
+        names_read |= {name for name in _field_parameters(env) if name in fields}
+    return frozenset(names_read)
 
 
 def _field_parameters(env: MultiAgentEnv) -> list[Any]:
-    """What `Annotated` fields name as their numbers of elements."""
-    return [one for hint in get_type_hints(env.state, include_extras=True).values() for one in get_args(hint)[1:]]
+    """Returns what follows the type in `Annotated` fields of the state: names of parameters, and `NearestNeighbors`."""
+    return [argument for hint in get_type_hints(env.state, include_extras=True).values() for argument in get_args(hint)[1:]]
 
 
-def _differences(own: dict[str, Any], other: dict[str, Any], said: str = "") -> list[str]:
-    """One line for each key under which two dicts hold different things."""
-    found = []
-    for name in {**own, **other}:
-        before, after = own.get(name), other.get(name)
-        if before != after:
-            verb = "has shape" if isinstance(before, tuple) and isinstance(after, tuple) else "is"
-            found.append(f"the {name} {said or f'{verb} {after} instead of {before}'}")
-    return found
+def _changes(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Returns (name, old value, new value) for each name whose values differ in two dicts; None stands for a missing value."""
+    pairs = ((name, old_values.get(name), new_values.get(name)) for name in {**old_values, **new_values})
+    return [(name, old, new) for name, old, new in pairs if old != new]
 
 
 def _shapes(env: Environment) -> dict[str, Any]:
-    """{what: its shape, number or kind}; what is compared by `==` and read by users."""
-    s = make_schema(env)
+    """Returns {name: shape, number or kind}. Error messages show the names, and the values are comparable with `==`."""
+    schema = make_schema(env)
     observation, action = env.spaces(env.params)
     shapes: dict[str, Any] = {}
-    if isinstance(s, MultiAgentSchema):
-        look = s.observation.neighbors
-        shapes |= {"number of agents": s.agents_shape[0], "mapping of roles": s.roles}
-        shapes |= {"number of observed neighbors": s.observation.max_neighbors}
-        shapes |= {"search or reduction before an observation": _look_of(look)}
-        shapes |= {f"field {name!r}": b.shape for name, b in s.array_fields.items()}
+    if isinstance(schema, MultiAgentSchema):
+        shapes |= {"number of agents": schema.num_agents, "mapping of roles": schema.roles}
+        shapes |= {"number of observed neighbors": schema.observation.max_neighbors}
+        shapes |= {"search or reduction before an observation": _describe_neighbors(schema.observation.neighbors)}
+        shapes |= {f"field {name!r}": b.shape for name, b in schema.array_fields.items()}
         for name, table in _tables(env).items():
             shapes |= {f"table {name!r}": table.shape, f"dtype of table {name!r}": table.dtype.name}
     return shapes | {"observation space": observation.shape, "action space": _without_bounds(action)}
 
 
 def _constants(env: Environment) -> dict[str, Any]:
-    """{what: its values in a form that `==` compares}, of what all rows share beside shapes."""
+    """Returns {name: value} of the constants that all rows share in addition to shapes; values are comparable with `==`."""
     names = ("bounds of the observation space", "bounds of the action space")
     constants = {name: _bounds(space) for name, space in zip(names, env.spaces(env.params), strict=True)}
     if isinstance(env, MultiAgentEnv):
@@ -127,11 +127,11 @@ def _constants(env: Environment) -> dict[str, Any]:
             f"function `{name}` of the observation": _code(getattr(observation, name))
             for name in ("self_features", "other_features")
         }
-        look: Any = observation.neighbors
-        for part in ("distance", "mask", "function"):
-            constants |= {f"function `{part}` before an observation": _code(getattr(look, part, None))}
-        if isinstance(look, NearestNeighbors):
-            constants |= {"position fields of the search before an observation": (look.position, look.squared)}
+        neighbors: Any = observation.neighbors
+        for name in ("distance", "mask", "of"):
+            constants |= {f"function `{name}` before an observation": _code(getattr(neighbors, name, None))}
+        if isinstance(neighbors, NearestNeighbors):
+            constants |= {"position fields of the search before an observation": (neighbors.position, neighbors.squared)}
     return constants
 
 
@@ -141,14 +141,15 @@ def _tables(env: Environment) -> dict[str, np.ndarray[Any, Any]]:
     return {name: np.asarray(table) for name, table in env.tables(env.params).items()}
 
 
-def _look_of(look: Any) -> str:
-    if isinstance(look, NearestNeighbors):
-        return f"a search that fills {look.field!r}"
-    return f"{look.kind}_of({look.field!r}, ...)" if isinstance(look, Reduction) else "none"
+def _describe_neighbors(neighbors: Any) -> str:
+    """Describes the search or the reduction that is the field `neighbors` of an `Observation`."""
+    if isinstance(neighbors, NearestNeighbors):
+        return f"a search that fills {neighbors.field!r}"
+    return f"a {neighbors.kind} in {neighbors.field!r}" if isinstance(neighbors, Reduction) else "none"
 
 
 def _without_bounds(space: gym.Space[Any]) -> Any:
-    """A Box by its shape, which bounds do not change; another space by what it prints, its numbers of choices."""
+    """Returns the shape of a Box, which does not depend on its bounds, or the text of another space with its sizes."""
     return space.shape if isinstance(space, gym.spaces.Box) else str(space)
 
 
@@ -157,9 +158,12 @@ def _bounds(space: gym.Space[Any]) -> Any:
 
 
 def _code(function: Callable[..., Any] | None) -> Any:
-    """What a function does: one that is made again by the same line from the same numbers and objects does the same."""
+    """Returns the code of a function and the values that it uses.
+
+    Two functions that the same line made from the same numbers and objects have equal code.
+    """
     if function is None:
         return None
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    held = [one if isinstance(one, bool | int | float | str) else id(one) for one in held]
-    return function.__code__, function.__defaults__, held
+    cell_values = [cell.cell_contents for cell in function.__closure__ or ()]
+    comparable = [value if isinstance(value, bool | int | float | str) else id(value) for value in cell_values]
+    return function.__code__, function.__defaults__, comparable

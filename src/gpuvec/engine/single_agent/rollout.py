@@ -10,8 +10,8 @@ from gpuvec.engine.compiler.dtypes import i32, i64, u32
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction
+from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import Buffer, KernelOptions
-from gpuvec.engine.layout.schema import make_layout
 from gpuvec.engine.single_agent.env_access import keep_env_in_registers
 from gpuvec.engine.single_agent.env_functions import make_env_functions
 from gpuvec.engine.single_agent.episode_rules import make_episode_rules

@@ -14,9 +14,9 @@ from gpuvec.engine.backends.cuda.cpp.source import AuthorSource, compile_source
 from gpuvec.engine.compiler.functions import compile_for, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, Signature
+from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class, request_dtypes
-from gpuvec.engine.layout.schema import make_layout
 from gpuvec.spec import Environment
 
 u32 = np.uint32

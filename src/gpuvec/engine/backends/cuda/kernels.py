@@ -25,9 +25,9 @@ from gpuvec.engine.backends.cuda.launch_config import THREADS_PER_BLOCK, WARP_SI
 from gpuvec.engine.backends.cuda.multi_agent_kernels import compose_kernels
 from gpuvec.engine.backends.cuda.single_agent_kernels import compose_reset_kernel, compose_rollout_kernel, compose_step_kernel
 from gpuvec.engine.compiler.frozen import frozen_function
+from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class, request_dtypes
-from gpuvec.engine.layout.schema import make_layout
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES, Policy, RolloutRequest
 from gpuvec.spec import Environment, SingleAgentEnv

@@ -1,0 +1,69 @@
+"""The buffers of a vector environment, from its schema and the options of its kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from gpuvec.engine.layout.buffers import Buffer, KernelOptions, Layout, bookkeeping_buffers, input_buffers, pool_buffers
+from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema, make_schema
+from gpuvec.spec import Environment
+
+
+def make_layout(env: Environment, options: KernelOptions, split: bool = False) -> Layout:
+    """Lists the buffers of a vector environment.
+
+    Args:
+        env: the environment.
+        options: the options that the kernels are compiled for.
+        split: whether a step is two or three kernels, the last of which writes the observations.
+    """
+    schema = make_schema(env)
+    layout = (
+        _single_agent_layout(schema) if isinstance(schema, SingleAgentSchema) else _multi_agent_layout(schema, options, split)
+    )
+    outputs = layout.outputs
+    if options.autoreset is AutoresetMode.SAME_STEP:
+        outputs = outputs | {"final_obs": outputs["obs"], "final_mask": Buffer(np.bool_)}
+    return layout._replace(
+        persistent=layout.persistent | bookkeeping_buffers(options, env.params),
+        pool=pool_buffers({name: schema.fields[name] for name in options.pool}),
+        inputs=input_buffers((*schema.agents_shape, *schema.action.shape), schema.action.discrete),
+        outputs=outputs,
+    )
+
+
+def _single_agent_layout(schema: SingleAgentSchema) -> Layout:
+    """Lists the buffers of the state and of a step's outputs."""
+    num_floats = len(schema.float_fields)
+    persistent = {"state": Buffer(np.float32, (num_floats,), wide=True)} if num_floats else {}
+    persistent |= {f"state_{k}": Buffer(dtype) for k, dtype in schema.non_float_fields.items()}
+    obs = Buffer(np.float32, (schema.num_features,), wide=True)
+    outputs = {"obs": obs, "reward": Buffer(np.float32), "terminated": Buffer(np.bool_), "truncated": Buffer(np.bool_)}
+    return Layout(persistent, {}, {}, {}, outputs)
+
+
+def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split: bool) -> Layout:
+    """Lists the buffers of the state, those that one kernel writes for the next, and those of a step's outputs."""
+    arrays, shape = schema.array_fields, schema.agents_shape
+    packed = {name: Buffer(arrays[fields[0]].dtype, (len(fields), *shape)) for name, fields in schema.packed_fields.items()}
+    separate = {k: b for k, b in arrays.items() if not any(k in fields for fields in schema.packed_fields.values())}
+    scalars = {k: Buffer(dtype) for k, dtype in schema.scalar_fields.items()}
+    persistent = packed | {f"state_{k}": b for k, b in separate.items() if k not in schema.search_fields}
+    persistent |= {f"state_{k}": b for k, b in scalars.items()}
+    # The number of steps of the last episode, until the env is reset.
+    persistent["last_time"] = Buffer(np.int32)
+    scratch = {f"state_{k}": arrays[k] for k in schema.search_fields}
+    if options.autoreset is AutoresetMode.SAME_STEP and split:
+        scratch |= {f"final_{k}": b for k, b in (packed | separate).items()} | {f"final_{k}": b for k, b in scalars.items()}
+    if options.reward != "agents":
+        scratch["agent_reward"] = Buffer(np.float32, shape)
+    outputs = {
+        "obs": Buffer(np.float32, (*shape, schema.num_features), wide=schema.has_only_self_features),
+        "reward": Buffer(np.float32, shape if options.reward == "agents" else ()),
+        "terminated": Buffer(np.bool_),
+        "truncated": Buffer(np.bool_),
+        "agent_mask": Buffer(np.bool_, shape),
+        "agent_terminated": Buffer(np.bool_, shape),
+    }
+    return Layout(persistent, scratch, {}, {}, outputs)
