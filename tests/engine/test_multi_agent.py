@@ -236,7 +236,7 @@ class TestLaunches:
     @pytest.mark.parametrize("taggers", [129, 254, 255, 256, 511, 999])
     def test_rows_in_turns(self, gpu, taggers):
         env = grid(gpu, taggers, 400)
-        assert env.simulation._kernels._mapping.tile_rows == min(256, taggers + 1)
+        assert env.simulation._kernels._launch_config.tile_rows == min(256, taggers + 1)
         assert digest(env, 40) == digest(grid("cpu", taggers, 400), 40)
 
     @pytest.mark.parametrize("shape", [*SMALL, *BOXED, *LARGE], ids=str)
