@@ -78,7 +78,7 @@ def test_the_key_of_a_kernel_covers_all_that_it_is_compiled_from(tmp_path: Path)
         content_hash(kernel._replace(name="other"), (9, 0)),
         content_hash(kernel._replace(constants=(("WIDTH", 8),)), (9, 0)),
         content_hash(kernel._replace(members=(("m", "i64"),)), (9, 0)),
-        content_hash(kernel._replace(linked=(b"code",)), (9, 0)),
+        content_hash(kernel._replace(libraries=(b"code",)), (9, 0)),
     ]
     written("part.cuh", "constexpr int N = 2;\n")
     changed.append(content_hash(kernel, (9, 0)))

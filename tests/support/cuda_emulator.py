@@ -38,7 +38,7 @@ using std::isfinite, std::min, std::max;
 #define __grid_constant__
 #define __restrict__
 #define __align__(bytes)
-#define EARLY 0
+#define DEPENDENT_LAUNCH 0
 #define RELU 0  // where the source says nothing
 
 struct Place { unsigned x, y, z; };
@@ -182,7 +182,7 @@ def emulated(kernel: CudaSource, folder: Path, together: bool = False) -> Callab
         values = [members.pop(name, 0) for name, _ in kernel.members]
         assert not members, members.keys()
         b = batch(*(x.data_ptr() if hasattr(x, "data_ptr") else x for x in values))
-        library.run(ctypes.byref(b), columns, lines, kernel.threads, kernel.shared)
+        library.run(ctypes.byref(b), columns, lines, kernel.threads, kernel.shared_bytes)
 
     return launch
 

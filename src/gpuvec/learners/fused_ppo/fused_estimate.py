@@ -66,9 +66,9 @@ class FusedEstimate:
         """
         a, s = self._args, storage
         self._launch(
-            self._blocks, early=True, obs=s.obs, action=s.action, log_prob=s.log_prob, reward=s.reward, value=s.value,
-            last_value=last_value, terminated=s.terminated, ended=s.ended, advantage=s.advantage, target=s.target,
-            records=self._records, **episodes._asdict(), found=self._block_results, arrived=self._arrived,
+            self._blocks, dependent_launch=True, obs=s.obs, action=s.action, log_prob=s.log_prob, reward=s.reward,
+            value=s.value, last_value=last_value, terminated=s.terminated, ended=s.ended, advantage=s.advantage,
+            target=s.target, records=self._records, **episodes._asdict(), found=self._block_results, arrived=self._arrived,
             iteration=self._iteration, metrics=metrics, nonfinite_row=nonfinite_row, steps=len(s.reward), rows=self._rows,
             gamma=a.gamma,
             reward_scale=a.reward_scale, **{"lambda": a.gae_lambda},

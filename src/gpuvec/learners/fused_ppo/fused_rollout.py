@@ -140,7 +140,7 @@ class FusedRollout:
             seed=self._seed, **size, **self._bounds, **self._game,
         )  # fmt: skip
         self._value(
-            self._value_blocks, early=True, parameters=self._parameters, obs=r.obs, final_obs=r.final_obs, ended=r.ended,
-            terminated=r.terminated, value=value, last_value=last_value, clock=self._clock.data.ptr, clocks=self._clock.size,
-            **size,
+            self._value_blocks, dependent_launch=True, parameters=self._parameters, obs=r.obs, final_obs=r.final_obs,
+            ended=r.ended, terminated=r.terminated, value=value, last_value=last_value, clock=self._clock.data.ptr,
+            clocks=self._clock.size, **size,
         )  # fmt: skip

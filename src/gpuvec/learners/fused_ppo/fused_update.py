@@ -198,7 +198,7 @@ class FusedUpdate:
             "learning_rate": self._learning_rate,
             "rounds": rounds, "max_norm": a.max_grad_norm, "target_kl": math.inf if a.target_kl is None else a.target_kl,
         }  # fmt: skip
-        self._launch["statistics"](rounds, SPLITS, early=True, **gradient)
+        self._launch["statistics"](rounds, SPLITS, dependent_launch=True, **gradient)
         for minibatch in range(rounds):
-            self._launch["gradient"](2 * self.plan.parts, early=True, minibatch=minibatch, **gradient)
-            self._launch["optimizer"](self.plan.chunks, early=True, minibatch=minibatch, **optimizer)
+            self._launch["gradient"](2 * self.plan.parts, dependent_launch=True, minibatch=minibatch, **gradient)
+            self._launch["optimizer"](self.plan.chunks, dependent_launch=True, minibatch=minibatch, **optimizer)

@@ -1,11 +1,12 @@
-// T steps of each environment under the policy: what the network says, what is drawn, what the game makes of it.
+// A rollout of T steps in one kernel: the policy network, the draw of an action, and the environment's step.
 //
-// A warp has 8, 16 or 32 environments; the network takes them as rows, and then a lane has one of them, with its state in
-// registers. The game's functions, open, look, turn and close, are compiled from Python and linked with this.
+// A warp has 8, 16 or 32 environments, which are the rows that the network evaluates. Between evaluations each lane has one
+// environment, whose state is in registers. The functions env_load, env_observe, env_step and env_store are compiled from the
+// environment's Python and linked with this file.
 //
-// Given before, beside network.cuh's: ACTIONS, GAUSSIAN, HEADS, WARPS, TILES (16 rows each, of a warp), EIGHT (there are but eight),
-// GAME (the members of the game's batch), NUMBERS and WORDS (fields of its state that are floats, and others), STARTS (least value of each
-// component of an action), Batch.
+// Macros, besides those of network.cuh: ACTIONS, GAUSSIAN, HEADS, WARPS, TILES (of 16 rows, per warp), EIGHT (whether a warp has 8
+// rows), GAME (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS (of its state), STARTS (the smallest
+// value of each component of an action).
 #include "network.cuh"
 #include "shuffle.cuh"
 
@@ -16,11 +17,11 @@ typedef float Component;
 #else
 typedef int Component;
 #endif
-extern "C" __device__ int env_load(const u64* batch, i64 e, u32* start, u32* stream, float* numbers, int* words);
-extern "C" __device__ int env_observe(const u64* batch, i64 e, const float* numbers, const int* words, float* row);
-extern "C" __device__ int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* stream, float* numbers, int* words,
-                                    const Component* action, float* row, float* reward);  // 1: terminated, 2: truncated
-extern "C" __device__ int env_store(const u64* batch, i64 e, u32 start, const float* numbers, const int* words);
+extern "C" __device__ int env_load(const u64* batch, i64 e, u32* start, u32* stream, float* float_fields, int* int_fields);
+extern "C" __device__ int env_observe(const u64* batch, i64 e, const float* float_fields, const int* int_fields, float* row);
+extern "C" __device__ int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* stream, float* float_fields,
+                                    int* int_fields, const Component* action, float* row, float* reward);  // 1: terminated, 2: truncated
+extern "C" __device__ int env_store(const u64* batch, i64 e, u32 start, const float* float_fields, const int* int_fields);
 
 struct Room {
     Net<OUTPUTS>::Weights w;
@@ -52,11 +53,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
     const i64 e = ((i64)blockIdx.x * WARPS + warp) * ROWS + lane;
     const bool mine = lane < ROWS && e < b.rows;
     u32 start = 0, stream[4] = {}, clock = 0;
-    float numbers[NUMBERS ? NUMBERS : 1] = {}, row[D] = {};
-    int words[WORDS ? WORDS : 1] = {};
+    float float_fields[NUM_FLOAT_FIELDS ? NUM_FLOAT_FIELDS : 1] = {}, row[D] = {};
+    int int_fields[NUM_INT_FIELDS ? NUM_INT_FIELDS : 1] = {};
     if (mine) {
-        env_load(game, e, &start, stream, numbers, words);
-        env_observe(game, e, numbers, words, row);
+        env_load(game, e, &start, stream, float_fields, int_fields);
+        env_observe(game, e, float_fields, int_fields, row);
         clock = b.clock[0];  // blocks have one each, and all say the same
         b.began[e] = b.began[b.steps * b.rows + e];
 #pragma unroll
@@ -141,12 +142,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
 #endif
             b.log_prob[at] = log_prob;
             float reward;
-            const int over = env_step(game, e, at, clock + (u32)t + 1, &start, stream, numbers, words, action, row, &reward);
+            const int over = env_step(game, e, at, clock + (u32)t + 1, &start, stream, float_fields, int_fields, action, row, &reward);
             b.reward[at] = reward, b.terminated[at] = over & 1, b.truncated[at] = over >> 1;
 #pragma unroll
             for (int k = 0; k < D; k++) b.obs[(at + b.rows) * D + k] = row[k];
         }
         __syncwarp();
     }
-    if (mine) env_store(game, e, start, numbers, words);
+    if (mine) env_store(game, e, start, float_fields, int_fields);
 }

@@ -51,15 +51,16 @@ __device__ __forceinline__ void store(u32 at, const u32* r) {
 }
 #endif
 
-// A kernel that was launched early waits here for the one before; and the next may be launched. What it reads before it waits must
-// have been written before a kernel that lets the next one in after its own wait, or that was not launched early.
+// With programmatic dependent launch a kernel starts before the previous one has ended, and waits for it here. What it reads before
+// must be complete when the previous kernel starts: written before a kernel that called launch_next after its own wait, or before
+// one that was launched as usual.
 __device__ __forceinline__ void wait_for_earlier() {
-#if EARLY
+#if DEPENDENT_LAUNCH
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void launch_next() {
-#if EARLY
+#if DEPENDENT_LAUNCH
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }

@@ -1,7 +1,15 @@
 """The functions of an environment with one agent for kernels in CUDA C++ that step it, compiled from Python to LTO-IR.
 
-Each has C's calling convention and takes the members of the environment's batch as an array. An env's state is in two arrays of
-the caller, one of its float fields and one of the others, which the linker turns into registers.
+    int env_load(const u64* batch, i64 e, u32* start, u32* rng_stream, float* float_fields, int* int_fields);
+    int env_observe(const u64* batch, i64 e, const float* float_fields, const int* int_fields, float* row);
+    int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* rng_stream, float* float_fields,
+                 int* int_fields, const A* action, float* row, float* reward);  // A is int or float
+    int env_store(const u64* batch, i64 e, u32 start, const float* float_fields, const int* int_fields);
+
+`batch` has the members of the environment's batch, `e` is the env, `at` the row of the outputs, `clock` the number of the step.
+The state is in two arrays of the caller, which the linker turns into registers: `float_fields`, and `int_fields` with bools.
+`row` receives the observation. The result of `env_step` has bit 0 set if the episode terminated and bit 1 if it was truncated.
+The others return 0.
 """
 
 from __future__ import annotations
@@ -24,7 +32,7 @@ from gpuvec.spec import SingleAgentEnv
 
 
 def extern_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int]) -> dict[str, bytes]:
-    """Compiles `env_load`, `env_observe`, `env_step` and `env_store`.
+    """Compiles the four functions of this module's docstring.
 
     Args:
         env: the environment.
@@ -45,27 +53,27 @@ def extern_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int,
     scope: dict[str, Any] = {"Batch": batch, "Key": Key, "State": env.state, "f32": f32, "i32": i32, "i64": i64, "u32": u32}
     scope |= {"load_env": access.load_env, "observe": functions.observe, "step": step, "store_env": access.store_env}
     scope |= {f"t_{k}": functions.schema.non_float_fields.get(k, f32) for k in env.state._fields}
-    for name, (types, parameters, body) in _sources(functions, len(batch._fields)).items():
+    for name, (types, parameters, body) in _function_sources(functions, len(batch._fields)).items():
         function = generate_function(name, f"def {name}({parameters}):\n{body}", **scope)
         code[name] = numba_cuda.compile_extern_c(function, types, name, cc)
     return code
 
 
-def _sources(functions: EnvFunctions, members: int) -> dict[str, tuple[str, str, str]]:
-    """{name: (types of the parameters in C, their names, body)} of functions on a batch with so many members."""
+def _function_sources(functions: EnvFunctions, num_members: int) -> dict[str, tuple[str, str, str]]:
+    """{name: (types of the parameters in C, their names, body)} of functions on a batch with that many members."""
     env, schema = functions.env, functions.schema
-    place = {k: f"numbers[{j}]" for j, k in enumerate(schema.float_fields)} | {
-        k: f"words[{j}]" for j, k in enumerate(schema.non_float_fields)
+    elements = {k: f"float_fields[{j}]" for j, k in enumerate(schema.float_fields)} | {
+        k: f"int_fields[{j}]" for j, k in enumerate(schema.non_float_fields)
     }
-    addresses = ", ".join(f"m[{j}]" for j in range(members - 1))
-    batch = f"    b = Batch({addresses}, i64(m[{members - 1}]))\n"
-    read_state = f"    s = State({', '.join(f't_{k}({place[k]})' for k in env.state._fields)})\n"
+    addresses = ", ".join(f"batch[{j}]" for j in range(num_members - 1))
+    batch = f"    b = Batch({addresses}, i64(batch[{num_members - 1}]))\n"
+    read_state = f"    s = State({', '.join(f't_{k}({elements[k]})' for k in env.state._fields)})\n"
     write_state = "".join(
-        f"    {place[k]} = {'f32' if k in schema.float_fields else 'i32'}(s.{k})\n" for k in env.state._fields
+        f"    {elements[k]} = {'f32' if k in schema.float_fields else 'i32'}(s.{k})\n" for k in env.state._fields
     )
-    read_stream = "    stream = Key(stream[0], stream[1], stream[2], stream[3], i32(0))\n"
+    read_stream = "    key = Key(rng_stream[0], rng_stream[1], rng_stream[2], rng_stream[3], i32(0))\n"
     names = enumerate(("seed", "seed_high", "row", "episode"))
-    write_stream = "".join(f"    stream[{j}] = u32(key.{name})\n" for j, name in names)
+    write_stream = "".join(f"    rng_stream[{j}] = u32(key.{name})\n" for j, name in names)
     write_row = "".join(f"    row[{j}] = f32(obs[{j}])\n" for j in range(schema.num_features))
     components = schema.action.components
     action = f"({', '.join(f'action[{j}]' for j in range(components))},)" if components else "action[0]"
@@ -73,27 +81,27 @@ def _sources(functions: EnvFunctions, members: int) -> dict[str, tuple[str, str,
     return {
         "env_load": (
             "uint64* int64 uint32* uint32* float32* int32*",
-            "m, e, episode_start, stream, numbers, words",
+            "batch, e, episode_start, rng_stream, float_fields, int_fields",
             f"{batch}    start, s, key, p = load_env(b, e)\n    episode_start[0] = start\n{write_stream}{write_state}"
             "    return i32(0)\n",
         ),
         "env_observe": (
             "uint64* int64 float32* int32* float32*",
-            "m, e, numbers, words, row",
+            "batch, e, float_fields, int_fields, row",
             f"{batch}{read_state}    _, _, _, p = load_env(b, e)\n    obs = observe(s, p)\n{write_row}    return i32(0)\n",
         ),
         "env_step": (
             f"uint64* int64 int64 uint32 uint32* uint32* float32* int32* {component} float32* float32*",
-            "m, e, at, clock, episode_start, stream, numbers, words, action, row, reward",
+            "batch, e, at, clock, episode_start, rng_stream, float_fields, int_fields, action, row, reward",
             f"{batch}{read_state}{read_stream}    _, _, _, p = load_env(b, e)\n"
             "    start, s, obs, step_reward, terminated, truncated = "
-            f"step(b, e, at, clock, episode_start[0], s, stream, p, {action})\n"
+            f"step(b, e, at, clock, episode_start[0], s, key, p, {action})\n"
             f"    episode_start[0] = u32(start)\n{write_state}{write_row}    reward[0] = step_reward\n"
             "    return i32(terminated) | (i32(truncated) << i32(1))\n",
         ),
         "env_store": (
             "uint64* int64 uint32 float32* int32*",
-            "m, e, start, numbers, words",
+            "batch, e, start, float_fields, int_fields",
             f"{batch}{read_state}    store_env(b, e, start, s)\n    return i32(0)\n",
         ),
     }

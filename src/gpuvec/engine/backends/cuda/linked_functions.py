@@ -1,6 +1,6 @@
-"""The functions of a one-agent environment for kernels in CUDA C++ that play it: loaded from disk, or compiled from Python.
+"""The functions of an environment with one agent for kernels in CUDA C++, from disk or compiled from Python.
 
-`extern_functions` compiles them and imports Numba; a process that finds them on disk imports no compiler.
+`extern_functions` compiles them and imports Numba. A process that loads them from disk imports no compiler.
 """
 
 from __future__ import annotations
@@ -19,31 +19,46 @@ from gpuvec.spec import SingleAgentEnv
 
 
 class LinkedFunctions(NamedTuple):
-    """What a kernel is linked with, and what its source must know of it."""
+    """The functions that a kernel is linked with, and what its source needs for calling them.
 
-    code: tuple[bytes, ...]  # LTO-IR
-    members: tuple[str, ...]  # of the batch
-    constants: dict[str, int | str]  # numbers of fields of the state that are floats, and of others
+    Attributes:
+        code: their LTO-IR.
+        members: names of the members of the environment's batch.
+        constants: the macros NUM_FLOAT_FIELDS and NUM_INT_FIELDS, which count the fields of the state.
+    """
+
+    code: tuple[bytes, ...]
+    members: tuple[str, ...]
+    constants: dict[str, int | str]
 
 
 def link_env_functions(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int]) -> LinkedFunctions:
-    """`env_load`, `env_observe`, `env_step` and `env_store` for compute capability `cc`."""
-    return _linked(frozen_environment(env), options, cc, source_text(env, options.cuda_c))
+    """Loads or compiles `env_load`, `env_observe`, `env_step` and `env_store`, which `extern_functions` describes.
+
+    Args:
+        env: the environment.
+        options: what they are compiled for.
+        cc: the compute capability.
+    """
+    return _load_or_compile_functions(frozen_environment(env), options, cc, source_text(env, options.cuda_c))
 
 
 @lru_cache(maxsize=8)
-def _linked(env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], source: str) -> LinkedFunctions:
-    """As `link_env_functions`; `source` is what the functions are made from beside Python."""
+def _load_or_compile_functions(
+    env: SingleAgentEnv, options: KernelOptions, cc: tuple[int, int], source: str
+) -> LinkedFunctions:
+    """As `link_env_functions`, where `source` is the text of the author's CUDA C++ files, or ""."""
 
-    def make() -> list[Binary]:
+    def compile_all() -> list[Binary]:
         from gpuvec.engine.backends.cuda.extern_functions import extern_functions
 
-        made = [Binary(code, name) for name, code in extern_functions(env, options, cc).items()]
+        binaries = [Binary(code, name) for name, code in extern_functions(env, options, cc).items()]
         check_source_text(env, options.cuda_c, source)
-        return made
+        return binaries
 
-    s = make_schema(env)
-    assert isinstance(s, SingleAgentSchema), "of a SingleAgentEnv"
-    functions = load_or_compile(partial(fingerprint, env, options, "extern functions", cc, source), make, Binary)
-    constants: dict[str, int | str] = {"NUMBERS": len(s.float_fields), "WORDS": len(s.non_float_fields)}
-    return LinkedFunctions(tuple(one.code for one in functions), make_layout(env, options).batch._fields, constants)
+    schema = make_schema(env)
+    assert isinstance(schema, SingleAgentSchema), "of a SingleAgentEnv"
+    binaries = load_or_compile(partial(fingerprint, env, options, "extern functions", cc, source), compile_all, Binary)
+    num_float_fields, num_int_fields = len(schema.float_fields), len(schema.non_float_fields)
+    constants: dict[str, int | str] = {"NUM_FLOAT_FIELDS": num_float_fields, "NUM_INT_FIELDS": num_int_fields}
+    return LinkedFunctions(tuple(binary.code for binary in binaries), make_layout(env, options).batch._fields, constants)

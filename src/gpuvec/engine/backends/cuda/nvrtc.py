@@ -1,8 +1,8 @@
 """Kernels in CUDA C++: compiled by NVRTC, which needs neither a GPU nor nvcc, and launched with the driver's own call.
 
 A kernel takes one structure, `Batch`, whose members have 8 bytes each: addresses, integers and doubles. What its code is
-compiled for, such as the width of a row, are constants that are defined before its source. `EARLY` is whether the device has
-programmatic dependent launch (`engine.backends.cuda.dependent_launch`).
+compiled for, such as the width of a row, are macros that are defined before its source. The macro `DEPENDENT_LAUNCH` is 1 if
+the device has programmatic dependent launch (`engine.backends.cuda.dependent_launch`), else 0.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpuvec.engine.backends.cuda.launch import check_driver, load_on_device
 from gpuvec.engine.backends.device import Device
 from gpuvec.errors import DeviceError
 
-FORMATS = {"i64": "q", "u64": "Q", "double": "d"}  # of `struct`; all else are addresses
+STRUCT_FORMATS = {"i64": "q", "u64": "Q", "double": "d"}  # of the module `struct`; members of other types are addresses
 
 
 class CudaSource(NamedTuple):
-    """A kernel of a source file. Equal ones are compiled once in a process.
+    """A kernel in a file of CUDA C++. Equal values are compiled once in a process.
 
     Attributes:
         file: the source file.
@@ -37,8 +37,8 @@ class CudaSource(NamedTuple):
         members: (name, type) of the members of `Batch`; a type is "float*" or another pointer, "i64", "u64" or "double".
         constants: (name, value) of macros.
         threads: per block.
-        shared: bytes of dynamic shared memory per block.
-        linked: LTO-IR of functions that the source declares.
+        shared_bytes: dynamic shared memory per block.
+        libraries: LTO-IR of functions that the source declares.
     """
 
     file: Path
@@ -46,15 +46,15 @@ class CudaSource(NamedTuple):
     members: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, int | str], ...]
     threads: int
-    shared: int = 0
-    linked: tuple[bytes, ...] = ()
+    shared_bytes: int = 0
+    libraries: tuple[bytes, ...] = ()
 
     @property
     def source(self) -> str:
         """The text that is compiled: the constants, the structure, and the file."""
         lines = [f"#define {name} {value}" for name, value in self.constants]
-        types = {"i64": "long long", "u64": "unsigned long long"}
-        members = "".join(f" {types.get(kind, kind)} {name};" for name, kind in self.members)
+        c_types = {"i64": "long long", "u64": "unsigned long long"}
+        members = "".join(f" {c_types.get(kind, kind)} {name};" for name, kind in self.members)
         lines += [
             f"struct Batch {{{members} }};",
             f'#line 1 "{self.file.name}"',
@@ -64,7 +64,11 @@ class CudaSource(NamedTuple):
 
 @lru_cache(maxsize=64)
 def load_or_compile_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
-    """The machine code of a `kernel` for compute capability `cc`, from disk if it was compiled before.
+    """The machine code of a kernel, from disk if it was compiled before.
+
+    Args:
+        kernel: the source.
+        cc: the compute capability.
 
     Raises:
         DeviceError: it does not compile; the message contains the compiler's.
@@ -78,24 +82,35 @@ def load_or_compile_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
 
 
 def content_hash(kernel: CudaSource, cc: tuple[int, int]) -> str:
-    """The hash of all that the machine code of a `kernel` for compute capability `cc` is compiled from.
+    """The hash of all that the machine code of a kernel is compiled from.
 
-    It covers the source, the headers beside it, the functions that it is linked with, the compilers' versions, and this module,
-    which has the compilers' options.
+    It covers the source, the headers in its folder, the functions that it is linked with, the compilers' versions, and this
+    module, which has the compilers' options.
+
+    Args:
+        kernel: the source.
+        cc: the compute capability.
     """
-    content = hashlib.sha256()
+    digest = hashlib.sha256()
     target = (cc, is_supported(cc), kernel.name, versions_of(CUDA_COMPILERS), platform.machine())
     parts = [repr(target).encode(), kernel.source.encode()]
     files = [Path(__file__), *sorted(kernel.file.parent.glob("*.cuh"))]
     parts += [part for file in files for part in (file.name.encode(), file.read_bytes())]
-    for part in (*parts, *kernel.linked):
-        content.update(len(part).to_bytes(8, "little") + part)
-    return content.hexdigest()
+    for part in (*parts, *kernel.libraries):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
 
 
 @lru_cache(maxsize=64)
 def compile_cuda_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
-    """The machine code of a `kernel` for compute capability `cc`, with the linker's log if it is linked with functions.
+    """Compiles a kernel, and links it with its libraries.
+
+    Args:
+        kernel: the source.
+        cc: the compute capability.
+
+    Returns:
+        The machine code, with the linker's log if there are libraries.
 
     Raises:
         DeviceError: it does not compile; the message contains the compiler's.
@@ -108,16 +123,16 @@ def compile_cuda_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
         arch=arch,
         std="c++17",
         include_path=str(kernel.file.parent),
-        define_macro=("EARLY", str(int(is_supported(cc)))),
-        link_time_optimization=bool(kernel.linked),
+        define_macro=("DEPENDENT_LAUNCH", str(int(is_supported(cc)))),
+        link_time_optimization=bool(kernel.libraries),
     )
     try:
-        compiled = Program(kernel.source, "c++", options).compile("ltoir" if kernel.linked else "cubin")
-        if not kernel.linked:
+        compiled = Program(kernel.source, "c++", options).compile("ltoir" if kernel.libraries else "cubin")
+        if not kernel.libraries:
             return Binary(bytes(compiled.code), kernel.name)
         linker = Linker(
             compiled,
-            *(ObjectCode.from_ltoir(code) for code in kernel.linked),
+            *(ObjectCode.from_ltoir(code) for code in kernel.libraries),
             options=LinkerOptions(arch=arch, link_time_optimization=True, verbose=True, no_cache=True),
         )
         return Binary(bytes(linker.link("cubin").code), kernel.name, linker.get_info_log())
@@ -126,10 +141,14 @@ def compile_cuda_source(kernel: CudaSource, cc: tuple[int, int]) -> Binary:
 
 
 def make_launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
-    """`launch(stream, grid, early=False, **members)`: launches a `kernel` on a `device`.
+    """Makes `launch(stream, grid, dependent_launch=False, **members)`, which launches a kernel.
 
-    `grid` is the number of blocks in one to three dimensions. A member of `Batch` that is not passed is 0. With `early` it is a
-    programmatic dependent launch where the device has that (`dependent_launch`).
+    `grid` is the number of blocks in one to three dimensions. `dependent_launch` asks for a programmatic dependent launch, on
+    devices that have it. A member of `Batch` that is not passed is 0.
+
+    Args:
+        kernel: the source.
+        device: a GPU.
 
     Raises:
         DeviceError: the kernel does not compile, or needs more resources than the device has.
@@ -142,16 +161,22 @@ def make_launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
     function, loaded = load_on_device(device, binary.code, binary.name)
     with device.current():
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        check_driver(driver.cuFuncSetAttribute(function, attribute, kernel.shared), "given its shared memory")
+        check_driver(driver.cuFuncSetAttribute(function, attribute, kernel.shared_bytes), "configured with its shared memory")
     names = [name for name, _ in kernel.members]
-    pack = struct.Struct("".join(FORMATS.get(kind, "Q") for _, kind in kernel.members)).pack_into
+    pack = struct.Struct("".join(STRUCT_FORMATS.get(kind, "Q") for _, kind in kernel.members)).pack_into
     arguments: Any = np.zeros(len(names), np.uint64)
     octets, pointer = memoryview(arguments).cast("B"), np.array([arguments.ctypes.data], np.uint64)
+    has_dependent_launch = is_supported(cc)
 
-    def launch(stream: int, grid: tuple[int, ...], *, early: bool = False, keep: object = loaded, **members: float) -> None:
+    # The driver has only a handle of what `keep` holds.
+    def launch(
+        stream: int, grid: tuple[int, ...], *, dependent_launch: bool = False, keep: object = loaded, **members: float
+    ) -> None:
         pack(octets, 0, *(members.pop(name, 0) for name in names))
         assert not members, f"{kernel.name} has no {', '.join(members)}"
-        config = driver_launch_config(grid, kernel.threads, kernel.shared, dependent=early and is_supported(cc))
+        config = driver_launch_config(
+            grid, kernel.threads, kernel.shared_bytes, dependent=dependent_launch and has_dependent_launch
+        )
         config.hStream = stream
         check_driver(driver.cuLaunchKernelEx(config, function, pointer.ctypes.data, 0), "launched")
 
@@ -159,17 +184,22 @@ def make_launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
 
 
 def max_resident_blocks(kernel: CudaSource, device: Device) -> int:
-    """How many blocks of a `kernel` the `device` can run at the same time."""
+    """How many blocks of a kernel can be resident on a GPU at the same time.
+
+    Args:
+        kernel: the source.
+        device: the GPU.
+    """
     from cuda import core
     from cuda.bindings import driver
 
-    machine = core.Device(device.ordinal)
-    binary = load_or_compile_source(kernel, tuple(machine.compute_capability))
+    gpu = core.Device(device.ordinal)
+    binary = load_or_compile_source(kernel, tuple(gpu.compute_capability))
     function, _ = load_on_device(device, binary.code, binary.name)
     with device.current():
-        status, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, kernel.threads, kernel.shared)
+        status, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, kernel.threads, kernel.shared_bytes)
     check_driver((status,), "queried")
-    return int(blocks) * int(machine.properties.multiprocessor_count)
+    return int(blocks) * int(gpu.properties.multiprocessor_count)
 
 
 def max_shared_memory(device: Device) -> int:
