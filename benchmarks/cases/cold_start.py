@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, parser, timing
+from benchmarks.tools.measure import Figures, make_parser, summarize
 
 ENVS = ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0")
 PROGRAM = """
@@ -63,9 +63,9 @@ def measure(figures: Figures, device: str, name: str, num_envs: int, repeats: in
     runs, compilers = zip(*(run(device, name, num_envs, cache) for _ in range(repeats)), strict=True)
     if any(compilers) != (cache == "off"):
         raise RuntimeError(f"with {cache=} Numba was imported: {compilers}")
-    total = timing([sum(run) for run in runs])
+    total = summarize([sum(run) for run in runs])
     stages = dict(zip(("imports", "make_vec", "reset", "step"), runs[1 % repeats], strict=True))
-    from_make_vec = timing([sum(run[1:]) for run in runs]).median
+    from_make_vec = summarize([sum(run[1:]) for run in runs]).median
     details: dict[str, Any] = {"from_make_vec": from_make_vec, "slowest": total.slowest, **stages}
     case = f"{device}.{name}" + (".found" if cache != "off" else "")
     figures.add(case, total.median, "s", (name, "vector"), **details)
@@ -84,7 +84,7 @@ def shell_seconds(arguments: list[str], cache: str) -> float:
 
 def measure_train(figures: Figures, device: str, repeats: int) -> None:
     """A short training, with an empty folder of kernels and with what the training before left there."""
-    importing = timing([shell_seconds(["-c", "import torch"], "off") for _ in range(repeats)]).median
+    importing = summarize([shell_seconds(["-c", "import torch"], "off") for _ in range(repeats)]).median
     for suffix in ("", ".found"):
         times = []
         for _ in range(repeats):
@@ -94,14 +94,14 @@ def measure_train(figures: Figures, device: str, repeats: int) -> None:
                 if suffix:
                     shell_seconds(train, cache)
                 times.append(shell_seconds(train, cache) - importing)
-        total = timing(times)
+        total = summarize(times)
         details = {"import_torch": importing, "slowest": total.slowest}
         figures.add(f"{device}.train{suffix}", total.median, "s", ("CartPole-v1", "vector", "learners"), **details)
 
 
 def main() -> None:
     """Measures every device that is there."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--devices", nargs="*", default=["cuda", "cpu"])
     p.add_argument("--envs", nargs="*", default=list(ENVS), metavar="NAME")
     p.add_argument("--num-envs", type=int, default=4096)
@@ -115,11 +115,11 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as cache:
                     measure(figures, device, name, given.num_envs, given.repeats, cache)
             except (RuntimeError, subprocess.SubprocessError) as error:
-                figures.failed(f"{device}.{name}", error)
+                figures.add_failure(f"{device}.{name}", error)
         try:
             measure_train(figures, device, given.repeats)
         except (RuntimeError, subprocess.SubprocessError) as error:
-            figures.failed(f"{device}.train", error)
+            figures.add_failure(f"{device}.train", error)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, missing, parser, timing
+from benchmarks.tools.measure import Figures, make_parser, missing_modules, summarize
 
 OURS = "gpuvec"
 LIBRARIES = (OURS, "gymnasium", "sync", "envpool")
@@ -55,7 +55,7 @@ def turn(env: Any, ring: list[Any], seconds: float) -> tuple[float, float, float
 
 def main() -> None:
     """Measures all libraries at each size."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--libraries", nargs="*", default=list(LIBRARIES[1:]), choices=LIBRARIES[1:], metavar="NAME")
     p.add_argument("--sizes", nargs="*", type=int, default=[4096, 65_536], metavar="E")
     p.add_argument("--turns", type=int, default=7)
@@ -66,9 +66,9 @@ def main() -> None:
         random = np.random.default_rng(0)
         ring = [random.integers(0, 2, num_envs) for _ in range(8)]
         present = [which for which in given.libraries if num_envs <= MOST.get(which, num_envs)]
-        if "envpool" in present and (problem := missing("envpool")):
+        if "envpool" in present and (problem := missing_modules("envpool")):
             present.remove("envpool")
-            figures.failed(f"envpool.{num_envs}", problem)
+            figures.add_failure(f"envpool.{num_envs}", problem)
         envs = {which: make(which, num_envs) for which in (OURS, *present)}
         rings = {which: [a.astype(np.int32) for a in ring] if which == "envpool" else ring for which in envs}
         took: dict[str, list[float]] = {which: [] for which in envs}
@@ -84,14 +84,14 @@ def main() -> None:
                 took[which].append(wall)
                 used[which].append(processor)
         for which, env in envs.items():
-            found = timing(took[which])
+            found = summarize(took[which])
             of = ("CartPole-v1", "vector") if which == OURS else ()
             details = {"us": found.median, "fastest": found.fastest, "slowest": found.slowest}
-            details |= {"processor_us": timing(used[which]).median, "stepped": stepped[which]}
+            details |= {"processor_us": summarize(used[which]).median, "stepped": stepped[which]}
             figures.add(f"{which}.{num_envs}", num_envs * stepped[which] / found.median, "M steps/s", of, **details)
             env.close()
         for which in present:  # from neighbouring turns, which other work on the machine slows alike
-            pairs = timing([b / a for a, b in zip(took[OURS], took[which], strict=True)])
+            pairs = summarize([b / a for a, b in zip(took[OURS], took[which], strict=True)])
             ratio, details = pairs.median * stepped[OURS] / stepped[which], {"lowest": pairs.fastest, "highest": pairs.slowest}
             figures.add(f"ratio.{which}.{num_envs}", ratio, "x", ("CartPole-v1", "vector"), **details)
 

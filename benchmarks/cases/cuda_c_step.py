@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases import env_step, tag_step
-from benchmarks.tools.measure import Figures, bandwidth, parser, synchronize
+from benchmarks.tools.measure import Figures, make_parser, measure_bandwidth, synchronize
 from gpuvec.registration import registered_envs
 
 BACKENDS = ("numba", "cuda-c")
@@ -55,7 +55,7 @@ def compile_seconds(name: str) -> tuple[float, float]:
 
 def main() -> None:
     """Measures all cases."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
     given = p.parse_args()
     figures = Figures("cuda_c_step", given.json)
@@ -64,8 +64,8 @@ def main() -> None:
             whole, alone = compile_seconds(name)
             figures.add(f"compile.{name}", whole, "s", (f"{name}/cuda-c",), nvrtc_s=alone)
         except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
-            figures.failed(f"compile.{name}", error)
-    ceiling = bandwidth("cuda")
+            figures.add_failure(f"compile.{name}", error)
+    ceiling = measure_bandwidth("cuda")
     figures.add("add", ceiling / 1e12, "TB/s", ())
     for case in given.cases:
         try:
@@ -76,7 +76,7 @@ def main() -> None:
                 figures.add(f"{backend}.{case}", found.per_second / 1e6, "M steps/s", (f"{name}/cuda-c",), **found.details)
             figures.add(f"ratio.{case}", took["numba"] / took["cuda-c"], "x", (f"{name}/cuda-c",))
         except Exception as error:  # noqa: BLE001  # likewise
-            figures.failed(case, error)
+            figures.add_failure(case, error)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, host_times, parser, require_gpu, timing
+from benchmarks.tools.measure import Figures, host_times, make_parser, require_gpu, summarize
 
 OF = ("CartPole-v1", "vector")
 CASES: dict[str, dict[str, Any]] = {
@@ -110,7 +110,7 @@ def parts(env: Any, actions: Any) -> dict[str, Callable[[], object]]:
 
 def main() -> None:
     """Measures all cases."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--num-envs", type=int, default=4096)
     given = p.parse_args()
     require_gpu()
@@ -131,8 +131,8 @@ def main() -> None:
         calls |= {"bare.driver": by_driver(kernel), **parts(env, actions), "graph_replay": replay(env, actions)}
         found = host_times(calls)
         for name, times in found.items():
-            took = timing(times)
-            over = timing([us - floor for us, floor in zip(times, found["bare.cuda_core"], strict=True)])
+            took = summarize(times)
+            over = summarize([us - floor for us, floor in zip(times, found["bare.cuda_core"], strict=True)])
             details = {"fastest": took.fastest, "slowest": took.slowest, "over_bare_us": over.median}
             details |= {"over_bare_from": over.fastest, "over_bare_to": over.slowest}
             figures.add(f"{case}.{name}", took.median, "us", OF, **details)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, Rate, bandwidth, device_time, parser
+from benchmarks.tools.measure import Figures, StepRate, device_time, make_parser, measure_bandwidth
 from gpuvec import SingleAgentEnv
 from gpuvec.registration import registered_envs
 
@@ -111,7 +111,7 @@ def bytes_per_step(env: Any, rate: float, action: int) -> tuple[float, int]:
 
 def measure(
     name: str, num_envs: int, variant: str, ceiling: float, device: str = "cuda", ring_size: int = 8, backend: str = "numba"
-) -> Rate:
+) -> StepRate:
     """Env steps per second, `ceiling` being the memory's bytes per second."""
     import gymnasium
     import torch
@@ -141,19 +141,19 @@ def measure(
     if held * num_envs > cache:  # else the cache is measured, not the memory
         speed = moved * num_envs / took.median * 1e6
         details |= {"TB_per_s": speed / 1e12, "percent_of_add": 100 * speed / ceiling}
-    return Rate(counted * num_envs / took.median * 1e6, details)
+    return StepRate(counted * num_envs / took.median * 1e6, details)
 
 
 def main() -> None:
     """Measures all cases."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--envs", nargs="*", default=list(ENVS), metavar="NAME")
     p.add_argument("--sizes", nargs="*", type=int, default=[FULL, 65_536, 4096], metavar="E")
     p.add_argument("--ring", type=int, default=8, help="number of action buffers")
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     given = p.parse_args()
     figures = Figures("env_step", given.json)
-    ceiling = bandwidth(given.device)
+    ceiling = measure_bandwidth(given.device)
     figures.add("add", ceiling / 1e12, "TB/s", ())
     for name in given.envs:
         for num_envs, variant in CASES:
@@ -163,9 +163,9 @@ def main() -> None:
             try:
                 found = measure(name, num_envs, variant, ceiling, given.device, given.ring)
             except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
-                figures.failed(case, error)
+                figures.add_failure(case, error)
                 continue
-            figures.steps(case, found, name)
+            figures.add_steps(case, found, name)
 
 
 if __name__ == "__main__":

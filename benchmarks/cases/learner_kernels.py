@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, bandwidth, graph_time, parser
+from benchmarks.tools.measure import Figures, graph_time, make_parser, measure_bandwidth
 
 OF = ("learners",)
 CALLS = 100
@@ -71,19 +71,19 @@ def advantage(figures: Figures, steps: int, rows: int, ceiling: float) -> None:
 
 def main() -> None:
     """Measures all cases."""
-    given = parser(__doc__).parse_args()
+    given = make_parser(__doc__).parse_args()
     figures = Figures("learner_kernels", given.json)
-    ceiling = bandwidth()
+    ceiling = measure_bandwidth()
     for rows in (10_000, 1_000_000):
         try:
             sampler(figures, rows, 5, ceiling)
         except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
-            figures.failed(f"sampler.{rows}x5", error)
+            figures.add_failure(f"sampler.{rows}x5", error)
     for steps, rows in ((128, 4096), (32, 65_536)):
         try:
             advantage(figures, steps, rows, ceiling)
         except Exception as error:  # noqa: BLE001  # likewise
-            figures.failed(f"advantage.{steps}x{rows}", error)
+            figures.add_failure(f"advantage.{steps}x{rows}", error)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, parser, require_gpu, synchronize, wall_time
+from benchmarks.tools.measure import Figures, make_parser, require_gpu, synchronize, wall_time
 
 
 class Case(NamedTuple):
@@ -154,7 +154,7 @@ def main() -> None:
     """Measures all cases."""
     import gc
 
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--only", default="", metavar="TEXT", help="cases whose names contain it")
     p.add_argument("--cases", nargs="*", metavar="NAME", help="these cases, by their whole names")
     p.add_argument("--no-compile", action="store_true", help="leave torch.compile of the losses out")
@@ -171,7 +171,7 @@ def main() -> None:
         try:
             measure(figures, case)
         except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
-            figures.failed(case.name, error)
+            figures.add_failure(case.name, error)
         gc.collect()  # a learner of graphs, each with memory of its own
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

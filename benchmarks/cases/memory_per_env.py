@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.cases import env_step, tag_step
-from benchmarks.tools.measure import Figures, parser
+from benchmarks.tools.measure import Figures, make_parser
 
 SINGLE = 4_194_304  # rows, E
 GAMES: dict[str, tuple[str, int, dict[str, Any]]] = {  # {name: (environment, E, parameters)}
@@ -71,7 +71,7 @@ def taken(name: str, num_envs: int, params: dict[str, Any], device: str) -> tupl
 
 def main() -> None:
     """Measures all games."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     p.add_argument("--games", nargs="*", default=list(GAMES), metavar="NAME", help=", ".join(GAMES))
     p.add_argument("--part", type=float, default=1.0, metavar="P", help="of the numbers of rows, for a smaller device")
@@ -89,7 +89,7 @@ def main() -> None:
             details = {"rows": num_envs, "outputs": outputs, "fit": free(given.device) / per_env}
             figures.add(game, per_env, "B per env", (name, "vector"), **details)
         except Exception as error:  # noqa: BLE001  # one game that fails must not cost the others
-            figures.failed(game, error)
+            figures.add_failure(game, error)
 
 
 if __name__ == "__main__":

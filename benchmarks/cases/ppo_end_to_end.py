@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, parser
+from benchmarks.tools.measure import Figures, make_parser
 
 OF = ("CartPole-v1", "vector", "learners")
 TARGET, LOW, AFTER, RATE = 475.0, 400.0, 100, 5e-3
@@ -37,7 +37,7 @@ def below(history: Sequence[Mapping[str, float]], first: int) -> list[bool]:
 
 def main() -> None:
     """Measures all seeds."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
     p.add_argument("--seeds", type=int, default=8)
     p.add_argument("--num-envs", type=int, default=None, metavar="E")
@@ -75,7 +75,7 @@ def measure(figures: Figures, given: Any, way: str, curves: Any) -> None:
         shown = {"evaluated": float(returns.mean()), "whole": history[-1]["seconds"]}
         first = first_at_target(history)
         if first is None:
-            figures.failed(f"{case}.seed{seed}", f"not solved in {len(history)} iterations, {shown}")
+            figures.add_failure(f"{case}.seed{seed}", f"not solved in {len(history)} iterations, {shown}")
             continue
         seconds.append(history[first]["seconds"])
         fallen += below(history, first)

@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases import env_step, tag_step
-from benchmarks.tools.measure import Figures, bandwidth, parser
+from benchmarks.tools.measure import Figures, make_parser, measure_bandwidth
 
 ENVS = ("CartPole-v1", "Acrobot-v1")
 SIZES = sorted([*(4**k for k in range(3, 12)), 10_000, 100_000])  # the last two are WarpDrive's
@@ -44,7 +44,7 @@ def over_envs(figures: Figures, envs: list[str], sizes: list[int], device: str, 
                 found = env_step.measure(name, num_envs, "same_step", ceiling, device)
                 figures.add(case, found.per_second / 1e9, "G steps/s", (name,), envs=num_envs, **found.details)
             except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
-                figures.failed(case, error)
+                figures.add_failure(case, error)
 
 
 def over_agents(figures: Figures, numbers: list[int], device: str, ceiling: float, in_all: int) -> None:
@@ -58,12 +58,12 @@ def over_agents(figures: Figures, numbers: list[int], device: str, ceiling: floa
                 details |= {"envs": num_envs, "agents": agents, "env_steps": found.per_second / 1e6}
                 figures.add(case, found.per_second * agents / 1e9, "G agent steps/s", (name,), **details)
             except Exception as error:  # noqa: BLE001  # likewise
-                figures.failed(case, error)
+                figures.add_failure(case, error)
 
 
 def main() -> None:
     """Measures all sizes on each device."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--devices", nargs="*", choices=("cuda", "cpu"), default=["cuda", "cpu"])
     p.add_argument("--envs", nargs="*", default=list(ENVS), metavar="NAME")
     p.add_argument("--sizes", nargs="*", type=int, default=None, metavar="E", help="by default 64 to 4 M, on a CPU to 262,144")
@@ -72,7 +72,7 @@ def main() -> None:
     given = p.parse_args()
     figures = Figures("scaling", given.json)
     for device in given.devices:
-        ceiling = bandwidth(device)
+        ceiling = measure_bandwidth(device)
         figures.add(f"{device}.add", ceiling / 1e12, "TB/s", ())
         sizes = given.sizes if given.sizes is not None else list(SIZES if device == "cuda" else CPU_SIZES)
         over_envs(figures, given.envs, sizes, device, ceiling)

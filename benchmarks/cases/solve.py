@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, parser
+from benchmarks.tools.measure import Figures, make_parser
 from gpuvec import SingleAgentEnv
 from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
 from gpuvec.registration import registered_envs
@@ -83,7 +83,7 @@ def solve(task: tuple[Goal, int, str]) -> Solved:
 
 def main() -> None:
     """Trains all."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
     p.add_argument("--device", default="auto")
     p.add_argument("--only", default="", metavar="TEXT", help="what <environment>.<algorithm> contains")

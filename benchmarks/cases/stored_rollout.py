@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases.env_step import ENVS, FULL, VARIANTS, sectors, stagger
-from benchmarks.tools.measure import Figures, Rate, bandwidth, device_time, parser
+from benchmarks.tools.measure import Figures, StepRate, device_time, make_parser, measure_bandwidth
 
 MODES = ("next_step", "same_step")
 SPREAD = 400  # steps before what is measured
@@ -32,7 +32,7 @@ def stored_bytes(out: Any, rate: float) -> float:
     return moved if out.final_obs is None else moved + sectors(4 * out.final_obs.shape[-1], rate, 2)
 
 
-def measure(name: str, num_envs: int, variant: str, steps: int, ceiling: float, device: str) -> Rate:
+def measure(name: str, num_envs: int, variant: str, steps: int, ceiling: float, device: str) -> StepRate:
     """Env steps per second, `ceiling` being the memory's bytes per second."""
     import gymnasium
     import torch
@@ -58,12 +58,12 @@ def measure(name: str, num_envs: int, variant: str, steps: int, ceiling: float, 
     if sum(x.nbytes for x in out if x is not None) > cache:  # else the cache is measured, not the memory
         speed = moved * num_envs * steps / took.median * 1e6
         details |= {"TB_per_s": speed / 1e12, "percent_of_add": 100 * speed / ceiling}
-    return Rate(counted * num_envs * steps / took.median * 1e6, details)
+    return StepRate(counted * num_envs * steps / took.median * 1e6, details)
 
 
 def main() -> None:
     """Measures all cases."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--envs", nargs="*", default=list(ENVS), metavar="NAME")
     p.add_argument("--sizes", nargs="*", type=int, default=[FULL, 65_536, 4096], metavar="E")
     p.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
@@ -71,16 +71,16 @@ def main() -> None:
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     given = p.parse_args()
     figures = Figures("stored_rollout", given.json)
-    ceiling = bandwidth(given.device)
+    ceiling = measure_bandwidth(given.device)
     figures.add("add", ceiling / 1e12, "TB/s", ())
     for name, mode, num_envs, steps in product(given.envs, given.modes, given.sizes, given.steps):
         case = f"{name}.{mode}.{num_envs}x{steps}"
         try:
             found = measure(name, num_envs, mode, steps, ceiling, given.device)
         except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
-            figures.failed(case, error)
+            figures.add_failure(case, error)
             continue
-        figures.steps(case, found, name)
+        figures.add_steps(case, found, name)
 
 
 if __name__ == "__main__":

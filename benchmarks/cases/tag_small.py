@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases import tag_step
-from benchmarks.tools.measure import Figures, bandwidth, parser, synchronize, timing, wall_time
+from benchmarks.tools.measure import Figures, make_parser, measure_bandwidth, summarize, synchronize, wall_time
 
 
 def eager(num_envs: int, params: dict[str, Any]) -> Any:
@@ -34,14 +34,14 @@ def eager(num_envs: int, params: dict[str, Any]) -> Any:
         for actions in ring:
             env.step(actions)
 
-    took = timing([us / len(ring) for us in wall_time(steps, synchronize, calls=50)])
+    took = summarize([us / len(ring) for us in wall_time(steps, synchronize, calls=50)])
     env.close()
     return took
 
 
 def main() -> None:
     """Measures each device."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--devices", nargs="*", choices=("cuda", "cpu"), default=["cpu", "cuda"])
     p.add_argument("--num-envs", type=int, default=60, metavar="E")
     p.add_argument("--taggers", type=int, default=5, metavar="A")
@@ -53,7 +53,7 @@ def main() -> None:
     size, found = f"{given.num_envs}x{agents}", {}
     for device in given.devices:
         try:
-            rate = tag_step.measure(tag_step.OPEN, given.num_envs, params, bandwidth(device), device)
+            rate = tag_step.measure(tag_step.OPEN, given.num_envs, params, measure_bandwidth(device), device)
             found[device] = rate.per_second
             details = {**rate.details, **({"cores": os.cpu_count()} if device == "cpu" else {})}
             figures.add(f"{device}.{size}", rate.per_second / 1e6, "M steps/s", of, **details)
@@ -62,7 +62,7 @@ def main() -> None:
                 details = {"us": took.median, "spread": took.spread}
                 figures.add(f"cuda.eager.{size}", given.num_envs / took.median, "M steps/s", of, **details)
         except Exception as error:  # noqa: BLE001  # one device that fails must not cost the other
-            figures.failed(f"{device}.{size}", error)
+            figures.add_failure(f"{device}.{size}", error)
     if len(found) == 2:
         figures.add(f"ratio.{size}", found["cuda"] / found["cpu"], "x", of)
 

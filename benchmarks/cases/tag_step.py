@@ -16,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases.env_step import end_rate, stagger
-from benchmarks.tools.measure import Figures, Rate, bandwidth, device_time, parser, synchronize
+from benchmarks.tools.measure import Figures, StepRate, device_time, make_parser, measure_bandwidth, synchronize
 
 GRID, OPEN = "TagGridWorld-v0", "TagContinuous-v0"
 WIDE: dict[str, Any] = {"grid_length": 20.0, "max_acceleration": 0.1, "min_acceleration": -0.1, "max_turn": 2.356,
@@ -72,7 +72,7 @@ def bytes_per_step(env: Any, rate: float, action: int) -> float:
 
 def measure(
     name: str, num_envs: int, params: dict[str, Any], ceiling: float, device: str = "cuda", backend: str = "numba"
-) -> Rate:
+) -> StepRate:
     """Env steps per second, `ceiling` being the memory's bytes per second."""
     import gymnasium
     import torch
@@ -111,17 +111,17 @@ def measure(
     if device == "cuda":
         torch.cuda.empty_cache()
         env._device.arrays.get_default_memory_pool().free_all_blocks()
-    return Rate(per_second, details)
+    return StepRate(per_second, details)
 
 
 def main() -> None:
     """Measures all cases."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     given = p.parse_args()
     figures = Figures("tag_step", given.json)
-    ceiling = bandwidth(given.device)
+    ceiling = measure_bandwidth(given.device)
     figures.add("add", ceiling / 1e12, "TB/s", ())
     for case in given.cases:
         name, num_envs, params = CASES[case]
@@ -129,7 +129,7 @@ def main() -> None:
             found = measure(name, num_envs, params, ceiling, given.device)
             figures.add(case, found.per_second / 1e6, "M steps/s", (name,), **found.details)
         except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
-            figures.failed(case, error)
+            figures.add_failure(case, error)
 
 
 if __name__ == "__main__":

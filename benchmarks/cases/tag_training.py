@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, parser
+from benchmarks.tools.measure import Figures, make_parser
 
 ENV = "gpuvec/TagContinuous-v0"
 OF = ("TagContinuous-v0", "vector", "learners")
@@ -76,7 +76,7 @@ def caught(taggers: Any, runners: Any, episodes: int, seed: int, device: str) ->
 
 def main() -> None:
     """Trains and plays with all seeds."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     p.add_argument("--device", default="auto")
     p.add_argument("--steps", type=int, default=None, metavar="N", help="env steps of a training, instead of the tuned number")
@@ -106,7 +106,7 @@ def main() -> None:
                     args = replace(args, total_steps=3 * args.iterations * args.steps_per_iteration)
                 result = train(args if policies == "trained" else {"tagger": args, "runner": args})
             except Exception as error:  # noqa: BLE001  # one seed that fails must not cost the others
-                figures.failed(f"{policies}.seed{seed}", error)
+                figures.add_failure(f"{policies}.seed{seed}", error)
                 continue
             last = result.history[-1]
             details = {"steps": int(last["steps"]), "seconds": last["seconds"], "envs": args.num_envs}

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases.solve import curve
-from benchmarks.tools.measure import Figures, parser
+from benchmarks.tools.measure import Figures, make_parser
 
 BARS = {"CartPole-v1": 475.0, "Acrobot-v1": -100.0}
 ITERATIONS = {10: 2000, 100: 1000, 1000: 400, 10_000: 128}  # a few seconds each
@@ -35,7 +35,7 @@ def trained(env: str, num_envs: int, iterations: int, seed: int, device: str) ->
 
 def main() -> None:
     """Trains with all sizes and seeds."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--envs", nargs="*", default=list(BARS), choices=list(BARS), metavar="NAME")
     p.add_argument("--sizes", nargs="*", type=int, default=list(ITERATIONS), metavar="E")
     p.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
@@ -56,7 +56,7 @@ def main() -> None:
                     try:
                         history = trained(env, num_envs, iterations, seed, given.device)
                     except Exception as error:  # noqa: BLE001  # one training that fails must not cost the others
-                        figures.failed(f"{case}.seed{seed}", error)
+                        figures.add_failure(f"{case}.seed{seed}", error)
                         continue
                     curves.writerows((env, num_envs, seed, *point) for point in curve(history))
                     file.flush()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, missing, parser
+from benchmarks.tools.measure import Figures, make_parser, missing_modules
 
 SIZES = (4096, 65_536, 1_048_576)
 H200 = {  # {mode: {E: M steps/s}} on one H200, gymnax 1.0.1 and jax 0.11.2
@@ -55,13 +55,13 @@ def envs_of(name: str, num_envs: int) -> Any:
 
 def main() -> None:
     """Measures all environments and sizes."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--envs", nargs="*", default=list(H200), choices=list(H200), metavar="NAME")
     p.add_argument("--sizes", nargs="*", type=int, default=list(SIZES), metavar="E")
     given = p.parse_args()
     figures = Figures("peers", given.json)
-    if problem := missing("jax", "gymnax"):
-        figures.failed("gymnax", problem)
+    if problem := missing_modules("jax", "gymnax"):
+        figures.add_failure("gymnax", problem)
         return
     from benchmarks.peers.jax_modes import report
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, missing, parser
+from benchmarks.tools.measure import Figures, make_parser, missing_modules
 
 SIZES = (4096, 65_536, 1_048_576)
 H200 = {"one_key": {"scan": {4096: 130.0, 65_536: 4600.0, 1_048_576: 31_300.0}}, "key_per_env": {}}
@@ -68,12 +68,12 @@ def step(own_keys: bool, state: State, key: Any, action: Any) -> tuple[State, An
 
 def main() -> None:
     """Measures all sizes."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--sizes", nargs="*", type=int, default=list(SIZES), metavar="E")
     given = p.parse_args()
     figures = Figures("peers", given.json)
-    if problem := missing("jax"):
-        figures.failed("jax", problem)
+    if problem := missing_modules("jax"):
+        figures.add_failure("jax", problem)
         return
     import jax
 

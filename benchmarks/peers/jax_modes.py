@@ -19,7 +19,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 
-from benchmarks.tools.measure import Figures, Timing, timing, wall_time
+from benchmarks.tools.measure import Figures, Timing, summarize, wall_time
 
 
 class Envs(NamedTuple):
@@ -66,7 +66,7 @@ def by_scan(envs: Envs, given: bool, calls: int, steps: int) -> Timing:
         (*carry, total), kept = jax.lax.scan(body, (*carry, zero), actions, length=steps)
         return tuple(carry), total, kept
 
-    return timing([us / steps for us in clock(scan, envs, actions, calls)])
+    return summarize([us / steps for us in clock(scan, envs, actions, calls)])
 
 
 def pick(actions: Any) -> Any:
@@ -103,6 +103,6 @@ def report(
             took = measure()
             rate = num_envs / took.median
             known = h200.get(mode, {}).get(num_envs)
-            figures.peer(f"{name}.{mode}.{num_envs}", rate, "M steps/s", known, us=took.median, spread=took.spread)
+            figures.add_peer(f"{name}.{mode}.{num_envs}", rate, "M steps/s", known, us=took.median, spread=took.spread)
         except Exception as error:  # noqa: BLE001  # one mode that fails must not cost the others
-            figures.failed(f"{name}.{mode}.{num_envs}", error)
+            figures.add_failure(f"{name}.{mode}.{num_envs}", error)

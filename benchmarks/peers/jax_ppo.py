@@ -18,7 +18,7 @@ from typing import Any
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, missing, parser, wall_time
+from benchmarks.tools.measure import Figures, make_parser, missing_modules, wall_time
 
 T, EPOCHS, MINIBATCHES, GAMMA, LAMBDA, CLIP, ENTROPY, VALUE, NORM = 32, 4, 4, 0.99, 0.95, 0.2, 0.01, 0.5, 0.5
 TARGET = 475.0
@@ -136,7 +136,7 @@ def train(key: Any, num_envs: int, updates: int, learning_rate: float) -> Any:
 
 def main() -> None:
     """Measures all sizes, and the time to the target."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--sizes", nargs="*", type=int, default=list(H200), metavar="E")
     p.add_argument("--updates", type=int, default=64, metavar="N", help="of a training that is timed")
     p.add_argument("--solve", type=int, default=4096, metavar="E", help="environments of those that have to reach the target")
@@ -145,8 +145,8 @@ def main() -> None:
     p.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     given = p.parse_args()
     figures = Figures("peers", given.json)
-    if problem := missing("jax", "gymnax"):
-        figures.failed("jax_ppo", problem)
+    if problem := missing_modules("jax", "gymnax"):
+        figures.add_failure("jax_ppo", problem)
         return
     import jax
 
@@ -158,14 +158,15 @@ def main() -> None:
     for num_envs in given.sizes:
         _, took = timed(num_envs, given.updates, 2.5e-3)
         rate, ms = num_envs * T * given.updates / took.median, took.median / given.updates / 1e3
-        figures.peer(f"jax_ppo.{num_envs}", rate, "M steps/s", H200.get(num_envs), T=T, ms_per_update=ms, spread=took.spread)
+        details = {"T": T, "ms_per_update": ms, "spread": took.spread}
+        figures.add_peer(f"jax_ppo.{num_envs}", rate, "M steps/s", H200.get(num_envs), **details)
     for rate in given.rates:
         call, took = timed(given.solve, given.solve_updates, rate)
         for seed in given.seeds:
             name, returns = f"jax_ppo.{TARGET:g}.{given.solve}.rate{rate:g}.seed{seed}", call(jax.random.key(seed))
             updates = int((returns >= TARGET).argmax()) + 1
             if float(returns[updates - 1]) < TARGET:
-                figures.failed(name, f"not reached in {given.solve_updates} updates, highest {float(returns.max()):.1f}")
+                figures.add_failure(name, f"not reached in {given.solve_updates} updates, highest {float(returns.max()):.1f}")
                 continue
             seconds, steps = took.median / 1e6 * updates / given.solve_updates, updates * given.solve * T / 1e6
             figures.add(name, seconds, "s", (), updates=updates, M_steps=steps)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, missing, parser
+from benchmarks.tools.measure import Figures, make_parser, missing_modules
 
 H200 = {"scan": {4096: 145.0, 65_536: 743.0}, "step": {4096: 33.0, 65_536: 526.0}}
 """{mode: {E: M steps/s}} on one H200, JaxMARL 0.2.0 and jax 0.11.2."""
@@ -40,12 +40,12 @@ def envs_of(num_envs: int) -> Any:
 
 def main() -> None:
     """Measures all sizes."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--sizes", nargs="*", type=int, default=[4096, 65_536], metavar="E")
     given = p.parse_args()
     figures = Figures("peers", given.json)
-    if problem := missing("jax", "jaxmarl"):
-        figures.failed("jaxmarl", problem)
+    if problem := missing_modules("jax", "jaxmarl"):
+        figures.add_failure("jaxmarl", problem)
         return
     from benchmarks.peers.jax_modes import report
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, missing, parser, synchronize, wall_time
+from benchmarks.tools.measure import Figures, make_parser, missing_modules, synchronize, wall_time
 
 T, EPOCHS, MINIBATCHES, GAMMA, LAMBDA, CLIP, ENTROPY, VALUE, NORM = 32, 4, 4, 0.99, 0.95, 0.2, 0.01, 0.5, 0.5
 TARGET = 475.0
@@ -160,7 +160,7 @@ def captured(part: Callable[[], None]) -> Callable[[], None]:
 
 def main() -> None:
     """Measures all sizes, and the time to the target."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--sizes", nargs="*", type=int, default=[4096, 16_384, 65_536], metavar="E")
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     p.add_argument("--iterations", type=int, default=20, metavar="N", help="of a repetition")
@@ -170,8 +170,8 @@ def main() -> None:
     p.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     given = p.parse_args()
     figures = Figures("peers", given.json)
-    if problem := missing("torch"):
-        figures.failed("torch_ppo", problem)
+    if problem := missing_modules("torch"):
+        figures.add_failure("torch_ppo", problem)
         return
     import torch
 
@@ -183,9 +183,9 @@ def main() -> None:
             for name, call, known in (("", learner.iterate, H200), (".rollout", learner.rollout, H200_ROLLOUT)):
                 took = wall_time(call, synchronize, given.iterations)
                 rate = num_envs * T / took.median
-                figures.peer(f"torch_ppo.{num_envs}{name}", rate, "M steps/s", known.get(num_envs), T=T, spread=took.spread)
+                figures.add_peer(f"torch_ppo.{num_envs}{name}", rate, "M steps/s", known.get(num_envs), T=T, spread=took.spread)
         except Exception as error:  # noqa: BLE001  # one size that fails must not cost the others
-            figures.failed(f"torch_ppo.{num_envs}", error)
+            figures.add_failure(f"torch_ppo.{num_envs}", error)
     for seed in given.seeds:
         name = f"torch_ppo.{TARGET:g}.{given.solve}.seed{seed}"
         try:
@@ -200,9 +200,9 @@ def main() -> None:
                     figures.add(name, seconds, "s", (), updates=k, M_steps=steps)
                     break
             else:
-                figures.failed(name, f"not reached in {given.most} iterations: {float(learner.last.mean()):.1f}")
+                figures.add_failure(name, f"not reached in {given.most} iterations: {float(learner.last.mean()):.1f}")
         except Exception as error:  # noqa: BLE001  # likewise
-            figures.failed(name, error)
+            figures.add_failure(name, error)
 
 
 if __name__ == "__main__":

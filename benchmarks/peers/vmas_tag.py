@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, missing, parser, synchronize, timing, wall_time
+from benchmarks.tools.measure import Figures, make_parser, missing_modules, summarize, synchronize, wall_time
 
 LIMIT = 100  # steps of an episode
 H200 = {4096: 0.13, 65_536: 2.06}
@@ -35,21 +35,21 @@ def measure(figures: Figures, num_envs: int, device: str, steps: int) -> None:
                 env.reset()
 
     with torch.no_grad():
-        took = timing([us / steps for us in wall_time(episode, synchronize, calls=1, repeats=3)])
+        took = summarize([us / steps for us in wall_time(episode, synchronize, calls=1, repeats=3)])
     rate, name = num_envs / took.median, f"vmas.simple_tag.step.{num_envs}"
-    figures.peer(name, rate, "M steps/s", H200.get(num_envs), us=took.median, spread=took.spread, agents=env.n_agents)
+    figures.add_peer(name, rate, "M steps/s", H200.get(num_envs), us=took.median, spread=took.spread, agents=env.n_agents)
 
 
 def main() -> None:
     """Measures all sizes."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--sizes", nargs="*", type=int, default=[4096, 65_536], metavar="E")
     p.add_argument("--device", default="cuda")
     p.add_argument("--steps", type=int, default=LIMIT, help="of a repetition")
     given = p.parse_args()
     figures = Figures("peers", given.json)
-    if problem := missing("torch", "vmas"):
-        figures.failed("vmas", problem)
+    if problem := missing_modules("torch", "vmas"):
+        figures.add_failure("vmas", problem)
         return
     from benchmarks.peers.stand_ins import stand_in
 
@@ -58,7 +58,7 @@ def main() -> None:
         try:
             measure(figures, num_envs, given.device, given.steps)
         except Exception as error:  # noqa: BLE001  # one size that fails must not cost the others
-            figures.failed(f"vmas.simple_tag.step.{num_envs}", error)
+            figures.add_failure(f"vmas.simple_tag.step.{num_envs}", error)
 
 
 if __name__ == "__main__":

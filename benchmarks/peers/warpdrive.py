@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.tools.measure import Figures, missing, parser, wall_time
+from benchmarks.tools.measure import Figures, make_parser, missing_modules, wall_time
 
 
 class Case(NamedTuple):
@@ -145,19 +145,19 @@ def measure(figures: Figures, name: str, case: Case, calls: int) -> None:
             took = wall_time(call, lambda _: torch.cuda.synchronize(), repeated, repeats=3)
             rate = case.num_envs * steps / took.median
             details = {"us": took.median, "spread": took.spread, "agents": trainer.cuda_envs.n_agents, "T": steps}
-            figures.peer(f"warpdrive.{name}.{mode}", rate, "M steps/s", case.h200.get(mode), **details)
+            figures.add_peer(f"warpdrive.{name}.{mode}", rate, "M steps/s", case.h200.get(mode), **details)
 
 
 def main() -> None:
     """Measures all cases."""
-    p = parser(__doc__)
+    p = make_parser(__doc__)
     p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
     p.add_argument("--calls", type=int, default=200, metavar="N", help="of a step, in each of three repetitions")
     p.add_argument("--here", action="store_true", help="measure one case in this process")
     given = p.parse_args()
     figures = Figures("peers", given.json)
-    if problem := missing("torch", "numba", "warp_drive"):
-        figures.failed("warpdrive", problem)
+    if problem := missing_modules("torch", "numba", "warp_drive"):
+        figures.add_failure("warpdrive", problem)
         return
     if given.here:
         from benchmarks.peers.stand_ins import stand_in
@@ -172,10 +172,10 @@ def main() -> None:
         try:
             done = subprocess.run(command, check=False, timeout=120, stderr=subprocess.PIPE, text=True)
         except (subprocess.SubprocessError, OSError) as error:
-            figures.failed(f"warpdrive.{name}", error)
+            figures.add_failure(f"warpdrive.{name}", error)
             continue
         if done.returncode:
-            figures.failed(f"warpdrive.{name}", done.stderr[-400:])
+            figures.add_failure(f"warpdrive.{name}", done.stderr[-400:])
 
 
 if __name__ == "__main__":

@@ -1,43 +1,49 @@
-"""Brings the figures that documents quote up to the records, as many digits as they show.
+"""Updates the figures that documents quote from the records; each keeps as many digits as it shows.
 
-    python benchmarks/tools/quote.py README.md design/*.md
+    python benchmarks/tools/quote.py README.md docs/benchmarks.md
 
-A quotation is a number and behind it, on the same line, a comment that names record and figure; see `record.py`.
+A quotation is a number followed, on the same line, by a comment that names record and figure; see `record.py`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-QUOTE = re.compile(
+QUOTATION = re.compile(
     r"(?P<number>\d[\d,]*(?:\.\d+)?)(?P<between>[^\d<]*<!-- *(?P<record>[\w.-]+\.json) +(?P<figure>[\w.-]+) *-->)"
 )
 RECORDS = Path(__file__).resolve().parents[2] / "gpu-results"
 
 
-def requoted(text: str, records: dict[str, Any]) -> str:
-    """`text` with the records' numbers; what no record knows stays as it is, for the tests to name."""
+def requote(text: str, records: dict[str, Any]) -> str:
+    """Returns `text` with the numbers of the records; a number that no record has stays, and the tests report it.
 
-    def known(quote: re.Match[str]) -> str:
-        figure = records.get(quote["record"], {}).get("figures", {}).get(quote["figure"])
+    Args:
+        text: a document.
+        records: {name of the file: record}.
+    """
+
+    def update(quotation: re.Match[str]) -> str:
+        figure = records.get(quotation["record"], {}).get("figures", {}).get(quotation["figure"])
         if figure is None:
-            return quote[0]
-        digits, commas = len(quote["number"].partition(".")[2]), "," if "," in quote["number"] else ""
-        return f"{figure['value']:{commas}.{digits}f}{quote['between']}"
+            return quotation[0]
+        digits, comma = len(quotation["number"].partition(".")[2]), "," if "," in quotation["number"] else ""
+        return f"{figure['value']:{comma}.{digits}f}{quotation['between']}"
 
-    return QUOTE.sub(known, text)
+    return QUOTATION.sub(update, text)
 
 
 def main() -> None:
-    """Rewrites the documents that are named."""
+    """Rewrites the documents that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("documents", nargs="+", type=Path, metavar="FILE")
     records = {file.name: json.loads(file.read_text()) for file in RECORDS.glob("*.json")}
-    for name in sys.argv[1:]:
-        document = Path(name)
-        document.write_text(requoted(document.read_text(), records))
+    for document in parser.parse_args().documents:
+        document.write_text(requote(document.read_text(), records))
 
 
 if __name__ == "__main__":

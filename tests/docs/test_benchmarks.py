@@ -1,10 +1,9 @@
-"""Benchmarks: all of them are in the suite and say what they take, and what they do with figures is right."""
+"""Benchmarks: the suite has all of them, each starts and has a purpose, and the tools compute ratios, tables and pictures."""
 
 from __future__ import annotations
 
 import csv
 import fcntl
-import importlib
 import importlib.util
 import json
 import subprocess
@@ -13,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benchmarks.tools import figures, ratios, suite
+from benchmarks.tools.record import read_figures, write_tables
+from benchmarks.tools.sources import source_hashes
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -23,38 +26,28 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the package importable, which is not installed."""
-    monkeypatch.syspath_prepend(ROOT)
-
-
-def tool(name: str) -> Any:
-    return importlib.import_module(f"benchmarks.tools.{name}")
-
-
 def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script as a user does, from the root of the checkout."""
     command = [sys.executable, str(script.relative_to(ROOT)), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 class TestSuite:
     def test_has_every_benchmark(self) -> None:
-        assert {part.name: part.file for part in tool("suite").PARTS} == SCRIPTS
+        assert {benchmark.name: benchmark.script for benchmark in suite.BENCHMARKS} == SCRIPTS
 
     @pytest.mark.parametrize("name", SCRIPTS)
     def test_each_explains_itself_without_a_gpu(self, name: str) -> None:
         done = run(SCRIPTS[name], "--help")
         assert done.returncode == 0, done.stderr
         assert "--json" in done.stdout
-        (part,) = (part for part in tool("suite").PARTS if part.name == name)
-        assert part.purpose
-        assert all(option in done.stdout for option in part.arguments if option.startswith("--"))
+        (benchmark,) = (benchmark for benchmark in suite.BENCHMARKS if benchmark.name == name)
+        assert benchmark.purpose
+        assert all(option in done.stdout for option in benchmark.arguments if option.startswith("--"))
 
     @pytest.fixture
-    def parts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-        """The suite with scripts of our own: one that works, one that fails, and one that neither ends nor does its child."""
-        suite = tool("suite")
+    def scripts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Replaces the benchmarks: one works, one fails, and one starts a process and does not end."""
         folder = tmp_path / "cases"
         folder.mkdir()
         (folder / "works.py").write_text("import sys\nopen(sys.argv[-1], 'a').write('figure\\n')\n")
@@ -63,27 +56,27 @@ class TestSuite:
         child = f"{lock}; time.sleep(20); open({str(tmp_path / 'late')!r}, 'w')"
         (folder / "hangs.py").write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
         monkeypatch.setattr(suite, "FOLDER", tmp_path)
-        monkeypatch.setattr(
-            suite, "PARTS", tuple(suite.Part(*part) for part in (("fails", 1800), ("hangs", 3), ("works", 1800)))
-        )
-        return suite
+        limits = {"fails": 1800, "hangs": 3, "works": 1800}
+        monkeypatch.setattr(suite, "BENCHMARKS", tuple(suite.Benchmark(*item) for item in limits.items()))
 
-    def test_what_fails_does_not_stop_the_next(
-        self, parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    @pytest.mark.usefixtures("scripts")
+    def test_a_failure_does_not_stop_the_next(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        figures = tmp_path / "figures.jsonl"
-        monkeypatch.setattr(sys, "argv", ["suite.py", "--json", str(figures), "--to", str(tmp_path / "curves")])
-        assert parts.main() == 1
-        assert figures.read_text() == "figure\n"
+        lines = tmp_path / "figures.jsonl"
+        monkeypatch.setattr(sys, "argv", ["suite.py", "--json", str(lines), "--to", str(tmp_path / "curves")])
+        assert suite.main() == 1
+        assert lines.read_text() == "figure\n"
         summary = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[-3:]]
         assert summary == [["fails", "status", "3"], ["hangs", "status", "124"], ["works", "status", "0"]]
         with (tmp_path / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # which the child holds as long as it lives
-        assert not (tmp_path / "late").exists(), "what a benchmark started outlived it"
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the child holds the lock until it ends
+        assert not (tmp_path / "late").exists(), "a process that the benchmark started outlived it"
 
-    def test_a_choice_runs_alone(self, parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.usefixtures("scripts")
+    def test_a_benchmark_runs_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "argv", ["suite.py", "works", "--json", str(tmp_path / "a"), "--to", str(tmp_path)])
-        assert parts.main() == 0
+        assert suite.main() == 0
         assert not (tmp_path / "late").exists()
 
 
@@ -103,9 +96,9 @@ class TestScripts:
         to = ["--to", str(tmp_path / "curves.csv")] if name == "time_to_return" else []
         done = run(SCRIPTS[name], *arguments.split(), "--json", str(tmp_path / "figures.jsonl"), *to)
         assert done.returncode == 0, done.stderr
-        found, failed = tool("record").figures(tmp_path / "figures.jsonl")
+        measured, failed = read_figures(tmp_path / "figures.jsonl", source_hashes())
         assert not failed
-        assert found[f"{name}.{figure}"]["value"] > 0
+        assert measured[f"{name}.{figure}"]["value"] > 0
 
     @pytest.mark.parametrize(
         ("name", "library"),
@@ -117,9 +110,9 @@ class TestScripts:
             ("warpdrive", "warp_drive"),
         ],
     )
-    def test_a_library_that_is_missing_is_told(self, name: str, library: str, tmp_path: Path) -> None:
+    def test_a_missing_library_is_reported(self, name: str, library: str, tmp_path: Path) -> None:
         if importlib.util.find_spec(library):
-            pytest.skip(f"{library} is there")
+            pytest.skip(f"{library} is installed")
         done = run(SCRIPTS[f"peers.{name}"], "--json", str(tmp_path / "figures.jsonl"))
         assert done.returncode == 0, done.stderr
         (row,) = map(json.loads, (tmp_path / "figures.jsonl").read_text().splitlines())
@@ -127,7 +120,6 @@ class TestScripts:
 
 
 def test_ratios_compare_the_best_of_each_side() -> None:
-    ratios = tool("ratios")
     rows: dict[str, Any] = {
         "learners.ppo.4096": {"value": 40.0, "unit": "M steps/s"},
         "learners.ppo.4096.torch": {"value": 20.0, "unit": "M steps/s"},
@@ -138,52 +130,59 @@ def test_ratios_compare_the_best_of_each_side() -> None:
         "peers.p.475.rate1.seed0": {"value": 0.5, "unit": "s"},
         "peers.p.475.rate2.seed0": {"value": 0.3, "unit": "s"},
     }
-    assert ratios.best(rows, "learners.ppo.4096*") == ("learners.ppo.4096", 40e6)
-    assert ratios.best(rows, "peers.gymnax.A.*.8") == ("peers.gymnax.A.scan.8", 1.2e9)
-    assert ratios.best(rows, "peers.p.475.*") == ("peers.p.475.rate2.seed0", 0.3)
-    assert ratios.best(rows, "peers.vmas.*") is None
+    assert ratios.best_figure(rows, "learners.ppo.4096*") == ("learners.ppo.4096", 40e6)
+    assert ratios.best_figure(rows, "peers.gymnax.A.*.8") == ("peers.gymnax.A.scan.8", 1.2e9)
+    assert ratios.best_figure(rows, "peers.p.475.*") == ("peers.p.475.rate2.seed0", 0.3)
+    assert ratios.best_figure(rows, "peers.vmas.*") is None
 
 
 def test_ratios_are_appended_to_the_figures(tmp_path: Path) -> None:
-    file = tmp_path / "figures.jsonl"
+    file, current = tmp_path / "figures.jsonl", source_hashes()
+    ppo, grid = ("CartPole-v1", "vector", "learners"), ("TagGridWorld-v0",)
     measured = [
-        ("ppo_end_to_end", "4096.median", 0.2, "s", {}),
-        ("peers", "jax_ppo.475.4096.rate0.005.seed0", 0.3, "s", {}),
-        ("tag_step", "grid.2000x5", 400.0, "M steps/s", {}),
-        ("peers", "warpdrive.grid.2000x5.trainer", 10.0, "M steps/s", {"of_h200": 0.8}),
-        ("peers", "warpdrive.grid.2000x5.a2c", 999.0, "M steps/s", {}),
+        ("ppo_end_to_end", "4096.median", 0.2, "s", ppo, {}),
+        ("peers", "jax_ppo.475.4096.rate0.005.seed0", 0.3, "s", (), {}),
+        ("tag_step", "grid.2000x5", 400.0, "M steps/s", grid, {}),
+        ("peers", "warpdrive.grid.2000x5.trainer", 10.0, "M steps/s", (), {"of_h200": 0.8}),
+        ("peers", "warpdrive.grid.2000x5.a2c", 999.0, "M steps/s", (), {}),
     ]
-    rows = [{"benchmark": b, "name": n, "value": v, "unit": u, "of": [], "details": d} for b, n, v, u, d in measured]
+    rows = [
+        {"benchmark": benchmark, "name": name, "value": value, "unit": unit, "of": of, "details": details}
+        | {"sources": {source: current[source] for source in of}}
+        for benchmark, name, value, unit, of, details in measured
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run(SCRIPTS["ratios"], "--json", str(file)).returncode == 0
-    found, _ = tool("record").figures(file)
-    assert found["ratios.ppo.475.jax_ppo"]["value"] == pytest.approx(1.5)
-    assert found["ratios.grid.2000x5.warpdrive"]["value"] == pytest.approx(40.0)
-    assert found["ratios.grid.2000x5.warpdrive"]["details"]["of_h200"] == 0.8
-    assert sum(name.startswith("ratios.") for name in found) == 2
+    done = run(SCRIPTS["ratios"], "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    recorded, failed = read_figures(file, current)
+    assert failed == []
+    assert recorded["ratios.ppo.475.jax_ppo"]["value"] == pytest.approx(1.5)
+    assert recorded["ratios.ppo.475.jax_ppo"]["of"] == list(ppo)
+    assert recorded["ratios.grid.2000x5.warpdrive"]["value"] == pytest.approx(40.0)
+    assert recorded["ratios.grid.2000x5.warpdrive"]["details"]["of_h200"] == 0.8
+    assert sum(name.startswith("ratios.") for name in recorded) == 2
 
 
 def test_tables_and_pictures_of_a_record(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     details = {"envs": 64, "roofline": 2.0}
-    figures = {
-        f"scaling.{d}.CartPole-v1.{n}": {"value": n / 64, "unit": "G steps/s", "details": details}
-        for d in ("cuda", "cpu")
+    recorded = {
+        f"scaling.{device}.CartPole-v1.{n}": {"value": n / 64, "unit": "G steps/s", "details": details}
+        for device in ("cuda", "cpu")
         for n in (256, 64)
     }
-    figures["scaling.cuda.grid.full.8"] = {"value": 3.0, "unit": "G agent steps/s", "details": {**details, "agents": 8}}
-    figures["solve.CartPole-v1.ppo.passed"] = {"value": 10, "unit": "seeds", "details": {}}
-    tool("record").tables({"figures": figures, "device": "a card", "commit": "abc"}, tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["scaling.csv"]  # solve.csv is of curves
+    recorded["scaling.cuda.grid.full.8"] = {"value": 3.0, "unit": "G agent steps/s", "details": {**details, "agents": 8}}
+    recorded["solve.CartPole-v1.ppo.passed"] = {"value": 10, "unit": "seeds", "details": {}}
+    write_tables({"figures": recorded, "device": "a card", "commit": "abc"}, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["scaling.csv"]  # solve.csv has the curves
     with (tmp_path / "scaling.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert rows[0] | {"agents": ""} == {
         "name": "cuda.CartPole-v1.256", "value": "4.0", "unit": "G steps/s", "envs": "64", "roofline": "2.0", "agents": "",
         "device": "a card", "commit": "abc",
     }  # fmt: skip
-    drawn = tool("figures")
-    assert drawn.series(rows, "environments")["cuda", "CartPole-v1"] == [(64.0, 1.0, 2.0), (256.0, 4.0, 2.0)]
-    assert drawn.series(rows, "agents") == {("cuda", "grid.full"): [(8.0, 3.0, 2.0)]}
+    assert figures.group_rates(rows, "environments")["cuda", "CartPole-v1"] == [(64.0, 1.0, 2.0), (256.0, 4.0, 2.0)]
+    assert figures.group_rates(rows, "agents") == {("cuda", "grid.full"): [(8.0, 3.0, 2.0)]}
+    pytest.importorskip("matplotlib")
     done = run(FOLDER / "tools" / "figures.py", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "solve.png is left out" in done.stdout

@@ -18,11 +18,11 @@ import json, sys
 from pathlib import Path
 from tests.support.bundled_envs import BUNDLED_ENVS, MULTI_AGENT, SINGLE_AGENT, WITH_CUDA_C
 from benchmarks.cases import cuda_c_step, env_step, memory_per_env, solve
-from benchmarks.tools.record import sources
+from benchmarks.tools.sources import source_hashes
 print(json.dumps({
     "bundled": list(BUNDLED_ENVS), "single-agent": list(SINGLE_AGENT), "multi-agent": list(MULTI_AGENT),
     "env_step": list(env_step.ENVS), "memory_per_env": list(memory_per_env.GAMES), "cuda_c_step": list(cuda_c_step.ENVS),
-    "sources": list(sources(Path(sys.argv[1]))),
+    "sources": list(source_hashes(Path(sys.argv[1]))),
 }))
 """
 PAGE = """

@@ -8,7 +8,6 @@ Exit status 0: no tool reported anything of ours, and each caught its bug. A too
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -19,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.tools.measure import Figures
 from gpuvec import SingleAgentEnv
 from gpuvec.registration import registered_envs
 
@@ -123,20 +124,12 @@ def main() -> int:
         if given.log:
             with given.log.open("a") as file:
                 file.write(f"===== {' '.join(job)}\n{result.log}\n")
-    if given.json:
-        with given.json.open("a") as file:
-            for tool in TOOLS:
-                for kind in (*given.kinds, "planted"):
-                    own = [r for r in results if r.job.tool == tool and r.job.kind == kind]
-                    row = {
-                        "benchmark": "sanitizer",
-                        "name": f"{tool}.{kind}",
-                        "value": sum(r.reported or 0 for r in own),
-                        "unit": "reports",
-                        "of": SOURCES[kind],
-                        "details": {"passed": all(r.passed for r in own)},
-                    }
-                    file.write(json.dumps(row) + "\n")
+    figures = Figures("sanitizer", given.json)
+    for tool in TOOLS:
+        for kind in (*given.kinds, "planted"):
+            own = [r for r in results if r.job.tool == tool and r.job.kind == kind]
+            passed = all(r.passed for r in own)
+            figures.add(f"{tool}.{kind}", sum(r.reported or 0 for r in own), "reports", SOURCES[kind], passed=passed)
     return 0 if all(result.passed for result in results) else 1
 
 
