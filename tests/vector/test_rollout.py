@@ -334,8 +334,8 @@ class TestErrors:
             (on_device(env, np.zeros((2, 4), np.int32)), ValueError, r"shape \(2, 4\).*takes \(3, 4\)"),
             (on_device(env, np.zeros((3, 4), np.float32)), TypeError, "dtype float32"),
             (None, TypeError, "actions are"),
-            (lambda obs, key, p: 0.5, AuthoringError, r"returns is no action of Discrete\(2\), which is an int"),
-            (lambda obs, key, p: (0, 1), AuthoringError, r"returns is no action of Discrete\(2\)"),
+            (lambda obs, key, p: 0.5, AuthoringError, r"result is not an action of Discrete\(2\), which is an int"),
+            (lambda obs, key, p: (0, 1), AuthoringError, r"result is not an action of Discrete\(2\)"),
             (lambda obs, key, p: p.length, AuthoringError, "length"),
         ]:
             with pytest.raises(error, match=said):

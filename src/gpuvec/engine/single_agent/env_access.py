@@ -1,4 +1,4 @@
-"""How the data of one env moves between buffers and registers: in a single step, and in many steps in a row."""
+"""Loads the data of one env into registers and stores it: for a single step, and for many steps in a row."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from gpuvec.random import Key
 
 
 class StreamReader(NamedTuple):
-    """When the random-number stream of an env is read."""
+    """The compiled functions that read the random-number stream of an env."""
 
-    # load(b, e) -> what is kept of the stream in registers
+    # load(b, e) -> the values of the stream that the caller keeps in registers
     load: DeviceFunction
     # key(b, e, stream, start, t) -> `Key` at step t of the episode that began at clock `start`
     key: DeviceFunction
 
 
-ReadStream: TypeAlias = Callable[[RngStreamAccess], StreamReader]  # one of the next three functions
+# One of the next three functions, which differ in when the buffers are read.
+ReadStream: TypeAlias = Callable[[RngStreamAccess], StreamReader]
 
 
-def read_stream_lazily(streams: RngStreamAccess) -> StreamReader:
-    """Reads the stream when a number is drawn: in a single step, most envs draw nothing.
+def read_stream_lazily(rng_streams: RngStreamAccess) -> StreamReader:
+    """Compiles reading the stream only when a number is drawn: in a single step, most envs draw none.
 
     Args:
-        streams: the functions that read streams.
+        rng_streams: the functions that read random-number streams.
     """
-    load_shared, shared_key = streams.load_shared, streams.key
+    load_shared, shared_key = rng_streams.load_shared, rng_streams.key
 
     @inline_function
     def load(b: Batch, e: int) -> RngStream:
@@ -45,28 +46,30 @@ def read_stream_lazily(streams: RngStreamAccess) -> StreamReader:
     return StreamReader(load, key)
 
 
-def read_shared_stream_early(streams: RngStreamAccess) -> StreamReader:
-    """Reads what all envs share along with the state, and the rest when a number is drawn: in most warps an env draws one.
+def read_shared_stream_early(rng_streams: RngStreamAccess) -> StreamReader:
+    """Compiles reading the shared stream with the state, and the env's own stream when a number is drawn.
+
+    In most warps some env draws a number, so that the shared stream is needed.
 
     Args:
-        streams: the functions that read streams.
+        rng_streams: the functions that read random-number streams.
     """
-    load_shared = streams.load_shared
+    load_shared = rng_streams.load_shared
 
     @inline_function
     def load(b: Batch, e: int) -> RngStream:
         return load_shared(b)
 
-    return StreamReader(load, streams.key)
+    return StreamReader(load, rng_streams.key)
 
 
-def keep_stream_in_registers(streams: RngStreamAccess) -> StreamReader:
-    """Reads the stream once: the key of clock 0, whose episode is minus the stream's origin.
+def keep_stream_in_registers(rng_streams: RngStreamAccess) -> StreamReader:
+    """Compiles reading the stream once: the key at clock 0, whose `episode` is minus the stream's origin.
 
     Args:
-        streams: the functions that read streams.
+        rng_streams: the functions that read random-number streams.
     """
-    load_shared, shared_key = streams.load_shared, streams.key
+    load_shared, shared_key = rng_streams.load_shared, rng_streams.key
 
     @inline_function
     def load(b: Batch, e: int) -> RngStream:
@@ -80,7 +83,7 @@ def keep_stream_in_registers(streams: RngStreamAccess) -> StreamReader:
 
 
 class EnvAccess(NamedTuple):
-    """The compiled functions that load and store one env. `start` is the clock at which its episode began."""
+    """The compiled functions that load and store one env; `start` is the clock at which its episode began."""
 
     # load_env(b, e) -> (start, s, stream, p)
     load_env: DeviceFunction
@@ -88,17 +91,17 @@ class EnvAccess(NamedTuple):
     key: DeviceFunction
     # set_start(b, e, start) -> the new start of an env as uint32
     set_start: DeviceFunction
-    # store_env(b, e, start, s): writes what a step changes
+    # store_env(b, e, start, s): writes the state, and the start if `set_start` does not write it
     store_env: DeviceFunction
 
 
 def access_for_one_step(functions: EnvFunctions, ops: MemoryOps, read_stream: ReadStream) -> EnvAccess:
-    """Compiles the access for a single step: the few envs whose episode ends store their start when it changes.
+    """Compiles the access for a single step, in which `set_start` writes the start: it changes in few envs.
 
     Args:
-        functions: of the environment.
+        functions: the functions of the environment.
         ops: the operations on buffers.
-        read_stream: when the random-number stream is read.
+        read_stream: determines when the random-number stream is read.
     """
     load_env, key = _make_load_env(functions, ops, read_stream)
     store, store_state = ops.store, functions.store_state
@@ -116,10 +119,10 @@ def access_for_one_step(functions: EnvFunctions, ops: MemoryOps, read_stream: Re
 
 
 def keep_env_in_registers(functions: EnvFunctions, ops: MemoryOps) -> EnvAccess:
-    """Compiles the access for many steps in a row: the stream is read once, the start is stored once.
+    """Compiles the access for many steps in a row: the stream is read once, and `store_env` writes the start.
 
     Args:
-        functions: of the environment.
+        functions: the functions of the environment.
         ops: the operations on buffers.
     """
     load_env, key = _make_load_env(functions, ops, keep_stream_in_registers)
@@ -138,6 +141,7 @@ def keep_env_in_registers(functions: EnvFunctions, ops: MemoryOps) -> EnvAccess:
 
 
 def _make_load_env(functions: EnvFunctions, ops: MemoryOps, read_stream: ReadStream) -> tuple[DeviceFunction, DeviceFunction]:
+    """`load_env` and `key` as in `EnvAccess`."""
     load, load_state, params = ops.load, functions.load_state, functions.params
     load_stream, key = read_stream(make_rng_streams(ops))
 

@@ -1,4 +1,4 @@
-"""The author's functions of an environment, its state, parameters and actions, compiled for one env."""
+"""The author's functions, and access to state, parameters and actions, compiled for one env."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class EnvFunctions(NamedTuple):
     load_action: DeviceFunction
     # report_invalid_action(b, e): reports the action of env e if its space does not allow it
     report_invalid_action: DeviceFunction
-    # reset(b, key, p) -> first state of the episode with that key, from the reset pool if there is one
+    # reset(b, key, p) -> first state of the episode with that key; the fields of the reset pool come from the pool
     reset: DeviceFunction
-    # step(s, action, key, p) -> (s, reward, terminated): the author's, of any types
+    # step(s, action, key, p) -> (s, reward, terminated): the author's function, whose results may have any number type
     step: DeviceFunction
     # cast_state(s) -> s with fields of the declared types
     cast_state: DeviceFunction
-    # observe(s, p) -> row of D float32
+    # observe(s, p) -> observation, a tuple of D float32
     observe: DeviceFunction
 
 
@@ -54,13 +54,13 @@ def make_env_functions(env: SingleAgentEnv, options: KernelOptions, ops: MemoryO
         ops: the operations on buffers.
     """
     schema = make_schema(env)
-    assert isinstance(schema, SingleAgentSchema), "of a SingleAgentEnv"
+    assert isinstance(schema, SingleAgentSchema), "the schema of a SingleAgentEnv"
     author_reset, cast_state = device_function(env.reset), make_state_cast(env, schema)
-    take_from_pool = make_pool_reader(env, schema, options, ops)
+    replace_from_pool = make_pool_reader(env, schema, options, ops)
 
     @inline_function
     def reset(b: Batch, key: Key, p: EnvParams) -> EnvState:
-        return take_from_pool(b, cast_state(author_reset(key, p)), key)
+        return replace_from_pool(b, cast_state(author_reset(key, p)), key)
 
     return EnvFunctions(
         env,
@@ -75,9 +75,11 @@ def make_env_functions(env: SingleAgentEnv, options: KernelOptions, ops: MemoryO
     )
 
 
-@lru_cache(maxsize=16)  # one function for all kernels of an environment: with many features it takes long to compile
-def _make_observe(author_observe: DeviceFunction, features: int, ops: MemoryOps) -> DeviceFunction:
-    to_floats, row_type = ops.to_floats, row_of(f32, features)
+# All kernels of an environment share one function: with many features it takes long to compile.
+@lru_cache(maxsize=16)
+def _make_observe(author_observe: DeviceFunction, num_features: int, ops: MemoryOps) -> DeviceFunction:
+    """`observe` as in `EnvFunctions`."""
+    to_floats, row_type = ops.to_floats, row_of(f32, num_features)
 
     @inline_function
     def observe(s: EnvState, p: EnvParams) -> Row:

@@ -1,7 +1,7 @@
-"""The rules of an episode of one agent: its first state, its end, what is returned of its last step, and the faults reported.
+"""The rules of an episode of one agent: its first state, its end, the outputs of its last step, and the faults it reports.
 
-Each rule is written here alone. `step`, `step_branchless`, `step_blocked` and the rollouts call it. The rules for many agents
-are in `multi_agent.step_functions`.
+They are defined only here. `step`, `step_branchless`, `step_blocked` and the rollouts apply them. The rules for many agents are
+in `multi_agent.step_functions`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from gpuvec.engine.single_agent.env_functions import EnvFunctions
 
 
 class EpisodeRules(NamedTuple):
-    """The compiled rules. `start` is the clock at which an episode began, `clock` that of the step."""
+    """The compiled rules; `start` is the clock at which an episode began, `clock` is the clock of the step."""
 
     resets_at_end: bool  # whether an env is reset in the step that ends its episode: SAME_STEP
-    resets_in_next_step: bool  # whether an env is reset in the step after that: NEXT_STEP
-    # elapsed_steps(clock, start) -> number t of the step within its episode, from 1; 0 if the episode awaits its reset
+    resets_in_next_step: bool  # whether an env is reset in the step after it: NEXT_STEP
+    # elapsed_steps(clock, start) -> number t of the step within its episode, from 1; 0 if the env awaits its reset
     elapsed_steps: DeviceFunction
     # awaits_reset(t) -> whether the episode ended in the step before
     awaits_reset: DeviceFunction
     # is_truncated(t) -> whether the episode reaches its limit of steps
     is_truncated: DeviceFunction
-    # next_start(clock) -> start of the env whose episode ends at that clock
+    # next_start(clock) -> start of the episode that follows the one that ends at that clock
     next_start: DeviceFunction
     # first_state(b, e, stream, start, p) -> s
     first_state: DeviceFunction
-    # store_final(b, at, ended, row): what SAME_STEP returns of the last observation, as row `at`
+    # store_final(b, out_index, ended, obs): writes row `out_index` of `final_obs` and `final_mask` in SAME_STEP
     store_final: DeviceFunction
     # check_action(b, e): reports an invalid action, with `validate`
     check_action: DeviceFunction
@@ -45,8 +45,8 @@ def make_episode_rules(functions: EnvFunctions, key: DeviceFunction, options: Ke
     """Compiles the rules.
 
     Args:
-        functions: of the environment.
-        key: key(b, e, stream, start, t) -> `Key`.
+        functions: the functions of the environment.
+        key: `key` of `EnvAccess`.
         options: the autoreset mode, the limit of steps, and whether faults are reported.
         ops: the operations on buffers.
     """
@@ -63,6 +63,7 @@ def make_episode_rules(functions: EnvFunctions, key: DeviceFunction, options: Ke
 def _make_time_rules(
     options: KernelOptions,
 ) -> tuple[DeviceFunction, DeviceFunction, DeviceFunction, DeviceFunction]:
+    """The functions from `elapsed_steps` to `next_start` of `EpisodeRules`."""
     limit = i32(NO_STEP_LIMIT if options.max_episode_steps is None else options.max_episode_steps)
     same_step = options.autoreset is AutoresetMode.SAME_STEP
 
@@ -86,6 +87,7 @@ def _make_time_rules(
 
 
 def _make_first_state(functions: EnvFunctions, key: DeviceFunction) -> DeviceFunction:
+    """`first_state` as in `EpisodeRules`."""
     reset = functions.reset
 
     @inline_function
@@ -96,15 +98,18 @@ def _make_first_state(functions: EnvFunctions, key: DeviceFunction) -> DeviceFun
 
 
 def _make_store_final(options: KernelOptions, ops: MemoryOps) -> DeviceFunction:
+    """`store_final` as in `EpisodeRules`."""
     store_streaming, store_row_streaming, any_in_sector = ops.store_streaming, ops.store_row_streaming, ops.any_in_sector
     same_step = options.autoreset is AutoresetMode.SAME_STEP
 
     @inline_function
-    def store_final(b: Batch, at: int, ended: bool, row: Row) -> None:
+    def store_final(b: Batch, out_index: int, ended: bool, obs: Row) -> None:
         if same_step:
-            store_streaming(b.final_mask, at, ended, b1)
-            if any_in_sector(ended):  # a 32-byte sector of two 16-byte rows is written whole, and so never read
-                store_row_streaming(b.final_obs, at, row)
+            store_streaming(b.final_mask, out_index, ended, b1)
+            # If one of two 16-byte rows in a 32-byte sector is needed, both are written: a sector that is written whole is not
+            # read from memory first.
+            if any_in_sector(ended):
+                store_row_streaming(b.final_obs, out_index, obs)
 
     return store_final
 
@@ -112,6 +117,7 @@ def _make_store_final(options: KernelOptions, ops: MemoryOps) -> DeviceFunction:
 def _make_fault_reports(
     functions: EnvFunctions, options: KernelOptions, ops: MemoryOps
 ) -> tuple[DeviceFunction, DeviceFunction]:
+    """`check_action` and `report_missing_reset` as in `EpisodeRules`."""
     report_invalid_action, atomic_min, validate = functions.report_invalid_action, ops.atomic_min, options.validate
 
     @inline_function

@@ -1,4 +1,4 @@
-"""Generated code whose shape follows the fields of an environment's state, observation or action: glue without control flow."""
+"""Generated code for the fields of an environment's state, observation and action; it has no control flow."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ def _field_dtypes(env: SingleAgentEnv, schema: SingleAgentSchema) -> dict[str, A
 
 
 def make_state_access(env: SingleAgentEnv, schema: SingleAgentSchema, ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction]:
-    """Compiles `load_state(b, e)` -> s and `store_state(b, e, s)`. The float fields of an env are one row, each other a buffer.
+    """Compiles `load_state(b, e)` -> s and `store_state(b, e, s)`.
+
+    The float fields of an env are one row of a buffer. Each other field has a buffer of its own.
 
     Args:
         env: the environment.
-        schema: which fields are floats.
+        schema: has the names and dtypes of the fields.
         ops: the operations on buffers.
     """
     scope = {"State": env.state, "load": ops.load, "store": ops.store, "store_row": ops.store_row, "f32": f32}
     scope |= {"load_row": ops.load_row, "row_type": row_of(f32, len(schema.float_fields))} | _field_dtypes(env, schema)
-    values = {k: f"row[{j}]" for j, k in enumerate(schema.float_fields)}
+    values = {k: f"floats[{j}]" for j, k in enumerate(schema.float_fields)}
     values |= {k: f"load(b.state_{k}, e, t_{k})" for k in schema.non_float_fields}
-    load = "def load_state(b, e):\n" + ("    row = load_row(b.state, e, row_type)\n" if schema.float_fields else "")
+    load = "def load_state(b, e):\n" + ("    floats = load_row(b.state, e, row_type)\n" if schema.float_fields else "")
     load += f"    return State({', '.join(values[k] for k in env.state._fields)})\n"
     store = "def store_state(b, e, s):\n"
     if schema.float_fields:
@@ -46,11 +48,11 @@ def make_state_access(env: SingleAgentEnv, schema: SingleAgentSchema, ops: Memor
 
 
 def make_state_cast(env: SingleAgentEnv, schema: SingleAgentSchema) -> DeviceFunction:
-    """Compiles `cast_state(s)`: the state with fields of the declared types, where `s.count + 1` made an int64, say.
+    """Compiles `cast_state(s)`: the state with fields of the declared types; an expression such as `s.count + 1` has another.
 
     Args:
         env: the environment.
-        schema: the dtypes of its state.
+        schema: has the dtypes of its state.
     """
     fields = ", ".join(f"t_{k}(s.{k})" for k in env.state._fields)
     source = f"def cast_state(s):\n    return State({fields})\n"
@@ -58,46 +60,46 @@ def make_state_cast(env: SingleAgentEnv, schema: SingleAgentSchema) -> DeviceFun
 
 
 def make_pool_reader(env: SingleAgentEnv, schema: SingleAgentSchema, options: KernelOptions, ops: MemoryOps) -> DeviceFunction:
-    """Compiles `take_from_pool(b, s, key)`: `s` with the fields of the reset pool from the state that `key` draws.
+    """Compiles `replace_from_pool(b, s, key)`: `s` with the fields of the reset pool from a random state of the pool.
 
     Args:
         env: the environment.
-        schema: the dtypes of its state.
-        options: the fields of the pool.
+        schema: has the dtypes of its state.
+        options: has the fields of the pool.
         ops: the operations on buffers.
     """
     scope = {"State": env.state, "load": ops.load, "randint": device_function(randint), "i32": i32, "draw": POOL_DRAW}
     values = {k: f"load(b.pool_{k}, q, t_{k})" if k in options.pool else f"s.{k}" for k in env.state._fields}
-    source = "def take_from_pool(b, s, key):\n"
+    source = "def replace_from_pool(b, s, key):\n"
     if options.pool:
         source += "    q = randint(key, draw, 0, load(b.pool_size, 0, i32))\n"
     source += f"    return State({', '.join(values[k] for k in env.state._fields)})\n"
-    return inline_function(generate_function("take_from_pool", source, **scope, **_field_dtypes(env, schema)))
+    return inline_function(generate_function("replace_from_pool", source, **scope, **_field_dtypes(env, schema)))
 
 
 def make_selections(env: SingleAgentEnv, schema: SingleAgentSchema) -> tuple[DeviceFunction, DeviceFunction]:
-    """Compiles `select_state(c, x, y)` and `select_row(c, x, y)`: state or observation x if c, else y.
+    """Compiles `select_state(c, x, y)` and `select_obs(c, x, y)`, which return the state or observation `x` if `c`, else `y`.
 
-    The choice is made for each number, as a compiler may move the computation of a whole into a branch.
+    Each number is selected by itself: a compiler may turn the selection of a whole into a branch.
 
     Args:
         env: the environment.
-        schema: the number of features.
+        schema: has the number of features.
     """
     fields = ", ".join(f"x.{k} if c else y.{k}" for k in env.state._fields)
     items = "".join(f"x[{j}] if c else y[{j}], " for j in range(schema.num_features))
     state = generate_function("select_state", f"def select_state(c, x, y):\n    return State({fields})\n", State=env.state)
-    row = generate_function("select_row", f"def select_row(c, x, y):\n    return ({items})\n")
-    return inline_function(state), inline_function(row)
+    obs = generate_function("select_obs", f"def select_obs(c, x, y):\n    return ({items})\n")
+    return inline_function(state), inline_function(obs)
 
 
 def make_batch_change(batch: Any, arguments: str, **addresses: str) -> DeviceFunction:
-    """Compiles `change(b, ...)`: the batch with other addresses.
+    """Compiles `change(b, ...)`, which returns the batch with other addresses.
 
     Args:
         batch: the NamedTuple class of the batch.
-        arguments: of the function, which begin with `b`.
-        addresses: {member: source of its address}.
+        arguments: the parameters of the function, which begin with `b`.
+        addresses: {member: source of the expression of its address}.
     """
     members = ", ".join(addresses.get(name, f"b.{name}") for name in batch._fields)
     source = f"def change({arguments}):\n    return Batch({members})\n"
@@ -105,25 +107,25 @@ def make_batch_change(batch: Any, arguments: str, **addresses: str) -> DeviceFun
 
 
 class BlockScratch(NamedTuple):
-    """The compiled functions on the scratch memory of a block of envs; `w` is its address, k the number of an env in the block.
+    """The compiled functions on the scratch memory of a block of envs: `w` is its address, `k` is an env's index in the block.
 
-    It holds a column of 4-byte words for each number of the result of a step, so that a loop over envs reads contiguous memory.
+    It has a column of 4-byte words for each number of the result of a step, so that a loop over envs reads contiguous memory.
     """
 
-    words: int  # for each env
-    row_column: int  # index of the first word of the observations
-    # store_result(w, k, result, continues): `result` is what `env_step` returns; `continues` is false if its caller knows that
-    # the env is reset or truncated
+    words_per_env: int
+    obs_column: int  # index of the first word of the observations
+    # store_result(w, k, result, continues): `result` is that of `env_step`; `continues` is false if the env awaits its reset or
+    # is truncated
     store_result: DeviceFunction
-    # load_state(w, k) -> s; parts of a result are loaded alone, as each number that is loaded takes time to compile
+    # load_state(w, k) -> s. Each part of a result has a function of its own: each number that is loaded takes time to compile.
     load_state: DeviceFunction
-    # load_row(w, k) -> row
-    load_row: DeviceFunction
+    # load_obs(w, k) -> obs
+    load_obs: DeviceFunction
     # load_reward(w, k) -> reward
     load_reward: DeviceFunction
     # load_terminated(w, k) -> terminated
     load_terminated: DeviceFunction
-    # load_continues(w, k) -> whether the episode continues: false if it is terminated, too
+    # load_continues(w, k) -> whether the episode continues: also false if it is terminated
     load_continues: DeviceFunction
 
 
@@ -132,29 +134,29 @@ def make_block_scratch(env: SingleAgentEnv, schema: SingleAgentSchema, ops: Memo
 
     Args:
         env: the environment.
-        schema: the fields of its state and the number of features.
+        schema: has the fields of its state and the number of features.
         ops: the operations on buffers.
-        block_size: envs of a block.
+        block_size: the number of envs of a block.
     """
     floats = [f"s.{k}" for k in schema.float_fields]
     numbers, integers = [*floats, "reward"], [*(f"s.{k}" for k in schema.non_float_fields), "terminated", "continues"]
-    # The observation has a column for each feature, after the state's floats. A statement for each would compile slowly.
-    first = len(floats)
-    columns = [*range(first), *range(first + schema.num_features, len(numbers) + schema.num_features + len(integers))]
-    at = {name: f"{block_size * n} + k" for n, name in zip(columns, [*numbers, *integers], strict=True)}
-    row = f"{block_size * first} + k, {block_size}"
+    # The observation has a column for each feature, after the state's floats. One statement for each would compile slowly.
+    obs_start = len(floats)
+    columns = [*range(obs_start), *range(obs_start + schema.num_features, len(numbers) + schema.num_features + len(integers))]
+    index = {name: f"{block_size * n} + k" for n, name in zip(columns, [*numbers, *integers], strict=True)}
+    obs_index = f"{block_size * obs_start} + k, {block_size}"
 
     store = "def store_result(w, k, result, continues):\n"
-    store += "    s, row, reward, terminated = result\n    continues = continues and not terminated\n"
-    store += "".join(f"    store(w, {at[name]}, {name}, f32)\n" for name in floats)
-    store += f"    store_column(w, {row}, row)\n    store(w, {at['reward']}, reward, f32)\n"
-    store += "".join(f"    store(w, {at[name]}, i32({name}), i32)\n" for name in integers)
+    store += "    s, obs, reward, terminated = result\n    continues = continues and not terminated\n"
+    store += "".join(f"    store(w, {index[name]}, {name}, f32)\n" for name in floats)
+    store += f"    store_column(w, {obs_index}, obs)\n    store(w, {index['reward']}, reward, f32)\n"
+    store += "".join(f"    store(w, {index[name]}, i32({name}), i32)\n" for name in integers)
 
-    value = {name: f"load(w, {index}, {'f32' if name in numbers else 'i32'})" for name, index in at.items()}
+    value = {name: f"load(w, {i}, {'f32' if name in numbers else 'i32'})" for name, i in index.items()}
     fields = [value[f"s.{k}"] if k in schema.float_fields else f"t_{k}({value[f's.{k}']})" for k in env.state._fields]
     parts = {
         "state": f"State({', '.join(fields)})",
-        "row": f"load_column(w, {row}, row_type)",
+        "obs": f"load_column(w, {obs_index}, row_type)",
         "reward": value["reward"],
         "terminated": f"{value['terminated']} != 0",
         "continues": f"{value['continues']} != 0",
@@ -164,13 +166,13 @@ def make_block_scratch(env: SingleAgentEnv, schema: SingleAgentSchema, ops: Memo
     scope |= {"load_column": ops.load_column, "store_column": ops.store_column, "row_type": row_of(f32, schema.num_features)}
     scope |= _field_dtypes(env, schema)
     functions = (inline_function(generate_function(name, source, **scope)) for name, source in sources.items())
-    return BlockScratch(len(at) + schema.num_features, block_size * first, *functions)
+    return BlockScratch(len(index) + schema.num_features, block_size * obs_start, *functions)
 
 
 def make_random_action(env: SingleAgentEnv) -> DeviceFunction:
-    """Compiles `draw(x)` -> action, uniform over the action space.
+    """Compiles `draw(x)` -> action, uniformly distributed over the action space.
 
-    Where an action is one number, `x` is a random uint32; where it has several, `x` is a `Key`.
+    For an action of one number, `x` is a random uint32. For an action of several numbers, it is a `Key`.
 
     Args:
         env: the environment.
@@ -180,12 +182,12 @@ def make_random_action(env: SingleAgentEnv) -> DeviceFunction:
     scope: dict[str, Any] = {"word": device_function(word), "unit": device_function(unit), "i32": i32, "i64": i64, "u64": u64}
     values = []
     for k, (low, high) in enumerate(zip(lows, highs, strict=True)):
-        bits = "x" if len(lows) == 1 else f"word(x, {k})"
+        random_word = "x" if len(lows) == 1 else f"word(x, {k})"
         scope |= {f"low_{k}": f32(low), f"span_{k}": f32(high) - f32(low)}
         if isinstance(space, gym.spaces.Box):
-            values.append(f"low_{k} + span_{k} * unit({bits})")
-        else:  # scaled, as by `randint`
-            values.append(f"i32(i64({low}) + i64((u64({bits}) * u64({high - low + 1})) >> u64(32)))")
+            values.append(f"low_{k} + span_{k} * unit({random_word})")
+        else:  # The word is scaled as in `randint`.
+            values.append(f"i32(i64({low}) + i64((u64({random_word}) * u64({high - low + 1})) >> u64(32)))")
     components = 0 if isinstance(space, gym.spaces.Discrete) else len(values)
     source = f"def draw(x):\n    return {action_expression(values, components)}\n"
     return inline_function(generate_function("draw", source, **scope))
@@ -194,21 +196,22 @@ def make_random_action(env: SingleAgentEnv) -> DeviceFunction:
 def make_store_action(
     components: int, dtype: DType, convert: DeviceFunction, clamps: list[DeviceFunction], ops: MemoryOps
 ) -> DeviceFunction:
-    """Compiles `store_action(b, at, a)` -> action: writes action `a` as row `at` of `b.action`, and returns what the
-    environment gets when that row is replayed.
+    """Compiles `store_action(b, out_index, a)`, which writes action `a` as row `out_index` of `b.action`.
+
+    It returns the action that the environment gets if that row is replayed.
 
     Args:
         components: K; 0 for an action that is a scalar.
-        dtype: of `b.action`.
-        convert: convert(x) -> component x in the range of `dtype`.
-        clamps: for each component, clamp(x) -> the value that the environment gets for x.
+        dtype: the dtype of `b.action`.
+        convert: `convert(x)` -> component x in the range of `dtype`.
+        clamps: for each component, `clamp(x)` -> the value that the environment gets for x.
         ops: the operations on buffers.
     """
     names = [f"x{k}" for k in range(max(1, components))]
     unpacked = ", ".join(names) + ("," if components else "")
-    source = f"def store_action(b, at, a):\n    {unpacked} = a\n"
+    source = f"def store_action(b, out_index, a):\n    {unpacked} = a\n"
     source += "".join(f"    {x} = convert({x})\n" for x in names)
-    source += f"    store_row_streaming(b.action, at, ({''.join(f'dtype({x}),' for x in names)}))\n"
+    source += f"    store_row_streaming(b.action, out_index, ({''.join(f'dtype({x}),' for x in names)}))\n"
     values = [f"clamp_{k}({x})" for k, x in enumerate(names)]
     source += f"    return {action_expression(values, components)}\n"
     scope = {f"clamp_{k}": clamp for k, clamp in enumerate(clamps)}

@@ -1,4 +1,4 @@
-"""Rollouts: T steps of an env in a row, whose state is in registers and whose outputs are stored in arrays of T steps."""
+"""Rollouts: T steps of an env in a row. The state stays in registers, and the outputs are stored in arrays of T steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, Policy, Rol
 from gpuvec.engine.single_agent.rollout_policies import (
     RandomWords,
     make_action_chooser,
-    random_word_early,
+    prefetched_random_word,
     random_words_in_blocks,
     uint32_key,
 )
@@ -38,30 +38,32 @@ from gpuvec.spec import SingleAgentEnv
 
 
 class RolloutStyle(NamedTuple):
-    """How a rollout does what few envs, or few steps, need."""
+    """The parts of a rollout that exist with branches and without: what only some envs, or some steps, need."""
 
     make_step: MakeStep
     random_words: RandomWords
 
 
-WITH_BRANCHES = RolloutStyle(make_step, random_words_in_blocks)  # where other warps run while one waits
-BRANCHLESS = RolloutStyle(make_step_branchless, random_word_early)  # where threads would wait meanwhile
+# For many envs: while one warp waits for a result, others run.
+WITH_BRANCHES = RolloutStyle(make_step, random_words_in_blocks)
+# For few envs: a thread that would wait anyway computes what only some envs need.
+BRANCHLESS = RolloutStyle(make_step_branchless, prefetched_random_word)
 
 
 def compose_rollout(
     env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Policy, style: RolloutStyle
 ) -> DeviceFunction:
-    """Compiles `rollout(b, e, clock, r)`: the next `r.steps` steps of env e, of which the last step before has number `clock`.
+    """Compiles `rollout(b, e, clock, r)`: the next `r.steps` steps of env e, which follow step number `clock`.
 
-    The addresses of the outputs and of the actions are those of (T, E, ...) arrays, that of the observations is one of a
-    (T + 1, E, D) array, whose first E rows are the observations before the first step.
+    The outputs and the actions in `b` are (T, E, ...) arrays. The observations are a (T + 1, E, D) array, which begins with
+    the observations before the first step.
 
     Args:
         env: the environment.
         options: what the kernel is compiled for.
         ops: the operations on buffers.
         policy: chooses the actions.
-        style: how it does what few envs need.
+        style: with or without branches.
     """
     functions = make_env_functions(env, options, ops)
     access = keep_env_in_registers(functions, ops)
@@ -70,43 +72,47 @@ def compose_rollout(
     step = style.make_step(functions, rules, access, make_env_step(functions, access, action))
     load_env, store_env, observe, store_outputs = access.load_env, access.store_env, functions.observe, make_store_outputs(ops)
     prepare, choose = make_action_chooser(env, ops, policy, style.random_words)
-    with_next_obs, with_actions = _make_next_obs(env, options), _make_actions_of_step(env, options)
+    advance_obs, select_actions = _make_advance_obs(env, options), _make_select_actions(env, options)
     store_row_streaming = ops.store_row_streaming
 
     @inline_function
     def rollout(b: Batch, e: int, clock: int, r: RolloutRequest) -> None:
         start, s, stream, p = load_env(b, e)
-        row = observe(s, p)
-        store_row_streaming(b.obs, e, row)
-        c, at, now, memory = with_next_obs(b), i64(e), u32(clock), prepare(clock, stream)
+        obs = observe(s, p)
+        store_row_streaming(b.obs, e, obs)
+        outputs, out_index, step_clock, memory = advance_obs(b), i64(e), u32(clock), prepare(clock, stream)
         for t in range(i32(r.steps)):
-            now = u32(now + u32(1))
-            action, memory = choose(c, at, now, stream, memory, row, p)
-            start, s, row, reward, terminated, truncated = step(with_actions(c, t), e, at, now, start, s, stream, p, action)
-            store_outputs(c, at, row, reward, terminated, truncated)
-            at += i64(b.n)
+            step_clock = u32(step_clock + u32(1))
+            action, memory = choose(outputs, out_index, step_clock, stream, memory, obs, p)
+            start, s, obs, reward, terminated, truncated = step(
+                select_actions(outputs, t), e, out_index, step_clock, start, s, stream, p, action
+            )
+            store_outputs(outputs, out_index, obs, reward, terminated, truncated)
+            out_index += i64(b.n)
         store_env(b, e, start, s)
 
     return rollout
 
 
 class BlockPolicy(NamedTuple):
-    """The compiled functions of a policy that acts for all envs of a block before their step; `w` is the address of its memory.
+    """The compiled functions of a policy for the envs of a block; `w` is the address of its scratch memory.
 
-    The loop of a rollout on a CPU calls them beside those of `BlockStep`, which read the actions that the policy wrote.
+    The loop of a rollout on a CPU calls them before those of `BlockStep`, which read the actions that the policy wrote.
     """
 
     scratch_bytes: int
-    # begin(b, w, e, k): writes the observation before the first step of env e, which has number k in the block
+    # begin(b, w, e, k): writes the observation before the first step of env e, which has index k in the block
     begin: DeviceFunction
-    # batch_at(b, t) -> the batch of step t, from 0
+    # batch_at(b, t) -> the batch with the buffers of step t, from 0
     batch_at: DeviceFunction
-    # act(b, w, e, k, at, clock): writes the action of step number `clock` as row `at` of the actions
+    # act(b, w, e, k, out_index, clock): writes the action of step number `clock` as row `out_index` of the actions
     act: DeviceFunction
 
 
 def compose_block_policy(env: SingleAgentEnv, options: KernelOptions, ops: MemoryOps, policy: Policy) -> BlockPolicy:
-    """Compiles the policy of a block. Its memory holds the envs' streams word by word: a compiler draws for eight envs at once.
+    """Compiles the policy of a block.
+
+    Its scratch memory has a column of envs for each word of the random-number streams, so that a compiler can vectorise draws.
 
     Args:
         env: the environment.
@@ -116,8 +122,8 @@ def compose_block_policy(env: SingleAgentEnv, options: KernelOptions, ops: Memor
     """
     functions = make_env_functions(env, options, ops)
     load_env, observe = keep_env_in_registers(functions, ops).load_env, functions.observe
-    prepare, choose = make_action_chooser(env, ops, policy, random_word_early)
-    with_next_obs, with_actions = _make_next_obs(env, options), _make_actions_of_step(env, options)
+    prepare, choose = make_action_chooser(env, ops, policy, prefetched_random_word)
+    advance_obs, select_actions = _make_advance_obs(env, options), _make_select_actions(env, options)
     store_row_streaming, load, store = ops.store_row_streaming, ops.load, ops.store
 
     @inline_function
@@ -131,32 +137,33 @@ def compose_block_policy(env: SingleAgentEnv, options: KernelOptions, ops: Memor
 
     @inline_function
     def batch_at(b: Batch, t: int) -> Batch:
-        return with_actions(with_next_obs(b), t)
+        return select_actions(advance_obs(b), t)
 
     @inline_function
-    def act(b: Batch, w: int, e: int, k: int, at: int, clock: int) -> None:
+    def act(b: Batch, w: int, e: int, k: int, out_index: int, clock: int) -> None:
         _, s, _, p = load_env(b, e)
         seed, seed_high = load(w, k, u32), load(w, BLOCK_SIZE + k, u32)
         row, episode = load(w, 2 * BLOCK_SIZE + k, u32), load(w, 3 * BLOCK_SIZE + k, u32)
         stream = uint32_key(seed, seed_high, row, episode, i32(0))
-        choose(b, at, clock, stream, prepare(u32(clock - u32(1)), stream), observe(s, p), p)
+        choose(b, out_index, clock, stream, prepare(u32(clock - u32(1)), stream), observe(s, p), p)
 
     return BlockPolicy(16 * BLOCK_SIZE, begin, batch_at, act)
 
 
-def _make_next_obs(env: SingleAgentEnv, options: KernelOptions) -> DeviceFunction:
-    """`with_next_obs(b)`: the batch with the observations after each step, which follow those before the first step."""
+def _make_advance_obs(env: SingleAgentEnv, options: KernelOptions) -> DeviceFunction:
+    """`advance_obs(b)`: the batch whose observations begin after those before the first step."""
     layout = make_layout(env, options)
     size = _bytes_per_env(layout.outputs["obs"])
     return make_batch_change(layout.batch, "b", obs=f"u64(b.obs) + u64(b.n) * u64({size})")
 
 
-def _make_actions_of_step(env: SingleAgentEnv, options: KernelOptions) -> DeviceFunction:
-    """`with_actions(b, t)`: the batch with the actions of step t, from 0."""
+def _make_select_actions(env: SingleAgentEnv, options: KernelOptions) -> DeviceFunction:
+    """`select_actions(b, t)`: the batch whose actions begin with those of step t, from 0."""
     layout = make_layout(env, options)
     size = _bytes_per_env(layout.inputs["action"]._replace(dtype=options.action_dtype))
     return make_batch_change(layout.batch, "b, t", action=f"u64(b.action) + u64(t) * (u64(b.n) * u64({size}))")
 
 
 def _bytes_per_env(buffer: Buffer) -> int:
+    """The size of one env's elements of a `buffer`."""
     return int(np.prod(buffer.shape, dtype=np.int64)) * int(np.dtype(buffer.dtype).itemsize)

@@ -1,4 +1,4 @@
-"""What a rollout is compiled for: who chooses the actions, and how they are stored."""
+"""The options of a rollout: how its actions are chosen, and how they are stored."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from gpuvec.engine.layout.action_access import action_bounds
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.spec import SingleAgentEnv
 
+# Actions drawn uniformly from the action space, and actions that the caller passes as an array.
+RANDOM, ACTION_ARRAY = "random", "array"
 Policy: TypeAlias = str | FunctionType  # RANDOM, ACTION_ARRAY, or a function `policy(obs, key, p) -> action`
-RANDOM, ACTION_ARRAY = "random", "array"  # drawn uniformly from the action space; read from what the caller passes
-OUT_OF_BYTE = 255  # is stored for an action outside uint8; no action space allows it whose actions are stored as uint8
+# The stored value of an action that does not fit into uint8. No space whose actions are stored as uint8 contains it.
+OUT_OF_BYTE = 255
 
 
 class RolloutRequest(NamedTuple):
@@ -29,7 +31,7 @@ ROLLOUT_REQUEST_DTYPES = (np.int64,)
 
 
 def stored_action_dtype(space: gym.Space[Any]) -> DType:
-    """Returns the dtype in which the actions of `space` that a policy chooses are stored."""
+    """Returns the dtype in which a policy's actions of `space` are stored."""
     if isinstance(space, gym.spaces.Box):
         return np.float32
     lows, highs = action_bounds(space)
@@ -50,7 +52,7 @@ def rollout_kernel_options(
         env: the environment.
         options: what its kernels are compiled for.
         policy: chooses the actions.
-        array_dtype: of the actions if `policy` is ACTION_ARRAY.
+        array_dtype: the dtype of the actions if `policy` is ACTION_ARRAY.
     """
     return options._replace(
         action_dtype=array_dtype if policy == ACTION_ARRAY else stored_action_dtype(env.spaces(env.params)[1])

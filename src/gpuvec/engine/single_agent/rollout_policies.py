@@ -1,8 +1,8 @@
 """Policies of a rollout: random actions, actions of the caller, or a function that is compiled as environments are.
 
-What a policy draws depends on its row's stream and the row's own clock alone, which counts its steps and the user's resets: not
-on the state, so that it can be drawn early, nor on the launch, nor on where rollouts begin. The key of an environment's draws
-names a step of an episode, which is never negative; a policy's key has a negative number there.
+The random numbers of a policy depend only on the stream of its row and on the clock of the row, which counts steps and the
+user's resets. They do not depend on the state, so that they can be drawn early, nor on the launch, nor on the start of the
+rollout. `Key.step` is not negative for an environment's draws, and negative for a policy's.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from gpuvec.errors import AuthoringError
 from gpuvec.random import Key, philox
 from gpuvec.spec import Environment, SingleAgentEnv
 
-POLICY_DRAW, RANDOM_ACTION = -1, -2  # instead of a step, in the key of a policy function's draws and of random actions
+# `Key.step` of the draws of a policy function, and of random actions.
+POLICY_DRAW, RANDOM_ACTION = -1, -2
 
-PolicyMemory: TypeAlias = Any  # what a policy keeps in registers between steps: random words, or 0
+PolicyMemory: TypeAlias = Any  # the values that a policy keeps in registers between steps: random words, or 0
 Words: TypeAlias = tuple[int, int, int, int]  # uint32
-uint32_key: Any = Key  # of uint32, which are no ints to mypy
+uint32_key: Any = Key  # For mypy, uint32 arguments are not ints.
 _philox = device_function(philox)
 
 
@@ -56,7 +57,7 @@ def explain_policy_errors(env: Environment, policy: Policy) -> Iterator[None]:
             raise
         space = env.spaces(env.params)[1]
         needed = "an int" if isinstance(space, gym.spaces.Discrete) else "a tuple with a number for each component"
-        raise authoring_error(policy, f"what it returns is no action of {space}, which is {needed}") from error
+        raise authoring_error(policy, f"its result is not an action of {space}, which is {needed}") from error
 
 
 class ActionChooser(NamedTuple):
@@ -64,58 +65,59 @@ class ActionChooser(NamedTuple):
 
     # prepare(clock, stream) -> memory of the policy before step number `clock + 1`
     prepare: DeviceFunction
-    # choose(b, at, clock, stream, memory, row, p) -> (action, memory) of step number `clock`; writes the action as row `at` of
-    # `b.action`
+    # choose(b, out_index, clock, stream, memory, obs, p) -> (action, memory) of step number `clock`; writes the action as row
+    # `out_index` of `b.action`
     choose: DeviceFunction
 
 
-RandomWords: TypeAlias = Callable[[DeviceFunction, DeviceFunction], ActionChooser]  # one of the next two functions
+# The type of the next two functions.
+RandomWords: TypeAlias = Callable[[DeviceFunction, DeviceFunction], ActionChooser]
 
 
 def random_words_in_blocks(draw: DeviceFunction, store_action: DeviceFunction) -> ActionChooser:
-    """Compiles random actions of one number: a block of Philox, four words, serves four steps. The next word is the first.
+    """Compiles random actions of one number. A block of four Philox words serves four steps; the next word is always the first.
 
     Args:
-        draw: draw(word) -> action.
-        store_action: store_action(b, at, a) -> action.
+        draw: `draw(word)` -> action.
+        store_action: `store_action(b, out_index, a)` -> action.
     """
 
     @inline_function
     def prepare(clock: int, stream: RngStream) -> Words:
-        own_clock = u32(clock + u32(1) + stream.episode)
-        words = _random_block(own_clock, stream)
-        for _ in range(i32(own_clock & u32(3))):
+        row_clock = u32(clock + u32(1) + stream.episode)
+        words = _random_block(row_clock, stream)
+        for _ in range(i32(row_clock & u32(3))):
             words = words[1], words[2], words[3], words[0]
         return words
 
     @inline_function
-    def choose(b: Batch, at: int, clock: int, stream: RngStream, words: Words, row: Row, p: EnvParams) -> Any:
-        own_clock = u32(clock + stream.episode)
-        if own_clock & u32(3) == u32(0):
-            words = _random_block(own_clock, stream)
-        return store_action(b, at, draw(words[0])), (words[1], words[2], words[3], words[0])
+    def choose(b: Batch, out_index: int, clock: int, stream: RngStream, words: Words, obs: Row, p: EnvParams) -> Any:
+        row_clock = u32(clock + stream.episode)
+        if row_clock & u32(3) == u32(0):
+            words = _random_block(row_clock, stream)
+        return store_action(b, out_index, draw(words[0])), (words[1], words[2], words[3], words[0])
 
     return ActionChooser(prepare, choose)
 
 
-def random_word_early(draw: DeviceFunction, store_action: DeviceFunction) -> ActionChooser:
-    """Compiles random actions of one number without a branch: each step computes the block of the next step, while it waits.
+def prefetched_random_word(draw: DeviceFunction, store_action: DeviceFunction) -> ActionChooser:
+    """Compiles random actions of one number without branches: each step computes the word of the next step.
 
     Args:
-        draw: draw(word) -> action.
-        store_action: store_action(b, at, a) -> action.
+        draw: `draw(word)` -> action.
+        store_action: `store_action(b, out_index, a)` -> action.
     """
 
     @inline_function
     def prepare(clock: int, stream: RngStream) -> int:
-        own_clock = u32(clock + u32(1) + stream.episode)
-        words, k = _random_block(own_clock, stream), own_clock & u32(3)
+        row_clock = u32(clock + u32(1) + stream.episode)
+        words, k = _random_block(row_clock, stream), row_clock & u32(3)
         low, high = words[1] if k == u32(1) else words[0], words[3] if k == u32(3) else words[2]
         return high if k >= u32(2) else low
 
     @inline_function
-    def choose(b: Batch, at: int, clock: int, stream: RngStream, word: int, row: Row, p: EnvParams) -> Any:
-        return store_action(b, at, draw(word)), prepare(clock, stream)
+    def choose(b: Batch, out_index: int, clock: int, stream: RngStream, word: int, obs: Row, p: EnvParams) -> Any:
+        return store_action(b, out_index, draw(word)), prepare(clock, stream)
 
     return ActionChooser(prepare, choose)
 
@@ -127,26 +129,28 @@ def make_action_chooser(env: SingleAgentEnv, ops: MemoryOps, policy: Policy, ran
         env: the environment.
         ops: the operations on buffers.
         policy: chooses the actions.
-        random_words: when the random numbers of random actions are drawn.
+        random_words: compiles random actions of one number.
     """
     if policy == ACTION_ARRAY:
-        return ActionChooser(_remember_nothing, _choose_nothing)
+        return ActionChooser(_empty_memory, _choose_placeholder)
     if policy != RANDOM:
-        return ActionChooser(_remember_nothing, _choose_by_function(device_function(policy), _make_store(env, ops, False)))
-    draw, store_action = make_random_action(env), _make_store(env, ops, True)
+        return ActionChooser(
+            _empty_memory, _make_choose_by_function(device_function(policy), _make_policy_store(env, ops, False))
+        )
+    draw, store_action = make_random_action(env), _make_policy_store(env, ops, True)
     if make_schema(env).action.components <= 1:
         return random_words(draw, store_action)
-    return ActionChooser(_remember_nothing, _choose_by_draws(draw, store_action))
+    return ActionChooser(_empty_memory, _make_choose_by_draws(draw, store_action))
 
 
 @inline_function
-def _remember_nothing(clock: int, stream: RngStream) -> int:
+def _empty_memory(clock: int, stream: RngStream) -> int:
     return 0
 
 
 @inline_function
-def _choose_nothing(
-    b: Batch, at: int, clock: int, stream: RngStream, memory: PolicyMemory, row: Row, p: EnvParams
+def _choose_placeholder(
+    b: Batch, out_index: int, clock: int, stream: RngStream, memory: PolicyMemory, obs: Row, p: EnvParams
 ) -> tuple[int, PolicyMemory]:
     return 0, memory
 
@@ -157,38 +161,38 @@ def _policy_key(stream: RngStream, clock: int, purpose: int) -> Key:
 
 
 @inline_function
-def _random_block(own_clock: int, stream: RngStream) -> Words:
-    """The four words of the four steps among which the one at the row's own clock is."""
-    w0, w1, w2, w3 = _philox(own_clock >> u32(2), u32(i32(RANDOM_ACTION)), u32(0), stream.seed_high, stream.seed, stream.row)
+def _random_block(row_clock: int, stream: RngStream) -> Words:
+    """The four words of the four steps that contain the step at the clock of the row."""
+    w0, w1, w2, w3 = _philox(row_clock >> u32(2), u32(i32(RANDOM_ACTION)), u32(0), stream.seed_high, stream.seed, stream.row)
     return u32(w0), u32(w1), u32(w2), u32(w3)
 
 
-def _choose_by_function(act: DeviceFunction, store_action: DeviceFunction) -> DeviceFunction:
-    """Of the user's policy."""
+def _make_choose_by_function(act: DeviceFunction, store_action: DeviceFunction) -> DeviceFunction:
+    """`choose` of the user's policy function `act`."""
 
     @inline_function
     def choose(
-        b: Batch, at: int, clock: int, stream: RngStream, memory: PolicyMemory, row: Row, p: EnvParams
+        b: Batch, out_index: int, clock: int, stream: RngStream, memory: PolicyMemory, obs: Row, p: EnvParams
     ) -> tuple[Action, PolicyMemory]:
-        return store_action(b, at, act(row, _policy_key(stream, clock, POLICY_DRAW), p)), memory
+        return store_action(b, out_index, act(obs, _policy_key(stream, clock, POLICY_DRAW), p)), memory
 
     return choose
 
 
-def _choose_by_draws(draw: DeviceFunction, store_action: DeviceFunction) -> DeviceFunction:
-    """Of random actions of several numbers, which are draws with a key for each step."""
+def _make_choose_by_draws(draw: DeviceFunction, store_action: DeviceFunction) -> DeviceFunction:
+    """`choose` of random actions of several numbers, which are draws with a key for each step."""
 
     @inline_function
     def choose(
-        b: Batch, at: int, clock: int, stream: RngStream, memory: PolicyMemory, row: Row, p: EnvParams
+        b: Batch, out_index: int, clock: int, stream: RngStream, memory: PolicyMemory, obs: Row, p: EnvParams
     ) -> tuple[Action, PolicyMemory]:
-        return store_action(b, at, draw(_policy_key(stream, clock, RANDOM_ACTION))), memory
+        return store_action(b, out_index, draw(_policy_key(stream, clock, RANDOM_ACTION))), memory
 
     return choose
 
 
-def _make_store(env: SingleAgentEnv, ops: MemoryOps, is_in_space: bool) -> DeviceFunction:
-    """`store_action` as `make_store_action` compiles it; if the action certainly `is_in_space`, it is not clamped."""
+def _make_policy_store(env: SingleAgentEnv, ops: MemoryOps, is_in_space: bool) -> DeviceFunction:
+    """`store_action` as `make_store_action` returns it. An action that is known to be in the space is not clamped."""
     space = env.spaces(env.params)[1]
     actions, dtype = make_schema(env).action, stored_action_dtype(space)
     clamps = [_unchanged] * max(1, actions.components)
@@ -219,11 +223,11 @@ def _to_int32(x: int) -> int:
 
 @inline_function
 def _to_byte(x: int) -> int:
-    x = i64(x | 0)  # a float, which would be cut to an integer, has no such operation
+    x = i64(x | 0)  # refuses a float, which would be truncated: it has no such operation
     return x if x >= i64(0) and x <= i64(OUT_OF_BYTE) else i64(OUT_OF_BYTE)
 
 
 @inline_function
 def _saturate_int32(x: int) -> int:
-    x = i64(x | 0)  # a float, which would be cut to an integer, has no such operation
+    x = i64(x | 0)  # refuses a float, which would be truncated: it has no such operation
     return min(max(x, i64(-(2**31))), i64(2**31 - 1))

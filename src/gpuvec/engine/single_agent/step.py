@@ -1,7 +1,7 @@
 """A reset and a step of one env with one agent, composed of the author's functions and the rules of an episode.
 
-The result is target-independent: `ops` holds the operations on buffers. A step is `load_env`, `step`, `store_env` and
-`store_outputs`; a rollout takes many steps in between.
+The code is the same for all devices: `ops` has the operations on buffers. A kernel of one step calls `load_env`, `step`,
+`store_env` and `store_outputs`; a rollout calls `step` and `store_outputs` many times in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuvec.engine.single_agent.env_functions import EnvFunctions, make_env_func
 from gpuvec.engine.single_agent.episode_rules import EpisodeRules, make_episode_rules
 from gpuvec.spec import SingleAgentEnv
 
-# `make_step`, or a function in its place
+# The type of `make_step` and `make_step_branchless`.
 MakeStep: TypeAlias = Callable[[EnvFunctions, EpisodeRules, EnvAccess, DeviceFunction], DeviceFunction]
 
 
@@ -35,7 +35,7 @@ def compose_reset_and_step(
         ops: the operations on buffers.
 
     Returns:
-        `reset(b, e, clock, r)` as by `compose_reset`, and `step(b, e, clock)`, which is step number `clock`.
+        `reset(b, e, clock, r)` as `compose_reset` returns it, and `step(b, e, clock)`, which is step number `clock`.
     """
     functions = make_env_functions(env, options, ops)
     access = access_for_one_step(functions, ops, read_shared_stream_early)
@@ -47,9 +47,9 @@ def compose_reset_and_step(
     @inline_function
     def step(b: Batch, e: int, clock: int) -> None:
         start, s, stream, p = load_env(b, e)
-        start, s, row, reward, terminated, truncated = step_env(b, e, e, clock, start, s, stream, p, 0)
+        start, s, obs, reward, terminated, truncated = step_env(b, e, e, clock, start, s, stream, p, 0)
         store_env(b, e, start, s)
-        store_outputs(b, e, row, reward, terminated, truncated)
+        store_outputs(b, e, obs, reward, terminated, truncated)
 
     return compose_reset(functions, ops), step
 
@@ -58,7 +58,7 @@ def compose_reset(functions: EnvFunctions, ops: MemoryOps) -> DeviceFunction:
     """Compiles `reset(b, e, clock, r)`: resets env e if request r selects it, and writes its observation.
 
     Args:
-        functions: of the environment.
+        functions: the functions of the environment.
         ops: the operations on buffers.
     """
     store_row, load_state, store_state = ops.store_row, functions.load_state, functions.store_state
@@ -67,7 +67,8 @@ def compose_reset(functions: EnvFunctions, ops: MemoryOps) -> DeviceFunction:
 
     @inline_function
     def reset(b: Batch, e: int, clock: int, r: ResetRequest) -> None:
-        if e == 0:  # no row reads the shared stream in a reset, so its first may rewrite it
+        # No thread reads the shared stream in a reset, so the first one may write it.
+        if e == 0:
             set_shared_seed(b, clock, r)
         if is_selected(b, e, r):
             reseed(b, e, clock, r)
@@ -84,10 +85,10 @@ def action_argument(b: Batch, e: int, a: Action) -> Action:
 
 
 def action_from_buffer(functions: EnvFunctions) -> DeviceFunction:
-    """Compiles `action(b, e, a)`, which loads the action of env e from `b.action`, whatever `a` is.
+    """Compiles `action(b, e, a)`, which loads the action of env e from `b.action` and ignores `a`.
 
     Args:
-        functions: of the environment.
+        functions: the functions of the environment.
     """
     load_action = functions.load_action
 
@@ -99,12 +100,12 @@ def action_from_buffer(functions: EnvFunctions) -> DeviceFunction:
 
 
 def make_env_step(functions: EnvFunctions, access: EnvAccess, action: DeviceFunction) -> DeviceFunction:
-    """Compiles `env_step(b, e, start, t, s, stream, p, a)` -> (s, row, reward, terminated): the author's part of a step.
+    """Compiles `env_step(b, e, start, t, s, stream, p, a)` -> (s, obs, reward, terminated): the author's part of a step.
 
     Args:
-        functions: of the environment.
-        access: gives the key of a step.
-        action: `action_argument`, or what `action_from_buffer` returns.
+        functions: the functions of the environment.
+        access: the function `key` of the env.
+        action: `action_argument`, or the result of `action_from_buffer`.
     """
     author_step, cast_state, observe, key = functions.step, functions.cast_state, functions.observe, access.key
 
@@ -118,16 +119,16 @@ def make_env_step(functions: EnvFunctions, access: EnvAccess, action: DeviceFunc
 
 
 def make_step(functions: EnvFunctions, rules: EpisodeRules, access: EnvAccess, env_step: DeviceFunction) -> DeviceFunction:
-    """Compiles a step of env e with the rules of its episode, each of which few envs need, behind a branch.
+    """Compiles a step of one env with the rules of its episode. A rule that few envs need is behind a branch.
 
-    It is `step(b, e, at, clock, start, s, stream, p, a)` -> (start, s, row, reward, terminated, truncated): from the state s of
-    an episode that began at clock `start`; `at` is the row of the final observation.
+    It is `step(b, e, out_index, clock, start, s, stream, p, a)` -> (start, s, obs, reward, terminated, truncated), where `s` is
+    the state and `start` the clock at which the episode began; a final observation becomes row `out_index` of `final_obs`.
 
     Args:
-        functions: of the environment.
-        rules: of its episodes.
-        access: stores the start of an episode.
-        env_step: env_step(b, e, start, t, s, stream, p, a) -> (s, row, reward, terminated).
+        functions: the functions of the environment.
+        rules: the rules of its episodes.
+        access: the function `set_start` of the env.
+        env_step: the author's part of the step, as `make_env_step` returns it.
     """
     observe, first_state, next_start, set_start = functions.observe, rules.first_state, rules.next_start, access.set_start
     elapsed_steps, awaits_reset, is_truncated = rules.elapsed_steps, rules.awaits_reset, rules.is_truncated
@@ -135,7 +136,9 @@ def make_step(functions: EnvFunctions, rules: EpisodeRules, access: EnvAccess, e
     check_action, report_missing_reset, store_final = rules.check_action, rules.report_missing_reset, rules.store_final
 
     @inline_function
-    def step(b: Batch, e: int, at: int, clock: int, start: int, s: EnvState, stream: RngStream, p: EnvParams, a: Action) -> Any:
+    def step(
+        b: Batch, e: int, out_index: int, clock: int, start: int, s: EnvState, stream: RngStream, p: EnvParams, a: Action
+    ) -> Any:
         t = elapsed_steps(clock, start)
         reward, terminated, truncated = f32(0.0), False, False
         if awaits_reset(t):
@@ -144,25 +147,25 @@ def make_step(functions: EnvFunctions, rules: EpisodeRules, access: EnvAccess, e
             else:
                 start = set_start(b, e, next_start(clock))
                 report_missing_reset(b, e)
-            row = observe(s, p)
+            obs = observe(s, p)
         else:
             check_action(b, e)
-            s, row, reward, terminated = env_step(b, e, start, t, s, stream, p, a)
+            s, obs, reward, terminated = env_step(b, e, start, t, s, stream, p, a)
             truncated = is_truncated(t)
             ended = terminated or truncated
-            store_final(b, at, ended, row)
+            store_final(b, out_index, ended, obs)
             if ended:
                 start = set_start(b, e, next_start(clock))
                 if resets_at_end:
                     s = first_state(b, e, stream, start, p)
-                    row = observe(s, p)
-        return start, s, row, reward, terminated, truncated
+                    obs = observe(s, p)
+        return start, s, obs, reward, terminated, truncated
 
     return step
 
 
 def make_store_outputs(ops: MemoryOps) -> DeviceFunction:
-    """Compiles `store_outputs(b, at, row, reward, terminated, truncated)`, which writes row `at` of what a step returns.
+    """Compiles `store_outputs(b, out_index, obs, reward, terminated, truncated)`, which writes row `out_index` of the outputs.
 
     Args:
         ops: the operations on buffers.
@@ -170,10 +173,10 @@ def make_store_outputs(ops: MemoryOps) -> DeviceFunction:
     store_streaming, store_row_streaming = ops.store_streaming, ops.store_row_streaming
 
     @inline_function
-    def store_outputs(b: Batch, at: int, row: Row, reward: float, terminated: bool, truncated: bool) -> None:
-        store_row_streaming(b.obs, at, row)
-        store_streaming(b.reward, at, reward, f32)
-        store_streaming(b.terminated, at, terminated, b1)
-        store_streaming(b.truncated, at, truncated, b1)
+    def store_outputs(b: Batch, out_index: int, obs: Row, reward: float, terminated: bool, truncated: bool) -> None:
+        store_row_streaming(b.obs, out_index, obs)
+        store_streaming(b.reward, out_index, reward, f32)
+        store_streaming(b.terminated, out_index, terminated, b1)
+        store_streaming(b.truncated, out_index, truncated, b1)
 
     return store_outputs

@@ -1,10 +1,11 @@
-"""Steps on a CPU, a block of envs at a time: first the author's step of all of them, then the rules of the episodes that end.
+"""Steps on a CPU, for a block of envs at a time: first the author's step of all envs, then the rules of the episodes that end.
 
-Physics is arithmetic without a branch, of which a compiler makes one instruction for eight envs, if nothing stands beside it
-that few envs do: autoreset, which draws random numbers, or the end of an episode. So the author's step and observation are
-computed for all envs of a block, into scratch memory, and are stored as if every episode continued. Then the step with branches
-is applied to the other envs, with results from the scratch memory in place of the author's step. The author's step of an env
-that awaits its reset is computed too, and discarded.
+A compiler vectorises a loop of arithmetic without branches over eight envs, but not if the loop also contains what few envs
+need: autoreset, which draws random numbers, or the end of an episode. So the author's step and observation are computed for all
+envs of a block into scratch memory, and stored as if every episode continued. Then the step with branches is applied to the
+envs whose episodes do not continue; it takes the results of the author's step from the scratch memory.
+
+The author's step is also computed for an env that awaits its reset, and its result is discarded.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ from gpuvec.engine.single_agent.field_access import BlockScratch, make_block_scr
 from gpuvec.engine.single_agent.step import action_from_buffer, make_env_step, make_step, make_store_outputs
 from gpuvec.spec import SingleAgentEnv
 
-LOOP_MIN_FEATURES = 32  # features from which on a loop copies them: LLVM's time grows with the square of the statements
-BLOCK_SIZE = 256  # envs of a block, whose scratch memory stays in the nearest cache
+# From this number of features on, observations are copied by a loop: LLVM's time grows with the square of the statements.
+LOOP_MIN_FEATURES = 32
+BLOCK_SIZE = 256  # envs; the scratch memory of a block fits into the first-level cache
 
 
 class BlockStep(NamedTuple):
-    """The compiled functions of a block; `w` is the address of its scratch memory."""
+    """The compiled functions of the step of a block; `w` is the address of its scratch memory."""
 
     scratch_bytes: int
     # evaluate(b, w, e, k, clock): computes the author's step of env e, which has number k in the block
     evaluate: DeviceFunction
-    # finish(b, w, e, count, at, clock): finishes the step of `count` envs from e on; their outputs begin at row `at`
+    # finish(b, w, e, count, out_index, clock): finishes the step of `count` envs from e on; `out_index` is the first output row
     finish: DeviceFunction
 
 
@@ -49,23 +51,25 @@ def compose_block_step(env: SingleAgentEnv, options: KernelOptions, ops: MemoryO
     access = access_for_one_step(functions, ops, read_stream_lazily)
     rules = make_episode_rules(functions, access.key, options, ops)
     scratch = make_block_scratch(env, functions.schema, ops, BLOCK_SIZE)
-    numbers = BLOCK_SIZE * scratch.words  # index at which the numbers of the envs begin that `compact` selects
-    # All envs are stored as if they continued, unless one that is never reset would lose its state, or report a fault.
+    ended_list = BLOCK_SIZE * scratch.words_per_env
+    # Otherwise the step with branches is applied to all envs: without autoreset an env that awaits its reset keeps its state,
+    # and with `validate` every action is checked.
     stores_all = (rules.resets_at_end or rules.resets_in_next_step) and not options.validate
     store_continuing = _make_store_continuing(functions, rules, access, scratch, ops)
-    compact = _make_compact(scratch, ops, numbers, stores_all)
-    apply_resets = _make_apply_resets(functions, rules, access, scratch, ops, numbers)
+    compact = _make_compact(scratch, ops, ended_list, stores_all)
+    apply_resets = _make_apply_resets(functions, rules, access, scratch, ops, ended_list)
 
     @inline_function
-    def finish(b: Batch, w: int, e: int, count: int, at: int, clock: int) -> None:
+    def finish(b: Batch, w: int, e: int, count: int, out_index: int, clock: int) -> None:
         if stores_all:
-            store_continuing(b, w, e, count, at)
-        apply_resets(b, w, e, compact(w, count), at, clock)
+            store_continuing(b, w, e, count, out_index)
+        apply_resets(b, w, e, compact(w, count), out_index, clock)
 
-    return BlockStep(4 * (numbers + BLOCK_SIZE), _make_evaluate(functions, rules, access, scratch), finish)
+    return BlockStep(4 * (ended_list + BLOCK_SIZE), _make_evaluate(functions, rules, access, scratch), finish)
 
 
 def _make_evaluate(functions: EnvFunctions, rules: EpisodeRules, access: EnvAccess, scratch: BlockScratch) -> DeviceFunction:
+    """`evaluate` as in `BlockStep`."""
     load_env, env_step = access.load_env, make_env_step(functions, access, action_from_buffer(functions))
     elapsed_steps, is_truncated, awaits_reset = rules.elapsed_steps, rules.is_truncated, rules.awaits_reset
     store_result = scratch.store_result
@@ -83,50 +87,55 @@ def _make_evaluate(functions: EnvFunctions, rules: EpisodeRules, access: EnvAcce
 def _make_store_continuing(
     functions: EnvFunctions, rules: EpisodeRules, access: EnvAccess, scratch: BlockScratch, ops: MemoryOps
 ) -> DeviceFunction:
-    """`store_continuing(b, w, e, count, at)`, in loops of few arrays each, which a compiler can tell apart."""
+    """`store_continuing(b, w, e, count, out_index)`: stores all envs as if their episodes continued.
+
+    Each loop accesses few arrays: for these a compiler can prove at run time that they do not overlap.
+    """
     store_env, resets_at_end = access.store_env, rules.resets_at_end
-    load_state, load_row, load_reward = scratch.load_state, scratch.load_row, scratch.load_reward
-    row_column = scratch.row_column
+    load_state, load_obs, load_reward = scratch.load_state, scratch.load_obs, scratch.load_reward
+    obs_column = scratch.obs_column
     load, store_streaming, store_row_streaming = ops.load, ops.store_streaming, ops.store_row_streaming
-    features = functions.schema.num_features
-    copies_in_loop = features >= LOOP_MIN_FEATURES
+    num_features = functions.schema.num_features
+    copies_in_loop = num_features >= LOOP_MIN_FEATURES
 
     @inline_function
-    def store_continuing(b: Batch, w: int, e: int, count: int, at: int) -> None:
+    def store_continuing(b: Batch, w: int, e: int, count: int, out_index: int) -> None:
         for k in range(count):
             store_env(b, e + k, 0, load_state(w, k))
             if not copies_in_loop:
-                store_row_streaming(b.obs, at + k, load_row(w, k))
+                store_row_streaming(b.obs, out_index + k, load_obs(w, k))
         if copies_in_loop:
             for k in range(count):
-                for j in range(features):
-                    index = row_column + BLOCK_SIZE * j + k
-                    store_streaming(b.obs, i64(at + k) * features + j, load(w, index, f32), f32)
+                for j in range(num_features):
+                    index = obs_column + BLOCK_SIZE * j + k
+                    store_streaming(b.obs, i64(out_index + k) * num_features + j, load(w, index, f32), f32)
         for k in range(count):
-            store_streaming(b.reward, at + k, load_reward(w, k), f32)
+            store_streaming(b.reward, out_index + k, load_reward(w, k), f32)
         for k in range(count):
-            store_streaming(b.terminated, at + k, False, b1)
+            store_streaming(b.terminated, out_index + k, False, b1)
         for k in range(count):
-            store_streaming(b.truncated, at + k, False, b1)
+            store_streaming(b.truncated, out_index + k, False, b1)
         if resets_at_end:
             for k in range(count):
-                store_streaming(b.final_mask, at + k, False, b1)
+                store_streaming(b.final_mask, out_index + k, False, b1)
 
     return store_continuing
 
 
-def _make_compact(scratch: BlockScratch, ops: MemoryOps, numbers: int, stores_all: bool) -> DeviceFunction:
-    """`compact(w, count)` -> num_ended: writes the numbers of the envs whose episode does not continue, or of all without
-    `stores_all`, one after the other from index `numbers` on. Without a branch, as a wrong guess costs more than the store.
+def _make_compact(scratch: BlockScratch, ops: MemoryOps, ended_list: int, stores_all: bool) -> DeviceFunction:
+    """`compact(w, count)` -> num_ended: writes the list of the envs that are not stored yet, from index `ended_list` on.
+
+    These are the envs whose episode does not continue, or all envs without `stores_all`. Each iteration stores, without a
+    branch, because a mispredicted branch takes longer than the store.
     """
-    store, continues = ops.store, scratch.load_continues
+    store, load_continues = ops.store, scratch.load_continues
 
     @inline_function
     def compact(w: int, count: int) -> int:
         num_ended = 0
         for k in range(count):
-            store(w, numbers + num_ended, i32(k), i32)
-            num_ended += 0 if stores_all and continues(w, k) else 1
+            store(w, ended_list + num_ended, i32(k), i32)
+            num_ended += 0 if stores_all and load_continues(w, k) else 1
         return num_ended
 
     return compact
@@ -138,27 +147,27 @@ def _make_apply_resets(
     access: EnvAccess,
     scratch: BlockScratch,
     ops: MemoryOps,
-    numbers: int,
+    ended_list: int,
 ) -> DeviceFunction:
-    """`apply_resets(b, w, e, num_ended, at, clock)`: the step with branches, of the envs whose numbers `compact` wrote."""
+    """`apply_resets(b, w, e, num_ended, out_index, clock)`: the step with branches, of the envs in the list of `compact`."""
     load, load_env, store_env, store_outputs = ops.load, access.load_env, access.store_env, make_store_outputs(ops)
     step = make_step(functions, rules, access, _make_stored_step(scratch))
 
     @inline_function
-    def apply_resets(b: Batch, w: int, e: int, num_ended: int, at: int, clock: int) -> None:
+    def apply_resets(b: Batch, w: int, e: int, num_ended: int, out_index: int, clock: int) -> None:
         for j in range(num_ended):
-            k = load(w, numbers + j, i32)
+            k = load(w, ended_list + j, i32)
             start, s, stream, p = load_env(b, e + k)
-            start, s, row, reward, terminated, truncated = step(b, e + k, at + k, clock, start, s, stream, p, (w, k))
+            start, s, obs, reward, terminated, truncated = step(b, e + k, out_index + k, clock, start, s, stream, p, (w, k))
             store_env(b, e + k, start, s)
-            store_outputs(b, at + k, row, reward, terminated, truncated)
+            store_outputs(b, out_index + k, obs, reward, terminated, truncated)
 
     return apply_resets
 
 
 def _make_stored_step(scratch: BlockScratch) -> DeviceFunction:
-    """A function as `make_env_step` compiles it, whose result is loaded: its action is (w, k)."""
-    load_state, load_row = scratch.load_state, scratch.load_row
+    """An `env_step` as `make_env_step` returns it, which loads its results from the scratch memory; its action is (w, k)."""
+    load_state, load_obs = scratch.load_state, scratch.load_obs
     load_reward, load_terminated = scratch.load_reward, scratch.load_terminated
 
     @inline_function
@@ -166,6 +175,6 @@ def _make_stored_step(scratch: BlockScratch) -> DeviceFunction:
         b: Batch, e: int, start: int, t: int, s: EnvState, stream: RngStream, p: EnvParams, a: tuple[int, int]
     ) -> Any:
         w, k = a
-        return load_state(w, k), load_row(w, k), load_reward(w, k), load_terminated(w, k)
+        return load_state(w, k), load_obs(w, k), load_reward(w, k), load_terminated(w, k)
 
     return stored_step
