@@ -1,1 +1,1 @@
-"""The buffers of an environment: which there are, what they hold, and how parameters, actions and random streams are read."""
+"""The buffers of a vector environment, and how kernels read parameters, actions and random-number streams from them."""

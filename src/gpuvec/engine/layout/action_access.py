@@ -1,7 +1,7 @@
-"""Actions in composed code: read as the author's functions take them, and checked for faults.
+"""Actions in kernel code: their conversion to arguments of the author's functions, and the report of invalid ones.
 
-A discrete action that its space does not hold is replaced by the largest action of the space, so that an author's table that an
-action indexes is never left. That costs one instruction for a space that begins at 0.
+A discrete action outside of its space is replaced by the largest action of the space, so that no action is an index beyond the
+end of an author's table. That costs one instruction for a space that begins at 0.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gpuvec.engine.layout.space_layout import ActionLayout
 def make_staged_action_reader(
     space: gym.Space[Any], layout: ActionLayout, options: KernelOptions, ops: MemoryOps
 ) -> tuple[DeviceFunction, DeviceFunction]:
-    """Compiles the functions that read actions by way of memory that threads share.
+    """Compiles the functions that read actions through shared memory.
 
     Args:
         space: the action space of one agent.
-        layout: its number of components and their kind.
+        layout: the number of components of an action, and whether they are discrete.
         options: the dtype of the actions in global memory, and whether they are validated.
         ops: the operations on buffers.
 
@@ -48,38 +48,36 @@ def make_staged_action_reader(
 
 
 def _action_scope(space: gym.Space[Any], options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:
-    """The names that generated code needs to read actions.
-
-    With `validate` an action is read twice: an ordinary load can serve both.
-    """
+    """Returns the global names of the generated code that reads actions."""
+    # Validation reads each action a second time, so a load must not mark it for early eviction from the cache.
     scope = {f"clamp_{k}": function for k, function in enumerate(make_action_clamps(space, options.action_dtype))}
     return scope | {"load": ops.load if options.validate else ops.load_streaming, "raw": options.action_dtype}
 
 
 def action_expression(values: list[str], components: int) -> str:
-    """Returns the source of an action: a tuple of `values`, or the only one if the number of `components` is 0."""
+    """Returns the source of an action: a tuple of `values`, or the only value if the number of `components` is 0."""
     return f"({', '.join(values)},)" if components else values[0]
 
 
 def make_action_clamps(space: gym.Space[Any], dtype: DType) -> list[DeviceFunction]:
-    """Compiles for each component of an action `clamp(x)`, which returns the value that the environment is given for `x`.
+    """Compiles `clamp(x)` for each component of an action; it returns the argument of the author's function for `x`.
 
-    A number of a Box is left as it is. An integer out of range becomes the largest of the range: with the smallest one
-    subtracted, as an unsigned number, whatever is out of range is larger than all others. It is as wide as it was.
+    A number of a Box does not change. An integer out of range becomes the largest of the range. After subtraction of the
+    smallest one, as an unsigned number of the same width, every integer out of range is larger than those in range.
 
     Args:
         space: the action space of one agent.
-        dtype: of `x`.
+        dtype: the type of `x`.
     """
     if isinstance(space, gym.spaces.Box):
         return [inline_function(generate_function("clamp", "def clamp(x):\n    return x\n"))] * space.shape[0]
-    unsigned, values = (u64, 2**64) if dtype is i64 else (u32, 2**32)
+    unsigned, modulus = (u64, 2**64) if dtype is i64 else (u32, 2**32)
     functions = []
     for low, high in zip(*action_bounds(space), strict=True):
         source = f"def clamp(x):\n    return i32(min(unsigned(x), unsigned({high})))\n"
         if low != 0:
-            offset = f"min(unsigned(unsigned(x) - unsigned({low % values})), unsigned({high - low}))"
-            source = f"def clamp(x):\n    offset = {offset}\n    return i32(unsigned(offset + unsigned({low % values})))\n"
+            offset = f"min(unsigned(unsigned(x) - unsigned({low % modulus})), unsigned({high - low}))"
+            source = f"def clamp(x):\n    offset = {offset}\n    return i32(unsigned(offset + unsigned({low % modulus})))\n"
         functions.append(inline_function(generate_function("clamp", source, unsigned=unsigned, i32=i32)))
     return functions
 
@@ -90,7 +88,7 @@ def action_bounds(space: gym.Space[Any]) -> tuple[list[Any], list[Any]]:
         return [int(space.start)], [int(space.start + space.n) - 1]
     if isinstance(space, gym.spaces.MultiDiscrete):
         return list(map(int, space.start)), list(map(int, space.start + space.nvec - 1))
-    assert isinstance(space, gym.spaces.Box), "there are no others"
+    assert isinstance(space, gym.spaces.Box), "make_action_layout refuses all other spaces"
     return list(map(float, space.low)), list(map(float, space.high))
 
 
@@ -101,7 +99,7 @@ def make_action_reader(
 
     Args:
         space: the action space of one agent.
-        layout: its number of components and their kind.
+        layout: the number of components of an action, and whether they are discrete.
         options: the dtype of the actions in global memory, and whether they are validated.
         ops: the operations on buffers.
 

@@ -1,4 +1,4 @@
-"""Parameters in composed code: constants, except those that are stored per env and those that a reset passes."""
+"""Parameters in kernel code: constants, except those that are stored per env and those that a reset passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuvec.spec import Environment, SingleAgentEnv
 
 
 def kernel_params(env: Environment) -> EnvParams:
-    """Returns what the functions of `env` get as `p`: its parameters as 32-bit scalars, and the tables computed from them."""
+    """Returns the argument `p` of the functions of `env`: the parameters as 32-bit scalars, and the tables of `env.tables`."""
     p = params_as_scalars(env.params)
     if isinstance(env, SingleAgentEnv) or env.tables is None:
         return p
@@ -26,7 +26,7 @@ def kernel_params(env: Environment) -> EnvParams:
 
 
 def request_class(env: Environment) -> Any:
-    """Returns the NamedTuple class of a reset's scalars: which rows, which seeds, and the reset options of `env`."""
+    """Returns the NamedTuple class of the scalars of a reset: the rows, the seeds, and the reset options of `env`."""
     return named_tuple("Request", ("masked", "seeding", "seed", "seed_high", *env.reset_options))
 
 
@@ -36,24 +36,25 @@ def request_dtypes(env: Environment) -> tuple[DType, ...]:
 
 
 def make_param_readers(env: Environment, options: KernelOptions, ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction]:
-    """Compiles the functions that give an env's parameters.
+    """Compiles the functions that return the parameters of an env.
 
     Args:
         env: the environment.
-        options: which parameters are stored per env.
+        options: the options of the kernels, of which `per_env` counts.
         ops: the operations on buffers.
 
     Returns:
-        `params(b, e)`, and `reset_params(b, e, r)` with the values that reset request `r` passes.
+        `params(b, e)`, which returns the parameters of env e, and `reset_params(b, e, r)`, which returns them with the values
+        of reset request r.
     """
     p = kernel_params(env)
-    scope = {"Params": type(p), "load": ops.load} | {f"c_{k}": v for k, v in p._asdict().items()}
-    scope |= {f"t_{k}": SCALARS[type(v)] for k, v in env.params._asdict().items()}
-    values = {k: f"load(b.param_{k}, e, t_{k})" if k in options.per_env else f"c_{k}" for k in p._fields}
+    scope = {"Params": type(p), "load": ops.load} | {f"constant_{k}": v for k, v in p._asdict().items()}
+    scope |= {f"dtype_{k}": SCALARS[type(v)] for k, v in env.params._asdict().items()}
+    values = {k: f"load(b.param_{k}, e, dtype_{k})" if k in options.per_env else f"constant_{k}" for k in p._fields}
     reset_values = values | {k: f"r.{k}" for k in env.reset_options}
-    # A parameter that is stored per env is nan in a request that does not pass it.
+    # A request has nan for a parameter that is stored per env and that the user did not pass.
     reset_values |= {k: f"(r.{k} if r.{k} == r.{k} else {values[k]})" for k in env.reset_options if k in options.per_env}
-    read = f"def params(b, e):\n    return Params({', '.join(values[k] for k in p._fields)})\n"
-    read_reset = f"def reset_params(b, e, r):\n    return Params({', '.join(reset_values[k] for k in p._fields)})\n"
-    params = inline_function(generate_function("params", read, **scope))
-    return params, inline_function(generate_function("reset_params", read_reset, **scope))
+    params_source = f"def params(b, e):\n    return Params({', '.join(values[k] for k in p._fields)})\n"
+    reset_params_source = f"def reset_params(b, e, r):\n    return Params({', '.join(reset_values[k] for k in p._fields)})\n"
+    params = inline_function(generate_function("params", params_source, **scope))
+    return params, inline_function(generate_function("reset_params", reset_params_source, **scope))

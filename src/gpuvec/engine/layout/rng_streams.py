@@ -1,4 +1,4 @@
-"""The random-number stream of an env: the key of its draws, and what a reset makes of the stream.
+"""The random-number stream of an env: the key of its draws, and the changes that a reset makes to the stream.
 
 `layout.buffers` describes the buffers `rng_streams` and `shared`.
 """
@@ -13,31 +13,39 @@ from gpuvec.engine.compiler.memory_ops import MemoryOps, row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, ResetRequest, RngStream
 from gpuvec.random import Key
 
-POOL_DRAW = 2**31 - 4  # the number with which a reset draws from the pool; authors' own are smaller
-KEEP_STREAMS, ONE_SEED, SEED_EACH = 0, 1, 2  # Request.seeding: rows keep their streams, share a seed, have their own
+# The number of the draw with which a reset selects a state of the pool. The numbers of authors' draws are smaller.
+POOL_DRAW = 2**31 - 4
+# The values of `Request.seeding`: rows keep their streams, have one seed in common, or have a seed each.
+KEEP_STREAMS, ONE_SEED, SEED_EACH = 0, 1, 2
 
 
 class RngStreamAccess(NamedTuple):
-    """The compiled functions that read and write random-number streams."""
+    """The compiled functions that read and write random-number streams.
 
-    # load_shared(b) -> (whether it is in force, low word of the seed, high word, origin) of the stream that all rows share
+    Attributes:
+        load_shared: `load_shared(b)` returns the stream that all rows share as (whether it is valid, low word of the seed, high
+            word, origin).
+        key: `key(b, e, shared, start, t)` returns the `Key` of env e at step t of the episode that began at clock `start`.
+        load: `load(b, e)` returns the stream from which env e draws as (low word of the seed, high word, row, origin), without
+            a branch.
+        own_key: `own_key(b, e, start, t)` returns the same as `key` from the env's own stream, which each reset by the user
+            writes.
+        is_selected: `is_selected(b, e, r)` returns whether reset request r is for env e.
+        reseed: `reseed(b, e, clock, r)` writes the stream and the start of an env that is reset.
+        set_shared_seed: `set_shared_seed(b, clock, r)` writes the shared stream. It is called once in a reset.
+    """
+
     load_shared: DeviceFunction
-    # key(b, e, shared, start, t) -> `Key` of env e at step t of the episode that began at clock `start`
     key: DeviceFunction
-    # load(b, e) -> (low word of the seed, high word, row, origin) of the stream from which env e draws; without a branch
     load: DeviceFunction
-    # own_key(b, e, start, t) -> `Key` as by `key`, from the env's own stream, which every reset by the user writes
     own_key: DeviceFunction
-    # is_selected(b, e, r) -> whether reset request r is for env e
     is_selected: DeviceFunction
-    # reseed(b, e, clock, r): writes the stream and the start of an env that is reset
     reseed: DeviceFunction
-    # set_shared_seed(b, clock, r): writes the shared stream; called once in a reset
     set_shared_seed: DeviceFunction
 
 
 def make_rng_streams(ops: MemoryOps) -> RngStreamAccess:
-    """Compiles the functions on random-number streams for the buffers that `ops` reads and returns them."""
+    """Compiles the functions on random-number streams, which access buffers with `ops`."""
     return RngStreamAccess(*_make_readers(ops), *_make_writers(ops))
 
 
@@ -55,15 +63,15 @@ def _make_readers(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction, Devic
 
     @inline_function
     def key(b: Batch, e: int, shared: RngStream, start: int, t: int) -> Key:
-        in_force, seed, high, origin = shared
-        if in_force != u32(0):
+        is_valid, seed, high, origin = shared
+        if is_valid != u32(0):
             return Key(seed, high, u32(e), u32(start - origin), i32(t))
         return own_key(b, e, start, t)
 
     @inline_function
     def load(b: Batch, e: int) -> RngStream:
-        (in_force, seed, high, origin), own = load_shared(b), load_row(b.rng_streams, e, words)
-        return (seed, high, u32(e), origin) if in_force != u32(0) else own
+        (is_valid, seed, high, origin), own_stream = load_shared(b), load_row(b.rng_streams, e, words)
+        return (seed, high, u32(e), origin) if is_valid != u32(0) else own_stream
 
     return load_shared, key, load, own_key
 

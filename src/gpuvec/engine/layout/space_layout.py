@@ -1,4 +1,4 @@
-"""Observation and action spaces as kernels hold them."""
+"""The layout of observations and actions in memory, from their spaces."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from gpuvec.errors import AuthoringError
 
 
 class ActionLayout(NamedTuple):
-    """The actions of one agent."""
+    """The layout of an agent's action.
 
-    components: int  # K; 0 for a scalar
+    Attributes:
+        components: K; 0 for a scalar.
+        discrete: whether components are integers.
+    """
+
+    components: int
     discrete: bool
 
     @property
     def dtype(self) -> DType:
-        """The type of a component in the author's functions: int32 or float32."""
+        """The type of a component as an argument of the author's functions: int32 or float32."""
         return np.int32 if self.discrete else np.float32
 
     @property
@@ -29,10 +34,10 @@ class ActionLayout(NamedTuple):
 
 
 def observation_features(observation: gym.Space[Any]) -> int:
-    """The number of features D of the space `observation`.
+    """Returns the number of features D of the space `observation`.
 
     Raises:
-        AuthoringError: a space of a kind that kernels cannot write.
+        AuthoringError: the space is not a Box of shape (D,) and dtype float32.
     """
     if not isinstance(observation, gym.spaces.Box) or len(observation.shape) != 1 or observation.dtype != np.float32:
         raise AuthoringError(f"the observation space is {observation}; it must be a Box of shape (D,) and dtype float32.")
@@ -40,10 +45,10 @@ def observation_features(observation: gym.Space[Any]) -> int:
 
 
 def make_action_layout(space: gym.Space[Any]) -> ActionLayout:
-    """The layout of the actions of `space`.
+    """Returns the layout of the actions of `space`.
 
     Raises:
-        AuthoringError: a space of a kind that kernels cannot read.
+        AuthoringError: the space is not Discrete, MultiDiscrete of shape (K,) or Box of shape (K,), or is beyond int32.
     """
     limits = np.iinfo(np.int32)
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
