@@ -66,7 +66,9 @@ class Kernel(NamedTuple):
 
 def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), resident=1):
     ptx = numba_cuda.compile_kernel(body, kernel_signature, cc, "ptx", threads, resident)
-    binary = numba_cuda.link(numba_cuda.compile_kernel(body, kernel_signature, cc, "ltoir", threads, resident), cc, logged=True)
+    binary = numba_cuda.link(
+        numba_cuda.compile_kernel(body, kernel_signature, cc, "ltoir", threads, resident), cc, with_log=True
+    )
     log = binary.log
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     registers = re.search(r"Used (\d+) registers", log)

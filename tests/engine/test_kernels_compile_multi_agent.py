@@ -149,7 +149,7 @@ def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
             kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.min_blocks_per_sm
         )
         for _ in range(2):  # the second time it could come from the linker's cache, which keeps no log
-            assert numba_cuda.link(code, (9, 0), logged=True).spill_bytes > MAX_SPILL_BYTES
+            assert numba_cuda.link(code, (9, 0), with_log=True).spill_bytes > MAX_SPILL_BYTES
         tried, compile_for = [], numba_cuda.compile_kernel
         monkeypatch.setattr(numba_cuda, "compile_kernel", lambda *given: tried.append(given[-1]) or compile_for(*given))
         assert kernel.binary((9, 0)).code

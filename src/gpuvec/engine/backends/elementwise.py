@@ -1,8 +1,8 @@
 """Kernels that apply a function to each row of a batch, such as drawing actions or accumulating rewards.
 
 On a GPU each row has a thread, on a CPU a loop visits all rows. The function takes the batch, a NamedTuple of addresses and
-numbers, and the row, and accesses memory with the operations of `memory_ops.MemoryOps`. `elementwise_kernels` compiles it; a
-process that finds the kernel on disk imports no compiler.
+numbers, and the row, and accesses memory with the operations of `memory_ops.MemoryOps`. `elementwise_kernels` compiles it. A
+process that loads the kernel from disk imports no compiler.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from gpuvec.engine.layout.buffers import named_tuple
 
 
 class Elementwise(NamedTuple):
-    """A function of a row. Equal ones are compiled once in a process.
+    """A function that is applied to each row. Equal values are compiled once in a process.
 
     Attributes:
         name: a name for messages.
         members: names of the members of the batch, addresses and numbers of 64 bits.
-        make: `make(memory_ops, *settings)` returns `function(b, row)`.
+        make_function: `make_function(memory_ops, *settings)` returns `function(b, row)`.
         settings: what the function is compiled for.
         threads: per block.
     """
 
     name: str
     members: tuple[str, ...]
-    make: Callable[..., DeviceFunction]
+    make_function: Callable[..., DeviceFunction]
     settings: tuple[Any, ...] = ()
     threads: int = 256
 
@@ -45,29 +45,40 @@ class Elementwise(NamedTuple):
         return named_tuple("Batch", (*self.members, "n"))
 
 
-def make_elementwise_launcher(work: Elementwise, device: Device) -> Callable[..., None]:
-    """`launch(stream, *members, n)`: applies `work` to n rows on a `device`; a CPU ignores the stream."""
+def make_elementwise_launcher(operation: Elementwise, device: Device) -> Callable[..., None]:
+    """Makes `launch(stream, *members, n)`, which applies an operation to n rows; a CPU ignores the stream.
+
+    Args:
+        operation: the function of a row.
+        device: where it runs.
+    """
     if device.kind == "cpu":
-        loop = _loop(work)
+        loop = _cpu_loop(operation)
         return lambda stream, *members: loop(members)
-    return _simulator_launcher(work) if device.kind == "simulator" else _cuda_launcher(work, device)
+    return _simulator_launcher(operation) if device.kind == "simulator" else _cuda_launcher(operation, device)
 
 
-def _key(work: Elementwise, target: object) -> Callable[[], str]:
+def _key(operation: Elementwise, target: object) -> Callable[[], str]:
     """Computes the hash of all that the kernel for a `target` is compiled from."""
-    return partial(module_fingerprint, work.make, (work.name, work.members), (work.settings, work.threads), target)
+    return partial(
+        module_fingerprint,
+        operation.make_function,
+        (operation.name, operation.members),
+        (operation.settings, operation.threads),
+        target,
+    )
 
 
 @lru_cache(maxsize=64)
-def _loop(work: Elementwise) -> Callable[[tuple[int, ...]], None]:
-    """The loop over all rows on a CPU, which takes the members of the batch."""
+def _cpu_loop(operation: Elementwise) -> Callable[[tuple[int, ...]], None]:
+    """The loop over all rows on a CPU, whose argument is the members of the batch."""
 
     def compile_all() -> list[ObjectCode]:
         from gpuvec.engine.backends.elementwise_kernels import compile_loop
 
-        return [compile_loop(work)]
+        return [compile_loop(operation)]
 
-    (loop,) = load_or_compile(_key(work, target_description()), compile_all, ObjectCode, is_cacheable)
+    (loop,) = load_or_compile(_key(operation, target_description()), compile_all, ObjectCode, is_cacheable)
     run = load_object(loop)
 
     def call(members: tuple[int, ...]) -> None:
@@ -78,48 +89,53 @@ def _loop(work: Elementwise) -> Callable[[tuple[int, ...]], None]:
 
 
 @lru_cache(maxsize=64)
-def load_or_compile_elementwise(work: Elementwise, cc: tuple[int, int]) -> Binary:
-    """The kernel of `work` for compute capability `cc`, from disk if it was compiled before."""
+def load_or_compile_elementwise(operation: Elementwise, cc: tuple[int, int]) -> Binary:
+    """The kernel of an operation, from disk if it was compiled before.
+
+    Args:
+        operation: the function of a row.
+        cc: the compute capability.
+    """
 
     def compile_all() -> list[Binary]:
         from gpuvec.engine.backends.elementwise_kernels import compile_elementwise
 
-        return [compile_elementwise(work, cc)._replace(log="")]
+        return [compile_elementwise(operation, cc)._replace(log="")]
 
-    (binary,) = load_or_compile(_key(work, cc), compile_all, Binary)
+    (binary,) = load_or_compile(_key(operation, cc), compile_all, Binary)
     return binary
 
 
-def _simulator_launcher(work: Elementwise) -> Callable[..., None]:
+def _simulator_launcher(operation: Elementwise) -> Callable[..., None]:
     from gpuvec.engine.backends.cuda import numba_cuda
     from gpuvec.engine.backends.elementwise_kernels import kernel_body
     from gpuvec.engine.backends.simulator import short_switch_interval
 
-    kernel, batch = numba_cuda.cuda.jit(kernel_body(work)), work.batch
+    kernel, batch = numba_cuda.cuda.jit(kernel_body(operation)), operation.batch
 
     def launch(stream: int, *members: int) -> None:
         with short_switch_interval():
-            kernel[-(-members[-1] // work.threads), work.threads](batch(*members))
+            kernel[-(-members[-1] // operation.threads), operation.threads](batch(*members))
 
     return launch
 
 
-def _cuda_launcher(work: Elementwise, device: Device) -> Callable[..., None]:
+def _cuda_launcher(operation: Elementwise, device: Device) -> Callable[..., None]:
     from cuda import core
     from cuda.bindings import driver
 
     from gpuvec.engine.backends.cuda.launch import check_driver, load_on_device
 
-    binary = load_or_compile_elementwise(work, tuple(core.Device(device.ordinal).compute_capability))
+    binary = load_or_compile_elementwise(operation, tuple(core.Device(device.ordinal).compute_capability))
     function, loaded = load_on_device(device, binary.code, binary.name)
-    arguments = np.zeros(len(work.batch._fields), np.uint64)
+    arguments = np.zeros(len(operation.batch._fields), np.uint64)
     pointers = arguments.ctypes.data + 8 * np.arange(len(arguments), dtype=np.uint64)
     launch_kernel = partial(driver.cuLaunchKernel, function)
 
     # The driver has only the addresses of what `keep` holds.
     def launch(stream: int, *members: int, keep: tuple[object, ...] = (arguments, pointers, loaded)) -> None:
         arguments[:] = members
-        grid = -(-members[-1] // work.threads), 1, 1, work.threads, 1, 1, 0
+        grid = -(-members[-1] // operation.threads), 1, 1, operation.threads, 1, 1, 0
         check_driver(launch_kernel(*grid, stream, pointers.ctypes.data, 0), "launched")
 
     return launch

@@ -1,4 +1,4 @@
-"""Compiles functions of rows: to a loop for the CPU, or to a kernel for a GPU."""
+"""Compiles a function of a row to a loop over rows for the CPU, or to a kernel for a GPU."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ from gpuvec.engine.compiler.memory_ops import cpu_memory_ops
 from gpuvec.engine.compiler.types import Batch
 
 
-def compile_loop(work: Elementwise) -> ObjectCode:
-    """`loop(address, scratch)`: applies `work` to all rows of the batch whose members are stored at the address."""
-    function, read_batch = work.make(cpu_memory_ops(), *work.settings), make_batch_reader(work.batch)
+def compile_loop(operation: Elementwise) -> ObjectCode:
+    """Compiles `loop(address, scratch)`, which applies an operation to all rows of the batch whose members are at the address.
+
+    Args:
+        operation: the function of a row.
+    """
+    function, read_batch = operation.make_function(cpu_memory_ops(), *operation.settings), make_batch_reader(operation.batch)
 
     def loop(address: int, scratch: int) -> None:
         b = read_batch(address)
@@ -29,22 +33,31 @@ def compile_loop(work: Elementwise) -> ObjectCode:
 
 
 @lru_cache(maxsize=64)
-def kernel_body(work: Elementwise) -> Callable[[Batch], None]:
-    """The Python function of the kernel that applies `work`, for the compiler or the simulator."""
+def kernel_body(operation: Elementwise) -> Callable[[Batch], None]:
+    """The Python function of the kernel that applies an operation, for the compiler or the simulator.
+
+    Args:
+        operation: the function of a row.
+    """
     from numba import njit
 
-    function = work.make(numba_cuda.cuda_memory_ops(), *work.settings)
-    if numba_cuda.SIMULATED:  # interpreted code would turn a float32 into a double
+    function = operation.make_function(numba_cuda.cuda_memory_ops(), *operation.settings)
+    if numba_cuda.SIMULATED:  # in interpreted code a float32 would become a double
         function = njit(function.py_func, error_model="numpy")  # type: ignore[attr-defined]  # of Numba's dispatchers
 
-    source = f"def kernel(b):\n    row = cuda.blockIdx.x * {work.threads} + cuda.threadIdx.x\n"
+    source = f"def kernel(b):\n    row = cuda.blockIdx.x * {operation.threads} + cuda.threadIdx.x\n"
     source += "    if row < b.n:\n        function(b, row)\n"
-    # `cuda` is a global, which the simulator replaces by its own.
+    # The simulator replaces the global `cuda` while it runs the kernel.
     return cast(Callable[[Batch], None], generate_function("kernel", source, cuda=numba_cuda.cuda, function=function))
 
 
 @lru_cache(maxsize=64)
-def compile_elementwise(work: Elementwise, cc: tuple[int, int]) -> Binary:
-    """The machine code of the kernel that applies `work`, for compute capability `cc`."""
-    signature = numba_cuda.kernel_signature(work.batch, None, ())
-    return numba_cuda.link(numba_cuda.compile_kernel(kernel_body(work), signature, cc, "ltoir", work.threads), cc)
+def compile_elementwise(operation: Elementwise, cc: tuple[int, int]) -> Binary:
+    """Compiles the kernel that applies an operation.
+
+    Args:
+        operation: the function of a row.
+        cc: the compute capability.
+    """
+    signature = numba_cuda.kernel_signature(operation.batch, None, ())
+    return numba_cuda.link(numba_cuda.compile_kernel(kernel_body(operation), signature, cc, "ltoir", operation.threads), cc)

@@ -1,4 +1,4 @@
-"""The kernels of an environment on one device: the protocol of the backends, and the choice among them."""
+"""The kernels of an environment on one device: the protocol that each kind of device implements, and its implementations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RolloutLauncher: TypeAlias = Callable[[int, int, bytes, int], None]  # launch(st
 
 
 class KernelSet(Protocol):
-    """The kernels of E copies of an environment on one device, each compiled when its launcher is made.
+    """The kernels of E copies of an environment on one device, each of which is compiled when its launcher is made.
 
     A launcher takes a CUDA stream (a CPU ignores it), and addresses on the device. `outputs` are the addresses of a step's
     outputs, packed into 8 bytes each.
@@ -36,7 +36,10 @@ class KernelSet(Protocol):
         """The number of CUDA blocks, each of which has a clock; 1 on a CPU."""
 
     def reset(self, options: KernelOptions) -> ResetLauncher:
-        """Makes the launcher of a reset with kernels for `options`.
+        """Makes the launcher of a reset.
+
+        Args:
+            options: what its kernels are compiled for.
 
         Raises:
             AuthoringError: functions of the environment that do not compile.
@@ -70,9 +73,14 @@ class KernelSet(Protocol):
 
 
 def make_kernel_set(env: Environment, num_envs: int, device: Device) -> KernelSet:
-    """The kernels of `num_envs` copies of `env` on a `device`.
+    """Makes the kernels of E copies of an environment.
 
-    A backend is imported when it is chosen: a GPU whose kernels are on disk needs no compiler.
+    Only the class for the kind of device is imported, as a process whose kernels are on disk needs no compiler.
+
+    Args:
+        env: the environment.
+        num_envs: E.
+        device: where the kernels run.
     """
     with gc_paused():
         if device.kind == "cuda":
@@ -88,14 +96,14 @@ def make_kernel_set(env: Environment, num_envs: int, device: Device) -> KernelSe
         return SimulatorKernels(env, num_envs)
 
 
-def reset_launcher(
+def make_reset_launcher(
     arguments: NDArray[np.uint64], request_dtypes: tuple[DType, ...], launch: Callable[[int], None]
 ) -> ResetLauncher:
-    """The launcher of a reset.
+    """Makes the launcher of a reset.
 
     Args:
-        arguments: (number of members of the batch and of the request,) memory from which the kernels take their arguments.
-        request_dtypes: of the members of the request.
+        arguments: (number of members of batch and request,) uint64, memory in which the kernels read their arguments.
+        request_dtypes: the dtypes of the members of the request.
         launch: `launch(stream)` launches the kernels.
     """
     pack, num_members = make_packer(request_dtypes), len(arguments) - len(request_dtypes)
@@ -108,13 +116,13 @@ def reset_launcher(
     return launch_reset
 
 
-def step_launcher(
+def make_step_launcher(
     arguments: NDArray[np.uint64], addresses: tuple[int, ...], num_envs: int, launch: Callable[[int], None]
 ) -> StepLauncher:
-    """The launcher of a step.
+    """Makes the launcher of a step.
 
     Args:
-        arguments: (number of members of the batch,) memory from which the kernels take their arguments.
+        arguments: (number of members of the batch,) uint64, memory in which the kernels read their arguments.
         addresses: of the owned buffers and of the reset pool.
         num_envs: E.
         launch: `launch(stream)` launches the kernels.

@@ -1,4 +1,4 @@
-"""Kernels in Numba's CUDA simulator: GPU threads are Python threads, so indices and barriers are tested without a GPU."""
+"""Kernels in Numba's CUDA simulator, where GPU threads are Python threads, so that a test needs no GPU."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Lets Python switch threads every 0.1 ms.
+    """A context in which Python switches threads every 0.1 ms.
 
-    The simulator polls whether threads have reached a barrier. With Python's default each poll would delay the others by 5 ms.
+    The simulator polls whether threads have reached a barrier. With Python's default, each poll would delay the other threads
+    by 5 ms.
     """
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)

@@ -15,7 +15,13 @@ from gpuvec.engine.backends.cache.key import fingerprint, frozen_environment
 from gpuvec.engine.backends.cache.store import load_or_compile
 from gpuvec.engine.backends.cpu.object_code import ObjectCode, is_cacheable, load_object, target_description
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
-from gpuvec.engine.backends.kernel_set import ResetLauncher, RolloutLauncher, StepLauncher, reset_launcher, step_launcher
+from gpuvec.engine.backends.kernel_set import (
+    ResetLauncher,
+    RolloutLauncher,
+    StepLauncher,
+    make_reset_launcher,
+    make_step_launcher,
+)
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import pack_arguments
 from gpuvec.engine.layout.buffer_layout import make_layout
@@ -104,13 +110,13 @@ class CpuKernels:
         def launch(stream: int) -> None:
             run(arguments.ctypes.data, scratch.ctypes.data)
 
-        return reset_launcher(arguments, dtypes, launch)
+        return make_reset_launcher(arguments, dtypes, launch)
 
     def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
         """Makes the launcher of a step with a loop for `options` over the buffers at `addresses`."""
         arguments = self._arguments(options)
         loop = load_or_compile_loop("step", self._env, options, source_text(self._env, options.cuda_c))
-        return step_launcher(arguments, addresses, self._num_envs, self._threaded(loop, arguments))
+        return make_step_launcher(arguments, addresses, self._num_envs, self._threaded(loop, arguments))
 
     def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
         """Makes the launcher of a rollout of a `policy` with a loop for `options` over the buffers at `addresses`."""

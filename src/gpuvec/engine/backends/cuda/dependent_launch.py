@@ -1,9 +1,9 @@
 """Programmatic dependent launch: a kernel may start before the previous one in its stream has ended.
 
-The cost of a launch, and what a kernel does before its first instruction, then overlap with the previous kernel. A kernel
-launched so executes `griddepcontrol.wait` before its first access to memory. All kernels of this package do, so what precedes
-the previous kernel has ended too. Other kernels in the stream are launched as usual. Devices of compute capability 9.0 and
-later have it.
+The cost of a launch, and what a kernel does before its first instruction, then overlap with the previous kernel. Such
+a kernel executes `griddepcontrol.wait` before its first access to memory. As all kernels of this package do so, all kernels
+before the previous one have ended too. Other kernels in the stream are launched as usual. Devices of compute capability 9.0
+and later have programmatic dependent launch.
 
 Source: "Programmatic Dependent Launch and Synchronization" in the CUDA C++ Programming Guide.
 """
@@ -19,9 +19,10 @@ from gpuvec.engine.compiler.numba_api import NumbaApi
 from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, Signature, TargetContext, TypingContext
 
 MIN_COMPUTE_CAPABILITY = (9, 0)
-# The next kernel may be launched once all blocks of this one have started: it waits for all of this one itself.
+# Permits the launch of the next kernel once all blocks of this one have started. The next kernel waits for the end of this one.
 LAUNCH_DEPENDENTS = "griddepcontrol.launch_dependents;"
-WAIT = "griddepcontrol.wait;"  # until the previous kernel has ended and its writes are visible
+# Waits until the previous kernel has ended and its writes are visible.
+WAIT = "griddepcontrol.wait;"
 
 
 def is_supported(cc: tuple[int, int]) -> bool:
@@ -30,7 +31,7 @@ def is_supported(cc: tuple[int, int]) -> bool:
 
 
 def make_wait_for_previous(numba: NumbaApi, compute_capability: Callable[[], tuple[int, int]]) -> DeviceFunction:
-    """`wait_for_previous()`, which every kernel calls first.
+    """Compiles `wait_for_previous()`, which every kernel calls first.
 
     Args:
         numba: the modules that intrinsics are declared with.
@@ -42,7 +43,7 @@ def make_wait_for_previous(numba: NumbaApi, compute_capability: Callable[[], tup
         def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> None:
             function = ir.FunctionType(ir.VoidType(), [])
             for instruction in (LAUNCH_DEPENDENTS, WAIT) if is_supported(compute_capability()) else ():
-                # The clobbered memory keeps accesses to memory on their side of the instruction.
+                # The memory clobber keeps the compiler from moving memory accesses across the instruction.
                 builder.call(ir.InlineAsm(function, instruction, "~{memory}", side_effect=True), [])
 
         return numba.types.void(), codegen

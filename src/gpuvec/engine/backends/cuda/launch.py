@@ -1,7 +1,7 @@
-"""Launches compiled kernels on a GPU with the driver's own call.
+"""Loads compiled kernels on a GPU and launches them with the driver's own call, `cuLaunchKernelEx`.
 
-A Numba launch costs 50 to 170 us of Python, one by cuda.core with plain addresses 4.3 us, the driver's own call 3.2 us. That
-call takes the arguments from memory at a fixed address, in which a step writes only what is new.
+A launch by Numba takes 50 to 170 us of Python, one by cuda.core with plain addresses 4.3 us, the driver's own call 3.2 us. That
+call reads the arguments at a fixed address, where a step writes only those that differ from the previous step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from gpuvec.engine.backends.cuda.binary import Cubin
 from gpuvec.engine.backends.cuda.cpp.source import check_source_text, source_text
 from gpuvec.engine.backends.cuda.launch_config import LaunchConfig, make_launch_config
 from gpuvec.engine.backends.device import Device
-from gpuvec.engine.backends.kernel_set import ResetLauncher, RolloutLauncher, StepLauncher, reset_launcher, step_launcher
+from gpuvec.engine.backends.kernel_set import (
+    ResetLauncher,
+    RolloutLauncher,
+    StepLauncher,
+    make_reset_launcher,
+    make_step_launcher,
+)
 from gpuvec.engine.compiler.types import RolloutPolicy
 from gpuvec.engine.layout.arguments import pack_arguments
 from gpuvec.engine.layout.buffer_layout import make_layout
@@ -74,15 +80,18 @@ def load_or_compile_kernels(
 
 
 def load_on_device(device: Device, cubin: bytes, name: str) -> tuple[Any, object]:
-    """(function, object that keeps it loaded): a kernel on one GPU, which launches 0.5 us faster than one for all GPUs.
+    """Loads a kernel on one GPU, where its launch is 0.5 us faster than that of a kernel for all GPUs.
 
     Args:
         device: the GPU.
         cubin: the machine code.
         name: the symbol of the kernel.
 
+    Returns:
+        (handle of the function, object as long as which the function stays loaded).
+
     Raises:
-        DeviceError: the driver refuses it.
+        DeviceError: the driver cannot load it.
     """
     from cuda.bindings import driver
     from cuda.core import ObjectCode
@@ -95,10 +104,14 @@ def load_on_device(device: Device, cubin: bytes, name: str) -> tuple[Any, object
 
 
 def check_driver(result: tuple[Any, ...], operation: str) -> None:
-    """Checks the `result` of a driver call, whose first element is its status.
+    """Checks the status of a driver call.
+
+    Args:
+        result: what the call returned, a tuple whose first element is the status.
+        operation: a participle such as "launched", for the message.
 
     Raises:
-        DeviceError: the status is an error. The message says which `operation` on a kernel failed, as a participle.
+        DeviceError: the status is an error.
     """
     if result[0]:
         raise DeviceError(f"a kernel could not be {operation}: {result[0]!r}.")
@@ -126,12 +139,12 @@ class CudaKernels:
         """Makes the launcher of a reset with kernels for `options`."""
         dtypes = request_dtypes(self._env)
         arguments, launch = self._load("reset", options, len(dtypes))
-        return reset_launcher(arguments, dtypes, launch)
+        return make_reset_launcher(arguments, dtypes, launch)
 
     def step(self, options: KernelOptions, addresses: tuple[int, ...]) -> StepLauncher:
         """Makes the launcher of a step with kernels for `options` over the buffers at `addresses`."""
         arguments, launch = self._load("step", options)
-        return step_launcher(arguments, addresses, self._num_envs, launch)
+        return make_step_launcher(arguments, addresses, self._num_envs, launch)
 
     def rollout(self, options: KernelOptions, policy: RolloutPolicy, addresses: tuple[int, ...]) -> RolloutLauncher:
         """Makes the launcher of a rollout of a `policy` with a kernel for `options` over the buffers at `addresses`."""
@@ -149,11 +162,11 @@ class CudaKernels:
     def _load(
         self, kind: str, options: KernelOptions, num_request_scalars: int = 0, *policy: RolloutPolicy
     ) -> tuple[NDArray[np.uint64], Callable[[int], None]]:
-        """(arguments, launch): `launch(stream)` launches the kernels, which take their arguments from that memory."""
+        """(arguments, launch): `launch(stream)` launches the kernels, which read their arguments in that memory."""
         batch = make_layout(self._env, options, self.split).batch
         arguments = np.zeros(len(batch._fields) + num_request_scalars, np.uint64)
         source = source_text(self._env, options.cuda_c)
-        with self._device.current():  # the compiler queries its compute capability
+        with self._device.current():  # the compiler queries the compute capability of the current device
             cubins = load_or_compile_kernels(kind, self._env, options, self._launch_config, self._cc, source, *policy)
             return arguments, self._launcher(cubins, arguments)
 
@@ -176,13 +189,13 @@ class CudaKernels:
         # The driver has only the addresses of what `keep` holds.
         def launch(stream: int, keep: tuple[object, ...] = (arguments, pointers, kernels)) -> None:
             nonlocal current_stream
-            if stream != current_stream:  # assigning it takes time
+            if stream != current_stream:  # an assignment to the configuration takes longer than this test
                 for config in configs:
                     config.hStream = stream
                 current_stream = stream
             for launch_kernel in launches:
                 result = launch_kernel(parameters, 0)
-                if result[0]:  # tested here, since the call takes time
+                if result[0]:  # an unconditional call of `check_driver` would take longer
                     check_driver(result, "launched")
 
         return launch

@@ -1,6 +1,6 @@
-"""The compiler for CUDA and its simulator: operations for composed functions, and kernels as machine code.
+"""The compiler for CUDA and Numba's CUDA simulator: operations for composed functions, and kernels as machine code.
 
-This is the only module that imports `numba.cuda`. numba-cuda is in maintenance, so what its successor changes is all here.
+This is the only module that imports `numba.cuda`. numba-cuda is in maintenance, so what depends on it is in one place.
 Kernels are compiled to LTO-IR and linked to a cubin by nvJitLink, which needs neither a GPU nor nvcc.
 """
 
@@ -35,19 +35,20 @@ SIMULATED = bool(config.ENABLE_CUDASIM)
 
 
 def _shared_array(self: Any, shape: Any, dtype: DType) -> NDArray[Any]:
-    """A simulated block's shared array, which the line that requests it identifies.
+    """A shared array of a simulated block, which the caller's file and line identify.
 
-    All threads request it, and one array must serve them. The simulator's own method switches threads between the test whether
-    it exists and its creation; `setdefault` is atomic.
+    Every thread requests the array, and all must receive the same one. The simulator's own method can switch threads between
+    the test whether the array exists and its creation; `setdefault` is atomic.
     """
     caller = sys._getframe(1)
     return self._allocations.setdefault((caller.f_code.co_filename, caller.f_lineno), np.empty(shape, dtype))
 
 
 def _widen_literals(dispatcher_class: type) -> None:
-    """Lets calls of inlined functions ignore the values of literal arguments, as `inline_function` does on a CPU.
+    """Compiles inlined functions once for all literal arguments of a type, as `inline_function` does on a CPU.
 
-    numba-cuda wraps functions that Numba has compiled for the CPU into dispatchers of `dispatcher_class`.
+    Args:
+        dispatcher_class: the class into which numba-cuda wraps functions that Numba has compiled for the CPU.
     """
     template = dispatcher_class.get_call_template  # type: ignore[attr-defined]  # numba-cuda has no annotations
 
@@ -64,7 +65,7 @@ def _import_cuda() -> NumbaModule:
         np.row_stack = np.vstack
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5, for a timedelta64 that numba-cuda makes
+            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5, for a timedelta64 that numba-cuda creates
             from numba import cuda
 
             if SIMULATED:
@@ -72,11 +73,11 @@ def _import_cuda() -> NumbaModule:
 
                 FakeCUDAShared.array = _shared_array
             else:
-                import numba.cuda.np.arrayobj  # noqa: F401  # the module that looks it up
+                import numba.cuda.np.arrayobj  # noqa: F401  # this module looks `row_stack` up
                 from numba.cuda.dispatcher import CUDADispatcher
 
                 _widen_literals(CUDADispatcher)
-                register_counted_range(cuda_numba())
+                register_counted_range(_numba_cuda_api())
     finally:
         if is_missing:
             del np.row_stack
@@ -84,8 +85,8 @@ def _import_cuda() -> NumbaModule:
 
 
 @cache
-def cuda_numba() -> NumbaApi:
-    """numba-cuda's modules; the simulator has none."""
+def _numba_cuda_api() -> NumbaApi:
+    """numba-cuda's modules for intrinsics, which the simulator does not have."""
     from numba.cuda import cgutils, extending, types
     from numba.cuda.core import imputils
 
@@ -97,22 +98,22 @@ cuda = _import_cuda()
 
 @cache
 def cuda_memory_ops() -> MemoryOps:
-    """The operations on a GPU's global memory; in the simulator, where a thread calls CPU code, on the CPU's memory."""
+    """The operations on a GPU's global memory; in the simulator, whose threads call CPU code, on the CPU's memory."""
     if SIMULATED:
         return cpu_memory_ops()
 
     @cuda.jit(device=True, forceinline=True)
     def any_in_sector(flag: bool) -> bool:
-        pair = np.uint32(3) << np.uint32(cuda.laneid & 30)
-        return (cuda.ballot_sync(cuda.activemask(), flag) & pair) != np.uint32(0)
+        lane_pair = np.uint32(3) << np.uint32(cuda.laneid & 30)
+        return (cuda.ballot_sync(cuda.activemask(), flag) & lane_pair) != np.uint32(0)
 
-    return make_memory_ops(cuda_numba(), any_in_sector)
+    return make_memory_ops(_numba_cuda_api(), any_in_sector)
 
 
 @cache
 def cuda_array_ops() -> ArrayOps:
-    """The operations on arrays and tuples for a GPU; in the simulator for the CPU."""
-    return cpu_array_ops() if SIMULATED else make_array_ops(cuda_numba())
+    """The operations on arrays and tuples for a GPU; in the simulator, for the CPU."""
+    return cpu_array_ops() if SIMULATED else make_array_ops(_numba_cuda_api())
 
 
 @cache
@@ -122,7 +123,7 @@ def wait_for_previous() -> DeviceFunction:
         return lambda: None
     from numba.cuda.core.targetconfig import ConfigStack
 
-    return make_wait_for_previous(cuda_numba(), lambda: ConfigStack.top_or_none().compute_capability)
+    return make_wait_for_previous(_numba_cuda_api(), lambda: ConfigStack.top_or_none().compute_capability)
 
 
 @cache
@@ -132,39 +133,40 @@ def cuda_shared_counters() -> SharedCounters:
         return cpu_shared_counters()
 
     @cuda.jit(device=True, forceinline=True)
-    def count(array: NDArray[np.int32], k: int, j: int) -> None:
+    def increment(array: NDArray[np.int32], k: int, j: int) -> None:
         cuda.atomic.add(array, (k, j), 1)
 
     @cuda.jit(device=True, forceinline=True)
-    def most(array: NDArray[np.int32], k: int, j: int, value: int) -> None:
+    def update_max(array: NDArray[np.int32], k: int, j: int, value: int) -> None:
         cuda.atomic.max(array, (k, j), value)
 
     @cuda.jit(device=True, forceinline=True)
-    def most_of_block(array: NDArray[np.int32], k: int, j: int, value: int) -> None:
+    def update_max_by_block(array: NDArray[np.int32], k: int, j: int, value: int) -> None:
         # A warp's lanes are reduced first, since atomic operations on one shared counter are serialised.
         for lane_mask in (16, 8, 4, 2, 1):
             value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, lane_mask))
         if cuda.laneid == 0:
             cuda.atomic.max(array, (k, j), value)
 
-    return SharedCounters(count, most, most_of_block)
+    return SharedCounters(increment, update_max, update_max_by_block)
 
 
 def kernel_signature(batch: type, request: type | None, dtypes: Sequence[DType]) -> Signature:
     """The Numba signature of a kernel.
 
     Args:
-        batch: class of its first argument, a NamedTuple of addresses with a last member of int64.
-        request: class of its second argument, a NamedTuple; None if it has none.
-        dtypes: of the members of `request`.
+        batch: the class of its first argument, a NamedTuple of addresses with a last member of int64.
+        request: the class of its second argument, a NamedTuple; None if it has no second argument.
+        dtypes: the dtypes of the members of `request`.
     """
     from numba.cuda import types
     from numba.cuda.np.numpy_support import from_dtype
 
-    b = types.NamedTuple([types.uint64] * (len(batch._fields) - 1) + [types.int64], batch)  # type: ignore[attr-defined]  # a NamedTuple
+    member_types = [types.uint64] * (len(batch._fields) - 1) + [types.int64]  # type: ignore[attr-defined]  # a NamedTuple
+    batch_type = types.NamedTuple(member_types, batch)
     if request is None:
-        return types.void(b)
-    return types.void(b, types.NamedTuple([from_dtype(np.dtype(t)) for t in dtypes], request))
+        return types.void(batch_type)
+    return types.void(batch_type, types.NamedTuple([from_dtype(np.dtype(dtype)) for dtype in dtypes], request))
 
 
 @with_large_frame
@@ -176,7 +178,7 @@ def compile_kernel(
     threads: int | None = None,
     min_blocks_per_sm: int = 1,
 ) -> Any:
-    """`kernel` compiled for compute capability `cc`.
+    """Compiles a kernel.
 
     Args:
         kernel: a Python function.
@@ -192,7 +194,7 @@ def compile_kernel(
 
 @with_large_frame
 def compile_extern_c(function: DeviceFunction, arguments: str, name: str, cc: tuple[int, int]) -> bytes:
-    """A device function as LTO-IR with C's calling convention, which kernels in CUDA C++ are linked with.
+    """Compiles a device function to LTO-IR with C's calling convention, for linking with kernels in CUDA C++.
 
     Args:
         function: returns an int32.
@@ -209,36 +211,45 @@ def compile_extern_c(function: DeviceFunction, arguments: str, name: str, cc: tu
 
 
 def cuda_extern_call(symbol: str, returns: Sequence[DType]) -> DeviceFunction:
-    """An intrinsic for a GPU that calls the C function `symbol`, whose results have the NumPy dtypes `returns`."""
+    """An intrinsic for a GPU that calls a C function.
+
+    Args:
+        symbol: the name of the function.
+        returns: the NumPy dtypes of its results.
+    """
     from numba.cuda.np.numpy_support import from_dtype
 
-    return extern_c_call(cuda_numba(), symbol, [from_dtype(np.dtype(dtype)) for dtype in returns])
+    return extern_c_call(_numba_cuda_api(), symbol, [from_dtype(np.dtype(dtype)) for dtype in returns])
 
 
-def link(ltoir: bytes, cc: tuple[int, int], logged: bool = False, libraries: Sequence[bytes] = ()) -> Binary:
-    """The machine code of one kernel for compute capability `cc`.
+def link(ltoir: bytes, cc: tuple[int, int], with_log: bool = False, libraries: Sequence[bytes] = ()) -> Binary:
+    """Links a kernel to machine code.
 
     Args:
         ltoir: LTO-IR of the kernel.
         cc: the compute capability.
-        logged: whether the linker's log is wanted. The linker's cache, whose entries have no log, is not used then.
+        with_log: whether to return the linker's log. The linker's cache is not used then, as its entries have no log.
         libraries: LTO-IR of functions that the kernel calls.
     """
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=logged, no_cache=logged)
+    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=with_log, no_cache=with_log)
     linker = Linker(*map(ObjectCode.from_ltoir, (bytes(ltoir), *libraries)), options=options)
     cubin = bytes(linker.link("cubin").code)
     name = re.search(rb"\.nv\.constant0\.(\w+)", cubin)
-    assert name is not None, "a cubin holds the section of its kernel's arguments"
+    assert name is not None, "a cubin has a section for the arguments of its kernel"
     return Binary(cubin, name[1].decode(), linker.get_info_log())
 
 
 @contextmanager
 def offline(cc: tuple[int, int]) -> Iterator[None]:
-    """Lets kernels be compiled for `cc` on a machine without a GPU.
+    """A context in which kernels can be compiled on a machine without a GPU.
 
-    numba-cuda reads the current device's compute capability whenever a kernel calls a function, even if `cc` is passed to it.
+    numba-cuda queries the compute capability of the current device whenever a kernel calls a function, even if the compute
+    capability is passed to the compiler.
+
+    Args:
+        cc: the compute capability that the query returns.
     """
     from numba.cuda import dispatcher
 
