@@ -384,7 +384,7 @@ def test_fused_estimates_are_those_of_torch(gpu) -> None:
             before = EpisodeStatistics(*(x.clone() for x in policy.episodes))
             policy.estimate()
             s, found = policy.buffer, [x.clone() for x in (policy.buffer.advantage, policy.buffer.target, *policy.episodes)]
-            told, records = policy.metrics[:5].clone(), policy._fused.records.clone()
+            told, records = policy.metrics[:5].clone(), policy.fused_update.records.clone()
             assert (policy.guard.fault_rows[:4] == -1).all()
             for x, y in zip(policy.episodes, before, strict=True):
                 x.copy_(y)
@@ -392,8 +392,8 @@ def test_fused_estimates_are_those_of_torch(gpu) -> None:
             for x, y in zip(found, (s.advantage, s.target, *policy.episodes), strict=True):
                 torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
             torch.testing.assert_close(told, policy.metrics[:5], rtol=1e-3, atol=1e-3, equal_nan=True)
-            policy._fused.pack(s)
-            torch.testing.assert_close(records, policy._fused.records, rtol=1e-4, atol=1e-4)
+            policy.fused_update.pack(s)
+            torch.testing.assert_close(records, policy.fused_update.records, rtol=1e-4, atol=1e-4)
         s.log_prob[3, 77] = torch.nan
         s.log_prob[3, 99] = torch.inf
         policy.estimate()

@@ -15,7 +15,7 @@ from torch import Tensor
 from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.config.a2c_config import A2CArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean
-from gpuvec.learners.networks.actor_critic import ActorCritic, Body
+from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.policy import PolicyContext
 from gpuvec.learners.training import Result, train
@@ -47,18 +47,17 @@ class A2C(OnPolicy):
     Args:
         args: the settings, resolved.
         context: spaces, rollout and role of the policy.
-        body: makes the network, see `networks.actor_critic`; by default a perceptron as in `args`.
+        network: the policy and the value function.
 
     Raises:
-        OutOfMemoryError: the estimates of a rollout do not fit into the memory that is free.
-        TypeError, ValueError: a body that does not fit, or an action space of another kind.
+        OutOfMemoryError: the buffer of a rollout does not fit into the memory that is free.
     """
 
     args: A2CArgs
     update_metrics = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
-    def __init__(self, args: A2CArgs, context: PolicyContext, body: Body | None = None) -> None:
-        super().__init__(args, context, a2c_loss, body)
+    def __init__(self, args: A2CArgs, context: PolicyContext, network: ActorCritic) -> None:
+        super().__init__(args, context, network, a2c_loss)
 
     def improve(self) -> None:
         """Takes one step along the policy gradient of the rollout, and writes `update_metrics`."""

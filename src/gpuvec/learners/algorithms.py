@@ -1,7 +1,7 @@
 """The registry of algorithms, the only list of them. Importing this module imports no torch.
 
 An algorithm is a module with a subclass of `policy.Policy`, and a module in `config` with a subclass of `TrainingArgs`. The
-command line, the tuned settings and the checks of checkpoints take both from here.
+command line, the tuned settings and the checks of checkpoints use this registry.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ class Algorithm(NamedTuple):
     """The class of its settings."""
     policy_class: str
     """The class of its policies as "module:class". It needs torch, and is imported when a training needs it."""
+    policy_factory: str | None = None
+    """The function that makes its policies as "module:function"; None for the class."""
 
 
 ALGORITHMS = {
-    "ppo": Algorithm(PPOArgs, "gpuvec.learners.ppo:PPO"),
+    "ppo": Algorithm(PPOArgs, "gpuvec.learners.ppo:PPO", "gpuvec.learners.fused_ppo.select_path:make_ppo"),
     "a2c": Algorithm(A2CArgs, "gpuvec.learners.a2c:A2C"),
     "ddpg": Algorithm(DDPGArgs, "gpuvec.learners.ddpg:DDPG"),
 }
@@ -69,5 +71,16 @@ def args_from_dict(values: Mapping[str, Any]) -> TrainingArgs:
 
 def policy_class(args: TrainingArgs) -> Any:
     """Imports and returns the class of the policies that learn with the settings `args`."""
-    module, _, name = ALGORITHMS[algorithm_name(args)].policy_class.partition(":")
+    return _import_object(ALGORITHMS[algorithm_name(args)].policy_class)
+
+
+def policy_factory(args: TrainingArgs) -> Any:
+    """Imports and returns `make(args, context, network)`, which makes the policies that learn with the settings `args`."""
+    algorithm = ALGORITHMS[algorithm_name(args)]
+    return _import_object(algorithm.policy_factory or algorithm.policy_class)
+
+
+def _import_object(path: str) -> Any:
+    """Imports and returns the object at `path`, "module:name"."""
+    module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

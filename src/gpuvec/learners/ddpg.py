@@ -55,11 +55,10 @@ class DDPG(Policy):
     Args:
         args: the settings, resolved.
         context: spaces, rollout and role of the policy.
-        body: makes the networks, see `networks.deterministic`; by default perceptrons as in `args`.
+        network: the policy and its critics; it is moved to the device.
 
     Raises:
         OutOfMemoryError: the replay buffer does not fit into the memory that is free.
-        TypeError, ValueError: a body that does not fit, or an action space of another kind.
     """
 
     args: DDPGArgs
@@ -68,11 +67,11 @@ class DDPG(Policy):
         "episodes", "return", "length", "last_return", "critic_loss", "value", "critic_norm", "actor_loss", "actor_norm"
     )  # fmt: skip
 
-    def __init__(self, args: DDPGArgs, context: PolicyContext, body: Body | None = None) -> None:
+    def __init__(self, args: DDPGArgs, context: PolicyContext, network: DeterministicActorCritic) -> None:
         super().__init__(args, context)
         device, rows = args.device, context.rows
         T, R = rows.reward.shape
-        self.network = self.make_network(args, context.observation_space, context.action_space, body, context.role).to(device)
+        self.network = network.to(device)
         self.actor, self.critics = (dict(part.named_parameters()) for part in (self.network.actor, self.network.critics))
         self.target_actor, self.target_critics = copy.deepcopy((self.network.actor, self.network.critics))
         actor_rate, critic_rate = (
@@ -105,7 +104,7 @@ class DDPG(Policy):
         Args:
             args: the settings.
             observation_space, action_space: of one agent.
-            body: makes the networks; by default perceptrons as in `args`.
+            body: makes the networks, see `networks.deterministic`; None for perceptrons as in `args`.
             role: the initial weights depend on it.
 
         Raises:

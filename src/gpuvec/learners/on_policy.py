@@ -47,12 +47,11 @@ class OnPolicy(Policy):
     Args:
         args: the settings, resolved.
         context: spaces, rollout and role of the policy.
+        network: the policy and the value function; it is moved to the device.
         loss: `loss(network, samples, args, ent_coef)` returns the loss, (), and its metrics.
-        body: makes the network, see `networks.actor_critic`; by default a perceptron as in `args`.
 
     Raises:
-        OutOfMemoryError: the estimates of a rollout do not fit into the memory that is free.
-        TypeError, ValueError: a body that does not fit, or an action space of another kind.
+        OutOfMemoryError: the buffer of a rollout does not fit into the memory that is free.
     """
 
     args: OnPolicyArgs
@@ -61,13 +60,13 @@ class OnPolicy(Policy):
     """Names of the metrics that `improve` writes."""
 
     def __init__(
-        self, args: OnPolicyArgs, context: PolicyContext, loss: Callable[..., tuple[Tensor, Tensor]], body: Body | None = None
+        self, args: OnPolicyArgs, context: PolicyContext, network: ActorCritic, loss: Callable[..., tuple[Tensor, Tensor]]
     ) -> None:
         self.loss = torch.compile(loss, fullgraph=True, dynamic=False) if args.compile else loss
         self.metric_names = ROLLOUT_METRICS + self.update_metrics
         super().__init__(args, context)
         device, R = args.device, context.rows.reward.shape[1]
-        self.network = self.make_network(args, context.observation_space, context.action_space, body, context.role).to(device)
+        self.network = network.to(device)
         self.parameters = dict(self.network.named_parameters())
         self.learning_rate = torch.tensor(args.learning_rate, device=device)
         self.ent_coef = torch.tensor(args.ent_coef, device=device)
@@ -98,7 +97,7 @@ class OnPolicy(Policy):
         Args:
             args: the settings.
             observation_space, action_space: of one agent.
-            body: makes the network; by default a perceptron as in `args`.
+            body: makes the network, see `networks.actor_critic`; None for a perceptron as in `args`.
             role: the initial weights depend on it.
 
         Raises:

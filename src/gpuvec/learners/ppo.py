@@ -1,7 +1,8 @@
 """Proximal policy optimisation (Schulman, Wolski, Dhariwal, Radford and Klimov, 2017, arXiv:1707.06347).
 
 Rollouts and advantages are those of `on_policy`. An update takes epochs of minibatches of Adam on the clipped surrogate
-objective, the value loss and the entropy bonus. On a GPU, kernels of `fused_ppo` do the same for small perceptrons.
+objective, the value loss and the entropy bonus. `fused_ppo` has the same algorithm in fused kernels for small perceptrons on a
+GPU.
 
 Letters: T steps, R rows, B samples of a minibatch, D observation features, K action components.
 """
@@ -9,25 +10,17 @@ Letters: T steps, R rows, B samples of a minibatch, D observation features, K ac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.estimators.masked_moments import masked_mean, masked_var_mean
-from gpuvec.learners.fused_ppo.select_path import select_update
-from gpuvec.learners.networks.actor_critic import ActorCritic, Body
-from gpuvec.learners.on_policy import ROLLOUT_METRICS, OnPolicy
-from gpuvec.learners.policy import PolicyContext, Stage
+from gpuvec.learners.networks.actor_critic import ActorCritic
+from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.policy import PolicyContext
 from gpuvec.learners.training import Result, train
-
-if TYPE_CHECKING:
-    from gpuvec.learners.fused_ppo.fused_estimate import FusedEstimate
 
 __all__ = ["PPO", "PPOArgs", "Result", "train"]
 
@@ -97,63 +90,21 @@ class PPO(OnPolicy):
     Args:
         args: the settings, resolved.
         context: spaces, rollout and role of the policy.
-        body: makes the network, see `networks.actor_critic`; by default a perceptron as in `args`.
+        network: the policy and the value function.
 
     Raises:
-        OutOfMemoryError: the estimates of a rollout do not fit into the memory that is free.
-        TypeError, ValueError: a body that does not fit, an action space of another kind, or `fused=True` where it cannot be.
+        OutOfMemoryError: the buffer of a rollout does not fit into the memory that is free.
     """
 
     args: PPOArgs
     update_metrics = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 
-    def __init__(self, args: PPOArgs, context: PolicyContext, body: Body | None = None) -> None:
-        super().__init__(args, context, ppo_loss, body)
-        buffer, scalars = self.buffer, (self.learning_rate, self.ent_coef, self.num_rollouts)
-        shuffled = replace(args, seed=self.minibatch_seed)  # from which the fused update draws its order
-        self._fused = select_update(shuffled, self.network, self.optimizer, buffer.reward, buffer.mask is not None, *scalars)
-        self._estimate: FusedEstimate | None = None  # the fused one, where rollouts are fused
-
-    def fused_rollout(self, rollout: EnvRollout) -> Stage | None:
-        """Returns a stage that fills `rollout` by one kernel, for environments of one agent without wrappers."""
-        env = rollout.env
-        if self._fused is None or env.unwrapped is not env or rollout.num_agents is not None:
-            return None
-        from gpuvec.learners.fused_ppo.fused_estimate import FusedEstimate
-        from gpuvec.learners.fused_ppo.fused_rollout import FusedRollout
-
-        update, buffer = self._fused, self.buffer
-        play = FusedRollout(update.shape, update.parameters, rollout, self.num_rollouts, self.action_seed, 0)
-        if self.reward_scaler is None:
-            rows = buffer.reward.shape[1]
-            self._estimate = FusedEstimate(update.shape, self.args, rows, update.records, self.num_rollouts)
-        self.has_values = self.single_graph = True
-        return partial(play, buffer.action, buffer.log_prob, buffer.value, self.final_value)
-
-    @torch.no_grad()
-    def finish_rollout(self) -> None:
-        """Counts and checks the rollout; the fused estimate does both itself."""
-        if self._estimate is None:
-            super().finish_rollout()
-
-    @torch.no_grad()
-    def estimate(self) -> None:
-        """Computes advantages and targets, by torch's operations or by the fused kernel."""
-        if self._estimate is None:
-            super().estimate()
-        else:
-            metrics = self.metrics[: len(ROLLOUT_METRICS)]
-            self._estimate(self.buffer, self.final_value, self.episodes, metrics, self.guard.fault_rows)
+    def __init__(self, args: PPOArgs, context: PolicyContext, network: ActorCritic) -> None:
+        super().__init__(args, context, network, ppo_loss)
 
     def improve(self) -> None:
-        """Takes epochs of minibatches, by torch's operations or by the fused kernels, and writes `update_metrics`."""
-        metrics = self.metrics[-len(self.update_metrics) :]
-        if self._fused is not None:
-            if self._estimate is None:
-                self._fused.pack(self.buffer)
-            self._fused(self.buffer, metrics, self.guard.fault_rows[-2:])
-            return
-        args = self.args
+        """Takes epochs of minibatches, and writes `update_metrics`."""
+        args, metrics = self.args, self.metrics[-len(self.update_metrics) :]
         metrics.zero_()
         stop = torch.zeros((), device=args.device)  # 1 once the KL divergence exceeds its target
         for minibatch in self.minibatches():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gpuvec.engine.backends.device import parse_device
-from gpuvec.learners.algorithms import ALL, policy_class
+from gpuvec.learners.algorithms import ALL, policy_class, policy_factory
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
 from gpuvec.learners.environments import TrainingEnv, is_multi_agent, make_env
@@ -20,6 +20,7 @@ from gpuvec.learners.learner import Learner, PolicyFactory
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
 from gpuvec.learners.phases import OnPhase, phase
+from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.seeds import CONFIRMATION, stream_seed
 
 ITERATIONS_TO_CONFIRM = 8  # between two evaluations that may confirm the target
@@ -285,5 +286,11 @@ def make_policy(config: PolicyConfig, shared: TrainingArgs, body: Body | None) -
         return partial(FrozenPolicy, config, shared)
     if isinstance(config, Scripted):
         return partial(ScriptedPolicy, config, shared)
-    factory: PolicyFactory = partial(policy_class(config), config, **({} if body is None else {"body": body}))
-    return factory
+
+    def make_learning_policy(context: PolicyContext) -> Policy:
+        spaces = context.observation_space, context.action_space
+        network = policy_class(config).make_network(config, *spaces, body, context.role)
+        policy: Policy = policy_factory(config)(config, context, network)
+        return policy
+
+    return make_learning_policy
