@@ -27,7 +27,7 @@ class ArrayOps(NamedTuple):
 
     Attributes:
         view: `view(buffer, index, shape, dtype)` returns the C-contiguous array of that shape which is number `index` of those
-            that the buffer holds one after the other.
+            that the buffer contains one after the other.
         subarray: `subarray(array, start, shape)` returns the C-contiguous array of that shape which begins at element `start`
             of a one-dimensional array.
         assume_below: `assume_below(n)(array)` returns the array of integers, whose elements the compiler then knows to be in

@@ -101,8 +101,8 @@ def _register_bounded_array(numba: NumbaApi) -> NumbaType:
     @extending.lower_builtin(operator.getitem, BoundedArray, types.Integer)
     def getitem(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
         array_type, index_type = sig.args
-        unbounded = sig.replace(args=(types.Array(array_type.dtype, 1, "C"), index_type))
-        value = context.get_function(operator.getitem, unbounded)(builder, args)
+        unbounded_sig = sig.replace(args=(types.Array(array_type.dtype, 1, "C"), index_type))
+        value = context.get_function(operator.getitem, unbounded_sig)(builder, args)
         value.set_metadata("range", builder.module.add_metadata([value.type(0), value.type(array_type.bound)]))
         return value
 

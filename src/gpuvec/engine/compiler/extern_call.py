@@ -35,11 +35,11 @@ def extern_c_call(numba: NumbaApi, symbol: str, returns: Sequence[NumbaType]) ->
             arguments += [builder.bitcast(results, INT8.as_pointer())] if returns else []
             prototype = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
             builder.call(cgutils.get_or_insert_function(builder.module, prototype, symbol), arguments)
-            loaded = []
+            result_values = []
             for k, result_type in enumerate(returns):
                 value = builder.load(builder.gep(results, [INT32(0), INT32(k)]))
-                loaded.append(builder.icmp_unsigned("!=", value, INT8(0)) if result_type == types.boolean else value)
-            return context.make_tuple(builder, sig.return_type, loaded)
+                result_values.append(builder.icmp_unsigned("!=", value, INT8(0)) if result_type == types.boolean else value)
+            return context.make_tuple(builder, sig.return_type, result_values)
 
         return types.Tuple(returns)(groups), codegen
 

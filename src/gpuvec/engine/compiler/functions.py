@@ -44,10 +44,10 @@ def make_dispatcher(function: Callable[..., Any], **options: bool) -> Any:
         function: the Python function.
         options: options of Numba's compiler.
     """
-    from gpuvec.engine.compiler.numba_target import Dispatcher
+    from gpuvec.engine.compiler.numba_target import LLVMDispatcher
 
     fixed_options = {"nopython": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return Dispatcher(function, targetoptions=fixed_options | options)
+    return LLVMDispatcher(function, targetoptions=fixed_options | options)
 
 
 def inline_function(function: Callable[..., Any]) -> DeviceFunction:

@@ -20,7 +20,7 @@ from numba.core.registry import CPUDispatcher, CPUTarget, cpu_target
 from gpuvec.engine.backends.cpu.object_code import run_passes
 
 
-class Library(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
+class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
     """The LLVM module of one function, which is linked with the functions that it calls when machine code is needed.
 
     Numba links and optimises the module of each function as soon as it is compiled, and again wherever it is linked. This class
@@ -44,7 +44,7 @@ class Library(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
         linked_module = module.clone()
         # LLVM links a function only if a function that is linked already calls it, so callers come first.
         for library in reversed(list(_callees_first(self, set()))[:-1]):
-            base_library: Any = super(Library, library) if isinstance(library, Library) else library
+            base_library: Any = super(LLVMLibrary, library) if isinstance(library, LLVMLibrary) else library
             linked_module.link_in(base_library._get_module_for_linking(), preserve=True)
         return linked_module
 
@@ -54,12 +54,12 @@ class Library(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
         Numba's own passes expect a simplified module, so the simplification comes first.
         """
         module = self._link_callees(self._final_module)
-        simplify = create_new_module_pass_manager()
-        simplify.add_always_inliner_pass()
-        simplify.add_sroa_pass()
-        simplify.add_simplify_cfg_pass()
-        simplify.add_instruction_combine_pass()
-        run_passes(simplify, module, self._codegen._pass_builder())
+        simplification = create_new_module_pass_manager()
+        simplification.add_always_inliner_pass()
+        simplification.add_sroa_pass()
+        simplification.add_simplify_cfg_pass()
+        simplification.add_instruction_combine_pass()
+        run_passes(simplification, module, self._codegen._pass_builder())
         cheap_passes, builder = self._codegen._module_pass_manager(
             loop_vectorize=True, slp_vectorize=False, opt=3, cost="cheap"
         )
@@ -73,25 +73,25 @@ class Library(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
 def _callees_first(library: CPUCodeLibrary, visited: set[Any]) -> Iterator[CPUCodeLibrary]:
     """Yields the libraries that `library` calls, directly or not, each before its callers, and `library` last."""
     visited.add(library)
-    for callee in library._linking_libraries if isinstance(library, Library) else ():
+    for callee in library._linking_libraries if isinstance(library, LLVMLibrary) else ():
         if callee not in visited:
             yield from _callees_first(callee, visited)
     yield library
 
 
-class Codegen(JITCPUCodegen):  # type: ignore[misc]  # Numba has no types
+class LLVMCodegen(JITCPUCodegen):  # type: ignore[misc]  # Numba has no types
     """Numba's code generation for this CPU with libraries of this target, which the execution engine does not load."""
 
-    _library_class = Library
+    _library_class = LLVMLibrary
 
 
-class Context(CPUContext):  # type: ignore[misc]  # Numba has no types
+class LLVMTargetContext(CPUContext):  # type: ignore[misc]  # Numba has no types
     """Numba's context for the CPU, with the same table of functions, which makes no machine code of compiled functions."""
 
     def __init__(self, base: CPUContext) -> None:
         # `base.subtarget` copies the attributes in the same way, but cannot override a method.
         self.__dict__.update(base.__dict__)
-        self._internal_codegen = Codegen("gpuvec")
+        self._internal_codegen = LLVMCodegen("gpuvec")
 
     def get_executable(self, library: Any, fndesc: Any, env: Any) -> Any:
         """Returns a key for the table of functions, in place of a function that Python can call.
@@ -104,12 +104,12 @@ class Context(CPUContext):  # type: ignore[misc]  # Numba has no types
         return object()
 
 
-class Target(CPUTarget):  # type: ignore[misc]  # Numba has no types
+class LLVMTarget(CPUTarget):  # type: ignore[misc]  # Numba has no types
     """The description of the target that Numba's dispatchers use."""
 
     @cached_property
-    def _toplevel_target_context(self) -> Context:
-        return Context(cpu_target.target_context)
+    def _toplevel_target_context(self) -> LLVMTargetContext:
+        return LLVMTargetContext(cpu_target.target_context)
 
     @property
     def typing_context(self) -> typing.Context:
@@ -117,10 +117,10 @@ class Target(CPUTarget):  # type: ignore[misc]  # Numba has no types
         return cpu_target.typing_context
 
 
-class Dispatcher(CPUDispatcher):  # type: ignore[misc]  # Numba has no types
+class LLVMDispatcher(CPUDispatcher):  # type: ignore[misc]  # Numba has no types
     """A Python function with its compiled versions by the types of their arguments."""
 
-    targetdescr = Target("cpu")
+    targetdescr = LLVMTarget("cpu")
 
     def add_overload(self, cres: Any) -> None:
         """Stores a compiled version, without the entry point for calls from Python.

@@ -62,10 +62,10 @@ def refuse_host_names(function: types.FunctionType) -> None:
         line = _line(instructions[handlers[0][1]])
         raise authoring_error(function, "device code has no try or with statement, as nothing in it raises: write an if", line)
     for number, op in enumerate(instructions):
-        read = _read_value(function, op)
-        if read is None:
+        named_value = _read_value(function, op)
+        if named_value is None:
             continue
-        name, value = _attribute_of_module(read, instructions[number + 1 :])
+        name, value = _attribute_of_module(named_value, instructions[number + 1 :])
         if (remedy := _remedy(value)) is not None:
             raise authoring_error(function, f"there is no {name} in device code; {remedy}", _line(op))
 
@@ -86,9 +86,12 @@ def _read_value(function: types.FunctionType, op: dis.Instruction) -> _NamedValu
     return None
 
 
-def _attribute_of_module(read: _NamedValue, next_instructions: list[dis.Instruction]) -> _NamedValue:
-    """Returns the value that the next instructions read from a module, such as `np.linalg.norm`; `read` if it is no module."""
-    name, value = read
+def _attribute_of_module(named_value: _NamedValue, next_instructions: list[dis.Instruction]) -> _NamedValue:
+    """Returns the value that the next instructions read from a module, such as `np.linalg.norm`.
+
+    If `named_value` is not a module, it is returned itself.
+    """
+    name, value = named_value
     for op in next_instructions:
         if not isinstance(value, types.ModuleType) or op.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
             break

@@ -29,8 +29,8 @@ def _vector_accesses(width: int, element_type: ir.Type, space: int) -> tuple[int
     A GPU accesses 16 or 8 bytes at once if all rows keep that alignment. A CPU accesses single elements, because its compiler
     vectorises over several rows.
     """
-    vectorised = space and str(element_type) in ("float", "i32")
-    vector_size = next(k for k in (4, 2, 1) if width % k == 0) if vectorised else 1
+    is_vectorised = space and str(element_type) in ("float", "i32")
+    vector_size = next(k for k in (4, 2, 1) if width % k == 0) if is_vectorised else 1
     return vector_size, range(0, width, vector_size)
 
 

@@ -55,8 +55,8 @@ def _exchange_pairs(builder: ir.IRBuilder, values: list[ir.Value], pairs: list[t
     """Puts the two values of each of the `pairs` of indices in ascending order, one pair after the other."""
     for a, b in pairs:
         first, second = values[a], values[b]
-        in_order = builder.icmp_signed("<", first, second)
-        values[a], values[b] = builder.select(in_order, first, second), builder.select(in_order, second, first)
+        is_ordered = builder.icmp_signed("<", first, second)
+        values[a], values[b] = builder.select(is_ordered, first, second), builder.select(is_ordered, second, first)
 
 
 def make_merge_k_smallest(numba: NumbaApi) -> DeviceFunction:

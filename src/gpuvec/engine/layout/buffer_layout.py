@@ -46,16 +46,18 @@ def _single_agent_layout(schema: SingleAgentSchema) -> Layout:
 def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split: bool) -> Layout:
     """Lists the buffers of the state, those that one kernel writes for the next, and those of a step's outputs."""
     arrays, shape = schema.array_fields, schema.agents_shape
-    packed = {name: Buffer(arrays[fields[0]].dtype, (len(fields), *shape)) for name, fields in schema.packed_fields.items()}
-    separate = {k: b for k, b in arrays.items() if not any(k in fields for fields in schema.packed_fields.values())}
-    scalars = {k: Buffer(dtype) for k, dtype in schema.scalar_fields.items()}
-    persistent = packed | {f"state_{k}": b for k, b in separate.items() if k not in schema.search_fields}
-    persistent |= {f"state_{k}": b for k, b in scalars.items()}
+    packed_buffers = {
+        name: Buffer(arrays[fields[0]].dtype, (len(fields), *shape)) for name, fields in schema.packed_fields.items()
+    }
+    separate_fields = {k: b for k, b in arrays.items() if not any(k in fields for fields in schema.packed_fields.values())}
+    scalar_buffers = {k: Buffer(dtype) for k, dtype in schema.scalar_fields.items()}
+    persistent = packed_buffers | {f"state_{k}": b for k, b in separate_fields.items() if k not in schema.search_fields}
+    persistent |= {f"state_{k}": b for k, b in scalar_buffers.items()}
     # The number of steps of the last episode, until the env is reset.
     persistent["last_time"] = Buffer(np.int32)
     scratch = {f"state_{k}": arrays[k] for k in schema.search_fields}
     if options.autoreset is AutoresetMode.SAME_STEP and split:
-        scratch |= {f"final_{k}": b for k, b in (packed | separate).items()} | {f"final_{k}": b for k, b in scalars.items()}
+        scratch |= {f"final_{k}": b for k, b in (packed_buffers | separate_fields | scalar_buffers).items()}
     if options.reward != "agents":
         scratch["agent_reward"] = Buffer(np.float32, shape)
     outputs = {

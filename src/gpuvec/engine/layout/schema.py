@@ -93,8 +93,8 @@ class MultiAgentSchema(NamedTuple):
         The fields of an env follow each other in the buffer, so that a kernel computes one address for all fields of an agent.
         """
         dtypes = {k: b.dtype for k, b in self.array_fields.items() if b.shape == self.agents_shape}
-        packed = {name: tuple(k for k, dtype in dtypes.items() if dtype is t) for t, name in PACKED_BUFFERS.items()}
-        return {name: fields for name, fields in packed.items() if fields}
+        field_groups = {name: tuple(k for k, dtype in dtypes.items() if dtype is t) for t, name in PACKED_BUFFERS.items()}
+        return {name: fields for name, fields in field_groups.items() if fields}
 
     @property
     def search(self) -> NearestNeighbors | None:
@@ -238,12 +238,12 @@ def _array_field(env: MultiAgentEnv, name: str, hint: Any, count: int) -> Buffer
     """Returns the buffer of the field `name`, of type `hint`, with elements for each of `count` agents."""
     shape: tuple[int, ...] = (count,)
     if get_origin(hint) is Annotated:
-        hint, parameter, *others = get_args(hint)
-        others = [other for other in others if other is not NearestNeighbors]
-        if others:
+        hint, parameter, *other_arguments = get_args(hint)
+        other_arguments = [argument for argument in other_arguments if argument is not NearestNeighbors]
+        if other_arguments:
             raise AuthoringError(
-                f"field {name!r} has {others[0]!r} besides {parameter!r}; a field has one number of elements for each agent: "
-                "name a parameter with the product, and write s.field[i, row * columns + column]."
+                f"field {name!r} has {other_arguments[0]!r} besides {parameter!r}; a field has one number of elements for each "
+                "agent: name a parameter with the product, and write s.field[i, row * columns + column]."
             )
         if parameter not in env.params._fields:
             raise AuthoringError(f"field {name!r} has {parameter!r} elements for each agent, which is no parameter.")

@@ -12,7 +12,7 @@ from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, Reduction
 
 
-def shape_differences(env: Environment, changed: Environment) -> list[str]:
+def shape_differences(env: Environment, changed_env: Environment) -> list[str]:
     """Compares the shapes that two sets of parameters give to one environment.
 
     Buffers, spaces and a learner's networks are made for one number of agents, one size of every field and one number of
@@ -20,21 +20,21 @@ def shape_differences(env: Environment, changed: Environment) -> list[str]:
 
     Args:
         env: the environment.
-        changed: the same environment with other parameters.
+        changed_env: the same environment with other parameters.
 
     Returns:
         One line for each difference, as in "the number of agents is 5 instead of 4"; empty if there is none.
 
     Raises:
-        Whatever the author's functions raise for the parameters of `changed`.
+        Whatever the author's functions raise for the parameters of `changed_env`.
     """
     return [
         f"the {name} {'has shape' if isinstance(old, tuple) and isinstance(new, tuple) else 'is'} {new} instead of {old}"
-        for name, old, new in _changes(_shapes(env), _shapes(changed))
+        for name, old, new in _changes(_shapes(env), _shapes(changed_env))
     ]
 
 
-def constant_differences(env: Environment, changed: Environment) -> list[str]:
+def constant_differences(env: Environment, changed_env: Environment) -> list[str]:
     """Compares everything that kernels, spaces and observations have once for all rows, shapes included.
 
     Parameters stored per environment differ from row to row, but all rows share the spaces, the tables and the `Observation`,
@@ -42,16 +42,16 @@ def constant_differences(env: Environment, changed: Environment) -> list[str]:
 
     Args:
         env: the environment with the common parameters.
-        changed: the same environment with those of one row.
+        changed_env: the same environment with those of one row.
 
     Returns:
         One line for each difference; empty if there is none.
 
     Raises:
-        Whatever the author's functions raise for the parameters of `changed`.
+        Whatever the author's functions raise for the parameters of `changed_env`.
     """
-    changes = _changes(_constants(env), _constants(changed))
-    return shape_differences(env, changed) + [f"the {name} differ" for name, _, _ in changes]
+    changes = _changes(_constants(env), _constants(changed_env))
+    return shape_differences(env, changed_env) + [f"the {name} differ" for name, _, _ in changes]
 
 
 def params_of_structure(env: Environment) -> frozenset[str]:
@@ -165,5 +165,5 @@ def _code(function: Callable[..., Any] | None) -> Any:
     if function is None:
         return None
     cell_values = [cell.cell_contents for cell in function.__closure__ or ()]
-    comparable = [value if isinstance(value, bool | int | float | str) else id(value) for value in cell_values]
-    return function.__code__, function.__defaults__, comparable
+    comparable_values = [value if isinstance(value, bool | int | float | str) else id(value) for value in cell_values]
+    return function.__code__, function.__defaults__, comparable_values
