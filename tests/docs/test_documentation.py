@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -116,6 +117,28 @@ class TestTutorials:
         for file in extension("repository_pages").TUTORIALS:
             assert listed.count(f"]({file.name})") == 1
             assert listed.count(f"\n../generated/tutorials/{file.stem}\n") == 1
+
+
+def unknown_names(text: str) -> list[str]:
+    """The dotted names of modules, classes and functions of the package in `text` that do not exist."""
+    unknown = []
+    for name in re.findall(r"`((?:engine|vector|testing|learners)\.[\w.]+)`", text):
+        try:
+            pkgutil.resolve_name(f"gpuvec.{name}")
+        except (ImportError, AttributeError):
+            unknown.append(name)
+    return unknown
+
+
+class TestThePageOfTheInside:
+    def test_its_names_exist(self) -> None:
+        text = (DOCS / "concepts" / "inside.md").read_text()
+        assert text.count("`engine.") > 15
+        assert unknown_names(text) == []
+
+    def test_a_name_that_does_not_exist_is_found(self) -> None:
+        names = "`engine.nowhere.f`, `engine.simulation.Simulation`, `engine.simulation.Nobody`"
+        assert unknown_names(names) == ["engine.nowhere.f", "engine.simulation.Nobody"]
 
 
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
