@@ -430,9 +430,9 @@ class TestLock:
     def test_a_run_holds_it_until_it_is_closed(self, tmp_path: Path) -> None:
         run = RunWriter.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
         with RunFolder(run.path) as other:
-            assert other.in_use()
+            assert other.is_locked()
             run.close()
-            assert not other.in_use()
+            assert not other.is_locked()
 
     def test_parts_of_a_run_that_was_killed_are_removed(self, ppo_run: Path, tmp_path: Path) -> None:
         folder = copied(ppo_run, tmp_path)

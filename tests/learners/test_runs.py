@@ -98,7 +98,7 @@ def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in list_checkpoints(run)] == ["checkpoint-6.pt", "checkpoint-7.pt"]
     newest = list_checkpoints(run)[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    with pytest.raises(StateError, match=r"checkpoint-7.pt cannot be read .* The one before it is .*checkpoint-6.pt"):
+    with pytest.raises(StateError, match=r"checkpoint-7.pt cannot be read .* The previous checkpoint is .*checkpoint-6.pt"):
         load(run)
     assert load(list_checkpoints(run)[0])["iteration"] == 6
 
@@ -335,7 +335,7 @@ class TestSinks:
 
     def test_one_that_is_not_installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "trackio", None)
-        with pytest.raises(MissingExtraError, match=r"metrics cannot go to trackio .*: pip install trackio"):
+        with pytest.raises(MissingExtraError, match=r"metrics cannot be sent to trackio .*: pip install trackio"):
             sinks.require_packages(["trackio"])
 
     def test_lines_that_were_written_after_the_checkpoint_are_taken_back(self, tmp_path: Path) -> None:

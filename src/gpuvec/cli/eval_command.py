@@ -41,11 +41,11 @@ def evaluate(
         from gpuvec.engine.backends.device import parse_device
         from gpuvec.learners.evaluation.evaluate import load_policy, run_episodes
         from gpuvec.learners.evaluation.players import policies_by_role
-        from gpuvec.learners.runs.checkpoint import load, require_learned
+        from gpuvec.learners.runs.checkpoint import load, require_trained_policies
         from gpuvec.learners.seeds import EVALUATION, stream_seed
 
     saved = load(checkpoint)
-    require_learned(saved, checkpoint)
+    require_trained_policies(saved, checkpoint)
     for settings in saved["args"].values():
         trusted(settings["env"], trust, checkpoint)
     where, seed = str(parse_device(device)), stream_seed(seed, EVALUATION)

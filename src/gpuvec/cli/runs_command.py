@@ -38,9 +38,9 @@ def row(run: RunSummary) -> tuple[str, ...]:
     """The cells of a run."""
     return (
         *map(printable, (run.path.name, run.env, run.algorithm, run.seed)),
-        f"{run.iteration}/{run.iterations or '?'}",
+        f"{run.iteration}/{run.num_iterations or '?'}",
         "none yet" if math.isnan(run.mean_return) else f"{run.mean_return:.1f}",
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(run.last_change)),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(run.modification_time)),
         run.state,
     )
 

@@ -95,7 +95,7 @@ def resume(
     require_packages(log)
 
     with waiting("loading PyTorch"):
-        from gpuvec.learners.runs.checkpoint import load_newest, require_learned
+        from gpuvec.learners.runs.checkpoint import load_newest, require_trained_policies
         from gpuvec.learners.runs.checkpoint_schema import require_network_size
         from gpuvec.learners.runs.folder import RunFolder
         from gpuvec.learners.runs.records import SETTINGS
@@ -104,11 +104,11 @@ def resume(
 
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(run))
-        if SETTINGS not in folder.names():
+        if SETTINGS not in folder.file_names():
             raise FileNotFoundError(f"{run} is no run folder: it has no {SETTINGS}. Give one that `gpuvec train` made.")
         folder.lock()
         checkpoint = load_newest(folder)
-        require_learned(checkpoint, run)
+        require_trained_policies(checkpoint, run)
         policies = {role: args_from_dict(settings) for role, settings in checkpoint["args"].items()}
         for role, args in policies.items():
             trusted(args.env, trust, run)

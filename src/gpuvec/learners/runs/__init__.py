@@ -1,1 +1,1 @@
-"""The folder of a training run: settings, metrics, checkpoints."""
+"""The folder of a training run, with its settings, metrics and checkpoints."""

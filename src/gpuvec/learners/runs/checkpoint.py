@@ -1,4 +1,7 @@
-"""Checkpoints as files: written in one move, the last two kept, and read without executing anything in them."""
+"""Writes and reads checkpoint files.
+
+A reader finds a file complete or not at all, a run folder contains the last two, and reading a file executes nothing in it.
+"""
 
 from __future__ import annotations
 
@@ -16,135 +19,186 @@ from gpuvec.learners.runs.checkpoint_schema import require_checkpoint
 from gpuvec.learners.runs.folder import RunFolder
 
 CHECKPOINTS_TO_KEEP = 2
-NAME = re.compile(r"checkpoint-(\d{1,19})\.pt")
+CHECKPOINT_NAME = re.compile(r"checkpoint-(\d{1,19})\.pt")
 
 
-def save(place: Path | str, checkpoint: Mapping[str, Any]) -> Path:
-    """Writes checkpoint-<iteration>.pt into a folder, in which the last two are kept.
+def save(folder_path: Path | str, checkpoint: Mapping[str, Any]) -> Path:
+    """Writes checkpoint-<iteration>.pt into a folder, and removes all but the last two checkpoints from it.
 
     Args:
-        place: the folder, which exists.
-        checkpoint: as `Learner.state_dict` gives it.
+        folder_path: the path of the folder, which must exist.
+        checkpoint: the checkpoint, as `Learner.state_dict` returns it.
+
+    Returns:
+        The path of the file.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        RunWriteError: as `save_in`.
+        RunWriteError: the file cannot be written, for example because the disk is full. The message names the newest complete
+            checkpoint.
     """
-    with RunFolder(place) as folder:
-        return save_in(folder, checkpoint)
+    with RunFolder(folder_path) as folder:
+        return save_to_folder(folder, checkpoint)
 
 
-def save_in(folder: RunFolder, checkpoint: Mapping[str, Any]) -> Path:
-    """Writes checkpoint-<iteration>.pt; whoever looks finds it whole or not at all. Older ones but the last are removed.
+def save_to_folder(folder: RunFolder, checkpoint: Mapping[str, Any]) -> Path:
+    """Writes checkpoint-<iteration>.pt into an open run folder, and removes all but the last two checkpoints from it.
+
+    Args:
+        folder: the run folder.
+        checkpoint: the checkpoint, as `Learner.state_dict` returns it.
+
+    Returns:
+        The path of the file.
 
     Raises:
-        RunWriteError: it cannot be written, for example because the disk is full; the message names the newest that is whole.
+        RunWriteError: the file cannot be written, for example because the disk is full. The message names the newest complete
+            checkpoint.
     """
     name = f"checkpoint-{checkpoint['iteration']}.pt"
     try:
-        with folder.replacing(name) as file:
+        with folder.open_replacement(name) as file:
             torch.save(dict(checkpoint), file)
     except RunWriteError as error:
-        before = checkpoint_names(folder)
-        remedy = f"The newest checkpoint is {folder.path / before[-1]}." if before else "There is no checkpoint from before."
+        names = checkpoint_names(folder)
+        remedy = f"The newest checkpoint is {folder.path / names[-1]}." if names else "There is no earlier checkpoint."
         raise RunWriteError(f"{error} {remedy}") from error
-    for old in checkpoint_names(folder)[:-CHECKPOINTS_TO_KEEP]:
-        folder.remove(old)
+    for old_name in checkpoint_names(folder)[:-CHECKPOINTS_TO_KEEP]:
+        folder.remove(old_name)
     return folder.path / name
 
 
 def checkpoint_names(folder: RunFolder) -> list[str]:
-    """The names of the checkpoints in a run folder, the newest last."""
-    return sort_checkpoints(folder.names())
+    """The names of the checkpoint files in a run folder, the newest last.
+
+    Args:
+        folder: the run folder. Links and folders in it are left out.
+    """
+    return sort_checkpoint_names(folder.file_names())
 
 
-def sort_checkpoints(names: Iterable[str]) -> list[str]:
-    """Those of the names that checkpoints have, by iteration."""
-    found = [(int(match[1]), name) for name in names if (match := NAME.fullmatch(name))]
-    return [name for _, name in sorted(found)]
+def sort_checkpoint_names(names: Iterable[str]) -> list[str]:
+    """Selects the names of checkpoint files and sorts them by iteration.
+
+    Args:
+        names: names of files. Those that do not have the form checkpoint-<iteration>.pt are left out.
+    """
+    numbered = [(int(match[1]), name) for name in names if (match := CHECKPOINT_NAME.fullmatch(name))]
+    return [name for _, name in sorted(numbered)]
 
 
 def list_checkpoints(path: Path) -> list[Path]:
-    """The checkpoints in the run folder at `path`, the newest last."""
+    """The paths of the checkpoint files in a run folder, the newest last.
+
+    Args:
+        path: the path of the run folder.
+    """
     with RunFolder(path) as folder:
         return [path / name for name in checkpoint_names(folder)]
 
 
-def require_learned(checkpoint: Mapping[str, Any], place: Path) -> None:
-    """Raises StateError unless all policies of the checkpoint, which was found there, learned: it does not hold the others."""
-    if still := checkpoint["policies"].keys() - checkpoint["args"].keys():
+def require_trained_policies(checkpoint: Mapping[str, Any], path: Path) -> None:
+    """Checks that all policies of a checkpoint were trained, because it does not contain the others.
+
+    Args:
+        checkpoint: the checkpoint.
+        path: the path from which it was loaded, for the message.
+
+    Raises:
+        StateError: a policy was not trained.
+    """
+    if untrained := checkpoint["policies"].keys() - checkpoint["args"].keys():
         raise StateError(
-            f"{', '.join(sorted(still))} did not learn in {place}: train and play on in Python, where opponents are given."
+            f"{path} contains no policy of {', '.join(sorted(untrained))}, which did not learn: resume or evaluate the run in "
+            "Python, where opponents are an argument."
         )
 
 
-def load(place: Path | str) -> dict[str, Any]:
-    """The checkpoint in that file, or the newest in that run folder, on the CPU. It is data only: nothing of it is executed.
+def load(path: Path | str) -> dict[str, Any]:
+    """Reads a checkpoint file, or the newest one in a run folder. A checkpoint is only data: nothing in it is executed.
+
+    Args:
+        path: the path of the file or of the run folder.
+
+    Returns:
+        The checkpoint as `Learner.state_dict` returned it, with tensors on the CPU.
 
     Raises:
-        FileNotFoundError: there is none.
-        CheckpointError: the file is no checkpoint, one of another version, or damaged. The message names the one before it.
+        FileNotFoundError: there is no such file, or no checkpoint in the folder.
+        CheckpointError: the file is not a checkpoint, is of another version, or is damaged. The message names the previous
+            checkpoint.
     """
-    path = Path(place)
+    path = Path(path)
     if path.is_dir():
         with RunFolder(path) as folder:
             return load_newest(folder)
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; give a run folder or a checkpoint-<iteration>.pt in one.")
     if not path.is_file():
-        raise CheckpointError(f"{path} cannot be read as a checkpoint: it is no regular file.")
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: it is not a regular file.")
     with path.open("rb") as file:
-        return _load(file, path, _before(path))
+        return _load_file(file, path)
 
 
 def load_newest(folder: RunFolder) -> dict[str, Any]:
-    """The newest checkpoint in a run folder; raises as `load`."""
-    names = sort_checkpoints(folder.all_names())
+    """Reads the newest checkpoint in an open run folder.
+
+    Args:
+        folder: the run folder.
+
+    Returns:
+        The checkpoint, with tensors on the CPU.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint in the folder.
+        CheckpointError: the file is not a checkpoint, is of another version, or is damaged. The message names the previous
+            checkpoint.
+    """
+    names = sort_checkpoint_names(folder.all_names())
     if not names:
         raise FileNotFoundError(f"no checkpoint at {folder.path}; give a run folder or a checkpoint-<iteration>.pt in one.")
     path = folder.path / names[-1]
     try:
         file = folder.open(path.name)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}{_offer(_before(path))}") from error
+        raise CheckpointError(f"{error}{_previous_hint(path)}") from error
     with file:
-        return _load(file, path, _before(path))
+        return _load_file(file, path)
 
 
-def _before(path: Path) -> Path | None:
-    """The newest checkpoint of the same run that is older than the one at `path`."""
-    match = NAME.fullmatch(path.name)
+def _previous_hint(path: Path) -> str:
+    """A sentence that names the newest checkpoint in the same folder that is older than the one at `path`; "" without one."""
+    match = CHECKPOINT_NAME.fullmatch(path.name)
     older = [p for p in list_checkpoints(path.parent) if int(p.name[11:-3]) < int(match[1])] if match else []
-    return older[-1] if older else None
+    return f" The previous checkpoint is {older[-1]}." if older else ""
 
 
-def _offer(before: Path | None) -> str:
-    return f" The one before it is {before}." if before else ""
-
-
-def _load(file: IO[bytes], path: Path, before: Path | None) -> dict[str, Any]:
+def _load_file(file: IO[bytes], path: Path) -> dict[str, Any]:
+    """Reads and checks the checkpoint in an open file, whose `path` is for messages."""
+    hint = _previous_hint(path)
     try:
-        _require_archive(file)
+        _require_stored_archive(file)
         checkpoint = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason[:300]}{_offer(before)}") from error
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason[:300]}{hint}") from error
     try:
         return require_checkpoint(checkpoint)
     except CheckpointError as error:
-        raise CheckpointError(f"{path} cannot be used as a checkpoint: {error}{_offer(before)}") from error
+        raise CheckpointError(f"{path} cannot be used as a checkpoint: {error}{hint}") from error
 
 
-def _require_archive(file: IO[bytes]) -> None:
-    """Raises CheckpointError unless it is a zip file as torch.save writes it: older forms run more code when they are read, and
-    what is compressed may need any amount of memory.
+def _require_stored_archive(file: IO[bytes]) -> None:
+    """Raises CheckpointError unless the file is a zip archive without compression, as torch.save writes it.
+
+    Reading the older formats of torch.save executes more code, and compressed content may need any amount of memory.
     """
     size = os.fstat(file.fileno()).st_size
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
     except zipfile.BadZipFile as error:
-        raise CheckpointError("it is not a file that torch.save wrote, or it was cut off.") from error
+        raise CheckpointError("it is not a file that torch.save wrote, or it is incomplete.") from error
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > size:
         raise CheckpointError("its content is compressed, which torch.save does not do.")
     file.seek(0)

@@ -1,7 +1,7 @@
-"""The folder of a run as a place that several processes, and other people's archives, may have files in.
+"""The folder of a run, in which several processes and the archives of other people may have put files.
 
-Everything is opened relative to a descriptor of the folder, without following links, and written under another name first: a
-link that someone put there leads nowhere, and a reader finds a file whole or not at all.
+Files are opened relative to a descriptor of the folder and links are not followed, so that a link in the folder cannot lead to
+another file. A new file is written under a temporary name and then renamed, so that a reader finds it complete or not at all.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import IO, Any
 
 from gpuvec.errors import CheckpointError, RunInUseError, RunWriteError
 
-LOCK = "lock"
-LOCK_ATTEMPTS, SECONDS_BETWEEN_ATTEMPTS = 5, 0.1  # `gpuvec runs` holds the lock for a moment when it looks at it
-PART = re.compile(r"\.[\w.-]+\.[0-9a-f]{16}\.part")
-OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is refused, and not waited for
+LOCK_NAME = "lock"
+LOCK_ATTEMPTS, SECONDS_BETWEEN_ATTEMPTS = 5, 0.1  # `gpuvec runs` holds the lock for a moment while it tests it
+PART_NAME = re.compile(r"\.[\w.-]+\.[0-9a-f]{16}\.part")
+OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # without O_NONBLOCK, opening a pipe would wait for a writer
 
 
 class RunFolder:
-    """A folder of a run that exists. Use it as a context manager, or call `close`.
+    """An existing run folder. Use it as a context manager, or call `close`.
 
     Args:
-        path: where it is; a link to a folder is followed, links within it are not.
+        path: the path of the folder. A link to a folder is followed, links inside the folder are not.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -41,7 +41,7 @@ class RunFolder:
         self._lock: int | None = None
         self._closed = False
         try:
-            self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FileNotFoundError(f"there is no folder {self.path}: give the folder of a run, or make it first.") from error
 
@@ -52,74 +52,100 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Releases the lock and closes the descriptors."""
+        """Releases the lock and closes the descriptors. Further calls have no effect."""
         if self._closed:
             return
         self._closed = True
-        os.close(self._handle)
+        os.close(self._descriptor)
         if self._lock is not None:
             os.close(self._lock)
 
-    def names(self) -> list[str]:
-        """The names of the regular files in it, sorted."""
+    def file_names(self) -> list[str]:
+        """The names of the regular files in the folder, sorted."""
         return [name for name in self.all_names() if self._is_regular(name)]
 
     def all_names(self) -> list[str]:
-        """The names of all that is in it, sorted."""
-        return sorted(os.listdir(self._handle))  # noqa: PTH208  # a descriptor has no pathlib
+        """The names of all entries of the folder, sorted."""
+        return sorted(os.listdir(self._descriptor))  # noqa: PTH208  # pathlib does not list descriptors
 
-    def changed_at(self, name: str) -> float:
-        """When a file in it was last changed, in seconds since the epoch."""
-        return os.stat(name, dir_fd=self._handle, follow_symlinks=False).st_mtime
+    def modification_time(self, name: str) -> float:
+        """The time of the last change of a file, in seconds since the epoch.
+
+        Args:
+            name: the name of the file.
+        """
+        return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mtime
 
     def require_not_link(self, name: str) -> None:
-        """Raises CheckpointError if `name` is a link: what is written there would be written elsewhere."""
+        """Checks that an entry is not a link, because what is written to it would be written elsewhere.
+
+        Args:
+            name: the name of an entry, which need not exist.
+
+        Raises:
+            CheckpointError: the entry is a link.
+        """
         with suppress(FileNotFoundError):
-            if stat.S_ISLNK(os.stat(name, dir_fd=self._handle, follow_symlinks=False).st_mode):
+            if stat.S_ISLNK(os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode):
                 raise CheckpointError(f"{self.path / name} is a link, and links in a run folder are not followed: remove it.")
 
     def open(self, name: str) -> IO[bytes]:
-        """A regular file for reading.
+        """Opens a regular file for reading.
+
+        Args:
+            name: the name of the file.
 
         Raises:
-            FileNotFoundError: there is none of that name.
+            FileNotFoundError: there is no such file.
             CheckpointError: it is a link, a folder or a pipe, or cannot be opened.
         """
         return os.fdopen(self._open_regular(name, os.O_RDONLY), "rb")
 
-    def read(self, name: str, limit: int) -> bytes:
-        """The content of a file.
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Reads a whole file.
+
+        Args:
+            name: the name of the file.
+            max_bytes: the size up to which the file is read.
 
         Raises:
-            FileNotFoundError: there is none of that name.
-            CheckpointError: it is no regular file, or longer than `limit` bytes.
+            FileNotFoundError: there is no such file.
+            CheckpointError: it is not a regular file, or has more than `max_bytes` bytes.
         """
         with self.open(name) as file:
-            content = file.read(limit + 1)
-        if len(content) > limit:
-            raise CheckpointError(f"{self.path / name} is longer than the {limit:,} bytes that such a file has at most.")
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise CheckpointError(f"{self.path / name} has more than the {max_bytes:,} bytes that are allowed for this file.")
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a whole file in place of the one of that name, if there is one.
+        """Writes a file, which replaces the one of the same name.
+
+        Args:
+            name: the name of the file.
+            content: the whole content.
 
         Raises:
-            RunWriteError: it cannot be written; what was there before is unchanged.
+            RunWriteError: the file cannot be written; the previous one is unchanged.
         """
-        with self.replacing(name) as file:
+        with self.open_replacement(name) as file:
             file.write(content)
 
     @contextmanager
-    def replacing(self, name: str, keep_open: bool = False) -> Iterator[IO[bytes]]:
-        """A new file, which takes the place of `name` once the block ends without an error. If `keep_open`, it stays open.
+    def open_replacement(self, name: str, keep_open: bool = False) -> Iterator[IO[bytes]]:
+        """Opens a new file, which replaces the one of the same name when the block ends without an error.
+
+        Args:
+            name: the name of the file.
+            keep_open: whether the file stays open after the block.
 
         Raises:
-            RunWriteError: it cannot be written; what was there before is unchanged, and the part is removed.
+            RunWriteError: the file cannot be written; the previous one is unchanged, and the new one is removed.
         """
-        part = f".{name}.{secrets.token_hex(8)}.part"
+        part_name = f".{name}.{secrets.token_hex(8)}.part"
         with self._write_errors(name):
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o644, dir_fd=self._handle)
-            file = _ErrorRecordingFile(os.fdopen(handle, "wb", buffering=0 if keep_open else -1))
+            descriptor = os.open(part_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o644, dir_fd=self._descriptor)
+            file = _ErrorRecordingFile(os.fdopen(descriptor, "wb", buffering=0 if keep_open else -1))
             try:
                 try:
                     yield file  # type: ignore[misc]  # it has the methods that writers of files call
@@ -128,78 +154,86 @@ class RunFolder:
                     if file.error is None or file.error is error:
                         raise
                     raise file.error from error
-                os.fsync(handle)
-                os.replace(part, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
-                os.fsync(self._handle)
+                os.fsync(descriptor)
+                os.replace(part_name, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+                os.fsync(self._descriptor)
             except BaseException:
                 with suppress(OSError):
                     file.close()
                 with suppress(OSError):
-                    os.unlink(part, dir_fd=self._handle)
+                    os.unlink(part_name, dir_fd=self._descriptor)
                 raise
             if not keep_open:
                 file.close()
 
     def remove(self, name: str) -> None:
-        """Removes a file, or the link itself, if there is one of that name."""
-        with self._write_errors(name), suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._handle)
+        """Removes a file if it exists. If it is a link, the link itself is removed.
 
-    def lock(self) -> None:
-        """Takes the folder for this object until it is closed, and removes the parts of a process that was killed.
+        Args:
+            name: the name of the file.
 
         Raises:
-            RunInUseError: another process, or another object of this one, has it.
-            CheckpointError: the lock is no regular file.
-            RunWriteError: the folder cannot be written.
+            RunWriteError: the file cannot be removed.
+        """
+        with self._write_errors(name), suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def lock(self) -> None:
+        """Locks the folder until this object is closed, and removes unfinished files of a process that was killed.
+
+        Raises:
+            RunInUseError: another process, or another object of this process, has locked the folder.
+            CheckpointError: the lock file is not a regular file.
+            RunWriteError: the lock file cannot be written.
         """
         if self._lock is not None:
             return
-        with self._write_errors(LOCK):
-            handle = self._open_regular(LOCK, os.O_RDWR | os.O_CREAT)
+        with self._write_errors(LOCK_NAME):
+            descriptor = self._open_regular(LOCK_NAME, os.O_RDWR | os.O_CREAT)
         for attempt in range(LOCK_ATTEMPTS):
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if attempt + 1 == LOCK_ATTEMPTS:
-                    os.close(handle)
+                    os.close(descriptor)
                     raise RunInUseError(
                         f"{self.path} is in use: another process trains there. Wait for it, or stop it first."
                     ) from None
                 time.sleep(SECONDS_BETWEEN_ATTEMPTS)
-            except OSError as error:  # some network file systems have none
+            except OSError as error:  # some network file systems have no locks
                 warnings.warn(f"{self.path} cannot be locked ({error.strerror}): start no second run in it.", stacklevel=2)
                 break
-        self._lock = handle
+        self._lock = descriptor
         for name in self.all_names():
-            if PART.fullmatch(name):
+            if PART_NAME.fullmatch(name):
                 self.remove(name)
 
-    def in_use(self) -> bool:
-        """Whether something has the folder locked."""
+    def is_locked(self) -> bool:
+        """Whether a process has locked the folder."""
         try:
-            handle = self._open_regular(LOCK, os.O_RDONLY)
+            descriptor = self._open_regular(LOCK_NAME, os.O_RDONLY)
         except (FileNotFoundError, CheckpointError):
             return False
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # no locks on this file system
+        except OSError:  # this file system has no locks
             return False
         finally:
-            os.close(handle)
+            os.close(descriptor)
         return False
 
     def _is_regular(self, name: str) -> bool:
         with suppress(OSError):
-            return stat.S_ISREG(os.stat(name, dir_fd=self._handle, follow_symlinks=False).st_mode)
+            return stat.S_ISREG(os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode)
         return False
 
     def _open_regular(self, name: str, flags: int) -> int:
+        """Opens a regular file and returns its descriptor; raises as `open`, and OSError if the file would be created."""
         try:
-            handle = os.open(name, flags | OPEN_FLAGS, 0o644, dir_fd=self._handle)
+            descriptor = os.open(name, flags | OPEN_FLAGS, 0o644, dir_fd=self._descriptor)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -207,14 +241,14 @@ class RunFolder:
             if flags & os.O_CREAT:
                 raise
             raise CheckpointError(f"{self.path / name} cannot be opened: {error.strerror}.") from error
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            raise CheckpointError(f"{self.path / name} is no regular file.")
-        return handle
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise CheckpointError(f"{self.path / name} is not a regular file.")
+        return descriptor
 
     @contextmanager
     def _write_errors(self, name: str) -> Iterator[None]:
-        """Raises RunWriteError for an OSError within."""
+        """Converts an OSError in the block to a RunWriteError that names the file."""
         try:
             yield
         except RunWriteError:
@@ -224,26 +258,26 @@ class RunFolder:
 
 
 class _ErrorRecordingFile:
-    """A file that remembers its first error: torch.save raises one of its own in place of it."""
+    """A file that stores the first error of writing, because torch.save replaces it by one that does not name the cause."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self.error: OSError | None = None
 
     def write(self, content: Any) -> int:
-        """Writes all of `content`."""
+        """Writes all of `content`, bytes or a buffer, and returns their number."""
         try:
             view = memoryview(content).cast("B")
-            written = 0
-            while written < len(view):  # a write may stop at a limit before it fails
-                written += self._file.write(view[written:])
-            return written
+            num_written = 0
+            while num_written < len(view):  # at a size limit, a write stores a part before the next one fails
+                num_written += self._file.write(view[num_written:])
+            return num_written
         except OSError as error:
             self.error = self.error or error
             raise
 
     def flush(self) -> None:
-        """Hands what is buffered to the system."""
+        """Passes buffered bytes to the operating system."""
         self._file.flush()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The files of a run folder that hold JSON: their names, and how they are read when anybody may have written them."""
+"""Names and contents of the JSON files in a run folder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 SETTINGS, VERSIONS, METRICS, RESULT = "args.json", "versions.json", "metrics.jsonl", "result.json"
-RECORD_LIMIT = 1 << 20  # bytes of one of these files, metrics aside
+MAX_RECORD_BYTES = 1 << 20  # the size up to which these files are read, metrics excepted
 
 
 def parse_json(content: bytes) -> Any:
-    """What JSON says, or None if it is none, or nested too deep to be read."""
+    """Parses JSON that anybody may have written.
+
+    Args:
+        content: the text, in UTF-8.
+
+    Returns:
+        The value, or None if the text is not JSON or is nested too deeply.
+    """
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -19,5 +26,9 @@ def parse_json(content: bytes) -> Any:
 
 
 def to_json(values: Mapping[str, Any]) -> bytes:
-    """The content of a JSON file."""
+    """Returns the content of a JSON file, indented, in UTF-8.
+
+    Args:
+        values: {name: value}, which can be represented in JSON.
+    """
     return (json.dumps(values, indent=2) + "\n").encode()

@@ -1,15 +1,15 @@
 """Writes the folder of a training run: its settings, versions, metrics, checkpoints and result.
 
-Its files::
+The files of the folder::
 
     runs/<env>__<algorithm>__<seed>__<time>/
-        args.json        the settings, with nothing left open
+        args.json        the settings, all with values
         versions.json    packages, Python, platform, and the commit if gpuvec runs from a checkout
         metrics.jsonl    one line per iteration; null where there is no number yet
         checkpoint-<iteration>.pt    the last two; tensors, numbers and strings, read with `weights_only=True`
-        result.json      what the evaluation at the end gave; missing while the run is not complete
-        lock             held by the process that writes to the folder
-        tensorboard/     if asked for
+        result.json      the result of the evaluation at the end; missing while the run is not complete
+        lock             locked by the process that writes to the folder
+        tensorboard/     only with `--log tensorboard`
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from typing import Any
 
 import gpuvec
 from gpuvec.errors import CheckpointError
-from gpuvec.learners.runs.checkpoint import save_in
+from gpuvec.learners.runs.checkpoint import save_to_folder
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import RECORD_LIMIT, RESULT, SETTINGS, VERSIONS, parse_json, to_json
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, RESULT, SETTINGS, VERSIONS, parse_json, to_json
 from gpuvec.learners.runs.sinks import SINKS, JsonLines, Sink
 
 PACKAGES = ("numpy", "gymnasium", "numba", "numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
 
 class RunWriter:
-    """A run folder that this process writes to.
+    """Writes the files of a run folder, which it locks.
 
     Args:
-        folder: which is locked by this, and closed by `close`.
+        folder: the run folder, which `close` closes.
         args: the settings.
-        sinks: where metrics go besides metrics.jsonl, names of `sinks.SINKS`.
-        iteration: after which the run continues; 0 for a new one.
+        sinks: where metrics are sent besides metrics.jsonl, keys of `sinks.SINKS`.
+        iteration: the iteration after which the run continues; 0 for a new run.
 
     Raises:
         RunInUseError: another process writes to the folder.
-        CheckpointError: the folder holds links, or metrics that are damaged.
-        RunWriteError: it cannot be written.
+        CheckpointError: the folder contains links or damaged metrics.
+        RunWriteError: a file cannot be written.
     """
 
     def __init__(self, folder: RunFolder, args: Mapping[str, Any], sinks: Sequence[str] = (), iteration: int = 0) -> None:
@@ -57,15 +57,25 @@ class RunWriter:
         metrics = JsonLines(folder, iteration)
         folder.remove(RESULT)
         folder.write(SETTINGS, to_json(dict(args)))
-        steps = iteration * args["num_envs"] * args["num_steps"] if iteration else 0
+        num_env_steps = iteration * args["num_envs"] * args["num_steps"] if iteration else 0
         self._sinks: list[Sink] = [metrics]
-        self._sinks += [SINKS[name](self.path, args, steps) for name in sinks]
+        self._sinks += [SINKS[name](self.path, args, num_env_steps) for name in sinks]
 
     @classmethod
     def new(cls, runs: Path | str, algorithm: str, args: Mapping[str, Any], sinks: Sequence[str] = ()) -> RunWriter:
-        """A folder of its own, `runs`/<env>__<algorithm>__<seed>__<time>; none is left if it cannot be written."""
+        """Creates the folder of a new run, <env>__<algorithm>__<seed>__<time>, and removes it if a file cannot be written.
+
+        Args:
+            runs: the path of the folder in which the run folder is created.
+            algorithm: the name of the algorithm.
+            args: the settings.
+            sinks: where metrics are sent besides metrics.jsonl, keys of `sinks.SINKS`.
+
+        Raises:
+            RunWriteError: a file cannot be written.
+        """
         env = re.sub(r"[^\w.-]+", "-", args["env"])
-        path = _new_folder(Path(runs) / f"{env}__{algorithm}__{args['seed']}__{time.strftime('%Y%m%d-%H%M%S')}")
+        path = _create_folder(Path(runs) / f"{env}__{algorithm}__{args['seed']}__{time.strftime('%Y%m%d-%H%M%S')}")
         folder = RunFolder(path)
         try:
             folder.write(VERSIONS, to_json(collect_versions()))
@@ -76,77 +86,112 @@ class RunWriter:
             raise
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Passes the metrics of an iteration to the sinks."""
+        """Passes the metrics of an iteration to all sinks.
+
+        Args:
+            metrics: {name: value}, with "iteration" and "steps"; nan where there is no number yet.
+
+        Raises:
+            RunWriteError: metrics.jsonl cannot be written.
+        """
         for sink in self._sinks:
             sink.log(metrics)
 
     def save(self, checkpoint: Mapping[str, Any]) -> Path:
-        """Writes the checkpoint, of which the last two are kept."""
-        return save_in(self._folder, checkpoint)
+        """Writes a checkpoint, and removes all but the last two.
+
+        Args:
+            checkpoint: the checkpoint, as `Learner.state_dict` returns it.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            RunWriteError: the file cannot be written.
+        """
+        return save_to_folder(self._folder, checkpoint)
 
     def finish(self, result: Mapping[str, float]) -> None:
-        """Writes what the evaluation gave, which marks the run as complete."""
+        """Writes the result of the evaluation, which marks the run as complete.
+
+        Args:
+            result: {name: value} for result.json.
+
+        Raises:
+            RunWriteError: the file cannot be written.
+        """
         self._folder.write(RESULT, to_json(dict(result)))
 
     def close(self) -> None:
-        """Closes all files and releases the folder."""
+        """Closes all files and unlocks the folder."""
         for sink in self._sinks:
             sink.close()
         self._folder.close()
 
 
 def changed_versions(folder: RunFolder) -> dict[str, tuple[str | None, str | None]]:
-    """{package: (then, now)} of what the run depended on and is now another.
+    """Compares the versions that a run was started with to those of this process.
+
+    Args:
+        folder: the run folder.
+
+    Returns:
+        {package: (version in the run, version now)} of those that differ; None where a package is not installed.
 
     Raises:
         CheckpointError: versions.json is missing or damaged.
     """
     try:
-        then = parse_json(folder.read(VERSIONS, RECORD_LIMIT))
+        recorded = parse_json(folder.read(VERSIONS, MAX_RECORD_BYTES))
     except FileNotFoundError:
-        then = None
-    if not isinstance(then, dict) or not all(isinstance(value, str | None) for value in then.values()):
+        recorded = None
+    if not isinstance(recorded, dict) or not all(isinstance(value, str | None) for value in recorded.values()):
         raise CheckpointError(f"{folder.path / VERSIONS} is not a JSON object of packages and versions: it is damaged.")
-    now = collect_versions()
-    return {name: (then.get(name), now[name]) for name in now if then.get(name) != now[name]}
+    current = collect_versions()
+    return {name: (recorded.get(name), current[name]) for name in current if recorded.get(name) != current[name]}
 
 
 def collect_versions() -> dict[str, str | None]:
-    """What the run depends on; None for a package that is not installed, or without a checkout."""
-    found: dict[str, str | None] = {"gpuvec": gpuvec.__version__, "commit": git_commit()}
-    found |= {"python": platform.python_version(), "platform": platform.platform()}
+    """{name: version} of the software on which the numbers of a run depend.
+
+    A version is None for a package that is not installed, and for "commit" if gpuvec does not run from a checkout.
+    """
+    versions: dict[str, str | None] = {"gpuvec": gpuvec.__version__, "commit": git_commit()}
+    versions |= {"python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 def git_commit() -> str | None:
-    """The commit of the checkout that gpuvec runs from, "-dirty" if files differ from it; None outside a checkout."""
-    package = Path(gpuvec.__file__).parent
+    """The commit of the checkout from which gpuvec runs, with "-dirty" if files differ from it; None without a checkout."""
+    package_folder = Path(gpuvec.__file__).parent
 
     def git(*arguments: str) -> str | None:
+        """The output of a command of git, or None if it fails."""
         try:
-            done = subprocess.run(["git", "-C", str(package), *arguments], capture_output=True, text=True, check=True)
+            process = subprocess.run(["git", "-C", str(package_folder), *arguments], capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError):
             return None
-        return done.stdout.strip()
+        return process.stdout.strip()
 
-    if git("ls-files", "--error-unmatch", "__init__.py") is None:  # an environment inside another project's checkout
+    # A virtual environment may be inside the checkout of another project, which does not track the files of gpuvec.
+    if git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
     return head and head + ("-dirty" if changes else "")
 
 
-def _new_folder(path: Path) -> Path:
-    """Makes `path`, or the first of path-2, path-3, ... that is free: several runs may start within a second."""
+def _create_folder(path: Path) -> Path:
+    """Creates `path`, or the first of path-2, path-3, ... that does not exist, because runs may start in the same second."""
     for attempt in range(1, 1000):
-        place = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
+        candidate = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
         try:
-            place.mkdir(parents=True)
+            candidate.mkdir(parents=True)
         except FileExistsError:
             continue
-        return place
-    raise FileExistsError(f"{path} and 998 more of that name exist.")
+        return candidate
+    raise FileExistsError(f"{path} exists, and 998 folders with its name and a number.")

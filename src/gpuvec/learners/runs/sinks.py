@@ -1,6 +1,6 @@
-"""Where metrics go: lines of JSON in the run folder, and TensorBoard, Weights & Biases or trackio if asked for.
+"""Sinks, to which the metrics of a run are sent: metrics.jsonl, TensorBoard, Weights & Biases and trackio.
 
-A sink of one's own has the two methods of `Sink`, and is called from `on_iteration` of `training.train`.
+Your own sink has the two methods of `Sink`. Call it in the `on_iteration` of `training.train`.
 """
 
 from __future__ import annotations
@@ -20,36 +20,47 @@ PROJECT = "gpuvec"
 
 
 class Sink(Protocol):
-    """What takes the metrics of a run."""
+    """An object that receives the metrics of a run."""
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Takes those of an iteration, with "iteration" and "steps" among them; nan where there is no number yet."""
+        """Receives the metrics of an iteration.
+
+        Args:
+            metrics: {name: value}, with "iteration" and "steps"; nan where there is no number yet.
+        """
 
     def close(self) -> None:
-        """Nothing will follow."""
+        """Ends the run; `log` is not called again."""
 
 
 class JsonLines:
-    """A line for each iteration in metrics.jsonl, null where there is no number.
+    """Writes a line of JSON for each iteration to metrics.jsonl, with null where there is no number.
 
     Args:
         folder: the run folder.
-        iteration: after which the run continues; later lines are removed.
+        iteration: the iteration after which the run continues; later lines are removed.
 
     Raises:
-        CheckpointError: the file holds something else than such lines.
+        CheckpointError: the file contains other lines.
         RunWriteError: the file cannot be written.
     """
 
     def __init__(self, folder: RunFolder, iteration: int = 0) -> None:
         lines = read_metric_lines(folder, iteration)
         self._folder = folder
-        with folder.replacing(METRICS, keep_open=True) as file:
+        with folder.open_replacement(METRICS, keep_open=True) as file:
             file.write(b"".join(lines))
         self._file = file
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Adds a line."""
+        """Appends a line.
+
+        Args:
+            metrics: {name: value}, with "iteration" and "steps"; nan where there is no number yet.
+
+        Raises:
+            RunWriteError: the file cannot be written.
+        """
         numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         try:
             self._file.write(json.dumps(numbers).encode() + b"\n")
@@ -62,15 +73,28 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Event files in <run>/tensorboard, by environment steps."""
+    """Writes event files to <run>/tensorboard, with metrics over environment steps.
 
-    def __init__(self, folder: Path, args: Mapping[str, Any], steps: int) -> None:
-        writer = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter
-        self._writer = writer(str(folder / "tensorboard"), purge_step=steps + 1 if steps else None)
+    Args:
+        folder: the path of the run folder.
+        args: the settings.
+        num_env_steps: the number of environment steps after which the run continues; 0 for a new run.
+
+    Raises:
+        MissingExtraError: tensorboard is not installed.
+    """
+
+    def __init__(self, folder: Path, args: Mapping[str, Any], num_env_steps: int) -> None:
+        writer_class = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._writer = writer_class(str(folder / "tensorboard"), purge_step=num_env_steps + 1 if num_env_steps else None)
         self._writer.add_text("args", "\n".join(f"    {name} = {value!r}" for name, value in args.items()))
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Adds a point to each curve."""
+        """Adds a point to the curve of each metric.
+
+        Args:
+            metrics: {name: value}, with "iteration" and "steps"; nan where there is no number yet.
+        """
         for name, value in metrics.items():
             if math.isfinite(value):
                 self._writer.add_scalar(name, value, int(metrics["steps"]))
@@ -81,42 +105,70 @@ class TensorBoard:
 
 
 class Tracker:
-    """Weights & Biases, or trackio, which has the same functions: a run of the project "gpuvec", named as the folder is.
+    """Sends metrics to Weights & Biases or trackio, to a run of the project "gpuvec" that has the name of the run folder.
 
-    Where they keep it, and whether they reach the network, is their own to configure: WANDB_MODE=offline for one.
+    The packages have the same interface. Their own settings, such as WANDB_MODE=offline, determine where they store a run and
+    whether they use the network.
+
+    Args:
+        package: "wandb" or "trackio".
+        folder: the path of the run folder.
+        args: the settings.
+        num_env_steps: the number of environment steps after which the run continues; 0 for a new run.
+
+    Raises:
+        MissingExtraError: the package is not installed.
     """
 
-    def __init__(self, package: str, folder: Path, args: Mapping[str, Any], steps: int) -> None:
+    def __init__(self, package: str, folder: Path, args: Mapping[str, Any], num_env_steps: int) -> None:
         tracker = _import(package, package)
-        more = {"dir": str(folder), "id": folder.name} if package == "wandb" else {}
-        resume = "allow" if steps or package == "wandb" else "never"
-        self._run = tracker.init(project=PROJECT, name=folder.name, config=dict(args), resume=resume, **more)
+        wandb_options = {"dir": str(folder), "id": folder.name} if package == "wandb" else {}
+        resume = "allow" if num_env_steps or package == "wandb" else "never"
+        self._run = tracker.init(project=PROJECT, name=folder.name, config=dict(args), resume=resume, **wandb_options)
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Hands on those that are numbers."""
+        """Sends the metrics that are finite numbers.
+
+        Args:
+            metrics: {name: value}, with "iteration" and "steps"; nan where there is no number yet.
+        """
         self._run.log({k: v for k, v in metrics.items() if math.isfinite(v)}, step=int(metrics["steps"]))
 
     def close(self) -> None:
-        """Ends the run there."""
+        """Ends the run of the tracker."""
         self._run.finish()
 
 
 SINKS: dict[str, Callable[[Path, Mapping[str, Any], int], Sink]] = {
     "tensorboard": TensorBoard,
-    "wandb": lambda folder, args, steps: Tracker("wandb", folder, args, steps),
-    "trackio": lambda folder, args, steps: Tracker("trackio", folder, args, steps),
+    "wandb": lambda folder, args, num_env_steps: Tracker("wandb", folder, args, num_env_steps),
+    "trackio": lambda folder, args, num_env_steps: Tracker("trackio", folder, args, num_env_steps),
 }
-"""{name: sink(folder, args, steps)}, `steps` of the environment being behind it when a run goes on."""
+"""{name: function(folder, args, num_env_steps)} that creates a sink; the run continues after `num_env_steps`."""
 
 
 def require_packages(names: Iterable[str]) -> None:
-    """Raises MissingExtraError unless what these sinks need is installed."""
+    """Checks that the packages of sinks are installed.
+
+    Args:
+        names: keys of `SINKS`.
+
+    Raises:
+        MissingExtraError: a package is not installed.
+    """
     for name in names:
         _import("torch.utils.tensorboard" if name == "tensorboard" else name, name)
 
 
 def read_metric_lines(folder: RunFolder, iteration: int) -> list[bytes]:
-    """The lines of metrics.jsonl up to that iteration; none without the file. A last one that was cut off is left out.
+    """Reads the lines of metrics.jsonl up to an iteration. An incomplete last line is left out.
+
+    Args:
+        folder: the run folder.
+        iteration: the last iteration whose line is read.
+
+    Returns:
+        The lines with their line breaks; none if there is no such file.
 
     Raises:
         CheckpointError: a line is not a JSON object with an "iteration".
@@ -146,4 +198,4 @@ def _import(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(f"metrics cannot go to {package} ({error}): pip install {package}.") from error
+        raise MissingExtraError(f"metrics cannot be sent to {package} ({error}): pip install {package}.") from error

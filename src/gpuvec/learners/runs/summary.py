@@ -1,4 +1,4 @@
-"""What the run folders in a folder hold, as `gpuvec runs` lists them. Importing this imports no torch."""
+"""Summaries of run folders for `gpuvec runs`. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,78 +11,100 @@ from typing import Any, NamedTuple
 
 from gpuvec.errors import CheckpointError
 from gpuvec.learners.runs.folder import RunFolder
-from gpuvec.learners.runs.records import METRICS, RECORD_LIMIT, RESULT, SETTINGS, parse_json
+from gpuvec.learners.runs.records import MAX_RECORD_BYTES, METRICS, RESULT, SETTINGS, parse_json
 
-TAIL_BYTES = 1 << 16  # of metrics.jsonl, in which its last lines are
+TAIL_BYTES = 1 << 16  # the number of bytes at the end of metrics.jsonl in which the last metrics are searched
 
 
 class RunSummary(NamedTuple):
-    """One run."""
+    """The state and the results of a run. Text is shortened, because anybody may have written the files."""
 
     path: Path
     env: str
     algorithm: str
     seed: str
-    iteration: int  # done, 0 if none
-    iterations: int  # in all, 0 if the settings do not tell
-    mean_return: float  # of the evaluation at the end, else of the last episodes of the training; nan without any
-    last_change: float  # of the last change of its metrics, in seconds since the epoch
-    state: str  # complete, stopped, running or damaged
+    iteration: int  # the last one that is complete, 0 if there is none
+    num_iterations: int  # of the whole training, 0 if the settings do not say
+    mean_return: float  # of the evaluation at the end, or else of the last episodes in training; nan if there are none
+    modification_time: float  # of the metrics, in seconds since the epoch
+    state: str  # "complete", "stopped", "running" or "damaged"
 
 
 def summarize_runs(folder: Path) -> Iterator[RunSummary]:
-    """Those of the run folders in `folder`, the newest last. Other files and folders are passed over.
+    """Summarises the run folders in a folder, the newest last. Other files and folders are skipped.
+
+    Args:
+        folder: the path of the folder that contains run folders.
 
     Raises:
         FileNotFoundError: there is no such folder.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}: `gpuvec train` makes runs in ./runs, or where --runs says.")
-    found = []
+        raise FileNotFoundError(
+            f"there is no folder {folder}: `gpuvec train` creates runs in ./runs, or in the folder of --runs."
+        )
+    summaries = []
     for path in folder.iterdir():
         with suppress(OSError, CheckpointError), RunFolder(path) as run:
-            if SETTINGS in run.names():
-                found.append(summarize_run(run))
-    yield from sorted(found, key=lambda each: (each.last_change, each.path.name))
+            if SETTINGS in run.file_names():
+                summaries.append(summarize_run(run))
+    yield from sorted(summaries, key=lambda summary: (summary.modification_time, summary.path.name))
 
 
 def summarize_run(run: RunFolder) -> RunSummary:
-    """What the files of a run say; nothing of them is executed, and no checkpoint is read."""
+    """Summarises a run from its JSON files and the state of its lock. No checkpoint is read.
+
+    Args:
+        run: the run folder.
+    """
     settings, result = (read_record(run, name) for name in (SETTINGS, RESULT))
-    last = last_metrics(run)
+    metrics = last_metrics(run)
     parts = run.path.name.split("__")  # <env>__<algorithm>__<seed>__<time>
-    iteration = finite_number(last, "iteration")
-    state = "running" if run.in_use() else "complete" if result else "stopped" if settings else "damaged"
+    iteration = finite_number(metrics, "iteration")
+    state = "running" if run.is_locked() else "complete" if result else "stopped" if settings else "damaged"
     return RunSummary(
         path=run.path,
         env=str(settings.get("env", parts[0]))[:80],
         algorithm=parts[1] if len(parts) > 2 else "?",
         seed=str(settings.get("seed", "?"))[:20],
         iteration=0 if math.isnan(iteration) else int(iteration),
-        iterations=total_iterations(settings),
-        mean_return=finite_number(result, "mean_return") if result else finite_number(last, "return"),
-        last_change=run.changed_at(METRICS if METRICS in run.names() else SETTINGS),
+        num_iterations=total_iterations(settings),
+        mean_return=finite_number(result, "mean_return") if result else finite_number(metrics, "return"),
+        modification_time=run.modification_time(METRICS if METRICS in run.file_names() else SETTINGS),
         state=state,
     )
 
 
 def total_iterations(settings: dict[str, Any]) -> int:
-    """Iterations in all; 0 if the settings do not tell."""
-    total, envs, steps = (finite_number(settings, name) for name in ("total_steps", "num_envs", "num_steps"))
-    return math.ceil(total / (envs * steps)) if min(total, envs, steps) >= 1 else 0
+    """The number of iterations of the whole training, 0 if the settings do not say.
+
+    Args:
+        settings: the content of args.json.
+    """
+    total_steps, num_envs, num_steps = (finite_number(settings, name) for name in ("total_steps", "num_envs", "num_steps"))
+    return math.ceil(total_steps / (num_envs * num_steps)) if min(total_steps, num_envs, num_steps) >= 1 else 0
 
 
 def read_record(run: RunFolder, name: str) -> dict[str, Any]:
-    """The JSON object in a file; an empty one if there is none, or it is damaged."""
+    """The JSON object in a file, or an empty one if there is no such file or it is damaged.
+
+    Args:
+        run: the run folder.
+        name: the name of the file.
+    """
     try:
-        found = parse_json(run.read(name, RECORD_LIMIT))
+        record = parse_json(run.read(name, MAX_RECORD_BYTES))
     except (FileNotFoundError, CheckpointError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def last_metrics(run: RunFolder) -> dict[str, Any]:
-    """Of metrics.jsonl the last line that is whole; a number that it lacks is taken from lines before it."""
+    """The last complete line of metrics.jsonl. Numbers that it lacks are those of the lines before it.
+
+    Args:
+        run: the run folder.
+    """
     metrics: dict[str, Any] = {}
     try:
         file = run.open(METRICS)
@@ -99,7 +121,12 @@ def last_metrics(run: RunFolder) -> dict[str, Any]:
 
 
 def finite_number(values: dict[str, Any], name: str) -> float:
-    """The finite number of that name; nan if there is none."""
+    """Returns a number of a JSON object as a float, or nan if there is none or it is not finite.
+
+    Args:
+        values: the JSON object.
+        name: the name of the number.
+    """
     value = values.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
     return float(value) if is_number else math.nan  # type: ignore[arg-type]  # it is one
