@@ -1,1 +1,1 @@
-"""Adapters to other libraries' interfaces; each module needs the library that it is named after, and nothing imports it."""
+"""Adapters to the interfaces of other libraries; a module is named after its library, which must be installed to import it."""

@@ -1,8 +1,8 @@
-"""Wrappers of vector environments that stay on the device: no step waits for the host, whatever the framework.
+"""Wrappers of vector environments that compute on the device; no step waits for the host, with any framework.
 
-Arrays are those that the wrapped environment returns (PyTorch, NumPy, CuPy or JAX); autoreset may be NEXT_STEP, SAME_STEP
-or DISABLED; `step(actions, out={...})` reaches the environment. On PyTorch and CuPy a wrapped step can be captured into a
-CUDA graph after one eager step: all state lies in buffers that are updated in place.
+Arrays are those that the wrapped environment returns (PyTorch, NumPy, CuPy or JAX). All autoreset modes are supported, and
+`step(actions, out={...})` reaches the environment. On PyTorch and CuPy a wrapped step can be captured into a CUDA graph after
+one step without a graph, because all state is stored in buffers that are updated in place.
 """
 
 from gpuvec.vector.wrappers.base import StatefulWrapper, Wrapper

@@ -1,4 +1,4 @@
-"""Gymnasium's VectorWrapper with what gpuvec's vector environments have beyond Gymnasium's."""
+"""The base classes of wrappers: Gymnasium's VectorWrapper, with what gpuvec's vector environments have in addition."""
 
 from __future__ import annotations
 
@@ -16,81 +16,117 @@ Step = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
 class Wrapper(VectorWrapper):
-    """Passes on `out=`, `render(rows)`, and whatever else the environment has (`get_state`, `call`, ...), but for `rollout`."""
+    """Passes all calls on to the environment, also `out=`, `render(rows)`, `get_state`, `call` and so on, except `rollout`.
+
+    Args:
+        env: the environment.
+    """
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets all rows, or those of `options["reset_mask"]`. `options` itself is left as it is."""
-        # Gymnasium's SyncVectorEnv takes the mask out of the dict that it is given.
+        """Resets all rows, or the rows of a mask.
+
+        Args:
+            seed: the seed or seeds, as the environment takes them.
+            options: the environment's reset options, with "reset_mask" for some rows only; never modified.
+        """
+        # Gymnasium's SyncVectorEnv removes the mask from the dict that it gets.
         return self.env.reset(seed=seed, options=dict(options) if isinstance(options, Mapping) else options)
 
     def step(self, actions: Any, out: Out = None) -> Step:
-        """Steps all rows. `out` names arrays to write to, as in `gpuvec.VectorEnv.step`; other environments take none."""
+        """Steps all rows.
+
+        Args:
+            actions: the actions of all rows.
+            out: arrays to write to, as in `gpuvec.VectorEnv.step`; environments that are not gpuvec's take none.
+        """
         if out is None:
             return self.env.step(actions)
         return self.env.step(actions, out=out)  # type: ignore[call-arg]  # Gymnasium's own environments have no `out`
 
     def rollout(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuses: a rollout's steps are made by one kernel, in which no wrapper has its turn.
+        """Refuses to make a rollout, because one kernel makes all of its steps, between which no wrapper can act.
+
+        Args:
+            args: ignored.
+            kwargs: ignored.
 
         Raises:
             WrapperError: always.
         """
         raise WrapperError(
             f"{type(self).__name__} works on single steps, and a rollout makes them in one kernel: step() this environment, or "
-            "play env.unwrapped.rollout(...), which no wrapper sees."
+            "call env.unwrapped.rollout(...), to which no wrapper applies."
         )
 
     def render(self, rows: Any = None) -> Any:
-        """Frames of all rows, or of `rows` where the environment can choose."""
-        return self.env.render() if rows is None else self.env.render(rows)  # type: ignore[call-arg]  # as `out`
+        """Returns pictures of the environments.
+
+        Args:
+            rows: which environments to draw, where the environment can select them; None for all.
+        """
+        return self.env.render() if rows is None else self.env.render(rows)  # type: ignore[call-arg]  # as for `out`
 
     def __del__(self) -> None:
         """Does nothing, as in `gpuvec.VectorEnv`: the environment may be in use without this wrapper."""
 
     def __getattr__(self, name: str) -> Any:
-        """What neither this wrapper nor Gymnasium's has, from the environment."""
+        """Returns an attribute of the environment that neither this wrapper nor Gymnasium's class has."""
         if name.startswith("_") or name == "env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.env, name)
 
 
 class StatefulWrapper(Wrapper):
-    """A wrapper with buffers that a checkpoint must hold."""
+    """A wrapper with buffers that a checkpoint must contain.
+
+    Args:
+        env: the environment.
+        buffers: the buffers.
+    """
 
     def __init__(self, env: VectorEnv, buffers: WrapperState) -> None:
         super().__init__(env)
         self._buffers = buffers
 
     def state_dict(self, env: bool = True) -> dict[str, Any]:
-        """The wrapper's arrays on the host, and with `env` the environment's own `state_dict()` under "env".
+        """Returns copies of the wrapper's arrays on the host, {name: array}.
+
+        Args:
+            env: whether to include the environment's own `state_dict()`, under the name "env".
 
         Raises:
             WrapperError: the environment has no `state_dict`.
         """
         state = self._buffers.state_dict()
         if env:
-            inner = getattr(self.env, "state_dict", None)
-            if inner is None:
+            env_state_dict = getattr(self.env, "state_dict", None)
+            if env_state_dict is None:
                 raise WrapperError(f"{self.env} has no state_dict: save this wrapper alone with state_dict(env=False).")
-            state["env"] = inner()
+            state["env"] = env_state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up what `state_dict` returned; the environment's part only if it is there.
+        """Loads the result of `state_dict`.
+
+        Args:
+            state: the arrays, and under "env" the environment's state if it is to be loaded too.
 
         Raises:
-            StateError: it belongs to a wrapper of another kind, num_envs or space.
+            StateError: the state of a wrapper of another kind, num_envs or space.
         """
         self._buffers.load_state_dict({name: array for name, array in state.items() if name != "env"})
         if "env" in state:
-            self.env.load_state_dict(state["env"])  # type: ignore[attr-defined]  # as `out`
+            self.env.load_state_dict(state["env"])  # type: ignore[attr-defined]  # as for `out`
 
 
-def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """The environment's autoreset mode.
+def get_autoreset_mode(env: VectorEnv) -> AutoresetMode:
+    """Returns the autoreset mode of an environment.
+
+    Args:
+        env: the environment.
 
     Raises:
-        WrapperError: its metadata does not tell.
+        WrapperError: the environment's metadata does not contain it.
     """
     mode = env.metadata.get("autoreset_mode")
     if not isinstance(mode, AutoresetMode):
@@ -100,25 +136,43 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     return mode
 
 
-def box(space: gym.Space[Any], what: str) -> gym.spaces.Box:
-    """`space`, which must be a Box.
+def require_box(space: gym.Space[Any], name: str) -> gym.spaces.Box:
+    """Returns a space that must be a Box.
+
+    Args:
+        space: the space.
+        name: how the error message calls it.
 
     Raises:
-        WrapperError: it is none.
+        WrapperError: the space is no Box.
     """
     if not isinstance(space, gym.spaces.Box):
-        raise WrapperError(f"{what} must be a Box, got {space}: this wrapper is for continuous values.")
+        raise WrapperError(f"{name} must be a Box, got {space}: this wrapper is for continuous values.")
     return space
 
 
-def reset_mask(options: Mapping[str, Any] | None, buffers: WrapperState) -> Any:
-    """The rows that a reset was for, as (E,) bool beside the buffers; None for all."""
+def rows_of_reset(options: Mapping[str, Any] | None, buffers: WrapperState) -> Any:
+    """Returns the rows that a reset has reset, as an (E,) bool array of the buffers' framework and device; None for all.
+
+    Args:
+        options: the options of the reset.
+        buffers: the wrapper's buffers.
+    """
     mask = None if options is None else options.get("reset_mask")
     return None if mask is None else buffers.ns.asarray(mask)
 
 
 def write_to_out(value: Any, name: str, out: Out) -> Any:
-    """`value`, written over the array that the caller gave for it, if any."""
+    """Writes a result to the array that the caller passed for it.
+
+    Args:
+        value: the result, (...).
+        name: the name of the result in `out`.
+        out: the arrays that the caller passed; None for none.
+
+    Returns:
+        That array, or `value` itself if there is none.
+    """
     if out is None or name not in out:
         return value
     out[name][...] = value

@@ -1,4 +1,4 @@
-"""What wrappers that change continuous actions share."""
+"""The base class of wrappers that transform continuous actions."""
 
 from __future__ import annotations
 
@@ -9,30 +9,44 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from gpuvec.vector.spaces import batched_space
-from gpuvec.vector.wrappers.base import Out, Step, Wrapper, box
+from gpuvec.vector.wrappers.base import Out, Step, Wrapper, require_box
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 
 class BoxActionWrapper(Wrapper):
-    """Gives the environment `change(actions)` in place of actions (E, K).
+    """Passes `transform(actions)` to the environment in place of actions (E, K).
 
     Args:
-        low, high: bounds of the actions that the wrapper takes, scalars or (K,).
-        constants: what `change` needs, scalars or (K,), kept where the actions lie.
+        env: the environment, whose action space is a Box.
+        low: lower bounds of the actions that the wrapper takes, a scalar or (K,).
+        high: upper bounds of these actions, a scalar or (K,).
+        constants: arrays that `transform` reads, scalars or (K,); they are moved to the device of the actions.
+
+    Raises:
+        WrapperError: the action space is no Box.
     """
 
     def __init__(self, env: VectorEnv, low: Any, high: Any, /, **constants: Any) -> None:
         super().__init__(env)
-        shape = box(env.single_action_space, "the action space").shape
+        shape = require_box(env.single_action_space, "the action space").shape
         self.single_action_space = gym.spaces.Box(low, high, shape, np.float32)
         self.action_space = batched_space(self.single_action_space, env.num_envs)
         self._constants = WrapperState(**{name: np.asarray(value, np.float32) for name, value in constants.items()})
 
     def step(self, actions: Any, out: Out = None) -> Step:
-        """Steps with the changed actions."""
-        self._constants.place(actions)
-        return super().step(self.change(self._constants.ns.asarray(actions)), out)
+        """Steps with the transformed actions.
 
-    def change(self, actions: Any) -> Any:
-        """The actions that the environment gets."""
+        Args:
+            actions: (E, K) float32.
+            out: arrays to write to, as in `gpuvec.VectorEnv.step`.
+        """
+        self._constants.place(actions)
+        return super().step(self.transform(self._constants.ns.asarray(actions)), out)
+
+    def transform(self, actions: Any) -> Any:
+        """Returns the actions that the environment takes, (E, K).
+
+        Args:
+            actions: the actions that the wrapper takes, (E, K).
+        """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Rewards within bounds."""
+"""`ClipReward`: rewards clipped to given bounds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from gpuvec.vector.wrappers.namespace import Namespace
 
 
 class ClipReward(Wrapper):
-    """Clips rewards to [min_reward, max_reward]; None leaves that side open.
+    """Clips rewards to [min_reward, max_reward].
+
+    Args:
+        env: the environment.
+        min_reward: the lower bound; None for none.
+        max_reward: the upper bound; None for none.
 
     Raises:
-        gymnasium.error.InvalidBound: both are None, or the lower is above the upper.
+        gymnasium.error.InvalidBound: both bounds are None, or the lower one is above the upper one.
     """
 
     def __init__(self, env: VectorEnv, min_reward: float | None = None, max_reward: float | None = None) -> None:
@@ -27,7 +32,12 @@ class ClipReward(Wrapper):
         self._bounds = min_reward, max_reward
 
     def step(self, actions: Any, out: Out = None) -> Step:
-        """Steps and clips; `out["reward"]` ends up clipped."""
+        """Steps the environment and clips the rewards.
+
+        Args:
+            actions: the actions of all rows.
+            out: arrays to write to; `out["reward"]` gets the clipped rewards.
+        """
         obs, reward, terminated, truncated, info = super().step(actions, out)
         clipped = Namespace(reward).xp.clip(reward, *self._bounds)
         return obs, write_to_out(clipped, "reward", out), terminated, truncated, info

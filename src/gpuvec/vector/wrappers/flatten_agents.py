@@ -1,4 +1,7 @@
-"""Many agents as rows of their own."""
+"""`FlattenAgents`: a multi-agent environment in which each agent is a row.
+
+Letters: E envs, A agents, D features, K action components.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +17,43 @@ from gpuvec.vector.spaces import batched_space, space_of_one_agent
 from gpuvec.vector.wrappers.base import Out, Step, Wrapper, write_to_out
 from gpuvec.vector.wrappers.namespace import Namespace, WrapperError
 
-WRITTEN_HERE = ("terminated", "truncated", "_final_obs")  # the environment's own have one element per env
+COPIED_OUTPUTS = ("terminated", "truncated", "_final_obs")  # in the environment they have one element per env
 
 
-def per_agent_results(xp: Any, reward: Any, terminated: Any, truncated: Any, mask: Any, left: Any) -> tuple[Any, Any, Any]:
-    """(reward, terminated, truncated) of each agent, (..., E, A): `terminated` and `truncated` are given for envs, (..., E),
-    the others for agents; arrays of `xp`.
+def per_agent_results(
+    xp: Any, reward: Any, terminated: Any, truncated: Any, agent_mask: Any, agent_terminated: Any
+) -> tuple[Any, Any, Any]:
+    """Returns (reward, terminated, truncated) of each agent, (..., E, A).
+
+    Args:
+        xp: the module of the arrays.
+        reward: (..., E, A).
+        terminated: which environments were terminated, (..., E) bool.
+        truncated: which environments were truncated, (..., E) bool.
+        agent_mask: which agents were active before the step, (..., E, A) bool.
+        agent_terminated: which agents the step terminated, (..., E, A) bool.
     """
-    over = terminated[..., None] | left
-    return xp.where(mask, reward, 0), over, truncated[..., None] & ~over
+    ended = terminated[..., None] | agent_terminated
+    return xp.where(agent_mask, reward, 0), ended, truncated[..., None] & ~ended
 
 
 class FlattenAgents(Wrapper):
-    """E envs of A agents as E * A rows, agent i of env e in row e * A + i, for whatever knows only single-agent environments.
+    """E envs of A agents as E * A rows, for code that supports only single-agent environments.
 
-    Observations are (E * A, D), actions (E * A,) or (E * A, K), rewards and flags (E * A,); the large ones are views of what
-    the environment returned (JAX, which has no views, copies). A row is terminated when its env is, or in the step in which
-    its agent leaves the game; it is truncated when its env is and it is not terminated. While its agent is not in the game,
-    before it joins, after it left and until it joins again, the row is outside `infos["agent_mask"]`: its reward is 0, its
-    flags are those of the env, and a learner must leave it out. `infos["_final_obs"]` says whose env ended. The last
-    observation of an agent that left is in `obs`, or in SAME_STEP in `infos["final_obs"]` if its env ended in that step.
+    Row e * A + i is agent i of env e. Observations are (E * A, D), actions (E * A,) or (E * A, K), rewards and flags
+    (E * A,). The large arrays are views of what the environment returned, except on JAX, which has no views and copies.
 
-    `step` waits for nothing and can be captured into a CUDA graph. `out` takes flat arrays; "terminated", "truncated" and
+    A row is terminated when its env is, or in the step in which its agent becomes inactive. A row is truncated when its env
+    is, unless it is terminated. While its agent is inactive, the row is outside `infos["agent_mask"]`, its reward is 0, its
+    flags are those of the env, and a learner must leave it out. An inactive agent may become active again.
+    `infos["_final_obs"]` says whose env ended. The last observation of an agent that became inactive is in `obs`, or in
+    SAME_STEP in `infos["final_obs"]` if its env ended in that step.
+
+    `step` does not synchronise and can be captured into a CUDA graph. `out` takes flat arrays; "terminated", "truncated" and
     "_final_obs" are copied there. States, roles, pictures and checkpoints are the environment's own, by env.
+
+    Args:
+        env: a gpuvec environment of many agents, also under wrappers.
 
     Raises:
         WrapperError: an environment of one agent, one made with another `reward` than "agents", or output="dlpack".
@@ -45,11 +62,12 @@ class FlattenAgents(Wrapper):
     _ns: Namespace | None = None
 
     def __init__(self, env: VectorEnv) -> None:
-        from gpuvec.vector.env import VectorEnv as Batch  # whose kernels need a compiler; here it has been loaded
+        # Imported here, so that importing the wrappers does not load Numba, which is slow.
+        from gpuvec.vector.env import VectorEnv as GpuvecVectorEnv
 
         super().__init__(env)
         base = env.unwrapped
-        if not isinstance(base, Batch) or not base.is_multi_agent:
+        if not isinstance(base, GpuvecVectorEnv) or not base.is_multi_agent:
             raise WrapperError(
                 f"FlattenAgents is for gpuvec environments of many agents; {env} has one agent in each row as it is."
             )
@@ -61,26 +79,28 @@ class FlattenAgents(Wrapper):
             )
         if getattr(env, "output", None) == "dlpack":
             raise WrapperError(
-                "FlattenAgents computes flags, and DLPack objects only hand memory over: make the environment with "
+                "FlattenAgents computes flags, which DLPack objects do not support: make the environment with "
                 "output='torch', 'numpy', 'cupy' or 'jax'."
             )
-        self._envs, self._agents = env.num_envs, base.num_agents
+        self._inner_num_envs, self._num_agents = env.num_envs, base.num_agents
         self.single_observation_space = space_of_one_agent(env.single_observation_space)
         self.single_action_space = space_of_one_agent(env.single_action_space)
 
+    # These are attributes or properties in Gymnasium, hence the ignored errors.
+
     @property
-    def num_envs(self) -> int:  # type: ignore[override]  # an attribute there
-        """E * A."""
-        return self._envs * self._agents
+    def num_envs(self) -> int:  # type: ignore[override]
+        """The number of rows, E * A."""
+        return self._inner_num_envs * self._num_agents
 
     @cached_property
-    def observation_space(self) -> Any:  # type: ignore[override]  # a property there
-        """(E * A, D): built on first use."""
+    def observation_space(self) -> Any:  # type: ignore[override]
+        """The space of the observations of all rows, (E * A, D); built on first use."""
         return batched_space(self.single_observation_space, self.num_envs)
 
     @cached_property
-    def action_space(self) -> Any:  # type: ignore[override]  # a property there
-        """(E * A,) or (E * A, K): built on first use."""
+    def action_space(self) -> Any:  # type: ignore[override]
+        """The space of the actions of all rows, (E * A,) or (E * A, K); built on first use."""
         return batched_space(self.single_action_space, self.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -88,8 +108,8 @@ class FlattenAgents(Wrapper):
 
         Args:
             seed: an int, or a sequence with one for each of the E envs.
-            options: those of the environment. "reset_mask" is (E,), or (E * A,) with the same for all agents of an env; to
-                see to that, the host waits for a mask of that shape.
+            options: those of the environment. "reset_mask" is (E,), or (E * A,) with equal values for all agents of an env; a
+                mask of this shape is copied to the host, which waits for it, and checked.
 
         Raises:
             ValueError: a mask that differs among the agents of an env.
@@ -101,22 +121,30 @@ class FlattenAgents(Wrapper):
         return self._flat(obs), info
 
     def step(self, actions: Any, out: Out = None) -> Step:
-        """Steps all envs with the actions of all agents; those of rows outside the mask mean nothing."""
-        given = None if out is None else self._views(out)
-        obs, reward, terminated, truncated, info = super().step(self._of_envs(actions), given)
+        """Steps all envs.
+
+        Args:
+            actions: the actions of all rows, (E * A,) or (E * A, K); those of inactive agents are not used.
+            out: flat arrays to write to, by the names in `gpuvec.VectorEnv.step`.
+
+        Raises:
+            ValueError: actions or arrays of `out` of a wrong shape.
+        """
+        inner_out = None if out is None else self._inner_out(out)
+        obs, reward, terminated, truncated, info = super().step(self._by_env(actions), inner_out)
         self._ns = self._ns or Namespace(reward)
-        xp, mask, left = self._ns.xp, info["agent_mask"], info["agent_terminated"]
-        reward, over, late = per_agent_results(xp, reward, terminated, truncated, mask, left)
-        info = {**info, "agent_mask": self._flat(mask), "agent_terminated": self._flat(left)}
+        xp, mask, agent_terminated = self._ns.xp, info["agent_mask"], info["agent_terminated"]
+        reward, terminated, truncated = per_agent_results(xp, reward, terminated, truncated, mask, agent_terminated)
+        info = {**info, "agent_mask": self._flat(mask), "agent_terminated": self._flat(agent_terminated)}
         if "_final_obs" in info:
-            ended = self._flat(xp.broadcast_to(info["_final_obs"][:, None], left.shape))
-            ended = write_to_out(ended, "_final_obs", out)
-            info |= {"final_obs": self._flat(info["final_obs"]), "_final_obs": ended, "_final_info": ended}
+            final_mask = self._flat(xp.broadcast_to(info["_final_obs"][:, None], mask.shape))
+            final_mask = write_to_out(final_mask, "_final_obs", out)
+            info |= {"final_obs": self._flat(info["final_obs"]), "_final_obs": final_mask, "_final_info": final_mask}
         return (
             self._flat(obs),
             write_to_out(self._flat(reward), "reward", out),
-            write_to_out(self._flat(over), "terminated", out),
-            write_to_out(self._flat(late), "truncated", out),
+            write_to_out(self._flat(terminated), "terminated", out),
+            write_to_out(self._flat(truncated), "truncated", out),
             info,
         )
 
@@ -124,46 +152,51 @@ class FlattenAgents(Wrapper):
         """(E, A, ...) as (E * A, ...)."""
         return array.reshape(self.num_envs, *array.shape[2:])
 
-    def _of_envs(self, actions: Any) -> Any:
-        """The actions as the environment takes them."""
+    def _by_env(self, actions: Any) -> Any:
+        """(E * A, ...) actions as the environment takes them, (E, A, ...)."""
         actions = actions if framework_of(actions) else np.asarray(actions)
         shape = self.single_action_space.shape or ()
         if tuple(actions.shape) != (self.num_envs, *shape):
             raise ValueError(
-                f"actions have shape {tuple(actions.shape)}; {self._envs} envs of {self._agents} agents take "
+                f"actions have shape {tuple(actions.shape)}; {self._inner_num_envs} envs of {self._num_agents} agents take "
                 f"{(self.num_envs, *shape)}, one row per agent."
             )
-        return actions.reshape(self._envs, self._agents, *shape)
+        return actions.reshape(self._inner_num_envs, self._num_agents, *shape)
 
-    def _views(self, out: Any) -> dict[str, Any]:
-        """What the environment writes itself, in its own shapes.
+    def _inner_out(self, out: Any) -> dict[str, Any]:
+        """Views of the arrays in `out` to which the environment itself writes, in its own shapes.
 
         Raises:
-            ValueError: an array that cannot be seen in that shape.
+            ValueError: an array of a wrong shape, or one that is not C-contiguous.
         """
         views = {}
         for name, array in out.items():
             features = self.single_observation_space.shape or () if name in ("obs", "final_obs") else ()
-            given = tuple(getattr(array, "shape", ()))
+            shape = tuple(getattr(array, "shape", ()))
             flags = getattr(array, "flags", None)
-            whole = array.is_contiguous() if hasattr(array, "is_contiguous") else flags is None or flags.c_contiguous
-            if given != (self.num_envs, *features) or not whole:
+            contiguous = array.is_contiguous() if hasattr(array, "is_contiguous") else flags is None or flags.c_contiguous
+            if shape != (self.num_envs, *features) or not contiguous:
                 raise ValueError(
                     f"out[{name!r}] must be a C-contiguous array of shape {(self.num_envs, *features)}, one row per agent, got "
-                    f"{type(array).__name__} of shape {given}{'' if whole else ' with gaps'}."
+                    f"{type(array).__name__} of shape {shape}{'' if contiguous else ' with gaps'}."
                 )
-            if name not in WRITTEN_HERE:
-                views[name] = array.reshape(self._envs, self._agents, *features)
+            if name not in COPIED_OUTPUTS:
+                views[name] = array.reshape(self._inner_num_envs, self._num_agents, *features)
         return views
 
     def _mask_of_envs(self, mask: Any) -> Any:
-        """(E,) of (E * A,), read on the host."""
-        rows = to_host(mask).reshape(self._envs, self._agents)
-        uneven = np.flatnonzero((rows != rows[:, :1]).any(1))
-        if uneven.size:
+        """The mask (E * A,) as (E,), on the host.
+
+        Raises:
+            ValueError: the mask differs among the agents of an env.
+        """
+        agents = self._num_agents
+        by_env = to_host(mask).reshape(self._inner_num_envs, agents)
+        unequal = np.flatnonzero((by_env != by_env[:, :1]).any(1))
+        if unequal.size:
             raise ValueError(
                 f"`options['reset_mask']` must be the same for all agents of an env, which begin together; it differs in "
-                f"env {uneven[0]}, rows {uneven[0] * self._agents} to {(uneven[0] + 1) * self._agents - 1}. Give one value "
-                f"per env, in shape ({self._envs},)."
+                f"env {unequal[0]}, rows {unequal[0] * agents} to {(unequal[0] + 1) * agents - 1}. Give one value "
+                f"per env, in shape ({self._inner_num_envs},)."
             )
-        return rows[:, 0]
+        return by_env[:, 0]

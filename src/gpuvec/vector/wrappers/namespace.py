@@ -1,6 +1,6 @@
-"""What differs between PyTorch, NumPy, CuPy and JAX, so that a wrapper is written once.
+"""One interface to PyTorch, NumPy, CuPy and JAX, so that a wrapper is written once for all of them.
 
-Nothing is imported here: whoever made an array has imported its framework.
+This module imports none of the frameworks: an array exists only if its framework has been imported.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from gpuvec.vector.host_copies import MODULES, framework_of, to_host
 
 
 class WrapperError(GpuvecError, TypeError):
-    """An environment, a space or an array that a wrapper cannot serve."""
+    """An environment, a space or an array that a wrapper does not support."""
 
 
 class Namespace:
-    """The framework and the device of the array `like`.
+    """The framework and the device of an array.
 
-    `xp` is its module; all four agree on `where`, `sqrt`, `clip`, `cumsum`, `searchsorted` and `sum(x, axis=...)`.
+    Args:
+        like: the array, (...).
+
+    Attributes:
+        name: the name of the framework.
+        xp: its module; the four modules agree on `where`, `sqrt`, `clip`, `cumsum`, `searchsorted` and `sum(x, axis=...)`.
+        device: the framework's object for the device.
 
     Raises:
-        WrapperError: `like` belongs to none of the four.
+        WrapperError: `like` is no array of these frameworks.
     """
 
     def __init__(self, like: Any) -> None:
@@ -40,7 +46,7 @@ class Namespace:
         self.device: Any = getattr(like, "device", None)
 
     def __getstate__(self) -> tuple[str | None, Any]:
-        """The names of framework and device: modules and handles of devices cannot be copied."""
+        """Returns the names of framework and device, since modules and device objects cannot be copied."""
         device: Any = self.device
         if self.name == "cupy":
             device = device.id
@@ -54,37 +60,62 @@ class Namespace:
         if self.name == "cupy":
             self.device = self.xp.cuda.Device(self.device)
         elif self.name == "jax":
-            platform, number = saved[1]
-            self.device = next(one for one in sys.modules["jax"].devices(platform) if one.id == number)
+            platform, device_id = saved[1]
+            self.device = next(device for device in sys.modules["jax"].devices(platform) if device.id == device_id)
 
     def asarray(self, value: Any) -> Any:
-        """`value` on this device; an array that lies there as it is, any other copied, its dtype kept."""
+        """Returns an array of this framework on this device, with the dtype of `value`.
+
+        Args:
+            value: an array of any framework and shape (...), or a number; copied unless it is one on this device already.
+        """
         if framework_of(value) != self.name:
             value = to_host(value)
         if self.name == "torch":
             tensor = value if isinstance(value, self.xp.Tensor) else self.xp.tensor(value)
             if self.device.type == "cuda" and tensor.device.type == "cpu":
-                tensor = tensor.pin_memory()  # so that the copy waits for nothing; torch frees the memory when it is made
+                # The copy from pinned memory is asynchronous, and torch frees that memory after the copy.
+                tensor = tensor.pin_memory()
             return tensor.to(self.device, non_blocking=True)
         current: AbstractContextManager[Any] = self.device if self.name == "cupy" else nullcontext()
         with current:
             return self.xp.asarray(value, **({"device": self.device} if self.name == "jax" else {}))
 
     def float32(self, value: Any) -> Any:
-        """`value` with elements of float32."""
+        """Returns an array converted to float32.
+
+        Args:
+            value: an array (...) of this framework.
+        """
         return value.to(self.xp.float32) if self.name == "torch" else self.xp.asarray(value, dtype=np.float32)
 
     def sum_rows(self, rows: Any) -> Any:
-        """The sum over the first axis. NumPy alone adds row by row there, so it needs a wider accumulator."""
+        """Returns the sum over the first axis; NumPy adds one row after the other, which needs float64.
+
+        Args:
+            rows: an array (N, ...) of this framework.
+        """
         return self.xp.sum(rows, axis=0, **({"dtype": np.float64} if self.name == "numpy" else {}))
 
     def assign(self, target: Any, value: Any) -> Any:
-        """`target` with `value` written into it, in place where the framework can, so that captured graphs stay true."""
+        """Writes a value to an array in place, so that captured graphs keep using its memory; in JAX creates a new array.
+
+        Args:
+            target: an array (...) of this framework.
+            value: an array or number that can be broadcast to it.
+
+        Returns:
+            `target`, or in JAX the new array.
+        """
         if self.name == "jax":
             return self.xp.asarray(value, dtype=target.dtype)
         target[...] = value
         return target
 
-    def saved(self, array: Any) -> Any:
-        """A copy on the host: a tensor from a tensor (`torch.load(weights_only=True)` reads it), else a NumPy array."""
+    def host_copy(self, array: Any) -> Any:
+        """Returns a copy on the host: a NumPy array, or for torch a tensor, which `torch.load(weights_only=True)` can read.
+
+        Args:
+            array: an array (...) of this framework.
+        """
         return array.detach().to("cpu", copy=True) if self.name == "torch" else np.array(to_host(array))

@@ -1,4 +1,4 @@
-"""Observations with mean 0 and variance 1."""
+"""`NormalizeObservation`: observations with mean 0 and variance 1."""
 
 from __future__ import annotations
 
@@ -10,31 +10,35 @@ from gymnasium.error import InvalidBound
 from gymnasium.vector import VectorEnv
 
 from gpuvec.vector.spaces import batched_space
-from gpuvec.vector.wrappers import running_moments
-from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, box, reset_mask, write_to_out
+from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, require_box, rows_of_reset, write_to_out
+from gpuvec.vector.wrappers.running_moments import initial_moments, inverse_deviation, update_moments
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 
 class NormalizeObservation(StatefulWrapper):
-    """Returns (obs - mean) / sqrt(var + epsilon) as float32: the running moments of all observations so far, all rows pooled.
+    """Returns (obs - mean) / sqrt(var + epsilon) as float32, with the running moments of all observations of all rows so far.
 
-    Each observation counts once: all rows of a step or full reset, the masked rows of a partial reset (the others are
-    normalised, not counted), and under SAME_STEP the rows of `infos["final_obs"]` that ended, which are normalised too. So
+    Each observation counts once: all rows of a step or of a full reset, the masked rows of a partial reset (the other rows are
+    normalised but not counted), and under SAME_STEP the rows of `infos["final_obs"]` that ended, which are normalised too. So
     every autoreset mode counts the same observations of an episode.
 
+    Args:
+        env: the environment.
+        epsilon: a number that is added to the variance.
+
     Attributes:
-        update_running_mean: False freezes the moments, for evaluation. A captured graph keeps what was set at its capture.
+        update_running_mean: False freezes the moments, for evaluation. A captured graph keeps the value at its capture.
 
     Raises:
         gymnasium.error.InvalidBound: `epsilon` <= 0.
-        WrapperError: observations are no Box.
+        WrapperError: the observation space is no Box.
     """
 
     def __init__(self, env: VectorEnv, epsilon: float = 1e-8) -> None:
         if not epsilon > 0:
             raise InvalidBound(f"epsilon must be greater than 0, got {epsilon}.")
-        shape = box(env.single_observation_space, "the observation space").shape
-        super().__init__(env, WrapperState(**running_moments.initial(shape)))
+        shape = require_box(env.single_observation_space, "the observation space").shape
+        super().__init__(env, WrapperState(**initial_moments(shape)))
         self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
         self.observation_space = batched_space(self.single_observation_space, env.num_envs)
         self.epsilon, self.update_running_mean = epsilon, True
@@ -50,42 +54,55 @@ class NormalizeObservation(StatefulWrapper):
         return self._buffers["var"]
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets; the moments stay."""
+        """Resets the environment, counts the observations and normalises them; the moments continue.
+
+        Args:
+            seed: the seed or seeds, as the environment takes them.
+            options: the environment's reset options.
+        """
         obs, info = super().reset(seed=seed, options=options)
         self._buffers.place(obs)
-        self._count(obs, reset_mask(options, self._buffers))
+        self._count(obs, rows_of_reset(options, self._buffers))
         return self._normalized(obs), info
 
     def step(self, actions: Any, out: Out = None) -> Step:
-        """Steps, counts, normalises; arrays of `out` end up normalised."""
+        """Steps the environment, counts the observations and normalises them.
+
+        Args:
+            actions: the actions of all rows.
+            out: arrays to write to; those of observations get the normalised ones.
+        """
         obs, reward, terminated, truncated, info = super().step(actions, out)
-        b = self._buffers
-        b.place(obs)
+        buffers = self._buffers
+        buffers.place(obs)
         self._count(obs)
         if "final_obs" in info:
-            mask, final = info["_final_obs"], _dense(info["final_obs"], obs)
-            self._count(final, mask)
-            rows = mask.reshape((-1,) + (1,) * (final.ndim - 1))
-            # Rows that did not end hold no observation; normalising one over and over would overflow.
-            final = b.ns.xp.where(rows, self._normalized(final), b.ns.float32(final))
-            info = {**info, "final_obs": write_to_out(final, "final_obs", out)}
+            mask, final_obs = info["_final_obs"], _dense(info["final_obs"], obs)
+            self._count(final_obs, mask)
+            rows = mask.reshape((-1,) + (1,) * (final_obs.ndim - 1))
+            # The other rows hold no observation: normalising them again in every step would overflow.
+            final_obs = buffers.ns.xp.where(rows, self._normalized(final_obs), buffers.ns.float32(final_obs))
+            info = {**info, "final_obs": write_to_out(final_obs, "final_obs", out)}
         return write_to_out(self._normalized(obs), "obs", out), reward, terminated, truncated, info
 
     def _count(self, rows: Any, mask: Any = None) -> None:
         if self.update_running_mean:
-            running_moments.update(self._buffers, rows, mask)
+            update_moments(self._buffers, rows, mask)
 
     def _normalized(self, rows: Any) -> Any:
-        b = self._buffers
-        return b.ns.float32((rows - b.ns.float32(b["mean"])) * running_moments.scale(b, self.epsilon))
+        float32 = self._buffers.ns.float32
+        return float32((rows - float32(self._buffers["mean"])) * inverse_deviation(self._buffers, self.epsilon))
 
 
-def _dense(final: Any, like: Any) -> Any:
-    """`final`, or for Gymnasium's own array of objects (None where no episode ended) its rows in an array as `like`."""
-    if not isinstance(final, np.ndarray) or final.dtype != np.object_:
-        return final
+def _dense(final_obs: Any, like: Any) -> Any:
+    """`final_obs` as a numeric array.
+
+    Gymnasium's own environments return an array of objects, None where no episode ended; those rows become zeros.
+    """
+    if not isinstance(final_obs, np.ndarray) or final_obs.dtype != np.object_:
+        return final_obs
     dense = np.zeros_like(like)
-    for row, one in enumerate(final):
-        if one is not None:
-            dense[row] = one
+    for row, row_obs in enumerate(final_obs):
+        if row_obs is not None:
+            dense[row] = row_obs
     return dense

@@ -1,4 +1,4 @@
-"""Rewards in units of the deviation of the discounted return."""
+"""`NormalizeReward`: rewards divided by the standard deviation of the discounted return."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import numpy as np
 from gymnasium.error import InvalidBound
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from gpuvec.vector.wrappers import running_moments
-from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, autoreset_mode, reset_mask, write_to_out
+from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, get_autoreset_mode, rows_of_reset, write_to_out
+from gpuvec.vector.wrappers.running_moments import initial_moments, inverse_deviation, update_moments
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 
 class NormalizeReward(StatefulWrapper):
-    """Returns reward / sqrt(var + epsilon), var being the running variance of G <- gamma * G + reward, all rows pooled.
+    """Returns reward / sqrt(var + epsilon), where var is the running variance of G <- gamma * G + reward of all rows.
 
-    G starts at 0 with each episode, and the reward that ends one counts in its G, as in OpenAI Baselines' VecNormalize.
-    (Gymnasium's wrapper leaves the past out of a terminal step, carries G over a NEXT_STEP reset, and forgets all rows at a
-    masked one.) Rewards are not centred. NEXT_STEP reset steps, and under DISABLED rows that await their reset, do not count.
+    G starts at 0 with each episode, and includes the reward that ends the episode, as in OpenAI Baselines' VecNormalize.
+    (Gymnasium's wrapper drops the earlier rewards in a terminal step, continues G over a NEXT_STEP reset, and resets G of all
+    rows in a masked reset.) Rewards are not centred. NEXT_STEP reset steps, and under DISABLED rows that await their reset, do
+    not count.
+
+    Args:
+        env: the environment.
+        gamma: the discount factor.
+        epsilon: a number that is added to the variance.
 
     Attributes:
-        update_running_mean: False freezes the variance, for evaluation. A captured graph keeps what was set at its capture.
+        update_running_mean: False freezes the variance, for evaluation. A captured graph keeps the value at its capture.
 
     Raises:
         gymnasium.error.InvalidBound: `gamma` outside [0, 1], or `epsilon` <= 0.
@@ -33,10 +39,10 @@ class NormalizeReward(StatefulWrapper):
             raise InvalidBound(f"gamma must lie in [0, 1], got {gamma}.")
         if not epsilon > 0:
             raise InvalidBound(f"epsilon must be greater than 0, got {epsilon}.")
-        n = env.num_envs
-        rows = {"discounted_return": np.zeros(n, np.float32), "over": np.zeros(n, np.bool_)}
-        super().__init__(env, WrapperState(**running_moments.initial(()), **rows))
-        self._mode = autoreset_mode(env)
+        num_envs = env.num_envs
+        rows = {"discounted_return": np.zeros(num_envs, np.float32), "awaits_reset": np.zeros(num_envs, np.bool_)}
+        super().__init__(env, WrapperState(**initial_moments(()), **rows))
+        self._mode = get_autoreset_mode(env)
         self.gamma, self.epsilon, self.update_running_mean = gamma, epsilon, True
 
     @property
@@ -45,22 +51,33 @@ class NormalizeReward(StatefulWrapper):
         return self._buffers["var"]
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets; the rows that are reset begin a new discounted return, the variance stays."""
+        """Resets the environment and the discounted return of the rows that are reset; the variance continues.
+
+        Args:
+            seed: the seed or seeds, as the environment takes them.
+            options: the environment's reset options.
+        """
         obs, info = super().reset(seed=seed, options=options)
-        self._buffers.clear(reset_mask(options, self._buffers), "discounted_return", "over")
+        self._buffers.clear(rows_of_reset(options, self._buffers), "discounted_return", "awaits_reset")
         return obs, info
 
     def step(self, actions: Any, out: Out = None) -> Step:
-        """Steps, counts, normalises; `out["reward"]` ends up normalised."""
+        """Steps the environment, counts the rewards and normalises them.
+
+        Args:
+            actions: the actions of all rows.
+            out: arrays to write to; `out["reward"]` gets the normalised rewards.
+        """
         obs, reward, terminated, truncated, info = super().step(actions, out)
-        b = self._buffers
-        b.place(reward)
-        xp, live = b.ns.xp, ~b["over"]
-        discounted = xp.where(live, b["discounted_return"] * self.gamma + reward, 0)
+        buffers = self._buffers
+        buffers.place(reward)
+        xp, counts = buffers.ns.xp, ~buffers["awaits_reset"]
+        discounted = xp.where(counts, buffers["discounted_return"] * self.gamma + reward, 0)
         if self.update_running_mean:
-            running_moments.update(b, discounted, live)
-        ended = live & (terminated | truncated)
-        b["discounted_return"] = xp.where(ended, 0, discounted)
+            update_moments(buffers, discounted, counts)
+        ended = counts & (terminated | truncated)
+        buffers["discounted_return"] = xp.where(ended, 0, discounted)
         if self._mode is not AutoresetMode.SAME_STEP:
-            b["over"] = ended if self._mode is AutoresetMode.NEXT_STEP else b["over"] | ended
-        return obs, write_to_out(reward * running_moments.scale(b, self.epsilon), "reward", out), terminated, truncated, info
+            buffers["awaits_reset"] = ended if self._mode is AutoresetMode.NEXT_STEP else buffers["awaits_reset"] | ended
+        normalized = reward * inverse_deviation(buffers, self.epsilon)
+        return obs, write_to_out(normalized, "reward", out), terminated, truncated, info

@@ -1,4 +1,4 @@
-"""Returns and lengths of episodes, counted on the device."""
+"""`RecordEpisodeStatistics`: returns and lengths of episodes, counted on the device."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gymnasium.error import InvalidBound
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from gpuvec.vector.host_copies import to_host
-from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, autoreset_mode, reset_mask
+from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, get_autoreset_mode, rows_of_reset
 from gpuvec.vector.wrappers.namespace import WrapperError
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
-PER_ROW = ("running_return", "running_length", "over")
+PER_ROW = ("running_return", "running_length", "awaits_reset")
 
 
 class EpisodeSummary(NamedTuple):
-    """What was known of finished episodes when it was read; N <= ring episodes, the oldest first."""
+    """The last N <= `ring` episodes that had ended when the summary was read, the oldest first."""
 
-    episodes: int  # finished episodes since the wrapper was made
+    episodes: int  # how many episodes have ended since the wrapper was created
     mean_return: float  # over the N episodes; nan if there are none
     mean_length: float  # in steps
     returns: np.ndarray[Any, Any]  # (N,) float32
@@ -32,11 +32,13 @@ class RecordEpisodeStatistics(StatefulWrapper):
     "r" is the undiscounted return and "l" the length in steps of the episode that ended in this step, 0 where none did.
     The last `ring` finished episodes stay on the device until `statistics()` reads them. A NEXT_STEP reset step belongs
     to no episode; under DISABLED a finished row counts nothing until its reset. A masked reset drops the running
-    episodes of its rows, a full one all; neither touches the ring.
+    episodes of its rows and a full reset those of all rows; neither changes the finished episodes.
 
-    Unlike in Gymnasium's wrapper there is no "t", the time taken: the host does not know when the device ends an episode.
+    Unlike Gymnasium's wrapper this one has no "t", the time taken, because the host does not know when the device ends an
+    episode.
 
     Args:
+        env: the environment.
         ring: how many finished episodes to keep.
         stats_key: the name in infos.
 
@@ -48,68 +50,81 @@ class RecordEpisodeStatistics(StatefulWrapper):
     def __init__(self, env: VectorEnv, ring: int = 100, stats_key: str = "episode") -> None:
         if ring < 1:
             raise InvalidBound(f"ring must be at least 1 episode, got {ring}.")
-        n = env.num_envs
+        num_envs = env.num_envs
         super().__init__(
             env,
             WrapperState(
-                running_return=np.zeros(n, np.float32),
-                running_length=np.zeros(n, np.int32),
-                over=np.zeros(n, np.bool_),  # the episode has ended and the row awaits its reset
+                running_return=np.zeros(num_envs, np.float32),
+                running_length=np.zeros(num_envs, np.int32),
+                awaits_reset=np.zeros(num_envs, np.bool_),
                 ring_return=np.zeros(ring, np.float32),
                 ring_length=np.zeros(ring, np.int32),
-                slot=np.arange(1, ring + 1),  # episode n, from 1, falls to slot n modulo ring
+                slot=np.arange(1, ring + 1),  # episode n, counted from 1, is stored in slot n modulo ring
                 count=np.array(0),
             ),
         )
-        self._mode, self._ring, self._key = autoreset_mode(env), ring, stats_key
+        self._mode, self._ring, self._key = get_autoreset_mode(env), ring, stats_key
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets; running episodes of the rows that are reset are dropped."""
+        """Resets the environment and drops the running episodes of the rows that are reset.
+
+        Args:
+            seed: the seed or seeds, as the environment takes them.
+            options: the environment's reset options.
+        """
         obs, info = super().reset(seed=seed, options=options)
-        self._buffers.clear(reset_mask(options, self._buffers), *PER_ROW)
+        self._buffers.clear(rows_of_reset(options, self._buffers), *PER_ROW)
         return obs, info
 
     def step(self, actions: Any, out: Out = None) -> Step:
-        """Steps and counts."""
+        """Steps the environment and counts.
+
+        Args:
+            actions: the actions of all rows.
+            out: arrays to write to, as in `gpuvec.VectorEnv.step`.
+
+        Raises:
+            WrapperError: the environment's infos use the name already.
+        """
         obs, reward, terminated, truncated, info = super().step(actions, out)
         if self._key in info:
             raise WrapperError(f"infos have {self._key!r} already: give this wrapper another stats_key.")
-        b = self._buffers
-        b.place(reward)
-        xp, live = b.ns.xp, ~b["over"]
+        buffers = self._buffers
+        buffers.place(reward)
+        xp, counts = buffers.ns.xp, ~buffers["awaits_reset"]
         mask = info.get("agent_mask")
-        if mask is not None and mask.ndim == 1:  # FlattenAgents: who has left waits for the env's next episode
-            live = live & mask
-        total = b["running_return"] + xp.where(live, b.ns.float32(reward), 0)
-        length = b["running_length"] + live
-        ended = live & (terminated | truncated)
+        if mask is not None and mask.ndim == 1:  # under FlattenAgents, where a row may be an inactive agent
+            counts = counts & mask
+        total = buffers["running_return"] + xp.where(counts, buffers.ns.float32(reward), 0)
+        length = buffers["running_length"] + counts
+        ended = counts & (terminated | truncated)
         episode = {"r": xp.where(ended, total, 0), "l": xp.where(ended, length, 0)}
-        b["running_return"], b["running_length"] = xp.where(ended, 0, total), xp.where(ended, 0, length)
+        buffers["running_return"], buffers["running_length"] = xp.where(ended, 0, total), xp.where(ended, 0, length)
         if self._mode is not AutoresetMode.SAME_STEP:
-            b["over"] = ended if self._mode is AutoresetMode.NEXT_STEP else b["over"] | ended
-        self._keep(episode, ended)
+            buffers["awaits_reset"] = ended if self._mode is AutoresetMode.NEXT_STEP else buffers["awaits_reset"] | ended
+        self._store_episodes(episode, ended)
         return obs, reward, terminated, truncated, {**info, self._key: episode, f"_{self._key}": ended}
 
     def statistics(self) -> EpisodeSummary:
-        """The finished episodes that the ring holds. Waits for the device: call it once per iteration, not per step."""
+        """Returns the last finished episodes. This waits for the device: call it once per iteration, not in every step."""
         count = int(to_host(self._buffers["count"]))
-        oldest = max(count - self._ring, 0)
-        order = np.arange(oldest, count) % self._ring
+        first = max(count - self._ring, 0)
+        order = np.arange(first, count) % self._ring
         returns, lengths = (to_host(self._buffers[name])[order] for name in ("ring_return", "ring_length"))
         mean_return, mean_length = (float(x.mean(dtype=np.float64)) if count else float("nan") for x in (returns, lengths))
         return EpisodeSummary(count, mean_return, mean_length, returns, lengths)
 
-    def _keep(self, episode: dict[str, Any], ended: Any) -> None:
-        """Writes this step's finished episodes into the ring, in the order of their rows.
+    def _store_episodes(self, episode: dict[str, Any], ended: Any) -> None:
+        """Writes the episodes that ended in this step into the ring, in the order of their rows.
 
-        Each slot looks up the row whose episode it takes, so no two rows write to one slot however many end at once.
+        Each slot looks up the row whose episode it stores, so that no two rows write to one slot, however many episodes end.
         """
-        b, xp = self._buffers, self._buffers.ns.xp
-        ends = xp.cumsum(ended, axis=0)
-        count = b["count"] + ends[-1]
-        newest = count - (count - b["slot"]) % self._ring  # the number of the last episode that falls to each slot
-        number = newest - b["count"]  # among those of this step, from 1; less if it is an older one
-        row, new = xp.searchsorted(ends, number), number > 0
-        b["ring_return"] = xp.where(new, episode["r"][row], b["ring_return"])
-        b["ring_length"] = xp.where(new, episode["l"][row], b["ring_length"])
-        b["count"] = count
+        buffers, xp = self._buffers, self._buffers.ns.xp
+        num_ended = xp.cumsum(ended, axis=0)
+        count = buffers["count"] + num_ended[-1]
+        newest = count - (count - buffers["slot"]) % self._ring  # the number of the last episode that belongs to each slot
+        number = newest - buffers["count"]  # counted from 1 among those of this step; less than 1 for an earlier episode
+        row, is_new = xp.searchsorted(num_ended, number), number > 0
+        buffers["ring_return"] = xp.where(is_new, episode["r"][row], buffers["ring_return"])
+        buffers["ring_length"] = xp.where(is_new, episode["l"][row], buffers["ring_length"])
+        buffers["count"] = count

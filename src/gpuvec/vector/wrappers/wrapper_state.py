@@ -13,10 +13,16 @@ from gpuvec.vector.wrappers.namespace import Namespace
 
 
 class WrapperState:
-    """Named arrays that begin on the host and move to the framework and device of the first array that is seen.
+    """Named arrays on the host, which move once to the framework and device of the environment's arrays.
 
-    From then on they stay where they are: `buffers[name] = value` writes in place, so a captured graph keeps reading and
-    writing the same memory. (JAX arrays cannot be written; they are replaced.)
+    From then on `buffers[name] = value` writes in place, so that a captured graph reads and writes the same memory. JAX
+    arrays cannot be written; they are replaced.
+
+    Args:
+        initial: {name: array (...)}.
+
+    Attributes:
+        ns: the namespace of the arrays.
     """
 
     def __init__(self, **initial: np.ndarray[Any, Any]) -> None:
@@ -24,18 +30,22 @@ class WrapperState:
         self._placed, self.ns = False, Namespace(np.zeros(()))
 
     def place(self, like: Any) -> None:
-        """Moves the arrays to where `like` lies, once."""
+        """Moves the arrays to the framework and device of an array; later calls do nothing.
+
+        Args:
+            like: that array, (...).
+        """
         if not self._placed:
             self.ns = Namespace(like)
             self._arrays = {name: self.ns.asarray(array) for name, array in self._arrays.items()}
             self._placed = True
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies on the host, which move to the first array that a copy of the wrapper sees."""
+        """Returns copies on the host; in a copy of the wrapper, `place` moves them again."""
         return {name: np.array(to_host(array)) for name, array in self._arrays.items()}
 
     def __setstate__(self, arrays: dict[str, Any]) -> None:
-        self.__init__(**arrays)  # type: ignore[misc]  # a new object is being filled
+        self.__init__(**arrays)  # type: ignore[misc]  # `copy` and `pickle` call this on a new, empty object
 
     def __getitem__(self, name: str) -> Any:
         return self._arrays[name]
@@ -44,20 +54,28 @@ class WrapperState:
         self._arrays[name] = self.ns.assign(self._arrays[name], value)
 
     def clear(self, mask: Any, *names: str) -> None:
-        """Zeroes the arrays in the rows of `mask`, (E,) bool, or in all rows if it is None."""
+        """Sets rows of some arrays to zero.
+
+        Args:
+            mask: the rows, (E,) bool; None for all.
+            names: the names of the arrays, which are (E,).
+        """
         for name in names:
             zeros = self.ns.xp.zeros_like(self[name])
             self[name] = zeros if mask is None else self.ns.xp.where(mask, zeros, self[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of all arrays on the host."""
-        return {name: self.ns.saved(array) for name, array in self._arrays.items()}
+        """Returns copies of all arrays on the host."""
+        return {name: self.ns.host_copy(array) for name, array in self._arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Writes the arrays of `state` over these.
+        """Writes the result of `state_dict` to the arrays.
+
+        Args:
+            state: {name: array}.
 
         Raises:
-            StateError: names or shapes differ.
+            StateError: other names or shapes.
         """
         if state.keys() != self._arrays.keys():
             raise StateError(
