@@ -84,6 +84,6 @@ def test_of_this_machine():
 def test_more_than_a_group_allows_is_refused(system, monkeypatch):
     root = system({"proc/self/cgroup": "0::/a\n", f"{V2}/a/memory.max": "5000\n", f"{V2}/a/memory.current": "2000\n"})
     monkeypatch.setattr("gpuvec.engine.backends.device.available_bytes", lambda: available_bytes(root))
-    Device("cpu").require(3000, "it")
+    Device("cpu").require_bytes(3000, "it")
     with pytest.raises(OutOfMemoryError, match="it needs 3,001 bytes on cpu, where 3,000 are free"):
-        Device("cpu").require(3001, "it")
+        Device("cpu").require_bytes(3001, "it")

@@ -1,4 +1,4 @@
-"""The buffers and kernels of E copies of an environment on one device: all that happens to them, without Gymnasium."""
+"""The buffers and kernels of E copies of an environment on one device, without Gymnasium's interface."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gpuvec.engine.layout.schema import MultiAgentSchema, check_fits_memory, mak
 from gpuvec.engine.single_agent.rollout_options import rollout_kernel_options
 from gpuvec.spec import Environment, SingleAgentEnv
 
-MAX_ROLLOUT_KERNELS = 8  # that a simulation keeps ready: each policy has its own
+MAX_ROLLOUT_KERNELS = 8  # that a simulation keeps loaded, as each policy has its own kernel
 
 
 class Simulation:
     """E copies of an environment on a device.
 
-    Buffers are arrays of the device's array module. Every launch goes to the CUDA stream that its caller names; what a reset
-    or a step writes is passed by address, so outputs belong to the caller.
+    Buffers are arrays of the device's array module. The caller of each launch passes the CUDA stream, and the addresses of the
+    outputs, which belong to the caller.
 
     Args:
         env: the environment.
@@ -39,17 +39,17 @@ class Simulation:
         device: where they run.
 
     Attributes:
-        env: the environment, which later changes of its module do not affect.
-        options: what the kernels are compiled for now, the fields of the reset pool included.
+        env: a copy of the environment, which later changes of its module do not affect.
+        options: what the kernels are compiled for at present, including the fields of the reset pool.
         schema: what follows from the environment's declaration.
-        layout: which buffers there are.
+        layout: the buffers of the environment.
         buffers: {name: (E, ...) array} of `layout.owned`.
         buffer_addresses: addresses of `buffers` and of the reset pool, in the order of `layout.owned` and `layout.pool`.
         version: a number that grows when kernels are rebuilt.
 
     Raises:
-        AuthoringError: a declaration that kernels cannot hold.
-        OutOfMemoryError: buffers that do not fit on the device.
+        AuthoringError: the environment's state is too large for a kernel.
+        OutOfMemoryError: the buffers do not fit on the device.
     """
 
     def __init__(self, env: Environment, options: KernelOptions, num_envs: int, device: Device) -> None:
@@ -59,7 +59,7 @@ class Simulation:
         self.version = 0
         self._kernels = make_kernel_set(self.env, num_envs, device)
         self.layout = make_layout(self.env, options, self._kernels.split)
-        device.require(self._num_bytes(), f"{num_envs:,} environments{self._memory_advice()}")
+        device.require_bytes(self._num_bytes(), f"{num_envs:,} environments{self._memory_advice()}")
         self.buffers = {name: self._zeros(buffer) for name, buffer in self.layout.owned.items()}
         self.buffers["faults"][:] = NO_FAULT
         for name in options.per_env:
@@ -68,90 +68,92 @@ class Simulation:
             roles = self.schema.roles.values()
             self.set_roles(device.arrays.asarray(np.repeat(np.arange(len(roles), dtype=np.int32), list(roles))))
         self._pool: dict[str, DeviceArray] = {}
-        self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # as they were when last passed
+        self._policies: dict[FunctionType, tuple[FunctionType, Content]] = {}  # {policy: (frozen copy, its content)}
         self._reset_launchers()
 
     def _zeros(self, buffer: Buffer) -> DeviceArray:
         return self.device.arrays.zeros(buffer.full_shape(self.num_envs, self._kernels.blocks), buffer.dtype)
 
     def _num_bytes(self) -> int:
-        """The size of the buffers and of one set of outputs."""
+        """Bytes of the buffers and of one set of outputs."""
         buffers = (*self.layout.owned.values(), *self.layout.outputs.values())
         shapes = ((b.full_shape(self.num_envs, self._kernels.blocks), b.dtype) for b in buffers)
         return sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in shapes)
 
     def _memory_advice(self) -> str:
-        """How large an observation is, where observations fill the memory."""
+        """For a message, the size of the observations of many agents, and what would reduce it."""
         if not isinstance(self.schema, MultiAgentSchema):
             return ""
         agents, features = self.schema.num_agents, self.schema.num_features
-        fit = "fewer environments or agents" + (
-            ", or observing the K nearest," if self.schema.observation.max_neighbors >= agents - 1 else ""
-        )
+        observes_all = self.schema.observation.max_neighbors >= agents - 1
+        advice = "fewer environments or agents" + (", or observing the K nearest," if observes_all else "")
         size = f"{4 * agents * features:,} bytes each ({agents} agents, {features} numbers)"
-        return f", whose observations are {size}; {fit} would fit"
+        return f", whose observations are {size}; {advice} would fit"
 
     def _reset_launchers(self) -> None:
-        """Looks up the addresses of the buffers, and drops the launchers that were made for other ones."""
+        """Looks up the addresses of the buffers, and discards the launchers, which hold the previous addresses."""
         self.buffer_addresses = tuple(address_of(self.buffers[name]) for name in self.layout.owned)
         self.buffer_addresses += tuple(address_of(self._pool[name]) for name in self.layout.pool)
-        self._steps: dict[DType, Callable[..., None]] = {}
-        self._rollouts: dict[tuple[RolloutPolicy, DType], Callable[..., None]] = {}
-        self._reset: Callable[..., None] | None = None
+        self._step_launchers: dict[DType, Callable[..., None]] = {}
+        self._rollout_launchers: dict[tuple[RolloutPolicy, DType], Callable[..., None]] = {}
+        self._reset_launcher: Callable[..., None] | None = None
 
     def reset(self, stream: int, mask: int, seeds: int, request: Sequence[float], outputs: bytes) -> None:
-        """Resets the rows that `request` names and writes every row's observation.
+        """Resets the envs that the request selects and writes the observations of all envs.
 
         Args:
-            stream: where to launch.
+            stream: handle of the CUDA stream.
             mask: address of (E,) bool, read if the request is masked.
-            seeds: address of (E, 3) uint32 (whether there is one, seed, its high word), read if each row has its own seed.
+            seeds: address of (E, 3) uint32 (whether there is a seed, its low word, its high word), read if each env has a seed.
             request: the values of the members of `params.request_class(env)`.
             outputs: the addresses of a step's outputs, packed into 8 bytes each; only observations are written.
         """
-        if self._reset is None:
+        if self._reset_launcher is None:
             with gc_paused():
-                self._reset = self._kernels.reset(self.options)
+                self._reset_launcher = self._kernels.reset(self.options)
         scalars = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
-        self._reset(stream, *batch_members(self.buffer_addresses, outputs, self.num_envs, mask=mask, seeds=seeds), *scalars)
+        self._reset_launcher(
+            stream, *batch_members(self.buffer_addresses, outputs, self.num_envs, mask=mask, seeds=seeds), *scalars
+        )
 
     def step_launcher(self, action_dtype: DType) -> Callable[[int, int, bytes], None]:
-        """The function `launch(stream, action, outputs)`, which steps all rows; compiled on first use.
+        """The function `launch(stream, action, outputs)`, which steps all envs; its kernels are compiled on first use.
 
-        `action` is the address of the actions, of `action_dtype`; `outputs` holds one address for each of `layout.outputs`,
-        packed into 8 bytes each.
-        """
-        if action_dtype not in self._steps:
-            options = self.options._replace(action_dtype=action_dtype)
-            with gc_paused():
-                self._steps[action_dtype] = self._kernels.step(options, self.buffer_addresses)
-        return self._steps[action_dtype]
-
-    def rollout_launcher(self, policy: RolloutPolicy, action_dtype: DType = None) -> Callable[[int, int, bytes, int], None]:
-        """The function `launch(stream, action, outputs, steps)`, which makes T steps of all rows of a single-agent environment.
-
-        `action` is the address of (T, E, ...) actions, which are read if the policy is `ACTION_ARRAY` and else written;
-        `outputs` holds the
-        addresses of (T, E, ...) arrays, packed as for a step, and for observations of a (T + 1, E, D) one.
+        `action` is the address of the actions; `outputs` has the address of each of `layout.outputs`, packed into 8 bytes each.
 
         Args:
-            policy: what chooses the actions.
-            action_dtype: of the actions, where the policy is `ACTION_ARRAY`.
+            action_dtype: the dtype of the actions.
+        """
+        if action_dtype not in self._step_launchers:
+            options = self.options._replace(action_dtype=action_dtype)
+            with gc_paused():
+                self._step_launchers[action_dtype] = self._kernels.step(options, self.buffer_addresses)
+        return self._step_launchers[action_dtype]
+
+    def rollout_launcher(self, policy: RolloutPolicy, action_dtype: DType = None) -> Callable[[int, int, bytes, int], None]:
+        """The function `launch(stream, action, outputs, steps)`, which makes T steps of all envs of a `SingleAgentEnv`.
+
+        `action` is the address of (T, E, ...) actions, which are read if the policy is `ACTION_ARRAY` and else written.
+        `outputs` has the addresses of (T, E, ...) arrays, and of a (T + 1, E, D) array for observations, packed as for a step.
+
+        Args:
+            policy: chooses the actions.
+            action_dtype: the dtype of the actions if the policy is `ACTION_ARRAY`.
         """
         policy = self._frozen_policy(policy)
-        launch = self._rollouts.get((policy, action_dtype))
+        launch = self._rollout_launchers.get((policy, action_dtype))
         if launch is None:
             assert isinstance(self.env, SingleAgentEnv), "environments of many agents have no rollouts"
             options = rollout_kernel_options(self.env, self.options, policy, action_dtype)
             with gc_paused():
                 launch = self._kernels.rollout(options, policy, self.buffer_addresses)
-            if len(self._rollouts) >= MAX_ROLLOUT_KERNELS:
-                del self._rollouts[next(iter(self._rollouts))]  # the one that was compiled first
-            self._rollouts[policy, action_dtype] = launch
+            if len(self._rollout_launchers) >= MAX_ROLLOUT_KERNELS:
+                del self._rollout_launchers[next(iter(self._rollout_launchers))]  # the oldest one
+            self._rollout_launchers[policy, action_dtype] = launch
         return launch
 
     def _frozen_policy(self, policy: RolloutPolicy) -> RolloutPolicy:
-        """A copy of a function as it is now, the same one while nothing that it reads changes."""
+        """A frozen copy of a function, which is the same object as long as nothing that the function reads changes."""
         if not isinstance(policy, FunctionType):
             return policy
         function, content = self._policies.get(policy, (None, None))
@@ -163,7 +165,11 @@ class Simulation:
         return function
 
     def rebuild(self, env: Environment) -> None:
-        """Takes `env`, the same environment with other parameters: kernels are compiled again on use, buffers stay."""
+        """Replaces the environment; kernels are compiled again on their next use, and the buffers stay as they are.
+
+        Args:
+            env: the same environment with other parameters.
+        """
         self.env = frozen_environment(env)
         self._kernels.close()
         self._kernels = make_kernel_set(self.env, self.num_envs, self.device)
@@ -171,7 +177,11 @@ class Simulation:
         self.version += 1
 
     def set_reset_pool(self, states: Mapping[str, DeviceArray]) -> None:
-        """Makes resets take the fields in `states`, {field: (P, ...) array of the device}, from one of these P states."""
+        """Sets the states from which resets take some of the fields.
+
+        Args:
+            states: {field: (P, ...) array of the device}, the fields of P states; empty for none.
+        """
         self.options = self.options._replace(pool=tuple(states))
         self.layout = make_layout(self.env, self.options, self._kernels.split)
         self._pool = {f"pool_{name}": self.device.arrays.ascontiguousarray(array) for name, array in states.items()}
@@ -182,15 +192,23 @@ class Simulation:
         self.version += 1
 
     def pool_field(self, name: str) -> DeviceArray:
-        """The values of the field called `name` in the reset pool, (P, ...)."""
+        """Returns the values of a field in the reset pool, (P, ...).
+
+        Args:
+            name: the field.
+        """
         return self._pool[f"pool_{name}"]
 
     def field(self, name: str) -> DeviceArray:
-        """The field of the state called `name`, (E,) or (E, A): a view of its buffer."""
+        """Returns a field of the state, (E,) or (E, A), a view of its buffer.
+
+        Args:
+            name: the field.
+        """
         return self.field_in(self.buffers, name)
 
     def field_in(self, buffers: Mapping[str, DeviceArray], name: str) -> DeviceArray:
-        """A field of the state in other buffers, (E,) or (E, A): a view.
+        """Returns a field of the state in other buffers, (E,) or (E, A), a view.
 
         Args:
             buffers: {name: array} of the shapes of `self.buffers`.
@@ -202,19 +220,30 @@ class Simulation:
         return buffers[f"state_{name}"]
 
     def set_roles(self, role: DeviceArray) -> None:
-        """Writes the fields `role`, (A,) or (E, A) int32, and `agents_by_role`, which follows from it."""
-        rows = self.field("role")
-        rows[:] = role
-        self.field("agents_by_role")[:] = self.sort_by_role(rows)
+        """Writes the field `role`, and `agents_by_role`, which follows from it.
+
+        Args:
+            role: (A,) or (E, A) int32, the role of each agent.
+        """
+        roles = self.field("role")
+        roles[:] = role
+        self.field("agents_by_role")[:] = self.sort_by_role(roles)
 
     def sort_by_role(self, role: DeviceArray) -> DeviceArray:
-        """The agents in order of their `role`, (E, A) int32, and within a role in order of their index: (E, A) int64."""
-        # The sum of role and index orders both, also where the sort is not stable.
+        """Sorts the agents of each env by their role, and those of one role by their index.
+
+        Args:
+            role: (E, A) int32, the role of each agent.
+
+        Returns:
+            (E, A) int64, the indices of the agents.
+        """
+        # With the index in the keys, the result does not depend on whether the sort is stable.
         keys = role.astype(np.int64) * role.shape[1] + self.device.arrays.arange(role.shape[1])
         return self.device.arrays.argsort(keys, axis=1)
 
     def close(self) -> None:
-        """Ends the threads and releases the buffers."""
+        """Ends the threads of a CPU and releases the buffers."""
         self._kernels.close()
         self.buffers.clear()
         self._pool.clear()

@@ -208,7 +208,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         """
         if not self._was_reset or self.closed or getpid() != self._pid:
             self._check_usable()
-        if self._several and self._device.elsewhere():
+        if self._several and self._device.is_not_current():
             with self._device.current():
                 return self.step(actions, out)
         stream = self._stream()

@@ -57,7 +57,7 @@ class OutputBuffers:
         self._captured: list[Outputs] = []
         self._ready: Iterator[Outputs] = iter(())
         if ring is not None:
-            device.require(ring * self._bytes, f"a ring of {ring} output buffers")
+            device.require_bytes(ring * self._bytes, f"a ring of {ring} output buffers")
             self._sets = list(self._allocate(ring))
 
     def take(self, stream: int) -> Outputs:
@@ -79,7 +79,7 @@ class OutputBuffers:
                     "environment with buffers=K (a ring of K), or give the arrays to write to as step(actions, out={...})."
                 )
             steps = max(1, min(SLAB_STEPS, SLAB_BYTES // self._bytes))
-            self._device.require(steps * self._bytes, "a slab of output buffers") if steps == 1 else None
+            self._device.require_bytes(steps * self._bytes, "a slab of output buffers") if steps == 1 else None
             self._ready = self._allocate(steps)
         return next(self._ready)
 

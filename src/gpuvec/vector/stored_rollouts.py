@@ -78,7 +78,7 @@ class Rollouts(Stateful):
             RuntimeError: no `out` while a graph is captured.
         """
         self._check_usable()
-        if self._several and self._device.elsewhere():
+        if self._several and self._device.is_not_current():
             with self._device.current():
                 return self.rollout(num_steps, policy, out)
         if isinstance(self._env, MultiAgentEnv):

@@ -1,1 +1,1 @@
-"""Devices: how kernels are compiled, kept on disk, and launched on each of them."""
+"""Devices: how kernels are compiled, cached on disk and launched on each kind of device."""

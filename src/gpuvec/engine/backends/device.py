@@ -1,4 +1,4 @@
-"""Devices: which there are, how much they hold, and the array module that allocates on them."""
+"""Devices: the CPU, GPUs and the CUDA simulator, their free memory, and the modules whose arrays are allocated on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from gpuvec.errors import DeviceError, ForkError, MissingExtraError, OutOfMemory
 
 
 class Device(NamedTuple):
-    """A device: "cpu", "cuda" with its number, or "simulator", where Python threads run CUDA kernels on the CPU's memory."""
+    """A device on which kernels run.
+
+    Attributes:
+        kind: "cpu", "cuda", or "simulator", where Python threads run CUDA kernels on the CPU's memory.
+        ordinal: the index of a GPU.
+    """
 
     kind: str
     ordinal: int = 0
@@ -25,47 +30,59 @@ class Device(NamedTuple):
 
     @property
     def arrays(self) -> Any:
-        """The module whose arrays live on this device: NumPy or CuPy."""
+        """The module whose arrays are in the memory of this device: NumPy or CuPy."""
         return _cupy() if self.kind == "cuda" else np
 
     def current(self) -> AbstractContextManager[Any]:
         """A context in which this is CUDA's current device, where kernels are launched and memory is allocated."""
         return _cupy().cuda.Device(self.ordinal) if self.kind == "cuda" else nullcontext()
 
-    def elsewhere(self) -> bool:
-        """Whether another GPU is the current device."""
+    def is_not_current(self) -> bool:
+        """Whether this is a GPU and another one is CUDA's current device."""
         return self.kind == "cuda" and bool(_cupy().cuda.runtime.getDevice() != self.ordinal)
 
     def pooled_bytes(self) -> int:
-        """Bytes of a GPU that CuPy's pool has taken."""
+        """Bytes of this GPU that CuPy's memory pool has allocated."""
         with self.current():
             return int(_cupy().get_default_memory_pool().total_bytes())
 
     def free_bytes(self) -> int | None:
-        """Bytes that can still be allocated; None where the system does not say."""
+        """Bytes that can still be allocated; None on a system that does not report them."""
         if self.kind == "cuda":
             cupy = _cupy()
             with self.current():
                 return int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
         return available_bytes()
 
-    def require(self, needed: int, what: str) -> None:
-        """Raises OutOfMemoryError unless `needed` bytes are free: before the allocation, so that the process stays usable."""
+    def require_bytes(self, num_bytes: int, purpose: str) -> None:
+        """Checks before an allocation that enough memory is free, so that the process stays usable.
+
+        Args:
+            num_bytes: the size of the allocation.
+            purpose: what is allocated, for the message.
+
+        Raises:
+            OutOfMemoryError: fewer bytes are free.
+        """
         free = self.free_bytes()
-        if free is not None and needed > free:
+        if free is not None and num_bytes > free:
             raise OutOfMemoryError(
-                f"{what} needs {needed:,} bytes on {self}, where {free:,} are free; use fewer environments, or free some."
+                f"{purpose} needs {num_bytes:,} bytes on {self}, where {free:,} are free; use fewer environments, or free some."
             )
 
 
 def parse_device(name: str) -> Device:
-    """The device called `name`: "auto", "cpu", "cuda" or "cuda:1".
+    """The device with a name.
+
+    Args:
+        name: "cpu", "cuda" for CUDA's current device, "cuda:1" for one by its index, "simulator", or "auto" for a GPU if this
+            machine has one, else the CPU.
 
     Raises:
-        ValueError: no such name.
-        DeviceError: a CUDA device without a driver, or an index that does not exist.
-        MissingExtraError: a CUDA device without CuPy.
-        ForkError: a CUDA device in a process that was forked after CUDA started.
+        ValueError: there is no such name.
+        DeviceError: the name is that of a GPU, and there is no driver or no such index.
+        MissingExtraError: the name is that of a GPU, and CuPy is missing.
+        ForkError: the name is that of a GPU, and this process was forked after CUDA was initialized.
     """
     match = re.fullmatch(r"(auto|cpu|simulator|cuda)(?::(\d+))?", name) if isinstance(name, str) else None
     if match is None or (match[2] and match[1] != "cuda"):
@@ -86,7 +103,7 @@ def parse_device(name: str) -> Device:
 
 
 def has_several_gpus() -> bool:
-    """Whether this machine has more than one GPU; asked where CUDA was found."""
+    """Whether this machine has more than one GPU. The caller has checked that CUDA is available."""
     return int(_cupy().cuda.runtime.getDeviceCount()) > 1
 
 
@@ -96,31 +113,36 @@ def _cupy() -> Any:
     return cupy
 
 
-_started_in: int | None = None  # the process that started CUDA; its forks inherit the mark, and cannot use CUDA
+# The process that initialized CUDA. A process that is forked from it inherits this value, and cannot use CUDA.
+_cuda_process: int | None = None
 
 
 def refuse_fork() -> None:
-    """Raises ForkError in a process that was forked after CUDA started here: the driver would fail later, or hang."""
-    if _started_in not in (None, os.getpid()):
+    """Refuses to use CUDA in a process that was forked after CUDA was initialized, where the driver would fail later or hang.
+
+    Raises:
+        ForkError: this is such a process.
+    """
+    if _cuda_process not in (None, os.getpid()):
         raise ForkError(
-            f"CUDA was started in process {_started_in} and is used in {os.getpid()}, which was forked from it; CUDA does not "
-            "survive a fork: start the process with 'spawn', or use CUDA in it alone."
+            f"CUDA was started in process {_cuda_process} and is used in {os.getpid()}, which was forked from it; CUDA does "
+            "not survive a fork: start the process with 'spawn', or use CUDA in it alone."
         )
 
 
 def _cuda_problem() -> DeviceError | MissingExtraError | None:
-    """Why CUDA cannot be used here, or None."""
-    global _started_in
+    """The error that tells why CUDA cannot be used, or None."""
+    global _cuda_process
     from cuda.bindings import driver
 
     refuse_fork()
     try:
         error, *_ = driver.cuInit(0)
-        found = int(error) == 0
-    except RuntimeError:  # no libcuda
-        found = False
-    if found:
-        _started_in = os.getpid()
+        is_initialized = int(error) == 0
+    except RuntimeError:  # there is no libcuda
+        is_initialized = False
+    if is_initialized:
+        _cuda_process = os.getpid()
     else:
         return DeviceError(
             'no usable CUDA driver on this machine; use device="cpu", or install the driver and see `gpuvec doctor`.'

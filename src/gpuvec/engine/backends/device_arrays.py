@@ -1,4 +1,4 @@
-"""Names for arrays whose library is known only at run time, for annotations, and what such arrays have in common."""
+"""Annotations for arrays whose library is known only at run time, and functions that take any of them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,26 @@ from numpy.typing import NDArray
 
 # An array of `Device.arrays`: `numpy.ndarray`, or on a GPU `cupy.ndarray`. CuPy is not installed everywhere, and has no types.
 DeviceArray: TypeAlias = Any
-# An array of NumPy, CuPy, PyTorch or JAX, or an object with DLPack's protocol: what users pass and get.
+# An array of NumPy, CuPy, PyTorch or JAX, or an object with DLPack's protocol, which users pass and receive.
 AnyArray: TypeAlias = Any
 
 
 def to_numpy(array: DeviceArray) -> NDArray[Any]:
-    """A NumPy or CuPy `array` (...) as a NumPy array: itself, or a copy for which the host waits."""
+    """Converts an array to NumPy. The copy of a CuPy array synchronizes the host with the GPU.
+
+    Args:
+        array: (...) NumPy or CuPy array.
+
+    Returns:
+        (...) the array itself if it is NumPy's, else a copy.
+    """
     return np.asarray(array if isinstance(array, np.ndarray | np.generic) else array.get())
 
 
 def address_of(array: DeviceArray) -> int:
-    """The address of the first element of a NumPy or CuPy `array` (...)."""
+    """The address of the first element of a NumPy or CuPy array.
+
+    Args:
+        array: (...) the array.
+    """
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

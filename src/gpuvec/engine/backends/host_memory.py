@@ -1,4 +1,4 @@
-"""How much memory of the CPU a process can still allocate: what the kernel says, within the limits of its control groups."""
+"""How much memory of the CPU this process can still allocate, by the operating system and by the limits of control groups."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-GROUPS = Path("proc/self/cgroup")  # the groups that the process is in, a line for each hierarchy
-MOUNT = Path("sys/fs/cgroup")
+GROUP_LIST = Path("proc/self/cgroup")  # the control groups of this process, a line for each hierarchy
+GROUP_MOUNT = Path("sys/fs/cgroup")
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Bytes that this process can allocate without swapping and without being ended; None where the system does not say.
+    """Bytes that this process can allocate without swapping and without being killed; None if the system does not report them.
 
     Args:
         root: the folder in which `proc` and `sys` are.
     """
-    known = [free for free in (_of_system(root), *_of_groups(root)) if free is not None]
-    return max(0, min(known)) if known else None
+    limits = [limit for limit in (_system_bytes(root), *_group_bytes(root)) if limit is not None]
+    return max(0, min(limits)) if limits else None
 
 
-def _of_system(root: Path) -> int | None:
-    """MemAvailable of Linux, which counts the caches that it can drop; elsewhere the free pages."""
+def _system_bytes(root: Path) -> int | None:
+    """MemAvailable of Linux, which includes caches that can be dropped; on other systems the free pages."""
     for line in _text(root / "proc/meminfo").splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -32,31 +32,39 @@ def _of_system(root: Path) -> int | None:
         return None
 
 
-def _of_groups(root: Path) -> Iterator[int]:
-    """What each control group above this process leaves, by version 2 or 1; those without a limit are left out."""
-    for line in _text(root / GROUPS).splitlines():
+def _group_bytes(root: Path) -> Iterator[int]:
+    """Bytes below the limit of each control group of this process, of version 2 or 1, that has a limit."""
+    for line in _text(root / GROUP_LIST).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            yield from _left(root / MOUNT, path, "memory.max", "memory.current", "inactive_file")
+            yield from _bytes_below_limits(root / GROUP_MOUNT, path, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            yield from _left(root / MOUNT / "memory", path, *names)
+            yield from _bytes_below_limits(root / GROUP_MOUNT / "memory", path, *names)
 
 
-def _left(mount: Path, path: str, limit: str, usage: str, dropped: str) -> Iterator[int]:
-    """Limit less usage of a group and of those that hold it. In a container a group's path may begin outside of `mount`."""
+def _bytes_below_limits(mount: Path, path: str, limit: str, usage: str, inactive: str) -> Iterator[int]:
+    """Limit minus usage of a control group and of its parents.
+
+    Args:
+        mount: the folder in which the groups of a hierarchy are.
+        path: of the group. In a container it may begin outside of `mount`.
+        limit: name of the file with the limit.
+        usage: name of the file with the usage.
+        inactive: name of the entry of memory.stat that counts caches, which are part of the usage and can be dropped.
+    """
     group = mount / path.strip("/")
     for folder in (group, *group.parents) if group.is_relative_to(mount) else ():
         if not folder.is_relative_to(mount):
             break
-        most, used = _text(folder / limit).strip(), _text(folder / usage).strip()
-        if most.isdigit() and used.isdigit():
-            caches = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
-            yield int(most) - int(used) + int(caches.get(dropped, "0"))
+        max_bytes, used_bytes = _text(folder / limit).strip(), _text(folder / usage).strip()
+        if max_bytes.isdigit() and used_bytes.isdigit():
+            statistics = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
+            yield int(max_bytes) - int(used_bytes) + int(statistics.get(inactive, "0"))
 
 
 def _text(file: Path) -> str:
-    """What a file holds; nothing if it cannot be read."""
+    """The text of a file, or "" if it cannot be read."""
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError):

@@ -1,1 +1,1 @@
-"""Compiled kernels on disk: the key that says what a kernel was made from, and the store."""
+"""Compiled kernels on disk: `key` computes the hash of what a kernel is compiled from, `store` reads and writes the files."""

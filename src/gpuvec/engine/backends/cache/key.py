@@ -1,7 +1,7 @@
-"""One hash of all that a kernel is compiled from: a frozen copy of the environment, the engine, and the compilers.
+"""The hash of all that a kernel is compiled from: a frozen copy of the environment, the engine's files, and the compilers.
 
-Kernels are compiled from the frozen copy (`engine.compiler.frozen`), so the hash is that of what was compiled. `NotHashable` is
-raised where the copy contains something that cannot be hashed: then the kernel must not be stored.
+Kernels are compiled from the frozen copy (`engine.compiler.frozen`), so the hash is that of what was compiled. If the copy
+contains something that cannot be hashed, `NotHashable` is raised and the kernel is not stored on disk.
 """
 
 from __future__ import annotations
@@ -37,29 +37,35 @@ COMPILERS = (
     "nvidia-nvjitlink-cu12", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvcc-cu12",
 )  # fmt: skip
 PACKAGE = Path(__file__).parents[3]
-AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "spec.py")  # of the package, which composed code calls
-FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "tables")  # of an environment; their results are hashed
-HOST_FIELDS = {*OptionalFields.__dataclass_fields__, "structural"} - {
-    "reset_options"
-}  # of an environment, which kernels do not read
+# Modules of the package with functions that kernels call
+AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "spec.py")
+# Functions of an environment whose results for its parameters are hashed, in place of the functions
+FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "tables")
+# Fields of an environment that kernels do not read
+HOST_FIELDS = {*OptionalFields.__dataclass_fields__, "structural"} - {"reset_options"}
 
 
-class NotHashable(Exception):  # no error: the caller compiles without a cache
-    """Something has a content that cannot be hashed."""
+class NotHashable(Exception):
+    """Something has a content that cannot be hashed; the caller compiles without a cache."""
 
 
-_snapshots: WeakKeyDictionary[Any, Content] = WeakKeyDictionary()  # of frozen environments
-_environments: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # frozen environments by digest and origin
+_contents: WeakKeyDictionary[Any, Content] = WeakKeyDictionary()  # {frozen environment: what it contains}
+_environments: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # {(digest, origin): frozen environment}
 
 
 def frozen_environment(env: E) -> E:
-    """A copy of `env` with copies of the functions that kernels are compiled from, which later changes do not affect.
+    """Copies an environment and the functions that its kernels are compiled from, so that later changes do not affect them.
 
-    Functions of the parameters alone (`spaces`, `agents`, `roles`, `observation`, `tables`) are called once; those of the copy
+    Functions of the parameters alone (`spaces`, `agents`, `roles`, `observation`, `tables`) are called once. Those of the copy
     return that result, and accept no other parameters. Frozen environments of equal content are one object within a process.
-    The frozen copy of a frozen environment is itself.
+
+    Args:
+        env: the environment.
+
+    Returns:
+        The copy; `env` itself if it is frozen.
     """
-    if env in _snapshots:
+    if env in _contents:
         return env
     freezer = Freezer()
     changes: dict[str, Any] = {}
@@ -78,17 +84,17 @@ def frozen_environment(env: E) -> E:
     content = freezer.content()
     if content.unhashable is None:
         frozen = _environments.setdefault((content.digest, _hashable(content.origin)), frozen)
-    _snapshots[frozen] = content
+    _contents[frozen] = content
     return frozen
 
 
 def _hashable(origin: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`origin`, with what has no hash replaced by its identity."""
+    """`origin`, where objects without a hash are replaced by their identity."""
     return tuple(x if isinstance(x, Hashable) else id(x) for x in origin)
 
 
 def _constant(params: EnvParams, result: R) -> Callable[[EnvParams], R]:
-    """A function of the parameters whose `result` for `params` was computed before."""
+    """A function of the parameters that returns `result`, which was computed for `params`."""
 
     def constant(p: EnvParams) -> R:
         assert p is params or p == params, "a frozen environment has one set of parameters"
@@ -103,15 +109,15 @@ def fingerprint(env: Environment, options: KernelOptions, *values: object) -> st
     Args:
         env: the environment.
         options: what they are compiled for.
-        values: what else they are compiled from.
+        values: what else they depend on, such as the compute capability.
 
     Raises:
-        NotHashable: something that they reach cannot be followed.
-        AuthoringError: the fields of a NamedTuple class are not those that a frozen `env` was made with.
+        NotHashable: something that they refer to cannot be hashed.
+        AuthoringError: the fields of a NamedTuple class have changed since `env` was frozen.
     """
     freezer = Freezer()
     freezer.update(_toolchain())
-    freezer.add_content(_snapshots[frozen_environment(env)])
+    freezer.add_content(_contents[frozen_environment(env)])
     for value in (tuple(options), *values):
         freezer.copy_value(value)
     content = freezer.content()
@@ -126,14 +132,14 @@ def fingerprint(env: Environment, options: KernelOptions, *values: object) -> st
 
 
 def module_fingerprint(function: Callable[..., Any], *values: object) -> str:
-    """The hash of all that a kernel is compiled from which a function of this package composes of the engine's parts.
+    """The hash of all that a kernel of this package is compiled from, if it does not depend on an environment.
 
     Args:
-        function: composes the kernel from the engine's files and its own module's file, and from nothing else of the package.
-        values: what else the kernel is compiled from.
+        function: returns the function of the kernel. It calls only functions of the engine and of its own module.
+        values: what else the kernel depends on.
 
     Raises:
-        NotHashable: one of the values cannot be followed, or the function has a closure.
+        NotHashable: one of the values cannot be hashed, or the function has a closure.
     """
     if function.__closure__:
         raise NotHashable("a function with a closure")
@@ -160,7 +166,14 @@ def _toolchain() -> str:
 
 
 def versions_of(packages: Sequence[str]) -> list[tuple[str, str | None]]:
-    """(name, version) of each of the `packages`; the version is None where it is not installed."""
+    """Looks up the versions of installed packages.
+
+    Args:
+        packages: names of distributions.
+
+    Returns:
+        (name, version) of each; the version is None if it is not installed.
+    """
     versions: list[tuple[str, str | None]] = []
     for name in packages:
         try:

@@ -1,8 +1,8 @@
 """Machine code on disk, so that a process whose kernels were compiled before needs no compiler.
 
-Code that is read from these files runs, on the CPU or the GPU. So the folder must belong to the user of this process, with no
-permissions for others; any other folder is not used. `GPUVEC_CACHE` is "off", or the folder in which a folder for machine code
-is created. Only files that this module wrote are removed.
+The code in these files is executed, on the CPU or the GPU. Therefore the folder must belong to the user of this process and
+give no permissions to others, or it is not used. The environment variable `GPUVEC_CACHE` is "off", or the folder in which a
+folder for machine code is created. Only files that this module has written are removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuvec.engine.backends.cache.key import NotHashable
 CACHE_VARIABLE = "GPUVEC_CACHE"
 SUBFOLDER = "gpuvec-kernels"  # of the folder that `CACHE_VARIABLE` names
 MAGIC = b"gpuvec machine code 1\n"  # the first bytes of each file
-MAX_BYTES = 256 << 20  # of all files; beyond that, the oldest are removed
+MAX_BYTES = 256 << 20  # of all files; the oldest ones are removed beyond that
 DIGEST_SIZE = hashlib.sha256().digest_size
 
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -36,16 +36,19 @@ def load_or_compile(
     record_class: type[R],
     is_cacheable: Callable[[R], bool] | None = None,
 ) -> list[R]:
-    """Machine code from disk, or from a compiler; then it is stored.
+    """Reads machine code from disk, or compiles and stores it.
 
-    Nothing is stored where `key` raises `NotHashable` or changes during the compilation, where the folder cannot be used, and
-    where some record is not cacheable.
+    Nothing is stored if `key` raises `NotHashable`, if the key changes during the compilation, if the folder cannot be used, or
+    if a record is not cacheable.
 
     Args:
         key: computes the name of the file from all that the code is compiled from.
         compile_all: compiles the code.
-        record_class: a NamedTuple class of bytes, and then strings and numbers.
-        is_cacheable: whether another process can use a record; all records are where it is None.
+        record_class: a NamedTuple class whose first member is bytes, and whose others are strings and numbers.
+        is_cacheable: whether another process can use a record; None if that is so for all records.
+
+    Returns:
+        The records that `compile_all` returns, or returned in another process.
     """
     path = cache_folder()
     if path is None:
@@ -78,7 +81,7 @@ def cache_folder() -> Path | None:
         return Path(setting) / SUBFOLDER
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuvec"
-    except RuntimeError:  # neither HOME nor an entry for the user
+    except RuntimeError:  # HOME is not set, and the system has no entry for the user
         _warn_of_no_home()
         return None
 
@@ -86,7 +89,7 @@ def cache_folder() -> Path | None:
 @cache
 def _warn_of_no_home() -> None:
     warnings.warn(
-        f"this user has no home folder, so no machine code is kept on disk: set HOME or {CACHE_VARIABLE} to a folder, or "
+        f"this user has no home folder, so no machine code is stored on disk: set HOME or {CACHE_VARIABLE} to a folder, or "
         f'{CACHE_VARIABLE} to "off".',
         stacklevel=4,
     )
@@ -94,16 +97,16 @@ def _warn_of_no_home() -> None:
 
 @contextmanager
 def _open_folder(path: Path) -> Iterator[int | None]:
-    """A descriptor of the folder, which is created if it is missing; None if it cannot be used.
+    """A context with a descriptor of the folder, which is created if it is missing; None if it cannot be used.
 
-    Files are opened relative to the descriptor, so renaming a folder on the path in the meantime has no effect.
+    Files are opened relative to the descriptor, so that renaming a folder on the path in the meantime has no effect.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # no home, a read-only one, a link
+    except OSError:  # the home folder is missing or read-only, or the path is a link
         yield None
         return
     try:
@@ -111,7 +114,7 @@ def _open_folder(path: Path) -> Iterator[int | None]:
         is_private = status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077 == 0
         if not is_private:
             warnings.warn(
-                f"{path} is open to other users, so no machine code is kept in it: `chmod 700` it if it is yours, or set "
+                f"{path} is open to other users, so no machine code is stored in it: `chmod 700` it if it is yours, or set "
                 f'{CACHE_VARIABLE} to another folder, or to "off".',
                 stacklevel=2,
             )

@@ -1,1 +1,1 @@
-"""Kernels for the CPU: loops over environments as machine code, shared among threads."""
+"""Kernels for the CPU: loops over envs, compiled to machine code, whose rows are distributed over threads."""
