@@ -1,8 +1,10 @@
 """Environments with many agents: phases, reductions, observations, and the barriers between them.
 
-- `program`: the order of what a reset and a step do, as segments with a barrier after each.
-- `step_functions`: what the segments do, with the rules of an episode; `reset_functions`: what a reset does before.
-- `reductions`, `observations`, `neighbors`: what agents read of each other.
-- `state_layout`, `state_access`, `episode_status`, `shared_counters`: what is in shared memory, and access to it.
-- `launch_mapping`: how agents are distributed over threads, blocks and kernels.
+- `program`: the segments of a reset and of a step, in order, with a barrier after most of them.
+- `step_functions`, `reset_functions`: the functions of the segments of a step and of a reset.
+- `episode_transitions`: the functions of the segments that end episodes and start the next ones.
+- `reductions`, `observations`, `neighbors`: the segments in which agents read data of each other.
+- `state_layout`, `state_access`, `episode_status`, `shared_counters`: the data in shared memory, and access to it.
+- `context`: the inputs of all functions that compile these.
+- `launch_mapping`: the distribution of agents over threads, blocks and kernels.
 """

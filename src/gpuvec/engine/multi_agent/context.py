@@ -1,4 +1,4 @@
-"""What the functions of a multi-agent program are made for: the environment, its launch, and the operations of the device."""
+"""The context that a multi-agent program is compiled for: the environment, its launch, and the operations of the device."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Reduction
 
 
 class ActionReaders(NamedTuple):
-    """The functions that read actions; `v` counts the agents of all envs, `u` those of a block."""
+    """The functions that read actions; `v` is the index of an agent in the batch, `u` its index in the block."""
 
-    # load_action(b, v) -> the action, as the author's functions take it
+    # load_action(b, v) -> the action as an argument of the author's functions
     load_action: DeviceFunction
     # report_invalid_action(b, v): reports the action of agent v if its space does not allow it
     report_invalid_action: DeviceFunction
-    # stage_action(b, w, v, u): copies action v to place u in shared memory
+    # stage_action(b, w, v, u): copies action v to element u in shared memory
     stage_action: DeviceFunction
-    # read_staged_action(w, u) -> the action in place u
+    # read_staged_action(w, u) -> the action in element u
     read_staged_action: DeviceFunction
 
 
 @dataclass(frozen=True)
 class MultiAgentContext:
-    """The inputs of every factory of this package. Letters: A agents per env, D features, M neighbors per observation."""
+    """The inputs of all functions that compile a part of a program.
+
+    Letters: A agents per env, D features, M neighbors per observation.
+    """
 
     env: MultiAgentEnv
     schema: MultiAgentSchema
@@ -53,28 +56,28 @@ class MultiAgentContext:
 
     @property
     def num_agents(self) -> int:
-        """A."""
-        return self.schema.agents_shape[0]
+        """A, the number of agents of an env."""
+        return self.schema.num_agents
 
     @property
     def reductions(self) -> list[Reduction]:
-        """The reductions among the phases; that before an observation is not one of them."""
+        """The reductions among the phases, without the one that runs before observations."""
         return [phase for phase in self.env.phases if isinstance(phase, Reduction)]
 
     @property
     def observed_reduction(self) -> Reduction | None:
-        """The reduction that runs before every observation."""
+        """The reduction that runs before every observation, if there is one."""
         neighbors = self.schema.observation.neighbors
         return neighbors if isinstance(neighbors, Reduction) else None
 
     @property
     def search(self) -> NearestNeighbors | None:
-        """The search that runs before every observation."""
+        """The neighbor search that runs before every observation, if there is one."""
         return self.schema.search
 
     @property
     def num_counters(self) -> int:
-        """Counters of reductions; one before an observation has a second for final observations."""
+        """The number of counters of reductions. The one before observations has a second counter, for final observations."""
         return len(self.reductions) + 2 * (self.observed_reduction is not None)
 
     @property
@@ -95,19 +98,19 @@ class MultiAgentContext:
 
     @property
     def tile_holds_block(self) -> bool:
-        """Whether the first kernel assembles the rows of all its agents in shared memory."""
+        """Whether shared memory holds the observation rows of all agents of a block in the first kernel."""
         return not self.launch.split and self.launch.tile_rows == self.launch.envs_per_block * self.num_agents
 
     @property
     def stages_active(self) -> bool:
-        """Whether shared memory holds which agents were active when the step began."""
+        """Whether shared memory holds a flag for each agent that was active when the step began."""
         return self.launch.stage_state and self.env.active is not None
 
     @property
-    def final_places(self) -> int:
-        """Places in shared memory for copies of final states: one for each env of a block, or none.
+    def num_final_copies(self) -> int:
+        """The number of copies of final states in shared memory: one for each env of a block, or none.
 
-        The copies need a SAME_STEP reset, and nothing that runs before an observation.
+        There are copies in SAME_STEP if no reduction and no search runs before observations.
         """
         launch = self.launch
         is_direct = launch.stage_state and launch.stage_final_state and self.search is None and self.observed_reduction is None
@@ -122,18 +125,18 @@ def make_context(
     counters: SharedCounters,
     launch: MultiAgentLaunch,
 ) -> MultiAgentContext:
-    """The context of an environment.
+    """Creates the context of an environment.
 
     Args:
         env: the environment.
-        options: what it is compiled for.
+        options: what the kernels are compiled for.
         ops: the device's operations on buffers.
         array_ops: the device's operations on arrays.
         counters: the device's operations on counters that the threads of a block share.
         launch: the shape of the launches, or `CPU_LAUNCH`.
     """
     schema = make_schema(env)
-    assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
+    assert isinstance(schema, MultiAgentSchema), "the schema of a MultiAgentEnv"
     params, reset_params = make_param_readers(env, options, ops)
     space, layout = env.spaces(env.params)[1], schema.action
     actions = ActionReaders(
@@ -146,11 +149,11 @@ def make_context(
 
 @inline_function
 def every_env(w: Work, k: int) -> bool:
-    """A condition on an env of the block that always holds; `w` is the work, `k` the env's place."""
+    """A condition that is true for every env: `w` is the work, `k` the index of the env in the block."""
     return True
 
 
 @inline_function
 def every_agent(i: int, s: EnvState, p: EnvParams) -> bool:
-    """A condition on agent `i` in state `s` with parameters `p` that always holds."""
+    """A condition that is true for every agent `i`, in any state `s` with any parameters `p`."""
     return True

@@ -1,6 +1,6 @@
-"""Whether the episodes in the envs of a block run, have ended or await their reset, and how one starts.
+"""The status of the episodes in the envs of a block: running, ended, or awaiting a reset; and the start of an episode.
 
-Letters: e an env, k its place in the block, i an agent of the env.
+Letters: e an env, k its index in the block, i an agent of the env.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ i32, u32 = np.int32, np.uint32
 
 
 class EpisodeStatus(NamedTuple):
-    """The functions for one context; `b` is the batch, `w` the work."""
+    """The compiled functions of one context; `b` is the batch, `w` the work."""
 
     awaits_reset: DeviceFunction  # awaits_reset(w, k) -> whether the episode of env k ended in the last step
-    is_running: DeviceFunction  # is_running(w, k) -> whether it did not
+    is_running: DeviceFunction  # is_running(w, k) -> whether it did not end then
     has_ended: DeviceFunction  # has_ended(w, k) -> whether it ended in this step, or a reset was requested for it
     current_clock: DeviceFunction  # current_clock(w, k) -> the clock of this step, uint32
     step_key: DeviceFunction  # step_key(w, k, start, t) -> the Key of step t of the episode that began at clock `start`
-    start_agent: DeviceFunction  # start_agent(b, w, e, k, i, key, p): writes agent i's first state of the episode with that key
+    start_agent: DeviceFunction  # start_agent(b, w, e, k, i, key, p): writes the first state of agent i
 
 
 def make_episode_status(ctx: MultiAgentContext, access: StateAccess) -> EpisodeStatus:
-    """The functions for a context `ctx` whose state is reached by `access`."""
+    """Compiles the functions for a context `ctx`, whose state `access` reads and writes."""
     same_step = ctx.same_step
 
     @inline_function
@@ -48,21 +48,21 @@ def make_episode_status(ctx: MultiAgentContext, access: StateAccess) -> EpisodeS
 
     @inline_function
     def current_clock(w: Work, k: int) -> int:
-        # Read from the work: sums with the clock in a register would make every thread wait for its load.
+        # With the clock in a register, every thread would wait for its load, so it is read from shared memory.
         return u32(w.status[k, CLOCK])
 
     @inline_function
     def step_key(w: Work, k: int, start: int, t: int) -> Key:
-        # The stream was loaded before, because the first draw of a step waits for it.
+        # `load_env` has loaded the stream, because the first draw of a step would wait for it.
         seed, high, row = u32(w.status[k, RNG_STREAM]), u32(w.status[k, RNG_STREAM + 1]), u32(w.status[k, RNG_STREAM + 2])
         return Key(seed, high, row, u32(start - u32(w.status[k, RNG_STREAM + 3])), i32(t))
 
-    start_agent = _start_agent(ctx, access)
+    start_agent = _make_start_agent(ctx, access)
     return EpisodeStatus(awaits_reset, is_running, has_ended, current_clock, step_key, start_agent)
 
 
-def _start_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:
-    """The function that starts an agent's episode, in a step as in a reset."""
+def _make_start_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:
+    """`start_agent` as in `EpisodeStatus`, for steps and resets."""
     reset, has_pool = device_function(ctx.env.reset), bool(ctx.options.pool)
     state, set_from_pool = access.state, access.set_from_pool
 

@@ -1,4 +1,4 @@
-"""How an environment of many agents is mapped to CUDA blocks, a function of its size (design/0011)."""
+"""The mapping of an environment of many agents to CUDA blocks, which depends on its size (design/0011)."""
 
 from __future__ import annotations
 
@@ -8,48 +8,49 @@ import numpy as np
 
 from gpuvec.engine.layout.schema import MultiAgentSchema
 
-# The numbers come from one sweep on an H200.
-DIRECT_MAX_AGENTS, DIRECT_MAX_TOTAL = 16, 40_000  # agents of an env, and of all: up to both, features are stored directly
+# The numbers are from a sweep on an H200.
+# Agents of an env, and of all envs, up to which features are stored directly.
+DIRECT_MAX_AGENTS, DIRECT_MAX_TOTAL = 16, 40_000
 LARGE_ENV_AGENTS = 128  # an env with more agents gets more threads
-STAGED_BYTES = 44 << 10  # of the 48 KB of shared memory that a block may have: for its state, and for its rows
-TARGET_BLOCKS = 330  # that keep all multiprocessors of a large GPU busy
-LARGE_ENV_THREADS = 256  # per block of a large env, where there are many blocks
+STAGED_BYTES = 44 << 10  # for states and rows, of the 48 KB of shared memory that a block may have
+TARGET_BLOCKS = 330  # enough blocks for all multiprocessors of a large GPU
+LARGE_ENV_THREADS = 256  # per block of a large env, if there are many blocks
 LARGE_ENV_BLOCKS_PER_SM = 8
-SECTOR_ROWS = 8  # rows of floats that together end where a sector of memory, 32 bytes, ends
-CELL_LIST_MIN_AGENTS = 512  # of an env; a list of cells is then faster than a search that visits all agents
-MAX_CELLS = 8192  # with more, the rounding of positions would exceed `cell_list.MARGIN`
-MAX_AGENTS_PER_CELL = 32  # on average, beyond which a list of cells is of no use
+SECTOR_ROWS = 8  # The size of so many rows of floats is a multiple of 32 bytes, a sector of memory.
+# Agents of an env from which on a list of cells is faster than a search that visits all agents.
+CELL_LIST_MIN_AGENTS = 512
+MAX_CELLS = 8192  # With more cells, the rounding of positions would exceed `cell_list.MARGIN`.
+MAX_AGENTS_PER_CELL = 32  # With more agents per cell on average, a list of cells is not faster.
 CELL_SEARCH_THREADS = 256  # per block
-ROW_TILE_BYTES = 28 << 10  # of shared memory for rows, in a kernel that does nothing else
+ROW_TILE_BYTES = 28 << 10  # of shared memory for rows, in the kernel that only writes observations
 
 
 class MultiAgentLaunch(NamedTuple):
-    """The shape of the launches of a step or a reset, which are one kernel or, if `split`, two or three."""
+    """The shape of the launches of a step or a reset: one kernel or, if `split`, two or three."""
 
     envs_per_block: int
     threads_per_block: int
-    split: bool  # whether a second kernel searches, if there is a search, and a last one writes the observations
-    stage_state: bool  # whether the state is in shared memory while the first kernel runs
-    tile_rows: int = 0  # rows assembled in shared memory: all, or one per thread, or those of a block if split; 0 for none
+    split: bool  # whether a second kernel searches for neighbors, if there is a search, and a third writes the observations
+    stage_state: bool  # whether the first kernel keeps the state in shared memory
+    # The rows of observations in shared memory: those of all agents or one for each thread; those of a block if `split`; or 0.
+    tile_rows: int = 0
     threads_per_row_block: int = 128  # of the third kernel, at least 4
-    min_blocks_per_sm: int = 1  # of the first kernel, for which a multiprocessor should have registers
+    min_blocks_per_sm: int = 1  # of the first kernel; its registers are limited to fit so many blocks
     threads_per_search_block: int = 128  # of the second kernel, at least 32
-    search_blocks_per_env: int = 0  # of the second kernel, which searches by cells; 0 if it visits all agents
+    search_blocks_per_env: int = 0  # of the second kernel if it searches by cells; 0 if it visits all agents
     stage_final_state: bool = False  # whether final observations are written from a copy while the next episode begins
 
 
-CPU_LAUNCH = MultiAgentLaunch(envs_per_block=1, threads_per_block=1, split=False, stage_state=False)  # one thread runs one env
+# One thread runs one env.
+CPU_LAUNCH = MultiAgentLaunch(envs_per_block=1, threads_per_block=1, split=False, stage_state=False)
 
 
 def count_cells(schema: MultiAgentSchema, list_bytes: int | None = None) -> int:
-    """The number of cells for a search by cells.
+    """Returns the approximate number of cells of a list, or 0 if the search should visit all agents.
 
     Args:
-        schema: of the environment.
-        list_bytes: the memory for the list of cells; None for any.
-
-    Returns:
-        About how many cells the list has; 0 if a search that visits all agents is the better one, or the only one.
+        schema: the schema of the environment.
+        list_bytes: the memory for the list; None if it is not limited.
     """
     (agents,), search = schema.agents_shape, schema.search
     if search is None or not search.position or agents < CELL_LIST_MIN_AGENTS:
@@ -61,10 +62,10 @@ def count_cells(schema: MultiAgentSchema, list_bytes: int | None = None) -> int:
 
 
 def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAgentLaunch:
-    """The launches for an environment.
+    """Returns the shape of the launches for an environment.
 
     Args:
-        schema: of the environment.
+        schema: the schema of the environment.
         num_envs: E.
     """
     (agents,) = schema.agents_shape
@@ -96,14 +97,14 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
 
 
 def _threads_per_block(agents: int, num_envs: int) -> int:
-    """Threads of a block of the first kernel: more for one large env where there are few of them."""
+    """The threads of a block of the first kernel: a large env has more, and most if there are few envs."""
     if agents <= LARGE_ENV_AGENTS:
         return 128
     return LARGE_ENV_THREADS if num_envs > TARGET_BLOCKS else min(1024, -(-agents // 128) * 128)
 
 
 def _state_bytes(schema: MultiAgentSchema, envs: int) -> int:
-    """Bytes of the state and the actions of that many envs in shared memory."""
+    """The bytes of the states and the actions of so many `envs` in shared memory."""
     fields = (b for name, b in schema.array_fields.items() if name not in schema.search_fields)
     state = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in fields)
     return int(envs * (state + 4 * schema.agents_shape[0] * max(1, schema.action.components)))

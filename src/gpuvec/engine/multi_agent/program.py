@@ -1,9 +1,9 @@
-"""Environments of many agents: assembles the author's functions into segments, between which the threads of a block wait.
+"""Assembles the functions of an environment of many agents into segments, with barriers between them.
 
-Whatever the shape of the launch, every element is computed by the same operations in the same order. `w`, the work, holds
-what the threads of a block share; on a CPU one thread runs one env.
+For any shape of the launch, every element is computed by the same operations in the same order. `w`, the work, has the arrays
+that the threads of a block share; on a CPU one thread runs one env.
 
-Letters: e an env, k its place in the block, i an agent of the env, A agents per env.
+Letters: e an env, k its index in the block, i an agent of the env, A agents per env.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gpuvec.engine.compiler.types import DeviceFunction, Work
 from gpuvec.engine.layout.buffers import KernelOptions, named_tuple
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env, make_context
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus, make_episode_status
+from gpuvec.engine.multi_agent.episode_transitions import make_check_end, make_end_env, make_start_episode
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, make_cell_list
 from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
@@ -32,13 +33,10 @@ from gpuvec.engine.multi_agent.shared_counters import SharedCounters
 from gpuvec.engine.multi_agent.state_access import StateAccess, make_state_access
 from gpuvec.engine.multi_agent.state_layout import COUNTERS, WorkArrays, state_work_arrays
 from gpuvec.engine.multi_agent.step_functions import (
-    make_check_end,
-    make_end_env,
     make_load_agent,
     make_load_env,
     make_phase,
     make_score_agent,
-    make_start_episode,
     make_store_agent,
     make_store_env,
 )
@@ -48,21 +46,21 @@ f32, i32, i64, b1 = np.float32, np.int32, np.int64, np.bool_
 
 
 class Program(NamedTuple):
-    """What the kernels of a reset and of a step do."""
+    """The segments of a reset and of a step, and the functions of the other kernels."""
 
     work: type[Work]  # the NamedTuple class of `w`
-    arrays: WorkArrays  # its fields
-    reset: tuple[Segment, ...]  # of a reset, before `finish`
-    step: tuple[Segment, ...]  # of a step, until episodes may end
-    check_end: Segment  # returns whether an episode ended in its env
+    arrays: WorkArrays  # the fields of `w`
+    reset: tuple[Segment, ...]  # a reset, up to `finish`
+    step: tuple[Segment, ...]  # a step, up to `check_end`
+    check_end: Segment  # returns whether the episode of an env ended
     episode_end: tuple[Segment, ...]  # after `check_end`, if an episode ended in the block
-    finish: tuple[Segment, ...]  # of both: observations, and the state to its buffers
+    finish: tuple[Segment, ...]  # the end of a reset and of a step: writes observations, and the state to its buffers
     row_kernel: RowKernel  # the kernel that writes observations, if the launch is split
     search: NeighborSearch | None  # the kernel that searches for neighbors, if the launch is split
 
 
 class _Parts(NamedTuple):
-    """What the segments of one context are made of."""
+    """The functions that the segments of one context are composed of."""
 
     ctx: MultiAgentContext
     access: StateAccess
@@ -81,11 +79,11 @@ def make_program(
     counters: SharedCounters,
     launch: MultiAgentLaunch,
 ) -> Program:
-    """The program of an environment.
+    """Compiles the program of an environment.
 
     Args:
         env: the environment.
-        options: what it is compiled for.
+        options: what the kernels are compiled for.
         ops: the device's operations on buffers.
         array_ops: the device's operations on arrays.
         counters: the device's operations on counters that the threads of a block share.
@@ -114,8 +112,8 @@ def make_program(
 def _work_arrays(parts: _Parts) -> WorkArrays:
     """The arrays that the threads of a block share in the first kernel."""
     ctx, launch = parts.ctx, parts.ctx.launch
-    places, counters = launch.envs_per_block + ctx.final_places, ctx.num_counters
-    arrays: WorkArrays = {"status": (i32, (places, COUNTERS + counters))}
+    rows, counters = launch.envs_per_block + ctx.num_final_copies, ctx.num_counters
+    arrays: WorkArrays = {"status": (i32, (rows, COUNTERS + counters))}
     arrays |= state_work_arrays(ctx, parts.access.layout)
     agents = launch.envs_per_block * ctx.num_agents
     if launch.stage_state:
@@ -131,7 +129,7 @@ def _work_arrays(parts: _Parts) -> WorkArrays:
 
 
 def _reset_segments(parts: _Parts) -> list[Segment]:
-    """A reset, before `finish`."""
+    """The segments of a reset, up to `finish`."""
     ctx, access, status, stages = parts.ctx, parts.access, parts.status, parts.ctx.launch.stage_state
     return [
         Segment(ENVS, make_reset_env(ctx, access, status), barrier=not stages, takes_request=True),
@@ -141,7 +139,7 @@ def _reset_segments(parts: _Parts) -> list[Segment]:
 
 
 def _step_segments(parts: _Parts) -> list[Segment]:
-    """A step, until episodes may end."""
+    """The segments of a step, up to `check_end`."""
     ctx, access, status = parts.ctx, parts.access, parts.status
     segments = [
         Segment(ENVS, make_load_env(ctx, access, status), barrier=False),
@@ -158,7 +156,7 @@ def _step_segments(parts: _Parts) -> list[Segment]:
 
 
 def _before_observations(parts: _Parts, condition: DeviceFunction, number: int) -> list[Segment]:
-    """The reduction or the search before an observation; `number` is 0 for final observations and 1 for others."""
+    """The segments of the reduction or search before observations; `number` is 0 for final observations, 1 for all others."""
     ctx = parts.ctx
     if ctx.observed_reduction is not None:
         counter = len(ctx.reductions) + number
@@ -169,9 +167,9 @@ def _before_observations(parts: _Parts, condition: DeviceFunction, number: int) 
 
 
 def _episode_end_segments(parts: _Parts) -> list[Segment]:
-    """Final observations, and the start of the next episodes."""
+    """The segments that write final observations and start the next episodes."""
     ctx, access, status = parts.ctx, parts.access, parts.status
-    stages_final = ctx.final_places > 0
+    stages_final = ctx.num_final_copies > 0
     segments = _before_observations(parts, status.has_ended, 0)
     if not ctx.launch.split and not stages_final:
         segments += direct.final_segments(ctx, parts.features, parts.stores)
@@ -182,7 +180,7 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
 
 
 def _finish_segments(parts: _Parts) -> list[Segment]:
-    """Observations, and the state to its buffers."""
+    """The segments that write observations, and the state to its buffers."""
     ctx, access = parts.ctx, parts.access
     segments = _before_observations(parts, every_env, 1)
     if not ctx.launch.split:
@@ -194,10 +192,10 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
 
 
 def _observation_segments(parts: _Parts) -> list[Segment]:
-    """The observations of all agents: to a tile that holds the rows of the block, in rounds of a tile, or directly."""
+    """The segments that write observations: by a tile with all rows of the block, by a tile in several rounds, or directly."""
     ctx, access, features = parts.ctx, parts.access, parts.features
     if ctx.tile_holds_block:
         return tiles.fill_segments(ctx, access, features)
     if ctx.launch.tile_rows and ctx.schema.has_only_self_features:
-        return [tiles.own_rows_segment(ctx, features.own_features)]
+        return [tiles.self_rows_segment(ctx, features.compute_self_features)]
     return direct.direct_segments(ctx, features, parts.stores)

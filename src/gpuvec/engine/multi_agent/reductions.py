@@ -1,7 +1,7 @@
-"""Reductions over the agents of an env, whose result does not depend on the order of agents: counts, and the argmin.
+"""Reductions over the agents of an env, with results that do not depend on the order of agents: counts, and the argmin.
 
-Threads add to a counter that they share by integer operations; it starts at 0. The least value is the one with the largest
-rank, an integer that is the larger the smaller the value.
+The threads of a block add to a shared integer, which starts at 0. The argmin is the agent with the largest rank, an integer
+that decreases with the value.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ INDEX_MASK = np.int64(2**31 - 1)  # the low bits of a rank, which hold the agent
 def reduction_segments(
     ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
 ) -> list[Segment]:
-    """The segments of a reduction: one updates its counter, and one writes its field.
+    """Compiles the segments of a reduction: the first updates its counter, the second writes its field.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
+        access: access to the state.
         reduction: the reduction.
-        number: of its counter.
-        condition: `condition(w, k)` -> whether the env in place k of the block takes part.
+        number: the index of its counter.
+        condition: `condition(w, k)` -> whether the reduction runs in env k of the block.
     """
     update = _rank_segment if reduction.kind == "argmin" else _count_segment
     return [update(ctx, access, reduction, number, condition), _result_segment(access, reduction, number, condition)]
@@ -40,13 +40,13 @@ def reduction_segments(
 def _count_segment(
     ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
 ) -> Segment:
-    """Counts agents for which the function holds, or does not if it must hold for all."""
-    of, state, params, increment = device_function(reduction.function), access.state, ctx.params, ctx.counters.increment
+    """The segment that counts agents for which the function is true; for `all_of`, those for which it is false."""
+    value_of, state, params, increment = device_function(reduction.function), access.state, ctx.params, ctx.counters.increment
     uncounted = reduction.kind == "all"
 
     @inline_function
     def count(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-        if condition(w, k) and of(i, state(b, w, e, k), params(b, e)) != uncounted:
+        if condition(w, k) and value_of(i, state(b, w, e, k), params(b, e)) != uncounted:
             increment(w.status, k, COUNTERS + number)
 
     return Segment(AGENTS, count)
@@ -55,18 +55,19 @@ def _count_segment(
 def _rank_segment(
     ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
 ) -> Segment:
-    """Finds the largest rank of an agent."""
-    of, state, params, ordered_bits = device_function(reduction.function), access.state, ctx.params, ctx.array_ops.ordered_bits
+    """The segment that finds the largest rank of an agent."""
+    value_of, state, params = device_function(reduction.function), access.state, ctx.params
+    ordered_bits = ctx.array_ops.ordered_bits
     update_max, update_max_by_block = ctx.counters.update_max, ctx.counters.update_max_by_block
     agents, threads, assume_nonnegative = ctx.num_agents, ctx.launch.threads_per_block, ctx.array_ops.assume_nonnegative
 
     @inline_function
     def agent_value(b: Batch, w: Work, e: int, k: int, i: int) -> float:
-        return f32(of(i, state(b, w, e, k), params(b, e))) + f32(0.0)  # the sum makes -0.0 equal to 0.0
+        return f32(value_of(i, state(b, w, e, k), params(b, e))) + f32(0.0)  # The sum turns -0.0 into 0.0.
 
     @inline_function
     def rank(value: float, i: int) -> int:
-        # Larger for a smaller value, then for a lower index; 0 for infinity.
+        # The rank is larger for a smaller value, and for a lower index of equal values. It is 0 for infinity.
         return MAX_RANK - (i64(ordered_bits(value)) << i64(31) | i64(i)) if value < f32(np.inf) else i64(0)
 
     @inline_function
@@ -76,7 +77,7 @@ def _rank_segment(
 
     @inline_function
     def rank_block(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
-        # In a block with one env, each thread first finds the least value of its own agents.
+        # A block with one env has several agents per thread: each thread first finds the least value of its agents.
         least, i, u = f32(np.inf), 0, thread
         while u < agents and condition(w, 0):
             value = agent_value(b, w, e0, 0, u)
@@ -88,17 +89,16 @@ def _rank_segment(
 
 
 def _result_segment(access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction) -> Segment:
-    """Writes the field, whose place in the work depends on the author's fields."""
+    """The segment that writes the field of the result."""
     counter = f"w.best_rank[k, {number}]" if reduction.kind == "argmin" else f"w.status[k, {COUNTERS + number}]"
     result = {
-        "count": "c",
-        "any": "c != i32(0)",
-        "all": "c == i32(0)",
-        "argmin": "i32((max_rank - c) & index_mask) if c else i32(-1)",
+        "count": "counter",
+        "any": "counter != i32(0)",
+        "all": "counter == i32(0)",
+        "argmin": "i32((max_rank - counter) & index_mask) if counter else i32(-1)",
     }[reduction.kind]
     field = access.layout.scalar_columns[reduction.field].format("k")
-    source = (
-        f"def write_result(b, w, e, k, clock):\n    if condition(w, k):\n        c = {counter}\n        {field} = {result}\n"
-    )
+    source = "def write_result(b, w, e, k, clock):\n    if condition(w, k):\n"
+    source += f"        counter = {counter}\n        {field} = {result}\n"
     scope = {"condition": condition, "i32": i32, "max_rank": MAX_RANK, "index_mask": INDEX_MASK}
     return Segment(ENVS, inline_function(generate_function("write_result", source, **scope)))

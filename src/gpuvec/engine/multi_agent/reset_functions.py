@@ -1,4 +1,4 @@
-"""The parts of a reset of many agents that a user requests: envs are seeded, and episodes start as they do in a step."""
+"""The functions of the segments of a reset of many agents, in which envs are seeded and episodes start."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ i32, u32 = np.int32, np.uint32
 
 
 def make_reset_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus) -> DeviceFunction:
-    """`reset_env(b, w, e, k, clock, r)`: seeds an env that request r is for, and loads what its agents have in common.
+    """Compiles `reset_env(b, w, e, k, clock, r)`: seeds an env if request r selects it, and loads the data of the whole env.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
-        status: the functions for the episodes.
+        access: access to the state.
+        status: the status of the episodes.
     """
-    streams, load, clear_counters = ctx.rng_streams, ctx.ops.load, make_counter_reset(ctx)
-    set_shared_seed, is_selected, reseed = streams.set_shared_seed, streams.is_selected, streams.reseed
+    rng_streams, load, clear_counters = ctx.rng_streams, ctx.ops.load, make_counter_reset(ctx)
+    set_shared_seed, is_selected, reseed = rng_streams.set_shared_seed, rng_streams.is_selected, rng_streams.reseed
     load_scalars, clear_scalars, has_ended = access.load_scalars, access.clear_scalars, status.has_ended
 
     @inline_function
     def reset_env(b: Batch, w: Work, e: int, k: int, clock: int, r: ResetRequest) -> None:
-        if e == 0:  # no row reads the shared stream in a reset, so the first may rewrite it
+        # No thread reads the shared stream in a reset, so the first one may write it.
+        if e == 0:
             set_shared_seed(b, clock, r)
         w.status[k, HAS_ENDED] = is_selected(b, e, r)
         clear_counters(w, k)
@@ -44,7 +45,7 @@ def make_reset_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeS
 
 
 def make_load_state(access: StateAccess) -> DeviceFunction:
-    """`load_state(b, w, e, k, i, clock)`: loads an agent's state to shared memory, by `access`."""
+    """Compiles `load_state(b, w, e, k, i, clock)`, which loads an agent's state to shared memory with `access`."""
     load_to_shared = access.load_to_shared
 
     @inline_function
@@ -55,11 +56,11 @@ def make_load_state(access: StateAccess) -> DeviceFunction:
 
 
 def make_reset_agent(ctx: MultiAgentContext, status: EpisodeStatus) -> DeviceFunction:
-    """`reset_agent(b, w, e, k, i, clock, r)`: an agent's first state, in an env that request r is for.
+    """Compiles `reset_agent(b, w, e, k, i, clock, r)`: writes an agent's first state, if request r selects its env.
 
     Args:
         ctx: the context.
-        status: the functions for the episodes.
+        status: the status of the episodes.
     """
     own_key, reset_params = ctx.rng_streams.own_key, ctx.reset_params
     has_ended, start_agent = status.has_ended, status.start_agent

@@ -1,7 +1,7 @@
-"""Segments: what the threads of a block do between two barriers, and the source of the loops in which they do it.
+"""Segments of a kernel, which the threads of a block run between two barriers, and the source of their loops.
 
-A segment's function is called for each env, for each agent, or once by each thread. The loops are written out in the code of
-the kernel that calls it, so that a thread which has one agent at most runs no loop.
+The function of a segment is called for each env, for each agent, or once by each thread. The loops are generated in the code of
+the kernel, so that a thread with at most one agent runs no loop.
 """
 
 from __future__ import annotations
@@ -16,50 +16,51 @@ ENVS, AGENTS, BLOCK = range(3)
 class Segment(NamedTuple):
     """A part of a kernel that threads run without waiting for each other.
 
-    Its function takes the batch `b`, the work `w`, and after the items below the `clock` of this step, then the request `r`
-    if `takes_request`.
+    The arguments of its function are the batch `b`, the work `w`, those of its unit, the `clock` of this step, and the request
+    `r` of a reset if `takes_request`. A unit of ENVS is (e, k), an env and its index in the block; of AGENTS it is (e, k, i),
+    with an agent; of BLOCK it is (e0, m, thread): the first env of the block, the number of its envs, and the thread.
     """
 
-    unit: int  # ENVS: function(b, w, e, k, clock); AGENTS: (b, w, e, k, i, clock); BLOCK: (b, w, e0, m, thread, clock)
+    unit: int  # ENVS, AGENTS or BLOCK: the function is called for each env, for each agent, or once by each thread
     function: DeviceFunction
     barrier: bool = True  # whether a barrier follows
-    # after_round(b, w, e0, u, thread, clock) runs when agents u to u + threads of one env have had their calls.
+    # after_round(b, w, e0, u, thread, clock) is called after the calls for agents u to u + threads of one env.
     after_round: DeviceFunction | None = None
-    takes_request: bool = False  # whether the function takes the request `r` of a reset as well
+    takes_request: bool = False
 
 
 class BlockShape(NamedTuple):
-    """How many envs, agents and threads a block has."""
+    """The numbers of envs, agents and threads of a block. In the source, `m` is the number of its envs and `e0` the first."""
 
-    envs: int  # at most; in the source, m is how many it has and e0 is the first
-    agents: int  # of an env
-    threads: int  # at least as many as envs
+    envs: int  # the largest number of envs of a block
+    agents: int  # of each env
+    threads: int  # not fewer than envs
 
     @property
     def first_env_thread(self) -> int:
-        """The thread of the first env; those of the others follow.
+        """The thread of the first env; the threads of the other envs follow it.
 
-        They are in the last warps: where a few agents leave these idle, loads for envs and for agents run at the same time.
+        They are in the last warps: if these have no agents, loads for envs and loads for agents run at the same time.
         """
         return (self.threads - self.envs) // 32 * 32
 
     @property
     def has_env(self) -> str:
-        """The condition, as source, that `thread` is that of an env."""
+        """The source of the condition that `thread` is the thread of an env."""
         return f"{self.first_env_thread} <= thread < {self.first_env_thread} + m"
 
     @property
     def env(self) -> str:
-        """That env's place within the block, as source."""
+        """The source of the index of that env in the block."""
         return f"assume_nonnegative(thread - {self.first_env_thread})"
 
 
 def segment_source(segment: Segment, name: str, block: BlockShape, margin: str) -> str:
-    """Lines that call a segment's function for the items of `thread`, and wait with `barrier()` if the segment asks for it.
+    """Returns lines that call the function of a segment for the units of `thread`, and then `barrier()` if a barrier follows.
 
     Args:
         segment: the segment.
-        name: the name of its function in the source; `after_round` has the name with "_after_round".
+        name: the name of its function in the source; the name of `after_round` has the suffix "_after_round".
         block: the shape of the block.
         margin: spaces before each line.
     """
@@ -78,8 +79,8 @@ def segment_source(segment: Segment, name: str, block: BlockShape, margin: str) 
 
 
 def _rounds(call: str, after_round: str, block: BlockShape) -> list[str]:
-    """Lines in which each thread has one agent of an env at a time, with `after_round` once all have had theirs."""
-    assert block.envs == 1, "agents of several envs have no rounds"
+    """Lines of a loop in which each thread has one agent of an env, and which calls `after_round` after each iteration."""
+    assert block.envs == 1, "rounds are over the agents of one env"
     return [
         "u = assume_nonnegative(0)",
         f"while u < {block.agents}:",
@@ -93,7 +94,7 @@ def _rounds(call: str, after_round: str, block: BlockShape) -> list[str]:
 
 
 def _agent_loop(call: str, block: BlockShape) -> list[str]:
-    """Lines in which a thread walks the agents of the block with a stride, as short as the shape allows."""
+    """Lines of a loop over the agents of a thread with a stride; if a thread has at most one agent, there is no loop."""
     next_agent = f"    u = assume_nonnegative(u + {block.threads})"
     if block.threads == 1:
         return [f"for i in range({block.agents}):", "    " + call.format("e0, 0, i")]
@@ -101,7 +102,7 @@ def _agent_loop(call: str, block: BlockShape) -> list[str]:
         return [f"if thread < {block.agents}:", "    " + call.format("e0, 0, thread")]
     if block.envs == 1:
         return ["u = thread", f"while u < {block.agents}:", "    " + call.format("e0, 0, u"), next_agent]
-    called = "    " + call.format("assume_nonnegative(e0 + k), k, i")
+    call_line = "    " + call.format("assume_nonnegative(e0 + k), k, i")
     if block.envs * block.agents <= block.threads:
-        return [f"if thread < m * {block.agents}:", f"    k, i = divmod_u32(thread, {block.agents})", called]
-    return ["u = thread", f"while u < m * {block.agents}:", f"    k, i = divmod_u32(u, {block.agents})", called, next_agent]
+        return [f"if thread < m * {block.agents}:", f"    k, i = divmod_u32(thread, {block.agents})", call_line]
+    return ["u = thread", f"while u < m * {block.agents}:", f"    k, i = divmod_u32(u, {block.agents})", call_line, next_agent]

@@ -1,4 +1,4 @@
-"""Counters that the threads of a block share, with integer operations that give the same result in any order."""
+"""Integer counters that the threads of a block share; the result of their operations does not depend on the order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gpuvec.engine.compiler.types import DeviceFunction, SharedArray
 
 
 class SharedCounters(NamedTuple):
-    """The operations on a two-dimensional array of counters."""
+    """The compiled operations on a two-dimensional array of counters."""
 
     increment: DeviceFunction  # increment(array, k, j): array[k, j] += 1
-    update_max: DeviceFunction  # update_max(array, k, j, value): array[k, j] becomes the larger of the two
-    update_max_by_block: DeviceFunction  # the same, called by all threads of the block
+    update_max: DeviceFunction  # update_max(array, k, j, value): array[k, j] = max(array[k, j], value)
+    update_max_by_block: DeviceFunction  # as `update_max`, for a call by all threads of the block
 
 
 def cpu_shared_counters() -> SharedCounters:
-    """The operations on a CPU, where one thread runs an env, and in the simulator, whose threads take turns."""
+    """Returns the operations on a CPU, where one thread runs an env, and in the simulator, where one thread runs at a time."""
 
     @inline_function
     def increment(array: SharedArray, k: int, j: int) -> None:

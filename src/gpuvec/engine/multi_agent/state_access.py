@@ -1,6 +1,6 @@
-"""The functions of compiled code that read, load and store the state of many agents.
+"""The compiled functions that read, load and store the state of many agents.
 
-Their source is generated, because Numba has no loop over fields of different types. It is straight-line code.
+Their source is generated, because Numba has no loop over fields of different types. It has no control flow.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from gpuvec.random import randint
 
 
 class StateAccess(NamedTuple):
-    """The functions for one context.
+    """The compiled functions for one context.
 
-    Their arguments are the batch `b`, the work `w`, an env `e`, its place `k` in the block, and an agent `i` of the env.
+    Their arguments are the batch `b`, the work `w`, an env `e`, its index `k` in the block, and an agent `i` of the env. Copies
+    of final states in shared memory begin at index `num_final_copies`, which is the number of envs of a block.
     """
 
     layout: StateLayout
-    state: DeviceFunction  # state(b, w, e, k) -> the state of env e, as the author's functions take it
-    from_global: DeviceFunction  # from_global(b, e) -> the state in its buffers, for kernels that only observe
-    load_final: DeviceFunction  # load_final(b, e) -> the last state of an episode that ended in this step, in its buffers
+    state: DeviceFunction  # state(b, w, e, k) -> the state of env e, for the author's functions
+    from_global: DeviceFunction  # from_global(b, e) -> the state in global memory, for the other kernels
+    load_final: DeviceFunction  # load_final(b, e) -> the last state of an episode that ended in this step, in global memory
     current_or_final: DeviceFunction  # current_or_final(b, e, is_final) -> one of the two above
-    load_to_shared: DeviceFunction  # load_to_shared(b, w, e, k, i): agent i's elements, from their buffers
-    store_to_global: DeviceFunction  # store_to_global(b, w, e, k, i): agent i's elements, to their buffers
-    load_scalars: DeviceFunction  # load_scalars(b, w, e, k): from their buffers
-    store_scalars: DeviceFunction  # store_scalars(b, w, e, k): to their buffers
-    save_final: DeviceFunction  # save_final(b, w, e, k, i): agent i's elements, for `load_final`
-    save_final_scalars: DeviceFunction  # save_final_scalars(b, w, e, k): the scalars, for `load_final`
+    load_to_shared: DeviceFunction  # load_to_shared(b, w, e, k, i): loads agent i's elements from global memory
+    store_to_global: DeviceFunction  # store_to_global(b, w, e, k, i): stores agent i's elements to global memory
+    load_scalars: DeviceFunction  # load_scalars(b, w, e, k): loads them from global memory
+    store_scalars: DeviceFunction  # store_scalars(b, w, e, k): stores them to global memory
+    save_final: DeviceFunction  # save_final(b, w, e, k, i): saves agent i's elements for `load_final`
+    save_final_scalars: DeviceFunction  # save_final_scalars(b, w, e, k): saves the scalars for `load_final`
     clear_scalars: DeviceFunction  # clear_scalars(w, k): sets the scalars to 0
-    stage_copy: DeviceFunction  # stage_copy(w, k, i): agent i's elements, to place k + final_places
-    stage_scalars: DeviceFunction  # stage_scalars(w, k): the scalars and the time, to place k + final_places
-    set_from_pool: DeviceFunction  # set_from_pool(b, s, i, key): agent i's elements, from the pool's state that the key draws
-    role: DeviceFunction  # role(s, i) -> the number of agent i's role
+    stage_copy: DeviceFunction  # stage_copy(w, k, i): copies agent i's elements to index k + num_final_copies
+    stage_scalars: DeviceFunction  # stage_scalars(w, k): copies the scalars and the time to index k + num_final_copies
+    set_from_pool: DeviceFunction  # set_from_pool(b, s, i, key): sets agent i's elements from a random state of the pool
+    role: DeviceFunction  # role(s, i) -> the index of agent i's role
 
 
-class _Source:
-    """Generates functions over the fields of a state."""
+class _FieldFunctions:
+    """Generates and compiles functions over the fields of a state."""
 
     def __init__(self, ctx: MultiAgentContext, layout: StateLayout) -> None:
         schema, ops, array_ops = ctx.schema, ctx.ops, ctx.array_ops
@@ -63,56 +64,59 @@ class _Source:
         self.scope |= {f"t_{name}": dtype for name, dtype in schema.scalar_fields.items()}
 
     def function(self, name: str, arguments: str, lines: list[str]) -> DeviceFunction:
-        """The function of that name and these arguments, with these lines."""
+        """The function with that name, these arguments and these lines."""
         body = "".join(f"    {line}\n" for line in lines) or "    pass\n"
         return inline_function(generate_function(name, f"def {name}({arguments}):\n{body}", **self.scope))
 
-    def state_function(self, name: str, arguments: str, places: dict[str, str]) -> DeviceFunction:
-        """The function that returns a state whose fields are at `places`, {field: source}."""
-        if "agents_by_role" in places:
-            places = places | {"agents_by_role": f"as_agents({places['agents_by_role']})"}
-        fields = ", ".join(places[name] for name in self.ctx.env.state._fields)
+    def state_function(self, name: str, arguments: str, values: dict[str, str]) -> DeviceFunction:
+        """The function that returns a state with fields of these `values`, {field: source}."""
+        if "agents_by_role" in values:
+            values = values | {"agents_by_role": f"as_agents({values['agents_by_role']})"}
+        fields = ", ".join(values[name] for name in self.ctx.env.state._fields)
         return self.function(name, arguments, [f"return State({fields})"])
 
     def global_state(self, name: str, arguments: str, buffer: Callable[[str, str], str]) -> DeviceFunction:
-        """The function that returns a state in buffers; `buffer` makes the source of one of its current and its final name."""
+        """The function that returns a state in global memory.
+
+        `buffer` returns the source of an address, from the names of the buffers of current and of final states.
+        """
         scalars = {k: f"load({buffer(f'state_{k}', f'final_{k}')}, e, t_{k})" for k in self.ctx.schema.scalar_fields}
         return self.state_function(name, arguments, self.global_views(buffer) | scalars)
 
     def global_views(self, buffer: Callable[[str, str], str]) -> dict[str, str]:
-        """{field: source of a view of its elements of env e}, in buffers of which `buffer` makes the source."""
+        """{field: source of a view of its elements of env e}, in global memory; `buffer` as for `global_state`."""
         arrays = self.layout.arrays
         views = {k: f"view({buffer(f'state_{k}', f'final_{k}')}, e, {b.shape}, t_{k})" for k, b in arrays.items()}
-        for field, (name, num_fields, number) in self.layout.buffers.items():
-            address = buffer(name, name if field in ENGINE_FIELDS else f"final_{name}")  # the engine's fields never change
+        for field, (name, num_fields, number) in self.layout.packed.items():
+            address = buffer(name, name if field in ENGINE_FIELDS else f"final_{name}")  # The engine's fields never change.
             views[field] = f"view({address}, e * {num_fields} + {number}, (A,), t_{field})"
         return views
 
     def each_element(self, fields: dict[str, Buffer], template: str, from_pool: bool = False) -> list[str]:
-        """One line of source for each element of agent i.
+        """Lines of source, one for each element of agent i.
 
-        Indices that elements have in common are computed once, since each sum takes time to compile.
+        Common parts of indices are computed once, because each sum takes time to compile.
 
         Args:
             fields: the fields.
             template: the line, with {field}, {buffer} and {final} for names, {index} for the index in a buffer, {shared} for
                 the element in shared memory, {copy} for its copy, and {element} for that of the state `s`.
-            from_pool: whether the buffers are those of a reset pool, in which no fields are side by side.
+            from_pool: whether the buffers are those of a reset pool, in which no fields share a buffer.
         """
         A, layout = self.num_agents, self.layout
         common: dict[str, str] = {}
         lines = []
         for field, b in fields.items():
-            shares_buffer = field in layout.buffers
-            place = layout.buffers[field] if shares_buffer and not from_pool else (f"state_{field}", 1, 0)
-            buffer, num_fields, number = place
+            shares_buffer = field in layout.packed
+            is_packed = shares_buffer and not from_pool
+            buffer, num_fields, number = layout.packed[field] if is_packed else (f"state_{field}", 1, 0)
             width = b.shape[1] if len(b.shape) > 1 else 1
             common |= {f"v{num_fields}": f"e * {num_fields * A} + i"} if "{index}" in template else {}
             common |= {"u": f"k * {A} + i"} if "{shared}" in template else {}
             index, agent = (f"{name} * {width}" if width > 1 else name for name in (f"v{num_fields}", "u"))
             for column in range(width):
                 offset = layout.offsets.get(field, 0) + column
-                copy_offset = offset + layout.final_places * A * width
+                copy_offset = offset + layout.num_final_copies * A * width
                 lines.append(
                     template.format(
                         field=field,
@@ -127,66 +131,75 @@ class _Source:
         return [*(f"{name} = {value}" for name, value in common.items()), *lines]
 
 
-# Addresses of the current and the final elements. A choice between two views would hide from the compiler in which kind of
-# memory they are; a choice between two addresses does not.
+# Sources of the address of a buffer. They select between addresses, not between views: the compiler would not know whether a
+# selected view is in global or in shared memory.
 
 
 def _current(current: str, final: str) -> str:
+    """The address of current elements."""
     return f"b.{current}"
 
 
 def _final(current: str, final: str) -> str:
+    """The address of final elements."""
     return f"b.{final}"
 
 
-def _either(current: str, final: str) -> str:
+def _current_or_final(current: str, final: str) -> str:
+    """The address of final elements if `is_final`, else of current ones."""
     return f"(b.{final} if is_final else b.{current})"
 
 
 def make_state_access(ctx: MultiAgentContext) -> StateAccess:
-    """The functions for the launch of a context, `ctx`."""
+    """Compiles the functions for the launch of a context `ctx`."""
     layout = make_state_layout(ctx)
-    source = _Source(ctx, layout)
-    function, each_element = source.function, source.each_element
+    generator = _FieldFunctions(ctx, layout)
+    function, each_element = generator.function, generator.each_element
     loaded, changing, columns = layout.loaded, layout.changing, layout.scalar_columns
     scalars = {name: column.format("k") for name, column in columns.items()}
     element = "{shared}" if layout.staged else "load(b.{buffer}, {index}, t_{field})"
     unchanging = {name: b for name, b in loaded.items() if name not in changing}
     load_to_shared = each_element(loaded, "{shared} = load(b.{buffer}, {index}, t_{field})")
-    load_to_shared += each_element(unchanging, "{copy} = {shared}") if layout.final_places else []
-    copied = [*columns.values(), f"w.status[{{}}, {TIME}]"]
-    copy_lines = [f"{column.format(f'{layout.final_places} + k')} = {column.format('k')}" for column in copied]
+    load_to_shared += each_element(unchanging, "{copy} = {shared}") if layout.num_final_copies else []
+    staged_columns = [*columns.values(), f"w.status[{{}}, {TIME}]"]
+    copy_lines = [f"{column.format(f'{layout.num_final_copies} + k')} = {column.format('k')}" for column in staged_columns]
     zeros = {name: dtype(0).item() for name, dtype in ctx.schema.scalar_fields.items()}
-    of_env, of_agent = "b, w, e, k", "b, w, e, k, i"
+    env_arguments, agent_arguments = "b, w, e, k", "b, w, e, k, i"
     return StateAccess(
         layout=layout,
-        state=source.state_function("state", of_env, source.global_views(_current) | layout.staged_views() | scalars),
-        from_global=source.global_state("from_global", "b, e", _current),
-        load_final=source.global_state("load_final", "b, e", _final),
-        current_or_final=source.global_state("current_or_final", "b, e, is_final", _either),
-        load_to_shared=function("load_to_shared", of_agent, load_to_shared),
-        store_to_global=function(
-            "store_to_global", of_agent, each_element(changing, "store(b.{buffer}, {index}, {shared}, t_{field})")
+        state=generator.state_function(
+            "state", env_arguments, generator.global_views(_current) | layout.staged_views() | scalars
         ),
-        load_scalars=function("load_scalars", of_env, [f"{at} = load(b.state_{k}, e, t_{k})" for k, at in scalars.items()]),
-        store_scalars=function("store_scalars", of_env, [f"store(b.state_{k}, e, {at}, t_{k})" for k, at in scalars.items()]),
+        from_global=generator.global_state("from_global", "b, e", _current),
+        load_final=generator.global_state("load_final", "b, e", _final),
+        current_or_final=generator.global_state("current_or_final", "b, e, is_final", _current_or_final),
+        load_to_shared=function("load_to_shared", agent_arguments, load_to_shared),
+        store_to_global=function(
+            "store_to_global", agent_arguments, each_element(changing, "store(b.{buffer}, {index}, {shared}, t_{field})")
+        ),
+        load_scalars=function(
+            "load_scalars", env_arguments, [f"{column} = load(b.state_{k}, e, t_{k})" for k, column in scalars.items()]
+        ),
+        store_scalars=function(
+            "store_scalars", env_arguments, [f"store(b.state_{k}, e, {column}, t_{k})" for k, column in scalars.items()]
+        ),
         save_final=function(
-            "save_final", of_agent, each_element(changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})")
+            "save_final", agent_arguments, each_element(changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})")
         ),
         save_final_scalars=function(
-            "save_final_scalars", of_env, [f"store(b.final_{k}, e, {at}, t_{k})" for k, at in scalars.items()]
+            "save_final_scalars", env_arguments, [f"store(b.final_{k}, e, {column}, t_{k})" for k, column in scalars.items()]
         ),
         clear_scalars=function("clear_scalars", "w, k", [f"{scalars[k]} = {zero!r}" for k, zero in zeros.items()]),
         stage_copy=function("stage_copy", "w, k, i", each_element(changing, "{copy} = {shared}")),
         stage_scalars=function("stage_scalars", "w, k", copy_lines),
-        set_from_pool=_set_from_pool(ctx, source),
+        set_from_pool=_make_set_from_pool(ctx, generator),
         role=function("role", "s, i", ["return s.role[i]" if "role" in layout.arrays else "return 0"]),
     )
 
 
-def _set_from_pool(ctx: MultiAgentContext, source: _Source) -> DeviceFunction:
-    """The function that overwrites the elements of an agent with those of a state from the reset pool."""
-    fields = {name: b for name, b in source.layout.arrays.items() if name in ctx.options.pool}
+def _make_set_from_pool(ctx: MultiAgentContext, generator: _FieldFunctions) -> DeviceFunction:
+    """`set_from_pool` as in `StateAccess`."""
+    fields = {name: b for name, b in generator.layout.arrays.items() if name in ctx.options.pool}
     lines = ["e = randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))"] if fields else []
-    lines += source.each_element(fields, "{element} = load(b.pool_{field}, {index}, t_{field})", from_pool=True)
-    return source.function("set_from_pool", "b, s, i, key", lines)
+    lines += generator.each_element(fields, "{element} = load(b.pool_{field}, {index}, t_{field})", from_pool=True)
+    return generator.function("set_from_pool", "b, s, i, key", lines)

@@ -1,12 +1,13 @@
-"""The parts of a step of many agents: it begins, agents act, rewards and votes are collected, and episodes end.
+"""The functions of the segments of a step of many agents: loads, phases, rewards, and stores.
 
-Letters: e an env, k its place in the block, i an agent of the env, v that agent among all of the batch.
+`episode_transitions` has the functions of the segments between rewards and stores, in which episodes end.
+
+Letters: e an env, k its index in the block, i an agent of the env, v the index of that agent in the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from gpuvec.engine.multi_agent.state_layout import (
     AWAITS_RESET,
     CLOCK,
     COUNTERS,
-    HAS_ENDED,
     RNG_STREAM,
     START,
     TIME,
@@ -30,7 +30,7 @@ f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint
 
 
 def make_counter_reset(ctx: MultiAgentContext) -> DeviceFunction:
-    """`clear_counters(w, k)`: sets the counters of reductions of env k to 0, for a context `ctx`."""
+    """Compiles `clear_counters(w, k)`, which sets the counters of reductions of env k to 0, for a context `ctx`."""
     num_counters = ctx.num_counters
 
     @inline_function
@@ -42,12 +42,12 @@ def make_counter_reset(ctx: MultiAgentContext) -> DeviceFunction:
 
 
 def make_load_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus) -> DeviceFunction:
-    """`load_env(b, w, e, k, clock)`: loads what the agents of an env have in common, when a step begins.
+    """Compiles `load_env(b, w, e, k, clock)`, which loads the data of a whole env at the beginning of a step.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
-        status: the functions for the episodes.
+        access: access to the state.
+        status: the status of the episodes.
     """
     load, atomic_min, load_stream = ctx.ops.load, ctx.ops.atomic_min, ctx.rng_streams.load
     load_scalars, clear_scalars, awaits_reset = access.load_scalars, access.clear_scalars, status.awaits_reset
@@ -76,11 +76,11 @@ def make_load_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeSt
 
 
 def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:
-    """`load_agent(b, w, e, k, i, clock)`: loads an agent's state and action, and stores whether it is active.
+    """Compiles `load_agent(b, w, e, k, i, clock)`, which loads an agent's state and action, and stores whether it is active.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
+        access: access to the state.
     """
     A, load, store, params = ctx.num_agents, ctx.ops.load, ctx.ops.store, ctx.params
     stage_action, report_invalid_action = ctx.actions.stage_action, ctx.actions.report_invalid_action
@@ -90,7 +90,8 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
 
     @inline_function
     def load_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-        # It reads nothing that another thread writes before the barrier; `start` is written when episodes end.
+        # It reads no data that another thread writes before the barrier. So it loads `start`, which is written when an episode
+        # ends, and not the status of the env.
         v = e * A + i
         if stage_state:
             load_to_shared(b, w, e, k, i)
@@ -109,12 +110,12 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
 def make_phase(
     ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus, phase: Callable[..., None]
 ) -> DeviceFunction:
-    """`act(b, w, e, k, i, clock)`: an agent's part in a phase, if the episode runs.
+    """Compiles `act(b, w, e, k, i, clock)`, which calls the function of a phase for an agent, if the episode is running.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
-        status: the functions for the episodes.
+        access: access to the state.
+        status: the status of the episodes.
         phase: the author's function.
     """
     A, stage_state, params = ctx.num_agents, ctx.launch.stage_state, ctx.params
@@ -134,35 +135,35 @@ def make_phase(
 def make_score_agent(
     ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus, episode_time: DeviceFunction
 ) -> DeviceFunction:
-    """`score_agent(b, w, e, k, i, clock)`: an agent's reward, its vote, and whether it became inactive.
+    """Compiles `score_agent(b, w, e, k, i, clock)`: an agent's reward, its vote, and whether it became inactive.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
-        status: the functions for the episodes.
-        episode_time: `episode_time(t)` -> Time.
+        access: access to the state.
+        status: the status of the episodes.
+        episode_time: `episode_time` of `ObservationFeatures`.
     """
     A, load, store, store_streaming = ctx.num_agents, ctx.ops.load, ctx.ops.store, ctx.ops.store_streaming
     reward, vote, params = device_function(ctx.env.reward), device_function(ctx.env.terminated), ctx.params
     active = device_function(ctx.env.active) if ctx.env.active is not None else every_agent
-    state, stage_copy, stages_final = access.state, access.stage_copy, ctx.final_places > 0
+    state, stage_copy, stages_final = access.state, access.stage_copy, ctx.num_final_copies > 0
     is_running, increment, stages_active = status.is_running, ctx.counters.increment, ctx.stages_active
-    one_reward = ctx.options.reward != "agents"
+    one_reward_per_env = ctx.options.reward != "agents"
 
     @inline_function
     def score_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
         v, s, p = e * A + i, state(b, w, e, k), params(b, e)
-        agent_reward, has_left = f32(0.0), False
+        agent_reward, became_inactive = f32(0.0), False
         if is_running(w, k):
             agent_reward = f32(reward(i, s, episode_time(w.status[k, TIME]), p))
             was_active = w.was_active[k * A + i] if stages_active else load(b.agent_mask, v, b1)
-            has_left = was_active and not active(i, s, p)
+            became_inactive = was_active and not active(i, s, p)
             if not vote(i, s, p):
                 increment(w.status, k, VOTES_AGAINST)
         if stages_final:
             stage_copy(w, k, i)
-        store_streaming(b.agent_terminated, v, has_left, b1)
-        if one_reward:
+        store_streaming(b.agent_terminated, v, became_inactive, b1)
+        if one_reward_per_env:
             store(b.agent_reward, v, agent_reward, f32)
         else:
             store_streaming(b.reward, v, agent_reward, f32)
@@ -170,114 +171,8 @@ def make_score_agent(
     return score_agent
 
 
-def make_check_end(ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus) -> DeviceFunction:
-    """`check_end(b, w, e, k, clock)` -> whether the episode of an env ended, which it stores with the env's reward.
-
-    Args:
-        ctx: the context.
-        access: the functions for the state.
-        status: the functions for the episodes.
-    """
-    store, store_streaming, limit = ctx.ops.store, ctx.ops.store_streaming, ctx.step_limit
-    is_running, awaits_reset, current_clock = status.is_running, status.awaits_reset, status.current_clock
-    stages_final, stage_scalars, one_reward = ctx.final_places > 0, access.stage_scalars, ctx.options.reward != "agents"
-    same_step, next_step, sum_rewards = ctx.same_step, ctx.next_step, _make_reward_sum(ctx, access)
-
-    @inline_function
-    def check_end(b: Batch, w: Work, e: int, k: int, clock: int) -> Any:
-        is_terminated = is_running(w, k) and w.status[k, VOTES_AGAINST] == i32(0)
-        is_truncated = is_running(w, k) and w.status[k, TIME] >= limit
-        has_ended = is_terminated or is_truncated
-        w.status[k, HAS_ENDED] = has_ended
-        if stages_final:
-            stage_scalars(w, k)
-        store_streaming(b.terminated, e, is_terminated, b1)
-        store_streaming(b.truncated, e, is_truncated, b1)
-        if one_reward:
-            store_streaming(b.reward, e, sum_rewards(b, w, e, k), f32)
-        if has_ended:
-            store(b.last_time, e, w.status[k, TIME], i32)
-        if has_ended and same_step:
-            store(b.start, e, current_clock(w, k), u32)
-        elif has_ended or (awaits_reset(w, k) and not next_step):
-            store(b.start, e, u32(current_clock(w, k) + u32(1)), u32)
-        if same_step:
-            store_streaming(b.final_mask, e, has_ended, b1)
-        if next_step and awaits_reset(w, k):
-            w.status[k, TIME] = i32(0)
-        return has_ended
-
-    return check_end
-
-
-def _make_reward_sum(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:
-    """`sum_rewards(b, w, e, k)`: the rewards of all agents of an env, or of one role, added in the order of the agents."""
-    A, load, state, role_of, roles = ctx.num_agents, ctx.ops.load, access.state, access.role, list(ctx.schema.roles)
-    role = roles.index(ctx.options.reward) if ctx.options.reward in roles else -1
-
-    @inline_function
-    def sum_rewards(b: Batch, w: Work, e: int, k: int) -> np.float32:
-        s, total = state(b, w, e, k), f32(0.0)
-        for i in range(A):
-            if role < 0 or role_of(s, i) == role:
-                total += load(b.agent_reward, e * A + i, f32)
-        return total
-
-    return sum_rewards
-
-
-def make_end_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus) -> DeviceFunction:
-    """`end_env(b, w, e, k, clock)`: the scalars of an env whose episode ended become those of a new one.
-
-    If another kernel writes the observations, their last values are saved for it.
-
-    Args:
-        ctx: the context.
-        access: the functions for the state.
-        status: the functions for the episodes.
-    """
-    split, save_final_scalars, clear_scalars = ctx.launch.split, access.save_final_scalars, access.clear_scalars
-    has_ended = status.has_ended
-
-    @inline_function
-    def end_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-        if has_ended(w, k):
-            if split:
-                save_final_scalars(b, w, e, k)
-            clear_scalars(w, k)
-            w.status[k, TIME] = i32(0)
-
-    return end_env
-
-
-def make_start_episode(
-    ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus, condition: DeviceFunction
-) -> DeviceFunction:
-    """`start_episode(b, w, e, k, i, clock)`: an agent's first state of an episode that begins in this step.
-
-    If another kernel writes final observations, the last state is saved for it.
-
-    Args:
-        ctx: the context.
-        access: the functions for the state.
-        status: the functions for the episodes.
-        condition: `condition(w, k)` -> whether an episode begins in the env in place k of the block.
-    """
-    saves_final, save_final, params = ctx.launch.split and ctx.same_step, access.save_final, ctx.params
-    start_agent, step_key, current_clock = status.start_agent, status.step_key, status.current_clock
-
-    @inline_function
-    def start_episode(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-        if condition(w, k):
-            if saves_final:
-                save_final(b, w, e, k, i)
-            start_agent(b, w, e, k, i, step_key(w, k, current_clock(w, k), i32(0)), params(b, e))
-
-    return start_episode
-
-
 def make_store_env(access: StateAccess) -> DeviceFunction:
-    """`store_env(b, w, e, k, clock)`: stores the scalars of an env, which `access` reaches."""
+    """Compiles `store_env(b, w, e, k, clock)`, which stores the scalars of an env with `access`."""
     store_scalars = access.store_scalars
 
     @inline_function
@@ -288,7 +183,7 @@ def make_store_env(access: StateAccess) -> DeviceFunction:
 
 
 def make_store_agent(access: StateAccess) -> DeviceFunction:
-    """`store_agent(b, w, e, k, i, clock)`: stores an agent's state from shared memory, which `access` reaches."""
+    """Compiles `store_agent(b, w, e, k, i, clock)`, which stores an agent's state from shared memory with `access`."""
     store_to_global = access.store_to_global
 
     @inline_function

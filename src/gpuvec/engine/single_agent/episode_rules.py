@@ -1,7 +1,7 @@
 """The rules of an episode of one agent: its first state, its end, the outputs of its last step, and the faults it reports.
 
 They are defined only here. `step`, `step_branchless`, `step_blocked` and the rollouts apply them. The rules for many agents are
-in `multi_agent.step_functions`.
+in `multi_agent.episode_transitions`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The search for nearest neighbors: each agent visits all others, or those in nearby cells of a list (design/0020)."""
+"""The search for the nearest neighbors of each agent, among all agents or in nearby cells of a list (design/0020)."""

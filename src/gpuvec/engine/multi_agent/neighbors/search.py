@@ -1,7 +1,8 @@
-"""Where agents search for neighbors: in segments of the kernel that runs the step, or in a kernel of its own (design/0020).
+"""The search for neighbors in segments of the first kernel, or in a second kernel (design/0020).
 
-In a kernel of its own, the threads of a block first collect the agents that search. So no thread of a warp waits for others
-while its agent does not search. The last state of an episode, which is searched for its final observation, is one more task.
+In the second kernel, the threads of a block first collect the agents that search. Otherwise the threads of agents that do not
+search would wait for the others of their warp. The last state of an episode, from which final observations are computed, is a
+further task.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ i32, b1 = np.int32, np.bool_
 
 
 class NeighborSearch(NamedTuple):
-    """A kernel that searches; between two functions is a barrier. The functions run for one round or two."""
+    """The functions of a kernel that searches, with a barrier after each. They run in one or two rounds."""
 
     work: type[Work]  # the NamedTuple class of `w`
-    arrays: WorkArrays  # its fields, of a block
-    num_rounds: DeviceFunction  # num_rounds(b, block, is_step); episodes end in a step, not in a reset
-    functions: tuple[DeviceFunction, ...]  # function(b, w, block, thread, is_step, number), in round `number`
+    arrays: WorkArrays  # the fields of `w`
+    num_rounds: DeviceFunction  # num_rounds(b, block, is_step) -> the number of rounds of a block
+    functions: tuple[DeviceFunction, ...]  # function(b, w, block, thread, is_step, round_index)
 
 
 def search_segments(
     ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions, cell_list: CellList | None, condition: DeviceFunction
 ) -> list[Segment]:
-    """The segments of a search; it goes by a list of cells only if one thread does all.
+    """Compiles the segments of a search in the first kernel. It uses a list of cells only if one thread runs an env.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
+        access: access to the state.
         knn: the functions for one agent.
-        cell_list: the list, if the search goes by it.
-        condition: `condition(w, k)` -> whether the env in place k of the block takes part.
+        cell_list: the list of cells; None if an agent visits all others.
+        condition: `condition(w, k)` -> whether the search runs in env k of the block.
     """
     state, params, searches, clear_row, knn_by_distance = (
         access.state,
@@ -69,7 +70,7 @@ def search_segments(
 def _cell_segments(
     ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions, cell_list: CellList, condition: DeviceFunction
 ) -> list[Segment]:
-    """The segments of a search by cells."""
+    """The segments of a search with a list of cells."""
     state, params, searches, clear_row = access.state, ctx.params, knn.searches, knn.clear_row
     _, clear, measure_extent, insert_agents, find_neighbors = cell_list
 
@@ -96,19 +97,19 @@ def _cell_segments(
 def make_neighbor_search(
     ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions, cell_list: CellList | None
 ) -> NeighborSearch:
-    """The kernel of a search.
+    """Compiles the functions of the second kernel.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
+        access: access to the state.
         knn: the functions for one agent.
-        cell_list: the list, if the search goes by it; else an agent visits all others.
+        cell_list: the list of cells; None if an agent visits all others.
     """
     return _search_all(ctx, access, knn) if cell_list is None else _search_cells(ctx, access, knn, cell_list)
 
 
 def _make_state_of(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:
-    """`state_of(b, e, is_final)` -> the state of env e, or the last one of its episode that ended."""
+    """`state_of(b, e, is_final)` -> the state of env e, or the last state of its episode that ended."""
     from_global, current_or_final, same_step = access.from_global, access.current_or_final, ctx.same_step
 
     @inline_function
@@ -119,7 +120,7 @@ def _make_state_of(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunctio
 
 
 def _search_all(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions) -> NeighborSearch:
-    """A kernel in which a thread stands for an agent, and the agents that search are shared out again among the threads."""
+    """The functions of a kernel with a thread for each agent, which distributes the agents that search over all threads."""
     searches, clear_row, knn_by_key, state_of = knn.searches, knn.clear_row, knn.knn_by_key, _make_state_of(ctx, access)
     agents, threads, load, params, same_step = (
         ctx.num_agents, ctx.launch.threads_per_search_block, ctx.ops.load, ctx.params, ctx.same_step,
@@ -132,18 +133,18 @@ def _search_all(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions) 
         return 1
 
     @inline_function
-    def clear(b: Batch, w: Work, block: int, thread: int, is_step: bool, number: int) -> None:
+    def clear(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
         if thread == 0:
             w.num_tasks[0] = i32(0)
 
     @inline_function
-    def collect(b: Batch, w: Work, block: int, thread: int, is_step: bool, number: int) -> None:
+    def collect(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
         v = assume_nonnegative(block * threads + thread)
         if v < b.n * agents:
             e, i = divmod_u32(v, agents)
-            last = 1 if same_step and is_step and load(b.final_mask, e, b1) else 0
+            last_state = 1 if same_step and is_step and load(b.final_mask, e, b1) else 0
             n = 0
-            while n <= last:
+            while n <= last_state:
                 s = state_of(b, e, n > 0)
                 if searches(i, s, params(b, e)):
                     w.tasks[assume_nonnegative(fetch_add(w.num_tasks, 0))] = i32(2 * thread + n)
@@ -152,7 +153,7 @@ def _search_all(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions) 
                 n = assume_nonnegative(n + 1)
 
     @inline_function
-    def search(b: Batch, w: Work, block: int, thread: int, is_step: bool, number: int) -> None:
+    def search(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
         u, num_tasks = thread, assume_nonnegative(w.num_tasks[0])
         while u < num_tasks:
             task = assume_nonnegative(w.tasks[u])
@@ -166,9 +167,10 @@ def _search_all(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions) 
 
 
 def _search_cells(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions, cell_list: CellList) -> NeighborSearch:
-    """A kernel in which some blocks share an env.
+    """The functions of a kernel with several blocks for each env.
 
-    Each builds the whole list, which is cheap and fits into shared memory. A second round is for an episode that ended.
+    Each block builds the whole list, which takes little time and fits into shared memory. A second round searches the last
+    state of an episode that ended.
     """
     searches, clear_row, state_of = knn.searches, knn.clear_row, _make_state_of(ctx, access)
     arrays, clear_list, measure_list, insert_agents, find_neighbors = cell_list
@@ -182,26 +184,26 @@ def _search_cells(ctx: MultiAgentContext, access: StateAccess, knn: KnnFunctions
         return 2 if same_step and is_step and load(b.final_mask, e, b1) else 1
 
     @inline_function
-    def state_in_round(b: Batch, block: int, number: int) -> EnvState:
+    def state_in_round(b: Batch, block: int, round_index: int) -> EnvState:
         e, _ = divmod_u32(block, blocks)
-        return state_of(b, e, number > 0)
+        return state_of(b, e, round_index > 0)
 
     @inline_function
-    def clear(b: Batch, w: Work, block: int, thread: int, is_step: bool, number: int) -> None:
+    def clear(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
         clear_list(w, thread)
 
     @inline_function
-    def measure_extent(b: Batch, w: Work, block: int, thread: int, is_step: bool, number: int) -> None:
-        measure_list(w, state_in_round(b, block, number), thread)
+    def measure_extent(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
+        measure_list(w, state_in_round(b, block, round_index), thread)
 
     @inline_function
-    def insert(b: Batch, w: Work, block: int, thread: int, is_step: bool, number: int) -> None:
-        insert_agents(w, state_in_round(b, block, number), thread)
+    def insert(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
+        insert_agents(w, state_in_round(b, block, round_index), thread)
 
     @inline_function
-    def search(b: Batch, w: Work, block: int, thread: int, is_step: bool, number: int) -> None:
+    def search(b: Batch, w: Work, block: int, thread: int, is_step: bool, round_index: int) -> None:
         e, part = divmod_u32(block, blocks)
-        s, p, i = state_in_round(b, block, number), params(b, e), assume_nonnegative(part * threads + thread)
+        s, p, i = state_in_round(b, block, round_index), params(b, e), assume_nonnegative(part * threads + thread)
         while i < agents:
             if searches(i, s, p):
                 find_neighbors(i, s, p, w)

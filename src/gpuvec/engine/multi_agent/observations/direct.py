@@ -1,6 +1,6 @@
-"""Segments of the kernel that runs the step, which store features directly at their places.
+"""Segments of the first kernel that store features directly to global memory.
 
-Letters: A agents per env, M neighbors, e an env, e0 the first of the block, k an env's place in the block, i an agent.
+Letters: A agents per env, D features, M neighbors, e an env, e0 the first of the block, k an env's index in it, i an agent.
 """
 
 from __future__ import annotations
@@ -17,53 +17,62 @@ from gpuvec.engine.multi_agent.state_layout import HAS_ENDED, TIME
 
 
 class DirectStores(NamedTuple):
-    """The functions that store parts of rows directly; states are in the work from `place` on."""
+    """The compiled functions that store parts of rows to the buffer `out`."""
 
-    store_neighbor: DeviceFunction  # store_neighbor(b, w, out, e0, x, place): the x-th neighbor's features of the block at e0
-    store_neighbors: DeviceFunction  # store_neighbors(b, w, out, e0, first, end, thread): of agents first to end of the block
-    store_own: DeviceFunction  # store_own(b, w, out, e, place, i): agent i's own features
+    # store_neighbor(b, w, out, e0, x, state_index): the features of neighbor x of the block, whose states begin at that index
+    # of the work
+    store_neighbor: DeviceFunction
+    # store_neighbors(b, w, out, e0, first, end, thread): the features of the neighbors of agents `first` to `end` of the block
+    store_neighbors: DeviceFunction
+    # store_self_features(b, w, out, e, state_index, i): agent i's own features, from the state at that index of the work
+    store_self_features: DeviceFunction
 
 
 def make_direct_stores(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> DirectStores:
-    """The functions for one context.
+    """Compiles the functions for one context.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
-        features: the functions for the features.
+        access: access to the state.
+        features: the features of an observation.
     """
-    A, store_own_features, own_features = ctx.num_agents, features.store_own, features.own_features
-    store_neighbor = _store_neighbor(ctx, access, features)
+    A, store_features, compute_self_features = ctx.num_agents, features.store_self_features, features.compute_self_features
+    store_neighbor = _make_store_neighbor(ctx, access, features)
     one_thread = ctx.launch.threads_per_block == 1
     store_neighbors = (
-        _store_neighbors_of_env(ctx, access, features) if one_thread else _store_neighbors(ctx, features, store_neighbor)
+        _make_store_neighbors_of_env(ctx, access, features)
+        if one_thread
+        else _make_store_neighbors(ctx, features, store_neighbor)
     )
 
     @inline_function
-    def store_own(b: Batch, w: Work, out: int, e: int, place: int, i: int) -> None:
-        store_own_features(out, e * A + i, own_features(b, w, e, place, i))
+    def store_self_features(b: Batch, w: Work, out: int, e: int, state_index: int, i: int) -> None:
+        store_features(out, e * A + i, compute_self_features(b, w, e, state_index, i))
 
-    return DirectStores(store_neighbor, store_neighbors, store_own)
+    return DirectStores(store_neighbor, store_neighbors, store_self_features)
 
 
-def _store_neighbor(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> DeviceFunction:
+def _make_store_neighbor(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> DeviceFunction:
+    """`store_neighbor` as in `DirectStores`."""
     A, D, M = ctx.num_agents, features.num_features, features.num_neighbors
     divmod_u32, scatter_strided = ctx.array_ops.divmod_u32, ctx.array_ops.scatter_strided
     params, state = ctx.params, access.state
     other_features, episode_time = features.other_features, features.episode_time
 
     @inline_function
-    def store_neighbor(b: Batch, w: Work, out: int, e0: int, x: int, place: int) -> None:
+    def store_neighbor(b: Batch, w: Work, out: int, e0: int, x: int, state_index: int) -> None:
         v, j = divmod_u32(x, M)
         k, i = divmod_u32(v, A)
-        s, t = state(b, w, e0 + k, place + k), episode_time(w.status[place + k, TIME])
+        s, t = state(b, w, e0 + k, state_index + k), episode_time(w.status[state_index + k, TIME])
         scatter_strided(out, e0 * (A * D) + (v * D + j), M, other_features(i, j, s, t, params(b, e0 + k)))
 
     return store_neighbor
 
 
-def _store_neighbors(ctx: MultiAgentContext, features: ObservationFeatures, store_neighbor: DeviceFunction) -> DeviceFunction:
-    """The function for a block of several threads, each of which takes neighbors with a stride."""
+def _make_store_neighbors(
+    ctx: MultiAgentContext, features: ObservationFeatures, store_neighbor: DeviceFunction
+) -> DeviceFunction:
+    """`store_neighbors` for a block of several threads: each has neighbors with a stride."""
     M, threads, assume_nonnegative = features.num_neighbors, ctx.launch.threads_per_block, ctx.array_ops.assume_nonnegative
 
     @inline_function
@@ -76,8 +85,8 @@ def _store_neighbors(ctx: MultiAgentContext, features: ObservationFeatures, stor
     return store_neighbors
 
 
-def _store_neighbors_of_env(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> DeviceFunction:
-    """The function for a block of one thread, which has one env."""
+def _make_store_neighbors_of_env(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> DeviceFunction:
+    """`store_neighbors` for a block of one thread and one env."""
     A, D, M = ctx.num_agents, features.num_features, features.num_neighbors
     scatter_strided, params, state = ctx.array_ops.scatter_strided, ctx.params, access.state
     other_features, episode_time = features.other_features, features.episode_time
@@ -93,35 +102,35 @@ def _store_neighbors_of_env(ctx: MultiAgentContext, access: StateAccess, feature
 
 
 def direct_segments(ctx: MultiAgentContext, features: ObservationFeatures, stores: DirectStores) -> list[Segment]:
-    """The segments that store the observations of all envs.
+    """Compiles the segments that store the observations of all envs.
 
     Args:
         ctx: the context.
-        features: the functions for the features.
+        features: the features of an observation.
         stores: the functions that store them.
     """
-    A, store_neighbors, store_own = ctx.num_agents, stores.store_neighbors, stores.store_own
+    A, store_neighbors, store_self_features = ctx.num_agents, stores.store_neighbors, stores.store_self_features
 
     @inline_function
     def neighbors(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
         store_neighbors(b, w, b.obs, e0, 0, m * A, thread)
 
     @inline_function
-    def own(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-        store_own(b, w, b.obs, e, k, i)
+    def self_features(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+        store_self_features(b, w, b.obs, e, k, i)
 
-    return _with_neighbors(features, neighbors, Segment(AGENTS, own, barrier=False))
+    return _with_neighbors(features, neighbors, Segment(AGENTS, self_features, barrier=False))
 
 
 def final_segments(ctx: MultiAgentContext, features: ObservationFeatures, stores: DirectStores) -> list[Segment]:
-    """The segments that store the final observations of envs whose episode ended.
+    """Compiles the segments that store the final observations of envs whose episode ended.
 
     Args:
         ctx: the context.
-        features: the functions for the features.
+        features: the features of an observation.
         stores: the functions that store them.
     """
-    A, store_neighbors, store_own = ctx.num_agents, stores.store_neighbors, stores.store_own
+    A, store_neighbors, store_self_features = ctx.num_agents, stores.store_neighbors, stores.store_self_features
 
     @inline_function
     def final_neighbors(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
@@ -130,46 +139,47 @@ def final_segments(ctx: MultiAgentContext, features: ObservationFeatures, stores
                 store_neighbors(b, w, b.final_obs, e0, k * A, (k + 1) * A, thread)
 
     @inline_function
-    def final_own(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+    def final_self_features(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
         if w.status[k, HAS_ENDED]:
-            store_own(b, w, b.final_obs, e, k, i)
+            store_self_features(b, w, b.final_obs, e, k, i)
 
-    return _with_neighbors(features, final_neighbors, Segment(AGENTS, final_own))
+    return _with_neighbors(features, final_neighbors, Segment(AGENTS, final_self_features))
 
 
 def staged_final_segments(ctx: MultiAgentContext, features: ObservationFeatures, stores: DirectStores) -> list[Segment]:
-    """The segments that store final observations from copies of the states, while the next episodes begin.
+    """Compiles the segments that store final observations from copies of the states, while the next episodes begin.
 
     Args:
         ctx: the context.
-        features: the functions for the features.
+        features: the features of an observation.
         stores: the functions that store them.
     """
-    A, M, first_copy, threads = ctx.num_agents, features.num_neighbors, ctx.final_places, ctx.launch.threads_per_block
-    store_neighbor, store_own = stores.store_neighbor, stores.store_own
+    A, M, first_copy, threads = ctx.num_agents, features.num_neighbors, ctx.num_final_copies, ctx.launch.threads_per_block
+    store_neighbor, store_self_features = stores.store_neighbor, stores.store_self_features
     divmod_u32, assume_nonnegative = ctx.array_ops.divmod_u32, ctx.array_ops.assume_nonnegative
-    busy = 32 if threads > 32 else 0  # the first warp begins the next episodes
+    # The first warp starts the next episodes.
+    first_thread = 32 if threads > 32 else 0
 
     @inline_function
     def final_neighbors(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
-        x = thread - busy
+        x = thread - first_thread
         while 0 <= x < m * (A * M):
             if w.status[divmod_u32(x, A * M)[0], HAS_ENDED]:
                 store_neighbor(b, w, b.final_obs, e0, x, first_copy)
-            x = assume_nonnegative(x + (threads - busy))
+            x = assume_nonnegative(x + (threads - first_thread))
 
     @inline_function
-    def final_own(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
-        x = thread - busy
+    def final_self_features(b: Batch, w: Work, e0: int, m: int, thread: int, clock: int) -> None:
+        x = thread - first_thread
         while 0 <= x < m * A:
             k, i = divmod_u32(x, A)
             if w.status[k, HAS_ENDED]:
-                store_own(b, w, b.final_obs, assume_nonnegative(e0 + k), assume_nonnegative(first_copy + k), i)
-            x = assume_nonnegative(x + (threads - busy))
+                store_self_features(b, w, b.final_obs, assume_nonnegative(e0 + k), assume_nonnegative(first_copy + k), i)
+            x = assume_nonnegative(x + (threads - first_thread))
 
-    return _with_neighbors(features, final_neighbors, Segment(BLOCK, final_own))
+    return _with_neighbors(features, final_neighbors, Segment(BLOCK, final_self_features))
 
 
-def _with_neighbors(features: ObservationFeatures, neighbors: DeviceFunction, own: Segment) -> list[Segment]:
-    """The segment of own features after that of neighbors' features, if there are any."""
-    return [Segment(BLOCK, neighbors, barrier=False), own] if features.num_neighbors else [own]
+def _with_neighbors(features: ObservationFeatures, neighbors: DeviceFunction, self_segment: Segment) -> list[Segment]:
+    """The segment of neighbors' features, if there are any, and then that of own features."""
+    return [Segment(BLOCK, neighbors, barrier=False), self_segment] if features.num_neighbors else [self_segment]

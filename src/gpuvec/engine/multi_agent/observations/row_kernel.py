@@ -1,4 +1,4 @@
-"""The kernel that writes observations after the step, of states and times that are in their buffers.
+"""The functions of the third kernel, which writes observations after the step, from the states in global memory.
 
 Letters: A agents per env, D features, M neighbors, e an env, i an agent, r its row, r0 the first of m rows in a tile.
 """
@@ -20,49 +20,58 @@ i32, i64, u32, u64, b1 = np.int32, np.int64, np.uint32, np.uint64, np.bool_
 
 
 class RowKernel(NamedTuple):
-    """The functions of the kernel; `is_step` is false in a reset, in which no episode ends."""
+    """The compiled functions of the kernel; `is_step` is false in a reset, in which no episode ends.
 
-    store_item: DeviceFunction  # store_item(b, x, is_step): item x of all rows; an item is a neighbor's features, or own ones
-    fill: DeviceFunction  # fill(b, tile, r0, m, thread): rows r0 to r0 + m into shared memory
-    drain: DeviceFunction  # drain(b, tile, r0, m, thread, is_step): and out of it; final rows are stored directly
+    An item is the features of one neighbor in a row; the last item of a row includes the agent's own features.
+    """
+
+    store_item: DeviceFunction  # store_item(b, x, is_step): stores item x of all rows directly
+    fill: DeviceFunction  # fill(b, tile, r0, m, thread): writes rows r0 to r0 + m to shared memory
+    drain: DeviceFunction  # drain(b, tile, r0, m, thread, is_step): stores them from there, and final rows directly
     items_per_row: int
 
 
 def make_row_kernel(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures) -> RowKernel:
-    """The functions for one context.
+    """Compiles the functions for one context.
 
     Args:
         ctx: the context.
-        access: the functions for the state.
-        features: the functions for the features.
+        access: access to the state.
+        features: the features of an observation.
     """
-    items = max(features.num_neighbors, 1)  # the last one includes the own features
-    shown_time = _shown_time(ctx, features)
-    store_final_item = _store_final_item(ctx, access, features, items)
+    items = max(features.num_neighbors, 1)
+    observation_time = _make_observation_time(ctx, features)
+    store_final_item = _make_store_final_item(ctx, access, features, items)
     return RowKernel(
-        store_item=_store_item(ctx, access, features, shown_time, store_final_item, items),
-        fill=_fill(ctx, access, features, shown_time),
-        drain=_drain(ctx, features, store_final_item, items),
+        store_item=_make_store_item(ctx, access, features, observation_time, store_final_item, items),
+        fill=_make_fill_rows(ctx, access, features, observation_time),
+        drain=_make_drain_rows(ctx, features, store_final_item, items),
         items_per_row=items,
     )
 
 
-def _shown_time(ctx: MultiAgentContext, features: ObservationFeatures) -> DeviceFunction:
-    """`shown_time(b, e)`: the time of env e after this reset or step; the clocks of all blocks have moved on by then."""
+def _make_observation_time(ctx: MultiAgentContext, features: ObservationFeatures) -> DeviceFunction:
+    """`observation_time(b, e)`: the time of env e after this reset or step. The clocks of all blocks have been advanced."""
     load, episode_time = ctx.ops.load, features.episode_time
 
     @inline_function
-    def shown_time(b: Batch, e: int) -> object:
+    def observation_time(b: Batch, e: int) -> object:
         clock, start = load(b.clock, 0, u32), load(b.start, e, u32)
         return episode_time(load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start))
 
-    return shown_time
+    return observation_time
 
 
-def _store_final_item(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, items: int) -> DeviceFunction:
-    """`store_final_item(b, e, i, j)`: item j of agent i as it was at the end of the episode, directly."""
+def _make_store_final_item(
+    ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, items: int
+) -> DeviceFunction:
+    """`store_final_item(b, e, i, j)`: stores item j of the final observation of agent i directly."""
     A, D, M, load, params = ctx.num_agents, features.num_features, features.num_neighbors, ctx.ops.load, ctx.params
-    scatter_strided, load_final, store_own = ctx.array_ops.scatter_strided, access.load_final, features.store_own
+    scatter_strided, load_final, store_self_features = (
+        ctx.array_ops.scatter_strided,
+        access.load_final,
+        features.store_self_features,
+    )
     self_features, other_features, episode_time = features.self_features, features.other_features, features.episode_time
 
     @inline_function
@@ -71,44 +80,50 @@ def _store_final_item(ctx: MultiAgentContext, access: StateAccess, features: Obs
         if M > 0:
             scatter_strided(b.final_obs, r * D + j, M, other_features(i, j, load_final(b, e), t, params(b, e)))
         if j == items - 1:
-            store_own(b.final_obs, r, self_features(i, load_final(b, e), t, params(b, e)))
+            store_self_features(b.final_obs, r, self_features(i, load_final(b, e), t, params(b, e)))
 
     return store_final_item
 
 
-def _store_item(
+def _make_store_item(
     ctx: MultiAgentContext,
     access: StateAccess,
     features: ObservationFeatures,
-    shown_time: DeviceFunction,
+    observation_time: DeviceFunction,
     store_final_item: DeviceFunction,
     items: int,
 ) -> DeviceFunction:
+    """`store_item` as in `RowKernel`."""
     A, D, M, load, params, same_step = (
         ctx.num_agents, features.num_features, features.num_neighbors, ctx.ops.load, ctx.params, ctx.same_step,
     )  # fmt: skip
     divmod_u32, scatter_strided, from_global = ctx.array_ops.divmod_u32, ctx.array_ops.scatter_strided, access.from_global
-    self_features, other_features, store_own = features.self_features, features.other_features, features.store_own
+    self_features, other_features, store_self_features = (
+        features.self_features,
+        features.other_features,
+        features.store_self_features,
+    )
 
     @inline_function
     def store_item(b: Batch, x: int, is_step: bool) -> None:
-        r = i64(u64(x) // u64(items))  # there may be more than 2**32 items
+        r = i64(u64(x) // u64(items))  # There may be more than 2**32 items.
         j = x - r * items
         e, i = divmod_u32(r, A)
         if M > 0:
-            scatter_strided(b.obs, r * D + j, M, other_features(i, j, from_global(b, e), shown_time(b, e), params(b, e)))
+            scatter_strided(b.obs, r * D + j, M, other_features(i, j, from_global(b, e), observation_time(b, e), params(b, e)))
         if j == items - 1:
-            store_own(b.obs, r, self_features(i, from_global(b, e), shown_time(b, e), params(b, e)))
+            store_self_features(b.obs, r, self_features(i, from_global(b, e), observation_time(b, e), params(b, e)))
         if same_step and is_step and load(b.final_mask, e, b1):
             store_final_item(b, e, i, j)
 
     return store_item
 
 
-def _fill(
-    ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, shown_time: DeviceFunction
+def _make_fill_rows(
+    ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, observation_time: DeviceFunction
 ) -> DeviceFunction:
-    A, D, M, own_width = ctx.num_agents, features.num_features, features.num_neighbors, features.own_width
+    """`fill` as in `RowKernel`."""
+    A, D, M, num_self_features = ctx.num_agents, features.num_features, features.num_neighbors, features.num_self_features
     divmod_u32, store_strided = ctx.array_ops.divmod_u32, ctx.array_ops.store_strided
     params, threads = ctx.params, ctx.launch.threads_per_row_block
     from_global, self_features, tile_offset = access.from_global, features.self_features, make_tile_offset(D)
@@ -116,7 +131,7 @@ def _fill(
     @inline_function
     def agent_at(b: Batch, w: Work, r0: int, x: int) -> tuple[object, ...]:
         e, i = divmod_u32(r0 + x, A)
-        return i, from_global(b, e), shown_time(b, e), params(b, e)
+        return i, from_global(b, e), observation_time(b, e), params(b, e)
 
     fill_neighbors = make_fill(features, ctx.array_ops, agent_at, threads, ctx.launch.tile_rows)
 
@@ -127,15 +142,16 @@ def _fill(
             fill_neighbors(b, 0, tile, offset, r0, m, thread)
         while x < m:
             i, s, t, p = agent_at(b, 0, r0, x)
-            store_strided(tile, offset + (x + 1) * D - own_width, 1, self_features(i, s, t, p))
+            store_strided(tile, offset + (x + 1) * D - num_self_features, 1, self_features(i, s, t, p))
             x += threads
 
     return fill
 
 
-def _drain(
+def _make_drain_rows(
     ctx: MultiAgentContext, features: ObservationFeatures, store_final_item: DeviceFunction, items: int
 ) -> DeviceFunction:
+    """`drain` as in `RowKernel`."""
     A, threads, load, divmod_u32 = ctx.num_agents, ctx.launch.threads_per_row_block, ctx.ops.load, ctx.array_ops.divmod_u32
     assume_nonnegative, same_step = ctx.array_ops.assume_nonnegative, ctx.same_step
     drain_rows = make_drain(features.num_features, ctx.ops, ctx.array_ops, threads)
