@@ -1,4 +1,4 @@
-"""`python -m gpuvec` is the command `gpuvec`."""
+"""Runs the command line `gpuvec` for `python -m gpuvec`."""
 
 from gpuvec.cli import main
 

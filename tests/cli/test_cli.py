@@ -16,7 +16,7 @@ pytest.importorskip("tyro")
 
 from gpuvec.cli import bench_command as bench
 from gpuvec.cli import main, progress
-from gpuvec.cli.eval_command import interval
+from gpuvec.cli.eval_command import confidence_interval
 from gpuvec.cli.progress import Progress, Waiting, waiting
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C
@@ -97,9 +97,9 @@ def test_another_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_the_interval_counts_episodes_and_not_agents() -> None:
     """1.96 times the standard error, sqrt(5 / 3) / 2 of 1, 2, 3, 4."""
     returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    assert interval(returns, 3) == " +- 1.265"
-    assert interval(returns[:, None] + torch.tensor([-5.0, 0.0, 5.0]), 3) == " +- 1.265"
-    assert interval(returns[:1]) == ""
+    assert confidence_interval(returns, 3) == " +- 1.265"
+    assert confidence_interval(returns[:, None] + torch.tensor([-5.0, 0.0, 5.0]), 3) == " +- 1.265"
+    assert confidence_interval(returns[:1]) == ""
 
 
 class TestMistakes:
@@ -315,14 +315,14 @@ class TestWaiting:
     def test_what_takes_long_is_named_on_standard_error(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(progress, "SECONDS_UNTIL_NAMED", 0.0)
-        shown = Waiting("compiling")
-        shown._timer.join()
-        shown.stop()
+        monkeypatch.setattr(progress, "SECONDS_UNTIL_SHOWN", 0.0)
+        wait = Waiting("compiling")
+        wait._timer.join()
+        wait.stop()
         assert capsys.readouterr().err == "compiling ...\n"
 
     def test_what_does_not_is_not(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(progress, "SECONDS_UNTIL_NAMED", 1000.0)
+        monkeypatch.setattr(progress, "SECONDS_UNTIL_SHOWN", 1000.0)
         with waiting("compiling"):
             pass
         assert capsys.readouterr().err == ""
@@ -345,8 +345,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_number_that_an_iteration_lacks_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     metrics = {"iteration": 1.0, "steps": 10.0, "seconds": 1.0, "steps_per_second": 10.0, "return": 42.0}
     with Progress("title", 2) as progress:
-        progress.show(metrics)
-        progress.show({**metrics, "iteration": 2.0, "return": float("nan")})
+        progress.update(metrics)
+        progress.update({**metrics, "iteration": 2.0, "return": float("nan")})
     title, first, last = capsys.readouterr().out.splitlines()
     assert title == "title"
     assert "1/2" in first

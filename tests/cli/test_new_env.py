@@ -53,10 +53,10 @@ def test_its_tests_pass_as_it_stands(options, capsys):
     } | (in_cuda_c if "--cuda-c" in options else set())
     texts = "".join(p.read_text() for p in Path(ROVER).rglob("*.*") if p.is_file())
     assert not any(word in texts for word in ("my_game", "my-game", "MyGame", "GPUVEC"))
-    told = run("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", cwd=ROVER)
-    counts = {what: int(count) for count, what in re.findall(r"(\d+) (passed|skipped)", told)}
-    assert sum(counts.values()) == (6 if "--cuda-c" in options else 4), told
-    assert counts.get("skipped", 0) == (int(not HAS_GPU) + int(NO_COMPILER) if "--cuda-c" in options else 0), told
+    printed = run("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", cwd=ROVER)
+    counts = {what: int(count) for count, what in re.findall(r"(\d+) (passed|skipped)", printed)}
+    assert sum(counts.values()) == (6 if "--cuda-c" in options else 4), printed
+    assert counts.get("skipped", 0) == (int(not HAS_GPU) + int(NO_COMPILER) if "--cuda-c" in options else 0), printed
 
 
 def test_it_can_be_built():
@@ -72,12 +72,12 @@ def test_it_can_be_built():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("LunarRover", "'LunarRover' cannot be a package's name: give lower case letters, .* such as 'lunar_rover'"),
+        ("LunarRover", "'LunarRover' cannot be the name of a package: give lower case letters, .* such as 'lunar_rover'"),
         ("lunar-rover", "such as 'lunar_rover'"),
-        ("3d", "'3d' cannot be a package's name"),
+        ("3d", "'3d' cannot be the name of a package"),
         ("rover_", "no underscore last such as 'rover'"),
         ("../rover", "such as 'rover'"),
-        ("", "'' cannot be a package's name"),
+        ("", "'' cannot be the name of a package"),
         ("class", "'class' is a keyword of Python"),
         ("random", "there is a package 'random' already, in .*random.py: give another name"),
         ("gpuvec", "there is a package 'gpuvec' already"),
@@ -95,10 +95,10 @@ def test_names_that_no_package_can_have(name, message, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("to", "message"),
     [
-        ("full", "full is there already and not an empty folder: name a new one with --to."),
-        ("full/file", "full/file is there already and not an empty folder"),
-        ("nowhere/boat", "there is no folder nowhere to make boat in: make it first."),
-        ("empty", "empty is the folder where we are"),
+        ("full", "full exists and is not an empty folder: name a new one with --to."),
+        ("full/file", "full/file exists and is not an empty folder"),
+        ("nowhere/boat", "there is no folder nowhere in which to create boat: create it first."),
+        ("empty", "empty is the working folder"),
     ],
 )
 def test_folders_that_cannot_be_written(to, message, capsys, tmp_path, monkeypatch):
@@ -123,5 +123,5 @@ def test_an_empty_folder_will_do(tmp_path):
 
 def test_a_write_that_fails_leaves_nothing(tmp_path):
     with pytest.raises(IsADirectoryError):
-        new_env.write(Path("boat"), {"a/b.py": "", "a": "a file in place of a folder"})
+        new_env.write_files(Path("boat"), {"a/b.py": "", "a": "a file in place of a folder"})
     assert not list(tmp_path.iterdir())

@@ -244,7 +244,7 @@ def test_exchanged_fields_are_red_without_a_gpu(planted, capfd):
     name = planted(DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)))
     sizes = ["--num-envs", "3", "--episodes", "2", "--max-episode-steps", "8"]
     assert main(["check", f"{name}:tests/{name}-v0", "--targets", "cuda-c-cpu", *sizes]) == 1
-    assert re.search("RED  .*the first reset: .*state x is", capfd.readouterr().out)
+    assert re.search("FAIL  .*the first reset: .*state x is", capfd.readouterr().out)
 
 
 # There threads in step read before any of them writes, and a float64 is found before anything plays.

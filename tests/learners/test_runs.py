@@ -122,7 +122,7 @@ class TestResume:
 
     def test_what_is_no_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["resume", str(tmp_path)]) == 1
-        assert "is no run folder" in capsys.readouterr().err
+        assert "is not a run folder" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("change", "words"),
@@ -178,7 +178,7 @@ def test_an_interrupt_ends_the_iteration_and_saves(sent: str, tmp_path: Path) ->
     done = subprocess.run([sys.executable, "-c", INTERRUPTED, sent, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 128 + getattr(signal, sent), done.stderr
     (run,) = tmp_path.iterdir()
-    assert done.stdout.splitlines()[-1] == f"stopped    after 5 of 20 iterations; to go on: gpuvec resume {run}"
+    assert done.stdout.splitlines()[-1] == f"stopped    after 5 of 20 iterations; to continue: gpuvec resume {run}"
     assert load(run)["iteration"] == 5
     assert main(["resume", str(run), "--episodes", "1"]) == 0
     assert main(command("ppo", tmp_path / "whole", iterations=20)) == 0
@@ -244,7 +244,7 @@ class TestNumbersThatAreNotFinite:
         arguments = ["train", "--env", "tests/Spoilt-v0", "--device", "cpu", "--seed", "3", "--runs", str(tmp_path), *SMALL]
         assert main([*arguments, "--total-steps", "5000", "--checkpoint-every", "1"]) == 1
         (run,) = tmp_path.iterdir()
-        assert f"The last checkpoint from before is {run}/checkpoint-2.pt." in capsys.readouterr().err
+        assert f"The previous checkpoint is {run}/checkpoint-2.pt." in capsys.readouterr().err
         assert load(run)["iteration"] == 2
 
     def test_the_agent_is_named(self) -> None:

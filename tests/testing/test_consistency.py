@@ -182,7 +182,7 @@ class TestTheCommand:
         assert main(asked) == 1
         printed, _, script = capfd.readouterr().out.partition("To reproduce it:\n")
         place = "NextStep, in step 3: environment 0, terminated is True on cpu and False on twin"
-        assert printed.splitlines()[-1] == f"twin         RED  {place}"
+        assert printed.splitlines()[-1] == f"twin         FAIL  {place}"
         command = [sys.executable, "-c", textwrap.dedent(script)]
         monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
         again = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -202,7 +202,7 @@ class TestTheCommand:
         monkeypatch.setattr(target_process, "compare_in_processes", lambda job: pytest.fail("nothing to compare"))
         name = module(source, old, new)
         assert main(["check", f"{name}:tests/{name}-v0"]) == 1
-        assert re.search(rf"rules        RED  .*{message}", capsys.readouterr().out)
+        assert re.search(rf"rules        FAIL  .*{message}", capsys.readouterr().out)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

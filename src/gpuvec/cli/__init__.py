@@ -1,6 +1,6 @@
-"""The command `gpuvec`.
+"""The command line `gpuvec`.
 
-Each command is a function in a file of its own, which imports what it needs when it runs, so that `--help` is quick.
+Each command is a function in its own module. It imports large packages when it runs, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from gpuvec.errors import GpuvecError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns its exit status: 0, 1 for a failure that it explains, 2 for a wrong command line."""
+    """Runs the command line.
+
+    Args:
+        arguments: the words after `gpuvec`; those of the process by default.
+
+    Returns:
+        The exit status: 0 for success, 1 for a failure with a message, 2 for a wrong command line.
+    """
     try:
-        import tyro  # noqa: F401  # before anything else, for its absence has a message of its own
+        import tyro  # noqa: F401  # imported first, because a missing tyro has its own message
     except ModuleNotFoundError:
         print('gpuvec: the command line needs tyro, which is not installed: pip install "gpuvec[train]"', file=sys.stderr)
         return 1
@@ -36,7 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_command(arguments: Sequence[str] | None) -> int:
-    """Parses the command line and runs its command; the exit status."""
+    """Parses the command line, runs its command, and returns the exit status.
+
+    Args:
+        arguments: the words after `gpuvec`; those of the process by default.
+    """
     import tyro
 
     from gpuvec.cli.bench_command import bench
@@ -49,9 +60,10 @@ def run_command(arguments: Sequence[str] | None) -> int:
     from gpuvec.cli.train_command import resume, train
     from gpuvec.cli.train_defaults import tuned_settings
 
-    settings = tuned_settings(**asked_for(arguments, "env", "device", "algorithm"))
+    # The defaults of all other settings depend on these three, so they are parsed first.
+    settings = tuned_settings(**parse_options(arguments, "env", "device", "algorithm"))
     commands: dict[str, Callable[..., int]] = {
-        "train": with_default(train, settings=settings),
+        "train": with_defaults(train, settings=settings),
         "resume": resume,
         "eval": evaluate,
         "runs": runs,
@@ -73,40 +85,57 @@ def run_command(arguments: Sequence[str] | None) -> int:
 
 @contextmanager
 def working_folder_on_path() -> Iterator[None]:
-    """Lets `--env module:id` name a module in the working folder, as `python -m gpuvec` does.
+    """Appends the working folder to the module search path, so that `--env module:id` can name a module in it.
 
-    The installed command has its own folder on the path, and not the working folder. The working folder comes last: a file in
-    it that has the name of an installed package does not take the package's place. With Python's option -P it is left out.
+    `python -m gpuvec` searches the working folder, but the installed command does not. The folder is searched last, so that a
+    file in it never replaces an installed package. Python's option -P excludes it.
     """
     folder = str(Path.cwd())
-    added = not sys.flags.safe_path and not {"", folder} & set(sys.path)
-    if added:
+    is_missing = not sys.flags.safe_path and not {"", folder} & set(sys.path)
+    if is_missing:
         sys.path.append(folder)
     try:
         yield
     finally:
-        if added and folder in sys.path:
+        if is_missing and folder in sys.path:
             sys.path.remove(folder)
 
 
 def in_one_line(error: BaseException) -> str:
-    """The message of an error, or its type where it has none, without line breaks."""
+    """The message of an error without line breaks, or the name of its type if it has no message.
+
+    Args:
+        error: the error.
+    """
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def asked_for(arguments: Sequence[str] | None, *options: str) -> dict[str, Any]:
-    """Those options that are given on the command line: the defaults of the others depend on them."""
+def parse_options(arguments: Sequence[str] | None, *names: str) -> dict[str, Any]:
+    """Parses some options of a command line and ignores everything else in it.
+
+    Args:
+        arguments: the words after `gpuvec`; those of the process by default.
+        names: the names of the options, without dashes.
+
+    Returns:
+        {name: text} of the options that the command line contains.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in options:
-        parser.add_argument(f"--{option}", default=argparse.SUPPRESS)
+    for name in names:
+        parser.add_argument(f"--{name}", default=argparse.SUPPRESS)
     try:
         return vars(parser.parse_known_args(arguments)[0])
-    except argparse.ArgumentError:  # an option without its value, which the parser of the command explains
+    except argparse.ArgumentError:  # an option without a value, which the parser of the command reports
         return {}
 
 
-def with_default(function: Callable[..., int], **defaults: Any) -> Callable[..., int]:
-    """`function` with other defaults, and parameters of their types."""
+def with_defaults(function: Callable[..., int], **defaults: Any) -> Callable[..., int]:
+    """Returns a function that does the same and whose signature has other defaults.
+
+    Args:
+        function: a command.
+        defaults: {name of a parameter: its default}, whose type becomes the annotation of the parameter.
+    """
     signature = inspect.signature(function, eval_str=True)
     parameters = [
         p.replace(default=defaults[name], annotation=type(defaults[name])) if name in defaults else p
@@ -114,8 +143,8 @@ def with_default(function: Callable[..., int], **defaults: Any) -> Callable[...,
     ]
 
     @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> int:
+    def wrapper(*args: Any, **kwargs: Any) -> int:
         return function(*args, **kwargs)
 
-    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect asks for
-    return called
+    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect.signature reads it
+    return wrapper

@@ -1,4 +1,4 @@
-"""`python -m gpuvec.cli` is the command `gpuvec`."""
+"""Runs the command line `gpuvec` for `python -m gpuvec.cli`."""
 
 from gpuvec.cli import main
 

@@ -1,4 +1,4 @@
-"""`gpuvec check`."""
+"""The command `gpuvec check`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport
     from gpuvec.testing.target_check.targets import CheckTarget
 
-DEFAULT_EPISODE_STEPS = 1000  # of an environment without a step limit
+DEFAULT_EPISODE_STEPS = 1000  # the step limit in the comparison for an environment that has none
 Params = dict[str, Any]  # bool, int or float
 
 
 class _Options(NamedTuple):
-    """Options of the command that say how much is run; None stands for the target's default."""
+    """The options of the command that are numbers, and the parameters; None stands for the default of the target."""
 
     num_envs: int | None
     episodes: int | None
@@ -47,22 +47,22 @@ def check(
 ) -> int:
     """Check that an environment follows the rules of device code and gives the same results on every target.
 
-    First `gpuvec.testing.check_env` checks the code. Then each target takes random actions beside the CPU, in every
+    First `gpuvec.testing.check_env` checks the code. Then each target and the CPU step with the same random actions, in every
     autoreset mode, and all outputs and states are compared after every call. The exit status is 0 if all agree, 1 for a
-    difference or a broken rule, and 2 if the check cannot be made.
+    difference or a broken rule, and 2 if the check cannot run.
 
     Args:
-        env: the id of the environment, such as gpuvec/CartPole-v1, or CartPole-v1 for one that comes with gpuvec. With
-            module:id, the module is imported first.
-        targets: names, separated by commas: cpu, cuda-c-cpu (the environment's functions in CUDA C++, compiled by the CPU's
-            C++ compiler), sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with those functions). By default all
-            that this machine has. Each is compared with cpu.
-        num_envs: the number of environments. By default as many as have 4096 agents together, in the simulator 33, and 16 of
+        env: the id of the environment, such as gpuvec/CartPole-v1, or CartPole-v1 for a bundled environment. With module:id,
+            the module is imported first.
+        targets: names, separated by commas: cpu, cuda-c-cpu (the environment's functions in CUDA C++, compiled by the host's
+            C++ compiler), sim (Numba's CUDA simulator), numba (a GPU), cuda-c (a GPU, with the functions in CUDA C++). By
+            default all that this machine has. Each is compared with cpu.
+        num_envs: the number of environments. By default as many as have 4096 agents in total, in the simulator 33, and 16 of
             an environment with many agents.
         episodes: the number of episodes of each environment, in each autoreset mode. By default 3, in the simulator 2.
-        max_episode_steps: the step limit of an episode. By default the environment's own, in the simulator 3.
-        seed: of the environments and of the actions.
-        time_limit: CPU seconds that one call of a function of the environment may take before it counts as an endless loop.
+        max_episode_steps: the step limit of an episode. By default that of the environment, in the simulator 3.
+        seed: the seed of the environments and of the actions.
+        time_limit: the CPU seconds of one call of a function of the environment after which it counts as an endless loop.
         params: parameters of the environment that differ from its defaults, such as --params gravity 3.7.
     """
     from gpuvec.testing.environment_check import check_env, resolve
@@ -72,8 +72,8 @@ def check(
     try:
         _check_options(options)
         spec = _find_spec(env)
-        declared = resolve(spec.id, options.params)
-        selected, unavailable = select_targets([name for name in targets.split(",") if name], declared)
+        declaration = resolve(spec.id, options.params)
+        selected, unavailable = select_targets([name for name in targets.split(",") if name], declaration)
     except (GpuvecError, gym.error.Error, ImportError, TypeError, ValueError) as error:
         print(f"gpuvec check: {error}", file=sys.stderr)
         return 2
@@ -81,12 +81,12 @@ def check(
         print(f"rules        compiling and running {spec.id} ...", flush=True)
         check_env(spec.id, seed=seed, time_limit=time_limit, progress=_print_check, **options.params)
     except AuthoringError as error:
-        print(f"rules        RED  {error}")
+        print(f"rules        FAIL  {error}")
         return 1
     for name, reason in unavailable.items():
-        print(f"{name:<12} left out: {reason}", flush=True)
+        print(f"{name:<12} skipped: {reason}", flush=True)
     module, colon, _ = env.rpartition(":")
-    jobs = [_make_job(f"{module}{colon}{spec.id}", spec, declared, target, options) for target in selected]
+    jobs = [_make_job(f"{module}{colon}{spec.id}", spec, declaration, target, options) for target in selected]
     return _compare_with_cpu(selected, jobs)
 
 
@@ -114,7 +114,7 @@ def _make_job(
 
 
 def _compare_with_cpu(targets: Sequence[CheckTarget], jobs: Sequence[ComparisonJob]) -> int:
-    """Runs the job of each target beside the CPU and prints the outcome; returns 1 if one differs."""
+    """Runs the comparison of each target with the CPU and prints the results; returns 1 if one differs, else 0."""
     from gpuvec.testing.target_check import target_process
 
     status = 0
@@ -122,7 +122,7 @@ def _compare_with_cpu(targets: Sequence[CheckTarget], jobs: Sequence[ComparisonJ
         print(f"{target.name:<12} running {job.num_envs} environments in {len(job.modes)} autoreset modes ...", flush=True)
         report = target_process.compare_in_processes(job, os.cpu_count() or 1 if target.simulated else 1)
         status = 1 if report.difference else status
-        print(f"{target.name:<12} {_outcome(job, report)}", flush=True)
+        print(f"{target.name:<12} {_describe_report(job, report)}", flush=True)
     return status
 
 
@@ -139,14 +139,14 @@ def _check_options(options: _Options) -> None:
 
 
 def _print_check(check: Check) -> None:
-    print(f"{check.name:<12} {'ok  ' if check.ran else 'not run:'} {check.detail}", flush=True)
+    print(f"{check.name:<12} {'ok   ' if check.ran else 'not run:'} {check.detail}", flush=True)
 
 
 def _find_spec(env: str) -> gym.envs.registration.EnvSpec:
-    """The spec of "id" or "module:id", where an id without a namespace may be one of gpuvec's own.
+    """The spec of "id" or "module:id"; the id of a bundled environment may lack its namespace.
 
     Raises:
-        gymnasium.error.Error: there is none; the message suggests similar ids.
+        gymnasium.error.Error: there is no such environment; the message suggests similar ids.
         ModuleNotFoundError: there is no such module.
     """
     module, _, id = env.rpartition(":")
@@ -155,13 +155,13 @@ def _find_spec(env: str) -> gym.envs.registration.EnvSpec:
     return gym.spec(f"gpuvec/{id}" if f"gpuvec/{id}" in gym.registry else id)
 
 
-def _outcome(job: ComparisonJob, report: ComparisonReport) -> str:
-    """A line on a target; several on a difference, with a script that reproduces it."""
+def _describe_report(job: ComparisonJob, report: ComparisonReport) -> str:
+    """A line for a target that agrees with the CPU; otherwise several, with a script that reproduces the difference."""
     if report.difference:
         script = f"\nTo reproduce it:\n\n{textwrap.indent(report.script, '    ')}" if report.script else ""
-        return f"RED  {report.difference}{script}"
-    how = "the same bits as cpu's" if report.identical else "as cpu's, floats to 1e-5"
+        return f"FAIL  {report.difference}{script}"
+    agreement = "bit-identical to cpu" if report.identical else "equal to cpu, floats to 1e-5"
     count = report.num_on_threshold
-    exceptions = f", but for {count} on a threshold, either side of which is right" if count else ""
-    where = f"{job.num_envs} environments in {len(job.modes)} autoreset modes"
-    return f"ok   {report.num_results:,} results of {where}: {how}{exceptions}"
+    exceptions = f", except {count} on a threshold, where both results are right" if count else ""
+    runs = f"{job.num_envs} environments in {len(job.modes)} autoreset modes"
+    return f"ok    {report.num_results:,} results of {runs}: {agreement}{exceptions}"

@@ -1,4 +1,4 @@
-"""`gpuvec doctor`."""
+"""The command `gpuvec doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuvec envs`."""
+"""The command `gpuvec envs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def envs(modules: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
     """List the registered environments: spaces, step limit, the return at which each counts as solved, and parameters.
 
     Args:
-        modules: Python modules to import first, which register environments of their own.
+        modules: Python modules that register environments. They are imported first.
     """
     for module in modules:
         importlib.import_module(module)
@@ -28,18 +28,18 @@ def envs(modules: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
         rows.append(
             (
                 spec.id,
-                _space(observation),
-                _space(action),
+                _format_space(observation),
+                _format_space(action),
                 "none" if spec.max_episode_steps is None else str(spec.max_episode_steps),
                 "none" if spec.reward_threshold is None else f"{spec.reward_threshold:g}",
-                " ".join(f"{name}={_number(value)}" for name, value in params._asdict().items()),
+                " ".join(f"{name}={_format_number(value)}" for name, value in params._asdict().items()),
             )
         )
     print_table(rows)
     return 0
 
 
-def _space(space: gym.Space[object]) -> str:
+def _format_space(space: gym.Space[object]) -> str:
     if isinstance(space, gym.spaces.Discrete):
         return f"Discrete({space.n})"
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -47,5 +47,5 @@ def _space(space: gym.Space[object]) -> str:
     return f"Box{space.shape}".replace(",)", ")")
 
 
-def _number(value: object) -> str:
+def _format_number(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,16 +1,19 @@
-"""`gpuvec eval`."""
+"""The command `gpuvec eval`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.progress import waiting
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from gpuvec.learners.evaluation.evaluate import EpisodeResults
 
 
@@ -22,21 +25,19 @@ def evaluate(
     stochastic: bool = False,
     trust: bool = False,
 ) -> int:
-    """Play a trained policy and print its returns, with the mean and its 95 % confidence interval.
+    """Evaluate a trained policy: print the mean return with its 95 % confidence interval, and the lowest and highest return.
 
     Args:
         checkpoint: a run folder, or a file checkpoint-<iteration>.pt in one.
-        episodes: the number of episodes. Each is the first episode of an environment of its own.
-        seed: of the environments, and of the actions if --stochastic is given. With the seed of the training, the result is
+        episodes: the number of episodes. Each is the first episode of its own environment.
+        seed: the seed of the environments, and of the actions with --stochastic. With the seed of the training, the result is
             that of the evaluation at the end of the training.
         device: auto, cpu, cuda or cuda:1; auto is a GPU if there is one.
-        stochastic: draw actions from the policy, instead of taking the likeliest action.
+        stochastic: draw actions from the policy instead of taking the likeliest action.
         trust: import the Python module that the checkpoint names for its environment. Importing runs the module's code.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
-    from gpuvec.cli.train_command import trusted
-
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
         from gpuvec.learners.evaluation.evaluate import load_policy, run_episodes
@@ -44,35 +45,49 @@ def evaluate(
         from gpuvec.learners.runs.checkpoint import load, require_trained_policies
         from gpuvec.learners.seeds import EVALUATION, stream_seed
 
-    saved = load(checkpoint)
-    require_trained_policies(saved, checkpoint)
-    for settings in saved["args"].values():
-        trusted(settings["env"], trust, checkpoint)
-    where, seed = str(parse_device(device)), stream_seed(seed, EVALUATION)
-    trained = {role: load_policy(saved, where, role=role) for role in saved["args"]}
-    args = next(args for args, _ in trained.values())
-    player = policies_by_role({role: network for role, (_, network) in trained.items()}, greedy=not stochastic, seed=seed)
-    with waiting(f"compiling {args.env}, and playing {episodes} episodes"):
-        played = run_episodes(args.env, player, episodes=episodes, seed=seed, device=where, params=args.params)
-    returns = played.returns
+    contents = load(checkpoint)
+    require_trained_policies(contents, checkpoint)
+    for settings in contents["args"].values():
+        import_env_module(settings["env"], trust, checkpoint)
+    device, seed = str(parse_device(device)), stream_seed(seed, EVALUATION)
+    policies = {role: load_policy(contents, device, role=role) for role in contents["args"]}
+    args = next(args for args, _ in policies.values())
+    player = policies_by_role({role: network for role, (_, network) in policies.items()}, greedy=not stochastic, seed=seed)
+    with waiting(f"compiling {args.env}, and running {episodes} episodes"):
+        results = run_episodes(args.env, player, episodes=episodes, seed=seed, device=device, params=args.params)
+    returns = results.returns
     print(
-        f"{args.env}: mean return {returns.mean():.1f}{interval(returns)} over {episodes} episodes "
+        f"{args.env}: mean return {returns.mean():.1f}{confidence_interval(returns)} over {episodes} episodes "
         f"(standard deviation {returns.std(correction=0):.1f}, lowest {returns.min():.1f}, highest {returns.max():.1f})"
     )
-    for line in by_role(played):
+    for line in role_lines(results):
         print(line)
     return 0
 
 
-def interval(returns: Any, digits: int = 1) -> str:
-    """How far the mean of the returns, (E,) or (E, A), may be off by chance; an episode counts once, however many it has."""
+def confidence_interval(returns: Tensor, digits: int = 1) -> str:
+    """The half width of the 95 % confidence interval of a mean return, as text such as " +- 1.3".
+
+    Agents of one episode are not independent, so each episode counts as one sample.
+
+    Args:
+        returns: (E,) or, with many agents, (E, A) returns of E episodes.
+        digits: the number of digits after the decimal point.
+
+    Returns:
+        The text, or "" for one episode.
+    """
     means = returns.flatten(1).mean(1) if returns.dim() > 1 else returns
     return f" +- {1.96 * means.std() / len(means) ** 0.5:.{digits}f}" if len(means) > 1 else ""
 
 
-def by_role(played: EpisodeResults) -> Iterator[str]:
-    """A line for each role of an environment of many agents."""
-    for role, where in played.roles.items():
-        returns, left = played.returns[:, where], played.terminated[:, where]
-        who = f"{returns.shape[1]} in each episode, {left.double().mean():.1%} left"
-        yield f"{role:<10} mean return {returns.mean():.2f}{interval(returns, 2)} per agent ({who})"
+def role_lines(results: EpisodeResults) -> Iterator[str]:
+    """Yields a line with the returns of each role of an environment with many agents.
+
+    Args:
+        results: the results of the evaluation.
+    """
+    for role, agents in results.roles.items():
+        returns, terminated = results.returns[:, agents], results.terminated[:, agents]
+        counts = f"{returns.shape[1]} in each episode, {terminated.double().mean():.1%} terminated"
+        yield f"{role:<10} mean return {returns.mean():.2f}{confidence_interval(returns, 2)} per agent ({counts})"

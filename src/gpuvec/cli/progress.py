@@ -1,4 +1,4 @@
-"""How training is going: a live table on a terminal, plain lines elsewhere; and what a command waits for."""
+"""Shows the metrics of a training, as a live table on a terminal and as lines elsewhere, and what a command waits for."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from typing import Any
 
 COLUMNS = ("return", "length", "entropy", "approx_kl", "clip_fraction", "explained_variance", "value_loss", "grad_norm")
 SECONDS_BETWEEN_LINES = 2.0
-SECONDS_UNTIL_NAMED = 1.0  # what takes less is not worth a word
+SECONDS_UNTIL_SHOWN = 1.0  # shorter waits are not shown
 
 
 class Waiting:
-    """Names on standard error what the command is waiting for, once that takes longer than a second.
+    """Shows on standard error what the command is waiting for, if that takes longer than a second.
 
-    A terminal shows a spinner that goes when `stop` is called; elsewhere a line is printed.
+    On a terminal it is a spinner, which `stop` removes. Elsewhere it is a line.
 
     Args:
-        text: what is being done, in a few words.
+        text: what the command is doing, such as "compiling gpuvec/CartPole-v1".
     """
 
     def __init__(self, text: str) -> None:
         self._text, self._status = text, None
-        self._guard, self._stopped = threading.Lock(), False
-        self._timer = threading.Timer(SECONDS_UNTIL_NAMED, self._show)
+        self._lock, self._stopped = threading.Lock(), False
+        self._timer = threading.Timer(SECONDS_UNTIL_SHOWN, self._show)
         self._timer.daemon = True
         self._timer.start()
 
     def stop(self) -> None:
-        """Removes the spinner; a line that was printed stays."""
+        """Removes the spinner. A line that was printed stays."""
         self._timer.cancel()
-        with self._guard:
+        with self._lock:
             self._stopped = True
             if self._status is not None:
                 self._status.stop()
                 self._status = None
 
     def _show(self) -> None:
-        with self._guard:
+        with self._lock:
             if self._stopped:
                 return
             if not sys.stderr.isatty():
@@ -58,25 +58,29 @@ class Waiting:
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Names `text` as what the command is waiting for within the block, if that takes longer than a second."""
-    shown = Waiting(text)
+    """Shows on standard error what the command is waiting for in the block, if that takes longer than a second.
+
+    Args:
+        text: what the command is doing, such as "loading PyTorch".
+    """
+    wait = Waiting(text)
     try:
         yield
     finally:
-        shown.stop()
+        wait.stop()
 
 
 class Progress:
-    """`with Progress(title, iterations) as progress: progress.show(metrics)`.
+    """Shows the metrics of a training: `with Progress(title, num_iterations) as progress: progress.update(metrics)`.
 
     Args:
-        title: printed above.
-        iterations: how many there will be.
+        title: the line above the metrics.
+        num_iterations: the number of iterations of the whole training.
     """
 
-    def __init__(self, title: str, iterations: int) -> None:
-        self._title, self._iterations, self._shown_at = title, iterations, -math.inf
-        self._seen: dict[str, float] = {}
+    def __init__(self, title: str, num_iterations: int) -> None:
+        self._title, self._num_iterations, self._last_print_time = title, num_iterations, -math.inf
+        self._metrics: dict[str, float] = {}
         self._live: Any = None
         self._waiting: Waiting | None = None
 
@@ -91,14 +95,22 @@ class Progress:
             self._live.stop()
 
     def wait_for(self, text: str) -> None:
-        """Names what is waited for from now on, until the next call or the first iteration; "" ends it."""
+        """Shows what the training waits for, until the next call or the next `update`.
+
+        Args:
+            text: what it is doing; "" if it does not wait any more.
+        """
         self._stop_waiting()
         self._waiting = Waiting(text) if text else None
 
-    def show(self, metrics: dict[str, float]) -> None:
-        """Shows an iteration; a number that an iteration lacks, such as the return of no episodes, stays as it was."""
+    def update(self, metrics: dict[str, float]) -> None:
+        """Shows the metrics of an iteration.
+
+        Args:
+            metrics: {name: value}. Where a value is nan, such as the return if no episode ended, the previous one stays.
+        """
         self._stop_waiting()
-        self._seen |= {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._metrics |= {name: value for name, value in metrics.items() if math.isfinite(value)}
         if sys.stdout.isatty():
             if self._live is None:
                 from rich.live import Live
@@ -107,9 +119,9 @@ class Progress:
                 self._live.start()
             return
         now = time.perf_counter()
-        last = metrics["iteration"] >= self._iterations
-        if last or now - self._shown_at >= SECONDS_BETWEEN_LINES:
-            self._shown_at = now
+        is_last = metrics["iteration"] >= self._num_iterations
+        if is_last or now - self._last_print_time >= SECONDS_BETWEEN_LINES:
+            self._last_print_time = now
             print(self._line(), flush=True)
 
     def _stop_waiting(self) -> None:
@@ -118,8 +130,8 @@ class Progress:
             self._waiting = None
 
     def _line(self) -> str:
-        m = self._seen
-        head = f"{m['iteration']:>5.0f}/{self._iterations}  {m['steps']:>12,.0f} steps  {m['steps_per_second']:>12,.0f}/s"
+        m = self._metrics
+        head = f"{m['iteration']:>5.0f}/{self._num_iterations}  {m['steps']:>12,.0f} steps  {m['steps_per_second']:>12,.0f}/s"
         return "  ".join([head, *(f"{name} {m[name]:.4g}" for name in COLUMNS[:5] if name in m)])
 
     def _table(self) -> Any:
@@ -127,9 +139,9 @@ class Progress:
 
         table = Table("", "", title=self._title, show_header=False, min_width=len(self._title) + 4)
         table.columns[1].justify = "right"
-        m = self._seen
+        m = self._metrics
         if m:
-            table.add_row("iteration", f"{m['iteration']:.0f} of {self._iterations}")
+            table.add_row("iteration", f"{m['iteration']:.0f} of {self._num_iterations}")
             table.add_row("env steps", f"{m['steps']:,.0f}")
             table.add_row("env steps/s", f"{m['steps_per_second']:,.0f}")
             table.add_row("time", f"{m['seconds']:.1f} s")

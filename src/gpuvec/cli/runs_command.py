@@ -1,4 +1,4 @@
-"""`gpuvec runs`."""
+"""The command `gpuvec runs`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
     """List the training runs in a folder with their results, the newest last.
 
-    The return is that of the evaluation at the end; of a run that is not complete it is that of the last episodes in training.
+    The return is that of the evaluation at the end, or of the last episodes in training if the run is not complete.
     The state is running, stopped (`gpuvec resume` continues it), complete, or damaged.
 
     Args:
@@ -26,7 +26,7 @@ def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
     """
     from gpuvec.learners.runs.summary import summarize_runs
 
-    rows = [row(run) for run in summarize_runs(folder)]
+    rows = [table_row(run) for run in summarize_runs(folder)]
     if not rows:
         print(f"no runs in {folder}")
         return 0
@@ -34,8 +34,12 @@ def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
     return 0
 
 
-def row(run: RunSummary) -> tuple[str, ...]:
-    """The cells of a run."""
+def table_row(run: RunSummary) -> tuple[str, ...]:
+    """Returns the cells of a run in the table.
+
+    Args:
+        run: the summary of the run.
+    """
     return (
         *map(printable, (run.path.name, run.env, run.algorithm, run.seed)),
         f"{run.iteration}/{run.num_iterations or '?'}",
@@ -46,5 +50,9 @@ def row(run: RunSummary) -> tuple[str, ...]:
 
 
 def printable(text: str) -> str:
-    """The text without what would move a terminal's cursor: files may come from anybody."""
+    """Replaces control characters by question marks, because they could change a terminal and anybody may have written a file.
+
+    Args:
+        text: the text from a file or the name of a file.
+    """
     return "".join(character if character.isprintable() else "?" for character in text)

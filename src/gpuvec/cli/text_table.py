@@ -1,4 +1,4 @@
-"""Tables of plain text."""
+"""Prints tables as plain text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows of as many cells each, in columns that are as wide as their widest cell."""
+    """Prints a table in aligned columns.
+
+    Args:
+        rows: the cells of each row, as many in each; the first row contains the headings.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

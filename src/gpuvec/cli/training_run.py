@@ -1,0 +1,153 @@
+"""Runs a training for `gpuvec train` and `gpuvec resume`, with its display, its run folder and the evaluation at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuvec.cli.deferred_signals import deferred_signals
+from gpuvec.cli.env_lookup import find_env_spec
+from gpuvec.cli.eval_command import role_lines
+from gpuvec.cli.progress import Progress, waiting
+from gpuvec.errors import NonFiniteError
+from gpuvec.learners.algorithms import algorithm_name
+from gpuvec.learners.config.training_config import TrainingArgs
+
+if TYPE_CHECKING:
+    from gpuvec.learners.learner import Learner
+    from gpuvec.learners.runs.run_writer import RunWriter
+    from gpuvec.learners.training import Result
+
+
+class RunRecorder:
+    """Writes metrics and checkpoints of a training to its run folder, and ends the training after a signal.
+
+    Args:
+        open_run: creates or opens the run folder. It is called after the first iteration, so that settings that cannot be used
+            leave no folder.
+        checkpoint_every: iterations between two checkpoints.
+    """
+
+    def __init__(self, open_run: Callable[[], RunWriter], checkpoint_every: int) -> None:
+        self._open_run, self._checkpoint_every = open_run, checkpoint_every
+        self.run: RunWriter | None = None
+        self.last_checkpoint: Path | None = None
+        self.received_signal: Callable[[], int] = lambda: 0  # the number of the signal that ends the training
+
+    def record(self, progress: Progress, learner: Learner, metrics: dict[str, float]) -> None:
+        """Writes the metrics of an iteration, and a checkpoint if one is due.
+
+        Args:
+            progress: the display, which is updated.
+            learner: the learner, which may be one iteration ahead of the metrics.
+            metrics: the metrics of the iteration.
+
+        Raises:
+            KeyboardInterrupt: the process received a signal.
+        """
+        if self.run is None:
+            self.run = self._open_run()
+        self.run.log(metrics)
+        progress.update(metrics)
+        if metrics["iteration"] < learner.iteration:
+            return
+        if self.is_checkpoint_due(learner.iteration):
+            self.last_checkpoint = self.run.save(learner.state_dict())
+        if self.received_signal():
+            raise KeyboardInterrupt
+
+    def is_checkpoint_due(self, iteration: int) -> bool:
+        """Whether a checkpoint is written after an iteration.
+
+        Args:
+            iteration: the number of the iteration.
+        """
+        return iteration % self._checkpoint_every == 0 or self.received_signal() != 0
+
+    def close(self) -> None:
+        """Closes the run folder if it was opened."""
+        if self.run is not None:
+            self.run.close()
+
+
+def run_training(
+    policies: Mapping[str, TrainingArgs],
+    open_run: Callable[[], RunWriter],
+    checkpoint: Mapping[str, Any] | None,
+    checkpoint_every: int,
+    episodes: int,
+) -> int:
+    """Trains, writes the run folder, and evaluates the result.
+
+    Args:
+        policies: {role: settings}.
+        open_run: creates or opens the run folder.
+        checkpoint: the checkpoint from which the run continues; None for a new run.
+        checkpoint_every: iterations between two checkpoints.
+        episodes: the number of episodes in the evaluation.
+
+    Returns:
+        The exit status: 0, or 128 plus the number of the signal that ended the training.
+    """
+    with waiting("loading PyTorch"):
+        from gpuvec.learners.training import train as train_policies
+
+    args = next(iter(policies.values()))
+    names = " and ".join(dict.fromkeys(algorithm_name(each).upper() for each in policies.values()))
+    title = f"{names} on {args.env}, {args.num_envs} environments on {args.device}, seed {args.seed}"
+    with closing(RunRecorder(open_run, checkpoint_every)) as recorder:
+        try:
+            with deferred_signals() as recorder.received_signal, Progress(title, args.iterations) as progress:
+                result = train_policies(
+                    policies,
+                    partial(recorder.record, progress),
+                    checkpoint,
+                    on_phase=progress.wait_for,
+                    exact_at=recorder.is_checkpoint_due,
+                )
+            assert recorder.run is not None, "there is at least one iteration"
+            recorder.run.save(result.checkpoint)
+        except NonFiniteError as error:
+            previous = recorder.last_checkpoint or (checkpoint and "that from which the run continued")
+            hint = f"The previous checkpoint is {previous}." if previous else "No checkpoint was written before."
+            raise NonFiniteError(f"{error} {hint}") from error
+        except KeyboardInterrupt:
+            if recorder.run is None or recorder.last_checkpoint is None or not recorder.received_signal():
+                raise
+            _, _, iteration = recorder.last_checkpoint.stem.partition("-")
+            print(
+                f"stopped    after {iteration} of {args.iterations} iterations; to continue: gpuvec resume {recorder.run.path}"
+            )
+            return 128 + recorder.received_signal()
+        evaluate_result(result, args, recorder.run, episodes)
+    return 0
+
+
+def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes: int) -> None:
+    """Evaluates the trained policies, prints their returns, and writes them to the run folder, which completes the run.
+
+    Args:
+        result: the result of the training.
+        args: the settings of the first policy.
+        run: the run folder.
+        episodes: the number of episodes.
+    """
+    from gpuvec.learners.evaluation.evaluate import run_episodes
+    from gpuvec.learners.evaluation.players import policies_by_role
+    from gpuvec.learners.seeds import EVALUATION, stream_seed
+
+    seed = stream_seed(args.seed, EVALUATION)
+    player = policies_by_role(result.networks, seed=seed)
+    results = run_episodes(args.env, player, episodes=episodes, seed=seed, device=args.device, params=args.params)
+    returns, last_metrics = results.returns, result.history[-1]
+    run.finish({"iteration": last_metrics["iteration"], "episodes": episodes, "mean_return": float(returns.mean())})
+    threshold = find_env_spec(args.env).reward_threshold
+    solved_at = "" if threshold is None else f", solved at {threshold:g}"
+    print(f"trained    {last_metrics['steps']:,.0f} steps in {last_metrics['seconds']:.1f} s")
+    print(f"evaluated  mean return {returns.mean():.1f} over {episodes} episodes (lowest {returns.min():.1f}{solved_at})")
+    for line in role_lines(results):
+        print(line)
+    print(f"run        {run.path}")
