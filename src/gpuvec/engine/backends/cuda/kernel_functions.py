@@ -62,8 +62,8 @@ class Kernel(NamedTuple):
 def callable_from_kernel(function: DeviceFunction, *example_arguments: object) -> DeviceFunction:
     """The form of a device function that a kernel calls: itself on a GPU, its compilation for the CPU in the simulator.
 
-    The simulator interprets a kernel, and a float32 that passes through Python returns as a double. So the parts of a kernel
-    between two barriers are compiled. They are compiled here, as compiling them in a simulated thread takes far longer.
+    The simulator interprets a kernel, and a float32 that passes through Python returns as a double. Therefore the functions
+    that a kernel calls are compiled. They are compiled in advance, as that takes far longer in a simulated thread.
 
     Args:
         function: the device function.

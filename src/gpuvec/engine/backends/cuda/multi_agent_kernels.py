@@ -39,7 +39,7 @@ PROLOGUE = (
 # Example arguments of a segment's function, after the batch and the work
 SEGMENT_EXAMPLES = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
 SEARCH_BLOCKS_PER_SM = 8  # for which a multiprocessor should have registers, in a search that visits all agents
-# With more blocks on a multiprocessor, more loads are in flight, and what a thread spills it rarely needs again.
+# More blocks on a multiprocessor hide more latency, and a thread rarely reloads the registers that it spills.
 MAX_SPILL_BYTES = 32  # of a thread of the first kernel
 
 
