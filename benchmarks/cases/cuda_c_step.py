@@ -1,8 +1,8 @@
-"""Every environment with its functions in Python and in CUDA C++: the same steps by both, in turn, and compile times.
+"""Steps of every environment with its functions in Python and in CUDA C++, measured in turn, and the time of compilation.
 
-`ratio` is the time of a step in Python over that in C++, in SAME_STEP, under the conditions of `env_step.py` and `tag_step.py`.
-`compile` is what a process takes for the first reset and step in C++, which holds that of the kernels around the functions;
-`nvrtc_s` is the author's file alone.
+`ratio` is the time of a step in Python divided by that in CUDA C++, in SAME_STEP, measured as in `env_step.py` and
+`tag_step.py`. `compile` is the time of the first reset and step in CUDA C++, which includes the compilation of the kernels that
+call the functions; `nvrtc_s` is that of the author's file alone.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases import env_step, tag_step
-from benchmarks.tools.measure import Figures, make_parser, measure_bandwidth, synchronize
+from benchmarks.tools.measure import Figures, StepRate, make_parser, measure_bandwidth, synchronize
 from gpuvec.registration import registered_envs
 
 BACKENDS = ("numba", "cuda-c")
@@ -23,17 +22,23 @@ ENVS = tuple(name for name, env in registered_envs("gpuvec").items() if env.cuda
 CASES = (*(f"{name}.{size}" for name in env_step.ENVS if name in ENVS for size in (env_step.FULL, 4096)), *GAMES)
 
 
-def measured(case: str, ceiling: float, backend: str) -> tuple[str, Any]:
-    """(the environment, what was found)."""
+def measure(case: str, bandwidth: float, backend: str) -> tuple[str, StepRate]:
+    """Returns the name of the environment and its env steps per second.
+
+    Args:
+        case: one of `CASES`.
+        bandwidth: of the memory, bytes per second.
+        backend: one of `BACKENDS`.
+    """
     if case in tag_step.CASES:
         name, num_envs, params = tag_step.CASES[case]
-        return name, tag_step.measure(name, num_envs, params, ceiling, backend=backend)
+        return name, tag_step.measure(name, num_envs, params, bandwidth, backend=backend)
     name, _, size = case.rpartition(".")
-    return name, env_step.measure(name, int(size), "same_step", ceiling, backend=backend)
+    return name, env_step.measure(name, int(size), "same_step", bandwidth, backend=backend)
 
 
 def compile_seconds(name: str) -> tuple[float, float]:
-    """(the first reset and step, the author's file alone)."""
+    """Returns the seconds of the first reset and step of environment `name`, and those of its file in CUDA C++ alone."""
     import gymnasium
     import torch
 
@@ -45,37 +50,38 @@ def compile_seconds(name: str) -> tuple[float, float]:
     env.reset(seed=0)
     env.step(torch.from_numpy(env.action_space.sample()).to("cuda"))
     synchronize()
-    took = time.perf_counter() - start
-    source = make_cuda_functions(env._env, ())[1]
+    first_step = time.perf_counter() - start
+    source = make_cuda_functions(env._env, ()).source
     compile_source.cache_clear()
     start = time.perf_counter()
     compile_source(source, torch.cuda.get_device_capability())
-    return took, time.perf_counter() - start
+    return first_step, time.perf_counter() - start
 
 
 def main() -> None:
     """Measures all cases."""
-    p = make_parser(__doc__)
-    p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
-    given = p.parse_args()
-    figures = Figures("cuda_c_step", given.json)
+    parser = make_parser(__doc__)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
+    arguments = parser.parse_args()
+    figures = Figures("cuda_c_step", arguments.json)
     for name in ENVS:
         try:
-            whole, alone = compile_seconds(name)
-            figures.add(f"compile.{name}", whole, "s", (f"{name}/cuda-c",), nvrtc_s=alone)
-        except Exception as error:  # noqa: BLE001  # one row that fails must not cost the others
+            first_step, file_alone = compile_seconds(name)
+            figures.add(f"compile.{name}", first_step, "s", (f"{name}/cuda-c",), nvrtc_s=file_alone)
+        except Exception as error:  # noqa: BLE001  # a row that fails must not stop the others
             figures.add_failure(f"compile.{name}", error)
-    ceiling = measure_bandwidth("cuda")
-    figures.add("add", ceiling / 1e12, "TB/s", ())
-    for case in given.cases:
+    bandwidth = measure_bandwidth("cuda")
+    figures.add("add", bandwidth / 1e12, "TB/s", ())
+    for case in arguments.cases:
         try:
-            took = {}
+            microseconds = {}
             for backend in BACKENDS:
-                name, found = measured(case, ceiling, backend)
-                took[backend] = found.details["us"]
-                figures.add(f"{backend}.{case}", found.per_second / 1e6, "M steps/s", (f"{name}/cuda-c",), **found.details)
-            figures.add(f"ratio.{case}", took["numba"] / took["cuda-c"], "x", (f"{name}/cuda-c",))
-        except Exception as error:  # noqa: BLE001  # likewise
+                name, rate = measure(case, bandwidth, backend)
+                microseconds[backend] = rate.details["us"]
+                figures.add(f"{backend}.{case}", rate.per_second / 1e6, "M steps/s", (f"{name}/cuda-c",), **rate.details)
+            ratio = microseconds["numba"] / microseconds["cuda-c"]
+            figures.add(f"ratio.{case}", ratio, "x", (f"{name}/cuda-c",))
+        except Exception as error:  # noqa: BLE001  # a row that fails must not stop the others
             figures.add_failure(case, error)
 
 

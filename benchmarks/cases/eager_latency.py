@@ -1,8 +1,8 @@
-"""What the host spends in one eager `step(actions)` of CartPole, 4096 envs, int64 torch actions, full checks and infos.
+"""Host time of one eager `step(actions)` of CartPole: 4096 envs, int64 torch actions, all checks and infos.
 
-Beside it stands the bare launch of the same kernel in the same process, its arguments prebuilt: by cuda.core and by the
-driver's own call. Then the parts of a step one by one, which tells what to tune. All take turns of 400 calls, nine times; what
-a step takes over the bare launch is the median of nine differences.
+It is compared with the bare launch of the same kernel in the same process, whose arguments are prepared before: by cuda.core
+and by the driver's own call. The parts of a step are measured as well, which shows what to optimize. All of them are measured
+in turn, 400 calls each, nine times; `over_bare_us` is the median of the nine differences to the bare launch by cuda.core.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tools.measure import Figures, host_times, make_parser, require_gpu, summarize
 
-OF = ("CartPole-v1", "vector")
+SOURCES = ("CartPole-v1", "vector")
 CASES: dict[str, dict[str, Any]] = {
     "same_step.fresh": {"autoreset_mode": "SameStep"},
     "same_step.ring_of_2": {"autoreset_mode": "SameStep", "buffers": 2},
@@ -27,62 +27,69 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-class Bare(NamedTuple):
-    """The step kernel of an environment with all that a launch needs."""
+class BareLaunch(NamedTuple):
+    """The step kernel of an environment with everything that its launch needs."""
 
     kernel: Any  # of cuda.core
     blocks: int
     threads: int
     stream: int  # handle
-    arguments: list[int]  # addresses, and the number of envs
+    arguments: tuple[int, ...]  # addresses, and the number of envs
 
 
-def bare(env: Any, actions: Any) -> Bare:
-    """The step kernel for int64 actions, compiled as the environment compiles it."""
+def make_bare_launch(env: Any, actions: Any) -> BareLaunch:
+    """Compiles the step kernel as the environment does.
+
+    Args:
+        env: the environment.
+        actions: (E,) int64, on the device.
+    """
     import torch
     from cuda.core import ObjectCode
 
-    from gpuvec.engine.backends.cuda import kernels
+    from gpuvec.engine.backends.cuda.kernels import make_kernels
+    from gpuvec.engine.layout.arguments import batch_members
 
-    sim = env.simulation
-    options = sim.options._replace(action_dtype=np.int64)
-    cc = torch.cuda.get_device_capability()
-    (step,) = kernels.make_kernels(sim.env, options, None, True)
-    binary = step.binary(cc)
-    kept = [array.data.ptr for array in sim.buffers.values()]
-    return Bare(
-        kernel=ObjectCode.from_cubin(binary.code).get_kernel(binary.name),
-        blocks=step.grid_size.num_blocks(env.num_envs),
-        threads=step.threads,
+    simulation = env.simulation
+    options = simulation.options._replace(action_dtype=np.int64)
+    (kernel,) = make_kernels(simulation.env, options, None, is_step=True)
+    cubin = kernel.cubin(torch.cuda.get_device_capability())
+    outputs, _ = env._outputs.take(0)
+    return BareLaunch(
+        kernel=ObjectCode.from_cubin(cubin.code).get_kernel(cubin.name),
+        blocks=cubin.num_blocks(env.num_envs),
+        threads=cubin.threads,
         stream=torch.cuda.current_stream().cuda_stream,
-        arguments=[*kept, actions.data_ptr(), 0, 0, *memoryview(env._outputs.take(0)[0]).cast("Q"), env.num_envs],
+        arguments=batch_members(simulation.buffer_addresses, outputs, env.num_envs, action=actions.data_ptr()),
     )
 
 
-def by_cuda_core(b: Bare) -> Callable[[], object]:
-    """A call that launches by cuda.core."""
+def launch_by_cuda_core(bare: BareLaunch) -> Callable[[], object]:
+    """Returns a call that launches `bare` by cuda.core."""
     from cuda.core import LEGACY_DEFAULT_STREAM, LaunchConfig, Stream, launch
 
-    stream = Stream.from_handle(b.stream) if b.stream else LEGACY_DEFAULT_STREAM
-    config = LaunchConfig(grid=b.blocks, block=b.threads)
-    return lambda: launch(stream, config, b.kernel, *b.arguments)
+    stream = Stream.from_handle(bare.stream) if bare.stream else LEGACY_DEFAULT_STREAM
+    config = LaunchConfig(grid=bare.blocks, block=bare.threads)
+    return lambda: launch(stream, config, bare.kernel, *bare.arguments)
 
 
-def by_driver(b: Bare) -> Callable[[], object]:
-    """A call that launches by the driver's own function, with arguments laid out beforehand."""
+def launch_by_driver(bare: BareLaunch) -> Callable[[], object]:
+    """Returns a call that launches `bare` by the driver's own function, with arguments that are packed before."""
     from cuda.bindings import driver
 
-    error, function = driver.cuKernelGetFunction(b.kernel.handle)
-    assert error == driver.CUresult.CUDA_SUCCESS, error
-    count = len(b.arguments)
-    values = (ctypes.c_uint64 * count)(*b.arguments)
+    status, function = driver.cuKernelGetFunction(bare.kernel.handle)
+    assert status == driver.CUresult.CUDA_SUCCESS, status
+    count = len(bare.arguments)
+    values = (ctypes.c_uint64 * count)(*bare.arguments)
     pointers = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * k for k in range(count)))
-    shape, place, stream = (b.blocks, 1, 1, b.threads, 1, 1, 0), ctypes.addressof(pointers), driver.CUstream(b.stream)
-    return lambda keep=(values, pointers): driver.cuLaunchKernel(function, *shape, stream, place, 0)
+    shape, stream = (bare.blocks, 1, 1, bare.threads, 1, 1, 0), driver.CUstream(bare.stream)
+    address = ctypes.addressof(pointers)
+    # The driver has only addresses, so the call holds the memory.
+    return lambda keep=(values, pointers): driver.cuLaunchKernel(function, *shape, stream, address, 0)
 
 
-def replay(env: Any, actions: Any) -> Callable[[], object]:
-    """A call that replays a graph of one step."""
+def replay_graph(env: Any, actions: Any) -> Callable[[], object]:
+    """Returns a call that replays a CUDA graph of one step of `env` with `actions`, (E,) int64."""
     import torch
 
     out = dict(zip(("obs", "reward", "terminated", "truncated"), env.step(actions)[:4], strict=True))
@@ -93,26 +100,26 @@ def replay(env: Any, actions: Any) -> Callable[[], object]:
     return lambda keep=out: graph.replay()
 
 
-def parts(env: Any, actions: Any) -> dict[str, Callable[[], object]]:
-    """The parts of `step`, as `VectorEnv.step` calls them."""
-    read_stream, read, take, sim = env._stream, env.read_actions, env._outputs.take, env.simulation
+def split_step(env: Any, actions: Any) -> dict[str, Callable[[], object]]:
+    """Returns {name: call} of the parts of `step`, as `VectorEnv.step` of `env` calls them with `actions`, (E,) int64."""
+    read_stream, read, take, simulation = env._stream, env.read_actions, env._outputs.take, env.simulation
     stream = read_stream()
     pointer, dtype, _ = read(actions, stream)
-    outputs, launch = take(stream)[0], sim.step_launcher(dtype)
+    outputs, launch = take(stream)[0], simulation.step_launcher(dtype)
     return {
         "part.stream": read_stream,
         "part.actions": lambda: read(actions, stream),
         "part.outputs": lambda: take(stream),
-        "part.kernel": lambda: sim.step_launcher(dtype),
+        "part.kernel": lambda: simulation.step_launcher(dtype),
         "part.launch": lambda: launch(stream, pointer, outputs),
     }
 
 
 def main() -> None:
     """Measures all cases."""
-    p = make_parser(__doc__)
-    p.add_argument("--num-envs", type=int, default=4096)
-    given = p.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--num-envs", type=int, default=4096)
+    arguments = parser.parse_args()
     require_gpu()
 
     import gymnasium
@@ -120,22 +127,23 @@ def main() -> None:
 
     import gpuvec  # noqa: F401  # registers the environments
 
-    figures = Figures("eager_latency", given.json)
-    actions = torch.randint(0, 2, (given.num_envs,), device="cuda")
+    figures = Figures("eager_latency", arguments.json)
+    actions = torch.randint(0, 2, (arguments.num_envs,), device="cuda")
     for case, options in CASES.items():
-        env = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=given.num_envs, device="cuda", output="torch", **options)
+        env = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=arguments.num_envs, device="cuda", output="torch", **options)
         env.reset(seed=0)
         env.step(actions)
-        kernel = bare(env, actions)
-        calls = {"bare.cuda_core": by_cuda_core(kernel), "step": lambda env=env: env.step(actions)}
-        calls |= {"bare.driver": by_driver(kernel), **parts(env, actions), "graph_replay": replay(env, actions)}
-        found = host_times(calls)
-        for name, times in found.items():
-            took = summarize(times)
-            over = summarize([us - floor for us, floor in zip(times, found["bare.cuda_core"], strict=True)])
-            details = {"fastest": took.fastest, "slowest": took.slowest, "over_bare_us": over.median}
+        bare = make_bare_launch(env, actions)
+        calls = {"bare.cuda_core": launch_by_cuda_core(bare), "step": lambda env=env: env.step(actions)}
+        calls |= {"bare.driver": launch_by_driver(bare), **split_step(env, actions), "graph_replay": replay_graph(env, actions)}
+        microseconds = host_times(calls)
+        for name, times in microseconds.items():
+            timing = summarize(times)
+            differences = [us - bare_us for us, bare_us in zip(times, microseconds["bare.cuda_core"], strict=True)]
+            over = summarize(differences)
+            details = {"fastest": timing.fastest, "slowest": timing.slowest, "over_bare_us": over.median}
             details |= {"over_bare_from": over.fastest, "over_bare_to": over.slowest}
-            figures.add(f"{case}.{name}", took.median, "us", OF, **details)
+            figures.add(f"{case}.{name}", timing.median, "us", SOURCES, **details)
         env.close()
 
 

@@ -1,8 +1,8 @@
-"""Ten trainings of each classic environment with its tuned settings, and what their last policies are worth.
+"""Ten trainings of each environment that has tuned settings and one agent, and the returns of the final policies.
 
-Each seed has a process. The figure is the mean return of the policy's likeliest actions over 1,000 episodes of the
-environment as it is, whatever it was trained in. The curves, the mean returns of the episodes that ended in an iteration,
-go into one CSV file, from which `figures.py` draws.
+Each training has its own process. A figure is the mean return of the policy's most probable actions over 1,000 episodes of the
+environment with its default parameters, whatever the training changed. The curves, the mean returns of the episodes that ended
+in an iteration, are written to a CSV file, from which `figures.py` draws.
 """
 
 from __future__ import annotations
@@ -22,13 +22,33 @@ from gpuvec import SingleAgentEnv
 from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
 from gpuvec.registration import registered_envs
 
+Point = tuple[int, str, str]
+"""A point of a curve: env steps, seconds, and the mean return of the episodes that ended in the iteration."""
+
 
 class Goal(NamedTuple):
-    """What a policy is to reach."""
+    """A training, and the return that its policy must reach."""
 
     env: str
     algorithm: str
     bar: float  # mean return
+
+
+class Solution(NamedTuple):
+    """The result of a training.
+
+    Attributes:
+        seed: of the training.
+        value: the mean return of the final policy.
+        curve: the points of the curve.
+        steps_to_bar: env steps until the mean over all environments of the last episode's return was at the bar; nan if it
+            never was, or if the environment of the training had other parameters.
+    """
+
+    seed: int
+    value: float
+    curve: list[Point]
+    steps_to_bar: float
 
 
 def load_goals() -> tuple[Goal, ...]:
@@ -47,28 +67,15 @@ POINTS = 200  # of a curve
 CURVES = Path(__file__).resolve().parents[1] / "results" / "solve.csv"
 
 
-Point = tuple[int, str, str]
-"""Of a curve: env steps, seconds, the mean return of the episodes that ended in the iteration."""
+def make_curve(history: Sequence[Mapping[str, float]]) -> list[Point]:
+    """Returns about `POINTS` of the iterations of a `history` in which episodes ended."""
+    ended = [metrics for metrics in history if not math.isnan(metrics["return"])]
+    points = ended[:: max(1, len(ended) // POINTS)]
+    return [(int(m["steps"]), f"{m['seconds']:.3f}", f"{m['return']:.6g}") for m in points]
 
 
-class Solved(NamedTuple):
-    """What came of a training."""
-
-    seed: int
-    value: float  # mean return
-    curve: list[Point]
-    to_bar: float  # env steps until the mean over all environments of the last episode's return was at the bar; nan if it was
-    # never, or if training had an environment of its own
-
-
-def curve(history: Sequence[Mapping[str, float]]) -> list[Point]:
-    """About `POINTS` of the iterations in which episodes ended."""
-    ended = [m for m in history if not math.isnan(m["return"])]
-    return [(int(m["steps"]), f"{m['seconds']:.3f}", f"{m['return']:.6g}") for m in ended[:: max(1, len(ended) // POINTS)]]
-
-
-def solve(task: tuple[Goal, int, str]) -> Solved:
-    """Trains and plays."""
+def solve(task: tuple[Goal, int, str]) -> Solution:
+    """Trains and evaluates; `task` is a goal, a seed and a device."""
     from gpuvec.learners.evaluation.evaluate import evaluate
     from gpuvec.learners.training import train
 
@@ -77,46 +84,52 @@ def solve(task: tuple[Goal, int, str]) -> Solved:
     args = tuned(env, device, goal.algorithm, seed=seed)
     result = train(args)
     value = float(evaluate(result.network, env, episodes=1000, seed=1000 + seed, device=device).mean())
-    reached = (m["steps"] for m in result.history if m["last_return"] >= goal.bar and not args.params)
-    return Solved(seed, value, curve(result.history), next(reached, math.nan))
+    steps = (metrics["steps"] for metrics in result.history if metrics["last_return"] >= goal.bar and not args.params)
+    return Solution(seed, value, make_curve(result.history), next(steps, math.nan))
+
+
+def report(figures: Figures, goal: Goal, solutions: list[Solution]) -> None:
+    """Adds the rows of all seeds.
+
+    Args:
+        figures: where the rows are added.
+        goal: the training.
+        solutions: the result of each seed.
+    """
+    name, sources = f"{goal.env}.{goal.algorithm}", (goal.env, "vector", "learners")
+    values, steps = [one.value for one in solutions], [one.steps_to_bar for one in solutions]
+    passed = sum(value >= goal.bar for value in values)
+    details: dict[str, Any] = {"bar": goal.bar, "seeds": len(solutions), "returns": [round(value, 1) for value in values]}
+    figures.add(f"{name}.passed", passed, "seeds", sources, **details)
+    figures.add(f"{name}.lowest", min(values), "return", sources)
+    figures.add(f"{name}.mean", sum(values) / len(values), "return", sources)
+    if not any(map(math.isnan, steps)):
+        figures.add(f"{name}.steps.median", sorted(steps)[len(steps) // 2] / 1e6, "M steps", sources, bar=goal.bar)
+        figures.add(f"{name}.steps.worst", max(steps) / 1e6, "M steps", sources, bar=goal.bar)
 
 
 def main() -> None:
-    """Trains all."""
-    p = make_parser(__doc__)
-    p.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
-    p.add_argument("--device", default="auto")
-    p.add_argument("--only", default="", metavar="TEXT", help="what <environment>.<algorithm> contains")
-    p.add_argument("--to", type=Path, default=CURVES, metavar="FILE", help="the CSV file of the curves")
-    p.add_argument("--parallel", type=int, default=1, metavar="N", help="trainings at a time")
-    given = p.parse_args()
-    figures = Figures("solve", given.json)
-    given.to.parent.mkdir(parents=True, exist_ok=True)
-    goals = [goal for goal in GOALS if given.only in f"{goal.env}.{goal.algorithm}"]
-    tasks = [(goal, seed, given.device) for goal in goals for seed in given.seeds]
-    with given.to.open("w", newline="") as file, get_context("spawn").Pool(given.parallel) as pool:
+    """Trains for all goals."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--only", default="", metavar="TEXT", help="goals whose <environment>.<algorithm> contains the text")
+    parser.add_argument("--to", type=Path, default=CURVES, metavar="FILE", help="the CSV file of the curves")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="trainings at the same time")
+    arguments = parser.parse_args()
+    figures = Figures("solve", arguments.json)
+    arguments.to.parent.mkdir(parents=True, exist_ok=True)
+    goals = [goal for goal in GOALS if arguments.only in f"{goal.env}.{goal.algorithm}"]
+    tasks = [(goal, seed, arguments.device) for goal in goals for seed in arguments.seeds]
+    with arguments.to.open("w", newline="") as file, get_context("spawn").Pool(arguments.parallel) as pool:
         curves = csv.writer(file)
         curves.writerow(("env", "algorithm", "seed", "steps", "seconds", "return"))
-        ready = pool.imap(solve, tasks)
+        results = pool.imap(solve, tasks)
         for goal in goals:
-            solved = list(islice(ready, len(given.seeds)))
-            for one in solved:
+            solutions = list(islice(results, len(arguments.seeds)))
+            for one in solutions:
                 curves.writerows((goal.env, goal.algorithm, one.seed, *point) for point in one.curve)
-            report(figures, goal, solved)
-
-
-def report(figures: Figures, goal: Goal, solved: list[Solved]) -> None:
-    """Figures of all seeds."""
-    name, of = f"{goal.env}.{goal.algorithm}", (goal.env, "vector", "learners")
-    values, steps = [one.value for one in solved], [one.to_bar for one in solved]
-    passed = sum(value >= goal.bar for value in values)
-    details: dict[str, Any] = {"bar": goal.bar, "seeds": len(solved), "returns": [round(value, 1) for value in values]}
-    figures.add(f"{name}.passed", passed, "seeds", of, **details)
-    figures.add(f"{name}.lowest", min(values), "return", of)
-    figures.add(f"{name}.mean", sum(values) / len(values), "return", of)
-    if not any(map(math.isnan, steps)):
-        figures.add(f"{name}.steps.median", sorted(steps)[len(steps) // 2] / 1e6, "M steps", of, bar=goal.bar)
-        figures.add(f"{name}.steps.worst", max(steps) / 1e6, "M steps", of, bar=goal.bar)
+            report(figures, goal, solutions)
 
 
 if __name__ == "__main__":

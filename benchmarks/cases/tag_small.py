@@ -1,7 +1,7 @@
-"""A small batch of a large game on both devices: TagContinuous with 5 taggers and 100 runners, 60 environments.
+"""A small number of large environments on a GPU and on a CPU: TagContinuous with 5 taggers and 100 runners, 60 environments.
 
-Steps with random actions as `tag_step.py` has them, on a GPU in a graph and eagerly, on a CPU by the wall clock; the ratio is
-that of the GPU's graph to the CPU.
+Steps have random actions, as in `tag_step.py`. On a GPU they are timed in a CUDA graph and as calls of `step`, on a CPU by the
+wall clock. The ratio is the rate of the graph divided by that of the CPU.
 """
 
 from __future__ import annotations
@@ -13,58 +13,61 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases import tag_step
-from benchmarks.tools.measure import Figures, make_parser, measure_bandwidth, summarize, synchronize, wall_time
+from benchmarks.tools.measure import Figures, Timing, make_parser, measure_bandwidth, summarize, synchronize, wall_time
 
 
-def eager(num_envs: int, params: dict[str, Any]) -> Any:
-    """Microseconds of a call of `step` on a GPU, and of what it started."""
+def time_eager_steps(num_envs: int, params: dict[str, Any]) -> Timing:
+    """Returns the time of a call of `step` on a GPU with the kernels that it launches.
+
+    Args:
+        num_envs: E.
+        params: parameters of the game.
+    """
     import gymnasium
     import torch
 
-    import gpuvec  # noqa: F401  # registers the environments
-
     torch.manual_seed(0)
     options: dict[str, Any] = {"device": "cuda", "output": "torch", "autoreset_mode": "SameStep"}
-    options |= {"max_episode_steps": tag_step.LIMIT, **params}
+    options |= {"max_episode_steps": tag_step.MAX_EPISODE_STEPS, **params}
     env = gymnasium.make_vec(f"gpuvec/{tag_step.OPEN}", num_envs=num_envs, **options)
     env.reset(seed=0)
-    ring = tag_step.actions(env, 8)
+    ring = tag_step.random_actions(env, 8)
 
     def steps() -> None:
         for actions in ring:
             env.step(actions)
 
-    took = summarize([us / len(ring) for us in wall_time(steps, synchronize, calls=50)])
+    timing = summarize([us / len(ring) for us in wall_time(steps, synchronize, calls=50)])
     env.close()
-    return took
+    return timing
 
 
 def main() -> None:
     """Measures each device."""
-    p = make_parser(__doc__)
-    p.add_argument("--devices", nargs="*", choices=("cuda", "cpu"), default=["cpu", "cuda"])
-    p.add_argument("--num-envs", type=int, default=60, metavar="E")
-    p.add_argument("--taggers", type=int, default=5, metavar="A")
-    p.add_argument("--runners", type=int, default=100, metavar="A")
-    given = p.parse_args()
-    figures = Figures("tag_small", given.json)
-    params = {"num_taggers": given.taggers, "num_runners": given.runners, **tag_step.WIDE}
-    agents, of = given.taggers + given.runners, (tag_step.OPEN, "vector")
-    size, found = f"{given.num_envs}x{agents}", {}
-    for device in given.devices:
+    parser = make_parser(__doc__)
+    parser.add_argument("--devices", nargs="*", choices=("cuda", "cpu"), default=["cpu", "cuda"])
+    parser.add_argument("--num-envs", type=int, default=60, metavar="E")
+    parser.add_argument("--taggers", type=int, default=5, metavar="A")
+    parser.add_argument("--runners", type=int, default=100, metavar="A")
+    arguments = parser.parse_args()
+    figures = Figures("tag_small", arguments.json)
+    params = {"num_taggers": arguments.taggers, "num_runners": arguments.runners, **tag_step.SQUARE}
+    sources = (tag_step.OPEN, "vector")
+    size, rates = f"{arguments.num_envs}x{arguments.taggers + arguments.runners}", {}
+    for device in arguments.devices:
         try:
-            rate = tag_step.measure(tag_step.OPEN, given.num_envs, params, measure_bandwidth(device), device)
-            found[device] = rate.per_second
+            rate = tag_step.measure(tag_step.OPEN, arguments.num_envs, params, measure_bandwidth(device), device)
+            rates[device] = rate.per_second
             details = {**rate.details, **({"cores": os.cpu_count()} if device == "cpu" else {})}
-            figures.add(f"{device}.{size}", rate.per_second / 1e6, "M steps/s", of, **details)
+            figures.add(f"{device}.{size}", rate.per_second / 1e6, "M steps/s", sources, **details)
             if device == "cuda":
-                took = eager(given.num_envs, params)
-                details = {"us": took.median, "spread": took.spread}
-                figures.add(f"cuda.eager.{size}", given.num_envs / took.median, "M steps/s", of, **details)
-        except Exception as error:  # noqa: BLE001  # one device that fails must not cost the other
+                timing = time_eager_steps(arguments.num_envs, params)
+                details = {"us": timing.median, "spread": timing.spread}
+                figures.add(f"cuda.eager.{size}", arguments.num_envs / timing.median, "M steps/s", sources, **details)
+        except Exception as error:  # noqa: BLE001  # a device that fails must not stop the other
             figures.add_failure(f"{device}.{size}", error)
-    if len(found) == 2:
-        figures.add(f"ratio.{size}", found["cuda"] / found["cpu"], "x", of)
+    if len(rates) == 2:
+        figures.add(f"ratio.{size}", rates["cuda"] / rates["cpu"], "x", sources)
 
 
 if __name__ == "__main__":

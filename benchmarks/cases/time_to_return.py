@@ -1,9 +1,10 @@
-"""Return against wall clock, for 10, 100, 1,000 and 10,000 environments: PPO on CartPole and Acrobot.
+"""Return over wall clock time with 10, 100, 1,000 and 10,000 environments: PPO on CartPole and Acrobot.
 
-The settings are the tuned ones of a GPU; only the number of environments differs, and the iterations, which shrink as rollouts
-grow. Capture and compilation are not counted. A curve is the mean return of the episodes that ended in an iteration, in the
-environment that is trained in (Acrobot's starts are in motion there); all go into one CSV file, from which `figures.py` draws.
-The figure is the time until the mean over all environments of the last episode's return was at the bar.
+The settings are those tuned for a GPU. Only the number of environments differs, and the number of iterations, which is smaller
+for larger rollouts. Capture and compilation do not count. A curve is the mean return of the episodes that ended in an
+iteration, in the environment of the training (that of Acrobot starts in motion). All curves are written to one CSV file, from
+which `figures.py` draws. The figure is the time until the mean over all environments of the last episode's return is at the
+bar.
 """
 
 from __future__ import annotations
@@ -15,59 +16,79 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.cases.solve import curve
+from benchmarks.cases.solve import make_curve
 from benchmarks.tools.measure import Figures, make_parser
 
-BARS = {"CartPole-v1": 475.0, "Acrobot-v1": -100.0}
-ITERATIONS = {10: 2000, 100: 1000, 1000: 400, 10_000: 128}  # a few seconds each
+BARS = {"CartPole-v1": 475.0, "Acrobot-v1": -100.0}  # mean returns
+ITERATIONS = {10: 2000, 100: 1000, 1000: 400, 10_000: 128}  # by number of environments; a few seconds each
 CURVES = Path(__file__).resolve().parents[1] / "results" / "time_to_return.csv"
 
 
-def trained(env: str, num_envs: int, iterations: int, seed: int, device: str) -> Any:
-    """The history of a training."""
-    from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
-    from gpuvec.learners.training import train
+def train(env: str, num_envs: int, iterations: int, seed: int, device: str) -> list[dict[str, float]]:
+    """Returns the metrics of each iteration of a training.
 
-    settings = {**TUNED_SETTINGS[f"gpuvec/{env}", "ppo"].gpu, "num_envs": num_envs, "num_iterations": iterations}
-    args: Any = tuned(f"gpuvec/{env}", device, **settings, seed=seed)
-    return train(args).history
+    Args:
+        env: the name of the environment.
+        num_envs: E.
+        iterations: how many there are.
+        seed: of the training.
+        device: "auto", "cpu" or "cuda".
+    """
+    from gpuvec.learners import training
+    from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
+
+    settings: dict[str, Any] = {**TUNED_SETTINGS[f"gpuvec/{env}", "ppo"].gpu}
+    settings |= {"num_envs": num_envs, "num_iterations": iterations}
+    return training.train(tuned(f"gpuvec/{env}", device, **settings, seed=seed)).history
+
+
+def measure(figures: Figures, env: str, num_envs: int, arguments: Any, curves: Any) -> None:
+    """Trains with all seeds.
+
+    Args:
+        figures: where the rows are added.
+        env: the name of the environment.
+        num_envs: E.
+        arguments: of the command line.
+        curves: writer of the CSV file.
+    """
+    iterations = arguments.iterations or ITERATIONS.get(num_envs, 128)
+    seconds, case, sources = [], f"{env}.{num_envs}", (env, "vector", "learners")
+    for seed in arguments.seeds:
+        try:
+            history = train(env, num_envs, iterations, seed, arguments.device)
+        except Exception as error:  # noqa: BLE001  # a training that fails must not stop the others
+            figures.add_failure(f"{case}.seed{seed}", error)
+            continue
+        curves.writerows((env, num_envs, seed, *point) for point in make_curve(history))
+        seconds += [metrics["seconds"] for metrics in history if metrics["last_return"] >= BARS[env]][:1]
+        last = history[-1]
+        details: dict[str, Any] = {"seconds": last["seconds"], "last_return": last["last_return"]}
+        figures.add(f"{case}.seed{seed}", last["steps"] / last["seconds"] / 1e6, "M steps/s", sources, **details)
+    if len(seconds) == len(arguments.seeds) > 0:
+        details = {"seeds": len(seconds), "bar": BARS[env], "slowest": max(seconds)}
+        figures.add(f"{case}.seconds", statistics.median(seconds), "s", sources, **details)
 
 
 def main() -> None:
-    """Trains with all sizes and seeds."""
-    p = make_parser(__doc__)
-    p.add_argument("--envs", nargs="*", default=list(BARS), choices=list(BARS), metavar="NAME")
-    p.add_argument("--sizes", nargs="*", type=int, default=list(ITERATIONS), metavar="E")
-    p.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    p.add_argument("--iterations", type=int, default=None, metavar="N", help="of each training")
-    p.add_argument("--device", default="auto")
-    p.add_argument("--to", type=Path, default=CURVES, metavar="FILE", help="the CSV file of the curves")
-    given = p.parse_args()
-    figures = Figures("time_to_return", given.json)
-    given.to.parent.mkdir(parents=True, exist_ok=True)
-    with given.to.open("w", newline="") as file:
+    """Trains with all numbers of environments."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--envs", nargs="*", default=list(BARS), choices=list(BARS), metavar="NAME")
+    parser.add_argument("--sizes", nargs="*", type=int, default=list(ITERATIONS), metavar="E")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--iterations", type=int, metavar="N", help="of each training")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--to", type=Path, default=CURVES, metavar="FILE", help="the CSV file of the curves")
+    arguments = parser.parse_args()
+    figures = Figures("time_to_return", arguments.json)
+    arguments.to.parent.mkdir(parents=True, exist_ok=True)
+    with arguments.to.open("w", newline="") as file:
         curves = csv.writer(file)
         curves.writerow(("env", "envs", "seed", "steps", "seconds", "return"))
-        for env in given.envs:
-            for num_envs in given.sizes:
-                iterations = given.iterations or ITERATIONS.get(num_envs, 128)
-                reached, case = [], f"{env}.{num_envs}"
-                for seed in given.seeds:
-                    try:
-                        history = trained(env, num_envs, iterations, seed, given.device)
-                    except Exception as error:  # noqa: BLE001  # one training that fails must not cost the others
-                        figures.add_failure(f"{case}.seed{seed}", error)
-                        continue
-                    curves.writerows((env, num_envs, seed, *point) for point in curve(history))
-                    file.flush()
-                    reached += [m["seconds"] for m in history if m["last_return"] >= BARS[env]][:1]
-                    last = history[-1]
-                    details = {"seconds": last["seconds"], "last_return": last["last_return"]}
-                    of = (f"{env}", "vector", "learners")
-                    figures.add(f"{case}.seed{seed}", last["steps"] / last["seconds"] / 1e6, "M steps/s", of, **details)
-                if len(reached) == len(given.seeds) > 0:
-                    details = {"seeds": len(reached), "bar": BARS[env], "slowest": max(reached)}
-                    figures.add(f"{case}.seconds", statistics.median(reached), "s", (env, "vector", "learners"), **details)
+        for env in arguments.envs:
+            for num_envs in arguments.sizes:
+                measure(figures, env, num_envs, arguments, curves)
+                file.flush()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""gymnax: CartPole, Acrobot and Pendulum, mapped over the environments, in the modes of `jax_modes.py`.
+"""gymnax: CartPole, Acrobot and Pendulum, mapped over the environments with `jax.vmap`, in the modes of `jax_modes.py`.
 
-It resets an environment in the step in which it ends, draws a start for every environment in every step, and returns the last
-observation of all, as SAME_STEP does. Actions are drawn with one key for all, which favours it.
+gymnax resets an environment in the step in which its episode ends, draws an initial state for every environment in every step,
+and returns the final observations, as SAME_STEP does. Actions are drawn with one key for all environments, which favors gymnax.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ H200 = {  # {mode: {E: M steps/s}} on one H200, gymnax 1.0.1 and jax 0.11.2
 }
 
 
-def envs_of(name: str, num_envs: int) -> Any:
-    """So many environments of that name."""
+def make_envs(name: str, num_envs: int) -> Any:
+    """Returns `num_envs` environments called `name`."""
     import gymnax
     import jax
 
-    from benchmarks.peers.jax_modes import Envs
+    from benchmarks.peers.jax_modes import JaxEnvs
 
     env, params = gymnax.make(name)
     space = env.action_space(params)
     _, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(jax.random.key(0), num_envs), params)
 
-    def draw(key: Any) -> Any:
+    def draw_actions(key: Any) -> Any:
         if hasattr(space, "n"):
             return jax.random.randint(key, (num_envs,), 0, space.n)
         return jax.random.uniform(key, (num_envs, *space.shape), minval=space.low, maxval=space.high)
@@ -50,24 +50,24 @@ def envs_of(name: str, num_envs: int) -> Any:
         obs, state, reward, *others = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, actions, params)
         return state, reward, (obs, reward, *others)
 
-    return Envs(state, step, draw, jax.random.key(1))
+    return JaxEnvs(state, step, draw_actions, jax.random.key(1))
 
 
 def main() -> None:
-    """Measures all environments and sizes."""
-    p = make_parser(__doc__)
-    p.add_argument("--envs", nargs="*", default=list(H200), choices=list(H200), metavar="NAME")
-    p.add_argument("--sizes", nargs="*", type=int, default=list(SIZES), metavar="E")
-    given = p.parse_args()
-    figures = Figures("peers", given.json)
+    """Measures all environments with each number of envs."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--envs", nargs="*", default=list(H200), choices=list(H200), metavar="NAME")
+    parser.add_argument("--sizes", nargs="*", type=int, default=list(SIZES), metavar="E")
+    arguments = parser.parse_args()
+    figures = Figures("peers", arguments.json)
     if problem := missing_modules("jax", "gymnax"):
         figures.add_failure("gymnax", problem)
         return
     from benchmarks.peers.jax_modes import report
 
-    for name in given.envs:
-        for num_envs in given.sizes:
-            report(figures, f"gymnax.{name}", num_envs, envs_of(name, num_envs), H200[name])
+    for name in arguments.envs:
+        for num_envs in arguments.sizes:
+            report(figures, f"gymnax.{name}", num_envs, make_envs(name, num_envs), H200[name])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The ways in which environments in JAX are stepped, and the time that a step takes in each.
+"""The modes in which environments in JAX are stepped, and the time that a step takes in each.
 
-    step     one jitted call a step, actions given
-    random   one jitted call a step, actions drawn in it
-    scan     many steps in a jitted scan, actions drawn in it, nothing kept but the sum of the rewards and the state
-    stored   many steps in a jitted scan, actions given, all that a step returns kept
+    step     one jitted call per step, with given actions
+    random   one jitted call per step, which draws the actions
+    scan     many steps in a jitted scan, which draws the actions and returns only the sum of the rewards and the state
+    stored   many steps in a jitted scan with given actions, which returns everything that the steps return
 
-State and key are donated from call to call. A user takes what is fastest of what will do, and so do our comparisons.
+State and key are donated from call to call. The fastest mode of a library is the one that is compared.
 """
 
 from __future__ import annotations
@@ -22,87 +22,124 @@ import jax
 from benchmarks.tools.measure import Figures, Timing, summarize, wall_time
 
 
-class Envs(NamedTuple):
-    """Many environments."""
+class JaxEnvs(NamedTuple):
+    """E environments."""
 
     state: Any
     step: Callable[[Any, jax.Array, Any], tuple[Any, Any, Any]]  # step(state, key, actions) -> (state, rewards, outputs)
-    draw: Callable[[jax.Array], Any]  # draw(key) -> actions of all
+    draw_actions: Callable[[jax.Array], Any]  # draw_actions(key) -> actions of all environments
     key: jax.Array
 
 
-def one(envs: Envs, carry: tuple[Any, jax.Array], actions: Any, given: bool) -> tuple[Any, Any, Any]:
-    """A step: ((state, key), rewards, outputs)."""
+def take_step(envs: JaxEnvs, carry: tuple[Any, jax.Array], actions: Any) -> tuple[Any, Any, Any]:
+    """Returns ((state, key), rewards, outputs) after one step.
+
+    Args:
+        envs: the environments.
+        carry: (state, key).
+        actions: of all environments; None draws them.
+    """
     state, key = carry
-    key, draw, step = jax.random.split(key, 3)
-    state, reward, outputs = envs.step(state, step, actions if given else envs.draw(draw))
+    key, action_key, step_key = jax.random.split(key, 3)
+    state, reward, outputs = envs.step(state, step_key, envs.draw_actions(action_key) if actions is None else actions)
     return (state, key), reward, outputs
 
 
-def by_step(envs: Envs, given: bool, calls: int) -> Timing:
-    """One call a step."""
-    actions = envs.draw(envs.key) if given else None
+def time_calls_per_step(envs: JaxEnvs, has_actions: bool, calls: int) -> Timing:
+    """Returns the time of a step with one call per step.
+
+    Args:
+        envs: the environments.
+        has_actions: whether actions are given, or drawn in the call.
+        calls: how many calls a repetition has.
+    """
+    actions = envs.draw_actions(envs.key) if has_actions else None
 
     @partial(jax.jit, donate_argnums=0)
     def step(carry: Any, actions: Any) -> Any:
-        return one(envs, carry, actions, given)
+        return take_step(envs, carry, actions)
 
-    return clock(step, envs, actions, calls)
+    return time_calls(step, envs, actions, calls)
 
 
-def by_scan(envs: Envs, given: bool, calls: int, steps: int) -> Timing:
-    """One call for many steps; with given actions all is kept."""
-    actions = jax.vmap(envs.draw)(jax.random.split(envs.key, steps)) if given else None
+def time_scans(envs: JaxEnvs, has_actions: bool, calls: int, steps: int) -> Timing:
+    """Returns the time of a step with one call for many steps.
+
+    Args:
+        envs: the environments.
+        has_actions: whether actions are given; if so, all outputs are returned.
+        calls: how many calls a repetition has.
+        steps: of a call.
+    """
+    actions = jax.vmap(envs.draw_actions)(jax.random.split(envs.key, steps)) if has_actions else None
 
     @partial(jax.jit, donate_argnums=0)
     def scan(carry: Any, actions: Any) -> Any:
         def body(carry: Any, actions: Any) -> Any:
-            inner, reward, outputs = one(envs, carry[:2], actions, given)
+            inner, reward, outputs = take_step(envs, carry[:2], actions)
             total = jax.tree.map(lambda a, b: a + b, carry[2], reward)
-            return (*inner, total), (outputs if given else None)
+            return (*inner, total), (outputs if has_actions else None)
 
-        rewards = jax.eval_shape(lambda c: one(envs, c, None if actions is None else pick(actions), given)[1], carry)
+        first_actions = jax.tree.map(lambda a: a[0], actions)
+        rewards = jax.eval_shape(lambda c: take_step(envs, c, first_actions)[1], carry)
         zero = jax.tree.map(lambda s: jax.numpy.zeros(s.shape, s.dtype), rewards)
-        (*carry, total), kept = jax.lax.scan(body, (*carry, zero), actions, length=steps)
-        return tuple(carry), total, kept
+        (*carry, total), outputs = jax.lax.scan(body, (*carry, zero), actions, length=steps)
+        return tuple(carry), total, outputs
 
-    return summarize([us / steps for us in clock(scan, envs, actions, calls)])
-
-
-def pick(actions: Any) -> Any:
-    """Those of the first step."""
-    return jax.tree.map(lambda a: a[0], actions)
+    return summarize([us / steps for us in time_calls(scan, envs, actions, calls)])
 
 
-def clock(call: Callable[[Any, Any], Any], envs: Envs, actions: Any, calls: int) -> Timing:
-    """Microseconds of a call, which gives the next one its carry."""
+def time_calls(function: Callable[[Any, Any], Any], envs: JaxEnvs, actions: Any, calls: int) -> Timing:
+    """Returns the time of a call of `function(carry, actions)`, whose result has the carry of the next call.
+
+    Args:
+        function: what is measured.
+        envs: the environments, whose state and key are the first carry.
+        actions: given to each call.
+        calls: how many calls a repetition has.
+    """
     carry = (jax.tree.map(jax.numpy.array, envs.state), jax.random.clone(envs.key))
 
-    def again() -> Any:
+    def call() -> Any:
         nonlocal carry
-        carry, *others = call(carry, actions)
+        carry, *others = function(carry, actions)
         return carry, others
 
-    return wall_time(again, jax.block_until_ready, calls)
+    return wall_time(call, jax.block_until_ready, calls)
 
 
-def timings(envs: Envs, steps: int = 256, stored: int = 64) -> Iterator[tuple[str, Callable[[], Timing]]]:
-    """Each mode and how to measure it."""
-    yield "step", partial(by_step, envs, True, 200)
-    yield "random", partial(by_step, envs, False, 200)
-    yield "scan", partial(by_scan, envs, False, 4, steps)
-    yield "stored", partial(by_scan, envs, True, 10, stored)
+def list_modes(envs: JaxEnvs, steps: int = 256, stored: int = 64) -> Iterator[tuple[str, Callable[[], Timing]]]:
+    """Yields (name, function that measures it) of each mode.
+
+    Args:
+        envs: the environments.
+        steps: of a call of the mode `scan`.
+        stored: steps of a call of the mode `stored`.
+    """
+    yield "step", partial(time_calls_per_step, envs, True, 200)
+    yield "random", partial(time_calls_per_step, envs, False, 200)
+    yield "scan", partial(time_scans, envs, False, 4, steps)
+    yield "stored", partial(time_scans, envs, True, 10, stored)
 
 
 def report(
-    figures: Figures, name: str, num_envs: int, envs: Envs, h200: Mapping[str, Mapping[int, float]], **steps: int
+    figures: Figures, name: str, num_envs: int, envs: JaxEnvs, h200: Mapping[str, Mapping[int, float]], **steps: int
 ) -> None:
-    """A row for each mode, in M steps/s; `h200` are the known rates, {mode: {E: rate}}."""
-    for mode, measure in timings(envs, **steps):
+    """Adds a row for each mode, in M steps/s.
+
+    Args:
+        figures: where the rows are added.
+        name: of the library and the environment.
+        num_envs: E.
+        envs: the environments.
+        h200: the known rates, {mode: {E: M steps/s}}.
+        steps: as in `list_modes`.
+    """
+    for mode, measure in list_modes(envs, **steps):
         try:
-            took = measure()
-            rate = num_envs / took.median
+            timing = measure()
             known = h200.get(mode, {}).get(num_envs)
-            figures.add_peer(f"{name}.{mode}.{num_envs}", rate, "M steps/s", known, us=took.median, spread=took.spread)
-        except Exception as error:  # noqa: BLE001  # one mode that fails must not cost the others
+            details = {"us": timing.median, "spread": timing.spread}
+            figures.add_peer(f"{name}.{mode}.{num_envs}", num_envs / timing.median, "M steps/s", known, **details)
+        except Exception as error:  # noqa: BLE001  # a mode that fails must not stop the others
             figures.add_failure(f"{name}.{mode}.{num_envs}", error)

@@ -1,13 +1,13 @@
-"""WarpDrive on its Numba backend: its environments stepped, and its trainer's A2C. Each case has a process of its own.
+"""WarpDrive with its Numba backend: steps of its environments, and A2C of its trainer. Each case has its own process.
 
-    step      the step's kernel and its reset kernels in every step, fixed actions
-    sampled   its sampler, then the same
-    trainer   its sampler, the step, and the reset kernels only if a flag on the host says that some environment is done
-    a2c       a whole iteration of its trainer
-    a2c.free  the same without the three waits for the device that it has in each step for its own statistics
+    step      the step kernel and the reset kernels in every step, with fixed actions
+    sampled   the sampler, then the same
+    trainer   the sampler, the step kernel, and the reset kernels only if a flag on the host says that an environment is done
+    a2c       a whole iteration of the trainer
+    a2c.free  the same without the three synchronizations in each step that the trainer needs for its statistics
 
-A step is one of an environment with all its agents. Settings are those of its own run configurations, with E, T and sizes as in
-the table. It restores observations from a fixed copy, or from a pool, and keeps no last observation.
+A step counts once for an environment with all its agents. Settings are those of WarpDrive's run configurations, with E, T and
+sizes as in `CASES`. WarpDrive restores observations from a fixed copy, or from a pool, and returns no final observations.
 """
 
 from __future__ import annotations
@@ -25,13 +25,21 @@ from benchmarks.tools.measure import Figures, make_parser, missing_modules, wall
 
 
 class Case(NamedTuple):
-    """What is measured."""
+    """What is measured.
 
-    config: str  # of its run_configs
+    Attributes:
+        config: the name of WarpDrive's run configuration.
+        num_envs: E.
+        num_steps: T, steps of a rollout. The trainer needs at least 2; iterations are measured if there are more.
+        env: the settings of the environment that differ from the configuration.
+        h200: {mode: M env steps/s} on one H200, rl_warp_drive 2.7.1.
+    """
+
+    config: str
     num_envs: int
-    num_steps: int  # of a rollout, T, of which its trainer wants at least 2; iterations are timed if there are more
-    env: dict[str, Any]  # what differs from that configuration
-    h200: dict[str, float]  # {mode: M env steps/s} on one H200, rl_warp_drive 2.7.1
+    num_steps: int
+    env: dict[str, Any]
+    h200: dict[str, float]
 
 
 CASES = {
@@ -53,21 +61,26 @@ CASES = {
 }  # fmt: skip
 
 
-def game(config: str, settings: dict[str, Any]) -> Any:
-    """Its environment."""
+def make_env(config: str, settings: dict[str, Any]) -> Any:
+    """Returns WarpDrive's environment of the run configuration `config`, with these `settings`."""
     if config == "tag_gridworld":
-        from example_envs.tag_gridworld.tag_gridworld import CUDATagGridWorld as Game
+        from example_envs.tag_gridworld.tag_gridworld import CUDATagGridWorld as Env
     elif config == "tag_continuous":
-        from example_envs.tag_continuous.tag_continuous import TagContinuous as Game
+        from example_envs.tag_continuous.tag_continuous import TagContinuous as Env
     elif config == "single_cartpole":
-        from example_envs.single_agent.classic_control.cartpole.cartpole import CUDAClassicControlCartPoleEnv as Game
+        from example_envs.single_agent.classic_control.cartpole.cartpole import CUDAClassicControlCartPoleEnv as Env
     else:
-        from example_envs.single_agent.classic_control.acrobot.acrobot import CUDAClassicControlAcrobotEnv as Game
-    return Game(**settings)
+        from example_envs.single_agent.classic_control.acrobot.acrobot import CUDAClassicControlAcrobotEnv as Env
+    return Env(**settings)
 
 
-def trainer_of(case: Case, folder: str) -> Any:
-    """Its trainer, with all that it steps."""
+def make_trainer(case: Case, folder: str) -> Any:
+    """Returns WarpDrive's trainer, with its environments.
+
+    Args:
+        case: what is measured.
+        folder: where the trainer writes its files.
+    """
     import warp_drive
     import yaml
     from warp_drive.env_wrapper import EnvWrapper
@@ -78,18 +91,29 @@ def trainer_of(case: Case, folder: str) -> Any:
     config["trainer"] |= {"num_envs": case.num_envs, "train_batch_size": case.num_envs * case.num_steps, "seed": 0}
     config["trainer"]["num_episodes"] = case.num_envs * case.num_steps
     config["saving"] |= {"basedir": folder, "metrics_log_freq": 10**9, "model_params_save_freq": 10**9}
-    envs = EnvWrapper(game(case.config, config["env"]), num_envs=case.num_envs, env_backend="numba")
+    envs = EnvWrapper(make_env(case.config, config["env"]), num_envs=case.num_envs, env_backend="numba")
     roles = {"tagger": "taggers", "runner": "runners"}
     if "shared" in config["policy"]:
-        everyone = [*envs.env.taggers, *envs.env.runners] if case.config.startswith("tag_") else list(envs.env.agents)
-        policies = {"shared": everyone}
+        agents = [*envs.env.taggers, *envs.env.runners] if case.config.startswith("tag_") else list(envs.env.agents)
+        policies = {"shared": agents}
     else:
         policies = {policy: list(getattr(envs.env, roles[policy])) for policy in config["policy"]}
     return TrainerA2C(envs, config, policies, verbose=False)
 
 
-def modes(trainer: Any, case: Case) -> dict[str, Callable[[], object]]:
-    """{mode: a call}, of a step or of an iteration."""
+class UnmeasuredEvent:
+    """A CUDA event that measures nothing."""
+
+    def record(self) -> None:
+        """Does nothing."""
+
+    def elapsed_time(self, end: object) -> float:
+        """Returns 0, whatever `end` is."""
+        return 0.0
+
+
+def make_modes(trainer: Any, case: Case) -> dict[str, Callable[[], object]]:
+    """Returns {mode: call} of a step or of an iteration of the `trainer` of a `case`."""
     import torch
 
     envs = trainer.cuda_envs
@@ -103,72 +127,72 @@ def modes(trainer: Any, case: Case) -> dict[str, Callable[[], object]]:
         envs.step_all_envs()
         envs.reset_only_done_envs()
 
-    def sampled() -> None:
+    def step_with_sampler() -> None:
         trainer._sample_actions_helper(uniform)
         step()
 
-    def as_trainer() -> None:
+    def step_as_trainer() -> None:
         trainer._sample_actions_helper(uniform)
         envs.step_all_envs()
         if done.any():
             envs.reset_only_done_envs()
 
-    def a2c() -> None:
+    def iterate() -> None:
         trainer._generate_rollout_batch()
         trainer._update_model_params(1)
 
-    class Unmeasured:
-        """An event that says nothing."""
+    def iterate_without_synchronization() -> None:
+        with mock.patch.multiple(torch.cuda, synchronize=lambda: None, Event=lambda **_: UnmeasuredEvent()):
+            iterate()
 
-        def record(self) -> None: ...
-
-        def elapsed_time(self, _: object) -> float:
-            return 0.0
-
-    def free() -> None:
-        with mock.patch.multiple(torch.cuda, synchronize=lambda: None, Event=lambda **_: Unmeasured()):
-            a2c()
-
-    steps: dict[str, Callable[[], object]] = {"step": step, "sampled": sampled, "trainer": as_trainer}
-    return steps | ({"a2c": a2c, "a2c.free": free} if case.num_steps > 2 else {})
+    steps: dict[str, Callable[[], object]] = {"step": step, "sampled": step_with_sampler, "trainer": step_as_trainer}
+    iterations = {"a2c": iterate, "a2c.free": iterate_without_synchronization}
+    return steps | (iterations if case.num_steps > 2 else {})
 
 
 def measure(figures: Figures, name: str, case: Case, calls: int) -> None:
-    """All modes of a case."""
+    """Adds a row for each mode of a case.
+
+    Args:
+        figures: where the rows are added.
+        name: of the case.
+        case: what is measured.
+        calls: how many steps a repetition has.
+    """
     import torch
 
-    torch.set_float32_matmul_precision("high")  # TF32, as ours
+    torch.set_float32_matmul_precision("high")  # TF32, as our learners
     with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_of(case, folder)
-        for mode, call in modes(trainer, case).items():
-            steps, repeated = (case.num_steps, max(1, calls // 40)) if mode.startswith("a2c") else (1, calls)
-            took = wall_time(call, lambda _: torch.cuda.synchronize(), repeated, repeats=3)
-            rate = case.num_envs * steps / took.median
-            details = {"us": took.median, "spread": took.spread, "agents": trainer.cuda_envs.n_agents, "T": steps}
+        trainer = make_trainer(case, folder)
+        for mode, call in make_modes(trainer, case).items():
+            steps, repeated_calls = (case.num_steps, max(1, calls // 40)) if mode.startswith("a2c") else (1, calls)
+            timing = wall_time(call, lambda _: torch.cuda.synchronize(), repeated_calls, repeats=3)
+            rate = case.num_envs * steps / timing.median
+            details = {"us": timing.median, "spread": timing.spread, "agents": trainer.cuda_envs.n_agents, "T": steps}
             figures.add_peer(f"warpdrive.{name}.{mode}", rate, "M steps/s", case.h200.get(mode), **details)
 
 
 def main() -> None:
     """Measures all cases."""
-    p = make_parser(__doc__)
-    p.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
-    p.add_argument("--calls", type=int, default=200, metavar="N", help="of a step, in each of three repetitions")
-    p.add_argument("--here", action="store_true", help="measure one case in this process")
-    given = p.parse_args()
-    figures = Figures("peers", given.json)
+    parser = make_parser(__doc__)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--calls", type=int, default=200, metavar="N", help="steps in each of three repetitions")
+    parser.add_argument("--here", action="store_true", help="measure the cases in this process")
+    arguments = parser.parse_args()
+    figures = Figures("peers", arguments.json)
     if problem := missing_modules("torch", "numba", "warp_drive"):
         figures.add_failure("warpdrive", problem)
         return
-    if given.here:
-        from benchmarks.peers.stand_ins import stand_in
+    if arguments.here:
+        from benchmarks.peers.legacy_modules import provide_legacy_modules
 
-        stand_in()
-        for name in given.cases:
-            measure(figures, name, CASES[name], given.calls)
+        provide_legacy_modules()
+        for name in arguments.cases:
+            measure(figures, name, CASES[name], arguments.calls)
         return
-    for name in given.cases:
-        command = [sys.executable, __file__, "--here", "--cases", name, "--calls", str(given.calls)]
-        command += ["--json", str(given.json)] if given.json else []
+    for name in arguments.cases:
+        command = [sys.executable, __file__, "--here", "--cases", name, "--calls", str(arguments.calls)]
+        command += ["--json", str(arguments.json)] if arguments.json else []
         try:
             done = subprocess.run(command, check=False, timeout=120, stderr=subprocess.PIPE, text=True)
         except (subprocess.SubprocessError, OSError) as error:

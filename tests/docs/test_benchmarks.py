@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.bundled_envs import BUNDLED_ENVS
 
 from benchmarks.tools import figures, ratios, suite
 from benchmarks.tools.record import read_figures, write_tables
@@ -88,6 +89,9 @@ class TestScripts:
         [
             ("scaling", "--devices cpu --envs CartPole-v1 --sizes 64 --agents", "cpu.CartPole-v1.64"),
             ("tag_small", "--devices cpu --num-envs 2 --taggers 1 --runners 2", "cpu.2x3"),
+            ("stored_rollout", "--envs CartPole-v1 --sizes 64 --steps 4 --device cpu", "CartPole-v1.same_step.64x4"),
+            ("memory_per_env", "--games CartPole-v1 grid.5 --part 0.001 --device cpu", "grid.5"),
+            ("tag_training", "--seeds --episodes 2 --device cpu", "chase"),
             ("time_to_return", "--envs CartPole-v1 --sizes 10 --seeds 0 --iterations 2 --device cpu", "CartPole-v1.10.seed0"),
         ],
     )
@@ -99,6 +103,15 @@ class TestScripts:
         measured, failed = read_figures(tmp_path / "figures.jsonl", source_hashes())
         assert not failed
         assert measured[f"{name}.{figure}"]["value"] > 0
+
+    def test_the_settings_of_trainings_are_valid(self) -> None:
+        """Only a GPU runs them."""
+        pytest.importorskip("torch")
+        from benchmarks.cases.learners import list_cases
+
+        cases = list(list_cases())
+        assert len({case.name for case in cases}) == len(cases) > 10
+        assert {case.env for case in cases} <= BUNDLED_ENVS.keys()
 
     @pytest.mark.parametrize(
         ("name", "library"),
