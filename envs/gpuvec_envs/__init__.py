@@ -1,4 +1,4 @@
-"""The bundled environments; importing this registers them with Gymnasium."""
+"""The bundled environments. Importing this package registers them with Gymnasium."""
 
 from gpuvec import register
 from gpuvec_envs import acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum, tag_continuous, tag_grid_world

@@ -1,11 +1,11 @@
-"""Acrobot: two hanging links, a motor only in the joint between them: swing the tip above a line.
+"""Acrobot: two hanging links with a motor only in the joint between them must swing the tip above a line.
 
 Observation: cosine and sine of the first link's angle from hanging, cosine and sine of the second link's angle from
     the first, and the two angular velocities.
-Action: 0 is a torque of -`torque` on the joint between the links, 1 none, 2 +`torque`.
-Reward: -1 in every step, 0 in the one that ends the episode.
+Action: the torque on the joint between the links, 0 is -`torque`, 1 none, 2 is `torque`.
+Reward: -1 in every step, 0 in the one that terminates.
 Termination: the tip is higher than `goal_height` above the pivot.
-Parameters: a start draws all four variables from [low, high).
+Parameters: a reset draws all four variables from [low, high).
 Source: Sutton (1996), "Generalization in reinforcement learning: successful examples using sparse coarse coding";
     equations as in Sutton and Barto (2018), "Reinforcement learning: an introduction"; one fourth-order Runge-Kutta
     step with constant torque.
@@ -19,7 +19,7 @@ from gymnasium.spaces import Box, Discrete
 
 from gpuvec import Key, SingleAgentEnv, sincos, uniform, wrap
 from gpuvec_envs import pictures
-from gpuvec_envs.checks import ordered, positive
+from gpuvec_envs.checks import require_ordered, require_positive
 
 
 class State(NamedTuple):
@@ -43,7 +43,7 @@ class Params(NamedTuple):
     max_speed1: float = 4.0 * math.pi  # [rad/s]
     max_speed2: float = 9.0 * math.pi
     goal_height: float = 1.0  # of the tip above the pivot [m]
-    low: float = -0.1  # bounds of a start, in the units of the state
+    low: float = -0.1  # bounds of the first state, in the units of the state
     high: float = 0.1
 
 
@@ -56,25 +56,25 @@ def reset(key: Key, p: Params) -> State:
     )
 
 
-def slope(s: State, torque: float, p: Params) -> State:
-    """The time derivative of the state."""
+def derivative(s: State, torque: float, p: Params) -> State:
+    """Returns the time derivative of the state."""
     (sin1, cos1), (sin2, cos2) = sincos(s.theta1), sincos(s.theta2)
     w1, w2 = s.theta1_dot, s.theta2_dot
-    lever = p.mass2 * p.length1 * p.com2
-    reach = p.mass2 * p.com2**2 + p.inertia  # inertia of the second link about the joint
+    coupling = p.mass2 * p.length1 * p.com2
+    inertia2 = p.mass2 * p.com2**2 + p.inertia  # of the second link about the joint
 
-    d1 = p.mass1 * p.com1**2 + p.mass2 * p.length1**2 + p.inertia + reach + 2.0 * lever * cos2
-    d2 = reach + lever * cos2
+    d1 = p.mass1 * p.com1**2 + p.mass2 * p.length1**2 + p.inertia + inertia2 + 2.0 * coupling * cos2
+    d2 = inertia2 + coupling * cos2
     phi2 = p.mass2 * p.com2 * p.gravity * (sin1 * cos2 + cos1 * sin2)
-    phi1 = (p.mass1 * p.com1 + p.mass2 * p.length1) * p.gravity * sin1 + phi2 - lever * w2 * (w2 + 2.0 * w1) * sin2
-    # d1 a1 + d2 a2 = pull1 and d2 a1 + reach a2 = pull2 for the accelerations, of which the determinant is never near zero
-    inverse = 1.0 / (d1 * reach - d2 * d2)
-    pull1, pull2 = -phi1, torque - lever * w1**2 * sin2 - phi2
-    return State(w1, w2, (reach * pull1 - d2 * pull2) * inverse, (d1 * pull2 - d2 * pull1) * inverse)
+    phi1 = (p.mass1 * p.com1 + p.mass2 * p.length1) * p.gravity * sin1 + phi2 - coupling * w2 * (w2 + 2.0 * w1) * sin2
+    # The accelerations solve d1 a1 + d2 a2 = rhs1 and d2 a1 + inertia2 a2 = rhs2, whose determinant is never close to 0.
+    inverse_determinant = 1.0 / (d1 * inertia2 - d2 * d2)
+    rhs1, rhs2 = -phi1, torque - coupling * w1**2 * sin2 - phi2
+    return State(w1, w2, (inertia2 * rhs1 - d2 * rhs2) * inverse_determinant, (d1 * rhs2 - d2 * rhs1) * inverse_determinant)
 
 
-def along(s: State, k: State, t: float) -> State:
-    """The state that slope `k` leads to in time `t`."""
+def advance(s: State, k: State, t: float) -> State:
+    """Returns the state after time `t` with the constant derivative `k`."""
     return State(
         s.theta1 + t * k.theta1,
         s.theta2 + t * k.theta2,
@@ -84,14 +84,14 @@ def along(s: State, k: State, t: float) -> State:
 
 
 def runge_kutta(s: State, torque: float, p: Params) -> State:
-    """The state after `dt`, by the classical method of order four."""
-    k1 = slope(s, torque, p)
-    k2 = slope(along(s, k1, 0.5 * p.dt), torque, p)
-    total = along(k1, k2, 2.0)
-    k3 = slope(along(s, k2, 0.5 * p.dt), torque, p)
-    total = along(total, k3, 2.0)
-    k4 = slope(along(s, k3, p.dt), torque, p)
-    return along(s, along(total, k4, 1.0), p.dt / 6.0)
+    """Returns the state after `dt`, by the classical Runge-Kutta method of order four."""
+    k1 = derivative(s, torque, p)
+    k2 = derivative(advance(s, k1, 0.5 * p.dt), torque, p)
+    total = advance(k1, k2, 2.0)
+    k3 = derivative(advance(s, k2, 0.5 * p.dt), torque, p)
+    total = advance(total, k3, 2.0)
+    k4 = derivative(advance(s, k3, p.dt), torque, p)
+    return advance(s, advance(total, k4, 1.0), p.dt / 6.0)
 
 
 def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool]:
@@ -103,8 +103,8 @@ def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool
         min(max(s.theta2_dot, -p.max_speed2), p.max_speed2),
     )
     (sin1, cos1), (sin2, cos2) = sincos(s.theta1), sincos(s.theta2)
-    up = -p.length1 * cos1 - p.length2 * (cos1 * cos2 - sin1 * sin2) > p.goal_height
-    return s, 0.0 if up else -1.0, up
+    terminated = -p.length1 * cos1 - p.length2 * (cos1 * cos2 - sin1 * sin2) > p.goal_height
+    return s, 0.0 if terminated else -1.0, terminated
 
 
 def observe(s: State, p: Params) -> tuple[float, float, float, float, float, float]:
@@ -118,8 +118,8 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 
 def check(p: Params) -> None:
-    positive(p, "length1", "length2", "mass1", "mass2", "com1", "com2", "inertia", "dt", "max_speed1", "max_speed2")
-    ordered(p, "low", "high")
+    require_positive(p, "length1", "length2", "mass1", "mass2", "com1", "com2", "inertia", "dt", "max_speed1", "max_speed2")
+    require_ordered(p, "low", "high")
 
 
 ENV = SingleAgentEnv(

@@ -1,10 +1,10 @@
-"""CartPole: keep a pole upright that stands on a cart, by pushing the cart.
+"""CartPole: a cart moves so that the pole on it stays upright.
 
-Observation: cart position and velocity, pole angle from upright and angular velocity: the state itself.
-Action: 0 pushes the cart to the left, 1 to the right.
-Reward: 1 in every step, the last one included. With `sutton_barto_reward` 0, and -1 for letting it fall.
-Termination: the cart is further than `x_limit` from the middle, or the pole leans more than `theta_limit`.
-Parameters: a start draws all four variables from [low, high).
+Observation: cart position and velocity, pole angle from upright and angular velocity, which are the state.
+Action: the force on the cart, 0 to the left, 1 to the right.
+Reward: 1 in every step, including the last one. With `sutton_barto_reward`, -1 in the step that terminates, else 0.
+Termination: the cart is farther than `x_limit` from the centre, or the pole leans more than `theta_limit`.
+Parameters: a reset draws all four variables from [low, high).
 Source: Barto, Sutton and Anderson (1983), "Neuronlike adaptive elements that can solve difficult learning control
     problems"; equations without friction as in Florian (2007), "Correct equations for the dynamics of the cart-pole
     system"; explicit Euler steps.
@@ -18,7 +18,7 @@ from gymnasium.spaces import Box, Discrete
 
 from gpuvec import Key, SingleAgentEnv, sincos, uniform
 from gpuvec_envs import pictures
-from gpuvec_envs.checks import ordered, positive
+from gpuvec_envs.checks import require_ordered, require_positive
 
 
 class State(NamedTuple):
@@ -29,16 +29,16 @@ class State(NamedTuple):
 
 
 class Params(NamedTuple):
-    sutton_barto_reward: bool = False  # punish the fall instead of rewarding the balance
+    sutton_barto_reward: bool = False  # whether termination is penalised, instead of a reward in each step
     gravity: float = 9.8  # [m/s^2]
     cart_mass: float = 1.0  # [kg]
     pole_mass: float = 0.1  # [kg]
     half_length: float = 0.5  # of the pole [m]
-    force: float = 10.0  # of a push [N]
+    force: float = 10.0  # on the cart, to the left or to the right [N]
     dt: float = 0.02  # [s]
     x_limit: float = 2.4  # [m]
     theta_limit: float = math.radians(12.0)  # [rad]
-    low: float = -0.05  # bounds of a start, in the units of the state
+    low: float = -0.05  # bounds of the first state, in the units of the state
     high: float = 0.05
 
 
@@ -52,14 +52,15 @@ def reset(key: Key, p: Params) -> State:
 
 
 def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool]:
-    mass = p.cart_mass + p.pole_mass
-    share = p.pole_mass / mass  # of the pole in the mass
-    push = p.force / mass  # [m/s^2]
+    total_mass = p.cart_mass + p.pole_mass
+    mass_ratio = p.pole_mass / total_mass
+    force_acc = p.force / total_mass  # [m/s^2]
     sin, cos = sincos(s.theta)
 
-    drive = (push if action == 1 else -push) + share * p.half_length * s.theta_dot**2 * sin
-    theta_acc = (p.gravity * sin - cos * drive) / (p.half_length * (4.0 / 3.0 - share * cos**2))
-    x_acc = drive - share * p.half_length * cos * theta_acc
+    # The acceleration of the cart if theta_acc were 0.
+    base_acc = (force_acc if action == 1 else -force_acc) + mass_ratio * p.half_length * s.theta_dot**2 * sin
+    theta_acc = (p.gravity * sin - cos * base_acc) / (p.half_length * (4.0 / 3.0 - mass_ratio * cos**2))
+    x_acc = base_acc - mass_ratio * p.half_length * cos * theta_acc
 
     s = State(
         s.x + p.dt * s.x_dot,
@@ -67,9 +68,9 @@ def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool
         s.theta + p.dt * s.theta_dot,
         s.theta_dot + p.dt * theta_acc,
     )
-    fallen = abs(s.x) > p.x_limit or abs(s.theta) > p.theta_limit
-    reward = (-1.0 if fallen else 0.0) if p.sutton_barto_reward else 1.0
-    return s, reward, fallen
+    terminated = abs(s.x) > p.x_limit or abs(s.theta) > p.theta_limit
+    reward = (-1.0 if terminated else 0.0) if p.sutton_barto_reward else 1.0
+    return s, reward, terminated
 
 
 def observe(s: State, p: Params) -> tuple[float, float, float, float]:
@@ -82,8 +83,8 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 
 def check(p: Params) -> None:
-    positive(p, "cart_mass", "pole_mass", "half_length", "dt", "x_limit", "theta_limit")
-    ordered(p, "low", "high")
+    require_positive(p, "cart_mass", "pole_mass", "half_length", "dt", "x_limit", "theta_limit")
+    require_ordered(p, "low", "high")
 
 
 ENV = SingleAgentEnv(

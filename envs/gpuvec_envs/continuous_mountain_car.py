@@ -1,10 +1,10 @@
-"""MountainCarContinuous: drive an underpowered car out of a valley, with as little force as possible.
+"""MountainCarContinuous: an underpowered car must leave a valley with as little force as possible.
 
-Observation: position and velocity: the state itself.
-Action: the force, in units of `power`; what lies beyond -1 and 1 has no effect on the car, but is paid for.
-Reward: 100 for reaching the goal, and minus a tenth of the squared action in every step.
+Observation: position and velocity, which are the state.
+Action: the force, in units of `power`. It is clipped to [-max_action, max_action], except in the reward.
+Reward: 100 for reaching the goal, and -0.1 times the squared action in every step.
 Termination: the car is at `goal_position` or beyond, at `goal_velocity` or faster.
-Parameters: a start draws the position from [low, high) and is at rest. The left wall stops the car.
+Parameters: a reset draws the position from [low, high); the velocity is 0. The wall at `min_position` stops the car.
 Source: Moore (1990), "Efficient memory-based learning for robot control"; with continuous actions as in Gymnasium.
 """
 
@@ -15,7 +15,7 @@ from gymnasium.spaces import Box
 
 from gpuvec import Key, SingleAgentEnv, sincos, uniform
 from gpuvec_envs import pictures
-from gpuvec_envs.checks import ordered, positive
+from gpuvec_envs.checks import require_ordered, require_positive
 
 
 class State(NamedTuple):
@@ -30,7 +30,7 @@ class Params(NamedTuple):
     max_position: float = 0.6
     max_speed: float = 0.07  # [1/step]
     max_action: float = 1.0  # in units of power
-    power: float = 0.0015  # [1/step^2]
+    power: float = 0.0015  # the force per mass of action 1 [1/step^2]
     gravity: float = 0.0025  # [1/step^2]
     low: float = -0.6  # bounds of the first position
     high: float = -0.4
@@ -42,13 +42,13 @@ def reset(key: Key, p: Params) -> State:
 
 def step(s: State, action: tuple[float], key: Key, p: Params) -> tuple[State, float, bool]:
     _, cos = sincos(3.0 * s.x)
-    push = p.power * min(max(action[0], -p.max_action), p.max_action)
-    v = min(max(s.v + push - p.gravity * cos, -p.max_speed), p.max_speed)
+    force = p.power * min(max(action[0], -p.max_action), p.max_action)
+    v = min(max(s.v + force - p.gravity * cos, -p.max_speed), p.max_speed)
     x = min(max(s.x + v, p.min_position), p.max_position)
     if x == p.min_position and v < 0.0:
         v = 0.0
-    arrived = x >= p.goal_position and v >= p.goal_velocity
-    return State(x, v), (100.0 if arrived else 0.0) - 0.1 * action[0] ** 2, arrived
+    terminated = x >= p.goal_position and v >= p.goal_velocity
+    return State(x, v), (100.0 if terminated else 0.0) - 0.1 * action[0] ** 2, terminated
 
 
 def observe(s: State, p: Params) -> tuple[float, float]:
@@ -62,9 +62,9 @@ def spaces(p: Params) -> tuple[Box, Box]:
 
 
 def check(p: Params) -> None:
-    positive(p, "max_speed", "max_action")
-    ordered(p, "min_position", "max_position")
-    ordered(p, "low", "high")
+    require_positive(p, "max_speed", "max_action")
+    require_ordered(p, "min_position", "max_position")
+    require_ordered(p, "low", "high")
 
 
 ENV = SingleAgentEnv(

@@ -1,10 +1,10 @@
-"""MountainCar: drive an underpowered car out of a valley, by swinging up on both sides.
+"""MountainCar: an underpowered car must swing up on both sides of a valley to leave it.
 
-Observation: position and velocity: the state itself.
-Action: 0 pushes to the left, 1 not at all, 2 to the right.
-Reward: -1 in every step, the one that reaches the goal included.
+Observation: position and velocity, which are the state.
+Action: the force, 0 to the left, 1 none, 2 to the right.
+Reward: -1 in every step, including the one that reaches the goal.
 Termination: the car is at `goal_position` or beyond, at `goal_velocity` or faster.
-Parameters: a start draws the position from [low, high) and is at rest. The left wall stops the car.
+Parameters: a reset draws the position from [low, high); the velocity is 0. The wall at `min_position` stops the car.
 Source: Moore (1990), "Efficient memory-based learning for robot control".
 """
 
@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 
 from gpuvec import Key, SingleAgentEnv, sincos, uniform
 from gpuvec_envs import pictures
-from gpuvec_envs.checks import ordered, positive
+from gpuvec_envs.checks import require_ordered, require_positive
 
 
 class State(NamedTuple):
@@ -29,7 +29,7 @@ class Params(NamedTuple):
     min_position: float = -1.2
     max_position: float = 0.6
     max_speed: float = 0.07  # [1/step]
-    force: float = 0.001  # of a push [1/step^2]
+    force: float = 0.001  # per mass [1/step^2]
     gravity: float = 0.0025  # [1/step^2]
     low: float = -0.6  # bounds of the first position
     high: float = -0.4
@@ -41,8 +41,8 @@ def reset(key: Key, p: Params) -> State:
 
 def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool]:
     _, cos = sincos(3.0 * s.x)
-    push = p.force if action == 2 else (-p.force if action == 0 else 0.0)
-    v = min(max(s.v + push - p.gravity * cos, -p.max_speed), p.max_speed)
+    force = p.force if action == 2 else (-p.force if action == 0 else 0.0)
+    v = min(max(s.v + force - p.gravity * cos, -p.max_speed), p.max_speed)
     x = min(max(s.x + v, p.min_position), p.max_position)
     if x == p.min_position and v < 0.0:
         v = 0.0
@@ -60,9 +60,9 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 
 def check(p: Params) -> None:
-    positive(p, "max_speed")
-    ordered(p, "min_position", "max_position")
-    ordered(p, "low", "high")
+    require_positive(p, "max_speed")
+    require_ordered(p, "min_position", "max_position")
+    require_ordered(p, "low", "high")
 
 
 ENV = SingleAgentEnv(

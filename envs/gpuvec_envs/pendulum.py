@@ -1,10 +1,10 @@
-"""Pendulum: swing a pendulum up and keep it upright, with a motor too weak to lift it at once.
+"""Pendulum: a motor that is too weak to lift a pendulum directly must swing it up and keep it upright.
 
 Observation: cosine and sine of the angle from upright, and the angular velocity.
-Action: the torque [N m], clipped to what the motor can do.
-Reward: -(angle^2 + 0.1 velocity^2 + 0.001 torque^2) before the step, the angle wrapped into [-pi, pi].
+Action: the torque [N m], clipped to [-max_torque, max_torque].
+Reward: -(angle^2 + 0.1 velocity^2 + 0.001 torque^2) of the state before the step, with the angle in [-pi, pi].
 Termination: never.
-Parameters: a start draws the angle from [-x_init, x_init) and the velocity from [-y_init, y_init).
+Parameters: a reset draws the angle from [-x_init, x_init) and the velocity from [-y_init, y_init).
 Source: Gymnasium's Pendulum-v1; a uniform rod on a pivot, semi-implicit Euler steps.
 """
 
@@ -16,11 +16,11 @@ from gymnasium.spaces import Box
 
 from gpuvec import Key, SingleAgentEnv, sincos, uniform, wrap
 from gpuvec_envs import pictures
-from gpuvec_envs.checks import not_negative, positive
+from gpuvec_envs.checks import require_not_negative, require_positive
 
 
 class State(NamedTuple):
-    theta: float  # angle from upright, counted on over full turns [rad]
+    theta: float  # angle from upright, not wrapped [rad]
     theta_dot: float  # [rad/s]
 
 
@@ -45,8 +45,8 @@ def step(s: State, action: tuple[float], key: Key, p: Params) -> tuple[State, fl
     torque = min(max(action[0], -p.max_torque), p.max_torque)
     cost = angle**2 + 0.1 * s.theta_dot**2 + 0.001 * torque**2
 
-    acceleration = 1.5 * p.g / p.length * sin + 3.0 / (p.mass * p.length**2) * torque
-    theta_dot = min(max(s.theta_dot + p.dt * acceleration, -p.max_speed), p.max_speed)
+    theta_acc = 1.5 * p.g / p.length * sin + 3.0 / (p.mass * p.length**2) * torque
+    theta_dot = min(max(s.theta_dot + p.dt * theta_acc, -p.max_speed), p.max_speed)
     return State(s.theta + p.dt * theta_dot, theta_dot), -cost, False
 
 
@@ -61,8 +61,8 @@ def spaces(p: Params) -> tuple[Box, Box]:
 
 
 def check(p: Params) -> None:
-    positive(p, "mass", "length", "max_torque", "max_speed", "dt")
-    not_negative(p, "x_init", "y_init")
+    require_positive(p, "mass", "length", "max_torque", "max_speed", "dt")
+    require_not_negative(p, "x_init", "y_init")
 
 
 ENV = SingleAgentEnv(

@@ -1,4 +1,4 @@
-"""Pictures of the bundled environments, in the sizes, proportions and colours of Gymnasium's own."""
+"""Pictures of the bundled environments, with the sizes, proportions and colours of Gymnasium's pictures."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ TAGGER = (204, 77, 77)
 RUNNER = (52, 101, 164)
 
 
-def turned(points: list[Point], angle: float, at: Point) -> list[Point]:
-    """`points` turned counter-clockwise by `angle` [rad] about (0, 0), then moved to `at`."""
+def rotate(points: list[Point], angle: float, offset: Point) -> list[Point]:
+    """Returns `points` rotated counter-clockwise by `angle` [rad] about (0, 0), and then moved by `offset`."""
     cos, sin = math.cos(angle), math.sin(angle)
-    return [(at[0] + cos * x - sin * y, at[1] + sin * x + cos * y) for x, y in points]
+    return [(offset[0] + cos * x - sin * y, offset[1] + sin * x + cos * y) for x, y in points]
 
 
-def box(left: float, right: float, bottom: float, top: float) -> list[Point]:
-    """The corners of an upright rectangle."""
+def rectangle(left: float, right: float, bottom: float, top: float) -> list[Point]:
+    """Returns the corners of an upright rectangle."""
     return [(left, bottom), (left, top), (right, top), (right, bottom)]
 
 
 def cartpole(s: Any, p: Any) -> Picture:
-    """(400, 600, 3): the cart and its rail, from limit to limit."""
+    """Returns a picture, (400, 600, 3), of the cart and its rail from limit to limit."""
     half_rail = 2.4 if math.isinf(p.x_limit) else p.x_limit
     scale = 300.0 / half_rail
-    px = 1.0 / scale  # the cart has a size in pixels, the pole's length is in metres
+    px = 1.0 / scale  # The size of the cart is in pixels, the length of the pole in metres.
     canvas = Canvas(600, 400, scale, origin=(300.0, 100.0))
     axle = (s.x, 7.5 * px)
-    canvas.polygon(turned(box(-25.0 * px, 25.0 * px, -15.0 * px, 15.0 * px), 0.0, (s.x, 0.0)), BLACK)
-    canvas.polygon(turned(box(-5.0 * px, 5.0 * px, -5.0 * px, 2.0 * p.half_length - 5.0 * px), -s.theta, axle), WOOD)
+    canvas.polygon(rotate(rectangle(-25.0 * px, 25.0 * px, -15.0 * px, 15.0 * px), 0.0, (s.x, 0.0)), BLACK)
+    canvas.polygon(rotate(rectangle(-5.0 * px, 5.0 * px, -5.0 * px, 2.0 * p.half_length - 5.0 * px), -s.theta, axle), WOOD)
     canvas.circle(axle, 5.0 * px, AXLE)
     canvas.line([(-half_rail, 0.0), (half_rail, 0.0)], BLACK)
     return canvas.array()
 
 
 def mountain_car(s: Any, p: Any) -> Picture:
-    """(400, 600, 3): the valley from wall to wall, the car and the flag at the goal."""
+    """Returns a picture, (400, 600, 3), of the valley from wall to wall, the car and the flag at the goal."""
     scale = 600.0 / (p.max_position - p.min_position)
     px = 1.0 / scale
     canvas = Canvas(600, 400, scale, origin=(-scale * p.min_position, 0.0))
@@ -62,8 +62,8 @@ def mountain_car(s: Any, p: Any) -> Picture:
     slope = math.cos(3.0 * s.x)
     ground = (s.x, height(s.x) + 10.0 * px)
     canvas.line([(float(x), height(x)) for x in np.linspace(p.min_position, p.max_position, 100)], BLACK)
-    canvas.polygon(turned(box(-20.0 * px, 20.0 * px, 0.0, 20.0 * px), slope, ground), BLACK)
-    for wheel in turned([(10.0 * px, 0.0), (-10.0 * px, 0.0)], slope, ground):
+    canvas.polygon(rotate(rectangle(-20.0 * px, 20.0 * px, 0.0, 20.0 * px), slope, ground), BLACK)
+    for wheel in rotate([(10.0 * px, 0.0), (-10.0 * px, 0.0)], slope, ground):
         canvas.circle(wheel, 8.0 * px, GREY)
 
     x, foot = p.goal_position, height(p.goal_position)
@@ -74,12 +74,12 @@ def mountain_car(s: Any, p: Any) -> Picture:
 
 
 def pendulum(s: Any, p: Any) -> Picture:
-    """(500, 500, 3): the rod and its pivot. The torque is no part of the state, so there is no arrow for it."""
+    """Returns a picture, (500, 500, 3), of the rod and its pivot. It has no arrow, because the torque is not in the state."""
     canvas = Canvas(500, 500, 500.0 / (4.4 * p.length), origin=(250.0, 250.0))
     upright = s.theta + 0.5 * math.pi
     half_width = 0.1 * p.length
-    end = turned([(p.length, 0.0)], upright, (0.0, 0.0))[0]
-    canvas.polygon(turned(box(0.0, p.length, -half_width, half_width), upright, (0.0, 0.0)), ROD)
+    end = rotate([(p.length, 0.0)], upright, (0.0, 0.0))[0]
+    canvas.polygon(rotate(rectangle(0.0, p.length, -half_width, half_width), upright, (0.0, 0.0)), ROD)
     canvas.circle((0.0, 0.0), half_width, ROD)
     canvas.circle(end, half_width, ROD)
     canvas.circle((0.0, 0.0), 0.5 * half_width, BLACK)
@@ -87,44 +87,49 @@ def pendulum(s: Any, p: Any) -> Picture:
 
 
 def acrobot(s: Any, p: Any) -> Picture:
-    """(500, 500, 3): the two links and the line that the tip must cross."""
+    """Returns a picture, (500, 500, 3), of the two links and the line that the tip must cross."""
     extent = p.length1 + p.length2 + 0.2
     canvas = Canvas(500, 500, 250.0 / extent, origin=(250.0, 250.0))
     first, second = s.theta1 - 0.5 * math.pi, s.theta1 + s.theta2 - 0.5 * math.pi
-    elbow = turned([(p.length1, 0.0)], first, (0.0, 0.0))[0]
+    elbow = rotate([(p.length1, 0.0)], first, (0.0, 0.0))[0]
     canvas.line([(-extent, p.goal_height), (extent, p.goal_height)], BLACK)
     for joint, angle, length in (((0.0, 0.0), first, p.length1), (elbow, second, p.length2)):
-        canvas.polygon(turned(box(0.0, length, -0.1, 0.1), angle, joint), LINK)
+        canvas.polygon(rotate(rectangle(0.0, length, -0.1, 0.1), angle, joint), LINK)
         canvas.circle(joint, 0.1, FLAG)
     return canvas.array()
 
 
 def tag_grid_world(s: Any, p: Any) -> Picture:
-    """(500, 500, 3): taggers are squares, the runner is a disc, smaller so that it shows on a tagger's cell."""
+    """Returns a picture, (500, 500, 3): taggers are squares, and the runner is a smaller disc, visible on a tagger's cell."""
     cells = p.grid_length + 1
     canvas = Canvas(500, 500, 500.0 / cells)
-    if cells <= 100:  # else lines would be most of the picture
+    # With more cells, lines would cover most of the picture.
+    if cells <= 100:
         for k in range(1, cells):
             canvas.line([(k, 0.0), (k, cells)], PALE)
             canvas.line([(0.0, k), (cells, k)], PALE)
     for x, y in zip(s.x[s.role == 0], s.y[s.role == 0], strict=True):
-        canvas.polygon(box(x + 0.1, x + 0.9, y + 0.1, y + 0.9), TAGGER)
+        canvas.polygon(rectangle(x + 0.1, x + 0.9, y + 0.1, y + 0.9), TAGGER)
     for x, y in zip(s.x[s.role == 1], s.y[s.role == 1], strict=True):
         canvas.circle((x + 0.5, y + 0.5), 0.3, RUNNER)
     return canvas.array()
 
 
 def tag_continuous(s: Any, p: Any) -> Picture:
-    """(500, 500, 3): arrowheads along the headings, taggers on discs of the tagging distance; who is out is grey."""
+    """Returns a picture, (500, 500, 3): arrowheads along the headings, and discs of the tagging distance around taggers.
+
+    Inactive agents are grey.
+    """
     scale = 480.0 / p.grid_length
     px = 1.0 / scale
     canvas = Canvas(500, 500, scale, origin=(10.0, 10.0))
-    canvas.line([*box(0.0, p.grid_length, 0.0, p.grid_length), (0.0, 0.0)], GREY)
+    canvas.line([*rectangle(0.0, p.grid_length, 0.0, p.grid_length), (0.0, 0.0)], GREY)
     tagger, reach = s.role == 0, p.tagging_distance * p.grid_length
     for x, y in zip(s.x[tagger], s.y[tagger], strict=True):
         canvas.circle((x, y), reach, PALE)
     arrow = [(10.0 * px, 0.0), (-6.0 * px, 6.0 * px), (-6.0 * px, -6.0 * px)]
-    for k in np.lexsort((tagger, s.alive)):  # who is out lies below, taggers on top
+    # Inactive agents are drawn first, and taggers last.
+    for k in np.lexsort((tagger, s.alive)):
         colour = GREY if not s.alive[k] else TAGGER if tagger[k] else RUNNER
-        canvas.polygon(turned(arrow, s.heading[k], (s.x[k], s.y[k])), colour)
+        canvas.polygon(rotate(arrow, s.heading[k], (s.x[k], s.y[k])), colour)
     return canvas.array()

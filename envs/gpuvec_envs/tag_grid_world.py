@@ -1,16 +1,17 @@
-"""TagGridWorld: taggers close in on one runner on a grid of cells.
+"""TagGridWorld: taggers chase one runner on a grid of cells.
 
-Observation: with `use_full_observation` the columns of all agents, their rows, their roles (0 tagger, 1 runner), a 1 at the
-    agent itself and else 0, and the time. Without it the own column and row, those of another agent, the own role, and the
-    time. The other is the runner for a tagger and the nearest tagger for the runner, the lower id of equally near ones.
-    Columns and rows come as shares of `grid_length`, the time as share of the longest episode.
-Action: 0 stays, 1 and 2 go a column up and down, 3 and 4 a row; a move off the grid is clipped.
-Reward: in the step of the tag `tag_reward_for_tagger` for every tagger and -`tag_penalty_for_runner` for the runner, in any
-    other -`step_cost_for_tagger` and +`step_cost_for_tagger`; -`wall_hit_penalty` on top for a move that was clipped.
-Termination: a tagger stands in the runner's cell. To pass through each other is no tag.
-Parameters: penalties and costs are positive numbers. A start draws all cells uniformly, the runner's never a tagger's.
+Observation: with `use_full_observation` the columns of all agents, their rows, their roles (0 tagger, 1 runner), 1 for the
+    agent itself and 0 for the others, and the time. Without it the agent's own column and row, those of one other agent, its
+    own role, and the time. The other agent is the runner for a tagger, and the nearest tagger for the runner (of equally near
+    ones the one with the lower id). Columns and rows are divided by `grid_length`, the time by the limit of steps.
+Action: 0 stays, 1 and 2 increase and decrease the column by 1, 3 and 4 the row. A move off the grid is clipped.
+Reward: in the step of the tag `tag_reward_for_tagger` for every tagger and -`tag_penalty_for_runner` for the runner, in every
+    other step -`step_cost_for_tagger` for taggers and `step_cost_for_tagger` for the runner. A clipped move adds
+    -`wall_hit_penalty`.
+Termination: a tagger is in the runner's cell. Agents that exchange their cells do not tag.
+Parameters: penalties and costs are positive numbers. A reset draws all cells uniformly; no tagger gets the runner's cell.
 Source: the rules of TagGridWorld in WarpDrive (Lan, Srinivasa, Wang and Zheng, 2022, "WarpDrive: fast end-to-end deep
-    multi-agent reinforcement learning on a GPU"), whose starts are fixed.
+    multi-agent reinforcement learning on a GPU"), which starts all episodes in the same state.
 """
 
 import math
@@ -21,7 +22,7 @@ from gymnasium.spaces import Box, Discrete
 
 from gpuvec import Bools, Ints, Key, MultiAgentEnv, Observation, Time, any_of, argmin_of, fraction, randint
 from gpuvec_envs import pictures
-from gpuvec_envs.checks import at_least_one
+from gpuvec_envs.checks import require_at_least_one
 
 TAGGER, RUNNER = 0, 1  # roles
 INFINITY = math.inf
@@ -31,15 +32,15 @@ class State(NamedTuple):
     x: Ints  # column, 0 to grid_length
     y: Ints  # row
     hit_wall: Bools  # whether the last move was clipped
-    tagged: bool  # whether a tagger stands in the runner's cell
-    nearest_tagger: int  # to the runner, the lower id of equally near ones; with a partial observation
+    tagged: bool  # whether a tagger is in the runner's cell
+    nearest_tagger: int  # the tagger that is nearest to the runner; written for partial observations
     role: Ints
     agents_by_role: Ints
 
 
 class Params(NamedTuple):
     num_taggers: int = 10
-    grid_length: int = 10  # cells have the numbers 0 to grid_length in both directions
+    grid_length: int = 10  # the largest column and row; the smallest are 0
     wall_hit_penalty: float = 0.1
     tag_reward_for_tagger: float = 10.0
     tag_penalty_for_runner: float = 2.0
@@ -58,25 +59,29 @@ def roles(p: Params) -> dict[str, int]:
 def reset(i: int, s: State, key: Key, p: Params) -> None:
     side = p.grid_length + 1
     runner = s.agents_by_role[p.num_taggers]
-    cell = randint(key, runner, 0, side * side)
-    mine = i if i != runner else agents(p)  # the runner's is not used, and nobody draws a number twice
-    other = randint(key, mine, 0, side * side - 1)  # by all, so that a GPU reckons both draws at a time
-    if i != runner:  # one of the cells without the runner's
-        cell = other + 1 if other >= cell else other
-    at, width = np.uint32(cell), np.uint32(side)  # a GPU divides 64 bits in pieces
-    s.x[i], s.y[i], s.hit_wall[i] = at % width, at // width, False
+    cell = randint(key, runner, 0, side * side)  # the runner's
+    # All agents draw a second number, though the runner does not use it: so a GPU computes both draws together.
+    draw = i if i != runner else agents(p)
+    other_cell = randint(key, draw, 0, side * side - 1)
+    # A tagger gets one of the cells other than the runner's.
+    if i != runner:
+        cell = other_cell + 1 if other_cell >= cell else other_cell
+    # A GPU divides numbers of 32 bits faster than those of 64.
+    cell_u32, side_u32 = np.uint32(cell), np.uint32(side)
+    s.x[i], s.y[i], s.hit_wall[i] = cell_u32 % side_u32, cell_u32 // side_u32, False
 
 
 def move(i: int, s: State, action: int, key: Key, p: Params) -> None:
-    x = np.int32(s.x[i] + (1 if action == 1 else -1 if action == 2 else 0))  # int32, as cells are: a GPU does int64 in pieces
+    # A GPU computes int64 in several instructions.
+    x = np.int32(s.x[i] + (1 if action == 1 else -1 if action == 2 else 0))
     y = np.int32(s.y[i] + (1 if action == 3 else -1 if action == 4 else 0))
     first, last = np.int32(0), np.int32(p.grid_length)
     s.x[i], s.y[i] = min(max(x, first), last), min(max(y, first), last)
     s.hit_wall[i] = x != s.x[i] or y != s.y[i]
 
 
-def tags(i: int, s: State, p: Params) -> bool:
-    """Whether agent i is a tagger in the runner's cell."""
+def is_tagging(i: int, s: State, p: Params) -> bool:
+    """Returns whether agent i is a tagger in the runner's cell."""
     runner = s.agents_by_role[p.num_taggers]
     return bool(i != runner and s.x[i] == s.x[runner] and s.y[i] == s.y[runner])
 
@@ -92,7 +97,7 @@ def terminated(i: int, s: State, p: Params) -> bool:
     return s.tagged
 
 
-def kind(i: int, s: State) -> float:
+def role_feature(i: int, s: State) -> float:
     return 1.0 if s.role[i] == RUNNER else 0.0
 
 
@@ -101,11 +106,11 @@ def time(i: int, s: State, t: Time, p: Params) -> tuple[float]:
 
 
 def other_features(i: int, j: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float]:
-    return fraction(s.x[j], p.grid_length), fraction(s.y[j], p.grid_length), kind(j, s), 1.0 if i == j else 0.0
+    return fraction(s.x[j], p.grid_length), fraction(s.y[j], p.grid_length), role_feature(j, s), 1.0 if i == j else 0.0
 
 
-def from_runner(i: int, s: State, p: Params) -> float:
-    """How far tagger i is from the runner, squared."""
+def squared_distance_to_runner(i: int, s: State, p: Params) -> float:
+    """Returns the squared distance of tagger i from the runner, and infinity for the runner itself."""
     j = s.agents_by_role[p.num_taggers]
     if i == j:
         return INFINITY
@@ -113,18 +118,18 @@ def from_runner(i: int, s: State, p: Params) -> float:
     return x * x + y * y  # type: ignore[return-value]  # float32
 
 
-def observe_one(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float, float, float]:
-    """A partial observation."""
+def partial_features(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float, float, float, float]:
+    """Returns a partial observation."""
     length = p.grid_length
     j = s.nearest_tagger if s.role[i] == RUNNER else s.agents_by_role[p.num_taggers]
     x, y = fraction(s.x[i], length), fraction(s.y[i], length)
-    return x, y, fraction(s.x[j], length), fraction(s.y[j], length), kind(i, s), fraction(t.step, t.limit)
+    return x, y, fraction(s.x[j], length), fraction(s.y[j], length), role_feature(i, s), fraction(t.step, t.limit)
 
 
 def observation(p: Params) -> Observation:
     if p.use_full_observation:
         return Observation(time, other_features, max_neighbors=agents(p))
-    return Observation(observe_one, neighbors=argmin_of("nearest_tagger", from_runner))
+    return Observation(partial_features, neighbors=argmin_of("nearest_tagger", squared_distance_to_runner))
 
 
 def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
@@ -136,7 +141,7 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 
 def check(p: Params) -> None:
-    at_least_one(p, "num_taggers", "grid_length")
+    require_at_least_one(p, "num_taggers", "grid_length")
     if p.grid_length > 2896:
         raise ValueError(
             f"grid_length is {p.grid_length}; it must be at most 2896, for squares of distances to be exact in float32."
@@ -150,7 +155,7 @@ ENV = MultiAgentEnv(
     agents=agents,
     roles=roles,
     reset=reset,
-    phases=(move, any_of("tagged", tags)),
+    phases=(move, any_of("tagged", is_tagging)),
     reward=reward,
     terminated=terminated,
     observation=observation,

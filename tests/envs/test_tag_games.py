@@ -95,7 +95,7 @@ TURN = np.float32(2.0 * math.pi)
 @example(float(np.nextafter(TURN, np.float32(0))))
 @example(-1e-9)
 def test_a_heading_is_the_remainder_of_a_turn(angle):
-    heading = tag_continuous.turned(np.float32(angle))
+    heading = tag_continuous.wrap_heading(np.float32(angle))
     assert (heading, heading.dtype) == (np.mod(np.float32(angle), TURN), np.float32)
 
 

@@ -4,8 +4,8 @@ __device__ State reset(const Key& key, const Params& p) { return {uniform(key, 0
 
 __device__ Step step(State s, Action action, const Key& key, const Params& p) {
     const float cos = sincos(3.0f * s.x).cos;
-    const float push = action == 2 ? p.force : action == 0 ? -p.force : 0.0f;
-    float v = fminf(fmaxf(s.v + push - p.gravity * cos, -p.max_speed), p.max_speed);
+    const float force = action == 2 ? p.force : action == 0 ? -p.force : 0.0f;
+    float v = fminf(fmaxf(s.v + force - p.gravity * cos, -p.max_speed), p.max_speed);
     const float x = fminf(fmaxf(s.x + v, p.min_position), p.max_position);
     if (x == p.min_position && v < 0.0f) v = 0.0f;
     return {{x, v}, -1.0f, x >= p.goal_position && v >= p.goal_velocity};

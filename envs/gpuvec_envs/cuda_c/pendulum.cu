@@ -9,8 +9,8 @@ __device__ Step step(State s, Action action, const Key& key, const Params& p) {
     const float torque = fminf(fmaxf(action[0], -p.max_torque), p.max_torque);
     const float cost = angle * angle + 0.1f * (s.theta_dot * s.theta_dot) + 0.001f * (torque * torque);
 
-    const float acceleration = 1.5f * p.g / p.length * sin + 3.0f / (p.mass * (p.length * p.length)) * torque;
-    const float theta_dot = fminf(fmaxf(s.theta_dot + p.dt * acceleration, -p.max_speed), p.max_speed);
+    const float theta_acc = 1.5f * p.g / p.length * sin + 3.0f / (p.mass * (p.length * p.length)) * torque;
+    const float theta_dot = fminf(fmaxf(s.theta_dot + p.dt * theta_acc, -p.max_speed), p.max_speed);
     return {{s.theta + p.dt * theta_dot, theta_dot}, -cost, false};
 }
 

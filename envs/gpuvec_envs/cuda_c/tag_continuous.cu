@@ -17,7 +17,7 @@ __device__ __forceinline__ float clip(float x, float low, float high) { return f
 
 struct Steering { float acceleration, turn; };
 
-// What an action says.
+// Returns the acceleration and the turn of an action.
 __device__ __forceinline__ Steering steer(Action action, const Params& p) {
     if (!p.continuous_actions) return {p.acceleration_levels[(int)action[0]], p.turn_levels[(int)action[1]]};
     return {
@@ -26,8 +26,8 @@ __device__ __forceinline__ Steering steer(Action action, const Params& p) {
     };
 }
 
-// An angle less than a turn outside of 0 to 2 pi.
-__device__ __forceinline__ float turned(float angle) {
+// Wraps an angle between -2 pi and 4 pi to [0, 2 pi).
+__device__ __forceinline__ float wrap_heading(float angle) {
     if (angle >= TURN) return angle - TURN;
     return angle < 0.0f ? angle + TURN : angle;
 }
@@ -35,41 +35,41 @@ __device__ __forceinline__ float turned(float angle) {
 __device__ void move(int i, State& s, Action action, const Key& key, const Params& p) {
     const bool alive = s.alive[i];
     s.playing[i] = alive;
-    auto [acceleration, turn] = steer(action, p);
+    auto [acceleration, heading_change] = steer(action, p);
     acceleration += s.acceleration[i];
-    const float top = p.max_speed * (s.role[i] == TAGGER ? p.skill_level_tagger : p.skill_level_runner);
-    const float heading = alive ? turned(s.heading[i] + turn) : 0.0f;
-    const float speed = alive ? clip(s.speed[i] + acceleration, 0.0f, top) : 0.0f;
+    const float top_speed = p.max_speed * (s.role[i] == TAGGER ? p.skill_level_tagger : p.skill_level_runner);
+    const float heading = alive ? wrap_heading(s.heading[i] + heading_change) : 0.0f;
+    const float speed = alive ? clip(s.speed[i] + acceleration, 0.0f, top_speed) : 0.0f;
     s.heading[i] = heading;
     s.speed[i] = speed;
-    s.acceleration[i] = speed <= 0.0f || speed >= top ? 0.0f : acceleration;
+    s.acceleration[i] = speed <= 0.0f || speed >= top_speed ? 0.0f : acceleration;
 
     const auto [sin, cos] = sincos(heading);
     const float x = s.x[i] + speed * cos, y = s.y[i] + speed * sin;
-    const float inside_x = clip(x, 0.0f, p.grid_length), inside_y = clip(y, 0.0f, p.grid_length);
-    s.x[i] = inside_x;
-    s.y[i] = inside_y;
-    s.hit_edge[i] = x != inside_x || y != inside_y;
+    const float clipped_x = clip(x, 0.0f, p.grid_length), clipped_y = clip(y, 0.0f, p.grid_length);
+    s.x[i] = clipped_x;
+    s.y[i] = clipped_y;
+    s.hit_edge[i] = x != clipped_x || y != clipped_y;
 }
 
-// The distance between agents i and j, squared.
-__device__ __forceinline__ float square(int i, int j, const State& s) {
+// Returns the squared distance between agents i and j.
+__device__ __forceinline__ float squared_distance(int i, int j, const State& s) {
     const float x = s.x[i] - s.x[j], y = s.y[i] - s.y[j];
     return x * x + y * y;
 }
 
-// A runner finds who tags it.
+// Phase in which each runner determines the agent that tags it.
 __device__ void tag(int i, State& s, Action action, const Key& key, const Params& p) {
     s.tagged_by[i] = -1;
     if (s.role[i] != RUNNER || !s.playing[i]) return;
-    float least = INFINITY;
+    float min_distance2 = INFINITY;
     int tagger = -1;
     for (int k = 0; k < p.num_taggers; k++) {
         const int j = s.agents_by_role[k];
-        const float distance2 = square(i, j, s);
-        if (distance2 < least) least = distance2, tagger = j;
+        const float distance2 = squared_distance(i, j, s);
+        if (distance2 < min_distance2) min_distance2 = distance2, tagger = j;
     }
-    if (sqrtf(least) < p.tagging_distance * p.grid_length) {
+    if (sqrtf(min_distance2) < p.tagging_distance * p.grid_length) {
         s.tagged_by[i] = tagger;
         s.alive[i] = !p.runner_exits_game_after_tagged;
     }
@@ -92,21 +92,22 @@ __device__ float reward(int i, const State& s, Time t, const Params& p) {
     return total;
 }
 
-// No runner objects that is in the game.
+// Returns the vote of an agent: only an active runner votes against the end.
 __device__ bool terminated(int i, const State& s, const Params& p) { return s.role[i] == TAGGER || !s.alive[i]; }
 
 __device__ Floats<7> other_features(int i, int slot, const State& s, Time t, const Params& p) {
     const int j = !p.use_full_observation ? s.nearest[i][slot] : slot >= i ? slot + 1 : slot;
     if (j < 0) return {};
-    const float sight = s.playing[i] ? 1.0f : 0.0f;
-    const float length = sight * (1.0f / (p.grid_length * ROOT2));
-    const float speed = sight * (1.0f / (p.max_speed + 1e-10f)), turn = sight * (1.0f / TURN);
+    // All differences of an inactive agent are 0.
+    const float mask = s.playing[i] ? 1.0f : 0.0f;
+    const float length_scale = mask * (1.0f / (p.grid_length * ROOT2));
+    const float speed_scale = mask * (1.0f / (p.max_speed + 1e-10f)), heading_scale = mask * (1.0f / TURN);
     return {
-        (s.x[j] - s.x[i]) * length,
-        (s.y[j] - s.y[i]) * length,
-        (s.speed[j] - s.speed[i]) * speed,
-        (s.acceleration[j] - s.acceleration[i]) * speed,
-        (s.heading[j] - s.heading[i]) * turn,
+        (s.x[j] - s.x[i]) * length_scale,
+        (s.y[j] - s.y[i]) * length_scale,
+        (s.speed[j] - s.speed[i]) * speed_scale,
+        (s.acceleration[j] - s.acceleration[i]) * speed_scale,
+        (s.heading[j] - s.heading[i]) * heading_scale,
         s.role[j] == TAGGER ? 1.0f : 0.0f,
         s.playing[j] ? 1.0f : 0.0f,
     };
@@ -116,17 +117,18 @@ __device__ Floats<1> time(int i, const State& s, Time t, const Params& p) {
     return {s.playing[i] ? fraction(t.step, t.limit) : 0.0f};
 }
 
-__device__ Floats<6> itself_and_time(int i, const State& s, Time t, const Params& p) {
-    const float tagger = s.role[i] == TAGGER ? 1.0f : 0.0f, speed = 1.0f / (p.max_speed + 1e-10f);
+__device__ Floats<6> self_features_and_time(int i, const State& s, Time t, const Params& p) {
+    const float tagger = s.role[i] == TAGGER ? 1.0f : 0.0f, scale = 1.0f / (p.max_speed + 1e-10f);
     if (!s.playing[i]) return {tagger, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
     const auto [sin, cos] = sincos(s.heading[i]);
-    return {tagger, s.speed[i] * speed, s.acceleration[i] * speed, cos, sin, fraction(t.step, t.limit)};
+    return {tagger, s.speed[i] * scale, s.acceleration[i] * scale, cos, sin, fraction(t.step, t.limit)};
 }
 
 __device__ float distance(int i, int j, const State& s, const Params& p) {
-    const float distance2 = square(i, j, s);
-    const bool playing = s.playing[j];  // both are read at once, so that nobody waits between
+    // Both are loaded before the branch, so that a thread waits only once.
+    const float distance2 = squared_distance(i, j, s);
+    const bool playing = s.playing[j];
     return playing && i != j ? distance2 : INFINITY;
 }
 
-__device__ bool played(int i, const State& s, const Params& p) { return s.playing[i]; }
+__device__ bool searches(int i, const State& s, const Params& p) { return s.playing[i]; }
