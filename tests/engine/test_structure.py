@@ -9,11 +9,14 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.vector import AutoresetMode
 from tests.support.arrays import host
 from tests.support.hunt_env import ENV as HUNT
 from tests.support.street_env import STREET
 
 from gpuvec import Floats, Key, MultiAgentEnv, Observation, SingleAgentEnv, Time, VectorEnv
+from gpuvec.engine.layout.buffer_layout import make_layout
+from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.structure import constant_differences, params_of_structure, shape_differences
 from gpuvec.errors import FixedParameterError, GpuvecError
 
@@ -202,3 +205,23 @@ class TestParametersRead:
     def test_in_any_way(self, read):
         env = replace(DOT, spaces=lambda p: (Box(-1.0, 1.0, (2,)), Discrete(read(p))))
         assert "choices" in params_of_structure(env)
+
+
+class Namesake(NamedTuple):
+    """Fields with names that the engine has for its own buffers."""
+
+    x: Floats
+    floats: Annotated[Floats, "seen"]
+    obs: Annotated[Floats, "seen"]
+    mask: int
+
+
+def test_final_states_do_not_collide_with_the_engine_s_buffers():
+    observation = Observation(lambda i, s, t, p: (s.x[i],))
+    env = replace(STREET, state=Namesake, phases=(), active=None, roles=None, observation=lambda p: observation)
+    env = replace(env, spaces=lambda p: (Box(-np.inf, np.inf, (1,)), Discrete(3)))
+    layout = make_layout(env, KernelOptions(AutoresetMode.SAME_STEP, 10), split=True)
+    final = {name: buffer.shape for name, buffer in layout.scratch.items() if name.startswith("final_")}
+    shapes = {"floats": (1, 4), "state_floats": (4, 2), "state_obs": (4, 2), "state_mask": ()}
+    assert final == {f"final_{name}": shape for name, shape in shapes.items()}
+    assert set(layout.scratch).isdisjoint(layout.outputs)

@@ -57,7 +57,8 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
     persistent["last_time"] = Buffer(np.int32)
     scratch = {f"state_{k}": arrays[k] for k in schema.search_fields}
     if options.autoreset is AutoresetMode.SAME_STEP and split:
-        scratch |= {f"final_{k}": b for k, b in (packed_buffers | separate_fields | scalar_buffers).items()}
+        final = packed_buffers | {f"state_{k}": b for k, b in (separate_fields | scalar_buffers).items()}
+        scratch |= {f"final_{name}": buffer for name, buffer in final.items()}
     if options.reward != "agents":
         scratch["agent_reward"] = Buffer(np.float32, shape)
     outputs = {

@@ -80,13 +80,13 @@ class _FieldFunctions:
 
         `buffer` returns the source of an address, from the names of the buffers of current and of final states.
         """
-        scalars = {k: f"load({buffer(f'state_{k}', f'final_{k}')}, e, t_{k})" for k in self.ctx.schema.scalar_fields}
+        scalars = {k: f"load({buffer(f'state_{k}', f'final_state_{k}')}, e, t_{k})" for k in self.ctx.schema.scalar_fields}
         return self.state_function(name, arguments, self.global_views(buffer) | scalars)
 
     def global_views(self, buffer: Callable[[str, str], str]) -> dict[str, str]:
         """{field: source of a view of its elements of env e}, in global memory; `buffer` as for `global_state`."""
         arrays = self.layout.arrays
-        views = {k: f"view({buffer(f'state_{k}', f'final_{k}')}, e, {b.shape}, t_{k})" for k, b in arrays.items()}
+        views = {k: f"view({buffer(f'state_{k}', f'final_state_{k}')}, e, {b.shape}, t_{k})" for k, b in arrays.items()}
         for field, (name, num_fields, number) in self.layout.packed.items():
             address = buffer(name, name if field in ENGINE_FIELDS else f"final_{name}")  # The engine's fields never change.
             views[field] = f"view({address}, e * {num_fields} + {number}, (A,), t_{field})"
@@ -121,7 +121,7 @@ class _FieldFunctions:
                     template.format(
                         field=field,
                         buffer=buffer,
-                        final=f"final_{buffer}" if shares_buffer else f"final_{field}",
+                        final=f"final_{buffer}",
                         index=f"{index} + {number * A + column}",
                         shared=f"w.{PACKED_BUFFERS[b.dtype]}[{agent} + {offset}]",
                         copy=f"w.{PACKED_BUFFERS[b.dtype]}[{agent} + {copy_offset}]",
@@ -187,7 +187,9 @@ def make_state_access(ctx: MultiAgentContext) -> StateAccess:
             "save_final", agent_arguments, each_element(changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})")
         ),
         save_final_scalars=function(
-            "save_final_scalars", env_arguments, [f"store(b.final_{k}, e, {column}, t_{k})" for k, column in scalars.items()]
+            "save_final_scalars",
+            env_arguments,
+            [f"store(b.final_state_{k}, e, {column}, t_{k})" for k, column in scalars.items()],
         ),
         clear_scalars=function("clear_scalars", "w, k", [f"{scalars[k]} = {zero!r}" for k, zero in zeros.items()]),
         stage_copy=function("stage_copy", "w, k, i", each_element(changing, "{copy} = {shared}")),
