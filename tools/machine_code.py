@@ -134,7 +134,9 @@ def compile_case(env: Any, options: Any, label: str, only: str) -> Iterator[tupl
 def fused(env: Any, options: Any) -> bytes:
     """The instructions of PPO's fused rollout with the environment's functions linked in."""
     count, features = int(env.spaces(env.params)[1].n), make_schema(env).num_features
-    shape = NetworkShape(features, 32, 1, outputs=count, actions=1, heads=(count,), relu=False, masked=False, clip_value=False)
+    shape = NetworkShape(
+        features, 32, 1, count, action_size=1, head_sizes=(count,), relu=False, has_mask=False, clip_value=False
+    )
     binary = nvrtc.compile_cuda_source(fused_rollout(shape, link_env_functions(env, options, CC), 8, (0,)), CC)
     return sections(binary.code, CUDA_SECTIONS)
 

@@ -142,7 +142,7 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
 
     learned, odd = told_by(gpu)
     update.gradient = torch.zeros_like(update.parameters)
-    update.pack(storage)
+    update.pack_records(storage)
     update(storage, learned, odd)
 
     found = parameter_views(update.shape, network, update.gradient)
@@ -160,7 +160,7 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
     torch.optim.Adam(exact.parameters(), args.learning_rate, eps=1e-5).step()
     for (name, p), wanted in zip(network.named_parameters(), exact.parameters(), strict=True):
         torch.testing.assert_close(p.double(), wanted, rtol=1e-5, atol=1e-6, msg=name)
-    assert update.steps == 1
+    assert update.step == 1
     assert odd.tolist() == [-1, -1]
     filled = torch.zeros_like(update.parameters)
     for x in parameter_views(update.shape, network, filled).values():
@@ -189,10 +189,10 @@ def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
             torch.nn.utils.clip_grad_norm_(plain.parameters(), args.max_grad_norm)
             optimizer.step()
     learned, odd = told_by(gpu)
-    update.pack(storage)
+    update.pack_records(storage)
     update(storage, learned, odd)
     after, other = (vector(n) - before for n in (network, plain))
-    assert update.steps == 16
+    assert update.step == 16
     assert float(torch.nn.functional.cosine_similarity(after, other, dim=0)) > 0.9  # other minibatches, the same way
     assert apart(after.norm(), other.norm()) < 0.1
 
@@ -203,7 +203,7 @@ def test_a_repeated_update_gives_the_same_bits(gpu) -> None:
     for _ in range(2):
         _, network, update = updater(CASES["clipped value"], gpu, 6000, update_epochs=2, num_minibatches=3)
         storage = rollout_of(network, 4, 10, 600, False, torch.Generator(gpu).manual_seed(1))
-        update.pack(storage)
+        update.pack_records(storage)
         update(storage, *told_by(gpu))
         found.append(update.parameters.clone())
     assert torch.equal(*found)
@@ -214,10 +214,10 @@ def test_no_more_is_learned_once_the_policy_is_too_far(gpu) -> None:
     _, network, update = updater(CASES["cartpole"], gpu, 4096, update_epochs=2, num_minibatches=2, target_kl=1e-9)
     before = vector(network)
     storage = rollout_of(network, 4, 8, 512, False, torch.Generator(gpu).manual_seed(2))
-    update.pack(storage)
+    update.pack_records(storage)
     update(storage, *told_by(gpu))
     assert torch.equal(before, vector(network))
-    assert update.steps == 0
+    assert update.step == 0
 
 
 @pytest.mark.gpu
@@ -225,9 +225,9 @@ def test_no_more_is_learned_once_the_policy_is_too_far(gpu) -> None:
 def test_an_epoch_takes_each_sample_once(samples, gpu) -> None:
     _, network, update = updater(CASES["cartpole"], gpu, samples, update_epochs=3, num_minibatches=4)
     storage = rollout_of(network, 4, 8, samples // 8, False, torch.Generator(gpu).manual_seed(4))
-    update.pack(storage)
+    update.pack_records(storage)
     update(storage, *told_by(gpu))
-    count, sums, squares = update.statistics.double().sum(-1).view(3, 4, 3).permute(2, 0, 1)
+    count, sums, squares = update.advantage_sums.double().sum(-1).view(3, 4, 3).permute(2, 0, 1)
     moved = storage.advantage.double() - storage.advantage[0, 0]
     assert (count == samples // 4).all()
     torch.testing.assert_close(sums.sum(1), moved.sum().expand(3), rtol=1e-4, atol=1e-3)
@@ -246,14 +246,14 @@ def test_kernels_compile(case, cc) -> None:
     from gpuvec.engine.backends.cuda import nvrtc
     from gpuvec.learners.fused_ppo.fused_estimate import estimate_kernel
     from gpuvec.learners.fused_ppo.fused_rollout import value_kernel
-    from gpuvec.learners.fused_ppo.fused_update import plan_update, update_kernels
+    from gpuvec.learners.fused_ppo.fused_update import make_update_config, update_kernels
 
     features, space, more, leave = CASES[case]
     args = PPOArgs(device="cpu", **more)
     shape = make_network_shape(network_of(features, space, args), args, leave)
     assert isinstance(shape, NetworkShape), shape
     for kernel in (
-        *update_kernels(shape, plan_update(shape, 4096, 132)).values(),
+        *update_kernels(shape, make_update_config(shape, 4096, 132)).values(),
         estimate_kernel(shape),
         value_kernel(shape, 2),
     ):
@@ -392,7 +392,7 @@ def test_fused_estimates_are_those_of_torch(gpu) -> None:
             for x, y in zip(found, (s.advantage, s.target, *policy.episodes), strict=True):
                 torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
             torch.testing.assert_close(told, policy.metrics[:5], rtol=1e-3, atol=1e-3, equal_nan=True)
-            policy.fused_update.pack(s)
+            policy.fused_update.pack_records(s)
             torch.testing.assert_close(records, policy.fused_update.records, rtol=1e-4, atol=1e-4)
         s.log_prob[3, 77] = torch.nan
         s.log_prob[3, 99] = torch.inf

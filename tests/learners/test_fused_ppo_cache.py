@@ -28,8 +28,8 @@ from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel, value_kernel
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape
 from gpuvec_envs.cartpole import ENV
 
-sizes = {"features": 4, "hidden": 32, "layers": 1, "outputs": 2, "actions": 1, "heads": (2,)}
-shape = NetworkShape(**sizes, relu=False, masked=False, clip_value=False)
+sizes = {"features": 4, "hidden": 32, "layers": 1, "outputs": 2, "action_size": 1, "head_sizes": (2,)}
+shape = NetworkShape(**sizes, relu=False, has_mask=False, clip_value=False)
 if compiled_before:
     compiler = nullcontext()
 else:

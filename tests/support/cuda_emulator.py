@@ -140,19 +140,20 @@ PTX = {  # what it says, for a CPU
     r'asm volatile\("cp\.async\.(commit|wait)_group[ 0-9]*;" ::: "memory"\);': "",
     r"extern __shared__ __align__\(16\) char (\w+)\[\];": r"char* \1 = block->room;",
 }  # fmt: skip
-LANE, PLACE = "const unsigned lane = threadIdx.x % 32;", "block->room + __shfl_sync(~0u, at, 8 * q + "
+LANE, PLACE = "const unsigned lane = threadIdx.x % 32;", "block->room + __shfl_sync(~0u, row, 8 * q + "
 BODIES = {  # of functions of tensor_core.cuh
-    "void multiply(float* s, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)": "product<16>(s, {a0, a1, a2, a3, b0, b1});",
-    "void multiply(float* s, u32 a0, u32 a1, u32 b0)": "product<8>(s, {a0, a1, 0, 0, b0, 0});",
-    "void load(u32* r, u32 at)": LANE + f"for (int q = 0; q < 4; q++) r[q] = ((u32*)({PLACE}lane / 4)))[lane % 4];",
-    "void load_transposed(u32* r, u32 at)": LANE + f"""for (int q = 0; q < 4; q++) {{
+    "void mma(float* s, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)": "product<16>(s, {a0, a1, a2, a3, b0, b1});",
+    "void mma(float* s, u32 a0, u32 a1, u32 b0)": "product<8>(s, {a0, a1, 0, 0, b0, 0});",
+    "void load_matrix(u32* r, u32 row)": LANE + f"for (int q = 0; q < 4; q++) r[q] = ((u32*)({PLACE}lane / 4)))[lane % 4];",
+    "void load_matrix_transposed(u32* r, u32 row)": LANE + f"""for (int q = 0; q < 4; q++) {{
         const half low = ((half*)({PLACE}lane % 4 * 2)))[lane / 4], high = ((half*)({PLACE}lane % 4 * 2 + 1)))[lane / 4];
         r[q] = low | (u32)high << 16;
     }}""",
-    "void store(u32 at, const u32* r)": LANE + f"for (int q = 0; q < 4; q++) ((u32*)({PLACE}lane / 4)))[lane % 4] = r[q];",
-    "u32 pair(float low, float high)": "return narrow(low, high);",
-    "float unit(float x)": "return RELU ? fmaxf(x, 0.0f) : tanhf(x);",
-    "u32 slope(u32 h, u32 d)": """float x[2];
+    "void store_matrix(u32 row, const u32* r)": LANE
+    + f"for (int q = 0; q < 4; q++) ((u32*)({PLACE}lane / 4)))[lane % 4] = r[q];",
+    "u32 pack_halves(float low, float high)": "return narrow(low, high);",
+    "float activation(float x)": "return RELU ? fmaxf(x, 0.0f) : tanhf(x);",
+    "u32 times_derivative(u32 h, u32 d)": """float x[2];
         for (int k = 0; k < 2; k++) x[k] = wide(d, k) * (RELU ? wide(h, k) > 0 : 1.0f - wide(h, k) * wide(h, k));
         return narrow(x[0], x[1]);""",
 }  # fmt: skip

@@ -1,167 +1,172 @@
-// How good the steps of a rollout were, and what is told of it: a thread goes back over a row's steps.
+// Advantages, targets, records, metrics and fault rows of a rollout. A thread goes through the steps of a row from the last to the first.
 //
-// Generalised advantages and targets, as in rollouts/advantage.py; the samples' records; returns and lengths of episodes,
-// as in rollouts/episodes.py; rows with numbers that are not finite. Blocks leave what they summed up, and the last one adds that up in
-// its order, so no sum hangs on chance.
+// Advantages and targets are those of estimators/advantage.py, returns and lengths of episodes those of
+// estimators/episode_statistics.py. Each block stores its sums, and the last block to finish adds them up in the order of the blocks,
+// so that results do not depend on the order of execution.
 //
-// Given before, beside record.cuh's: THREADS, Batch.
+// Macros, besides those of record.cuh: THREADS.
 #include "record.cuh"
 #include "tensor_core.cuh"
 
 static_assert(THREADS == 32, "a block is a warp");
-constexpr int AHEAD = 16;  // steps that are read before any is added up
-constexpr int TOGETHER = RECORD <= 4 ? 16 : RECORD <= 8 ? 8 : RECORD <= 16 ? 4 : 1;  // samples that are read before any is put down
-constexpr int CHECKS = 4;
-constexpr int BLANK = 0x7FFFFFFF;
+constexpr int PREFETCHED_STEPS = 16;  // steps that are loaded before one is computed, so that the latencies of these loads overlap
+// Records that are loaded before one is stored, as many as there are registers for.
+constexpr int PREFETCHED_RECORDS = RECORD_SIZE <= 4 ? 16 : RECORD_SIZE <= 8 ? 8 : RECORD_SIZE <= 16 ? 4 : 1;
+constexpr int NUM_CHECKS = 4;  // of rewards, log-probabilities, values and advantages
+constexpr int NO_FAULT = 0x7FFFFFFF;
 
+// The sums over the rows of a block; means and sums of squared deviations over its samples; and the lowest rows with a fault.
 struct BlockResult {
-    float rows, episodes, returns, lengths, last, mean_advantage, spread_advantage, mean_target, spread_target;
-    int nonfinite_row[CHECKS];  // the lowest row with a reward, log-probability, value or advantage that is not finite
+    float num_rows, episodes, returns, lengths, last_return, mean_advantage, squares_advantage, mean_target, squares_target;
+    int fault_rows[NUM_CHECKS];
 };
 
 struct Step {
-    float reward, value, last, log_prob;
+    float reward, value, final_value, log_prob;
     bool terminated, ended;
 };
 
-// Sums over a warp, and least numbers, for all its threads: several side by side, so that what one waits, all of them wait together.
-template <int N, typename T> __device__ __forceinline__ void sum(T (&x)[N]) {
+// Reductions of N numbers over a warp, side by side, so that their latencies overlap.
+template <int N, typename T> __device__ __forceinline__ void sum_all(T (&x)[N]) {
 #pragma unroll
-    for (int other = 1; other < 32; other *= 2)
+    for (int offset = 1; offset < 32; offset *= 2)
 #pragma unroll
-        for (int j = 0; j < N; j++) x[j] += __shfl_xor_sync(~0u, x[j], other);
+        for (int j = 0; j < N; j++) x[j] += __shfl_xor_sync(~0u, x[j], offset);
 }
-template <int N> __device__ __forceinline__ void lowest(int (&x)[N]) {
+template <int N> __device__ __forceinline__ void min_all(int (&x)[N]) {
 #pragma unroll
-    for (int other = 1; other < 32; other *= 2)
+    for (int offset = 1; offset < 32; offset *= 2)
 #pragma unroll
-        for (int j = 0; j < N; j++) x[j] = min(x[j], __shfl_xor_sync(~0u, x[j], other));
+        for (int j = 0; j < N; j++) x[j] = min(x[j], __shfl_xor_sync(~0u, x[j], offset));
 }
 
-__device__ __forceinline__ void finish(const Batch& b) {
-    enum { ROWS, EPISODES, RETURNS, LENGTHS, LAST, OF_ADVANTAGE, OF_TARGET, WHOLE };
-    double whole[WHOLE] = {};
-    int nonfinite[CHECKS] = {BLANK, BLANK, BLANK, BLANK};
-    const BlockResult* results = (const BlockResult*)b.found;
+// Computes the metrics and the fault rows from the results of all blocks.
+__device__ __forceinline__ void write_metrics(const Batch& b) {
+    enum { ROWS, EPISODES, RETURNS, LENGTHS, LAST_RETURN, ADVANTAGES, TARGETS, NUM_TOTALS };
+    double totals[NUM_TOTALS] = {};
+    int fault_rows[NUM_CHECKS] = {NO_FAULT, NO_FAULT, NO_FAULT, NO_FAULT};
+    const BlockResult* results = (const BlockResult*)b.block_results;
     for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
-        const BlockResult f = results[k];
-        whole[ROWS] += f.rows, whole[EPISODES] += f.episodes, whole[RETURNS] += f.returns, whole[LENGTHS] += f.lengths, whole[LAST] += f.last;
-        whole[OF_ADVANTAGE] += f.rows * f.mean_advantage, whole[OF_TARGET] += f.rows * f.mean_target;
+        const BlockResult r = results[k];
+        totals[ROWS] += r.num_rows, totals[EPISODES] += r.episodes, totals[RETURNS] += r.returns, totals[LENGTHS] += r.lengths, totals[LAST_RETURN] += r.last_return;
+        totals[ADVANTAGES] += r.num_rows * r.mean_advantage, totals[TARGETS] += r.num_rows * r.mean_target;
 #pragma unroll
-        for (int j = 0; j < CHECKS; j++) nonfinite[j] = min(nonfinite[j], f.nonfinite_row[j]);
+        for (int j = 0; j < NUM_CHECKS; j++) fault_rows[j] = min(fault_rows[j], r.fault_rows[j]);
     }
-    sum(whole), lowest(nonfinite);
-    const double rows = whole[ROWS], episodes = whole[EPISODES];
-    const double mean_advantage = whole[OF_ADVANTAGE] / rows, mean_target = whole[OF_TARGET] / rows;
-    double spread[2] = {};  // of advantages and of targets
+    sum_all(totals), min_all(fault_rows);
+    const double num_rows = totals[ROWS], episodes = totals[EPISODES];
+    const double mean_advantage = totals[ADVANTAGES] / num_rows, mean_target = totals[TARGETS] / num_rows;
+    double squares[2] = {};  // squared deviations of advantages and of targets
     for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
-        const BlockResult f = results[k];
-        const double a = f.mean_advantage - mean_advantage, t = f.mean_target - mean_target, count = f.rows * b.steps;
-        spread[0] += f.spread_advantage + count * a * a, spread[1] += f.spread_target + count * t * t;
+        const BlockResult r = results[k];
+        const double a = r.mean_advantage - mean_advantage, t = r.mean_target - mean_target, count = r.num_rows * b.num_steps;
+        squares[0] += r.squares_advantage + count * a * a, squares[1] += r.squares_target + count * t * t;
     }
-    sum(spread);
+    sum_all(squares);
     if (threadIdx.x == 0) {
 #pragma unroll
-        for (int j = 0; j < CHECKS; j++) b.nonfinite_row[j] = nonfinite[j] == BLANK ? -1 : nonfinite[j];
-        b.metrics[0] = episodes, b.metrics[1] = whole[RETURNS] / episodes, b.metrics[2] = whole[LENGTHS] / episodes;
-        b.metrics[3] = whole[LAST] / rows, b.metrics[4] = 1.0 - spread[0] / spread[1];  // target - value is the advantage
-        *b.iteration += 1, *b.arrived = 0;
+        for (int j = 0; j < NUM_CHECKS; j++) b.fault_rows[j] = fault_rows[j] == NO_FAULT ? -1 : fault_rows[j];
+        b.metrics[0] = episodes, b.metrics[1] = totals[RETURNS] / episodes, b.metrics[2] = totals[LENGTHS] / episodes;
+        // The advantage is target - value, so this is the share of the targets' variance that V explains.
+        b.metrics[3] = totals[LAST_RETURN] / num_rows, b.metrics[4] = 1.0 - squares[0] / squares[1];
+        *b.iteration += 1, *b.num_finished_blocks = 0;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_constant__ Batch b) {
-    launch_next();
-    wait_for_earlier();
+    launch_dependents();
+    wait_for_previous();
     const i64 e = (i64)blockIdx.x * THREADS + threadIdx.x;
-    const bool mine = e < b.rows;
-    const float gamma = (float)b.gamma, decay = (float)(b.gamma * b.lambda), factor = (float)b.reward_scale;
-    BlockResult f = {};
+    const bool has_row = e < b.num_rows;
+    const float gamma = (float)b.gamma, decay = (float)(b.gamma * b.gae_lambda), reward_scale = (float)b.reward_scale;
+    BlockResult result = {};
 #pragma unroll
-    for (int j = 0; j < CHECKS; j++) f.nonfinite_row[j] = BLANK;
-    float mean[2] = {}, spread[2] = {};
-    if (mine) {
-        float total = 0.0f, after = b.value[b.steps * b.rows + e], done = 0.0f, rest = 0.0f, pivot[2], sums[2] = {}, squares[2] = {};
+    for (int j = 0; j < NUM_CHECKS; j++) result.fault_rows[j] = NO_FAULT;
+    float mean[2] = {}, squares[2] = {};  // of advantages and targets
+    if (has_row) {
+        float total = 0.0f, next_value = b.value[b.num_steps * b.num_rows + e], ended_return = 0.0f, rest_return = 0.0f;
+        float pivot[2], sums[2] = {}, sums_of_squares[2] = {};
         int episodes = 0, length = 0;
-        bool nonfinite[CHECKS] = {false, false, !isfinite(after), false};
-        for (int t = (int)b.steps; t > 0;) {
-            const int count = t >= AHEAD ? AHEAD : 1;
-            Step steps[AHEAD];
-            float advantage[AHEAD];
+        bool has_fault[NUM_CHECKS] = {false, false, !isfinite(next_value), false};
+        for (int t = (int)b.num_steps; t > 0;) {
+            const int count = t >= PREFETCHED_STEPS ? PREFETCHED_STEPS : 1;
+            Step steps[PREFETCHED_STEPS];
+            float advantage[PREFETCHED_STEPS];
 #pragma unroll
-            for (int k = 0; k < AHEAD; k++)
+            for (int k = 0; k < PREFETCHED_STEPS; k++)
                 if (k < count) {
-                    const i64 at = (t - 1 - k) * b.rows + e;
-                    steps[k] = {b.reward[at], b.value[at], b.last_value[at], b.log_prob[at], b.terminated[at], b.ended[at]};
+                    const i64 sample = (t - 1 - k) * b.num_rows + e;
+                    steps[k] = {b.reward[sample], b.value[sample], b.final_value[sample], b.log_prob[sample], b.terminated[sample], b.ended[sample]};
                 }
 #pragma unroll
-            for (int k = 0; k < AHEAD; k++)
+            for (int k = 0; k < PREFETCHED_STEPS; k++)
                 if (k < count) {
                     const Step s = steps[k];
-                    const i64 at = (t - 1 - k) * b.rows + e;
-                    const float following = s.terminated ? 0.0f : s.ended ? s.last : after;  // chosen, not multiplied: it may be nan
-                    const float delta = factor * s.reward + gamma * following - s.value;
-                    total = s.ended ? delta : delta + decay * total, after = s.value;
-                    const float both[2] = {total, total + s.value};
-                    b.advantage[at] = both[0], b.target[at] = both[1];
+                    const i64 sample = (t - 1 - k) * b.num_rows + e;
+                    const float following = s.terminated ? 0.0f : s.ended ? s.final_value : next_value;  // not a product, as it may be nan
+                    const float delta = reward_scale * s.reward + gamma * following - s.value;
+                    total = s.ended ? delta : delta + decay * total, next_value = s.value;
+                    const float estimates[2] = {total, total + s.value};
+                    b.advantage[sample] = estimates[0], b.target[sample] = estimates[1];
                     advantage[k] = total;
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
-                        if (t == b.steps && k == 0) pivot[j] = both[j];
-                        const float x = both[j] - pivot[j];
-                        sums[j] += x, squares[j] += x * x;
+                        if (t == b.num_steps && k == 0) pivot[j] = estimates[j];
+                        const float x = estimates[j] - pivot[j];
+                        sums[j] += x, sums_of_squares[j] += x * x;
                     }
                     if (s.ended) length = episodes == 0 ? t - k : length, episodes++;
-                    if (episodes) done += s.reward;
-                    else rest += s.reward;
-                    nonfinite[0] |= !isfinite(s.reward), nonfinite[1] |= !isfinite(s.log_prob), nonfinite[2] |= !isfinite(s.value), nonfinite[3] |= !isfinite(total);
+                    if (episodes) ended_return += s.reward;
+                    else rest_return += s.reward;
+                    has_fault[0] |= !isfinite(s.reward), has_fault[1] |= !isfinite(s.log_prob), has_fault[2] |= !isfinite(s.value), has_fault[3] |= !isfinite(total);
                 }
 #pragma unroll
-            for (int first = 0; first < AHEAD; first += TOGETHER) {
-                Sample samples[TOGETHER];
+            for (int first = 0; first < PREFETCHED_STEPS; first += PREFETCHED_RECORDS) {
+                Record records[PREFETCHED_RECORDS];
 #pragma unroll
-                for (int k = 0; k < TOGETHER; k++)
-                    if (first + k < count) samples[k].take((t - 1 - first - k) * b.rows + e, b.obs, b.action);
+                for (int k = 0; k < PREFETCHED_RECORDS; k++)
+                    if (first + k < count) records[k].load((t - 1 - first - k) * b.num_rows + e, b.obs, b.action);
 #pragma unroll
-                for (int k = 0; k < TOGETHER; k++)
+                for (int k = 0; k < PREFETCHED_RECORDS; k++)
                     if (first + k < count) {
                         const Step s = steps[first + k];
                         const float a = advantage[first + k];
-                        samples[k].put(b.records, (t - 1 - first - k) * b.rows + e, s.log_prob, a, a + s.value, true);
+                        records[k].store(b.records, (t - 1 - first - k) * b.num_rows + e, s.log_prob, a, a + s.value, true);
                     }
             }
             t -= count;
         }
-        const bool any = episodes > 0;
-        const float returns = any ? b.running_return[e] + done : 0.0f, lengths = any ? b.running_length[e] + length : 0.0f;
-        const float last = any ? returns / episodes : b.last_return[e];
-        b.last_return[e] = last;
-        b.running_return[e] = (any ? 0.0f : b.running_return[e]) + rest;
-        b.running_length[e] = (any ? 0.0f : b.running_length[e]) + (float)(b.steps - length);
-        f.rows = 1.0f, f.episodes = (float)episodes, f.returns = returns, f.lengths = lengths, f.last = last;
+        const bool any_end = episodes > 0;
+        const float returns = any_end ? b.running_return[e] + ended_return : 0.0f, lengths = any_end ? b.running_length[e] + length : 0.0f;
+        const float last_return = any_end ? returns / episodes : b.last_return[e];
+        b.last_return[e] = last_return;
+        b.running_return[e] = (any_end ? 0.0f : b.running_return[e]) + rest_return;
+        b.running_length[e] = (any_end ? 0.0f : b.running_length[e]) + (float)(b.num_steps - length);
+        result.num_rows = 1.0f, result.episodes = (float)episodes, result.returns = returns, result.lengths = lengths, result.last_return = last_return;
 #pragma unroll
-        for (int j = 0; j < 2; j++) mean[j] = pivot[j] + sums[j] / b.steps, spread[j] = fmaxf(squares[j] - sums[j] * sums[j] / b.steps, 0.0f);
+        for (int j = 0; j < 2; j++) mean[j] = pivot[j] + sums[j] / b.num_steps, squares[j] = fmaxf(sums_of_squares[j] - sums[j] * sums[j] / b.num_steps, 0.0f);
 #pragma unroll
-        for (int j = 0; j < CHECKS; j++) f.nonfinite_row[j] = nonfinite[j] ? (int)e : BLANK;
+        for (int j = 0; j < NUM_CHECKS; j++) result.fault_rows[j] = has_fault[j] ? (int)e : NO_FAULT;
     }
-    float whole[] = {f.rows, f.episodes, f.returns, f.lengths, f.last, mean[0], mean[1]};
-    sum(whole), lowest(f.nonfinite_row);
+    float totals[] = {result.num_rows, result.episodes, result.returns, result.lengths, result.last_return, mean[0], mean[1]};
+    sum_all(totals), min_all(result.fault_rows);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const float off = mean[j] - whole[5 + j] / whole[0];
-        spread[j] = mine ? spread[j] + (float)b.steps * off * off : 0.0f;
+        const float deviation = mean[j] - totals[5 + j] / totals[0];
+        squares[j] = has_row ? squares[j] + (float)b.num_steps * deviation * deviation : 0.0f;
     }
-    sum(spread);
-    f.rows = whole[0], f.episodes = whole[1], f.returns = whole[2], f.lengths = whole[3], f.last = whole[4];
-    f.mean_advantage = whole[5] / whole[0], f.spread_advantage = spread[0], f.mean_target = whole[6] / whole[0], f.spread_target = spread[1];
-    bool closes = false;
+    sum_all(squares);
+    result.num_rows = totals[0], result.episodes = totals[1], result.returns = totals[2], result.lengths = totals[3], result.last_return = totals[4];
+    result.mean_advantage = totals[5] / totals[0], result.squares_advantage = squares[0], result.mean_target = totals[6] / totals[0], result.squares_target = squares[1];
+    bool is_last_block = false;
     if (threadIdx.x == 0) {
-        ((BlockResult*)b.found)[blockIdx.x] = f;
+        ((BlockResult*)b.block_results)[blockIdx.x] = result;
         __threadfence();
-        closes = atomicAdd((u32*)b.arrived, 1u) == gridDim.x - 1;
+        is_last_block = atomicAdd((u32*)b.num_finished_blocks, 1u) == gridDim.x - 1;
     }
-    closes = __shfl_sync(~0u, (int)closes, 0);
-    if (closes) {
+    is_last_block = __shfl_sync(~0u, (int)is_last_block, 0);
+    if (is_last_block) {
         __threadfence();
-        finish(b);
+        write_metrics(b);
     }
 }

@@ -1,4 +1,4 @@
-"""Launches of CUDA C++ kernels on tensors."""
+"""Launches of CUDA C++ kernels with tensors as arguments."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from gpuvec.engine.backends.device import Device
 
 
 def make_tensor_launcher(kernel: CudaSource, device: Device) -> Callable[..., None]:
-    """Returns `launch(blocks, ..., dependent_launch=False, **members)`, which launches on torch's current stream.
+    """Returns `launch(*grid, dependent_launch=False, **members)`, which launches on torch's current stream.
+
+    The grid is the number of blocks in each dimension, and a member is a tensor or a number. With `dependent_launch` it is a
+    programmatic dependent launch.
 
     Args:
         kernel: the source of the kernel.
         device: a GPU.
-
-    A member is a tensor or a number; with `dependent_launch`, the launch is a programmatic dependent launch.
     """
-    launch, ordinal = nvrtc.make_launcher(kernel, device), device.ordinal
+    launch_on_stream, ordinal = nvrtc.make_launcher(kernel, device), device.ordinal
 
-    def start(*grid: int, dependent_launch: bool = False, **arguments: Any) -> None:
-        members = {name: x.data_ptr() if isinstance(x, Tensor) else x for name, x in arguments.items()}
+    def launch(*grid: int, dependent_launch: bool = False, **members: Any) -> None:
+        addresses = {name: x.data_ptr() if isinstance(x, Tensor) else x for name, x in members.items()}
+        stream = torch.cuda.current_stream(ordinal).cuda_stream
         with device.current():
-            launch(torch.cuda.current_stream(ordinal).cuda_stream, grid, dependent_launch=dependent_launch, **members)
+            launch_on_stream(stream, grid, dependent_launch=dependent_launch, **addresses)
 
-    return start
+    return launch

@@ -71,5 +71,5 @@ class FusedPPO(PPO):
     def improve(self) -> None:
         """Takes epochs of minibatches, and writes `update_metrics`."""
         if self.fused_estimate is None:
-            self.fused_update.pack(self.buffer)
+            self.fused_update.pack_records(self.buffer)
         self.fused_update(self.buffer, self.metrics[-len(self.update_metrics) :], self.guard.fault_rows[-2:])

@@ -1,14 +1,14 @@
 """PPO's update of small networks in two kernels per minibatch: the gradient, and the step of Adam.
 
-A first kernel packs the samples of a rollout into records. Each epoch reads them in a pseudo-random order that is computed and
-not sorted. The network's parameters and the optimiser's moments are views of the flat tensors that the kernels read and write.
+A first kernel packs the samples of a rollout into records. Each epoch reads them in a pseudo-random order that is computed
+without a sort. The parameters of the network and the moments of the optimiser are views of the flat tensors of the kernels.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,77 +16,85 @@ from torch import Tensor
 from gpuvec.engine.backends.cuda import nvrtc
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 from gpuvec.engine.backends.device import parse_device
+from gpuvec.learners.buffers.rollout_buffer import RolloutBuffer
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.cuda_graphs.optimizer import Adam
 from gpuvec.learners.fused_ppo.fused_launch import make_tensor_launcher
-from gpuvec.learners.fused_ppo.network_shape import COLUMNS, FOLDER, LINES, SUMS, NetworkShape, parameter_views
+from gpuvec.learners.fused_ppo.network_shape import NUM_SUMS, SOURCE_FOLDER, NetworkShape, parameter_views
 from gpuvec.learners.networks.actor_critic import ActorCritic
 
-SPLITS = 32  # parts in which the advantages of a minibatch are summed
-SHARED, RESERVED = 227 * 1024, 1024  # bytes of shared memory of a Hopper multiprocessor, and those reserved per block
-SMALL_NETWORK = 20_000  # parameters up to which the optimiser uses more threads per parameter
+ADVANTAGE_PARTS = 32  # parts in which the advantages of a minibatch are summed
+PACK_THREADS, SUM_THREADS = 256, 128  # per block: of the first kernel, and of the optimiser for sums of partial gradients
+MIN_VECTORS_PER_BLOCK = 16  # vectors of four parameters of an optimiser block
+SMALL_NETWORK = 20_000  # parameters up to which an optimiser block has the fewest vectors, and the most threads for each
+SHARED_BYTES_PER_MULTIPROCESSOR, RESERVED_BYTES_PER_BLOCK = 227 * 1024, 1024  # of shared memory of a Hopper GPU
 
-GRADIENT = {
-    "records": "const float*", "advantage": "const float*", "mask": "const bool*", "statistics": "float*",
-    "parameters": "const float*", "partials": "float*", "measured": "float*", "iteration": "const long long*",
-    "ent_coef": "const float*", "learned": "double*", "nonfinite_row": "long long*", "seed": "u64", "minibatch": "i64",
-    "minibatches": "i64", "size": "i64", "samples": "i64", "bits": "i64", "clip": "double", "vf_coef": "double",
+GRADIENT_MEMBERS = {
+    "records": "const float*", "advantage": "const float*", "mask": "const bool*", "advantage_sums": "float*",
+    "parameters": "const float*", "partial_gradients": "float*", "loss_sums": "float*", "iteration": "const long long*",
+    "ent_coef": "const float*", "metrics": "double*", "fault_rows": "long long*", "seed": "u64", "minibatch": "i64",
+    "num_minibatches": "i64", "minibatch_size": "i64", "num_samples": "i64", "index_bits": "i64", "clip": "double",
+    "vf_coef": "double",
 }  # fmt: skip
-OPTIMIZER = {
-    "partials": "const float*", "statistics": "const float*", "measured": "const float*", "parameters": "float*",
-    "first": "float*", "second": "float*", "gradient": "float*", "steps": "float*", "squares": "unsigned long long*",
-    "turn": "long long*", "far": "float*", "learned": "double*", "nonfinite_row": "long long*",
-    "learning_rate": "const float*", "minibatch": "i64", "rounds": "i64", "max_norm": "double", "target_kl": "double",
+OPTIMIZER_MEMBERS = {
+    "partial_gradients": "const float*", "advantage_sums": "const float*", "loss_sums": "const float*", "parameters": "float*",
+    "exp_avg": "float*", "exp_avg_sq": "float*", "gradient": "float*", "step": "float*", "squared_norms": "unsigned long long*",
+    "num_launches": "long long*", "kl_exceeded": "float*", "metrics": "double*", "fault_rows": "long long*",
+    "learning_rate": "const float*", "minibatch": "i64", "num_updates": "i64", "max_grad_norm": "double", "target_kl": "double",
 }  # fmt: skip
-PACK = {
+PACK_MEMBERS = {
     "obs": "const float*", "action": "const void*", "log_prob": "const float*", "advantage": "const float*",
-    "target": "const float*", "mask": "const bool*", "records": "float*", "samples": "i64",
+    "target": "const float*", "mask": "const bool*", "records": "float*", "num_samples": "i64",
 }  # fmt: skip
 
 
-class UpdatePlan(NamedTuple):
+class UpdateConfig(NamedTuple):
     """The launch configuration of an update."""
 
-    parts: int  # blocks per network that compute the gradient of a minibatch
-    blocks: int  # of the gradient kernel, per multiprocessor
-    columns: int  # threads of an optimiser block side by side, four parameters each
-    chunks: int  # blocks of the optimiser kernel
+    num_partials: int  # partial gradients, and blocks of the gradient kernel for each network
+    blocks_per_multiprocessor: int  # of the gradient kernel
+    vectors_per_block: int  # of the optimiser kernel, of four parameters each
+    optimizer_blocks: int
 
 
-def plan_update(shape: NetworkShape, size: int, multiprocessors: int) -> UpdatePlan:
+def make_update_config(shape: NetworkShape, minibatch_size: int, multiprocessors: int) -> UpdateConfig:
     """Returns the launch configuration.
 
     Args:
         shape: of the network.
-        size: samples of a minibatch.
+        minibatch_size: samples of a minibatch.
         multiprocessors: of the device.
     """
-    blocks = 2 if shape.warps == 4 and 2 * (shape.shared_bytes + RESERVED) <= SHARED else 1
-    tiles = -(-size // shape.rows)
-    parts = min(tiles, max(1, multiprocessors * blocks // 2))  # half of the blocks compute the actor, half the critic
-    parts = -(-tiles // -(-tiles // parts))  # no more than the rounds need, so that fewer parts are summed
-    columns = COLUMNS if shape.parameters() <= SMALL_NETWORK else 2 * COLUMNS
-    return UpdatePlan(parts, blocks, columns, -(-shape.parameters() // (4 * columns)))
+    has_room_for_two = 2 * (shape.shared_bytes + RESERVED_BYTES_PER_BLOCK) <= SHARED_BYTES_PER_MULTIPROCESSOR
+    blocks = 2 if shape.warps == 4 and has_room_for_two else 1
+    num_tiles = -(-minibatch_size // shape.rows_per_block)
+    num_partials = min(num_tiles, max(1, multiprocessors * blocks // 2))  # half of the blocks are for the actor
+    tiles_per_block = -(-num_tiles // num_partials)
+    num_partials = -(-num_tiles // tiles_per_block)  # the fewest with so many tiles per block, since they have to be summed
+    vectors = MIN_VECTORS_PER_BLOCK if shape.num_parameters() <= SMALL_NETWORK else 2 * MIN_VECTORS_PER_BLOCK
+    return UpdateConfig(num_partials, blocks, vectors, -(-shape.num_parameters() // (4 * vectors)))
 
 
-def update_kernels(shape: NetworkShape, plan: UpdatePlan) -> dict[str, CudaSource]:
-    """Returns {name: kernel} of an update for a network `shape` and a launch configuration `plan`."""
-    source = shape.constants | {"BLOCKS": plan.blocks}
-    summed = shape.constants | {"MEASURED": SUMS}
-    lines = COLUMNS * LINES // plan.columns
-    sizes: dict[str, int | str] = {"PARAMETERS": shape.parameters(), "PARTS": plan.parts, "MEASURED": SUMS}
-    sizes |= {"COLUMNS": plan.columns, "LINES": lines}
+def update_kernels(shape: NetworkShape, config: UpdateConfig) -> dict[str, CudaSource]:
+    """Returns {name: kernel} of an update for a network `shape` and a launch configuration `config`."""
+    gradient_constants = shape.constants | {"BLOCKS_PER_MULTIPROCESSOR": config.blocks_per_multiprocessor}
+    sum_constants = shape.constants | {"NUM_SUMS": NUM_SUMS}
+    optimizer_constants: dict[str, int | str] = {
+        "NUM_PARAMETERS": shape.num_parameters(), "NUM_PARTIALS": config.num_partials, "NUM_SUMS": NUM_SUMS,
+        "VECTORS_PER_BLOCK": config.vectors_per_block, "THREADS_PER_VECTOR": SUM_THREADS // config.vectors_per_block,
+    }  # fmt: skip
 
-    def source_of(
+    def make_source(
         name: str, members: dict[str, str], constants: Mapping[str, int | str], threads: int, shared_bytes: int = 0
     ) -> CudaSource:
-        return CudaSource(FOLDER / f"{name}.cu", name, tuple(members.items()), tuple(constants.items()), threads, shared_bytes)
+        names = tuple(members.items()), tuple(constants.items())
+        return CudaSource(SOURCE_FOLDER / f"{name}.cu", name, *names, threads, shared_bytes)
 
     return {
-        "pack": source_of("pack", PACK, source, 256),
-        "statistics": source_of("statistics", GRADIENT, summed, 256),
-        "gradient": source_of("gradient", GRADIENT, source, 32 * shape.warps, shape.shared_bytes),
-        "optimizer": source_of("optimizer", OPTIMIZER, sizes, COLUMNS * LINES + 32),
+        "pack_records": make_source("pack_records", PACK_MEMBERS, shape.constants, PACK_THREADS),
+        "sum_advantages": make_source("sum_advantages", GRADIENT_MEMBERS, sum_constants, 256),
+        "gradient": make_source("gradient", GRADIENT_MEMBERS, gradient_constants, 32 * shape.warps, shape.shared_bytes),
+        "optimizer": make_source("optimizer", OPTIMIZER_MEMBERS, optimizer_constants, SUM_THREADS + 32),
     }
 
 
@@ -100,26 +108,25 @@ def reason_too_large(shape: NetworkShape, args: PPOArgs) -> str:
     device, properties = parse_device(args.device), torch.cuda.get_device_properties(args.device)
     available = nvrtc.max_shared_memory(device)
     if shape.shared_bytes > available:
-        return (
-            f"a block of the gradient needs {shape.shared_bytes:,} bytes of shared memory; {properties.name} has {available:,}"
-        )
-    plan = plan_update(shape, args.steps_per_iteration // args.num_minibatches, properties.multi_processor_count)
-    if plan.chunks > nvrtc.max_resident_blocks(
-        update_kernels(shape, plan)["optimizer"], device
-    ):  # the blocks wait for each other
-        return f"the optimiser's {plan.chunks} blocks do not run on {properties.name} together"
+        needed = f"a block of the gradient needs {shape.shared_bytes:,} bytes of shared memory"
+        return f"{needed}; {properties.name} has {available:,}"
+    minibatch_size = args.steps_per_iteration // args.num_minibatches
+    config = make_update_config(shape, minibatch_size, properties.multi_processor_count)
+    # The blocks of the optimiser wait for each other.
+    if config.optimizer_blocks > nvrtc.max_resident_blocks(update_kernels(shape, config)["optimizer"], device):
+        return f"the optimiser's {config.optimizer_blocks} blocks do not run on {properties.name} at the same time"
     return ""
 
 
 class FusedUpdate:
-    """Updates `network` from rollouts of `samples` transitions.
+    """Updates a network from rollouts.
 
     Args:
         shape: of the network.
-        args: the settings, resolved.
-        network: its parameters are moved and become views of `parameters`.
-        optimizer: Adam, whose moments are moved in the same way.
-        samples: T * R.
+        args: the settings, resolved; the seed determines the order of the samples.
+        network: its parameters become views of `parameters`.
+        optimizer: Adam, whose moments become views of `exp_avg` and `exp_avg_sq`.
+        num_samples: T * R.
         learning_rate: () float32 on the device, read in each minibatch.
         ent_coef: () float32 on the device, read in each minibatch.
         iteration: () int64 on the device, on which the order of the samples depends.
@@ -131,74 +138,82 @@ class FusedUpdate:
         args: PPOArgs,
         network: ActorCritic,
         optimizer: Adam,
-        samples: int,
+        num_samples: int,
         learning_rate: Tensor,
         ent_coef: Tensor,
         iteration: Tensor,
     ) -> None:
-        self.shape, self.args, self.samples, self.size = shape, args, samples, samples // args.num_minibatches
+        self.shape, self.args, self.num_samples = shape, args, num_samples
+        self.minibatch_size = num_samples // args.num_minibatches
         self._learning_rate, self._ent_coef, self._iteration = learning_rate, ent_coef, iteration
         multiprocessors = torch.cuda.get_device_properties(args.device).multi_processor_count
-        self.plan = plan_update(shape, self.size, multiprocessors)
-        minibatches, count = args.update_epochs * args.num_minibatches, shape.parameters()
+        self.config = config = make_update_config(shape, self.minibatch_size, multiprocessors)
+        num_updates, count = args.update_epochs * args.num_minibatches, shape.num_parameters()
 
         def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=args.device)
 
-        self.parameters, self.first, self.second = zeros(3, count)
-        self.gradient: Tensor | int = 0  # if it is a tensor, each minibatch's gradient is written to it
-        self.records, self.partials = zeros(samples, shape.record), zeros(self.plan.parts, count)
-        self.statistics, self.measured = zeros(minibatches, 3, SPLITS), zeros(self.plan.parts, SUMS)
-        self.far, self.steps = zeros(minibatches + 1), zeros()
-        self.squares, self.turn = zeros(self.plan.chunks, dtype=torch.int64), zeros(dtype=torch.int64)
+        self.parameters, self.exp_avg, self.exp_avg_sq = zeros(3, count)
+        self.gradient: Tensor | int = 0
+        """(N,) float32 that receives the gradient of each minibatch, for tests; 0 for none."""
+        self.records = zeros(num_samples, shape.record_size)
+        self.advantage_sums = zeros(num_updates, 3, ADVANTAGE_PARTS)
+        self.partial_gradients, self.loss_sums = zeros(config.num_partials, count), zeros(config.num_partials, NUM_SUMS)
+        self.kl_exceeded, self.step = zeros(num_updates + 1), zeros()
+        self.squared_norms = zeros(config.optimizer_blocks, dtype=torch.int64)
+        self.num_launches = zeros(dtype=torch.int64)
         self._move_parameters(network, optimizer)
         device = parse_device(args.device)
-        self._launch = {name: make_tensor_launcher(kernel, device) for name, kernel in update_kernels(shape, self.plan).items()}
+        self._launch = {name: make_tensor_launcher(kernel, device) for name, kernel in update_kernels(shape, config).items()}
 
     @torch.no_grad()
     def _move_parameters(self, network: ActorCritic, optimizer: Adam) -> None:
-        parameters = dict(network.named_parameters())
-        homes = [parameter_views(self.shape, network, flat) for flat in (self.parameters, self.first, self.second)]
-        for name, p in parameters.items():
-            state = optimizer.state[p]
-            for home, own in zip(homes, (p, state["exp_avg"], state["exp_avg_sq"]), strict=True):
-                home[name].copy_(own)
-            p.data, state["exp_avg"], state["exp_avg_sq"] = (home[name] for home in homes)
+        """Makes the parameters of `network` and the moments of `optimizer` views of the tensors that the kernels use."""
+        flat_tensors = self.parameters, self.exp_avg, self.exp_avg_sq
+        views_by_name = [parameter_views(self.shape, network, flat) for flat in flat_tensors]
+        for name, p in network.named_parameters():
+            state, views = optimizer.state[p], [views[name] for views in views_by_name]
+            for view, values in zip(views, (p, state["exp_avg"], state["exp_avg_sq"]), strict=True):
+                view.copy_(values)
+            p.data, state["exp_avg"], state["exp_avg_sq"] = views
             p.grad = None
-            state["step"] = self.steps
+            state["step"] = self.step
 
-    def pack(self, storage: Any) -> None:
-        """Makes the records of a rollout; `Estimate` does so on its way."""
-        s = storage
-        self._launch["pack"](
-            -(-self.samples // 256), obs=s.obs, action=s.action, log_prob=s.log_prob, advantage=s.advantage, target=s.target,
-            mask=0 if s.mask is None else s.mask, records=self.records, samples=self.samples,
+    def pack_records(self, buffer: RolloutBuffer) -> None:
+        """Writes the records of the rollout in `buffer`, unless `FusedEstimate` writes them."""
+        s = buffer
+        self._launch["pack_records"](
+            -(-self.num_samples // PACK_THREADS), obs=s.obs, action=s.action, log_prob=s.log_prob, advantage=s.advantage,
+            target=s.target, mask=0 if s.mask is None else s.mask, records=self.records, num_samples=self.num_samples,
         )  # fmt: skip
 
-    def __call__(self, storage: Any, learned: Tensor, nonfinite_row: Tensor) -> None:
+    def __call__(self, buffer: RolloutBuffer, metrics: Tensor, fault_rows: Tensor) -> None:
         """Runs the epochs of minibatches over the records.
 
         Args:
-            storage: the rollout, a `RolloutBuffer`.
-            learned: (6,) float64, receives the means of policy loss, value loss, entropy, KL, clip fraction and gradient norm.
-            nonfinite_row: (2,) int64, receives 0 if a mean, or a parameter or gradient, is not finite, else -1.
+            buffer: the rollout.
+            metrics: (6,) float64, receives the means of policy loss, value loss, entropy, KL, clip fraction and gradient norm.
+            fault_rows: (2,) int64, receives 0 if a mean, or a parameter or gradient, is not finite, else -1.
         """
-        a, s, rounds = self.args, storage, self.args.update_epochs * self.args.num_minibatches
-        gradient = {
-            "records": self.records, "advantage": s.advantage, "mask": 0 if s.mask is None else s.mask,
-            "statistics": self.statistics, "parameters": self.parameters, "partials": self.partials, "measured": self.measured,
-            "iteration": self._iteration, "ent_coef": self._ent_coef, "learned": learned, "nonfinite_row": nonfinite_row,
-            "seed": a.seed, "minibatches": a.num_minibatches, "size": self.size, "samples": self.samples,
-            "bits": max(1, (self.samples - 1).bit_length()), "clip": a.clip, "vf_coef": a.vf_coef,
+        args, num_updates = self.args, self.args.update_epochs * self.args.num_minibatches
+        gradient_members = {
+            "records": self.records, "advantage": buffer.advantage, "mask": 0 if buffer.mask is None else buffer.mask,
+            "advantage_sums": self.advantage_sums, "parameters": self.parameters, "partial_gradients": self.partial_gradients,
+            "loss_sums": self.loss_sums, "iteration": self._iteration, "ent_coef": self._ent_coef, "metrics": metrics,
+            "fault_rows": fault_rows, "seed": args.seed, "num_minibatches": args.num_minibatches,
+            "minibatch_size": self.minibatch_size, "num_samples": self.num_samples,
+            "index_bits": max(1, (self.num_samples - 1).bit_length()), "clip": args.clip, "vf_coef": args.vf_coef,
         }  # fmt: skip
-        optimizer = {
-            "partials": self.partials, "statistics": self.statistics, "measured": self.measured, "parameters": self.parameters,
-            "first": self.first, "second": self.second, "gradient": self.gradient, "steps": self.steps, "squares": self.squares,
-            "turn": self.turn, "far": self.far, "learned": learned, "nonfinite_row": nonfinite_row,
-            "learning_rate": self._learning_rate,
-            "rounds": rounds, "max_norm": a.max_grad_norm, "target_kl": math.inf if a.target_kl is None else a.target_kl,
+        optimizer_members = {
+            "partial_gradients": self.partial_gradients, "advantage_sums": self.advantage_sums, "loss_sums": self.loss_sums,
+            "parameters": self.parameters, "exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq, "gradient": self.gradient,
+            "step": self.step, "squared_norms": self.squared_norms, "num_launches": self.num_launches,
+            "kl_exceeded": self.kl_exceeded, "metrics": metrics, "fault_rows": fault_rows,
+            "learning_rate": self._learning_rate, "num_updates": num_updates, "max_grad_norm": args.max_grad_norm,
+            "target_kl": math.inf if args.target_kl is None else args.target_kl,
         }  # fmt: skip
-        self._launch["statistics"](rounds, SPLITS, dependent_launch=True, **gradient)
-        for minibatch in range(rounds):
-            self._launch["gradient"](2 * self.plan.parts, dependent_launch=True, minibatch=minibatch, **gradient)
-            self._launch["optimizer"](self.plan.chunks, dependent_launch=True, minibatch=minibatch, **optimizer)
+        gradient_blocks, optimizer_blocks = 2 * self.config.num_partials, self.config.optimizer_blocks
+        self._launch["sum_advantages"](num_updates, ADVANTAGE_PARTS, dependent_launch=True, **gradient_members)
+        for minibatch in range(num_updates):
+            self._launch["gradient"](gradient_blocks, dependent_launch=True, minibatch=minibatch, **gradient_members)
+            self._launch["optimizer"](optimizer_blocks, dependent_launch=True, minibatch=minibatch, **optimizer_members)

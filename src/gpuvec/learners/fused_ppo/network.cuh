@@ -1,24 +1,25 @@
-// A perceptron with one or two hidden layers of H units: its parameters, and what a warp makes of 16 or 32 rows.
+// A perceptron with one or two hidden layers of H units: the layout of its parameters, and its layers for the rows of a warp.
 //
-// Given before: FEATURES, HIDDEN (32, 64 or 128), LAYERS (1 or 2), OUTPUTS (of the actor), RELU.
+// Macros: FEATURES, HIDDEN (32, 64 or 128), LAYERS (number of hidden layers, 1 or 2), OUTPUTS (of the actor), WARPS (of a block), and
+// those of tensor_core.cuh.
 #pragma once
 #include "tensor_core.cuh"
 
 constexpr int D = FEATURES, H = HIDDEN;
-constexpr int X = (D + 8) / 8 * 8;  // columns of an input: features, a one whose weights are the first biases, and zeros
+constexpr int X = (D + 8) / 8 * 8;  // columns of an input: the features, a one whose weights are the first biases, and zeros
 
-// Halves from one row to the next, such that eight rows lie in different banks of shared memory.
+// Distance of two rows in shared memory, in halves, with which eight rows are in different banks.
 __device__ constexpr int pitch(int columns) { return columns % 16 == 8 ? columns : columns + 8; }
 constexpr int PX = pitch(X), PH = pitch(H);
 constexpr float LOG_SQRT_TWO_PI = 0.918938533f;
 
-// Where a network's parameters are, in floats, as rows of weights for each output of a layer.
-template <int OUT> struct Net {
+// The offsets of the parameters of a network with OUT outputs, in floats. A weight matrix has a row for each output of its layer.
+template <int OUT> struct Network {
     static constexpr int O = (OUT + 7) / 8 * 8;
     static constexpr int W1 = 0, W2 = H * X, B2 = W2 + (LAYERS == 2 ? H * H : 0), W3 = B2 + (LAYERS == 2 ? H : 0);
     static constexpr int B3 = W3 + O * H, LOG_STD = B3 + O, SIZE = LOG_STD + O;
 
-    // The same, rounded, in shared memory.
+    // The parameters in shared memory, with weights rounded to FP16.
     struct Weights {
         half w1[H * PX];
         half w2[LAYERS == 2 ? H * PH : 8];
@@ -27,71 +28,74 @@ template <int OUT> struct Net {
         float b3[O];
     };
 };
-constexpr int PARAMETERS = Net<OUTPUTS>::SIZE + Net<1>::SIZE;  // of the actor, and of the critic behind them
+constexpr int NUM_PARAMETERS = Network<OUTPUTS>::SIZE + Network<1>::SIZE;  // those of the actor, then those of the critic
 
-// Weights on their way to shared memory, a part for each thread of a block: all are asked for before one is put down.
-template <int ROWS, int COLUMNS, int P> struct Moved {
-    static constexpr int PARTS = ROWS * COLUMNS / 4, EACH = (PARTS + 32 * WARPS - 1) / (32 * WARPS), AT_ONCE = EACH < 16 ? EACH : 16;
-    float4 x[AT_ONCE];
+// The copy of a weight matrix to shared memory by all threads of a block. A thread loads its first vectors before it stores one, so
+// that the latencies of these loads overlap.
+template <int ROWS, int COLUMNS, int P> struct WeightCopy {
+    static constexpr int VECTORS = ROWS * COLUMNS / 4, PER_THREAD = (VECTORS + 32 * WARPS - 1) / (32 * WARPS);
+    static constexpr int PREFETCHED = PER_THREAD < 16 ? PER_THREAD : 16;
+    float4 x[PREFETCHED];
 
-    __device__ static constexpr bool full(int k) { return (k + 1) * 32 * WARPS <= PARTS; }  // whether all threads have a k-th part
-    __device__ __forceinline__ void fetch(const float* __restrict__ from, int first = 0) {
+    __device__ static constexpr bool all_threads_have(int k) { return (k + 1) * 32 * WARPS <= VECTORS; }
+    __device__ __forceinline__ void load(const float* __restrict__ source, int first = 0) {
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
+        for (int k = 0; k < PREFETCHED; k++) {
             const int i = (first + k) * 32 * WARPS + threadIdx.x;
-            if (full(first + k) || i < PARTS) x[k] = __ldcg((const float4*)from + i);
+            if (all_threads_have(first + k) || i < VECTORS) x[k] = __ldcg((const float4*)source + i);
         }
     }
-    __device__ __forceinline__ void put(half* to, int first = 0) const {
+    __device__ __forceinline__ void store(half* target, int first = 0) const {
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
+        for (int k = 0; k < PREFETCHED; k++) {
             const int i = (first + k) * 32 * WARPS + threadIdx.x;
-            u32* at = (u32*)(to + i / (COLUMNS / 4) * P + i % (COLUMNS / 4) * 4);
-            if (full(first + k) || i < PARTS) at[0] = pair(x[k].x, x[k].y), at[1] = pair(x[k].z, x[k].w);
+            u32* halves = (u32*)(target + i / (COLUMNS / 4) * P + i % (COLUMNS / 4) * 4);
+            if (all_threads_have(first + k) || i < VECTORS) halves[0] = pack_halves(x[k].x, x[k].y), halves[1] = pack_halves(x[k].z, x[k].w);
         }
     }
-    __device__ __forceinline__ void rest(half* to, const float* __restrict__ from) {
-        for (int first = AT_ONCE; first < EACH; first += AT_ONCE) fetch(from, first), put(to, first);
+    __device__ __forceinline__ void copy_rest(half* target, const float* __restrict__ source) {
+        for (int first = PREFETCHED; first < PER_THREAD; first += PREFETCHED) load(source, first), store(target, first);
     }
 };
 
-// By all threads of a block; a barrier must follow.
-static_assert(H <= 32 * WARPS, "a thread has one bias of a layer");
-template <int OUT> __device__ __forceinline__ void copy(typename Net<OUT>::Weights& w, const float* __restrict__ p) {
-    using N = Net<OUT>;
-    Moved<H, X, PX> first;
-    Moved<H, H, PH> second;
-    Moved<N::O, H, PH> last;
-    first.fetch(p + N::W1), last.fetch(p + N::W3);
-    if (LAYERS == 2) second.fetch(p + N::W2);
+// Copies the parameters p of a network to shared memory. All threads of a block call it, and a barrier must follow.
+static_assert(H <= 32 * WARPS, "a thread copies one bias of a layer");
+template <int OUT> __device__ __forceinline__ void load_weights(typename Network<OUT>::Weights& w, const float* __restrict__ p) {
+    using N = Network<OUT>;
+    WeightCopy<H, X, PX> first;
+    WeightCopy<H, H, PH> second;
+    WeightCopy<N::O, H, PH> last;
+    first.load(p + N::W1), last.load(p + N::W3);
+    if (LAYERS == 2) second.load(p + N::W2);
     const int i = threadIdx.x;
     const float b2 = LAYERS == 2 && i < H ? p[N::B2 + i] : 0.0f, b3 = i < N::O ? p[N::B3 + i] : 0.0f;
-    __syncwarp();  // or the assembler would save registers, and wait for some before it asks for others
-    first.put(w.w1), last.put(w.w3);
-    if (LAYERS == 2) second.put(w.w2);
-    first.rest(w.w1, p + N::W1), last.rest(w.w3, p + N::W3);
-    if (LAYERS == 2) second.rest(w.w2, p + N::W2);
+    __syncwarp();  // without it the assembler saves registers, and waits for some loads before it starts others
+    first.store(w.w1), last.store(w.w3);
+    if (LAYERS == 2) second.store(w.w2);
+    first.copy_rest(w.w1, p + N::W1), last.copy_rest(w.w3, p + N::W3);
+    if (LAYERS == 2) second.copy_rest(w.w2, p + N::W2);
     if (i < H) w.b2[i] = b2;
     if (i < N::O) w.b3[i] = b3;
 }
 
-// Where a lane points at of four 8 x 8 blocks, in bytes: the rows of the second half of its number and the columns of the first, or
-// the other way about.
-template <int P> __device__ __forceinline__ u32 rows_first() {
+// The offset, in bytes, of the row that a lane passes to load_matrix and store_matrix for a 16 x 16 tile whose rows are P halves
+// apart. The four blocks of the tile are in the order of their rows first, or of their columns first.
+template <int P> __device__ __forceinline__ u32 lane_offset_rows_first() {
     const int lane = threadIdx.x & 31, q = lane >> 3;
     return ((lane & 7) + (q & 1) * 8) * P * 2 + (q >> 1) * 16;
 }
-template <int P> __device__ __forceinline__ u32 columns_first() {
+template <int P> __device__ __forceinline__ u32 lane_offset_columns_first() {
     const int lane = threadIdx.x & 31, q = lane >> 3;
     return ((lane & 7) + (q >> 1) * 8) * P * 2 + (q & 1) * 16;
 }
 
-typedef u32 Input[X / 8][2];     // of 16 rows, as the left side of a product, 8 columns at a time
-typedef u32 Activation[H / 16][4];  // likewise, 16 columns at a time
+// Left fragments of 16 rows: of an input, for each 8 columns, and of activations, for each 16 columns.
+typedef u32 InputFragments[X / 8][2];
+typedef u32 ActivationFragments[H / 16][4];
 
-// What the first hidden layer makes of M times 16 rows, or of half a tile.
-template <int M, bool HALF = false> __device__ __forceinline__ void first_layer(const half* w1, const Input* x, Activation* h) {
-    const u32 at = address(w1) + columns_first<PX>(), tail = address(w1) + (threadIdx.x & 31) * PX * 2 + X / 16 * 32;
+// The activations h of the first hidden layer for M tiles of 16 rows, of which with HALF_TILE only rows 0 to 7 are used.
+template <int M, bool HALF_TILE = false> __device__ __forceinline__ void first_layer(const half* w1, const InputFragments* x, ActivationFragments* h) {
+    const u32 weights = shared_address(w1) + lane_offset_columns_first<PX>(), tail = shared_address(w1) + (threadIdx.x & 31) * PX * 2 + X / 16 * 32;
     u32 last[4];
 #pragma unroll
     for (int j = 0; j < H / 16; j++) {
@@ -99,29 +103,29 @@ template <int M, bool HALF = false> __device__ __forceinline__ void first_layer(
 #pragma unroll
         for (int k = 0; k < X / 16; k++) {
             u32 b[4];
-            load(b, at + j * 16 * PX * 2 + k * 32);
+            load_matrix(b, weights + j * 16 * PX * 2 + k * 32);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                multiply(c[m], x[m][2 * k][0], x[m][2 * k][1], x[m][2 * k + 1][0], x[m][2 * k + 1][1], b[0], b[1]);
-                multiply(d[m], x[m][2 * k][0], x[m][2 * k][1], x[m][2 * k + 1][0], x[m][2 * k + 1][1], b[2], b[3]);
+                mma(c[m], x[m][2 * k][0], x[m][2 * k][1], x[m][2 * k + 1][0], x[m][2 * k + 1][1], b[0], b[1]);
+                mma(d[m], x[m][2 * k][0], x[m][2 * k][1], x[m][2 * k + 1][0], x[m][2 * k + 1][1], b[2], b[3]);
             }
         }
         if (X % 16) {
-            if (j % 2 == 0) load(last, tail + j * 16 * PX * 2);
+            if (j % 2 == 0) load_matrix(last, tail + j * 16 * PX * 2);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                multiply(c[m], x[m][X / 8 - 1][0], x[m][X / 8 - 1][1], last[j % 2 * 2]);
-                multiply(d[m], x[m][X / 8 - 1][0], x[m][X / 8 - 1][1], last[j % 2 * 2 + 1]);
+                mma(c[m], x[m][X / 8 - 1][0], x[m][X / 8 - 1][1], last[j % 2 * 2]);
+                mma(d[m], x[m][X / 8 - 1][0], x[m][X / 8 - 1][1], last[j % 2 * 2 + 1]);
             }
         }
 #pragma unroll
-        for (int m = 0; m < M; m++) activate<HALF>(h[m][j], c[m], d[m]);
+        for (int m = 0; m < M; m++) activate<HALF_TILE>(h[m][j], c[m], d[m]);
     }
 }
 
-// What the second one makes of it.
-template <int M, bool HALF = false> __device__ __forceinline__ void second_layer(const half* w2, const float* b2, const Activation* h1, Activation* h2) {
-    const u32 at = address(w2) + columns_first<PH>();
+// The activations h2 of the second hidden layer for the activations h1 of the first.
+template <int M, bool HALF_TILE = false> __device__ __forceinline__ void second_layer(const half* w2, const float* b2, const ActivationFragments* h1, ActivationFragments* h2) {
+    const u32 weights = shared_address(w2) + lane_offset_columns_first<PH>();
     const int t = threadIdx.x & 3;
 #pragma unroll
     for (int j = 0; j < H / 16; j++) {
@@ -135,19 +139,19 @@ template <int M, bool HALF = false> __device__ __forceinline__ void second_layer
 #pragma unroll
         for (int k = 0; k < H / 16; k++) {
             u32 b[4];
-            load(b, at + j * 16 * PH * 2 + k * 32);
+            load_matrix(b, weights + j * 16 * PH * 2 + k * 32);
 #pragma unroll
-            for (int m = 0; m < M; m++) multiply(c[m], h1[m][k], b[0], b[1]), multiply(d[m], h1[m][k], b[2], b[3]);
+            for (int m = 0; m < M; m++) mma(c[m], h1[m][k], b[0], b[1]), mma(d[m], h1[m][k], b[2], b[3]);
         }
 #pragma unroll
-        for (int m = 0; m < M; m++) activate<HALF>(h2[m][j], c[m], d[m]);
+        for (int m = 0; m < M; m++) activate<HALF_TILE>(h2[m][j], c[m], d[m]);
     }
 }
 
-// What comes out: sums of O / 8 times 8 columns.
-template <int M, int O> __device__ __forceinline__ void last_layer(const half* w3, const float* b3, const Activation* h, float (*z)[O / 8][4]) {
+// The outputs z of the last layer for the last activations h, as sums of 8 columns each.
+template <int M, int O> __device__ __forceinline__ void last_layer(const half* w3, const float* b3, const ActivationFragments* h, float (*z)[O / 8][4]) {
     const int lane = threadIdx.x & 31, t = lane & 3;
-    const u32 at = address(w3) + (lane & 7) * PH * 2 + (lane >> 3) * 16;
+    const u32 weights = shared_address(w3) + (lane & 7) * PH * 2 + (lane >> 3) * 16;
 #pragma unroll
     for (int n = 0; n < O / 8; n++) {
         const float2 bias = *(const float2*)(b3 + 8 * n + 2 * t);
@@ -156,17 +160,17 @@ template <int M, int O> __device__ __forceinline__ void last_layer(const half* w
 #pragma unroll
         for (int k = 0; k < H / 32; k++) {
             u32 b[4];
-            load(b, at + n * 8 * PH * 2 + k * 64);
+            load_matrix(b, weights + n * 8 * PH * 2 + k * 64);
 #pragma unroll
-            for (int m = 0; m < M; m++) multiply(z[m][n], h[m][2 * k], b[0], b[1]), multiply(z[m][n], h[m][2 * k + 1], b[2], b[3]);
+            for (int m = 0; m < M; m++) mma(z[m][n], h[m][2 * k], b[0], b[1]), mma(z[m][n], h[m][2 * k + 1], b[2], b[3]);
         }
     }
 }
 
-// The left side of the first product, from eight columns of a row of D floats; what lies behind them may be anything.
-__device__ __forceinline__ u32 input(const float* row, int at) {
-    const int c = at + 2 * (threadIdx.x & 3);
+// The left fragment of columns `first` to `first + 7` of an input, from a row of D floats. Memory behind the row is read, and not used.
+__device__ __forceinline__ u32 load_input(const float* row, int first) {
+    const int c = first + 2 * (threadIdx.x & 3);
     const float2 x = *(const float2*)(row + c);
-    if (at + 8 <= D) return pair(x.x, x.y);
-    return pair(c < D ? x.x : c == D ? 1.0f : 0.0f, c + 1 < D ? x.y : c + 1 == D ? 1.0f : 0.0f);
+    if (first + 8 <= D) return pack_halves(x.x, x.y);
+    return pack_halves(c < D ? x.x : c == D ? 1.0f : 0.0f, c + 1 < D ? x.y : c + 1 == D ? 1.0f : 0.0f);
 }

@@ -1,6 +1,6 @@
-"""The networks that the fused kernels support, and the memory layout of their parameters and samples.
+"""The networks that the fused kernels support, and the memory layout of their parameters and records.
 
-Letters: D features, H units of a hidden layer, N outputs of the policy, K components of an action, T steps, R rows.
+Letters: D features, H units of a hidden layer, N outputs of the policy, K components of an action.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.networks.actor_critic import ActorCritic
 from gpuvec.learners.networks.mlp import SeparateMLP
 
-FOLDER = Path(__file__).parent
-WIDTHS = (32, 64, 128)  # of hidden layers; others are padded with units whose weights stay 0
-FEATURES, OUTPUTS = 64, 32  # at most
-SUMS = 5  # sums over samples that a minibatch writes
-MAX_SHARED_BYTES = 200 * 1024  # of a block of the gradient kernel
-COLUMNS, LINES = 16, 8  # threads of an optimiser block that sum parts
+SOURCE_FOLDER = Path(__file__).parent
+HIDDEN_SIZES = (32, 64, 128)  # of hidden layers; others are padded with units whose weights stay 0
+MAX_FEATURES, MAX_OUTPUTS = 64, 32
+NUM_SUMS = 5  # sums of the loss that the gradient kernel writes, see objective.cuh
+MAX_SHARED_BYTES = 200 * 1024  # of a block of the gradient kernel, unless gradients are in place
 
 
 class NetworkShape(NamedTuple):
     """The network, the action and the loss for which kernels are compiled."""
 
     features: int  # D
-    hidden: int  # H, one of WIDTHS
-    layers: int
+    hidden: int  # H, one of HIDDEN_SIZES
+    layers: int  # number of hidden layers
     outputs: int  # N
-    actions: int  # K
-    heads: tuple[int, ...]  # sizes of a discrete action's components; () for a Gaussian
+    action_size: int  # K
+    head_sizes: tuple[int, ...]  # of the components of a discrete action; () for a Gaussian
     relu: bool
-    masked: bool
+    has_mask: bool
     clip_value: bool
 
     @property
-    def inputs(self) -> int:
+    def padded_inputs(self) -> int:
         """Columns of the first weight matrix: the features, the bias, and zeros as padding."""
         return _round_up(self.features + 1, 8)
 
     @property
-    def record(self) -> int:
+    def record_size(self) -> int:
         """Floats of the record of a sample."""
-        return _round_up(self.features + self.actions + 3 + self.masked, 4)
+        return _round_up(self.features + self.action_size + 3 + self.has_mask, 4)
 
     @property
     def warps(self) -> int:
@@ -51,18 +50,18 @@ class NetworkShape(NamedTuple):
         return 8 if self.hidden == 128 else 4
 
     @property
-    def tiles(self) -> int:
-        """Tiles of 16 rows that a warp processes at a time: two if registers suffice."""
-        return 2 if self.hidden <= 64 and self.inputs <= 16 and self.outputs <= 8 else 1
+    def tiles_per_warp(self) -> int:
+        """Tiles of 16 rows that a warp of the gradient kernel processes at a time: two if registers suffice."""
+        return 2 if self.hidden <= 64 and self.padded_inputs <= 16 and self.outputs <= 8 else 1
 
     @property
-    def rows(self) -> int:
-        """Samples that a block processes at a time."""
-        return 16 * self.tiles * self.warps
+    def rows_per_block(self) -> int:
+        """Samples that a block of the gradient kernel processes at a time."""
+        return 16 * self.tiles_per_warp * self.warps
 
     @property
     def in_place_gradients(self) -> bool:
-        """Whether gradients overwrite the activations that they are computed from, because shared memory would not suffice."""
+        """Whether gradients overwrite the activations from which they are computed, since shared memory does not suffice."""
         return self._shared_bytes(False) > MAX_SHARED_BYTES
 
     @property
@@ -71,16 +70,17 @@ class NetworkShape(NamedTuple):
         return self._shared_bytes(self.in_place_gradients)
 
     def _shared_bytes(self, in_place_gradients: bool) -> int:
-        h, o, x, rows = self.hidden, self.padded_outputs, self.pitch, self.rows
-        deep, full, none = self.layers == 2, rows * (h + 8), 8
-        derivatives = 2 * none if in_place_gradients else full + (full if deep else none)
-        activations = 2 * (rows * (x + _pitch(o)) + full + (full if deep else none) + derivatives)
-        return rows * self.record * 4 + self.weights(False) + activations + self.warps * (2 * o + SUMS) * 4
+        h, o, rows = self.hidden, self.padded_outputs, self.rows_per_block
+        layer, empty = rows * (h + 8), 8  # halves of the activations of a layer, and of a layer that does not exist
+        second_layer = layer if self.layers == 2 else empty
+        gradients = 2 * empty if in_place_gradients else layer + second_layer
+        activations = 2 * (rows * (self.input_pitch + _pitch(o)) + layer + second_layer + gradients)
+        return rows * self.record_size * 4 + self.weight_bytes(False) + activations + self.warps * (2 * o + NUM_SUMS) * 4
 
-    def weights(self, critic: bool) -> int:
+    def weight_bytes(self, critic: bool) -> int:
         """Returns the bytes of shared memory of the parameters of the `critic`, or else of the actor."""
         h, o = self.hidden, 8 if critic else self.padded_outputs
-        return 2 * (h * self.pitch + (h * (h + 8) if self.layers == 2 else 8) + o * (h + 8)) + 4 * (h + o)
+        return 2 * (h * self.input_pitch + (h * (h + 8) if self.layers == 2 else 8) + o * (h + 8)) + 4 * (h + o)
 
     @property
     def padded_outputs(self) -> int:
@@ -88,52 +88,53 @@ class NetworkShape(NamedTuple):
         return _round_up(self.outputs, 8)
 
     @property
-    def pitch(self) -> int:
+    def input_pitch(self) -> int:
         """Distance of two rows of inputs in shared memory, in float16 elements."""
-        return _pitch(self.inputs)
+        return _pitch(self.padded_inputs)
 
     @property
     def constants(self) -> dict[str, int | str]:
-        """The constants that are defined before the kernels' sources."""
-        heads = self.heads or (1,)
+        """The macros of the kernels' sources."""
+        head_sizes = self.head_sizes or (1,)
         return {
             "FEATURES": self.features, "HIDDEN": self.hidden, "LAYERS": self.layers, "OUTPUTS": self.outputs,
-            "ACTIONS": self.actions, "GAUSSIAN": int(not self.heads), "HEADS": "{" + ", ".join(map(str, heads)) + "}",
-            "RELU": int(self.relu), "MASKED": int(self.masked), "CLIP_VALUE": int(self.clip_value), "RECORD": self.record,
-            "WARPS": self.warps, "TILES": self.tiles, "SPACE": self.shared_bytes,
+            "ACTION_SIZE": self.action_size, "GAUSSIAN": int(not self.head_sizes),
+            "HEAD_SIZES": "{" + ", ".join(map(str, head_sizes)) + "}", "RELU": int(self.relu),
+            "HAS_MASK": int(self.has_mask), "CLIP_VALUE": int(self.clip_value), "RECORD_SIZE": self.record_size,
+            "WARPS": self.warps, "TILES": self.tiles_per_warp, "SHARED_BYTES": self.shared_bytes,
             "IN_PLACE_GRADIENTS": int(self.in_place_gradients),
         }  # fmt: skip
 
-    def places(self, critic: bool) -> dict[str, tuple[int, tuple[int, int]]]:
+    def parameter_offsets(self, critic: bool) -> dict[str, tuple[int, tuple[int, int]]]:
         """Returns {name: (offset in floats, (rows, columns))} of the parameters of the `critic`, or else of the actor.
 
         The first bias is a column of "w1".
         """
         h, o = self.hidden, 8 if critic else self.padded_outputs
-        sizes = {"w1": (h, self.inputs)}
+        sizes = {"w1": (h, self.padded_inputs)}
         sizes |= {"w2": (h, h), "b2": (1, h)} if self.layers == 2 else {}
         sizes |= {"w3": (o, h), "b3": (1, o), "log_std": (1, o)}
-        offsets, offset = {}, self.parameters(False) if critic else 0
+        offsets, offset = {}, self.num_parameters(False) if critic else 0
         for name, (rows, columns) in sizes.items():
             offsets[name] = (offset, (rows, columns))
             offset += rows * columns
         return offsets
 
-    def parameters(self, both: bool = True) -> int:
-        """Returns the number of floats of the parameters of the actor, or of `both` networks."""
+    def num_parameters(self, both: bool = True) -> int:
+        """Returns the number of parameters of the actor, or of `both` networks, with padding."""
         h = self.hidden
-        layers = h * self.inputs + (h * h + h if self.layers == 2 else 0)
-        actor, critic = (layers + o * h + 2 * o for o in (self.padded_outputs, 8))
+        hidden_layers = h * self.padded_inputs + (h * h + h if self.layers == 2 else 0)
+        actor, critic = (hidden_layers + o * h + 2 * o for o in (self.padded_outputs, 8))
         return actor + critic if both else actor
 
 
-def make_network_shape(network: Any, args: PPOArgs, masked: bool) -> NetworkShape | str:
+def make_network_shape(network: Any, args: PPOArgs, has_mask: bool) -> NetworkShape | str:
     """Returns the shape of `network`, or the reason why the kernels do not support it.
 
     Args:
         network: the policy, an `ActorCritic` or another module.
         args: the settings, resolved.
-        masked: whether samples have a mask.
+        has_mask: whether samples have a mask.
     """
     body = getattr(network, "body", None)
     if not isinstance(network, ActorCritic) or type(body) is not SeparateMLP:
@@ -143,17 +144,18 @@ def make_network_shape(network: Any, args: PPOArgs, masked: bool) -> NetworkShap
     if network.normalizer is not None:
         return "observations are normalised (normalize=True)"
     actor, critic = linear_layers(body.actor), linear_layers(body.critic)
-    widths = [layer.out_features for layer in actor[:-1]]
-    if not 1 <= len(widths) <= 2 or max(widths) > WIDTHS[-1]:
-        return f"hidden layers are {tuple(widths)}; one or two of at most {WIDTHS[-1]} units fit"
+    sizes = [layer.out_features for layer in actor[:-1]]
+    if not 1 <= len(sizes) <= 2 or max(sizes) > HIDDEN_SIZES[-1]:
+        return f"hidden layers are {tuple(sizes)}; one or two of at most {HIDDEN_SIZES[-1]} units are supported"
     features, outputs = actor[0].in_features, actor[-1].out_features
-    if features > FEATURES or outputs > OUTPUTS:
-        return f"there are {features} features and {outputs} outputs of the policy; {FEATURES} and {OUTPUTS} fit"
-    assert [layer.out_features for layer in critic[:-1]] == widths, "both networks of a SeparateMLP have the same hidden layers"
-    hidden = next(width for width in WIDTHS if width >= max(widths))
-    heads = network.sizes or ((outputs,) if network.discrete else ())
-    actions, relu = len(heads) or outputs, args.activation == "relu"
-    return NetworkShape(features, hidden, len(widths), outputs, actions, heads, relu, masked, args.clip_value)
+    if features > MAX_FEATURES or outputs > MAX_OUTPUTS:
+        supported = f"{MAX_FEATURES} and {MAX_OUTPUTS} are supported"
+        return f"there are {features} features and {outputs} outputs of the policy; {supported}"
+    assert [layer.out_features for layer in critic[:-1]] == sizes, "both networks of a SeparateMLP have the same hidden layers"
+    hidden = next(size for size in HIDDEN_SIZES if size >= max(sizes))
+    head_sizes = network.sizes or ((outputs,) if network.discrete else ())
+    action_size, relu = len(head_sizes) or outputs, args.activation == "relu"
+    return NetworkShape(features, hidden, len(sizes), outputs, action_size, head_sizes, relu, has_mask, args.clip_value)
 
 
 def linear_layers(network: nn.Sequential) -> list[nn.Linear]:
@@ -167,32 +169,32 @@ def parameter_views(shape: NetworkShape, network: ActorCritic, flat: Tensor) -> 
     Args:
         shape: of the network.
         network: the policy.
-        flat: (N,) float32, all parameters or moments of it.
+        flat: (N,) float32, all parameters, or the moments of all.
     """
     body: Any = network.body
     views: dict[Tensor, Tensor] = {}
     for critic, layers in ((False, linear_layers(body.actor)), (True, linear_layers(body.critic))):
-        pieces = {
-            name: flat[at : at + rows * columns].view(rows, columns)
-            for name, (at, (rows, columns)) in shape.places(critic).items()
+        matrices = {
+            name: flat[offset : offset + rows * columns].view(rows, columns)
+            for name, (offset, (rows, columns)) in shape.parameter_offsets(critic).items()
         }
         first, *between, last = layers
-        views[first.weight] = pieces["w1"][: first.out_features, : first.in_features]
-        views[first.bias] = pieces["w1"][: first.out_features, first.in_features]
+        views[first.weight] = matrices["w1"][: first.out_features, : first.in_features]
+        views[first.bias] = matrices["w1"][: first.out_features, first.in_features]
         for layer in between:
-            views[layer.weight] = pieces["w2"][: layer.out_features, : layer.in_features]
-            views[layer.bias] = pieces["b2"][0, : layer.out_features]
-        views[last.weight] = pieces["w3"][: last.out_features, : last.in_features]
-        views[last.bias] = pieces["b3"][0, : last.out_features]
-        if not critic and not shape.heads:
-            views[network.log_std] = pieces["log_std"][0, : shape.outputs]
+            views[layer.weight] = matrices["w2"][: layer.out_features, : layer.in_features]
+            views[layer.bias] = matrices["b2"][0, : layer.out_features]
+        views[last.weight] = matrices["w3"][: last.out_features, : last.in_features]
+        views[last.bias] = matrices["b3"][0, : last.out_features]
+        if not critic and not shape.head_sizes:
+            views[network.log_std] = matrices["log_std"][0, : shape.outputs]
     return {name: views[p] for name, p in network.named_parameters()}
 
 
-def _round_up(count: int, to: int) -> int:
-    return -(-count // to) * to
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 def _pitch(columns: int) -> int:
-    """Distance of two rows in shared memory in float16 elements, as in network.cuh: rows begin in different banks."""
+    """Returns the distance of two rows in shared memory in float16 elements, as `pitch` of network.cuh."""
     return columns if columns % 16 == 8 else columns + 8

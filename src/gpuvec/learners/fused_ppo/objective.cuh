@@ -1,126 +1,130 @@
-// What PPO maximises, for one sample: what it gives, and its derivatives by the numbers that the networks gave.
+// The objective of PPO for one sample: sums of its terms, and its derivatives by the outputs of the networks.
 //
-// The four lanes of a row have its numbers, two of each eight, as tensor_core.cuh says. Given before: OUTPUTS, HEADS (sizes of the
-// components of an action), CLIP_VALUE, and record.cuh's.
+// The four lanes of a row each have two of every eight outputs, as tensor_core.cuh describes.
+//
+// Macros, besides those of network.cuh and record.cuh: HEAD_SIZES (of the components of a discrete action), CLIP_VALUE.
 #pragma once
 #include "network.cuh"
 #include "record.cuh"
 
-constexpr int MEASURED = 5;     // sums: policy loss, value loss, entropy, KL, clipped samples
-constexpr float FAR = 1e4f;     // that a derivative may be, as FP16 goes up to 6.5e4
+constexpr int NUM_SUMS = 5;             // policy loss, value loss, entropy, KL, clipped samples
+constexpr float MAX_DERIVATIVE = 1e4f;  // derivatives are clamped, because FP16 overflows at 6.5e4
 
-// Sums over the samples of a lane.
-struct Measured {
+// Sums of the actor's terms over the samples of a lane.
+struct ActorSums {
     float policy_loss, entropy, kl, clipped;
 };
 
-// How the objective pulls at a log-probability: minus the derivative of the clipped surrogate. `weight` is 1 in the one lane of a row
-// that measures, and 0 in the others.
-__device__ __forceinline__ float pull(float log_prob, const float* r, float advantage, float clip, float weight, Measured& sum) {
+// Returns minus the derivative of the clipped surrogate by the log-probability of the action, and adds the terms of the sample times
+// `weight`, which is 1 in one lane of a row and 0 in the others.
+__device__ __forceinline__ float surrogate_derivative(float log_prob, const float* r, float advantage, float clip, float weight, ActorSums& sums) {
     const float log_ratio = fminf(log_prob - r[LOG_PROB], 80.0f), ratio = __expf(log_ratio);
-    const bool up = advantage >= 0.0f;
-    const float edge = up ? 1.0f + clip : 1.0f - clip;
-    const bool moves = up ? ratio <= edge : ratio >= edge;
-    sum.policy_loss -= weight * advantage * (moves ? ratio : edge);
-    sum.kl += weight * (ratio - 1.0f - log_ratio);
-    sum.clipped += fabsf(ratio - 1.0f) > clip ? weight : 0.0f;
-    return moves ? fmaxf(fminf(-advantage * ratio, FAR), -FAR) : 0.0f;
+    const bool is_positive = advantage >= 0.0f;
+    const float bound = is_positive ? 1.0f + clip : 1.0f - clip;
+    const bool is_within = is_positive ? ratio <= bound : ratio >= bound;
+    sums.policy_loss -= weight * advantage * (is_within ? ratio : bound);
+    sums.kl += weight * (ratio - 1.0f - log_ratio);
+    sums.clipped += fabsf(ratio - 1.0f) > clip ? weight : 0.0f;
+    return is_within ? fmaxf(fminf(-advantage * ratio, MAX_DERIVATIVE), -MAX_DERIVATIVE) : 0.0f;
 }
 
-// The derivatives of a sample's objective by the policy's numbers, of which a lane has two of each eight; `z` are those of the row.
-template <int O> __device__ __forceinline__ void categorical(
-    const float (*z)[4], int side, const float* r, float advantage, float clip, float bonus, bool counts, Measured& sum, float (*d)[2]) {
-    constexpr int HEAD[] = HEADS;
-    constexpr bool ALONE = OUTPUTS <= 2;  // one lane of four has all numbers; what the others make of theirs is left out
+// The derivatives d of the loss of a sample by the logits z of its row, for a discrete action.
+template <int O> __device__ __forceinline__ void categorical_derivatives(
+    const float (*z)[4], int side, const float* r, float advantage, float clip, float ent_coef, bool active, ActorSums& sums, float (*d)[2]) {
+    constexpr int SIZES[] = HEAD_SIZES;
+    constexpr bool ONE_LANE = OUTPUTS <= 2;  // one lane of four has all logits; the results of the others are not used
     const int t = threadIdx.x & 3;
-    float log_prob = 0.0f, entropy = 0.0f, p[O / 8][2] = {}, lp[O / 8][2] = {}, of[O / 8][2] = {}, taken[O / 8][2] = {};
+    float log_prob = 0.0f, entropy = 0.0f, p[O / 8][2] = {}, log_p[O / 8][2] = {}, entropies[O / 8][2] = {}, is_action[O / 8][2] = {};
     int first = 0;
 #pragma unroll
-    for (int head = 0; head < ACTIONS; head++) {
-        const int chosen = first + (int)r[ACTION + head];
-        float most = -1e30f, total = 0.0f, weighed = 0.0f, mine = 0.0f;
-        bool in[O / 8][2];
+    for (int head = 0; head < ACTION_SIZE; head++) {
+        const int action = first + (int)r[ACTION + head];
+        float max_logit = -1e30f, total = 0.0f, weighted_sum = 0.0f, shifted_action_logit = 0.0f;
+        bool in_head[O / 8][2];
 #pragma unroll
         for (int n = 0; n < O / 8; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const int c = ALONE ? 8 * n + i : 8 * n + 2 * t + i;
-                in[n][i] = c >= first && c < first + HEAD[head];
-                most = in[n][i] ? fmaxf(most, z[n][2 * side + i]) : most;
+                const int c = ONE_LANE ? 8 * n + i : 8 * n + 2 * t + i;
+                in_head[n][i] = c >= first && c < first + SIZES[head];
+                max_logit = in_head[n][i] ? fmaxf(max_logit, z[n][2 * side + i]) : max_logit;
             }
-        if (!ALONE) most = most_of_row(most);
+        if (!ONE_LANE) max_logit = max_over_row(max_logit);
 #pragma unroll
         for (int n = 0; n < O / 8; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const int c = ALONE ? 8 * n + i : 8 * n + 2 * t + i;
-                const float below = z[n][2 * side + i] - most, weight = in[n][i] ? __expf(below) : 0.0f;
-                total += weight, weighed += weight * below;
-                p[n][i] = in[n][i] ? weight : p[n][i], lp[n][i] = in[n][i] ? below : lp[n][i];
-                taken[n][i] = c == chosen ? 1.0f : taken[n][i], mine = c == chosen ? below : mine;
+                const int c = ONE_LANE ? 8 * n + i : 8 * n + 2 * t + i;
+                const float shifted = z[n][2 * side + i] - max_logit, weight = in_head[n][i] ? __expf(shifted) : 0.0f;
+                total += weight, weighted_sum += weight * shifted;
+                p[n][i] = in_head[n][i] ? weight : p[n][i], log_p[n][i] = in_head[n][i] ? shifted : log_p[n][i];
+                is_action[n][i] = c == action ? 1.0f : is_action[n][i], shifted_action_logit = c == action ? shifted : shifted_action_logit;
             }
-        if (!ALONE) total = over_row(total), weighed = over_row(weighed), mine = over_row(mine);
-        const float scale = __fdividef(1.0f, total), log_total = __logf(total), here = log_total - weighed * scale;
-        log_prob += mine - log_total, entropy += here;
+        if (!ONE_LANE) total = sum_over_row(total), weighted_sum = sum_over_row(weighted_sum), shifted_action_logit = sum_over_row(shifted_action_logit);
+        const float scale = __fdividef(1.0f, total), log_total = __logf(total), head_entropy = log_total - weighted_sum * scale;
+        log_prob += shifted_action_logit - log_total, entropy += head_entropy;
 #pragma unroll
         for (int n = 0; n < O / 8; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                p[n][i] *= in[n][i] ? scale : 1.0f, lp[n][i] -= in[n][i] ? log_total : 0.0f;
-                of[n][i] = in[n][i] ? here : of[n][i];
+                p[n][i] *= in_head[n][i] ? scale : 1.0f, log_p[n][i] -= in_head[n][i] ? log_total : 0.0f;
+                entropies[n][i] = in_head[n][i] ? head_entropy : entropies[n][i];
             }
-        first += HEAD[head];
+        first += SIZES[head];
     }
-    const float weight = counts && t == 0 ? 1.0f : 0.0f;
-    sum.entropy += weight * entropy;
-    const float found = pull(log_prob, r, advantage, clip, weight, sum);
-    const bool here = ALONE ? counts && t == 0 : counts;
-    const float by = here ? found : 0.0f, with = here ? bonus : 0.0f;
+    const float weight = active && t == 0 ? 1.0f : 0.0f;
+    sums.entropy += weight * entropy;
+    const float derivative = surrogate_derivative(log_prob, r, advantage, clip, weight, sums);
+    const bool is_used = ONE_LANE ? active && t == 0 : active;
+    const float by_log_prob = is_used ? derivative : 0.0f, by_entropy = is_used ? ent_coef : 0.0f;
 #pragma unroll
     for (int n = 0; n < O / 8; n++)
 #pragma unroll
-        for (int i = 0; i < 2; i++) d[n][i] = by * (taken[n][i] - p[n][i]) + with * p[n][i] * (lp[n][i] + of[n][i]);
+        for (int i = 0; i < 2; i++)
+            d[n][i] = by_log_prob * (is_action[n][i] - p[n][i]) + by_entropy * p[n][i] * (log_p[n][i] + entropies[n][i]);
 }
 
-// Likewise for normal components; `spread` sums up the derivatives by the logarithms of their standard deviations.
-template <int O> __device__ __forceinline__ void gaussian(
-    const float (*z)[4], int side, const float* r, float advantage, float clip, float bonus, bool counts, Measured& sum, float (*d)[2],
-    const float (*log_std)[2], float (*spread)[2]) {
+// The derivatives d of the loss of a sample by the means z of its row, for an action of normal components; those by the logarithms of
+// the standard deviations are added to d_log_std.
+template <int O> __device__ __forceinline__ void gaussian_derivatives(
+    const float (*z)[4], int side, const float* r, float advantage, float clip, float ent_coef, bool active, ActorSums& sums, float (*d)[2],
+    const float (*log_std)[2], float (*d_log_std)[2]) {
     const int t = threadIdx.x & 3;
-    float log_prob = 0.0f, entropy = 0.0f, off[O / 8][2], inverse[O / 8][2];
+    float log_prob = 0.0f, entropy = 0.0f, normal[O / 8][2], inverse_std[O / 8][2];
 #pragma unroll
     for (int n = 0; n < O / 8; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int c = 8 * n + 2 * t + i;
-            const bool in = c < OUTPUTS;
-            inverse[n][i] = in ? __expf(-log_std[n][i]) : 0.0f;
-            off[n][i] = in ? (r[ACTION + c] - z[n][2 * side + i]) * inverse[n][i] : 0.0f;
-            log_prob -= in ? 0.5f * off[n][i] * off[n][i] + log_std[n][i] + LOG_SQRT_TWO_PI : 0.0f;
-            entropy += in ? log_std[n][i] + (0.5f + LOG_SQRT_TWO_PI) : 0.0f;
+            const bool is_output = c < OUTPUTS;
+            inverse_std[n][i] = is_output ? __expf(-log_std[n][i]) : 0.0f;
+            normal[n][i] = is_output ? (r[ACTION + c] - z[n][2 * side + i]) * inverse_std[n][i] : 0.0f;
+            log_prob -= is_output ? 0.5f * normal[n][i] * normal[n][i] + log_std[n][i] + LOG_SQRT_TWO_PI : 0.0f;
+            entropy += is_output ? log_std[n][i] + (0.5f + LOG_SQRT_TWO_PI) : 0.0f;
         }
-    sum.entropy += counts ? entropy : 0.0f;
-    const float found = pull(over_row(log_prob), r, advantage, clip, counts && t == 0 ? 1.0f : 0.0f, sum);
-    const float by = counts ? found : 0.0f, with = counts ? bonus : 0.0f;
+    sums.entropy += active ? entropy : 0.0f;
+    const float derivative = surrogate_derivative(sum_over_row(log_prob), r, advantage, clip, active && t == 0 ? 1.0f : 0.0f, sums);
+    const float by_log_prob = active ? derivative : 0.0f, by_entropy = active ? ent_coef : 0.0f;
 #pragma unroll
     for (int n = 0; n < O / 8; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            d[n][i] = fmaxf(fminf(by * off[n][i] * inverse[n][i], FAR), -FAR);
-            spread[n][i] += 8 * n + 2 * t + i < OUTPUTS ? by * (off[n][i] * off[n][i] - 1.0f) - with : 0.0f;
+            d[n][i] = fmaxf(fminf(by_log_prob * normal[n][i] * inverse_std[n][i], MAX_DERIVATIVE), -MAX_DERIVATIVE);
+            d_log_std[n][i] += 8 * n + 2 * t + i < OUTPUTS ? by_log_prob * (normal[n][i] * normal[n][i] - 1.0f) - by_entropy : 0.0f;
         }
 }
 
-// The derivative of a sample's value loss by the value.
-__device__ __forceinline__ float regression(float value, const float* r, float clip, float factor, float weight, float& loss) {
+// Returns the derivative of the value loss of a sample by its value, and adds the loss to `loss`, both times `weight`.
+__device__ __forceinline__ float value_derivative(float value, const float* r, float clip, float vf_coef, float weight, float& loss) {
     const float error = value - r[TARGET];
-    float e = error;
-    bool moves = true;
+    float max_error = error;
+    bool depends_on_value = true;
     if (CLIP_VALUE) {
-        const float old = r[TARGET] - r[ADVANTAGE], kept = old + fminf(fmaxf(value - old, -clip), clip) - r[TARGET];
-        const bool farther = kept * kept > error * error;
-        e = farther ? kept : error, moves = !farther || fabsf(value - old) <= clip;
+        const float old_value = r[TARGET] - r[ADVANTAGE];
+        const float clipped_error = old_value + fminf(fmaxf(value - old_value, -clip), clip) - r[TARGET];
+        const bool is_clipped_larger = clipped_error * clipped_error > error * error;
+        max_error = is_clipped_larger ? clipped_error : error, depends_on_value = !is_clipped_larger || fabsf(value - old_value) <= clip;
     }
-    loss += weight * 0.5f * e * e;
-    return moves ? weight * fmaxf(fminf(factor * e, FAR), -FAR) : 0.0f;
+    loss += weight * 0.5f * max_error * max_error;
+    return depends_on_value ? weight * fmaxf(fminf(vf_coef * max_error, MAX_DERIVATIVE), -MAX_DERIVATIVE) : 0.0f;
 }

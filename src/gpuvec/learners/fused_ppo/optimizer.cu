@@ -1,116 +1,127 @@
-// A step of Adam (Kingma and Ba, 2015) on the sum of a minibatch's parts, clipped to a norm; and what was measured on the way.
+// A step of Adam (Kingma and Ba, 2015) with the gradient of a minibatch, clipped to a norm, and the metrics of the minibatch.
 //
-// A thread has four parameters. The norm is of all, so blocks wait for each other once: as many are launched as find room together.
-// Given before: PARAMETERS, PARTS (blocks of the gradient), MEASURED, COLUMNS (threads side by side, four parameters each), LINES
-// (threads that share out the parts of one), Batch.
+// A thread of the first warp has four parameters, a vector. The norm is that of the whole gradient, so the blocks wait for each other
+// once; they are launched only if all of them can be resident at the same time.
+//
+// Macros: NUM_PARAMETERS, NUM_PARTIALS (partial gradients, which are summed), NUM_SUMS (sums of the loss, see objective.cuh),
+// VECTORS_PER_BLOCK, THREADS_PER_VECTOR (threads that sum the partial gradients of a vector).
 #include "tensor_core.cuh"
 
-constexpr int KL = 3;  // of what was measured
-constexpr int CHUNKS = (PARAMETERS / 4 + COLUMNS - 1) / COLUMNS, EACH = (CHUNKS + 31) / 32;  // blocks, and what a lane has of their sums
-constexpr int SUMMING = COLUMNS * LINES;  // threads; a warp beside them looks at what was measured
-constexpr int AT_ONCE = 16;  // parts that a thread reads before it adds any up: what one waits for memory, all of them wait together
-constexpr float BETA1 = 0.9f, BETA2 = 0.999f, EPS = 1e-5f, LEAST = 1.2e-38f;
-static_assert(COLUMNS <= 32 && SUMMING % 32 == 0, "the first warp has the parameters, and no warp does two things");
+constexpr int KL = 3;  // the index of the KL divergence among the sums of the loss
+constexpr int NUM_VECTORS = NUM_PARAMETERS / 4, NUM_BLOCKS = (NUM_VECTORS + VECTORS_PER_BLOCK - 1) / VECTORS_PER_BLOCK;
+constexpr int BLOCKS_PER_LANE = (NUM_BLOCKS + 31) / 32;  // blocks whose squared norms a lane reads
+constexpr int SUM_THREADS = VECTORS_PER_BLOCK * THREADS_PER_VECTOR;  // threads that sum gradients; one more warp sums the loss
+constexpr int PREFETCHED = 16;  // partial gradients that a thread loads before it adds one, so that the latencies of these loads overlap
+constexpr float BETA1 = 0.9f, BETA2 = 0.999f, EPS = 1e-5f, SMALLEST_NORMAL = 1.2e-38f;
+static_assert(VECTORS_PER_BLOCK <= 32 && SUM_THREADS % 32 == 0, "the first warp has all vectors, and the last warp only the loss");
 
-struct Common {
-    float scale, far, steps, size, root;  // of a gradient; whether learning has stopped; this one's number, size, and what divides it
-    u32 turn;  // how often this kernel has run
+// Values that the last warp computes for the block.
+struct StepValues {
+    float scale;         // 1 / number of samples that count
+    float kl_exceeded;   // 1 if the KL divergence has exceeded its target in this update, else 0
+    float step;          // the number of this step of Adam
+    float step_size;     // the learning rate / (1 - BETA1^step)
+    float root;          // 1 / sqrt(1 - BETA2^step)
+    u32 num_launches;    // of this kernel, including this one
 };
 
-extern "C" __global__ void __launch_bounds__(SUMMING + 32, 4) optimizer(const __grid_constant__ Batch b) {
-    __shared__ float4 lines[LINES][COLUMNS];
-    __shared__ Common common;
-    const int thread = threadIdx.x, column = thread % COLUMNS, line = thread / COLUMNS, lane = thread & 31;
-    const int chunk = blockIdx.x * COLUMNS + column;  // of four parameters
-    const bool real = chunk < PARAMETERS / 4, owner = line == 0 && real, first_block = blockIdx.x == 0;
-    launch_next();
-    wait_for_earlier();
+extern "C" __global__ void __launch_bounds__(SUM_THREADS + 32, 4) optimizer(const __grid_constant__ Batch b) {
+    __shared__ float4 sums[THREADS_PER_VECTOR][VECTORS_PER_BLOCK];
+    __shared__ StepValues step_values;
+    const int thread = threadIdx.x, column = thread % VECTORS_PER_BLOCK, line = thread / VECTORS_PER_BLOCK, lane = thread & 31;
+    const int vector = blockIdx.x * VECTORS_PER_BLOCK + column;
+    const bool exists = vector < NUM_VECTORS, is_owner = line == 0 && exists, is_first_block = blockIdx.x == 0;
+    launch_dependents();
+    wait_for_previous();
     float4 w, m, v;
-    if (thread < SUMMING) {
-        const float4* partials = (const float4*)b.partials + (real ? chunk : 0);
+    if (thread < SUM_THREADS) {
+        const float4* partials = (const float4*)b.partial_gradients + (exists ? vector : 0);
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        // Lines share warps, and the loop has a barrier of a warp, so all lines have the same number of iterations.
 #pragma unroll 1
-        for (int round = 0; round < PARTS; round += LINES * AT_ONCE) {  // lines share warps, which have a barrier: all go as many rounds
-            const int first = round + line;
-            float4 x[AT_ONCE];
+        for (int begin = 0; begin < NUM_PARTIALS; begin += THREADS_PER_VECTOR * PREFETCHED) {
+            const int first = begin + line;
+            float4 x[PREFETCHED];
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++)
-                if (first + k * LINES < PARTS) x[k] = __ldcg(partials + (first + k * LINES) * (PARAMETERS / 4));
+            for (int k = 0; k < PREFETCHED; k++)
+                if (first + k * THREADS_PER_VECTOR < NUM_PARTIALS) x[k] = __ldcg(partials + (first + k * THREADS_PER_VECTOR) * NUM_VECTORS);
                 else x[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            __syncwarp();  // or the assembler would save registers, and wait for one after the other
+            __syncwarp();  // without it the assembler saves registers, and waits for one load after the other
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) sum.x += x[k].x, sum.y += x[k].y, sum.z += x[k].z, sum.w += x[k].w;
+            for (int k = 0; k < PREFETCHED; k++) sum.x += x[k].x, sum.y += x[k].y, sum.z += x[k].z, sum.w += x[k].w;
         }
-        lines[line][column] = sum;
-        if (owner) w = ((float4*)b.parameters)[chunk], m = ((float4*)b.first)[chunk], v = ((float4*)b.second)[chunk];
-    } else {  // what the gradient's blocks measured
-        float found[MEASURED] = {}, mine = 0.0f;
+        sums[line][column] = sum;
+        if (is_owner) w = ((float4*)b.parameters)[vector], m = ((float4*)b.exp_avg)[vector], v = ((float4*)b.exp_avg_sq)[vector];
+    } else {  // the last warp
+        float loss_sums[NUM_SUMS] = {}, lane_sum = 0.0f;
 #pragma unroll
-        for (int p = 0; p < PARTS; p += 32)
+        for (int p = 0; p < NUM_PARTIALS; p += 32)
 #pragma unroll
-            for (int k = 0; k < MEASURED; k++) found[k] += p + lane < PARTS ? __ldcg(b.measured + (p + lane) * MEASURED + k) : 0.0f;
-        const float steps = *b.steps + 1.0f, rate = *b.learning_rate, stopped = b.far[b.minibatch];
-        const u32 turn = (u32)*b.turn + 1;
-        const float scale = 1.0f / fmaxf(over_warp(b.statistics[b.minibatch * 3 * 32 + lane]), 1.0f);
+            for (int k = 0; k < NUM_SUMS; k++) loss_sums[k] += p + lane < NUM_PARTIALS ? __ldcg(b.loss_sums + (p + lane) * NUM_SUMS + k) : 0.0f;
+        const float step = *b.step + 1.0f, learning_rate = *b.learning_rate, was_exceeded = b.kl_exceeded[b.minibatch];
+        const u32 num_launches = (u32)*b.num_launches + 1;
+        const float scale = 1.0f / fmaxf(sum_over_warp(b.advantage_sums[b.minibatch * 3 * 32 + lane]), 1.0f);
 #pragma unroll
-        for (int k = 0; k < MEASURED; k++) found[k] = over_warp(found[k]) * scale, mine = lane == k ? found[k] : mine;
-        const float far = fmaxf(stopped, found[KL] > (float)b.target_kl ? 1.0f : 0.0f);
-        if (lane == 0) common = {scale, far, steps, rate / (1.0f - powf(BETA1, steps)), rsqrtf(1.0f - powf(BETA2, steps)), turn};
-        if (first_block) {
-            if (lane < MEASURED) {
-                b.learned[lane] += mine / b.rounds;
-                if (!isfinite(mine)) b.nonfinite_row[0] = 0;
+        for (int k = 0; k < NUM_SUMS; k++) loss_sums[k] = sum_over_warp(loss_sums[k]) * scale, lane_sum = lane == k ? loss_sums[k] : lane_sum;
+        const float kl_exceeded = fmaxf(was_exceeded, loss_sums[KL] > (float)b.target_kl ? 1.0f : 0.0f);
+        if (lane == 0) step_values = {scale, kl_exceeded, step, learning_rate / (1.0f - powf(BETA1, step)), rsqrtf(1.0f - powf(BETA2, step)), num_launches};
+        if (is_first_block) {
+            if (lane < NUM_SUMS) {
+                b.metrics[lane] += lane_sum / b.num_updates;
+                if (!isfinite(lane_sum)) b.fault_rows[0] = 0;
             }
-            if (lane == 0) b.far[b.minibatch + 1] = far;
+            if (lane == 0) b.kl_exceeded[b.minibatch + 1] = kl_exceeded;
         }
     }
     __syncthreads();
     if (thread >= 32) return;
 
-    const auto [scale, far, steps, size, root, turn] = common;
+    const auto [scale, kl_exceeded, step, step_size, root, num_launches] = step_values;
     float4 g = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (owner) {
+    if (is_owner) {
 #pragma unroll
-        for (int k = 0; k < LINES; k++) g.x += lines[k][column].x, g.y += lines[k][column].y, g.z += lines[k][column].z, g.w += lines[k][column].w;
+        for (int k = 0; k < THREADS_PER_VECTOR; k++) g.x += sums[k][column].x, g.y += sums[k][column].y, g.z += sums[k][column].z, g.w += sums[k][column].w;
         g.x *= scale, g.y *= scale, g.z *= scale, g.w *= scale;
     }
-    const float squares = over_warp(g.x * g.x + g.y * g.y + g.z * g.z + g.w * g.w);
+    const float squared_norm = sum_over_warp(g.x * g.x + g.y * g.y + g.z * g.z + g.w * g.w);
 
-    // A block's sum is put down with the number of the turn, so a sum that is there can be told from that of the turn before: nothing
-    // else need be waited for. Who puts down a sum has read what the first block moves on when it has seen all of them.
-    volatile u64* sums = (volatile u64*)b.squares;
-    const double before = first_block && lane == 0 ? b.learned[MEASURED] : 0.0;
-    if (lane == 0) sums[blockIdx.x] = (u64)turn << 32 | __float_as_uint(squares);
-    u64 x[EACH];
-    bool there;
+    // Each block stores its squared norm together with the number of launches in one word, so that a norm of this launch is
+    // distinguished from one of the launch before, and no other synchronisation is needed. The first block changes the metrics, the
+    // step and the number of launches only after it has read the norms of all blocks, and these have read their values by then.
+    volatile u64* squared_norms = (volatile u64*)b.squared_norms;
+    const double previous_norm = is_first_block && lane == 0 ? b.metrics[NUM_SUMS] : 0.0;
+    if (lane == 0) squared_norms[blockIdx.x] = (u64)num_launches << 32 | __float_as_uint(squared_norm);
+    u64 x[BLOCKS_PER_LANE];
+    bool is_complete;
     do {
-        there = true;
+        is_complete = true;
 #pragma unroll
-        for (int k = 0; k < EACH; k++) x[k] = sums[min(32 * k + lane, CHUNKS - 1)];
+        for (int k = 0; k < BLOCKS_PER_LANE; k++) x[k] = squared_norms[min(32 * k + lane, NUM_BLOCKS - 1)];
 #pragma unroll
-        for (int k = 0; k < EACH; k++) there = there && (u32)(x[k] >> 32) == turn;
-    } while (!__all_sync(~0u, there));
-    float whole = 0.0f;
+        for (int k = 0; k < BLOCKS_PER_LANE; k++) is_complete = is_complete && (u32)(x[k] >> 32) == num_launches;
+    } while (!__all_sync(~0u, is_complete));
+    float sum = 0.0f;
 #pragma unroll
-    for (int k = 0; k < EACH; k++) whole += 32 * k + lane < CHUNKS ? __uint_as_float((u32)x[k]) : 0.0f;
-    const float norm = sqrtf(over_warp(whole));
-    if (first_block && lane == 0) {
-        b.learned[MEASURED] = before + norm / b.rounds;
-        if (!isfinite(norm)) b.nonfinite_row[1] = 0;
-        if (far == 0.0f) *b.steps = steps;
-        *b.turn = turn;
+    for (int k = 0; k < BLOCKS_PER_LANE; k++) sum += 32 * k + lane < NUM_BLOCKS ? __uint_as_float((u32)x[k]) : 0.0f;
+    const float norm = sqrtf(sum_over_warp(sum));
+    if (is_first_block && lane == 0) {
+        b.metrics[NUM_SUMS] = previous_norm + norm / b.num_updates;
+        if (!isfinite(norm)) b.fault_rows[1] = 0;
+        if (kl_exceeded == 0.0f) *b.step = step;
+        *b.num_launches = num_launches;
     }
-    if (!owner) return;
-    if (b.gradient) ((float4*)b.gradient)[chunk] = g;
-    if (far != 0.0f) return;
-    const float clip = fminf(__fdividef((float)b.max_norm, norm + 1e-6f), 1.0f);
+    if (!is_owner) return;
+    if (b.gradient) ((float4*)b.gradient)[vector] = g;
+    if (kl_exceeded != 0.0f) return;
+    const float clip = fminf(__fdividef((float)b.max_grad_norm, norm + 1e-6f), 1.0f);
     float *gs = &g.x, *ws = &w.x, *ms = &m.x, *vs = &v.x;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const float x = gs[k] * clip;
         ms[k] += (1.0f - BETA1) * (x - ms[k]), vs[k] = BETA2 * vs[k] + (1.0f - BETA2) * x * x;
-        ws[k] -= __fdividef(size * ms[k], vs[k] * rsqrtf(fmaxf(vs[k], LEAST)) * root + EPS);  // v / sqrt(v), and 0 where v is
+        // v * rsqrt(v) is sqrt(v), and 0 for v = 0 because of the bound.
+        ws[k] -= __fdividef(step_size * ms[k], vs[k] * rsqrtf(fmaxf(vs[k], SMALLEST_NORMAL)) * root + EPS);
     }
-    if (!isfinite(w.x + w.y + w.z + w.w)) b.nonfinite_row[1] = 0;
-    ((float4*)b.parameters)[chunk] = w, ((float4*)b.first)[chunk] = m, ((float4*)b.second)[chunk] = v;
+    if (!isfinite(w.x + w.y + w.z + w.w)) b.fault_rows[1] = 0;
+    ((float4*)b.parameters)[vector] = w, ((float4*)b.exp_avg)[vector] = m, ((float4*)b.exp_avg_sq)[vector] = v;
 }

@@ -1,4 +1,4 @@
-// Random numbers and orders that depend on a seed and a count alone, so that a kernel of a graph draws new ones in each replay.
+// Random numbers and permutations that depend on a seed and a counter alone, so that each replay of a graph has new ones.
 #pragma once
 #include "tensor_core.cuh"
 
@@ -14,17 +14,17 @@ __device__ __forceinline__ uint4 philox(uint4 c, u64 seed) {
     return c;
 }
 
-constexpr u32 ORDER = 0x4F524445u;  // tells these numbers from other draws with the same seed
+constexpr u32 PERMUTATION = 0x4F524445u;  // distinguishes these numbers from other draws with the same seed
 
-// An order of n samples without a sort: a bijection of the numbers of `bits` bits, walked on until it meets one below n.
-struct Order {
+// A permutation of n samples without a sort: a bijection of the numbers of `index_bits` bits, applied until the result is below n.
+struct Permutation {
     uint4 k;
     u32 mask, n;
     int shift;
 
-    __device__ __forceinline__ Order(u64 seed, i64 iteration, int epoch, u32 n, int bits) : n(n) {
-        k = philox(make_uint4((u32)iteration, (u32)((u64)iteration >> 32), (u32)epoch, ORDER), seed);
-        mask = bits < 32 ? (1u << bits) - 1u : ~0u, shift = (bits + 1) / 2;
+    __device__ __forceinline__ Permutation(u64 seed, i64 iteration, int epoch, u32 n, int index_bits) : n(n) {
+        k = philox(make_uint4((u32)iteration, (u32)((u64)iteration >> 32), (u32)epoch, PERMUTATION), seed);
+        mask = index_bits < 32 ? (1u << index_bits) - 1u : ~0u, shift = (index_bits + 1) / 2;
     }
     __device__ __forceinline__ u32 operator()(u32 x) const {
         do {

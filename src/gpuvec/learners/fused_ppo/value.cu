@@ -1,19 +1,19 @@
-// V of all that was seen in a rollout, and of the last observations of truncated episodes; and time goes on.
+// V of all observations of a rollout, and of the final observations of truncated episodes; the clocks advance by the rollout's steps.
 //
-// A warp takes 16 or 32 rows at a time. Given before, beside network.cuh's: WARPS, TILES (16 rows each), Batch.
+// Macros, besides those of network.cuh: TILES (of 16 rows, per warp).
 #include "network.cuh"
 
-constexpr int THREADS = 32 * WARPS, ROWS = 16 * TILES, O = Net<1>::O;
+constexpr int THREADS = 32 * WARPS, ROWS = 16 * TILES, O = Network<1>::O;
 
-struct Room {
-    Net<1>::Weights w;
+struct SharedMemory {
+    Network<1>::Weights w;
 };
 
-// V of the rows from `first` on, below `count`, where `wanted` says so; lane l asks for row l.
-__device__ __forceinline__ void values(const Net<1>::Weights& w, const float* obs, float* value, i64 first, i64 count, bool wanted) {
+// Computes V of ROWS rows of obs, from `first` on, and stores those below `count` that are wanted; lane l says whether row l is.
+__device__ __forceinline__ void compute_values(const Network<1>::Weights& w, const float* obs, float* value, i64 first, i64 count, bool is_wanted) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    Input x[TILES];
-    Activation h1[TILES], h2[TILES];
+    InputFragments x[TILES];
+    ActivationFragments h1[TILES], h2[TILES];
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -22,16 +22,16 @@ __device__ __forceinline__ void values(const Net<1>::Weights& w, const float* ob
 #pragma unroll
             for (int k = 0; k < X / 8; k++) {
                 const int c = 8 * k + 2 * t;
-                float2 pairs = make_float2(0.0f, 0.0f);
+                float2 columns = make_float2(0.0f, 0.0f);
                 if (D % 2 == 0) {
-                    if (c < D) pairs = *(const float2*)(row + c);
+                    if (c < D) columns = *(const float2*)(row + c);
                 } else {
-                    if (c < D) pairs.x = row[c];
-                    if (c + 1 < D) pairs.y = row[c + 1];
+                    if (c < D) columns.x = row[c];
+                    if (c + 1 < D) columns.y = row[c + 1];
                 }
-                if (c == D) pairs.x = 1.0f;
-                if (c + 1 == D) pairs.y = 1.0f;
-                x[m][k][side] = pair(pairs.x, pairs.y);
+                if (c == D) columns.x = 1.0f;
+                if (c + 1 == D) columns.y = 1.0f;
+                x[m][k][side] = pack_halves(columns.x, columns.y);
             }
         }
     first_layer<TILES>(w.w1, x, h1);
@@ -43,34 +43,34 @@ __device__ __forceinline__ void values(const Net<1>::Weights& w, const float* ob
 #pragma unroll
         for (int side = 0; side < 2; side++) {
             const int row = 16 * m + 8 * side + g;
-            const bool write = __shfl_sync(~0u, (int)wanted, row);
-            if (write && t == 0 && first + row < count) value[first + row] = z[m][0][2 * side];
+            const bool is_row_wanted = __shfl_sync(~0u, (int)is_wanted, row);
+            if (is_row_wanted && t == 0 && first + row < count) value[first + row] = z[m][0][2 * side];
         }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) value(const __grid_constant__ Batch b) {
-    extern __shared__ __align__(16) char given[];
-    Room& room = *(Room*)given;
-    copy<1>(room.w, b.parameters + Net<OUTPUTS>::SIZE);  // which stay as they are while the rollout is played
-    launch_next();
-    wait_for_earlier();
+    extern __shared__ __align__(16) char dynamic_shared[];
+    SharedMemory& shared = *(SharedMemory*)dynamic_shared;
+    load_weights<1>(shared.w, b.parameters + Network<OUTPUTS>::SIZE);  // before the wait, as a rollout does not change parameters
+    launch_dependents();
+    wait_for_previous();
     __syncthreads();
     const int lane = threadIdx.x & 31;
-    const i64 warp = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32, warps = (i64)gridDim.x * WARPS;
-    const i64 seen = (b.steps + 1) * b.rows, made = b.steps * b.rows, tiles = (seen + ROWS - 1) / ROWS;
-    for (i64 tile = warp; tile < tiles; tile += warps) values(room.w, b.obs, b.value, tile * ROWS, seen, true);
-    for (i64 first = warp * 32; first < made; first += warps * 32) {
-        const bool late = first + lane < made && b.ended[first + lane] && !b.terminated[first + lane];
-        const u32 any = __ballot_sync(~0u, late);
+    const i64 warp = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32, num_warps = (i64)gridDim.x * WARPS;
+    const i64 num_obs = (b.num_steps + 1) * b.num_rows, num_samples = b.num_steps * b.num_rows, num_tiles = (num_obs + ROWS - 1) / ROWS;
+    for (i64 tile = warp; tile < num_tiles; tile += num_warps) compute_values(shared.w, b.obs, b.value, tile * ROWS, num_obs, true);
+    for (i64 first = warp * 32; first < num_samples; first += num_warps * 32) {
+        const bool is_truncated = first + lane < num_samples && b.ended[first + lane] && !b.terminated[first + lane];
+        const u32 truncated_lanes = __ballot_sync(~0u, is_truncated);
 #pragma unroll
         for (int k = 0; k < 32 / ROWS; k++)
-            if (any >> (ROWS * k) & (u32)((1ull << ROWS) - 1)) {
-                const bool wanted = __shfl_sync(~0u, (int)late, (lane + ROWS * k) % 32);
-                values(room.w, b.final_obs, b.last_value, first + ROWS * k, made, wanted);
+            if (truncated_lanes >> (ROWS * k) & (u32)((1ull << ROWS) - 1)) {
+                const bool is_wanted = __shfl_sync(~0u, (int)is_truncated, (lane + ROWS * k) % 32);
+                compute_values(shared.w, b.final_obs, b.final_value, first + ROWS * k, num_samples, is_wanted);
             }
     }
     if (b.clock) {
         const i64 thread = (i64)blockIdx.x * THREADS + threadIdx.x;
-        for (i64 i = thread; i < b.clocks; i += (i64)gridDim.x * THREADS) b.clock[i] += (u32)b.steps;
+        for (i64 i = thread; i < b.num_clocks; i += (i64)gridDim.x * THREADS) b.clock[i] += (u32)b.num_steps;
     }
 }
