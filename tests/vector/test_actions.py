@@ -169,11 +169,11 @@ class TestRefused:
         for output in ("torch", "cupy"):
             env = counter(gpu, output=output)
             for actions in (np.zeros(E, int), torch.zeros(E, dtype=torch.int64)):
-                with pytest.raises(ValueError, match="actions lie on the CPU; this environment runs on cuda:0: move them"):
+                with pytest.raises(ValueError, match="actions are on the CPU; this environment runs on cuda:0: move them"):
                     env.step(actions)
             with pytest.raises(TypeError, match=r"actions are a list; .* DLPack arrays on cuda:0"):
                 env.step([0] * E)
-        with pytest.raises(ValueError, match="actions lie on cuda:0; this environment runs on the CPU"):
+        with pytest.raises(ValueError, match="actions are on cuda:0; this environment runs on the CPU"):
             counter("cpu").step(torch.zeros(E, dtype=torch.int64, device=gpu))
         with pytest.raises((ValueError, TypeError)):
             counter("cpu").step(cupy.zeros(E, int))

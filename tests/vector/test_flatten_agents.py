@@ -200,7 +200,7 @@ class TestMemory:
             ("obs", np.zeros((N, 10), np.float32)[:, ::2], r"of shape \(12, 5\) with gaps"),
             ("terminated", np.zeros((N, 1), np.bool_), r"shape \(12,\), one row per agent, got ndarray of shape \(12, 1\)"),
             ("reward", np.zeros(N, np.float64), "out['reward'] must be a writable C-contiguous array.* float64"),
-            ("rewards", np.zeros(N, np.float32), "out has no place for"),
+            ("rewards", np.zeros(N, np.float32), "out has unknown names"),
         ],
     )
     def test_places_that_do_not_fit(self, name: str, array: Any, words: str) -> None:

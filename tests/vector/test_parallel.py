@@ -208,7 +208,7 @@ class TestMistakes:
 
     def test_actions_of_the_wrong_agents(self, street: Any) -> None:
         street.reset(seed=0)
-        with pytest.raises(ValueError, match=r"missing \['walker_1'\], not in the game \['walker_7'\]"):
+        with pytest.raises(ValueError, match=r"missing \['walker_1'\], inactive or unknown \['walker_7'\]"):
             street.step({"guard_0": 0, "walker_0": 0, "walker_7": 0})
 
     def test_an_action_outside_its_space(self, street: Any) -> None:
@@ -255,7 +255,7 @@ class TestJoining:
 
     def test_only_who_is_in_the_game_acts(self, visits: Any) -> None:
         visits.reset(seed=0)
-        with pytest.raises(ValueError, match=r"not in the game \['agent_1'\]"):
+        with pytest.raises(ValueError, match=r"inactive or unknown \['agent_1'\]"):
             visits.step(dict.fromkeys(visits.possible_agents, 0))
 
     def test_a_written_state_says_who_is_in_the_game(self, visits: Any) -> None:

@@ -1,1 +1,4 @@
-"""The faces of an environment: Gymnasium's VectorEnv, its scalar Env, and wrappers that stay on the device."""
+"""The interfaces of an environment: Gymnasium's `VectorEnv` and `Env`, PettingZoo's `ParallelEnv`, and wrappers.
+
+Wrappers compute on the device of the environment.
+"""

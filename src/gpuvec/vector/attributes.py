@@ -1,4 +1,4 @@
-"""The methods by which Gymnasium's SyncVectorEnv reaches its sub-environments, for rows that are none."""
+"""The methods by which Gymnasium's SyncVectorEnv accesses its sub-environments, for the rows of one environment."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from gpuvec.vector.framework import on_stream
 
 
 class RowAttributes(EnvProperties):
-    """`call`, `get_attr` and `set_attr`: attributes are shared by all rows, but for parameters stored per row."""
+    """`call`, `get_attr` and `set_attr`: all rows share the attributes, except parameters that are stored per environment."""
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """What `name` is for each row: "render", a parameter, or any attribute that all rows share.
+        """Returns the result of "render" or the value of an attribute for each row.
+
+        Args:
+            name: "render", the name of a parameter, or an attribute that all rows share.
+            args: arguments of `render`.
+            kwargs: keyword arguments of `render`.
 
         Raises:
-            AttributeError: there is none of that name, or it is another method: those serve all rows at once.
+            AttributeError: an unknown name, or another method; all other methods serve all rows at once.
         """
         if name == "render":
             return tuple(self.render(*args, **kwargs) or ())
@@ -28,43 +33,49 @@ class RowAttributes(EnvProperties):
         return values
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """The attribute or parameter of each row.
+        """Returns the value of an attribute or a parameter for each row.
+
+        Args:
+            name: the name of the attribute or parameter.
 
         Raises:
-            AttributeError: there is none of that name.
+            AttributeError: an unknown name.
         """
         if name in self.simulation.options.per_env:
-            return tuple(self._stored(name))
-        holder = self._env.params if name in self._env.params._fields else self
-        if not hasattr(holder, name):
+            return tuple(self._stored_values(name))
+        owner = self._env.params if name in self._env.params._fields else self
+        if not hasattr(owner, name):
             raise AttributeError(f"no attribute or parameter {name!r}; parameters: {', '.join(self._env.params._fields)}.")
-        return (getattr(holder, name),) * self.num_envs
+        return (getattr(owner, name),) * self.num_envs
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets a parameter: one value for all rows, which rebuilds the kernels, or for one in `per_env` also a list.
+        """Sets a parameter, which compiles the kernels again unless the parameter is stored per environment.
+
+        Args:
+            name: the name of the parameter.
+            values: one value for all rows, or for a parameter in `per_env` also a list of E values.
 
         Raises:
-            UnknownParameterError: there is none of that name.
+            UnknownParameterError: an unknown name.
             TypeError: a list for a parameter that is not stored per environment.
-            FixedParameterError: a parameter on which shapes depend; nothing changes then.
+            FixedParameterError: a parameter that determines shapes; nothing changes then.
         """
         if isinstance(self._env, MultiAgentEnv) and name in self._env.structural:
             raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
         per_env = self.simulation.options.per_env
-        stored = {k: self._stored(k) for k in per_env}
-        new, lists = apply_params(self._env, {name: values}, per_env, self.num_envs, stored=stored)
+        stored = {per_env_name: self._stored_values(per_env_name) for per_env_name in per_env}
+        new_env, lists = apply_params(self._env, {name: values}, per_env, self.num_envs, stored=stored)
         if name in per_env:
             with on_stream(self._device, self._stream()):
-                self.simulation.buffers[f"param_{name}"][:] = self._device.arrays.asarray(
-                    lists.get(name, getattr(new.params, name))
-                )
+                column = self._device.arrays.asarray(lists.get(name, getattr(new_env.params, name)))
+                self.simulation.buffers[f"param_{name}"][:] = column
             return
-        self._env = new
-        self.simulation.rebuild(new)
+        self._env = new_env
+        self.simulation.rebuild(new_env)
         self._build_spaces()
 
-    def _stored(self, name: str) -> list[Any]:
-        """The values of a parameter that is stored per environment."""
+    def _stored_values(self, name: str) -> list[Any]:
+        """The values of a parameter that is stored per environment, one for each row."""
         self._check_usable(needs_reset=False)
         with on_stream(self._device, self._stream()):
             return self.simulation.buffers[f"param_{name}"].tolist()  # type: ignore[no-any-return]  # an array of either module

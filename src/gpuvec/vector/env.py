@@ -1,4 +1,4 @@
-"""The Gymnasium face of an environment: E copies that step together on one device."""
+"""`VectorEnv`: E copies of an environment that step together on one device, with Gymnasium's vector interface."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from gpuvec.engine.simulation import Simulation
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
 from gpuvec.vector import env_arguments, env_state
+from gpuvec.vector.action_faults import take_action_error
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.copying import Copyable
 from gpuvec.vector.env_params import apply_params
-from gpuvec.vector.faults import take_fault
 from gpuvec.vector.framework import make_framework, on_stream
 from gpuvec.vector.outputs import OutputBuffers
-from gpuvec.vector.picture import Frames
-from gpuvec.vector.seeding import checked_options, make_seeding, reset_mask, reset_options
+from gpuvec.vector.rendering import Frames
+from gpuvec.vector.reset_arguments import make_seeding, parse_options, parse_reset_mask, reset_option_values
 
 
-class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again here: skrl looks at direct bases only
-    """`num_envs` copies of an environment, stepped by one kernel; built by `gymnasium.make_vec("gpuvec/...", num_envs=E)`.
+# Gymnasium's class is a direct base as well because skrl does not look at indirect ones.
+class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
+    """`num_envs` copies of an environment, stepped by one kernel; `gymnasium.make_vec("gpuvec/...", num_envs=E)` builds it.
 
-    `step` never waits for the device and copies nothing: outputs are arrays of `output`'s framework over memory that the
-    kernel wrote. With output="numpy" on a GPU it does both: outputs are copies on the host, and actions come from there.
+    `step` runs asynchronously and copies nothing: outputs are arrays of the framework `output`, over the memory that the
+    kernel writes. With output="numpy" on a GPU, `step` waits for the device: outputs are copies on the host, and actions are
+    read from the host.
 
-    Observations are (E, D) float32, rewards (E,) float32, flags (E,) bool; with A agents observations are
-    (E, A, D), rewards (E, A), and infos of every step hold "agent_mask" and "agent_terminated", (E, A) bool: who was in the
-    game before the step, so that its action and reward count, and who left in it.
+    Observations are (E, D) float32, rewards (E,) float32 and flags (E,) bool. With A agents, observations are (E, A, D) and
+    rewards (E, A), and the infos of every step hold two (E, A) bool arrays: "agent_mask" says which agents were active before
+    the step, so that their actions and rewards count, and "agent_terminated" which of them became inactive in it.
 
     Args:
-        env: the environment, or its place as "module:NAME".
+        env: the environment, or its import path "module:NAME".
         num_envs: E, at least 1.
         device: "auto" (a GPU if there is one, unless output="numpy"), "cpu", "cuda", "cuda:1"; "simulator" to debug kernels.
         output: "torch", "cupy", "jax", "numpy" or "dlpack".
@@ -47,12 +49,13 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         buffers: None for new output arrays in every step; K for a ring of K sets that are reused in turn, 1 for one set.
         max_episode_steps: the limit that truncates an episode; "declared" for the environment's own, None or -1 for none.
         render_mode: None or "rgb_array".
-        per_env: names of parameters that are stored per environment and may be given as a list.
-        backend: "numba", or "cuda-c": with those functions that the environment has in CUDA C++; a CPU needs a C++ compiler.
-        reward: of many agents: "agents" for each its own, "sum" or the name of a role for (E,) sums.
-        validate: check actions in the kernel. A fault is remembered on the device and raised by `check`, `reset`,
-            `get_state`, `render` or `close`. Without it, a discrete action out of range is taken as the last
-            one of the space.
+        per_env: names of parameters that are stored per environment, so that each may be a list of E values.
+        backend: "numba", or "cuda-c" to replace the functions that the environment also has in CUDA C++, which on a CPU needs
+            a C++ compiler.
+        reward: with many agents, "agents" for the reward of each agent, or "sum" or the name of a role for (E,) sums.
+        validate: whether the kernel checks actions. It records a faulty action on the device, and `check`, `reset`,
+            `get_state`, `render` or `close` raises the error. Without the check, a discrete action out of range counts as the
+            last action of the space.
         params: the environment's own parameters.
 
     Attributes:
@@ -61,7 +64,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         is_multi_agent: whether arrays have an axis of agents.
 
     Raises:
-        ValueError, UnknownParameterError, DeviceError, MissingExtraError, OutOfMemoryError: arguments that cannot be met.
+        ValueError, UnknownParameterError, DeviceError, MissingExtraError, OutOfMemoryError: arguments that this environment or
+            this machine does not support.
     """
 
     def __init__(
@@ -133,57 +137,48 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._ring, self._storage = num_buffers, {}
 
     def _init_step(self, schema: EnvSchema) -> None:
-        """Looks up what every `step` needs, so that a step costs little time on the host."""
+        """Looks up what every `step` needs, so that a step takes little time on the host."""
         shape = (self.num_envs, *schema.agents_shape, *schema.action.shape)
         self.read_actions = Actions(shape, schema.action.discrete, self._device, self._framework).read
         self._stream = self._framework.stream
         self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.is_multi_agent = isinstance(schema, MultiAgentSchema)
-        self._several = self._device.kind == "cuda" and has_several_gpus()
-
-    # Playing
+        self._has_several_gpus = self._device.kind == "cuda" and has_several_gpus()
 
     def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode in every row, or in those of `options["reset_mask"]`; the others keep theirs.
+        """Begins an episode in every row, or in the rows of `options["reset_mask"]`; the other rows continue theirs.
 
         Args:
-            seed: an int s keys row k by (s, k); a sequence of E ints or None keys row k by (seed[k], 0); None goes on with
-                the rows' own random numbers.
+            seed: an int s seeds row k by (s, k); a sequence of E ints or None seeds row k by (seed[k], 0); None continues the
+                rows' own random numbers.
             options: "reset_mask", (E,) bool of any array type, and the environment's own reset options. Never modified. A mask
-                without a True is an error on the host; one on a GPU is not read, for which the host would have to wait, and
-                resets nothing.
+                without a True is an error if it is on the host. A mask on a GPU is not read, since the host would have to
+                wait for it; there, a mask without a True resets nothing.
 
         Returns:
-            The observations of all rows, and no infos.
+            The observations of all rows, and empty infos.
 
         Raises:
             TypeError, ValueError, UnknownParameterError, gymnasium.error.Error: seeds or options of a wrong kind or value.
-            gymnasium.error.ResetNeeded: a first reset of some rows.
+            gymnasium.error.ResetNeeded: the first reset leaves rows out.
         """
         self._check_usable(needs_reset=False)
         if seed is None and not self._was_reset:
             seed = int(self.np_random.integers(2**63))
-        options = checked_options(options)
-        chosen = make_seeding(seed, self.num_envs, self._device)
-        asked = reset_options(self._env, options, self.simulation.options.per_env, self._stored)
+        options = parse_options(options)
+        seeding = make_seeding(seed, self.num_envs, self._device)
+        option_values = reset_option_values(self._env, options, self.simulation.options.per_env, self._stored_values)
         self.check()
         stream = self._stream()
         with on_stream(self._device, stream):
-            masked = options.get("reset_mask") is not None
-            mask: Any = reset_mask(options["reset_mask"], self.num_envs, self._device) if masked else None
-            if masked and not self._was_reset:
-                if not bool(mask.all()):
-                    raise gym.error.ResetNeeded(
-                        "the first reset must be of all environments: call reset() without a reset_mask, or with True for all."
-                    )
-                masked = False
+            mask = self._rows_to_reset(options)
             outputs, arrays = self._outputs.take(stream)
             self.simulation.reset(
                 stream,
-                address_of(mask) if masked else 0,
-                0 if chosen.rows is None else address_of(chosen.rows),
-                (masked, chosen.kind, chosen.seed, chosen.high, *asked),
+                0 if mask is None else address_of(mask),
+                0 if seeding.rows is None else address_of(seeding.rows),
+                (mask is not None, seeding.kind, seeding.low, seeding.high, *option_values),
                 outputs,
             )
         if isinstance(seed, list | tuple | np.ndarray):
@@ -193,8 +188,25 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         self._was_reset = True
         return self._framework.wrap(arrays[0]) if self._copies else arrays[0], {}
 
+    def _rows_to_reset(self, options: Mapping[str, Any]) -> Any:
+        """The mask in the options of a reset as (E,) bool on the device; None for all rows.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the first reset leaves rows out.
+        """
+        if options.get("reset_mask") is None:
+            return None
+        mask = parse_reset_mask(options["reset_mask"], self.num_envs, self._device)
+        if self._was_reset:
+            return mask
+        if not bool(mask.all()):
+            raise gym.error.ResetNeeded(
+                "the first reset must be of all environments: call reset() without a reset_mask, or with True for all."
+            )
+        return None
+
     def step(self, actions: Any, out: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every row.
+        """Steps every row once.
 
         Args:
             actions: (E,) int32, int64 or uint8 for a Discrete space, (E, K) for MultiDiscrete and, as float32 or float64,
@@ -205,64 +217,92 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):  # named again h
         Returns:
             obs, reward, terminated, truncated, infos. In SAME_STEP infos always holds "final_obs", (E, D) with the last
             observations of the episodes that ended, their mask "_final_obs", "final_info" and "_final_info".
+
+        Raises:
+            TypeError, ValueError: actions or arrays of `out` of a wrong type, shape or device.
+            gymnasium.error.ResetNeeded: the environment was never reset.
         """
         if not self._was_reset or self.closed or getpid() != self._pid:
             self._check_usable()
-        if self._several and self._device.is_not_current():
+        if self._has_several_gpus and self._device.is_not_current():
             with self._device.current():
                 return self.step(actions, out)
         stream = self._stream()
-        pointer, dtype, _owner = self.read_actions(actions, stream)
-        outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.given(out, stream)
-        self.simulation.step_launcher(dtype)(stream, pointer, outputs)
+        address, dtype, _owner = self.read_actions(actions, stream)
+        outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.resolve_out(out, stream)
+        self.simulation.step_launcher(dtype)(stream, address, outputs)
         if self._copies:
             arrays = self._outputs.to_user(arrays, out)
         infos: dict[str, Any] = {}
         if self._same_step:
-            ended = arrays[-1]
-            infos = {"final_obs": arrays[-2], "_final_obs": ended, "final_info": {}, "_final_info": ended}
+            final_mask = arrays[-1]
+            infos = {"final_obs": arrays[-2], "_final_obs": final_mask, "final_info": {}, "_final_info": final_mask}
         if self.is_multi_agent:
             infos["agent_mask"], infos["agent_terminated"] = arrays[4:6]
         return arrays[0], arrays[1], arrays[2], arrays[3], infos
 
     def check(self) -> None:
-        """Raises ActionError for the lowest row whose action was at fault since the last check; waits for the device.
+        """Raises the error of the lowest row whose action was faulty since the last check; waits for the device.
 
-        Only an environment made with `validate=True` looks.
+        Only an environment with `validate=True` records faults.
+
+        Raises:
+            ActionError: an action was faulty.
         """
         self._check_usable(needs_reset=False)
-        self._raise_faults()
+        self._raise_fault()
 
-    def _raise_faults(self) -> None:
+    def _raise_fault(self) -> None:
         if self.simulation.options.validate:
             with on_stream(self._device, self._stream()):
-                fault = take_fault(self.simulation, self._env.spaces(self._env.params)[1])
-            if fault is not None:
-                raise fault
+                error = take_action_error(self.simulation, self._env.spaces(self._env.params)[1])
+            if error is not None:
+                raise error
 
     def render(self, rows: Sequence[int] | None = None) -> Any:
-        """Pictures of the given rows as a tuple; without rows a sequence of E, each drawn when it is asked for."""
+        """Returns pictures of the environments, (H, W, 3) uint8 each.
+
+        Args:
+            rows: which environments to draw; None for all.
+
+        Returns:
+            A tuple with one picture for each of `rows`; without `rows` a sequence of E that draws a picture when it is
+            indexed.
+
+        Raises:
+            gymnasium.error.Error: the environment was made without a `render_mode`, closed, or never reset.
+        """
         if self.render_mode is None:
             raise gym.error.Error('this environment was made without render_mode="rgb_array".')
         self._check_usable()
         self.check()
         with on_stream(self._device, self._stream()) as stream:
-            own = {name: self.simulation.buffers[f"param_{name}"].copy() for name in self.simulation.options.per_env}
-            frames = Frames(self._env, own, env_state.get_state(self.simulation))
+            per_env = self.simulation.options.per_env
+            per_env_values = {name: self.simulation.buffers[f"param_{name}"].copy() for name in per_env}
+            frames = Frames(self._env, per_env_values, env_state.get_state(self.simulation))
             if stream is not None:
-                stream.synchronize()  # rows may be fetched while another stream is the current one
+                stream.synchronize()  # since rows may be copied to the host while another stream is the current one
         return frames if rows is None else tuple(frames[int(k)] for k in rows)
 
     def __del__(self) -> None:
-        """Does nothing: buffers are freed with their last reference. Gymnasium before 1.2 closes an environment here, also one
-        that could not be made, and faults that `close` reports would be raised where no caller can catch them.
+        """Does nothing: buffers are freed with their last reference.
+
+        Gymnasium before 1.2 closes an environment here, also one whose construction failed, and the errors that `close`
+        raises would appear where no caller can catch them.
         """
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Frees the buffers; outputs that someone holds stay valid."""
-        self.closed = True  # also if a pending fault is raised now
+        """Frees the buffers; output arrays that a caller still references stay valid.
+
+        Args:
+            kwargs: ignored; Gymnasium's interface has them.
+
+        Raises:
+            ActionError: an action was faulty since the last check.
+        """
+        self.closed = True  # before a fault is raised
         try:
-            self._raise_faults()
+            self._raise_fault()
         finally:
             self._outputs.clear()
             self._clear_storage()

@@ -80,6 +80,7 @@ class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
 
     @spec.setter
     def spec(self, spec: Any) -> None:
+        """Sets Gymnasium's spec; `make_vec` does so after the construction."""
         for name, value in spec.kwargs.items() if spec is not None else ():
             if isinstance(value, AutoresetMode):
                 spec.kwargs[name] = value.value

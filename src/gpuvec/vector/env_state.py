@@ -1,4 +1,7 @@
-"""Reading and writing the state of an environment's rows, and all of it for checkpoints."""
+"""The state of an environment's rows: reading and writing fields, reset pools, and complete states for checkpoints.
+
+Letters: E envs, A agents, P states of a reset pool.
+"""
 
 from __future__ import annotations
 
@@ -14,82 +17,104 @@ from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.framework import as_native
-from gpuvec.vector.state_checks import check_fields, check_saved, whole_numbers
+from gpuvec.vector.state_checks import check_fields, check_saved, to_int32
 
 
 def get_state(sim: Simulation) -> dict[str, Any]:
-    """{field: (E,) or (E, A) array of the device's module}: a copy of the physical state."""
+    """Returns a copy of the physical state, {field: (E,) or (E, A) array of the device's module}.
+
+    Args:
+        sim: the simulation.
+    """
     return {name: sim.field(name).copy() for name in sim.env.state._fields if name in sim.schema.fields}
 
 
 def host_row(sim: Simulation, row: int) -> Any:
-    """The State of one row as plain Python functions take it: arrays of NumPy, (A,), and numbers of the environment.
+    """Returns the State of one row with NumPy arrays (A,) and scalars, for plain Python functions; waits for the device.
 
-    Fields that a search fills are None. The host waits for the device.
+    Args:
+        sim: the simulation.
+        row: the index of the row; fields that a neighbor search fills are None.
     """
-    s = sim.schema
-    found = s.search_fields if isinstance(s, MultiAgentSchema) else ()
-    known = {name: to_numpy(sim.field(name)[row])[()] for name in sim.env.state._fields if name not in found}
-    return sim.env.state(**{name: known.get(name) for name in sim.env.state._fields})
+    search_fields = sim.schema.search_fields if isinstance(sim.schema, MultiAgentSchema) else ()
+    stored_fields = (name for name in sim.env.state._fields if name not in search_fields)
+    values = {name: to_numpy(sim.field(name)[row])[()] for name in stored_fields}
+    return sim.env.state(**{name: values.get(name) for name in sim.env.state._fields})
 
 
-def _checked(sim: Simulation, fields: Mapping[str, Any], rows: int, pool: bool = False) -> dict[str, Any]:
-    """The fields as arrays of the device, (rows, ...)."""
-    unit = "state of the pool" if pool else "row"
+def _parse_fields(sim: Simulation, fields: Mapping[str, Any], num_rows: int, pool: bool = False) -> dict[str, Any]:
+    """Fields from a user as arrays of the device with the dtypes and shapes of the state, (num_rows, ...).
+
+    Raises:
+        StateError: no field, an unknown one, or values of a wrong shape or type.
+    """
     known = sim.schema.fields
     unknown = fields.keys() - known.keys()
     if unknown or not fields:
         raise StateError(f"unknown state field(s) {sorted(unknown)}; the state of this environment has {', '.join(known)}.")
-    arrays = {}
-    for name, given in fields.items():
-        number = known[name].dtype is np.int32
-        values = given if hasattr(given, "shape") else np.asarray(given)
-        if isinstance(values, np.ndarray) and values.dtype.kind not in "biuf":
-            raise StateError(f"state field {name!r} must hold numbers, got an array of dtype {values.dtype}.")
-        array = as_native(sim.device, values, None if number else known[name].dtype)
-        allowed = [(rows, *known[name].shape), *([] if pool else [known[name].shape, ()])]
-        if array.shape not in allowed:
-            agents = ", one value per agent" if known[name].shape else ""
-            per_row = "state of the pool" if pool else "value per environment"
-            raise StateError(f"state field {name!r} must have shape {allowed[0]}, one {per_row}{agents}, got {array.shape}.")
-        array = sim.device.arrays.broadcast_to(array, allowed[0])
-        arrays[name] = whole_numbers(name, array, unit) if number else array
-    return arrays
+    return {name: _parse_field(sim, name, values, num_rows, pool) for name, values in fields.items()}
 
 
-def _stored(sim: Simulation) -> dict[str, Any]:
-    """{parameter: (E,) values} of those stored per environment."""
+def _parse_field(sim: Simulation, name: str, values: Any, num_rows: int, pool: bool) -> Any:
+    """One field of `_parse_fields`; outside a pool, one state or number for all rows is allowed too."""
+    buffer = sim.schema.fields[name]
+    is_integer = buffer.dtype is np.int32
+    values = values if hasattr(values, "shape") else np.asarray(values)
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "biuf":
+        raise StateError(f"state field {name!r} must hold numbers, got an array of dtype {values.dtype}.")
+    array = as_native(sim.device, values, None if is_integer else buffer.dtype)
+    shape = (num_rows, *buffer.shape)
+    if array.shape not in ([shape] if pool else [shape, buffer.shape, ()]):
+        per_agent = ", one value per agent" if buffer.shape else ""
+        per_row = "state of the pool" if pool else "value per environment"
+        raise StateError(f"state field {name!r} must have shape {shape}, one {per_row}{per_agent}, got {array.shape}.")
+    array = sim.device.arrays.broadcast_to(array, shape)
+    return to_int32(name, array, "state of the pool" if pool else "row") if is_integer else array
+
+
+def _per_env_values(sim: Simulation) -> dict[str, Any]:
+    """{parameter: (E,) values} of the parameters that are stored per environment."""
     return {name: sim.buffers[f"param_{name}"].tolist() for name in sim.options.per_env}
 
 
 def set_state(sim: Simulation, fields: Mapping[str, Any], mask: Any) -> None:
-    """Writes the given fields of the rows in `mask` (all without one). Such a row no longer awaits an automatic reset.
+    """Writes fields of the physical state; a row that awaits its automatic reset continues its episode instead.
+
+    Args:
+        sim: the simulation.
+        fields: {field: (E,) or (E, A) array, or one value for all rows}.
+        mask: the rows to write, (E,) bool on the device; None for all.
 
     Raises:
-        StateError: an unknown field, a wrong shape, roles of other numbers of agents, a number outside the environment's
-            `field_ranges`, or no field; nothing is written then.
+        StateError: no field, an unknown one, a wrong shape, roles with other numbers of agents, or a number outside the
+            environment's `field_ranges`; nothing is written then.
     """
-    n, xp = sim.num_envs, sim.device.arrays
-    arrays = _checked(sim, fields, n)
-    rows = xp.ones(n, bool) if mask is None else mask
-    check_fields(sim, arrays, _stored(sim) if sim.env.field_ranges is not None else {}, rows)
+    num_envs, xp = sim.num_envs, sim.device.arrays
+    arrays = _parse_fields(sim, fields, num_envs)
+    rows = xp.ones(num_envs, bool) if mask is None else mask
+    check_fields(sim, arrays, _per_env_values(sim) if sim.env.field_ranges is not None else {}, rows)
     for name, values in arrays.items():
-        target = sim.field(name)
-        chosen = rows.reshape(n, *(1,) * (target.ndim - 1))
+        field = sim.field(name)
+        new_values = xp.where(rows.reshape(num_envs, *(1,) * (field.ndim - 1)), values, field)
         if name == "role":
-            sim.set_roles(xp.where(chosen, values, target))
+            sim.set_roles(new_values)
         else:
-            target[:] = xp.where(chosen, values, target)
+            field[:] = new_values
     start, clock = sim.buffers["start"], sim.buffers["clock"][:1]
-    start[:] = xp.where(rows & (start == clock + np.uint32(1)), clock, start)
+    awaits_reset = start == clock + np.uint32(1)
+    start[:] = xp.where(rows & awaits_reset, clock, start)
 
 
 def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
-    """The states of a reset pool as {field: (P, ...) array of the device's module}.
+    """Returns the states of a reset pool as {field: (P, ...) array of the device's module}.
+
+    Args:
+        sim: the simulation.
+        states: {field: (P,) or (P, A) array}, the path of an .npz file with such arrays, or None for no pool.
 
     Raises:
-        StateError: unknown fields, fields that no reset writes, arrays that do not have the same number of states, or numbers
-            outside the environment's `field_ranges`.
+        StateError: unknown fields, fields that no reset writes, arrays with different numbers of states, or numbers outside
+            the environment's `field_ranges`.
     """
     if states is None:
         return {}
@@ -99,45 +124,52 @@ def reset_pool(sim: Simulation, states: Mapping[str, Any] | str | Path | None) -
     sizes = {name: len(values) for name, values in states.items()}
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         raise StateError(f"the fields of a reset pool must hold the same number of states, at least 1; they hold {sizes}.")
-    s = sim.schema
-    fixed = {"role", *s.scalar_fields} if isinstance(s, MultiAgentSchema) else set()
-    if fixed & states.keys():
-        raise StateError(f"a reset pool cannot hold {sorted(fixed & states.keys())}, which no reset writes.")
-    arrays = _checked(sim, states, next(iter(sizes.values()), 0), pool=True)
-    check_fields(sim, arrays, _stored(sim), pool=True)
+    constant_fields = {"role", *sim.schema.scalar_fields} if isinstance(sim.schema, MultiAgentSchema) else set()
+    if constant_fields & states.keys():
+        raise StateError(f"a reset pool cannot hold {sorted(constant_fields & states.keys())}, which no reset writes.")
+    arrays = _parse_fields(sim, states, next(iter(sizes.values()), 0), pool=True)
+    check_fields(sim, arrays, _per_env_values(sim), pool=True)
     return arrays
 
 
 def state_dict(sim: Simulation) -> dict[str, Any]:
-    """Copies of all that the next step depends on; the clock, one per block, is stored once."""
-    return {name: _saved(name, sim.buffers[name]).copy() for name in sim.layout.persistent}
+    """Returns copies of all buffers that the next step depends on, {name: array of the device's module}.
+
+    Args:
+        sim: the simulation.
+    """
+    return {name: _saved_view(name, sim.buffers[name]).copy() for name in sim.layout.persistent}
 
 
-def _saved(name: str, array: Any) -> Any:
-    """A view of what is saved of a buffer, unsigned integers as int32, which every framework holds bit for bit."""
-    array = array[:1] if name == "clock" else array
+def _saved_view(name: str, array: Any) -> Any:
+    """The part of a buffer that is saved, with unsigned integers as int32, which every framework supports."""
+    array = array[:1] if name == "clock" else array  # every block has a copy of the clock
     return array.view(np.int32) if array.dtype.kind == "u" else array
 
 
 def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
-    """Restores what `state_dict` returned.
+    """Restores the buffers from the result of `state_dict`.
+
+    Args:
+        sim: the simulation.
+        saved: {name: array of any framework}.
 
     Raises:
-        StateError: other buffers, shapes or dtypes than this environment's, or numbers that it cannot have, as roles of other
-            numbers of agents; nothing is written then.
+        StateError: other buffers, shapes or dtypes than this environment's, or numbers that it cannot have, such as roles with
+            other numbers of agents; nothing is written then.
     """
     if not isinstance(saved, Mapping):
-        raise StateError(f"this is no state of {sim.env.state.__module__}, but {type(saved).__name__}.")
-    kept = sim.layout.persistent
-    if saved.keys() != kept.keys():
-        missing, extra = sorted(kept.keys() - saved.keys()), sorted(saved.keys() - kept.keys())
+        raise StateError(f"the state of {sim.env.state.__module__} must be a mapping, got {type(saved).__name__}.")
+    persistent = sim.layout.persistent
+    if saved.keys() != persistent.keys():
+        missing, extra = sorted(persistent.keys() - saved.keys()), sorted(saved.keys() - persistent.keys())
         raise StateError(f"this is no state of {sim.env.state.__module__}: missing {missing}, not known {extra}.")
     arrays = {name: as_native(sim.device, values) for name, values in saved.items()}
     for name, array in arrays.items():
-        own = _saved(name, sim.buffers[name])
-        if array.shape != own.shape or array.dtype != own.dtype:
+        expected = _saved_view(name, sim.buffers[name])
+        if array.shape != expected.shape or array.dtype != expected.dtype:
             raise StateError(
-                f"{name!r} must have shape {own.shape} and dtype {own.dtype}, got {array.shape} and {array.dtype}."
+                f"{name!r} must have shape {expected.shape} and dtype {expected.dtype}, got {array.shape} and {array.dtype}."
             )
     arrays = {name: array.view(sim.buffers[name].dtype) for name, array in arrays.items()}
     _check_parameters(sim, arrays)
@@ -147,7 +179,7 @@ def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:
 
 
 def _check_parameters(sim: Simulation, arrays: Mapping[str, Any]) -> None:
-    """Refuses parameters of rows that the environment would refuse at its construction."""
+    """Raises StateError for stored parameter values that the environment would refuse at its construction."""
     names = sim.options.per_env
     try:
         apply_params(sim.env, {name: arrays[f"param_{name}"].tolist() for name in names}, names, sim.num_envs)

@@ -1,6 +1,6 @@
 """Output frameworks: how arrays of the device become a user's tensors without a copy, and how actions come back.
 
-A framework imports memory once, as a slab, and hands out views of it: a DLPack import costs 2 to 6 us, a view nothing.
+A framework imports memory once, as a slab, and returns views of it: a DLPack import takes 2 to 6 us, a view almost nothing.
 """
 
 from __future__ import annotations
@@ -10,55 +10,75 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from gpuvec.engine.backends.device import Device
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.errors import MissingExtraError
-from gpuvec.vector.host_copies import to_host
+from gpuvec.vector.host_copies import is_on_gpu, to_host
 
 OUTPUTS = ("torch", "cupy", "jax", "numpy", "dlpack")
 
+# The address, the name of the dtype, the shape, and the object that keeps the memory alive. A plain tuple, because `step`
+# creates one in every call.
+ArrayPointer: TypeAlias = tuple[int, str, tuple[int, ...], Any]
+
 
 class Framework(Protocol):
-    """What `output=` names."""
+    """The library whose arrays an environment returns, as the argument `output` names it."""
 
     @property
     def copies(self) -> bool:
-        """Whether users get copies on the host, in place of the memory that `rows` gives."""
+        """Whether users get copies on the host, in place of the memory that `rows` returns."""
 
     @property
     def alignment(self) -> int:
         """Bytes to which an array must be aligned so that `rows` needs no copy."""
 
     def wrap(self, array: Any) -> Any:
-        """The memory of a NumPy or CuPy array as this framework's array, zero-copy."""
+        """Returns an array of this framework over the same memory.
+
+        Args:
+            array: a NumPy or CuPy array (...).
+        """
 
     def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
-        """The arrays of `shape` that lie in a flat NumPy or CuPy array one after the other, each padded to the alignment, as
-        this framework's arrays, zero-copy.
+        """Yields arrays of this framework over the consecutive arrays in a slab, without copies.
+
+        Args:
+            slab: a flat NumPy or CuPy array, in which each array is padded to the alignment.
+            steps: the number of arrays.
+            shape: the shape of each array.
         """
 
     def stream(self) -> int:
-        """The handle of the CUDA stream on which this framework's user works now; 0 on a CPU."""
+        """Returns the handle of the framework's current CUDA stream; 0 on a CPU."""
 
     def capturing(self) -> bool:
-        """Whether that stream is being captured into a graph; CUDA's default stream, whose handle is 0, never is."""
+        """Returns whether that stream is being captured into a graph; CUDA's default stream, with handle 0, never is."""
 
-    def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
-        """(address, dtype name, shape, owner) of a C-contiguous array of this framework on the device; None for any other."""
+    def pointer(self, array: Any) -> ArrayPointer | None:
+        """Returns the pointer to a C-contiguous array of this framework on the device; None for any other object.
+
+        Args:
+            array: any object; an array of this framework that is not C-contiguous is copied.
+        """
 
 
 @cache
-def _name(dtype: np.dtype[Any]) -> str:
-    """As text, which unlike its `name` tells a foreign byte order; it takes 2 us to make."""
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """The dtype as text, which unlike `dtype.name` includes another byte order; NumPy takes 2 us to format it."""
     return str(dtype)
 
 
 class NativeArrays:
-    """NumPy arrays on a CPU, CuPy arrays on a GPU: what buffers are made of, as they are."""
+    """The arrays that buffers consist of: NumPy's on a CPU, CuPy's on a GPU.
+
+    Args:
+        device: the device of the arrays.
+    """
 
     copies = False
     alignment = 1
@@ -67,109 +87,126 @@ class NativeArrays:
         self.device = device
 
     def wrap(self, array: Any) -> Any:
-        """As given."""
+        """Returns `array` itself."""
         return array
 
     def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
-        """See `Framework.rows`."""
+        """Yields the `steps` arrays of `shape` in `slab`, as `Framework.rows` describes."""
         return map(self.wrap, slab.reshape(steps, *shape))
 
     def stream(self) -> int:
-        """CuPy's current stream."""
+        """Returns the handle of CuPy's current stream; 0 on a CPU."""
         return int(self.device.arrays.cuda.get_current_stream(self.device.ordinal).ptr) if self.device.kind == "cuda" else 0
 
     def capturing(self) -> bool:
-        """Whether CuPy's current stream is being captured."""
+        """Returns whether CuPy's current stream is being captured."""
         return self.device.kind == "cuda" and bool(self.device.arrays.cuda.get_current_stream().is_capturing())
 
-    def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
-        """See `Framework.pointer`."""
+    def pointer(self, array: Any) -> ArrayPointer | None:
+        """Returns the pointer to `array`, or None, as `Framework.pointer` describes."""
         if type(array) is not self.device.arrays.ndarray:
             return None
         if self.device.kind == "cuda" and array.device.id != self.device.ordinal:
             return None
         array = self.device.arrays.asarray(array, order="C")
-        return address_of(array), _name(array.dtype), array.shape, array
+        return address_of(array), _dtype_name(array.dtype), array.shape, array
 
 
 class HostArrays(NativeArrays):
-    """NumPy arrays for an environment on a GPU: kernels write to the device, and users get copies, for which they wait."""
+    """NumPy arrays for an environment on a GPU: kernels write to the device, and users get copies, for which the host waits."""
 
     copies = True
 
     def wrap(self, array: Any) -> Any:
-        """A copy on the host."""
+        """Returns a copy of `array` on the host."""
         return to_host(array)
 
     def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
-        """See `Framework.rows`; these are on the device."""
+        """Yields the `steps` arrays of `shape` in `slab`; they are on the device."""
         return iter(slab.reshape(steps, *shape))
 
 
 class DLPackArray:
-    """Memory of the device that offers only the DLPack protocol: `torch.from_dlpack(x)`, `jax.dlpack.from_dlpack(x)`, ..."""
+    """Memory of the device that offers only the DLPack protocol: `torch.from_dlpack(x)`, `jax.dlpack.from_dlpack(x)`, ...
+
+    Args:
+        array: a NumPy or CuPy array over that memory.
+    """
 
     def __init__(self, array: Any) -> None:
         self._array = array
         self.shape, self.dtype = array.shape, array.dtype
 
+    @property
+    def native(self) -> Any:
+        """The NumPy or CuPy array over that memory."""
+        return self._array
+
     def __dlpack__(self, **kwargs: Any) -> Any:
-        """The capsule; the consumer's `stream` is made to wait for the device's."""
+        """Returns the capsule; the consumer's `stream` waits for the device's stream."""
         return self._array.__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(device type, index) of DLPack."""
+        """Returns DLPack's device type and the index of the device."""
         return self._array.__dlpack_device__()  # type: ignore[no-any-return]  # NumPy and CuPy agree on it
 
     def __repr__(self) -> str:
         return f"DLPackArray(shape={self.shape}, dtype={self.dtype}, device={self.__dlpack_device__()})"
 
 
-class DLPack(NativeArrays):
+class DLPackObjects(NativeArrays):
     """Objects that offer `__dlpack__` and nothing else."""
 
     def wrap(self, array: Any) -> Any:
-        """The array behind the protocol."""
+        """Returns an object with DLPack's protocol over the memory of `array`."""
         return DLPackArray(array)
 
-    def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
-        """See `Framework.pointer`."""
-        inner = array._array if isinstance(array, DLPackArray) else array
-        found = super().pointer(inner)
-        return (*found[:3], array) if found is not None and found[3] is inner else found
+    def pointer(self, array: Any) -> ArrayPointer | None:
+        """Returns the pointer to `array`, or None, as `Framework.pointer` describes."""
+        native = array.native if isinstance(array, DLPackArray) else array
+        pointer = super().pointer(native)
+        return (*pointer[:3], array) if pointer is not None and pointer[3] is native else pointer
 
 
-class Jax(NativeArrays):
-    """JAX arrays; JAX has no views, so each row is an import of its own."""
+class JaxArrays(NativeArrays):
+    """JAX arrays; JAX has no views, so each array is imported separately.
 
-    alignment = 64  # XLA copies what is less aligned, at the import and so before a kernel has written it
+    Args:
+        device: the device of the arrays.
+    """
+
+    alignment = 64  # XLA copies an array with less when it is imported, which is before a kernel has written it.
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self._jax = importlib.import_module("jax")
 
     def wrap(self, array: Any) -> Any:
-        """As a JAX array, which may be a copy: for memory that nothing will write any more."""
+        """Returns `array` as a JAX array, which may be a copy: only for memory that nothing writes any more."""
         return self._jax.dlpack.from_dlpack(array)
 
     def rows(self, slab: Any, steps: int, shape: tuple[int, ...]) -> Iterator[Any]:
-        """See `Framework.rows`. No copies: whoever keeps the array of a reused buffer sees later steps."""
+        """Yields the `steps` arrays of `shape` in `slab`; an array over a buffer that is reused shows later steps."""
         padded = slab.reshape(steps, -1)[:, : math.prod(shape)].reshape(steps, *shape)
         return (self._jax.dlpack.from_dlpack(row, copy=False) for row in padded)
 
-    def pointer(self, array: Any) -> tuple[int, str, tuple[int, ...], Any] | None:
-        """See `Framework.pointer`."""
-        if isinstance(array, self._jax.Array) and (array.__dlpack_device__()[0] == 2) == (self.device.kind == "cuda"):
+    def pointer(self, array: Any) -> ArrayPointer | None:
+        """Returns the pointer to `array`, or None, as `Framework.pointer` describes."""
+        if isinstance(array, self._jax.Array) and is_on_gpu(array) == (self.device.kind == "cuda"):
             array = self.device.arrays.from_dlpack(array)
         return super().pointer(array)
 
 
 def make_framework(output: str, device: Device) -> Framework:
-    """The framework that `output` names, for arrays of `device`.
+    """Creates the framework that an environment's argument `output` names.
+
+    Args:
+        output: one of `OUTPUTS`.
+        device: the device of the arrays.
 
     Raises:
-        ValueError: no such name, or one whose arrays cannot live on the device.
-        MissingExtraError: it is not installed.
+        ValueError: another name, or a framework whose arrays cannot be on this device.
+        MissingExtraError: the framework is not installed.
     """
     if output not in OUTPUTS:
         raise ValueError(f"output must be one of {', '.join(map(repr, OUTPUTS))}, got {output!r}.")
@@ -179,11 +216,12 @@ def make_framework(output: str, device: Device) -> Framework:
     if output in ("numpy", "cupy"):
         return HostArrays(device) if output == "numpy" and on_gpu else NativeArrays(device)
     if output == "dlpack":
-        return DLPack(device)
+        return DLPackObjects(device)
     try:
         if output == "jax":
-            return Jax(device)
-        return importlib.import_module("gpuvec.vector.torch_").Torch(device)  # type: ignore[no-any-return]  # its only torch module
+            return JaxArrays(device)
+        # This module is the only one of the package that imports torch.
+        return importlib.import_module("gpuvec.vector.torch_").TorchTensors(device)  # type: ignore[no-any-return]
     except ImportError as error:
         extra = "install gpuvec[train]" if output == "torch" else "install jax"
         raise MissingExtraError(
@@ -191,28 +229,39 @@ def make_framework(output: str, device: Device) -> Framework:
         ) from error
 
 
-class _Handle(NamedTuple):
-    """A CUDA stream that someone else made, in the form of CUDA's stream protocol."""
+class _StreamHandle(NamedTuple):
+    """A CUDA stream of another library, in the form of CUDA's stream protocol."""
 
     value: int
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.value  # version of the protocol
+        return 0, self.value  # version of the protocol, and the handle
 
 
 @contextmanager
 def on_stream(device: Device, stream: int) -> Iterator[Any]:
-    """A context in which array operations run on `device` and `stream`; with CUDA it gives CuPy's object for that."""
+    """A context in which array operations run on one device and one stream.
+
+    Args:
+        device: the device.
+        stream: the handle of a CUDA stream; ignored on a CPU.
+
+    Yields:
+        CuPy's object for the stream; None on a CPU.
+    """
     with device.current():
         if device.kind != "cuda":
             yield None
         else:
-            with device.arrays.cuda.Stream.from_external(_Handle(stream)) as entered:
-                yield entered
+            with device.arrays.cuda.Stream.from_external(_StreamHandle(stream)) as cupy_stream:
+                yield cupy_stream
 
 
-def refuse_without_memory(tensor: Any) -> None:
-    """Refuses a tensor of torch that has no memory with one number for each element.
+def check_has_memory(tensor: Any) -> None:
+    """Refuses a tensor of torch that does not store one number for each element.
+
+    Args:
+        tensor: a tensor (...) of torch.
 
     Raises:
         TypeError: a tensor on torch's "meta" device, or one of a sparse or another layout.
@@ -227,7 +276,14 @@ def refuse_without_memory(tensor: Any) -> None:
 
 
 def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
-    """Any array or list as an array of the device's module: for resets and states, where a copy costs nothing that matters.
+    """Returns any array or list as a C-contiguous array of the device's module.
+
+    This function serves resets and states, where the time of a copy does not matter.
+
+    Args:
+        device: the device of the result.
+        array: an array of any framework and shape (...), or a list.
+        dtype: the dtype of the result; None for the dtype of `array`.
 
     Raises:
         TypeError: a tensor of torch on the "meta" device, or a sparse one.
@@ -235,12 +291,13 @@ def as_native(device: Device, array: Any, dtype: Any = None) -> Any:
     xp, on_gpu = device.arrays, device.kind == "cuda"
     if type(array).__module__.partition(".")[0] == "torch":
         if hasattr(array, "is_meta"):
-            refuse_without_memory(array)
+            check_has_memory(array)
         array = array.detach() if on_gpu and array.is_cuda else array.detach().cpu().numpy()
-    if on_gpu and hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] == 2:
-        array = xp.from_dlpack(array)  # waits for what the producer still computes; the interface of raw pointers does not
+    if on_gpu and is_on_gpu(array):
+        # DLPack waits for what the producer still computes, which `__cuda_array_interface__` does not.
+        array = xp.from_dlpack(array)
     elif on_gpu and hasattr(array, "__cuda_array_interface__"):
         array = xp.asarray(array)
-    elif hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):  # NumPy would wrap such an object, not read it
-        array = np.from_dlpack(array)
+    elif hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
+        array = np.from_dlpack(array)  # since `asarray` would create an array with this object as its element
     return xp.asarray(array, dtype, order="C")

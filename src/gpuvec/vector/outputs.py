@@ -1,15 +1,16 @@
-"""Where a step writes: fresh memory, a ring of buffers, or arrays that the caller gives.
+"""The arrays that a step writes to: new memory, a ring of buffers, or arrays of the caller.
 
-By default every step returns new arrays, as Gymnasium's vector environments do: a reused buffer silently breaks whoever
-keeps `obs` across a step, off-policy learners first. New arrays lie in a slab that was allocated and imported into
-the user's framework once, so they cost neither an allocation nor a copy; a slab is freed when nobody holds one of them.
+By default every step returns new arrays, as Gymnasium's vector environments do. A reused buffer silently changes the arrays
+of earlier steps, which breaks for example an off-policy learner that stores `obs`. New arrays are parts of a slab, which is
+allocated and imported into the user's framework once, so that they need neither an allocation nor a copy. A slab is freed
+with the last reference to one of its arrays.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,25 +23,33 @@ from gpuvec.vector.host_copies import copies_on_host
 SLAB_BYTES = 32 << 20
 SLAB_STEPS = 256
 
-
-# One set: the addresses that the kernel writes, 8 bytes each, and the user's arrays over them, in the same order.
+# One set of outputs: the addresses that the kernel writes to, 8 bytes each, and the user's arrays over them, in one order.
 Outputs = tuple[bytes, tuple[Any, ...]]
 
 
-class _Place(NamedTuple):
-    """What one output takes of a slab."""
+class _SlabLayout(NamedTuple):
+    """How the arrays of one output are placed in its slab."""
 
     shape: tuple[int, ...]
     dtype: Any
-    allocate: str  # Rows of final_obs are written for envs that ended; the others are zero rather than whatever lay there.
-    apart: int  # elements from that of one step to that of the next, so that each is aligned if the first is
-    spare: int  # elements to move the first by until it is aligned
+    # Steps write only those rows of final_obs whose episode ended, so the others must begin with zeros.
+    allocate: Literal["zeros", "empty"]
+    stride: int  # elements from the array of one step to that of the next, so that all are aligned if the first is
+    padding: int  # elements by which the first array may have to be moved to be aligned
 
 
 class OutputBuffers:
-    """Hands out the outputs of each step.
+    """Provides the output arrays of each step.
 
-    `ring` is the number of sets that are reused in turn; None gives fresh ones.
+    Args:
+        returned: {name: buffer} of the outputs, in the order of the kernel's arguments.
+        num_envs: E.
+        device: the device that kernels run on.
+        framework: the framework of the arrays.
+        ring: the number of sets that are reused in turn; None for new arrays in every step.
+
+    Raises:
+        OutOfMemoryError: the ring does not fit on the device.
     """
 
     def __init__(
@@ -48,12 +57,11 @@ class OutputBuffers:
     ) -> None:
         self._returned, self._num_envs, self._device, self._framework = returned, num_envs, device, framework
         self._ring = ring
-        self._checks = (
-            NativeArrays(Device("cpu")) if framework.copies else framework
-        )  # knows what callers give to be written to
-        self._places = [self._place(name, b) for name, b in returned.items()]
-        self._apart = np.array([place.apart * np.dtype(place.dtype).itemsize for place in self._places])
-        self._bytes = int(self._apart.sum())
+        # The framework of the arrays that a caller may pass to be written to.
+        self._out_framework = NativeArrays(Device("cpu")) if framework.copies else framework
+        self._layouts = [self._slab_layout(name, buffer) for name, buffer in returned.items()]
+        self._strides = np.array([layout.stride * np.dtype(layout.dtype).itemsize for layout in self._layouts])  # in bytes
+        self._bytes = int(self._strides.sum())  # of one set
         self._captured: list[Outputs] = []
         self._ready: Iterator[Outputs] = iter(())
         if ring is not None:
@@ -61,86 +69,122 @@ class OutputBuffers:
             self._sets = list(self._allocate(ring))
 
     def take(self, stream: int) -> Outputs:
-        """The outputs of the next step, which is launched on `stream`."""
+        """Returns the outputs of the next step.
+
+        Args:
+            stream: the handle of the CUDA stream on which the step will be launched.
+
+        Raises:
+            RuntimeError: memory must be allocated while a graph is being captured.
+        """
         outputs = next(self._ready, None)
         if outputs is None:
             outputs = self._refill()
         if stream and self._ring is None and self._framework.capturing():
-            self._captured.append(outputs)  # a graph writes there at every replay, whoever holds a view
+            # Every replay of the graph writes to this memory, so it must stay allocated without a reference of the user.
+            self._captured.append(outputs)
         return outputs
 
     def _refill(self) -> Outputs:
+        """Starts the ring again, or allocates a new slab; returns the first set."""
         if self._ring is not None:
             self._ready = iter(self._sets)
         else:
             if self._framework.capturing():
                 raise RuntimeError(
-                    "no fresh output buffers are left, and memory cannot be allocated while a graph is captured: make the "
+                    "no new output buffers are left, and memory cannot be allocated while a graph is captured: make the "
                     "environment with buffers=K (a ring of K), or give the arrays to write to as step(actions, out={...})."
                 )
             steps = max(1, min(SLAB_STEPS, SLAB_BYTES // self._bytes))
-            self._device.require_bytes(steps * self._bytes, "a slab of output buffers") if steps == 1 else None
+            if steps == 1:
+                self._device.require_bytes(self._bytes, "a slab of output buffers")
             self._ready = self._allocate(steps)
         return next(self._ready)
 
-    def _place(self, name: str, b: Buffer) -> _Place:
-        shape, unit = (self._num_envs, *b.shape), max(1, self._framework.alignment // np.dtype(b.dtype).itemsize)
-        apart = -(-math.prod(shape) // unit) * unit
-        return _Place(shape, b.dtype, "zeros" if name == "final_obs" else "empty", apart, unit - 1)
+    def _slab_layout(self, name: str, buffer: Buffer) -> _SlabLayout:
+        shape = (self._num_envs, *buffer.shape)
+        unit = max(1, self._framework.alignment // np.dtype(buffer.dtype).itemsize)  # elements
+        stride = -(-math.prod(shape) // unit) * unit
+        return _SlabLayout(shape, buffer.dtype, "zeros" if name == "final_obs" else "empty", stride, unit - 1)
 
     def _allocate(self, steps: int) -> Iterator[Outputs]:
-        first, views = [], []
-        for place in self._places:
-            slab = getattr(self._device.arrays, place.allocate)(steps * place.apart + place.spare, place.dtype)
-            at = address_of(slab)
-            if place.spare:
-                skipped = -at % self._framework.alignment // slab.itemsize
-                slab, at = slab[skipped : skipped + steps * place.apart], at + skipped * slab.itemsize
-            first.append(at)
-            views.append(self._framework.rows(slab, steps, place.shape))
-        addresses = np.arange(steps)[:, None] * self._apart + first
-        packed = addresses.view(f"V{8 * len(first)}").ravel().tolist()
-        return zip(packed, zip(*views, strict=True), strict=True)
+        """Allocates slabs for a number of steps and returns their sets of outputs."""
+        first_addresses, arrays = [], []
+        for layout in self._layouts:
+            slab = getattr(self._device.arrays, layout.allocate)(steps * layout.stride + layout.padding, layout.dtype)
+            address = address_of(slab)
+            if layout.padding:
+                skipped = -address % self._framework.alignment // slab.itemsize
+                slab, address = slab[skipped : skipped + steps * layout.stride], address + skipped * slab.itemsize
+            first_addresses.append(address)
+            arrays.append(self._framework.rows(slab, steps, layout.shape))
+        addresses = np.arange(steps)[:, None] * self._strides + first_addresses
+        packed = addresses.view(f"V{8 * len(first_addresses)}").ravel().tolist()
+        return zip(packed, zip(*arrays, strict=True), strict=True)
 
-    def given(self, out: Mapping[str, Any], stream: int) -> Outputs:
-        """The outputs with those in `out` written where the caller says; where users get copies, by `to_user`.
+    def resolve_out(self, out: Mapping[str, Any], stream: int) -> Outputs:
+        """Returns the outputs of a step that writes to arrays of the caller.
+
+        Where users get copies on the host, the kernel writes to the device and `to_user` copies to the caller's arrays.
+
+        Args:
+            out: {name of an output: array to write to}; outputs without one are written to arrays as `take` returns them.
+            stream: the handle of the CUDA stream on which the step will be launched.
 
         Raises:
-            ValueError: an unknown name, or an array of the wrong shape, type, device or memory order.
+            ValueError: an unknown name, or an array of the wrong shape, dtype, device or memory order.
         """
         unknown = out.keys() - self._names
         if unknown:
-            raise ValueError(f"out has no place for {sorted(unknown)}; it may hold {', '.join(map(repr, self._names))}.")
+            raise ValueError(f"out has unknown names {sorted(unknown)}; it may hold {', '.join(map(repr, self._names))}.")
         copies = self._framework.copies
         if copies or len(out) < len(self._names):
-            places, views = self.take(stream)
-            own = np.frombuffer(places, np.int64)
+            packed, own_arrays = self.take(stream)
+            own_addresses = np.frombuffer(packed, np.int64)
         addresses, arrays = [], []
-        for k, (name, b) in enumerate(zip(self._names, self._returned.values(), strict=True)):
-            if name not in out:
-                addresses.append(own[k])
-                arrays.append(views[k])
-                continue
-            shape, dtype = (self._num_envs, *b.shape), np.dtype(b.dtype).name
-            found = self._checks.pointer(out[name])
-            # A copy that `pointer` had to make is not what the caller gave.
-            fits = found is not None and found[1:3] == (dtype, shape) and found[3] is out[name]
-            fits = fits and (copies or (found is not None and found[0] % b.alignment == 0))
-            fits = fits and getattr(getattr(out[name], "flags", None), "writeable", True)
-            if found is None or not fits:
-                given = f"{type(out[name]).__name__} of shape {tuple(getattr(out[name], 'shape', ()))}"
-                given += f" and dtype {getattr(out[name], 'dtype', None)}"
-                where = "the host" if copies else f"{self._device}, aligned to {b.alignment} bytes"
-                raise ValueError(
-                    f"out[{name!r}] must be a writable C-contiguous array of shape {shape} and dtype {dtype} on {where}, got "
-                    f"{given}."
-                )
-            addresses.append(own[k] if copies else found[0])
-            arrays.append(views[k] if copies else out[name])
+        for k, (name, buffer) in enumerate(zip(self._names, self._returned.values(), strict=True)):
+            address = self._address_of_out(name, out[name], buffer) if name in out else None
+            if address is None or copies:
+                addresses.append(own_addresses[k])
+                arrays.append(own_arrays[k])
+            else:
+                addresses.append(address)
+                arrays.append(out[name])
         return np.array(addresses).tobytes(), tuple(arrays)
 
+    def _address_of_out(self, name: str, array: Any, buffer: Buffer) -> int:
+        """The address of an array that the caller passed for an output.
+
+        Raises:
+            ValueError: an array of the wrong shape, dtype, device or memory order.
+        """
+        shape, dtype_name = (self._num_envs, *buffer.shape), np.dtype(buffer.dtype).name
+        copies = self._framework.copies
+        pointer = self._out_framework.pointer(array)
+        if (
+            pointer is not None
+            and pointer[1:3] == (dtype_name, shape)
+            and pointer[3] is array  # otherwise `pointer` copied it, since it was not C-contiguous
+            and (copies or pointer[0] % buffer.alignment == 0)
+            and getattr(getattr(array, "flags", None), "writeable", True)
+        ):
+            return pointer[0]
+        place = "the host" if copies else f"{self._device}, aligned to {buffer.alignment} bytes"
+        raise ValueError(
+            f"out[{name!r}] must be a writable C-contiguous array of shape {shape} and dtype {dtype_name} on {place}, got "
+            f"{type(array).__name__} of shape {tuple(getattr(array, 'shape', ()))} and dtype {getattr(array, 'dtype', None)}."
+        )
+
     def to_user(self, arrays: tuple[Any, ...], out: Mapping[str, Any] | None) -> tuple[Any, ...]:
-        """What the caller gets of the arrays of a launch: these, or copies on the host, in `out` what it names."""
+        """Returns the arrays that the caller of a step gets.
+
+        Args:
+            arrays: the arrays that the kernel writes to.
+            out: {name of an output: array to write to}, which the caller passed; None for none.
+
+        Returns:
+            `arrays` themselves, or where users get copies on the host those copies, which are written to `out`.
+        """
         if not self._framework.copies:
             return arrays
         copies: list[Any] = list(copies_on_host(arrays))
@@ -152,9 +196,10 @@ class OutputBuffers:
 
     @property
     def _names(self) -> tuple[str, ...]:
+        """The names of the outputs in `out`."""
         return tuple("_final_obs" if name == "final_mask" else name for name in self._returned)
 
     def clear(self) -> None:
-        """Lets all memory go that no user holds."""
+        """Drops all references to memory, which is freed unless a user still references it."""
         self._ready, self._sets = iter(()), []
         self._captured.clear()

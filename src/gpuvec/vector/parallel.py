@@ -1,4 +1,4 @@
-"""PettingZoo's face: one environment of many agents, whose actions and results are dicts by the agents' names."""
+"""`ParallelEnv`: one environment of many agents with PettingZoo's interface, whose actions and results are dicts by agent."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ Row = NDArray[np.float32]
 
 
 class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc]  # PettingZoo has no types
-    """One copy of an environment of many agents; `gpuvec.parallel_env("gpuvec/TagContinuous-v0")` builds it.
+    """One environment of many agents; `gpuvec.parallel_env("gpuvec/TagContinuous-v0")` builds it.
 
     Agents are named by their role, "tagger_0", "tagger_1", ..., "runner_0", ..., or "agent_0", ... in an environment without
-    roles, and `possible_agents` is in the order of their ids. `agents` are those in the game, which the environment's `active`
-    says after a reset and after each step. Who leaves is terminated in that step and then no longer among `agents`. Who joins,
-    for the first time or again, is among them from that step on: the step returns its observation, reward 0 and no end.
-    Actions are always checked; observations are (D,) float32, new in every step.
+    roles. `possible_agents` is in the order of the agents' indices. `agents` are the active ones, which the environment's
+    function `active` determines after a reset and after each step. An agent that becomes inactive is terminated in that step
+    and is no longer among `agents` afterwards. An agent that becomes active, for the first time or again, is among `agents`
+    from that step on: the step returns its observation, reward 0 and no end. Actions are always checked. Observations are
+    (D,) float32, and every step returns new arrays.
 
     Args:
-        id: of a registered environment of many agents.
-        device: "cpu", "cuda" or "cuda:1"; of one environment alone a GPU makes nothing faster.
+        id: the id of a registered environment of many agents.
+        device: "cpu", "cuda" or "cuda:1"; a GPU is not faster than a CPU for a single environment.
         render_mode: None or "rgb_array".
         params: the environment's own parameters, and `max_episode_steps`.
 
@@ -53,7 +54,9 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         spec = gym.spec(id)
         declared = load_env(spec.kwargs["env"]) if "env" in spec.kwargs else None
         if not isinstance(declared, MultiAgentEnv):
-            raise AuthoringError(f"{id} is no gpuvec environment of many agents, which PettingZoo is for; use gymnasium.make.")
+            raise AuthoringError(
+                f"{id} is no gpuvec environment of many agents, and PettingZoo's interface is for these; use gymnasium.make."
+            )
         self._reset_option_names = declared.reset_options
         envs: Any = gym.make_vec(
             id, num_envs=1, device=device, output="numpy" if device == "cpu" else "cupy",
@@ -62,108 +65,142 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         self._envs = envs if device == "cpu" else ToNumpy(envs)
         self.render_mode = render_mode
         self.metadata = {**self._envs.metadata, "name": spec.name, "is_parallelizable": True}
-        names: dict[int, str] = {}
-        for role, where in (self._envs.roles or {"agent": slice(None)}).items():
-            ids = np.arange(self._envs.num_agents)[where]
-            names |= {int(i): f"{role}_{k}" for k, i in enumerate(ids)}
-        self._rows = {names[i]: i for i in sorted(names)}
-        self.possible_agents = list(self._rows)
+        self._agent_indices = _name_agents(self._envs.roles or {"agent": slice(None)}, self._envs.num_agents)
+        self.possible_agents = list(self._agent_indices)
         self.agents: list[str] = []
-        self._over = True  # no episode has begun, or the last one has ended
-        seen: Any
-        acts: Any
-        seen, acts = (space_of_one_agent(s) for s in (self._envs.single_observation_space, self._envs.single_action_space))
-        self.observation_spaces = {name: deepcopy(seen) for name in self._rows}
-        self.action_spaces = {name: deepcopy(acts) for name in self._rows}
-        # What stands for those who are out; no game asks for it.
-        self._rest = (
-            np.zeros((len(self._rows), *(acts.shape or ())))
-            if isinstance(acts, gym.spaces.Box)
-            else np.zeros((len(self._rows), *(acts.shape or ())), np.int64) + acts.start
+        self._episode_ended = True  # or none has begun
+        observation = space_of_one_agent(self._envs.single_observation_space)
+        action: Any = space_of_one_agent(self._envs.single_action_space)
+        # Each agent has its own spaces, so that a sample from one does not change the random numbers of the others.
+        self.observation_spaces = {name: deepcopy(observation) for name in self.possible_agents}
+        self.action_spaces = {name: deepcopy(action) for name in self.possible_agents}
+        # The actions of inactive agents, which the environment does not use.
+        shape = (len(self.possible_agents), *(action.shape or ()))
+        self._default_actions = (
+            np.zeros(shape) if isinstance(action, gym.spaces.Box) else np.zeros(shape, np.int64) + action.start
         )
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
-        """Of that agent: each has its own, so that sampling from one leaves the others' random numbers alone."""
-        return self.observation_spaces[agent]  # type: ignore[no-any-return]  # PettingZoo's dict
+        """Returns the space of an agent's observations; each agent has its own object.
+
+        Args:
+            agent: the name of the agent.
+        """
+        return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gym.Space[Any]:
-        """Likewise."""
-        return self.action_spaces[agent]  # type: ignore[no-any-return]  # likewise
+        """Returns the space of an agent's actions; each agent has its own object.
+
+        Args:
+            agent: the name of the agent.
+        """
+        return self.action_spaces[agent]  # type: ignore[no-any-return]  # PettingZoo's dict
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Row], dict[str, dict[str, Any]]]:
-        """Begins an episode. Of `options` the environment's own are heeded, and others not, as PettingZoo has it."""
-        own = {name: value for name, value in (options or {}).items() if name in self._reset_option_names}
-        obs, _ = self._envs.reset(seed=seed, options=own)
-        self.agents, self._over = self._in_game(), False
-        return self._named(obs[0].copy()), {name: {} for name in self.agents}
+        """Begins an episode.
+
+        Args:
+            seed: the seed of this and the following episodes; None continues the random numbers.
+            options: the environment's own reset options; others are ignored, as PettingZoo specifies.
+
+        Returns:
+            {agent: observation (D,)} and {agent: {}} of the active agents.
+        """
+        own_options = {name: value for name, value in (options or {}).items() if name in self._reset_option_names}
+        obs, _ = self._envs.reset(seed=seed, options=own_options)
+        self.agents, self._episode_ended = self._active_agents(), False
+        return self._by_agent(obs[0].copy()), {name: {} for name in self.agents}
 
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[dict[str, Row], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """One step of the agents in the game, {name: action}; after an episode's end nothing happens, and all is empty.
+        """Steps the environment once; after an episode's end nothing happens, and the results are empty.
 
-        The results are those of the agents in the game before or after the step.
+        Args:
+            actions: {agent: action} of the agents in `agents`.
+
+        Returns:
+            Observations, rewards, terminated, truncated and infos, {agent: value} of the agents that were active before the
+            step or are after it.
 
         Raises:
-            ValueError: not one action for each agent in the game, or an action that is outside its space.
+            ValueError: not one action for each active agent, or an action outside its space.
         """
         if actions.keys() != set(self.agents):
-            missing, more = sorted(set(self.agents) - actions.keys()), sorted(actions.keys() - set(self.agents))
-            raise ValueError(f"there must be an action for each of `agents`; missing {missing}, not in the game {more}.")
-        if self._over:
+            missing, extra = sorted(set(self.agents) - actions.keys()), sorted(actions.keys() - set(self.agents))
+            raise ValueError(f"there must be an action for each of `agents`; missing {missing}, inactive or unknown {extra}.")
+        if self._episode_ended:
             return {}, {}, {}, {}, {}
-        given = self._rest.copy()
+        all_actions = self._default_actions.copy()
         for name, action in actions.items():
-            given[self._rows[name]] = checked_action(action, self.action_spaces[name])
-        obs, reward, terminated, truncated, info = self._envs.step(given[None])
-        self._over = bool(terminated[0] | truncated[0])
+            all_actions[self._agent_indices[name]] = checked_action(action, self.action_spaces[name])
+        obs, reward, terminated, truncated, info = self._envs.step(all_actions[None])
+        self._episode_ended = bool(terminated[0] | truncated[0])
         mask = info["agent_mask"][0]
-        over = (terminated[0] | info["agent_terminated"][0]) & mask
-        late = truncated[0] & mask & ~over
-        staying = [] if self._over else self._in_game()
-        self.agents = [name for name in self._rows if name in self.agents or name in staying]
-        found: Any = (
-            self._named(obs[0].copy()),
-            self._named(np.where(mask, reward[0], 0).tolist()),
-            self._named(over.tolist()),
-            self._named(late.tolist()),
+        agent_terminated = (terminated[0] | info["agent_terminated"][0]) & mask
+        agent_truncated = truncated[0] & mask & ~agent_terminated
+        active = [] if self._episode_ended else self._active_agents()
+        self.agents = [name for name in self.possible_agents if name in self.agents or name in active]
+        results: Any = (
+            self._by_agent(obs[0].copy()),
+            self._by_agent(np.where(mask, reward[0], 0).tolist()),
+            self._by_agent(agent_terminated.tolist()),
+            self._by_agent(agent_truncated.tolist()),
             {name: {} for name in self.agents},
         )
-        self.agents = staying
-        return found  # type: ignore[no-any-return]  # as above
+        self.agents = active
+        return results  # type: ignore[no-any-return]  # the values of PettingZoo's dicts
 
-    def _in_game(self) -> list[str]:
-        """The agents in the game, by the environment's own `active` on its state, in the order of `possible_agents`."""
+    def _active_agents(self) -> list[str]:
+        """The active agents, by the environment's function `active`, in the order of `possible_agents`."""
         base: Any = self._envs.unwrapped
         env = base._env
         if env.active is None:
-            return list(self._rows)
+            return self.possible_agents.copy()
         with on_stream(base._device, base._stream()):
-            s = host_row(base.simulation, 0)
-        p, active = kernel_params(env), author_function(env.active)
-        with np.errstate(all="ignore"):  # as compiled code, which does not warn
-            return [name for name, i in self._rows.items() if active(i, s, p)]
+            state = host_row(base.simulation, 0)
+        params, active = kernel_params(env), author_function(env.active)
+        with np.errstate(all="ignore"):  # because compiled code does not warn either
+            return [name for name, index in self._agent_indices.items() if active(index, state, params)]
 
     def render(self) -> Any:
-        """(H, W, 3) uint8, or None without a `render_mode`."""
+        """Returns a picture, (H, W, 3) uint8; None without a `render_mode`."""
         return self._envs.render()[0] if self.render_mode is not None else None
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """{field: (A,) array, or scalar of the environment}: the physical state."""
+        """Returns the physical state, {field: (A,) array, or scalar for a field of the environment}."""
         return {name: values[0] for name, values in self._envs.get_state().items()}
 
     def set_state(self, fields: dict[str, Any]) -> None:
-        """Writes fields of the physical state, on which it depends who is in the game."""
+        """Writes fields of the physical state, after which other agents may be active.
+
+        Args:
+            fields: {field: (A,) array, or scalar for a field of the environment}.
+        """
         self._envs.set_state({name: np.asarray(values)[None] for name, values in fields.items()})
-        if not self._over:
-            self.agents = self._in_game()
+        if not self._episode_ended:
+            self.agents = self._active_agents()
 
     def close(self) -> None:
         """Frees the buffers."""
         self._envs.close()
 
-    def _named(self, rows: Any) -> dict[str, Any]:
-        """The rows of the agents in the game, by name."""
-        return {name: rows[self._rows[name]] for name in self.agents}
+    def _by_agent(self, values: Any) -> dict[str, Any]:
+        """{agent: element} of a sequence with one element for each possible agent, for the agents in `agents`."""
+        return {name: values[self._agent_indices[name]] for name in self.agents}
+
+
+def _name_agents(roles: dict[str, Any], num_agents: int) -> dict[str, int]:
+    """{name of an agent: its index}, in the order of indices.
+
+    Args:
+        roles: {role: the positions of its agents}, as `VectorEnv.roles` returns them.
+        num_agents: A.
+    """
+    names: dict[int, str] = {}
+    for role, positions in roles.items():
+        indices = np.arange(num_agents)[positions]
+        names |= {int(index): f"{role}_{k}" for k, index in enumerate(indices)}
+    return {names[index]: index for index in sorted(names)}

@@ -1,4 +1,4 @@
-"""Batched spaces whose bounds are views: those of many large environments would take gigabytes."""
+"""Spaces of many rows or agents, whose bounds are views, since bounds of many large environments would take gigabytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from gymnasium.vector.utils import batch_space
 
 
 def batched_space(space: gym.Space[Any], num_envs: int) -> gym.Space[Any]:
-    """`gymnasium.vector.utils.batch_space(space, num_envs)`, with stride-0 bounds where it is a Box."""
+    """Returns `gymnasium.vector.utils.batch_space(space, num_envs)`; the bounds of a Box are views with stride 0.
+
+    Args:
+        space: the space of one row.
+        num_envs: the number of rows.
+    """
     if not isinstance(space, gym.spaces.Box):
         return batch_space(space, num_envs)
     box = batch_space(space, 1)
@@ -22,7 +27,12 @@ def batched_space(space: gym.Space[Any], num_envs: int) -> gym.Space[Any]:
 
 
 def space_of_agents(space: gym.Space[Any], agents: int) -> gym.Space[Any]:
-    """The space of A agents together: (A,) for a Discrete one, (A, K) for the others; bounds of a Box are views."""
+    """Returns the space of all agents of one environment: (A,) for a Discrete space, (A, K) for the others.
+
+    Args:
+        space: the space of one agent.
+        agents: A.
+    """
     if isinstance(space, gym.spaces.Discrete):
         return gym.spaces.MultiDiscrete(np.full(agents, space.n), start=np.full(agents, space.start))
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -31,10 +41,14 @@ def space_of_agents(space: gym.Space[Any], agents: int) -> gym.Space[Any]:
 
 
 def space_of_one_agent(space: gym.Space[Any]) -> gym.Space[Any]:
-    """The space of one agent, from `space_of_agents` of all."""
+    """Returns the space of one agent; the inverse of `space_of_agents`.
+
+    Args:
+        space: the space of all agents.
+    """
     if isinstance(space, gym.spaces.MultiDiscrete) and space.nvec.ndim == 1:
         return gym.spaces.Discrete(int(space.nvec[0]), start=int(space.start[0]))
     if isinstance(space, gym.spaces.MultiDiscrete):
         return gym.spaces.MultiDiscrete(space.nvec[0], start=space.start[0])
-    assert isinstance(space, gym.spaces.Box), "there are no others"
+    assert isinstance(space, gym.spaces.Box), "environments have no other spaces"
     return gym.spaces.Box(space.low[0], space.high[0], dtype=space.dtype)

@@ -1,4 +1,8 @@
-"""What a state must hold before kernels read it: numbers that index arrays, checked where they come in and nowhere else."""
+"""Checks of a state that comes from a user, before kernels read it.
+
+Some fields index arrays in kernels, which do not check bounds. This module is the only place where they are checked.
+Letters: E envs, A agents, N rows, which are environments or states of a reset pool.
+"""
 
 from __future__ import annotations
 
@@ -15,37 +19,43 @@ from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.spec import Environment
 
-Allowed = Callable[..., str]  # allowed(row, agent): what may be there, in words; of whole rows allowed(row)
-LONGEST = 200  # characters of what was given
+DescribeAllowed = Callable[..., str]  # describe(row, agent): which values are allowed there; describe(row) for whole rows
+MAX_VALUE_LENGTH = 200  # characters of a value in an error message
 
 
-def refuse_wrong(name: str, values: Any, wrong: Any, allowed: Allowed, unit: str = "row") -> None:
-    """Refuses an array for its first element that is wrong.
+def refuse_wrong(name: str, values: Any, wrong: Any, describe_allowed: DescribeAllowed, unit: str = "row") -> None:
+    """Refuses an array that has wrong elements.
 
     Args:
-        name: what the array is called.
+        name: how the message calls the array.
         values: the array, (N, ...).
         wrong: which elements are wrong, (N, ...) bool; (N,) for whole rows.
-        allowed: what may be there, in words.
-        unit: what a row is called.
+        describe_allowed: returns which values are allowed at an index.
+        unit: how the message calls a row.
 
     Raises:
-        StateError: there is one; the message names it, its row and agent, what was given and what is allowed.
+        StateError: an element is wrong; the message has the row, the agent and the value of the first one, and what is
+            allowed.
     """
     if not bool(wrong.any()):
         return
-    row, *others = (int(k) for k in np.argwhere(to_numpy(wrong))[0])
-    given = str(to_numpy(values)[(row, *others)].tolist())
-    given = given if len(given) < LONGEST else f"{given[:LONGEST]}..."
-    where = f"{unit} {row}" + (f", agent {others[0]}" if others else "")
-    raise StateError(f"{name}, {where}: given {given}, allowed {allowed(row, *others)}.")
+    row, *agent = (int(k) for k in np.argwhere(to_numpy(wrong))[0])
+    value = str(to_numpy(values)[(row, *agent)].tolist())
+    value = value if len(value) < MAX_VALUE_LENGTH else f"{value[:MAX_VALUE_LENGTH]}..."
+    place = f"{unit} {row}" + (f", agent {agent[0]}" if agent else "")
+    raise StateError(f"{name}, {place}: given {value}, allowed {describe_allowed(row, *agent)}.")
 
 
-def whole_numbers(name: str, values: Any, unit: str) -> Any:
-    """The values of an int field as int32.
+def to_int32(name: str, values: Any, unit: str) -> Any:
+    """Returns the values of an integer field as int32.
+
+    Args:
+        name: the name of the field.
+        values: an array (N, ...) or () of numbers.
+        unit: how an error message calls a row.
 
     Raises:
-        StateError: a value that is no whole number of 32 bits, which a conversion would change without a word.
+        StateError: a value that is not an integer of 32 bits, which the conversion would change silently.
     """
     if values.dtype != np.int32 and values.dtype.kind in "iuf":
         limits = np.iinfo(np.int32)
@@ -58,67 +68,73 @@ def whole_numbers(name: str, values: Any, unit: str) -> Any:
 def check_fields(
     sim: Simulation, fields: Mapping[str, Any], stored: Mapping[str, Sequence[Any]], mask: Any = None, pool: bool = False
 ) -> None:
-    """Refuses roles that the environment has not, and fields outside what its `field_ranges` allow.
+    """Refuses roles that the environment does not have, and values outside its `field_ranges`.
 
     Args:
-        sim: the environment's buffers.
+        sim: the simulation.
         fields: {field: (N,) or (N, A) array of the device's module}.
-        stored: {parameter: (E,) values} of those stored per environment.
-        mask: which rows count, (N,) bool; None for all.
-        pool: whether rows are states that any environment may begin with.
+        stored: {parameter: (E,) values} of the parameters that are stored per environment.
+        mask: the rows to check, (N,) bool; None for all.
+        pool: whether rows are states of a reset pool, which must be valid for every environment.
 
     Raises:
-        StateError: as said; with the field, the row, what is given and what is allowed.
+        StateError: a wrong value; the message has the field, the row, the value and what is allowed.
     """
     unit, xp = ("state of the pool" if pool else "row"), sim.device.arrays
     if "role" in fields and isinstance(sim.schema, MultiAgentSchema):
         _check_roles(sim, fields["role"], mask)
-    for name, (low, high) in _limits(sim.env, stored).items():
+    for name, (low, high) in _field_ranges(sim.env, stored).items():
         if name not in fields:
             continue
-        least, most = (low.max(keepdims=True), high.min(keepdims=True)) if pool else (low, high)
+        if pool:
+            low, high = low.max(keepdims=True), high.min(keepdims=True)  # noqa: PLW2901  # the range of all environments
         values = fields[name]
-        shape = (-1, *(1,) * (values.ndim - 1))
-        wrong = (values < xp.asarray(least).reshape(shape)) | (values > xp.asarray(most).reshape(shape))
-        wrong = wrong if mask is None else wrong & mask.reshape(shape)
-        least, most = (np.broadcast_to(one, len(values)) for one in (least, most))
+        column_shape = (-1, *(1,) * (values.ndim - 1))
+        wrong = (values < xp.asarray(low).reshape(column_shape)) | (values > xp.asarray(high).reshape(column_shape))
+        wrong = wrong if mask is None else wrong & mask.reshape(column_shape)
+        row_low, row_high = (np.broadcast_to(limit, len(values)) for limit in (low, high))
 
-        def allowed(row: int, *agent: int, least: Any = least, most: Any = most) -> str:
-            return f"{least[row]} to {most[row]}"
+        def describe_allowed(row: int, *agent: int, low: Any = row_low, high: Any = row_high) -> str:
+            return f"{low[row]} to {high[row]}"
 
-        refuse_wrong(f"state field {name!r}", values, wrong, allowed, unit)
+        refuse_wrong(f"state field {name!r}", values, wrong, describe_allowed, unit)
 
 
-def _limits(env: Environment, stored: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, Any]]:
-    """{field: (the least values, the largest)} that the environment declares, (E,) int64; (1,) if all rows have the same."""
+def _field_ranges(env: Environment, stored: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, Any]]:
+    """{field: (lowest values, highest values)} that the environment declares, (E,) int64; (1,) if all rows are equal."""
     if env.field_ranges is None:
         return {}
     rows = list(zip(*stored.values(), strict=True)) or [()]
-    known = {row: env.field_ranges(env.params._replace(**dict(zip(stored, row, strict=True)))) for row in dict.fromkeys(rows)}
-    return {name: tuple(np.array([known[row][name][k] for row in rows]) for k in (0, 1)) for name in known[rows[0]]}  # type: ignore[misc]  # two arrays
+    ranges = {row: env.field_ranges(env.params._replace(**dict(zip(stored, row, strict=True)))) for row in dict.fromkeys(rows)}
+
+    def limits(name: str, k: int) -> Any:
+        return np.array([ranges[row][name][k] for row in rows])
+
+    return {name: (limits(name, 0), limits(name, 1)) for name in ranges[rows[0]]}
 
 
 def _check_roles(sim: Simulation, role: Any, mask: Any) -> None:
-    """Refuses roles, (E, A), of which one does not exist or has another number of agents."""
+    """Raises StateError for rows of `role`, (E, A), with an unknown role or another number of agents in a role."""
     assert isinstance(sim.schema, MultiAgentSchema), "only these have roles"
     counts = sim.schema.roles
     wrong = (role < 0) | (role >= len(counts))
     for number, count in enumerate(counts.values()):
         wrong |= ((role == number).sum(-1) != count)[:, None]
-    rows = wrong.any(-1) if mask is None else wrong.any(-1) & mask
-    said = ", ".join(f"{count} times {number} ({name})" for number, (name, count) in enumerate(counts.items()))
-    refuse_wrong("state field 'role'", role, rows, lambda row: said)
+    wrong_rows = wrong.any(-1) if mask is None else wrong.any(-1) & mask
+    allowed = ", ".join(f"{count} times {number} ({name})" for number, (name, count) in enumerate(counts.items()))
+    refuse_wrong("state field 'role'", role, wrong_rows, lambda row: allowed)
 
 
 def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
-    """Refuses buffers of a saved state with which a kernel would index an array outside, or an episode could not go on.
+    """Refuses a saved state with which a kernel would index an array out of bounds, or an episode could not continue.
 
     Args:
-        sim: the environment's buffers.
-        saved: {name: array of the device's module}, of the shapes and dtypes of `sim.buffers`, but for one clock of all blocks.
+        sim: the simulation.
+        saved: {name: array of the device's module}, with the shapes and dtypes of `sim.buffers`, except that all blocks have
+            one clock.
 
     Raises:
-        StateError: as said; with the field, the row, what is given and what is allowed.
+        StateError: a wrong value; the message has the field, the row, the value and what is allowed.
     """
     stored = {name: to_numpy(saved[f"param_{name}"]).tolist() for name in sim.options.per_env}
     fields = {name: sim.field_in(saved, name) for name in sim.schema.fields}
@@ -126,12 +142,12 @@ def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
     if "role" in fields and isinstance(sim.schema, MultiAgentSchema):
         expected = sim.sort_by_role(fields["role"])
         agents_by_role = sim.field_in(saved, "agents_by_role")
-        known = to_numpy(expected)
+        host_expected = to_numpy(expected)
         refuse_wrong(
             "state field 'agents_by_role'",
             agents_by_role,
             agents_by_role != expected,
-            lambda *at: f"{known[at]}, the agents by role",
+            lambda *at: f"{host_expected[at]}, the agents by role",
         )
     _check_times(sim, saved)
     faults = to_numpy(saved["faults"])
@@ -141,13 +157,13 @@ def check_saved(sim: Simulation, saved: Mapping[str, Any]) -> None:
 
 
 def _check_times(sim: Simulation, saved: Mapping[str, Any]) -> None:
-    """Refuses episodes that began in the future, or are older than the environment's limit."""
+    """Raises StateError for episodes that began in the future, or are longer than the environment's limit."""
     limit = sim.options.max_episode_steps or NO_STEP_LIMIT
-    time = (saved["clock"] - saved["start"]).view(np.int32)  # -1 awaits its reset
-    least = 0 if sim.options.autoreset is AutoresetMode.SAME_STEP else -1
-    waits = " (-1 awaits its reset)" if least else ", as SAME_STEP has no episode that awaits its reset"
-    said = f"{least} to {limit - 1} steps since the start of an episode{waits}"
-    refuse_wrong("'clock' less 'start'", time, (time < least) | (time >= limit), lambda row: said)
+    time = (saved["clock"] - saved["start"]).view(np.int32)  # -1 for an episode that awaits its reset
+    lowest_time = 0 if sim.options.autoreset is AutoresetMode.SAME_STEP else -1
+    note = " (-1 awaits its reset)" if lowest_time else ", as SAME_STEP has no episode that awaits its reset"
+    allowed = f"{lowest_time} to {limit - 1} steps since the start of an episode{note}"
+    refuse_wrong("'clock' less 'start'", time, (time < lowest_time) | (time >= limit), lambda row: allowed)
     if "last_time" in saved:
         last = saved["last_time"]
         refuse_wrong("'last_time'", last, (last < 0) | (last > limit), lambda row: f"0 to {limit} steps of an episode")
