@@ -230,7 +230,7 @@ def test_check_env_compares_values_without_a_gpu(planted):
     right = importlib.import_module(planted(DRIFTING, "", "")).ENV
     (found,) = (check for check in check_env(right, 5, 12, kernels=False) if check.name == "CUDA C++")
     assert found.ran
-    assert "results are the same bits as Python's" in found.detail
+    assert "results are bit-identical to Python's" in found.detail
     wrong = importlib.import_module(planted(DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)))).ENV
     with pytest.raises(AuthoringError, match=r"its results in CUDA C\+\+ differ: .*first reset: .*state x is"):
         check_env(wrong, 5, 12, kernels=False)

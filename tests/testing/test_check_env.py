@@ -175,7 +175,7 @@ WRONG = {
         "reset", "    return State(uniform(key, 3, -1.0, 1.0), v, 0, True)", r"number 3 is used twice.*normal\(\) two", RESET
     ),
     "key of its own": Wrong(
-        "reset", "    return State(uniform(Key(1, 2, 3, 4, 5), 0, -1.0, 1.0), 0.0, 0, True)", "draws with a key that it made"
+        "reset", "    return State(uniform(Key(1, 2, 3, 4, 5), 0, -1.0, 1.0), 0.0, 0, True)", "draws with a key that it created"
     ),
     "out of bounds": Wrong(
         "high",
@@ -251,7 +251,7 @@ class TestAGoodEnvironment:
 
     def test_kernels_may_be_left_out(self, written):
         *others, kernels = check_env(f"{written()}:ENV", num_envs=3, steps=4, kernels=False)
-        assert kernels == ("sm_90", False, "left out by kernels=False")
+        assert kernels == ("sm_90", False, "skipped because of kernels=False")
         ran = [check.name for check in others if check.ran]
         assert ran == ["parameters", "types", "draws", "spaces", "plain Python", "seeds"]
 
@@ -286,7 +286,7 @@ class TestAGoodEnvironment:
                 check_env("tests/Walker-v1", pusch=0.1)
         finally:
             del gym.registry["tests/Walker-v1"]
-        with pytest.raises(AuthoringError, match="'CartPole-v1' is no gpuvec environment"):
+        with pytest.raises(AuthoringError, match="'CartPole-v1' is not an environment of gpuvec"):
             check_env("CartPole-v1")
         with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
             check_env(module.ENV, steps=0)

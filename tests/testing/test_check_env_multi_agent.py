@@ -106,7 +106,7 @@ WRONG = {
     "active of others": Wrong(
         "def active(i, s, p):\n    return s.alive[i]",
         "def active(i, s, p):\n    return s.alive[0]",
-        r"active reads alive\[0\] for agent 1, and may read 1's own elements alone: have a phase write the answer to a field",
+        r"active reads alive\[0\] for agent 1, and may read only elements of agent 1: write the result to a field in a phase",
         "return s.alive[0]",
     ),
     "reset forgets a field": Wrong(
@@ -136,7 +136,7 @@ WRONG = {
     "key of its own": Wrong(
         RESET,
         "from gpuvec import Key\n\n\ndef reset(i, s, own, p):\n    key = Key(1, 2, 3, 4, 5)",
-        "draws with a key that it made; draw with the key that is its argument",
+        "draws with a key that it created; draw with the key that is its argument",
         None,
     ),
     "float64": Wrong(
@@ -215,7 +215,7 @@ def test_wrong_environments(case, written):
 
 @pytest.mark.parametrize("name", MULTI_AGENT)
 def test_bundled_games_keep_the_rules(name):
-    assert "no two draws of a step have the same" in check_races(BUNDLED_ENVS[name], steps=3, seed=0)["draws"]
+    assert "no two draws of a step have the same number" in check_races(BUNDLED_ENVS[name], steps=3, seed=0)["draws"]
 
 
 class TestAGoodEnvironment:
@@ -237,8 +237,8 @@ class TestAGoodEnvironment:
         ]
         assert list(checks) == found
         assert all(checks[name].ran for name in found[:10])
-        assert checks["ownership"].detail == "in 12 steps with random actions agents write their own elements alone"
-        assert checks["draws"].detail == "reset draws 10 numbers; no two draws of a step have the same"
+        assert checks["ownership"].detail == "in 12 steps with random actions agents write only their own elements"
+        assert checks["draws"].detail == "reset draws 10 numbers; no two draws of a step have the same number"
         assert "kernel of a step compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
 
     @pytest.mark.slow
@@ -246,9 +246,9 @@ class TestAGoodEnvironment:
         """Parts of a larger game are looked at: all functions, and observations of some agents."""
         env = importlib.import_module(written()).ENV
         larger = dataclasses.replace(env, params=env.params._replace(runners=30, slots=4))
-        assert "no two draws of a step have the same" in check_races(larger, steps=2, seed=1)["draws"]
+        assert "no two draws of a step have the same number" in check_races(larger, steps=2, seed=1)["draws"]
         run = run_compiled(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
-        assert "resets and steps agree to 1e-05, but for 0" in check_against_reference(larger, run, 0)
+        assert "resets and steps agree to 1e-05, except 0" in check_against_reference(larger, run, 0)
 
     @pytest.mark.slow
     def test_runs_that_are_not_plain_python_s(self, written):
@@ -256,7 +256,7 @@ class TestAGoodEnvironment:
         env = importlib.import_module(written()).ENV
         for what, name in {"states": "v", "obs": "", "reward": "", "infos": "agent_mask"}.items():
             run = run_compiled(env, 2, random_actions(env, 5, 2, 0), (0,))[0]
-            assert "but for 0" in check_against_reference(env, run, 0)
+            assert "except 0" in check_against_reference(env, run, 0)
             for kept in getattr(run, what):
                 array = kept[name] if name else kept
                 array[1, 3] = array[1, 3] + 0.25 if array.dtype != np.bool_ else not array[1, 3]

@@ -143,7 +143,7 @@ SINGLE = {
     "key of its own": (
         MOVED,
         "    v = 0.01 * uniform(Key(1, 2, 3, 4, s.turns), 1, 0.0, 1.0) + 0.9 * s.v + ",
-        "draws with a key that it made; draw with the key that is its argument",
+        "draws with a key that it created; draw with the key that is its argument",
     ),
 }  # fmt: skip
 
@@ -159,9 +159,9 @@ def test_one_agent(case, module, single_run):
 
 def test_nothing_is_found_where_nothing_is_wrong(module, single_run, game_run):
     env = importlib.import_module(module(LATER)).ENV
-    assert check_against_reference(env, single_run, 0) == "355 resets and steps agree to 1e-05, but for 0"
+    assert check_against_reference(env, single_run, 0) == "355 resets and steps agree to 1e-05, except 0"
     game = importlib.import_module(module(RING)).ENV
-    assert "agree to 1e-05, but for 0" in check_against_reference(game, game_run, 0)
+    assert "agree to 1e-05, except 0" in check_against_reference(game, game_run, 0)
     assert check_races_in_run(game, game_run, 0).startswith("in 150 steps")
 
 
@@ -301,16 +301,14 @@ class TestStructural:
     def test_it_is_named(self, module):
         name = module(RING, 'structural=("num_agents",), ', "")
         with pytest.raises(
-            AuthoringError, match=r"parameter 'num_agents' shapes .* with 5 the number of agents is 5 instead of"
+            AuthoringError, match=r"shapes depend on parameter 'num_agents'.* with 5 the number of agents is 5 instead of"
         ):
             check_env(f"{name}:ENV", kernels=False)
 
     def test_one_agent(self, module):
         name = module(LATER, "Box(-np.inf, np.inf, (2,), np.float32)", "Box(-np.inf, np.inf, (p.horizon // 30,), np.float32)")
         env = importlib.import_module(name).ENV
-        with pytest.raises(
-            AuthoringError, match=r"parameter 'horizon' shapes the environment: with 59 the observation space has"
-        ):
+        with pytest.raises(AuthoringError, match=r"shapes depend on parameter 'horizon': with 59 the observation space has"):
             check_structural(env)
 
     def test_values_that_check_refuses_are_left_out(self, module):

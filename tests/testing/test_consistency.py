@@ -208,7 +208,7 @@ class TestTheCommand:
         ("arguments", "message"),
         [
             (["Cartpol-v1"], "Did you mean: `CartPole`?"),
-            (["Blackjack-v1"], "'Blackjack-v1' is no gpuvec environment"),
+            (["Blackjack-v1"], "'Blackjack-v1' is not an environment of gpuvec"),
             (["nowhere:a/B-v0"], "No module named 'nowhere'"),
             (
                 ["CartPole-v1", "--targets", "cuda,sim"],

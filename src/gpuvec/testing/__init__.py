@@ -1,7 +1,7 @@
-"""The gate for environments, a user's own included: `check_env` passes, or says what is wrong, where, and what to do.
+"""Checks of environments: `check_env` raises an error that names a fault, its place and a remedy.
 
-Nothing in it needs a GPU. With NUMBA_ENABLE_CUDASIM=1 set before Python starts it also runs the CUDA kernels, in Numba's
-simulator; without, it compiles them to machine code where NVIDIA's compiler libraries are installed.
+No check needs a GPU. If NUMBA_ENABLE_CUDASIM=1 is set before Python starts, `check_env` also runs the CUDA kernels in Numba's
+simulator; otherwise it compiles them to machine code if NVIDIA's compiler libraries are installed.
 """
 
 from gpuvec.testing.environment_check import Check, check_env

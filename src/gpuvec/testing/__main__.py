@@ -1,4 +1,4 @@
-"""`python -m gpuvec.testing` is the process in which a target is compared with the CPU."""
+"""Compares a target with the CPU, for `python -m gpuvec.testing`; see `target_check.target_process`."""
 
 import sys
 

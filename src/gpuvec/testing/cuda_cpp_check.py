@@ -1,4 +1,4 @@
-"""Functions in CUDA C++: whether they compile, and give the results of those in Python."""
+"""Checks that functions in CUDA C++ compile, and return the same results as those in Python."""
 
 from __future__ import annotations
 
@@ -17,35 +17,39 @@ NUM_ENVS, MAX_STEPS = 9, 40
 
 
 def check_cuda_source(env: Environment) -> None:
-    """Compiles the functions of `env` in CUDA C++.
+    """Compiles the functions of an environment in CUDA C++, and checks that they compute nothing in float64.
+
+    Args:
+        env: the environment.
 
     Raises:
-        AuthoringError: what cannot be compiled, or the line of a float64.
+        AuthoringError: a function cannot be compiled, or computes in float64; the message names the line.
     """
-    source, place, line = make_cuda_functions(env, ()).source, "", 0
+    source, file, line = make_cuda_functions(env, ()).source, "", 0
     ptx = compile_source(source, (9, 0), "ptx").decode()
     files = dict(re.findall(r"^\s*\.file\s+(\d+) \"(.+?)\"", ptx, re.MULTILINE))
     for text in ptx.splitlines():
         if location := re.match(r"\s*\.loc\s+(\d+) (\d+)", text):
-            place, line = files[location[1]], int(location[2])
-        elif re.match(r"\s*[a-z]\S*\.f64\b", text) and place == str(source.file):  # no declaration
+            file, line = files[location[1]], int(location[2])
+        # A declaration of a register, `.reg .f64`, begins with a dot and does not match.
+        elif re.match(r"\s*[a-z]\S*\.f64\b", text) and file == str(source.file):
             raise authoring_error_at(
                 source.file, line, "computes in float64; write numbers as 0.5f, and call functions such as sqrtf"
             )
 
 
 def check_cuda_results(env: Environment, seed: int) -> tuple[bool, str]:
-    """Runs the functions in CUDA C++ on the CPU beside those in Python, call by call from the same state.
+    """Compares the functions in CUDA C++ with those in Python on the CPU, each call from the same state.
 
     Args:
         env: the environment.
-        seed: of the environments and of the actions.
+        seed: the seed of the environments and of the actions.
 
     Returns:
-        Whether the check could run here, and what was compared or is missing.
+        Whether the check could run on this machine, and what was compared or is missing.
 
     Raises:
-        AuthoringError: the first result that differs.
+        AuthoringError: a result differs; the message names the first.
     """
     try:
         host_compiler()
@@ -61,5 +65,5 @@ def check_cuda_results(env: Environment, seed: int) -> tuple[bool, str]:
         return False, str(error)
     if report.difference:
         raise authoring_error(step_function(env), f"its results in CUDA C++ differ: {report.difference}")
-    how = "the same bits as Python's" if report.identical else "as Python's, floats to 1e-5"
-    return True, f"{report.num_results:,} results are {how}"
+    agreement = "bit-identical to Python's" if report.identical else "equal to Python's, floats to 1e-5"
+    return True, f"{report.num_results:,} results are {agreement}"

@@ -1,8 +1,8 @@
-"""The rule of draw numbers: a number that is drawn twice with one key gives the same value twice.
+"""Checks draw numbers: a number that is used twice with the same key returns the same value twice.
 
-All agents of an environment draw with one key, so each needs numbers of its own. All agents may draw one number in one place,
-as a value that they share, if there they also draw numbers of their own. Without any of its own an agent would be a copy of
-the others.
+All agents of an environment draw with the same key, so each agent needs its own numbers. In one place of the code all agents
+may use the same number, for a value that they share, if they also use their own numbers there. An agent without its own
+numbers would be a copy of the others.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_draws import CheckedKey, Draw, record_draws
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 
-ALL_AGENTS = -1  # in the place of an agent's index: all agents share the number
+ALL_AGENTS = -1  # stands for the index of an agent where all agents share a number
 RULE = "agent i may use k * i to k * i + k - 1, with one k in all phases"
 EQUAL_STARTS = "all environments begin in the same state although it draws numbers; draw with the key that is its argument"
-NUM_STARTS = 8  # first states that are compared
-Place = tuple[str, int, int]  # file, line and instruction of a draw
+NUM_STARTS = 8  # the number of initial states that are compared
+Place = tuple[str, int, int]  # the file, line and instruction of a draw
 AuthorFunction = Callable[..., Any]
 
 
@@ -35,10 +35,10 @@ def check_draws(env: SingleAgentEnv) -> str:
         env: the environment.
 
     Returns:
-        How many numbers they draw.
+        How many numbers they draw, as text.
 
     Raises:
-        AuthoringError: a draw that is not allowed, a number that is used twice, or equal first states.
+        AuthoringError: a draw is not allowed, a number is used twice, or all initial states are equal.
     """
     checked, p = CheckedFunctions().environment(env), checked_params(env.params)
     action = checked_value(author_action(random_actions(env, 1, 1, 0)[0, 0]))
@@ -59,34 +59,34 @@ def check_distinct_draws(function: AuthorFunction, draws: Sequence[Draw]) -> Non
 
     Args:
         function: an author's function.
-        draws: all draws of a call of it.
+        draws: all draws of one call of it.
 
     Raises:
-        AuthoringError: the number.
+        AuthoringError: a number is used twice; the message names it.
     """
     repeated = [number for number, times in Counter(draw.number for draw in draws).items() if times > 1]
     if repeated:
-        what = f"draw number {repeated[0]} is used twice and gives the same value twice"
-        raise authoring_error(function, f"{what}; give each draw its own number, and normal() two")
+        problem = f"draw number {repeated[0]} is used twice and gives the same value twice"
+        raise authoring_error(function, f"{problem}; give each draw its own number, and normal() two")
 
 
 class AgentDraws:
-    """The numbers that agents draw, with the functions and places.
+    """Records the numbers that agents draw, and checks that no two agents and no two functions use the same.
 
     Args:
-        reset: the environment's function; its numbers may be drawn again in steps, which have other keys.
+        reset: the environment's function `reset`. Steps may use its numbers again, because they have other keys.
     """
 
     def __init__(self, reset: AuthorFunction) -> None:
         self._reset = reset
         self._in_step: dict[int, tuple[int, AuthorFunction]] = {}  # {number: (agent, function)}
-        # The same over all resets, and over all steps, with equal roles: numbers may depend on the agent's role.
+        # {(whether in a reset, roles, number): (agent, function)} over all steps. Numbers may depend on the role of an agent.
         self._in_run: dict[tuple[bool, bytes, int], tuple[int, AuthorFunction]] = {}
         self._roles = b""
-        self._in_function: dict[int, list[Draw]] = {}  # {agent: draws} of the function that runs
+        self._in_function: dict[int, list[Draw]] = {}  # {agent: draws} of the current function
 
     def begin_step(self, roles: bytes) -> None:
-        """Begins a reset or a step, with another key.
+        """Begins a reset or a step, which has another key.
 
         Args:
             roles: the bytes of the agents' roles.
@@ -98,12 +98,12 @@ class AgentDraws:
         """Adds the draws of one agent.
 
         Args:
-            function: that drew.
-            i: index of the agent.
+            function: the function that drew them.
+            i: the index of the agent.
             draws: all draws of the call.
 
         Raises:
-            AuthoringError: a number occurs twice.
+            AuthoringError: a number is used twice in the call.
         """
         numbers = [draw.number for draw in draws]
         for number in numbers:
@@ -112,41 +112,44 @@ class AgentDraws:
         self._in_function[i] = list(draws)
 
     def check(self, function: AuthorFunction) -> None:
-        """Checks the draws of all agents in `function`.
+        """Checks the draws of all agents in a function, after `add` was called for each.
+
+        Args:
+            function: the function that drew them.
 
         Raises:
-            AuthoringError: two agents, or two functions, drew the same number.
+            AuthoringError: two agents, or two functions, use the same number.
         """
         draws_by_agent, self._in_function = {i: draws for i, draws in self._in_function.items() if draws}, {}
         shared = _shared_numbers(draws_by_agent)
         numbers = {draw.number for draws in draws_by_agent.values() for draw in draws}
         if len(draws_by_agent) > 1 and numbers == shared:
             draw = next(iter(draws_by_agent.values()))[0]
-            where = f"all agents use draw number {draw.number} in {describe(function)} and no other number"
+            problem = f"all agents use draw number {draw.number} in {describe(function)} and no other number"
             remedy = f"{RULE}. Let one agent draw a value that all share, in an earlier phase"
-            raise authoring_error_at(draw.file, draw.line, f"{where}, so they draw the same; {remedy}")
+            raise authoring_error_at(draw.file, draw.line, f"{problem}, so they draw the same; {remedy}")
         for i, draws in draws_by_agent.items():
             for draw in draws:
                 self._check_draw(function, ALL_AGENTS if draw.number in shared else i, i, draw)
 
     def _check_draw(self, function: AuthorFunction, owner: int, i: int, draw: Draw) -> None:
         number = draw.number
-        agent, before = self._in_step.setdefault(number, (owner, function))
-        if agent in (owner, ALL_AGENTS) and before is not function:
-            raise self._repeated(function, i, number, f"after {describe(before)}, which gets the same key,")
-        agent, before = self._in_run.setdefault((function is self._reset, self._roles, number), (owner, function))
+        agent, first_function = self._in_step.setdefault(number, (owner, function))
+        if agent in (owner, ALL_AGENTS) and first_function is not function:
+            raise self._repeated(function, i, number, f"after {describe(first_function)}, which gets the same key,")
+        agent, first_function = self._in_run.setdefault((function is self._reset, self._roles, number), (owner, function))
         if agent != owner:
-            who = "all agents do" if agent == ALL_AGENTS else f"agent {agent} does"
-            what = f"agent {i} uses draw number {number} in {describe(function)}, and {who} in {describe(before)}"
-            raise authoring_error_at(draw.file, draw.line, f"{what}: they draw the same; {RULE}")
+            others = "all agents do" if agent == ALL_AGENTS else f"agent {agent} does"
+            problem = f"agent {i} uses draw number {number} in {describe(function)}, and {others} in {describe(first_function)}"
+            raise authoring_error_at(draw.file, draw.line, f"{problem}: they draw the same; {RULE}")
 
-    def _repeated(self, function: AuthorFunction, i: int, number: int, where: str) -> AuthoringError:
-        what = f"agent {i} uses draw number {number} {where} and draws the same value again"
-        return authoring_error(function, f"{what}; give each draw of an agent in a step its own number, and normal() two")
+    def _repeated(self, function: AuthorFunction, i: int, number: int, occasion: str) -> AuthoringError:
+        problem = f"agent {i} uses draw number {number} {occasion} and draws the same value again"
+        return authoring_error(function, f"{problem}; give each draw of an agent in a step its own number, and normal() two")
 
 
 def _shared_numbers(draws_by_agent: dict[int, list[Draw]]) -> set[int]:
-    """The numbers that all agents drawing in a place draw there, and nowhere else."""
+    """The numbers that are used in one place alone, by all agents that draw in that place."""
     places: dict[int, set[Place]] = {}
     agents: dict[Place, set[int]] = {}
     users: dict[int, set[int]] = {}
@@ -155,10 +158,14 @@ def _shared_numbers(draws_by_agent: dict[int, list[Draw]]) -> set[int]:
             places.setdefault(draw.number, set()).add(draw[1:])
             agents.setdefault(draw[1:], set()).add(i)
             users.setdefault(draw.number, set()).add(i)
-    in_one_place = {number: next(iter(where)) for number, where in places.items() if len(where) == 1}
+    in_one_place = {number: next(iter(used)) for number, used in places.items() if len(used) == 1}
     return {n for n, place in in_one_place.items() if len(users[n]) > 1 and users[n] == agents[place]}
 
 
 def describe(function: AuthorFunction) -> str:
-    """The name of `function`, which is `reset` or a phase, in messages."""
+    """The name of an author's function for messages.
+
+    Args:
+        function: `reset` or a phase.
+    """
     return f"phase `{function.__name__}`" if function.__code__.co_argcount == 5 else f"`{function.__name__}`"

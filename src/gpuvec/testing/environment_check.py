@@ -1,4 +1,4 @@
-"""`check_env`: which checks there are, and in which order."""
+"""`check_env`, which runs all checks of an environment in their order."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ from gpuvec.testing.type_check import multi_agent_types, single_agent_types
 from gpuvec.testing.worker_process import WorkerError, WorkerProcess
 from gpuvec.vector.env_params import apply_params
 
-TIME_LIMIT = 20.0  # CPU seconds; a call takes milliseconds
+TIME_LIMIT = 20.0  # CPU seconds; a call usually takes milliseconds
 NUM_SIMULATED_ENVS, NUM_SIMULATED_STEPS = 5, 12  # a simulated thread is a Python thread
-DEFAULT_EPISODE_STEPS = 1000  # of an environment without a step limit
-MAX_STEPS = 4000  # of the run, by default
-MAX_RESULT_BYTES = 2**27  # of the results of a run, on disk
+DEFAULT_EPISODE_STEPS = 1000  # the length of an episode if the environment has no step limit
+MAX_STEPS = 4000  # the limit of the default number of steps
+MAX_RESULT_BYTES = 2**27  # the limit of the results of a run, which are stored on disk
 
 
 class Check(NamedTuple):
-    """A check of an environment."""
+    """The result of one check of an environment, which found no fault."""
 
     name: str
     ran: bool
-    detail: str  # what was checked, or why the check did not run here and what it needs
+    detail: str  # what was checked, or why the check did not run on this machine and what it needs
 
 
 class _Checks:
-    """The checks that are done; each is reported at once."""
+    """The checks that have finished. Each is reported to `progress` at once."""
 
     def __init__(self, progress: Callable[[Check], None] | None) -> None:
-        self.done: list[Check] = []
+        self.finished: list[Check] = []
         self._progress = progress
 
     def add(self, name: str, detail: str, ran: bool = True) -> None:
-        self.done.append(Check(name, ran, detail))
+        self.finished.append(Check(name, ran, detail))
         if self._progress is not None:
-            self._progress(self.done[-1])
+            self._progress(self.finished[-1])
 
 
 class _RunSize(NamedTuple):
-    """How much of an environment is run."""
+    """The size of the compiled run."""
 
     num_envs: int
     steps: int
-    limit: int | None  # steps of an episode
+    limit: int | None  # the number of steps of an episode; None for no limit
 
 
 def check_env(
@@ -78,39 +78,39 @@ def check_env(
     progress: Callable[[Check], None] | None = None,
     **params: Any,
 ) -> list[Check]:
-    """Checks an environment: its types, draws, spaces and seeds, and that it gives the same results on every device.
+    """Checks the types, draws, spaces and seeds of an environment, and that its results are the same on every device.
 
     Compiled code runs whole episodes with random actions. Plain Python then repeats some of their steps, those with rare states
-    first, and checks every index, integer divisor, shift and draw. Of a `MultiAgentEnv` it also checks that agents write their
-    own elements alone, that the order of agents does not matter, and that `reset` leaves nothing of the last episode.
+    first, and checks every index, integer divisor, shift and draw. For a `MultiAgentEnv` it also checks that agents write only
+    their own elements, that the order of agents does not matter, and that `reset` keeps no value of the last episode.
 
     Args:
-        env: the environment, its place as "module:NAME", or its id.
-        num_envs: E, the environments that run; fewer if their results would take too much memory.
-        steps: T, the steps that run; by default as many as an episode has and a quarter more. If given, episodes are
+        env: the environment, its name "module:NAME", or its id.
+        num_envs: the number of environments that run, E; fewer if their results would take too much memory.
+        steps: the number of steps that run, T; by default those of an episode and a quarter more. With a value, episodes are
             truncated so that each environment is reset several times.
-        seed: of the environments and of the actions.
-        kernels: whether to compile the kernels for a GPU, where that can be done.
-        time_limit: CPU seconds that one call of a function, or one compiled step of all environments, may take.
-        progress: called with each check that is done.
+        seed: the seed of the environments and of the actions.
+        kernels: whether to compile the kernels for a GPU, if NVIDIA's compiler libraries are installed.
+        time_limit: the CPU seconds that one call of a function, or one compiled step of all environments, may take.
+        progress: called with each check when it has finished.
         params: parameters of the environment that differ from its defaults.
 
     Returns:
-        What was checked, and which checks could not run here and why.
+        The checks, those included that could not run on this machine.
 
     Raises:
-        AuthoringError: the first fault, with its place and the remedy.
+        AuthoringError: the environment has a fault; the message names the place and a remedy.
         ValueError: `num_envs` or `steps` below 1, or `time_limit` not above 0.
     """
     _check_arguments(num_envs, steps, time_limit)
     env = resolve(env, params)
     checks = _Checks(progress)
     size = _run_size(env, num_envs, steps)
-    missing = missing_compiler() if kernels else "left out by kernels=False"
+    missing = missing_compiler() if kernels else "skipped because of kernels=False"
     checks.add("parameters", check_structural(env))
     with (
         limit_calls(call_checked, time_limit),
-        # Both processes compile while this one checks the functions.
+        # The worker processes compile while this process checks the functions.
         WorkerProcess(record_run, env, **size._asdict(), seed=seed, time_limit=time_limit) as runner,
         nullcontext() if missing else WorkerProcess(compile_kernels, env) as compiler,
     ):
@@ -125,24 +125,24 @@ def check_env(
         _check_simulator(checks, env, seed)
         _check_cuda_c(checks, env, seed, compiles=compiler is not None)
         checks.add("sm_90", compiler.answer() if compiler is not None else missing, ran=compiler is not None)
-    return checks.done
+    return checks.finished
 
 
 def resolve(env: Environment | str, params: Mapping[str, Any]) -> Environment:
-    """The environment with these parameters.
+    """Finds an environment and replaces its default parameters.
 
     Args:
-        env: the environment, its place as "module:NAME", or its id.
+        env: the environment, its name "module:NAME", or its id.
         params: parameters that differ from its defaults.
 
     Raises:
         AuthoringError, gymnasium.error.Error: there is no such environment.
-        UnknownParameterError, TypeError, ValueError: parameters that it does not take.
+        UnknownParameterError, TypeError, ValueError: a parameter is unknown or has an invalid value.
     """
     if isinstance(env, str) and not re.fullmatch(r"[\w.]+:\w+", env):  # an id has a version or a namespace
         kwargs = gym.spec(env).kwargs
         if "env" not in kwargs:
-            raise AuthoringError(f"{env!r} is no gpuvec environment; register one with gpuvec.register(id, env).")
+            raise AuthoringError(f"{env!r} is not an environment of gpuvec; register one with gpuvec.register(id, env).")
         env = load_env(kwargs["env"])
         params = {k: v for k, v in kwargs.items() if k in env.params._fields} | dict(params)
     return apply_params(load_env(env), params, (), 1)[0]
@@ -157,7 +157,7 @@ def _check_arguments(num_envs: int, steps: int | None, time_limit: float) -> Non
 
 
 def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
-    """How much is run: by default beyond the end of episodes, as far as `MAX_RESULT_BYTES` allows."""
+    """The size of the run, which by default continues beyond the end of episodes as far as `MAX_RESULT_BYTES` allows."""
     limit = env.max_episode_steps
     if steps is not None:
         return _RunSize(num_envs, steps, min(short_episode_steps(steps), limit or steps))
@@ -165,8 +165,8 @@ def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
     schema = make_schema(env)
     state_bytes = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in schema.fields.values())
     bytes_per_step = state_bytes + 4 * (schema.num_features + 2) * schema.num_agents
-    affordable = max(2, min(num_envs, MAX_RESULT_BYTES // (steps * bytes_per_step)))
-    return _RunSize(min(affordable, num_envs), steps, limit)
+    max_envs = max(2, min(num_envs, MAX_RESULT_BYTES // (steps * bytes_per_step)))
+    return _RunSize(min(max_envs, num_envs), steps, limit)
 
 
 def _check_functions(checks: _Checks, env: Environment, seed: int) -> None:
@@ -190,7 +190,7 @@ def _check_run(checks: _Checks, env: Environment, run: CompiledRun | None, seed:
 
 
 def _check_cuda_c(checks: _Checks, env: Environment, seed: int, compiles: bool) -> None:
-    """Checks functions in CUDA C++, if there are any; in this process, which shows the warnings of their compilers."""
+    """Checks functions in CUDA C++, if there are any, in this process, so that warnings of the compilers are shown."""
     if env.cuda_c is None or numba_cuda.SIMULATED:
         return
     if compiles:
@@ -200,9 +200,9 @@ def _check_cuda_c(checks: _Checks, env: Environment, seed: int, compiles: bool) 
 
 
 def _check_simulator(checks: _Checks, env: Environment, seed: int) -> None:
-    """Runs a few environments and steps in Numba's CUDA simulator, where this process has it."""
+    """Compares a few steps in Numba's CUDA simulator with the CPU, if the simulator is enabled in this process."""
     if not numba_cuda.SIMULATED:
-        checks.add("simulator", "set NUMBA_ENABLE_CUDASIM=1 before Python starts, in a process of its own", ran=False)
+        checks.add("simulator", "set NUMBA_ENABLE_CUDASIM=1 before Python starts, in another process", ran=False)
         return
     actions = random_actions(env, NUM_SIMULATED_STEPS, NUM_SIMULATED_ENVS, seed)
     run, other = (run_compiled(env, NUM_SIMULATED_ENVS, actions, (seed,), device)[0] for device in ("cpu", "simulator"))

@@ -1,4 +1,4 @@
-"""Kernels as machine code for an H100 or H200, without one."""
+"""Compiles kernels to machine code for an H100 or H200, which the machine need not have."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.spec import Environment
 
-NUM_ENVS = 2048  # for the launch configuration
+NUM_ENVS = 2048  # the number of environments for which the launch configuration is chosen
 
 
 def missing_compiler() -> str:
-    """The reason why kernels cannot be compiled here; "" if they can."""
+    """The reason why kernels cannot be compiled on this machine; "" if they can."""
     if numba_cuda.SIMULATED:
         return "the simulator compiles no kernels"
     try:
@@ -32,19 +32,19 @@ def missing_compiler() -> str:
 
 
 def compile_kernels(env: Environment, folder: Path | None = None) -> str:
-    """Compiles the kernels of a step in NEXT_STEP, which also resets.
+    """Compiles the kernels of a step in the mode NEXT_STEP, which also resets.
 
-    The other modes, and a reset, call the same functions of the author with the same types.
+    The other modes and the reset call the same functions of the author with the same types.
 
     Args:
         env: the environment.
         folder: not used; a `WorkerProcess` passes it.
 
     Returns:
-        What was compiled.
+        What was compiled, as text.
 
     Raises:
-        AuthoringError: code that cannot be compiled.
+        AuthoringError: the code cannot be compiled.
     """
     options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=make_schema(env).action.dtype)
     num_kernels = 0
@@ -52,5 +52,5 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
         for kernel in make_kernels(env, options, make_launch_config(env, NUM_ENVS), True):
             kernel.binary((9, 0))
             num_kernels += 1
-    what = "kernel of a step" if num_kernels == 1 else f"{num_kernels} kernels of a step"
-    return f"{what} compiled"
+    kernels = "kernel of a step" if num_kernels == 1 else f"{num_kernels} kernels of a step"
+    return f"{kernels} compiled"

@@ -1,4 +1,4 @@
-"""Compiled runs against plain Python: every reset, step and observation, each from the compiled state before it."""
+"""Compares resets, steps and observations of a compiled run with plain Python, each from the compiled state before it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.testing.target_check.differences import TOLERANCE, exceeds_tolerance
 
-MAX_DIFFERENT_SHARE = 0.01  # of moments: a comparison near its threshold, an angle near its wrap
-NUM_CALLS = 3_000  # of the functions of a `SingleAgentEnv`
-NUM_AGENT_CALLS = 40_000  # approximate calls of author functions of a `MultiAgentEnv`: some seconds
-NUM_OBSERVERS = 16  # agents whose observations are compared
-Results = dict[str, Any]  # of one environment, by name
+MAX_DIFFERENT_SHARE = 0.01  # of moments, for comparisons near a threshold and angles near their wrap
+NUM_CALLS = 3_000  # of functions of a `SingleAgentEnv`
+NUM_AGENT_CALLS = 40_000  # of functions of a `MultiAgentEnv`, approximately; they take some seconds
+NUM_OBSERVERS = 16  # the number of agents whose observations are compared
+Results = dict[str, Any]  # {name: value} of one environment
 
 
 def check_against_reference(env: Environment, run: CompiledRun, seed: int) -> str:
-    """Repeats moments of a run in plain Python, with every index, divisor, shift and draw checked, and compares the results.
+    """Repeats resets and steps of a run in plain Python, checks every index, divisor, shift and draw, and compares the results.
 
     Args:
         env: the environment.
         run: its compiled results.
-        seed: of the run.
+        seed: the seed of the run.
 
     Returns:
-        What was compared.
+        What was compared, as text.
 
     Raises:
-        AuthoringError: a fault in plain Python, or results that differ too often; the first of them.
+        AuthoringError: plain Python shows a fault, or results differ too often; the message names the first.
     """
     moments = RunMoments(run, seed)
     if isinstance(env, SingleAgentEnv):
@@ -63,14 +63,14 @@ def check_against_reference(env: Environment, run: CompiledRun, seed: int) -> st
         raise authoring_error(
             function,
             f"{len(different)} of {len(selected)} results differ from plain Python: after {t} steps {name} of environment "
-            f"{row} is {compiled_value} compiled and {value} in plain Python; use nothing that changes between calls, nor "
+            f"{row} is {compiled_value} compiled and {value} in plain Python; do not use what changes between calls, or "
             "differences that float32 cannot resolve",
         )
-    return f"{len(selected):,} resets and steps agree to {TOLERANCE}, but for {len(different)}"
+    return f"{len(selected):,} resets and steps agree to {TOLERANCE}, except {len(different)}"
 
 
 def _compiled_results(run: CompiledRun, moment: Moment, observers: Sequence[int] | None) -> Results:
-    """The results of a run at a moment, with the observations of these agents."""
+    """The compiled results of a reset or a step, with the observations of some agents."""
     t, row = moment.t, moment.row
     obs = run.obs[t][row]
     names: Results = {"observation": obs} if observers is None else {_obs_name(i): obs[i] for i in observers}
@@ -82,7 +82,7 @@ def _compiled_results(run: CompiledRun, moment: Moment, observers: Sequence[int]
 
 
 def _unequal(name: str, expected: ArrayLike, compiled: ArrayLike) -> list[tuple[str, float, float]]:
-    """The first place where both differ by more than the tolerance: its name and both values; empty if there is none."""
+    """The name of the first element that differs by more than the tolerance, and both values; empty if there is none."""
     a, b = np.asarray(expected), np.asarray(compiled)
     is_wrong = np.argwhere(exceeds_tolerance(a, b))
     if not len(is_wrong):
@@ -93,7 +93,7 @@ def _unequal(name: str, expected: ArrayLike, compiled: ArrayLike) -> list[tuple[
 
 
 def _repeat_single(env: SingleAgentEnv) -> Callable[[Moment], Results]:
-    """The function that repeats a moment of a `SingleAgentEnv`."""
+    """Returns a function that repeats a reset or a step of a `SingleAgentEnv`."""
     checked, p = CheckedFunctions().environment(env), checked_params(env.params)
 
     def repeat(m: Moment) -> Results:
@@ -116,7 +116,7 @@ def _repeat_single(env: SingleAgentEnv) -> Callable[[Moment], Results]:
 
 
 def _repeat_multi(reference: PythonReference, observers: Sequence[int]) -> Callable[[Moment], Results]:
-    """The function that repeats a moment of a `MultiAgentEnv`, with the observations of some agents."""
+    """Returns a function that repeats a reset or a step of a `MultiAgentEnv`, with the observations of some agents."""
 
     def repeat(m: Moment) -> Results:
         t, before, results = Time(m.key.step, m.limit), reference.make_state(m.before), Results()
@@ -142,7 +142,7 @@ def _obs_name(i: int) -> str:
 
 
 def _calls_per_moment(reference: PythonReference, num_observers: int) -> int:
-    """About how many calls of author functions a step and the observations of some agents take."""
+    """The approximate number of calls of author functions in a step with the observations of some agents."""
     num_agents, observation = len(reference.agents), reference.schema.observation
     candidates = num_agents if reference.schema.search else 0
     calls_per_observer = observation.max_neighbors + candidates + 1

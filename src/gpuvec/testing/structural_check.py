@@ -1,4 +1,4 @@
-"""Parameters on which shapes depend: each has to be in `structural`, so that it is not changed once buffers exist."""
+"""Checks that parameters on which shapes depend are in `structural`, so that they do not change once buffers exist."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gpuvec.spec import Environment, MultiAgentEnv
 
 
 def check_structural(env: Environment) -> str:
-    """Varies each parameter that is not in `structural` and compares shapes of agents, spaces, fields, tables and neighbors.
+    """Varies each parameter that is not in `structural`, and compares all shapes: agents, spaces, fields, tables, neighbors.
 
-    Values that the environment's `check`, or a function of its declaration, refuses are skipped.
+    Values for which the environment's `check` or a function of its declaration raises an error are skipped.
 
     Args:
         env: the environment.
 
     Returns:
-        What was checked.
+        What was checked, as text.
 
     Raises:
-        AuthoringError: a parameter on which one of these depends.
+        AuthoringError: a shape depends on a parameter that is not in `structural`.
     """
     structural = env.structural if isinstance(env, MultiAgentEnv) else ()
     num_varied = 0
@@ -39,15 +39,13 @@ def check_structural(env: Environment) -> str:
             if changes:
                 remedy = f"put {name!r} into structural=(...)"
                 if not isinstance(env, MultiAgentEnv):
-                    remedy = "make an environment of its own for each shape: those of a SingleAgentEnv are fixed"
-                raise AuthoringError(
-                    f"parameter {name!r} shapes the environment: with {other!r} {'; '.join(changes)}; {remedy}."
-                )
+                    remedy = "declare an environment for each shape, because the shapes of a SingleAgentEnv are fixed"
+                raise AuthoringError(f"shapes depend on parameter {name!r}: with {other!r} {'; '.join(changes)}; {remedy}.")
     return f"with {num_varied} other values of parameters that are not structural all shapes stay the same"
 
 
 def _other_values(value: float) -> list[float]:
-    """Values near `value`, of its type."""
+    """Other values of the same type, near the value."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):

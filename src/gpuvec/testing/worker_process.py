@@ -1,6 +1,6 @@
-"""Processes in which compiled code of a check runs, so that code that crashes or never returns ends only its process.
+"""Worker processes, which run compiled code of a check, so that code that crashes or does not return ends only the worker.
 
-A task and its answer are files in a folder of both processes.
+The task and the answer are files in a folder that both processes read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TASK, ANSWER = "task.pickle", "answer.json"
 
 
 class WorkerError(Exception):
-    """A process that a signal ended before it had an answer.
+    """A signal ended the worker process before it had an answer.
 
     Args:
         description: the signal, and what the process printed.
-        out_of_time: whether it used up its CPU time.
+        out_of_time: whether it reached its limit of CPU time.
     """
 
     def __init__(self, description: str, out_of_time: bool) -> None:
@@ -40,12 +40,12 @@ class WorkerError(Exception):
 
 
 class WorkerProcess:
-    """A process that runs `function(env, folder, **options)` until the end of its `with` block.
+    """A process that runs `function(env, folder, **options)`. It is killed at the end of the `with` block.
 
     Args:
-        function: a function of this package, which returns text.
+        function: a function of this package that returns text.
         env: the environment.
-        options: values that can be pickled.
+        options: keyword arguments that can be pickled.
     """
 
     def __init__(self, function: Callable[..., str], env: Environment, **options: int | float | None) -> None:
@@ -55,7 +55,7 @@ class WorkerProcess:
         hints = get_type_hints(env.state, include_extras=True)
         task = (function, env, env.state, hints, options)
         (self.folder / TASK).write_bytes(_pickled(task, env))
-        path = os.pathsep.join(place for place in sys.path if place)  # the process imports from where this one does
+        path = os.pathsep.join(entry for entry in sys.path if entry)  # the worker imports from the same folders
         with (self.folder / "errors").open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, str(self.folder)],
@@ -75,12 +75,12 @@ class WorkerProcess:
         self._folder.cleanup()
 
     def answer(self) -> str:
-        """Waits for what the function returns, and returns it.
+        """Waits for the result of the function and returns it.
 
         Raises:
-            AuthoringError: raised by the function.
+            AuthoringError: the function raised it.
             WorkerError: a signal ended the process.
-            RuntimeError: the function raised another error, which is in the message.
+            RuntimeError: the function raised another error, which the message contains.
         """
         status, answer = self._process.wait(), self.folder / ANSWER
         if status == 0 and answer.exists():
@@ -95,7 +95,7 @@ class WorkerProcess:
 
 
 def _pickled(task: tuple[object, ...], env: Environment) -> bytes:
-    """`task` for another process. Modules that it cannot import, such as that of a notebook, are pickled by value."""
+    """Pickles a task for another process. Modules that it cannot import, such as a notebook, are pickled by value."""
     functions = [value for field in dataclasses.fields(env) if callable(value := getattr(env, field.name))]
     names = {getattr(part, "__module__", None) for part in (*functions, type(env.params))}
     by_value = [sys.modules[name] for name in names if name in sys.modules and not _can_be_imported(name)]
@@ -109,14 +109,14 @@ def _pickled(task: tuple[object, ...], env: Environment) -> bytes:
 
 
 def _can_be_imported(name: str) -> bool:
-    """Whether a new process finds the module of that name in the same file."""
+    """Whether a new process would import the module of this name from the same file."""
     parent, _, _ = name.rpartition(".")
     path = getattr(sys.modules.get(parent), "__path__", None) if parent else None
     file = getattr(sys.modules[name], "__file__", None)
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
         spec = find(name, path) if find is not None else None
-        if spec is not None and file is None:  # a built-in module, or code run by `exec`, which is of `builtins`
+        if spec is not None and file is None:  # a built-in module, or code run by `exec`, whose module is `builtins`
             return spec.origin in ("built-in", "frozen")
         if spec is not None:
             return spec.origin is not None and Path(spec.origin) == Path(file or "")
@@ -124,13 +124,14 @@ def _can_be_imported(name: str) -> bool:
 
 
 def main(folder: str) -> None:
-    """Runs the task in a folder and writes the answer to it.
+    """Runs the task that a `WorkerProcess` wrote, and writes the answer.
 
     Args:
-        folder: of a `WorkerProcess`.
+        folder: the path of the folder of both files.
     """
     function, env, state, hints, options = cloudpickle.loads((Path(folder) / TASK).read_bytes())
-    state.__annotations__ = hints  # those of a class pickled by value may be strings that only its module can resolve
+    # The annotations of a class that was pickled by value may be strings, which only its own module can resolve.
+    state.__annotations__ = hints
     try:
         fault, text = False, function(env, Path(folder), **options)
     except AuthoringError as error:

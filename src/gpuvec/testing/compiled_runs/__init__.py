@@ -1,1 +1,1 @@
-"""Compiled environments under random actions, and what their results show."""
+"""Runs compiled environments with random actions, and checks the results."""

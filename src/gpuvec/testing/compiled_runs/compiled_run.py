@@ -1,4 +1,4 @@
-"""Compiled environments under random actions, and all that they return."""
+"""Runs compiled environments with random actions and collects all results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuvec.vector.env import VectorEnv
 
 
 class CompiledRun(NamedTuple):
-    """T steps of E environments; "..." is empty for a `SingleAgentEnv`, and A for a `MultiAgentEnv`."""
+    """The results of T steps of E environments; "..." in a shape is A for a `MultiAgentEnv`, else nothing."""
 
     actions: NDArray[Any]  # (T, E, ...) or (T, E, ..., K)
     obs: list[NDArray[np.float32]]  # T + 1 of (E, ..., D)
@@ -24,7 +24,7 @@ class CompiledRun(NamedTuple):
     terminated: list[NDArray[np.bool_]]  # T of (E,)
     truncated: list[NDArray[np.bool_]]  # T of (E,)
     infos: list[dict[str, NDArray[Any]]]  # T of {name: (E, A)}; empty for a `SingleAgentEnv`
-    limit: int | None = None  # steps after which an episode was truncated
+    limit: int | None = None  # the number of steps after which an episode was truncated
 
 
 def random_actions(env: Environment, steps: int, num_envs: int, seed: int) -> NDArray[Any]:
@@ -32,9 +32,9 @@ def random_actions(env: Environment, steps: int, num_envs: int, seed: int) -> ND
 
     Args:
         env: the environment.
-        steps: T.
-        num_envs: E.
-        seed: of the action space.
+        steps: the number of steps, T.
+        num_envs: the number of environments, E.
+        seed: the seed of the action space.
     """
     shape = (num_envs,) if isinstance(env, SingleAgentEnv) else (num_envs, env.agents(env.params))
     space = gym.vector.utils.batch_space(env.spaces(env.params)[1], int(np.prod(shape)))
@@ -44,7 +44,7 @@ def random_actions(env: Environment, steps: int, num_envs: int, seed: int) -> ND
 
 
 def author_action(values: NDArray[Any]) -> Action:
-    """The action of one agent as the author's functions take it: a number, or a tuple of K.
+    """Converts the action of one agent to the argument of author functions: a number, or a tuple of K numbers.
 
     Args:
         values: () or (K,) array.
@@ -53,10 +53,10 @@ def author_action(values: NDArray[Any]) -> Action:
 
 
 def short_episode_steps(steps: int) -> int:
-    """A step limit with which each environment is reset several times within a run.
+    """The step limit with which each environment is reset several times in a run.
 
     Args:
-        steps: T of the run.
+        steps: the number of steps of the run, T.
     """
     return max(2, steps // 4)
 
@@ -64,18 +64,19 @@ def short_episode_steps(steps: int) -> int:
 def step_results(envs: VectorEnv, actions: NDArray[Any], seed: int) -> Iterator[dict[str, NDArray[Any]]]:
     """Yields the results of a seeded reset and of each step as {name: (E, ...) array}.
 
-    Names are "observation", "state x" for a field x, and after a step "reward", "terminated", "truncated" and those of infos.
+    The names are "observation", "state x" for each field x, and after a step "reward", "terminated", "truncated" and the names
+    of the infos.
 
     Args:
         envs: E environments with outputs in NumPy.
         actions: (T, E, ...) or (T, E, ..., K) actions.
-        seed: of the reset.
+        seed: the seed of the reset.
     """
     yield {"observation": envs.reset(seed=seed)[0]} | _states(envs)
     for action in actions:
         obs, reward, terminated, truncated, infos = envs.step(action)
-        returned = {"reward": reward, "terminated": terminated, "truncated": truncated}
-        yield {"observation": obs} | _states(envs) | returned | infos
+        step_values = {"reward": reward, "terminated": terminated, "truncated": truncated}
+        yield {"observation": obs} | _states(envs) | step_values | infos
 
 
 def _states(envs: VectorEnv) -> dict[str, NDArray[Any]]:
@@ -83,12 +84,12 @@ def _states(envs: VectorEnv) -> dict[str, NDArray[Any]]:
 
 
 def make_run(actions: NDArray[Any], results: Sequence[dict[str, NDArray[Any]]], limit: int | None) -> CompiledRun:
-    """The run with these results.
+    """Assembles a run from results.
 
     Args:
         actions: (T, E, ...) or (T, E, ..., K) actions.
-        results: what `step_results` yielded, or the first of it if the run was cut short.
-        limit: steps after which an episode was truncated.
+        results: what `step_results` yielded, or the first part of it if the run ended early.
+        limit: the number of steps after which an episode was truncated; None for no limit.
     """
     steps = results[1:]
     reward, terminated, truncated = ([result[name] for result in steps] for name in ("reward", "terminated", "truncated"))
@@ -105,13 +106,13 @@ def run_compiled(
 
     Args:
         env: the environment.
-        num_envs: E; the first E environments of `actions` are run.
+        num_envs: the number of environments, E; they take the first E of the N actions.
         actions: (T, N, ...) or (T, N, ..., K) actions with N >= E.
-        seeds: of the resets.
+        seeds: the seeds of the resets.
         device: "cpu" or "simulator".
 
     Raises:
-        AuthoringError: code that cannot be compiled.
+        AuthoringError: the code cannot be compiled.
     """
     limit = short_episode_steps(len(actions))
     envs = VectorEnv(env, num_envs, device=device, output="numpy", max_episode_steps=limit)

@@ -1,4 +1,4 @@
-"""Why a compiled run crashed or did not return: plain Python repeats the call from its last states, and shows the line."""
+"""Explains why a compiled run crashed or did not return: plain Python repeats the call and shows the line."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ def explain_crash(
 
     Args:
         env: the environment.
-        run: the results before; None if there are none.
-        error: how the process ended.
-        num_envs: E.
-        seed: of the environments.
-        time_limit: CPU seconds that a call might take.
+        run: the results before the crash; None if there are none.
+        error: the error of the worker process.
+        num_envs: the number of environments, E.
+        seed: the seed of the environments.
+        time_limit: the CPU seconds that a call was allowed to take.
 
     Raises:
-        AuthoringError: always; with the line if plain Python shows the fault too, else with the function.
+        AuthoringError: always. The message names the line if plain Python shows the fault too, and otherwise the function.
     """
     moments = RunMoments(run, seed) if run is not None else None
-    ended = f"does not return within {time_limit:g} s of CPU time" if error.out_of_time else f"ends the process: {error}"
-    what = f"compiled code of the environment, which begins with this function, {ended}"
+    effect = f"does not return within {time_limit:g} s of CPU time" if error.out_of_time else f"ends the process: {error}"
+    problem = f"compiled code of the environment, which begins with this function, {effect}"
     if moments is not None and len(moments.run.obs) > len(moments.run.actions):
-        where = f"with {2 * num_envs} environments and not with {num_envs}"
-        raise authoring_error(step_function(env), f"{what}, {where}; check it with a larger num_envs")
+        condition = f"with {2 * num_envs} environments and not with {num_envs}"
+        raise authoring_error(step_function(env), f"{problem}, {condition}; check it with a larger num_envs")
     repeat = _repeat_single(env) if isinstance(env, SingleAgentEnv) else _repeat_multi(env, seed, moments)
     for row in range(num_envs):
         key = Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0)
         repeat(Moment(0, row, key, {}, {}, None, 1) if moments is None else moments.following(row))
     function = env.reset if moments is None else step_function(env)
-    when = "in the first reset" if moments is None else f"in step {len(moments.run.obs)}"
+    call = "in the first reset" if moments is None else f"in step {len(moments.run.obs)}"
     remedy = "look for a loop, or an index, that depends on rounding"
-    raise authoring_error(function, f"{what}, {when}; plain Python shows no fault: {remedy}")
+    raise authoring_error(function, f"{problem}, {call}; plain Python shows no fault: {remedy}")
 
 
 def _repeat_single(env: SingleAgentEnv) -> Callable[[Moment], None]:

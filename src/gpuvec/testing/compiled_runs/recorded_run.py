@@ -1,4 +1,4 @@
-"""A compiled run in a worker process, with results in files, which are there even if the process crashes."""
+"""A compiled run in a worker process, whose results are written to files, so that they remain if the process crashes."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, make_run, ran
 from gpuvec.testing.compiled_runs.run_checks import check_equal_step
 from gpuvec.vector.env import VectorEnv
 
-PROGRESS = "progress.npy"  # how many results are complete
+PROGRESS = "progress.npy"  # the number of results that are complete
 ACTIONS = "actions.npy"
 
 
 def record_run(
     env: Environment, folder: Path, *, num_envs: int, steps: int, limit: int | None, seed: int, time_limit: float
 ) -> str:
-    """Takes random actions and writes all results to `folder`, then checks that the same seed gives the same results again.
+    """Runs with random actions and writes all results to a folder, then checks that the same seed repeats the results.
 
     Args:
         env: the environment.
-        folder: where to write.
-        num_envs: E.
-        steps: T.
-        limit: steps of an episode; None for no limit.
-        seed: of the environments and of the actions.
-        time_limit: CPU seconds that one call may take; a call that takes longer ends the process by SIGXCPU.
+        folder: the path of the folder.
+        num_envs: the number of environments, E.
+        steps: the number of steps, T.
+        limit: the number of steps of an episode; None for no limit.
+        seed: the seed of the environments and of the actions.
+        time_limit: the CPU seconds that one call may take; a call that takes longer ends the process by SIGXCPU.
 
     Returns:
-        What was checked.
+        What was checked, as text.
 
     Raises:
-        AuthoringError: code that cannot be compiled, or results that depend on the call or on the number of environments.
+        AuthoringError: the code cannot be compiled, or results depend on the call or on the number of environments.
     """
     actions = random_actions(env, steps, 2 * num_envs, seed)
     np.save(folder / ACTIONS, actions[:, :num_envs])
@@ -57,17 +57,17 @@ def record_run(
         progress[0] = t + 1
     same_envs = f"two runs with seed {seed}", envs
     more_envs = f"runs of {num_envs} and of {2 * num_envs} environments", _compiled_envs(env, 2 * num_envs, limit, actions)
-    for which, others in (same_envs, more_envs):
+    for runs, others in (same_envs, more_envs):
         for t, results in enumerate(step_results(others, actions[:, : others.num_envs], seed)):
             _allow_cpu_time(time_limit)
             first = {name: array[:num_envs] for name, array in results.items()}
-            check_equal_step(env, t, {name: files[name][t] for name in first}, first, which)
+            check_equal_step(env, t, {name: files[name][t] for name in first}, first, runs)
         others.close()
-    return "a seed repeats its run, and no environment depends on how many there are"
+    return "a seed repeats its run, and results do not depend on the number of environments"
 
 
 def _compiled_envs(env: Environment, num_envs: int, limit: int | None, actions: NDArray[Any]) -> VectorEnv:
-    """Environments whose kernels are compiled already, so that the time limit of the first calls does not include it."""
+    """Creates environments and compiles their kernels, so that the time limit of the first calls does not include that."""
     envs = VectorEnv(env, num_envs, device="cpu", output="numpy", max_episode_steps=limit)
     CpuKernels(env, num_envs).reset(envs.simulation.options)
     envs.simulation.step_launcher(actions.dtype.type)
@@ -75,7 +75,7 @@ def _compiled_envs(env: Environment, num_envs: int, limit: int | None, actions: 
 
 
 def _allow_cpu_time(seconds: float) -> None:
-    """Limits the CPU time of this process from now on."""
+    """Sets the CPU time after which SIGXCPU ends this process, counted from now."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     soft = math.ceil(time.process_time() + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
@@ -85,11 +85,11 @@ def load_recorded_run(folder: Path, limit: int | None) -> CompiledRun | None:
     """Reads the results that `record_run` wrote, up to the last complete step.
 
     Args:
-        folder: where they were written.
-        limit: steps of an episode; None for no limit.
+        folder: the path of the folder.
+        limit: the number of steps of an episode; None for no limit.
 
     Returns:
-        The run, or None if there is no result.
+        The run, or None if there are no results.
     """
     if not (folder / PROGRESS).exists():
         return None

@@ -1,4 +1,4 @@
-"""Checks of a compiled run: results are finite and within their spaces, and equal where they have to be."""
+"""Checks that results of a compiled run are finite and within their spaces, and that two runs are equal."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def check_spaces(env: Environment, run: CompiledRun) -> str:
         run: its results.
 
     Returns:
-        What was checked.
+        What was checked, as text.
 
     Raises:
-        AuthoringError: the first value that is not.
+        AuthoringError: a value is not; the message names the first.
     """
     names = [_agent_name(index) for index in np.ndindex(run.obs[0].shape[:-1])]
     space = env.spaces(env.params)[0]
@@ -60,9 +60,10 @@ def _check_states(env: Environment, run: CompiledRun, t: int) -> None:
             row, *rest = np.argwhere(~np.isfinite(values))[0].tolist()
             place = name + "".join(f"[{k}]" for k in rest)
             is_reset = t == 0 or bool(run.terminated[t - 2][row] | run.truncated[t - 2][row] if t > 1 else False)
-            what = f"after {t} steps {place} of the state of environment {row} is {values[(row, *rest)]}, which is not finite"
+            value = values[(row, *rest)]
+            problem = f"after {t} steps {place} of the state of environment {row} is {value}, which is not finite"
             function = env.reset if is_reset else step_function(env)
-            raise authoring_error(function, f"{what}: {FINITE}, and mark a missing value by a bool")
+            raise authoring_error(function, f"{problem}: {FINITE}, and mark a missing value by a bool")
 
 
 def _agent_name(index: tuple[int, ...]) -> str:
@@ -75,11 +76,11 @@ def check_observations(env: Environment, obs: NDArray[np.float32], names: Sequen
     Args:
         env: the environment.
         obs: (N, D) observations after t steps.
-        names: whose each of the N is, in words.
+        names: N descriptions of the agents, for messages.
         t: the number of steps.
 
     Raises:
-        AuthoringError: the first that is not.
+        AuthoringError: one is not; the message names the first.
     """
     space = env.spaces(env.params)[0]
     low, high = space.low, space.high
@@ -98,58 +99,58 @@ def check_reward(env: Environment, reward: NDArray[np.float32], names: Sequence[
 
     Args:
         env: the environment.
-        reward: (N,) rewards of step t.
-        names: whose each of the N is, in words.
+        reward: (N,) rewards of a step.
+        names: N descriptions of the agents, for messages.
         t: the number of the step.
 
     Raises:
-        AuthoringError: the first that is not.
+        AuthoringError: one is not; the message names the first.
     """
     for name, value in zip(names, reward, strict=True):
         if not np.isfinite(value):
-            what = f"the reward of {name} in step {t} is {value}: {FINITE}"
-            raise authoring_error(env.step if isinstance(env, SingleAgentEnv) else env.reward, what)
+            problem = f"the reward of {name} in step {t} is {value}: {FINITE}"
+            raise authoring_error(env.step if isinstance(env, SingleAgentEnv) else env.reward, problem)
 
 
-def check_equal_runs(env: Environment, run: CompiledRun, other: CompiledRun, which: str) -> None:
-    """Checks that two runs have the same bits, in the environments and steps that both have.
+def check_equal_runs(env: Environment, run: CompiledRun, other: CompiledRun, runs: str) -> None:
+    """Checks that two runs are bit-identical, in the environments and steps that both have.
 
     Args:
         env: the environment.
         run: a run.
         other: a run with the same actions and seed.
-        which: the two runs in words.
+        runs: a description of the two runs, for the message.
 
     Raises:
-        AuthoringError: the first difference.
+        AuthoringError: they differ; the message names the first difference.
     """
     num_envs = min(len(run.obs[0]), len(other.obs[0]))
     for t in range(min(len(run.obs), len(other.obs))):
-        check_equal_step(env, t, _results_at(run, t, num_envs), _results_at(other, t, num_envs), which)
+        check_equal_step(env, t, _results_at(run, t, num_envs), _results_at(other, t, num_envs), runs)
 
 
 def check_equal_step(
-    env: Environment, t: int, expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], which: str
+    env: Environment, t: int, expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], runs: str
 ) -> None:
-    """Checks that the results of two runs after t steps have the same bits.
+    """Checks that the results of two runs after t steps are bit-identical.
 
     Args:
         env: the environment.
         t: the number of steps.
         expected: {name: (E, ...) array} of one run.
-        actual: the arrays of the other.
-        which: the two runs in words.
+        actual: the same of the other run.
+        runs: a description of the two runs, for the message.
 
     Raises:
-        AuthoringError: the first difference.
+        AuthoringError: they differ; the message names the first difference.
     """
     different = differences(expected, actual, differs_in_bits)
     if different:
         first = different[0]
         place = first.place(isinstance(env, MultiAgentEnv))
-        what = f"{which} differ: after {t} steps {place} is {first.expected} and {first.actual}"
+        problem = f"{runs} differ: after {t} steps {place} is {first.expected} and {first.actual}"
         function = step_function(env) if t else env.reset
-        raise authoring_error(function, f"{what}; results must depend on nothing but the arguments")
+        raise authoring_error(function, f"{problem}; results must depend on the arguments alone")
 
 
 def _results_at(run: CompiledRun, t: int, num_envs: int) -> dict[str, NDArray[Any]]:

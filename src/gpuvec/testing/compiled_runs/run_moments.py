@@ -1,4 +1,4 @@
-"""Which resets and steps of a compiled run plain Python repeats: those around rare states first, then random ones."""
+"""Selects resets and steps of a compiled run that plain Python repeats: those around rare states first, then random ones."""
 
 from __future__ import annotations
 
@@ -13,41 +13,47 @@ from gpuvec.engine.layout.buffers import NO_STEP_LIMIT
 from gpuvec.random import Key
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun
 
-MAX_VALUES = 16  # of an integer field, around each of which a moment is selected
+MAX_VALUES = 16  # the number of values of an integer field around which a moment is selected
 
 
 class Moment(NamedTuple):
     """A reset or a step of one environment, with the states before and after it."""
 
-    t: int  # calls of `step` before
-    row: int
+    t: int  # the number of the call, 0 for the first reset
+    row: int  # the index of the environment
     key: Key
-    before: dict[str, NDArray[Any]]  # {field: (...)}; in a reset equal to `after`
+    before: dict[str, NDArray[Any]]  # {field: (...) array}; for a reset the same as `after`
     after: dict[str, NDArray[Any]]
-    action: NDArray[Any] | None  # (...) or (..., K); None in a reset
-    limit: int  # steps of an episode
+    action: NDArray[Any] | None  # (...) or (..., K); None for a reset
+    limit: int  # the number of steps of an episode
 
 
 class RunMoments:
-    """The moments of a run.
+    """The resets and steps of a run.
 
     Args:
         run: the results.
-        seed: that the run was reset with.
+        seed: the seed with which the run was reset.
     """
 
     def __init__(self, run: CompiledRun, seed: int) -> None:
         self.run, self._seed = run, seed
         num_envs = len(run.obs[0])
-        self.times = np.zeros((len(run.obs), num_envs), int)  # (T + 1, E) steps of the episode; 0 in a reset
+        self.times = np.zeros((len(run.obs), num_envs), int)  # (T + 1, E) number of the step in its episode, 0 for a reset
         self._episodes = np.zeros((len(run.obs), num_envs), int)  # (T + 1, E)
-        for t in range(1, len(run.obs)):  # an episode has the number of the step that resets it
+        for t in range(1, len(run.obs)):
+            # The number of an episode is that of the step that resets the environment.
             over = (run.terminated[t - 2] | run.truncated[t - 2]) if t > 1 else np.zeros(num_envs, bool)
             self._episodes[t] = np.where(over, t, self._episodes[t - 1])
             self.times[t] = np.where(over, 0, self.times[t - 1] + 1)
 
     def at(self, t: int, row: int) -> Moment:
-        """The reset or step that is call number `t` of environment `row`; number 0 is the first reset."""
+        """Returns a reset or step of the run.
+
+        Args:
+            t: the number of the call, 0 for the first reset.
+            row: the index of the environment.
+        """
         run, time = self.run, int(self.times[t, row])
         key = Key(self._seed & 0xFFFFFFFF, self._seed >> 32, row, int(self._episodes[t, row]), time)
         after = {k: v[row] for k, v in run.states[t].items()}
@@ -56,7 +62,11 @@ class RunMoments:
         return Moment(t, row, key, before, after, action, run.limit or NO_STEP_LIMIT)
 
     def following(self, row: int) -> Moment:
-        """The reset or step of environment `row` after the last one of the run, of which there is no result."""
+        """Returns the reset or step after the last one of the run, which has no results.
+
+        Args:
+            row: the index of the environment.
+        """
         run, t = self.run, len(self.run.obs)
         over = bool(t > 1 and (run.terminated[-1][row] | run.truncated[-1][row]))
         time, episode = (0, t) if over else (int(self.times[-1, row]) + 1, int(self._episodes[-1, row]))
@@ -65,7 +75,14 @@ class RunMoments:
         return Moment(t, row, key, before, {}, run.actions[t - 1, row], run.limit or NO_STEP_LIMIT)
 
     def select(self, count: int) -> list[tuple[int, int]]:
-        """(t, row) of at most `count` moments, those around rare states before others."""
+        """Selects moments, those around rare states first.
+
+        Args:
+            count: the largest number of moments.
+
+        Returns:
+            (t, row) of each, the arguments of `at`.
+        """
         rng = np.random.default_rng(self._seed)
         permutation = rng.permutation(self.times.size)
         others = ((int(k) // self.times.shape[1], int(k) % self.times.shape[1]) for k in permutation[: 2 * count])
@@ -73,7 +90,7 @@ class RunMoments:
         return list(selected)[:count]
 
     def _rare(self) -> Iterator[tuple[int, int]]:
-        """Moments around the least and greatest value of each float field, around values of integers, and ends of episodes."""
+        """Yields (t, row) around the extremes of each float field, around values of integer fields, and at ends of episodes."""
         run = self.run
         fields = [np.stack([state[name] for state in run.states]) for name in run.states[0]]
         for places in zip_longest(*map(_extremes, fields)):
@@ -87,7 +104,7 @@ class RunMoments:
 
 
 def _extremes(values: NDArray[Any]) -> list[tuple[int, int]]:
-    """(t, row) where a (T + 1, E, ...) field is least and greatest, or where an integer field first has a value."""
+    """(t, row) where a float field (T + 1, E, ...) has its extremes, or where an integer field first has each of its values."""
     flat = values.reshape(-1)
     if values.dtype.kind == "f":
         places = [int(flat.argmax()), int(flat.argmin())]

@@ -1,1 +1,1 @@
-"""Reads and writes between the agents of a `MultiAgentEnv`."""
+"""Checks for races between the agents of a `MultiAgentEnv`."""

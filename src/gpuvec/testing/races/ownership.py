@@ -1,8 +1,8 @@
-"""The rule of phases: an agent writes its own elements only, and reads others only in fields that the phase does not write.
+"""Checks the rule of phases: an agent writes only its own elements, and reads others only in fields that no agent writes.
 
-It is checked in two ways. Every access is logged, so a line that breaks the rule is found when it first runs, whatever the
-values. And each agent runs alone against a snapshot, then all in order and in reverse, which must give the same bits: that also
-finds what no log contains, `s.x.sum()` for example. Of two agents one is first in one order, the other in the other.
+The rule is checked in two ways. Every access is logged, so that a line that breaks the rule is found when it first runs,
+whatever the values. In addition, each agent runs alone on a copy of the state, then all agents run in order and in reverse
+order, and the results must be bit-identical. This also finds accesses that are not logged, such as `s.x.sum()`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,27 @@ AuthorFunction = Callable[..., Any]
 
 
 class OwnershipCheck:
-    """Runs phases of a `PythonReference` in every order that must not matter."""
+    """Runs functions of a `PythonReference` for all agents, alone and in several orders, and checks every access.
+
+    Args:
+        env: the environment.
+    """
 
     def __init__(self, env: MultiAgentEnv) -> None:
         self.log: AccessLog = []
-        self.num_accesses = 0  # in former logs
+        self.num_accesses = 0  # in logs that were cleared
         self.reference = PythonReference(env, lambda s: checked_state(s, self.log))
-        # For each function and field: a write, and the agent and access of a read of another agent's element.
+        # {(function, field): a write}, and {(function, field): (agent, its read of an element of another agent)}.
         self._writes: dict[tuple[AuthorFunction, str], Access] = {}
-        self._foreign_reads: dict[tuple[AuthorFunction, str], tuple[int, Access]] = {}
+        self._reads_of_others: dict[tuple[AuthorFunction, str], tuple[int, Access]] = {}
         self._draws = AgentDraws(self.reference.env.reset)
 
     def begin_step(self, s: EnvState) -> None:
-        """Begins a step or a reset from state `s`: numbers may be drawn again."""
+        """Begins a step or a reset, which has another key.
+
+        Args:
+            s: the state before.
+        """
         self._draws.begin_step(s.role.tobytes() if self.reference.schema.roles else b"")
 
     def run(self, function: AuthorFunction, s: EnvState, arguments: Callable[[int], tuple[Any, ...]]) -> EnvState:
@@ -48,14 +56,14 @@ class OwnershipCheck:
 
         Args:
             function: `reset` or a phase.
-            s: the state before, which stays as it is.
-            arguments: further arguments for agent i.
+            s: the state before, which is not changed.
+            arguments: returns the further arguments for agent i.
 
         Returns:
-            The state after it.
+            The state after the function.
 
         Raises:
-            AuthoringError: agents that depend on each other, or a draw number that one of them uses twice.
+            AuthoringError: agents depend on each other, or one of them uses a draw number twice.
         """
         reference, after = self.reference, self.reference.copy(s)
         with record_draws() as draws:
@@ -69,7 +77,7 @@ class OwnershipCheck:
                 for name in reference.schema.array_fields:
                     changed = [j for j in differing_agents(getattr(s, name), getattr(alone, name)) if j != i]
                     if changed:
-                        raise authoring_error(function, _foreign_write(function, i, name, changed[0]))
+                        raise authoring_error(function, _write_to_other(function, i, name, changed[0]))
                     getattr(after, name)[i] = getattr(alone, name)[i]
             self._draws.check(function)
             self._check_orders(function, s, after, arguments)
@@ -89,11 +97,11 @@ class OwnershipCheck:
             for name in reference.schema.array_fields:
                 for j in differing_agents(getattr(after, name), getattr(together, name)):
                     a, b = getattr(after, name)[j], getattr(together, name)[j]
-                    what = f"{describe(function)} gives {name}[{j}] the value {a} or {b}, depending on the order of agents"
-                    raise authoring_error(function, f"{what}: it reads what it also writes; {SPLIT.format('that')}")
+                    problem = f"{describe(function)} gives {name}[{j}] the value {a} or {b}, depending on the order of agents"
+                    raise authoring_error(function, f"{problem}: it reads what it also writes; {SPLIT.format('that')}")
 
     def clear_log(self) -> None:
-        """Begins another log."""
+        """Clears the log."""
         self.num_accesses += len(self.log)
         self.log.clear()
 
@@ -103,23 +111,26 @@ class OwnershipCheck:
         for access in self.log:
             field, j = access.field, access.agent
             if access.writes and j != i:
-                raise authoring_error_at(access.file, access.line, _foreign_write(function, i, field, j))
+                raise authoring_error_at(access.file, access.line, _write_to_other(function, i, field, j))
             if function is self.reference.env.reset and not access.writes and field not in readable:
-                what = f"reset reads {field}[{j}] for agent {i} before it writes {field}, so the value is of the last episode"
-                raise authoring_error_at(access.file, access.line, f"{what}; compute it from the parameters and draws alone")
+                problem = (
+                    f"reset reads {field}[{j}] for agent {i} before it writes {field}, so the value is of the last episode"
+                )
+                raise authoring_error_at(access.file, access.line, f"{problem}; compute it from the parameters and draws alone")
             if access.writes:
                 readable.add(field)
                 self._writes.setdefault((function, field), access)
             elif j != i:
-                self._foreign_reads.setdefault((function, field), (i, access))
-        for place in self._foreign_reads.keys() & self._writes.keys():
-            (reader, read), field = self._foreign_reads[place], place[1]
-            what = f"{describe(function)} reads {field}[{read.agent}] for agent {reader}, and writes {field} too"
-            raise authoring_error_at(read.file, read.line, f"{what}, in line {self._writes[place].line}; {SPLIT.format(field)}")
+                self._reads_of_others.setdefault((function, field), (i, access))
+        for function_and_field in self._reads_of_others.keys() & self._writes.keys():
+            (reader, read), field = self._reads_of_others[function_and_field], function_and_field[1]
+            problem = f"{describe(function)} reads {field}[{read.agent}] for agent {reader}, and writes {field} too"
+            line = self._writes[function_and_field].line
+            raise authoring_error_at(read.file, read.line, f"{problem}, in line {line}; {SPLIT.format(field)}")
 
 
 def differing_agents(a: NDArray[Any], b: NDArray[Any]) -> list[int]:
-    """The agents whose elements are not the same bits.
+    """Returns the agents whose elements are not bit-identical.
 
     Args:
         a: (A, ...) array.
@@ -132,7 +143,7 @@ def differing_agents(a: NDArray[Any], b: NDArray[Any]) -> list[int]:
     return agents
 
 
-def _foreign_write(function: AuthorFunction, i: int, field: str, j: int) -> str:
+def _write_to_other(function: AuthorFunction, i: int, field: str, j: int) -> str:
     return (
         f"agent {i} writes {field}[{j}] in {describe(function)}, and may write its own elements only: let agent {j} "
         f"write it in a later phase; record what it needs for that in a field of agent {i} here, and read it there"

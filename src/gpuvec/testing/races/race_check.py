@@ -1,4 +1,4 @@
-"""Resets and steps of a `MultiAgentEnv` in plain Python, with every access of every call checked."""
+"""Runs resets and steps of a `MultiAgentEnv` in plain Python and checks every access of every call."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
 from gpuvec.testing.reference.python_reference import PythonReference, checked_time
 
 NUM_ENVS = 3
-NUM_STEPS = 4  # of each env, before anything is compiled
-NUM_OBSERVERS = 16  # agents whose observations are computed in a step
-NUM_MOMENTS = 150  # of a compiled run
-MAX_ACCESSES = 200_000  # after which no further step begins: some seconds
-STALE = {"f": np.nan, "i": np.iinfo(np.int32).max, "b": True}  # by kind of dtype: values that a last episode may leave
+NUM_STEPS = 4  # the number of steps of each env before anything is compiled
+NUM_OBSERVERS = 16  # the number of agents whose observations are computed in a step
+NUM_MOMENTS = 150  # the number of steps of a compiled run that are repeated
+MAX_ACCESSES = 200_000  # no step begins after as many; they take some seconds
+STALE = {"f": np.nan, "i": np.iinfo(np.int32).max, "b": True}  # {kind of dtype: a value that the last episode may have left}
 
 
 def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
@@ -37,14 +37,14 @@ def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
 
     Args:
         env: the environment.
-        steps: of each env.
-        seed: of the envs and of the actions.
+        steps: the number of steps of each env.
+        seed: the seed of the envs and of the actions.
 
     Returns:
-        {check: what was checked}.
+        {name of the check: what was checked}.
 
     Raises:
-        AuthoringError: a fault in any function, with its line, and the agent and field that show it.
+        AuthoringError: a function has a fault; the message names the line, the agent and the field.
     """
     num_draws = _check_first_states(env)
     race_check = RaceCheck(env, short_episode_steps(steps), seed)
@@ -58,10 +58,10 @@ def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
                 race_check.step(row, actions[t, row])
                 num_steps += 1
     return {
-        "reset": "every element is written, and nothing of the last episode is read",
-        "ownership": f"in {num_steps:,} steps with random actions agents write their own elements alone",
-        "order": "alone, in order and in reverse agents leave the same bits",
-        "draws": f"reset draws {num_draws} numbers; no two draws of a step have the same",
+        "reset": "every element is written, and no value of the last episode is read",
+        "ownership": f"in {num_steps:,} steps with random actions agents write only their own elements",
+        "order": "agents have the same results alone, in order and in reverse order",
+        "draws": f"reset draws {num_draws} numbers; no two draws of a step have the same number",
     }
 
 
@@ -71,13 +71,13 @@ def check_races_in_run(env: MultiAgentEnv, run: CompiledRun, seed: int) -> str:
     Args:
         env: the environment.
         run: its compiled results.
-        seed: of the run.
+        seed: the seed of the run.
 
     Returns:
-        What was checked.
+        What was checked, as text.
 
     Raises:
-        AuthoringError: a fault in any function, with its line, and the agent and field that show it.
+        AuthoringError: a function has a fault; the message names the line, the agent and the field.
     """
     moments, num_steps = RunMoments(run, seed), 0
     race_check = RaceCheck(env, moments.at(0, 0).limit, seed)
@@ -87,11 +87,11 @@ def check_races_in_run(env: MultiAgentEnv, run: CompiledRun, seed: int) -> str:
         if moment.action is not None and has_budget:
             race_check.step_from(moment.before, moment.action, moment.key)
             num_steps += 1
-    return f"in {num_steps:,} steps from all of {len(run.reward):,} agents write their own elements alone"
+    return f"in {num_steps:,} steps from all of {len(run.reward):,} agents write only their own elements"
 
 
 def _check_first_states(env: MultiAgentEnv) -> int:
-    """Raises AuthoringError if first states are equal although `reset` draws numbers; returns how many it draws."""
+    """Raises AuthoringError if initial states are equal although `reset` draws numbers; returns how many it draws."""
     reference = PythonReference(env)
     with record_draws() as draws:
         starts = [reference.reset(CheckedKey(0, 0, row, 0, 0), reference.make_state()) for row in range(NUM_STARTS)]
@@ -102,12 +102,12 @@ def _check_first_states(env: MultiAgentEnv) -> int:
 
 
 class RaceCheck:
-    """Runs envs, each with its state, its time and the number of its episode, and checks every call.
+    """Runs several envs, each with its state, time and episode, and checks every call.
 
     Args:
         env: the environment.
-        limit: steps of an episode.
-        seed: of the envs, and of choices that the check makes.
+        limit: the number of steps of an episode.
+        seed: the seed of the envs and of the random choices of the check.
     """
 
     def __init__(self, env: MultiAgentEnv, limit: int, seed: int) -> None:
@@ -121,7 +121,11 @@ class RaceCheck:
         self._times = [0] * NUM_ENVS
 
     def begin_episode(self, row: int) -> None:
-        """Resets env `row`: number 0 with the default roles, the others with permuted ones."""
+        """Resets an env, number 0 with the default roles and the others with permuted roles.
+
+        Args:
+            row: the index of the env.
+        """
         reference, before = self._reference, self._states.get(row)
         if before is None:
             before = reference.make_state()
@@ -133,7 +137,7 @@ class RaceCheck:
         return CheckedKey(self.seed & 0xFFFFFFFF, self.seed >> 32, row, self._episodes[row], self._times[row])
 
     def _reset(self, key: CheckedKey, before: EnvState) -> EnvState:
-        """Resets from zeros, and from values that an episode may leave, which must give the same state."""
+        """Resets from zeros and from values that an episode may have left, which must result in the same state."""
         reference = self._reference
         roles = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if reference.schema.roles}
         stale_fields = {k: np.full(b.shape, STALE[np.dtype(b.dtype).kind]) for k, b in self._author_fields().items()}
@@ -143,8 +147,8 @@ class RaceCheck:
         other = reference.reset(key.plain(), stale)
         for name in self._author_fields():
             for i in differing_agents(getattr(after, name), getattr(other, name)):
-                what = f"reset leaves {name}[{i}] as the last episode left it; write every element of every field"
-                raise authoring_error(self.env.reset, what)
+                problem = f"reset leaves {name}[{i}] as the last episode left it; write every element of every field"
+                raise authoring_error(self.env.reset, problem)
         return after
 
     def _author_fields(self) -> dict[str, Buffer]:
@@ -153,10 +157,10 @@ class RaceCheck:
         return {k: b for k, b in schema.array_fields.items() if k not in (*ENGINE_FIELDS, *schema.search_fields)}
 
     def step(self, row: int, actions: NDArray[np.generic]) -> None:
-        """Steps env `row`, and resets it when its episode is over.
+        """Steps an env, and resets it if its episode is over.
 
         Args:
-            row: index of the env.
+            row: the index of the env.
             actions: (A,) or (A, K) actions.
         """
         self._times[row] += 1
@@ -171,7 +175,7 @@ class RaceCheck:
         Args:
             state: {field: values}.
             actions: (A,) or (A, K) actions.
-            key: of the step.
+            key: the key of the step.
         """
         self._step(self._reference.make_state(state), actions, CheckedKey(*key))
 
@@ -180,16 +184,16 @@ class RaceCheck:
 
         Args:
             state: {field: values}.
-            key: of the reset.
+            key: the key of the reset.
         """
         self._observed(self._reset(CheckedKey(*key), self._reference.make_state(state)), 0)
 
     def _step(self, s: EnvState, values: NDArray[np.generic], key: CheckedKey) -> tuple[EnvState, bool]:
-        """(the state after a step, whether all agents vote for the end)."""
+        """Returns the state after a step, and whether all agents vote for the end of the episode."""
         reference, t = self._reference, Time(key.step, self._limit)
         actions = [checked_value(author_action(value)) for value in values]
-        with suppress(NotPlainError):  # the environment may never reach that state
-            self._run_phases(self._coincident(s), actions, key)
+        with suppress(NotPlainError):  # the environment may never reach such a state
+            self._run_phases(self._with_equal_agents(s), actions, key)
         mask = self._active(s)
         result = reference.step_result(self._run_phases(s, actions, key), mask, t)
         self._active(result.state)
@@ -206,17 +210,17 @@ class RaceCheck:
                 s = self.ownership.run(phase, s, lambda i: (actions[i], key, reference.p))
         return s
 
-    def _coincident(self, s: EnvState) -> EnvState:
-        """`s` with some agents copied from others, in the same place for example: such states are rare in random play."""
+    def _with_equal_agents(self, s: EnvState) -> EnvState:
+        """A copy of a state in which some agents equal others, which is rare with random actions."""
         s, num_agents = self._reference.copy(s), len(self._reference.agents)
-        is_kept = self._random.random(num_agents) < 0.5
-        source = np.where(is_kept, np.arange(num_agents), self._random.integers(0, num_agents, num_agents))
+        is_unchanged = self._random.random(num_agents) < 0.5
+        source = np.where(is_unchanged, np.arange(num_agents), self._random.integers(0, num_agents, num_agents))
         for name in self._author_fields():
             getattr(s, name)[:] = getattr(s, name)[source]
         return s
 
     def _active(self, s: EnvState) -> NDArray[np.bool_]:
-        """(A,) which agents are active; checks that each reads its own elements only."""
+        """Returns whether each agent is active, (A,), after a check that `active` reads only the agent's own elements."""
         reference, active = self._reference, self.env.active
         mask = np.ones(len(reference.agents), np.bool_)
         if active is None:
@@ -226,12 +230,14 @@ class RaceCheck:
             mask[i] = call_checked(active, i, reference.view(s), reference.p)
             for access in self.ownership.log:
                 if access.agent != i and access.field not in ENGINE_FIELDS:
-                    what = f"active reads {access.field}[{access.agent}] for agent {i}, and may read {i}'s own elements alone"
-                    raise authoring_error_at(access.file, access.line, f"{what}: have a phase write the answer to a field")
+                    problem = (
+                        f"active reads {access.field}[{access.agent}] for agent {i}, and may read only elements of agent {i}"
+                    )
+                    raise authoring_error_at(access.file, access.line, f"{problem}: write the result to a field in a phase")
         return mask
 
     def _observed(self, s: EnvState, step: int) -> EnvState:
-        """The state after the observations of some agents, which are checked."""
+        """Returns the state after the observations of some agents, which are checked."""
         agents = self._random.permutation(len(self._reference.agents))[:NUM_OBSERVERS].tolist()
         s, t = self._reference.prepare_observations(s, agents), checked_time(Time(step, self._limit))
         obs = self._reference.observations(s, t, agents)

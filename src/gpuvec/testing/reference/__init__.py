@@ -1,1 +1,1 @@
-"""The author's functions in plain Python, with every index, integer, draw and key checked."""
+"""Runs the author's functions in plain Python and checks every index, integer, draw and key."""

@@ -1,4 +1,4 @@
-"""Arrays that check every index and can log every access: which field, whose element, and the line that does it."""
+"""Arrays that check every index and can log every access with its field, its agent and its line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.testing.reference.checked_values import CheckedInt, DataInt
 
 INTEGERS = (int, np.integer)
-Index = Any  # whatever NumPy takes as an index
+Index = Any  # anything that NumPy accepts as an index
 
 
 class Access(NamedTuple):
@@ -30,10 +30,10 @@ AccessLog = list[Access]
 
 
 class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
-    """An array as author code gets it.
+    """The array that author code receives.
 
-    A negative index raises an error: compiled code would count it from the end. Integer elements are checked integers.
-    With a log, every access to the array is logged; accesses to parts of it are not.
+    A negative index raises an error, since compiled code would count it from the end. Integer elements are checked integers.
+    With a log, every access to the array is logged. Accesses to slices of it are not.
     """
 
     name: str
@@ -42,12 +42,12 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
 
     @staticmethod
     def of(array: NDArray[Any], name: str, log: AccessLog | None = None, data: bool = True) -> CheckedArray:
-        """A checked view.
+        """Returns a checked view of an array.
 
         Args:
-            array: (...) whose memory it shares.
-            name: its name in messages.
-            log: to which accesses are added.
+            array: (...) array, whose memory the view shares.
+            name: the name of the array in messages.
+            log: the log to which accesses are added; None for no log.
             data: whether its integers come from data.
         """
         view = array.view(CheckedArray)
@@ -55,18 +55,18 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
         return view
 
     def __array_finalize__(self, obj: object) -> None:
-        """Called by NumPy for each new view or copy of `obj`, which has no log."""
+        """Initialises a new view or copy of `obj`, for NumPy. It has no log."""
         self.name, self.log = getattr(obj, "name", "an array"), None
         self.integers = getattr(obj, "integers", DataInt)
 
     def __getitem__(self, index: Index) -> Any:
-        """The elements at `index`, as of an array of NumPy; a single integer is a checked one."""
+        """Returns the elements at `index`, as an array of NumPy does; a single integer is a checked one."""
         self._access(index, False)
         element = np.ndarray.__getitem__(self, index)
         return self.integers(element) if isinstance(element, np.signedinteger) else element
 
     def __setitem__(self, index: Index, value: Any) -> None:
-        """Writes `value` to `index`; an integer beyond the range of the dtype wraps, as in compiled code."""
+        """Writes `value` to `index`. An integer beyond the range of the dtype wraps, as in compiled code."""
         self._access(index, True)
         if isinstance(value, int) and self.dtype.kind == "i":
             half = 1 << (8 * self.dtype.itemsize - 1)
@@ -74,16 +74,16 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
         np.ndarray.__setitem__(self, index, value)
 
     def _access(self, index: Index, writes: bool) -> None:
-        places = index if isinstance(index, tuple) else (index,)
-        for k, part in enumerate(places):
+        parts = index if isinstance(index, tuple) else (index,)
+        for k, part in enumerate(parts):
             if isinstance(part, INTEGERS) and not 0 <= part < self.shape[min(k, self.ndim - 1)]:
-                what = f"{self.name}[{', '.join(map(str, places))}] does not exist"
+                problem = f"{self.name}[{', '.join(map(str, parts))}] does not exist"
                 if part < 0:
-                    raise IndexError(f"{what}; where -1 stands for no agent, test for it first")
-                raise IndexError(f"{what}; its shape is {self.shape}")
+                    raise IndexError(f"{problem}; where -1 stands for no agent, test for it first")
+                raise IndexError(f"{problem}; its shape is {self.shape}")
         if self.log is None:
             return
-        agent_index = places[0]
+        agent_index = parts[0]
         frame = sys._getframe(2)
         place = (writes, frame.f_code.co_filename, frame.f_lineno)
         if isinstance(agent_index, INTEGERS):
@@ -93,7 +93,7 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
 
 
 def checked_value(value: object, data: bool = True) -> Any:
-    """Replaces integers and arrays, also within a tuple, by checked ones.
+    """Replaces integers and arrays, even within a tuple, by checked ones.
 
     Args:
         value: an argument of author code.
@@ -112,11 +112,11 @@ def checked_value(value: object, data: bool = True) -> Any:
 
 
 def checked_state(s: EnvState, log: AccessLog | None = None) -> EnvState:
-    """A view of a state with checked integers and arrays.
+    """Returns a view of a state with checked integers and arrays.
 
     Args:
         s: the state, whose arrays share their memory with the view.
-        log: to which accesses to arrays are added.
+        log: the log to which accesses to arrays are added; None for no log.
     """
     parts = (
         CheckedArray.of(v, k, log, data=k not in ENGINE_FIELDS) if isinstance(v, np.ndarray) else checked_value(v)

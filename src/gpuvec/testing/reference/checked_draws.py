@@ -1,4 +1,4 @@
-"""Random draws in plain Python: with which key and number, and within which bounds."""
+"""Random draws in plain Python, with checks of their keys, numbers and bounds."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Draw(NamedTuple):
     number: int
     file: str
     line: int
-    instruction: int  # within its function
+    instruction: int  # the index of the bytecode instruction in its function
 
 
 def _author_place() -> tuple[str, int]:
-    """(file, line) of the innermost author code that is running."""
+    """The file and the line of the innermost author code on the stack."""
     frame = _author_frame()
     return frame.f_code.co_filename, frame.f_lineno
 
 
 def _author_frame() -> FrameType:
-    """The innermost author code that is running."""
+    """The frame of the innermost author code on the stack."""
     frame = sys._getframe(1)
     while frame.f_back is not None and in_package(frame.f_code.co_filename):
         frame = frame.f_back
@@ -46,19 +46,23 @@ def _author_frame() -> FrameType:
 
 
 def in_package(file: str) -> bool:
-    """Whether the path `file` belongs to this package, and not to an author."""
+    """Whether a file belongs to this package, and not to an author.
+
+    Args:
+        file: the path of the file.
+    """
     return file.startswith(f"{PACKAGE}/") or Path(file) == PACKAGE
 
 
 class CheckedKey(Key):
-    """A key as author code gets it, which may draw with it and read its `step`, but nothing else of it."""
+    """The key that author code receives, which may draw with it and read its `step`, but no other field."""
 
     def _refuse(self, name: str) -> AuthoringError:
-        what = f"reads {name} of the key, so results depend on the row, the episode or the seed; pass the key to draws alone"
-        return authoring_error_at(*_author_place(), what)
+        problem = f"reads {name} of the key, so results depend on the row, the episode or the seed"
+        return authoring_error_at(*_author_place(), f"{problem}; pass the key to draws alone")
 
     def __getattribute__(self, name: str) -> Any:
-        """A field called `name`; only `step` may be read."""
+        """Returns the field `name`, which may only be `step`."""
         if name in ("seed", "seed_high", "row", "episode"):
             raise self._refuse(name)
         return super().__getattribute__(name)
@@ -77,20 +81,20 @@ class CheckedKey(Key):
 
 
 def checked_word(key: Key, draw: int) -> int:
-    """Draws 32 random bits as `gpuvec.random.word` does, so that `record_draws` sees it.
+    """Draws 32 random bits as `gpuvec.random.word` does, through the module, so that `record_draws` records it.
 
     Args:
-        key: of the author's function.
+        key: the key that the author's function passes.
         draw: the number of the draw.
     """
     return random.word(key, draw)
 
 
 def checked_uniform(key: Key, draw: int, low: float, high: float) -> float:
-    """Draws as `gpuvec.random.uniform` does.
+    """Draws as `gpuvec.random.uniform` does, after a check of the bounds.
 
     Args:
-        key: of the author's function.
+        key: the key that the author's function passes.
         draw: the number of the draw.
         low: the lower bound.
         high: the upper bound.
@@ -99,26 +103,26 @@ def checked_uniform(key: Key, draw: int, low: float, high: float) -> float:
         AuthoringError: `low` is above `high`.
     """
     if not low <= high:
-        what = f"uniform draws from {low:.7g} to {high:.7g}; the lower bound must not be above the upper one"
-        raise authoring_error_at(*_author_place(), what)
+        problem = f"uniform draws from {low:.7g} to {high:.7g}; the lower bound must not be above the upper one"
+        raise authoring_error_at(*_author_place(), problem)
     return _uniform(key, draw, low, high)
 
 
 def checked_randint(key: Key, draw: int, low: int, high: int) -> int:
-    """Draws as `gpuvec.random.randint` does.
+    """Draws as `gpuvec.random.randint` does, after a check of the bounds.
 
     Args:
-        key: of the author's function.
+        key: the key that the author's function passes.
         draw: the number of the draw.
-        low: the least integer.
-        high: one above the greatest integer.
+        low: the lower bound, inclusive.
+        high: the upper bound, exclusive.
 
     Raises:
         AuthoringError: there is no integer to draw.
     """
     if not low < high:
-        what = f"randint draws from {low} to below {high}, where there is no integer; the upper bound must be greater"
-        raise authoring_error_at(*_author_place(), what)
+        problem = f"randint draws from {low} to below {high}, where there is no integer; the upper bound must be greater"
+        raise authoring_error_at(*_author_place(), problem)
     return DataInt(_randint(key, draw, int(low), int(high)))
 
 
@@ -134,15 +138,14 @@ def record_draws() -> Iterator[list[Draw]]:
         frame = _author_frame()
         place = frame.f_code.co_filename, frame.f_lineno
         if not isinstance(key, CheckedKey):
-            raise authoring_error_at(*place, "draws with a key that it made; draw with the key that is its argument")
+            raise authoring_error_at(*place, "draws with a key that it created; draw with the key that is its argument")
         if isinstance(draw, DataInt):
-            what = (
-                f"draw number {int(draw)} depends on data, so it may equal that of another draw; compute it from literals, the"
-            )
-            raise authoring_error_at(*place, f"{what} agent's index and the indices of loops, such as 3 * i + 1")
+            problem = f"draw number {int(draw)} depends on data, so it may equal that of another draw"
+            remedy = "compute it from literals, the agent's index and the indices of loops, such as 3 * i + 1"
+            raise authoring_error_at(*place, f"{problem}; {remedy}")
         if not 0 <= draw < POOL_DRAW:
-            what = f"draw number {int(draw)} is reserved; use numbers from 0 to {POOL_DRAW - 1}"
-            raise authoring_error_at(*place, what)
+            problem = f"draw number {int(draw)} is reserved; use numbers from 0 to {POOL_DRAW - 1}"
+            raise authoring_error_at(*place, problem)
         draws.append(Draw(int(draw), *place, frame.f_lasti))
         return _word(key.plain(), int(draw))
 

@@ -1,4 +1,4 @@
-"""Author functions in plain Python with every integer, array, draw and key checked."""
+"""Copies of author functions that run in plain Python with checked integers, arrays, draws and keys."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ DRAWS: dict[Any, Any] = {random.uniform: checked_uniform, random.randint: checke
 
 
 class CheckedFunctions:
-    """Makes one copy of each author function, which reads checked values from its module, defaults and closure."""
+    """Creates one copy of each author function, which reads checked values from its module, defaults and closure."""
 
     def __init__(self) -> None:
         self._copies: dict[types.FunctionType, types.FunctionType] = {}
 
     def function(self, function: Any) -> Any:
-        """The checked copy of `function`; a value that is no plain function is returned as it is."""
+        """Returns the checked copy of a function.
+
+        Args:
+            function: an author's function; a value that is not a plain function is returned unchanged.
+        """
         if not isinstance(function, types.FunctionType):
             return function
         if function in DRAWS:
@@ -37,7 +41,7 @@ class CheckedFunctions:
         if function not in self._copies:
             scope: dict[str, Any] = {"__builtins__": BUILTINS, "__name__": function.__module__}
             copy = types.FunctionType(function.__code__, scope, function.__name__)
-            self._copies[function] = copy  # before the functions that it calls are copied, which may call it
+            self._copies[function] = copy  # stored before the functions that it calls are copied, because they may call it
             names = _names(function.__code__)
             scope |= {k: self._value(v, k) for k, v in function.__globals__.items() if k in names}
             cells = tuple(types.CellType(self._value(cell.cell_contents)) for cell in function.__closure__ or ())
@@ -49,7 +53,7 @@ class CheckedFunctions:
         return self._copies[function]
 
     def _value(self, value: object, name: str = "an array") -> Any:
-        """What author code gets in place of `value`, a variable called `name`."""
+        """The value that author code receives instead of `value`, that of the variable `name`."""
         if value is np:
             return CheckedNumpy()
         if isinstance(value, type):
@@ -61,7 +65,11 @@ class CheckedFunctions:
         return checked_value(value, data=False)
 
     def environment(self, env: Environment) -> Any:
-        """A copy of `env` with checked copies of all functions that kernels run."""
+        """Returns a copy of an environment with checked copies of all functions that kernels run.
+
+        Args:
+            env: the environment.
+        """
         if isinstance(env, SingleAgentEnv):
             changed = {name: self.function(getattr(env, name)) for name in ("reset", "step", "observe")}
             return dataclasses.replace(env, **changed)
@@ -87,7 +95,11 @@ class CheckedFunctions:
 
 
 def checked_params(p: EnvParams) -> EnvParams:
-    """The parameters `p` with checked integers, which do not come from data, and checked tables."""
+    """Returns parameters with checked integers, which do not come from data, and checked tables.
+
+    Args:
+        p: the parameters, with the tables as further fields.
+    """
     parts = (
         CheckedArray.of(v, f"p.{k}", data=False) if isinstance(v, np.ndarray) else checked_value(v, data=False)
         for k, v in zip(p._fields, p, strict=True)
@@ -96,6 +108,6 @@ def checked_params(p: EnvParams) -> EnvParams:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Names that `code`, or a function within it, may read from its module."""
+    """The names that `code`, or a function within it, may read from its module."""
     inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
     return set(code.co_names).union(*map(_names, inner))

@@ -1,7 +1,7 @@
-"""Integers that raise an error in plain Python where compiled code computes a wrong value silently.
+"""Integers that raise an error in plain Python where compiled code silently computes a wrong value.
 
-Compiled code tests no shift. These integers do, so that plain Python raises an error in the line of the shift. They also
-record whether they come from data, which finds a draw number that depends on data.
+Compiled code does not check the distance of a shift. These integers do, so that plain Python raises an error in the line of the
+shift. They also record whether they come from data, so that a draw number that depends on data is found.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-SHIFT_BITS = 32  # `int` is an int32 in states and in CUDA C++
+SHIFT_BITS = 32  # the width of an `int` in states and in CUDA C++
 _HALF = 1 << 63
 
 
 class CheckedInt(int):
-    """An integer of author code, with the arithmetic of an int64; shifts by less than 0 or more than 31 are refused."""
+    """An integer with the arithmetic of an int64, which raises ValueError for shifts by less than 0 or more than 31."""
 
     def __abs__(self) -> int:
-        """The absolute value, a checked integer."""
+        """Returns the absolute value as a checked integer."""
         return type(self)(int.__abs__(self))
 
     def __neg__(self) -> int:
-        """The negative, a checked integer."""
+        """Returns the negative as a checked integer."""
         return type(self)(int.__neg__(self))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -32,7 +32,7 @@ class CheckedInt(int):
 
         Args:
             ufunc: the operator.
-            method: of the ufunc, such as "__call__".
+            method: the method of the ufunc, such as "__call__".
             inputs: the operands.
             options: keyword arguments of the ufunc.
         """
@@ -52,7 +52,7 @@ def _check_shift(count: int, num_bits: int) -> None:
 
 
 def _result(value: int, a: object, b: object) -> int:
-    """`value` as an int64, from data if one of the operands is."""
+    """Wraps `value` to an int64, which comes from data if one of the operands does."""
     if not -_HALF <= value < _HALF:
         value = (value + _HALF) % (2 * _HALF) - _HALF
     return DataInt(value) if isinstance(a, DataInt) or isinstance(b, DataInt) else CheckedInt(value)
@@ -83,7 +83,7 @@ def _checked_range(*arguments: int) -> Iterator[int]:
 
 
 def _checked_conversion(num_bits: int | None) -> Callable[..., int]:
-    """A conversion to a signed integer of that many bits, as `np.int32` is one of 32; None stands for `int`."""
+    """Returns a conversion to a signed integer of `num_bits` bits, like `np.int32` for 32, or like `int` for None."""
 
     def convert(value: str | float = 0) -> int:
         number = int(value)
@@ -100,10 +100,10 @@ CONVERSIONS: dict[Any, Any] = {np.dtype(f"i{size}").type: _checked_conversion(8 
 
 
 class CheckedNumpy:
-    """NumPy as author code gets it: conversions to signed integers return checked ones."""
+    """The module `numpy` that author code receives, whose conversions to signed integers return checked ones."""
 
     def __getattr__(self, name: str) -> Any:
-        """The attribute of NumPy called `name`."""
+        """Returns the attribute `name` of NumPy."""
         value = getattr(np, name)
         return CONVERSIONS.get(value, value) if isinstance(value, type) else value
 

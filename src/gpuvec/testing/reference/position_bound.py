@@ -1,4 +1,4 @@
-"""Checks what a `NearestNeighbors` search declares of its distance: fields whose differences bound it from below."""
+"""Checks the position fields of a `NearestNeighbors` search, whose differences must bound the distance from below."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.compiler.types import EnvState
 from gpuvec.spec import NearestNeighbors
 
-ROUNDING = np.float32(1e-6)  # share of a distance by which its rounding may undercut the bound; the cells allow for it
+ROUNDING = np.float32(1e-6)  # the relative error that a distance may have; the cell list allows for it
 
 
 def check_position_bound(search: NearestNeighbors, i: int, distances: NDArray[np.float32], s: EnvState) -> None:
     """Compares the distances of one agent with the bound that the search declares.
 
     Args:
-        search: the search; without `position` there is nothing to compare.
+        search: the search; without `position` nothing is compared.
         i: the agent that searches.
         distances: (A,) float32, from agent `i` to each agent.
         s: the state, in which each position field is an (A,) float32 array.
 
     Raises:
-        AuthoringError: a distance is less than a declared field allows.
+        AuthoringError: a distance is less than the bound of a declared field.
     """
     for field in search.position:
         values = np.asarray(getattr(s, field), np.float32)

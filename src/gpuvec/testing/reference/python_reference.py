@@ -1,4 +1,4 @@
-"""A `MultiAgentEnv` as plain Python over NumPy arrays: what the author's functions mean, without a compiler."""
+"""Runs a `MultiAgentEnv` in plain Python with NumPy arrays, as the reference for compiled code."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from gpuvec.testing.reference.position_bound import check_position_bound
 
 
 class StepResult(NamedTuple):
-    """A step of all agents of one env."""
+    """The results of a step of one env."""
 
     state: EnvState
     reward: NDArray[np.float32]  # (A,)
-    votes: NDArray[np.bool_]  # (A,); the episode ends when all are set
-    mask: NDArray[np.bool_]  # (A,) active before the step
-    terminated: NDArray[np.bool_]  # (A,) active before the step and not after it
+    votes: NDArray[np.bool_]  # (A,) whether each agent votes for the end; the episode ends if all do
+    mask: NDArray[np.bool_]  # (A,) whether each agent was active before the step
+    terminated: NDArray[np.bool_]  # (A,) whether each agent was active before the step and is not after it
 
 
 class PythonReference:
-    """One env of a `MultiAgentEnv`. Time limits and automatic resets are the engine's, and left out here.
+    """Runs one env of a `MultiAgentEnv` without step limits and autoreset, which the engine adds.
 
-    Functions run as `CheckedFunctions` makes them.
+    It calls the copies of functions that `CheckedFunctions` creates.
 
     Args:
         env: the environment.
-        view: makes of a state the view that functions get, which checks and may log their accesses.
+        view: returns the view of a state that functions receive, which checks and may log their accesses.
     """
 
     def __init__(self, env: MultiAgentEnv, view: Callable[[EnvState], EnvState] = checked_state) -> None:
@@ -49,10 +49,10 @@ class PythonReference:
         self.agents = tuple(map(CheckedInt, range(schema.agents_shape[0])))
 
     def make_state(self, values: Mapping[str, ArrayLike] | None = None) -> EnvState:
-        """Makes a state.
+        """Creates a state.
 
         Args:
-            values: {field: value}; other fields are zero. Roles are contiguous by default, and `agents_by_role` follows.
+            values: {field: value}; other fields are zero. Roles are contiguous by default; `agents_by_role` is computed.
         """
         fields: dict[str, Any] = {k: np.zeros(b.shape, b.dtype) for k, b in self.schema.array_fields.items()}
         fields |= {k: dtype(0).item() for k, dtype in self.schema.scalar_fields.items()}
@@ -67,28 +67,37 @@ class PythonReference:
 
     @staticmethod
     def copy(s: EnvState) -> EnvState:
-        """Copies `s` with its arrays."""
+        """Returns a copy of a state with copies of its arrays.
+
+        Args:
+            s: the state.
+        """
         return type(s)(*(v.copy() if isinstance(v, np.ndarray) else v for v in s))
 
     def _call_for_each(self, function: Callable[..., Any] | None, s: EnvState, *rest: object) -> list[Any]:
-        """The results of all agents; True for each if there is no function."""
+        """The results of a function for all agents, or True for each if there is no function."""
         view = self.view(s)
         return [function is None or call_checked(function, i, view, *rest) for i in self.agents]
 
     def reset(self, key: Key, s: EnvState) -> EnvState:
-        """The first state of an episode after the state `s`, which keeps the roles; draws use `key`."""
+        """Returns the first state of an episode.
+
+        Args:
+            key: the key of the draws.
+            s: the state before, whose roles stay.
+        """
         s = self.copy(s)._replace(**{k: dtype(0).item() for k, dtype in self.schema.scalar_fields.items()})
         self._call_for_each(self.env.reset, s, key, self.p)
         return s
 
     def run_phase(self, phase: Reduction | Callable[..., None], s: EnvState, actions: Sequence[Action], key: Key) -> EnvState:
-        """The state after a phase of all agents, which changes the arrays of `s`.
+        """Returns the state after a phase of all agents.
 
         Args:
-            phase: one of the environment's.
-            s: the state before.
+            phase: a phase of the environment.
+            s: the state before, whose arrays are changed.
             actions: A actions.
-            key: of the draws.
+            key: the key of the draws.
         """
         if isinstance(phase, Reduction):
             return self._reduced(phase, s)
@@ -98,12 +107,12 @@ class PythonReference:
         return s
 
     def step(self, s: EnvState, actions: Sequence[Action], key: Key, t: Time) -> StepResult:
-        """A step from state `s`, which stays as it is.
+        """Returns the results of a step.
 
         Args:
-            s: the state before.
+            s: the state before, which is not changed.
             actions: A actions.
-            key: of the draws.
+            key: the key of the draws.
             t: the time after the step.
         """
         mask = np.array(self._call_for_each(self.env.active, s, self.p), np.bool_)
@@ -113,12 +122,12 @@ class PythonReference:
         return self.step_result(s, mask, t)
 
     def step_result(self, s: EnvState, mask: NDArray[np.bool_], t: Time) -> StepResult:
-        """The rewards and terminations of a step.
+        """Returns the results of a step after its phases.
 
         Args:
-            s: the state after it.
-            mask: (A,) which agents were active before it.
-            t: the time after it.
+            s: the state after the phases.
+            mask: (A,) whether each agent was active before the step.
+            t: the time after the step.
         """
         t = checked_time(t)
         terminated = mask & ~np.array(self._call_for_each(self.env.active, s, self.p), np.bool_)
@@ -127,11 +136,11 @@ class PythonReference:
         return StepResult(s, reward, votes, mask, terminated)
 
     def prepare_observations(self, s: EnvState, agents: Sequence[int] | None = None) -> EnvState:
-        """The state after the search or the reduction that runs before observations; changes the arrays of `s`.
+        """Returns the state after the search or the reduction that runs before observations.
 
         Args:
-            s: the state.
-            agents: indices of the agents that search; all by default.
+            s: the state, whose arrays are changed.
+            agents: the indices of the agents that search; all by default.
         """
         neighbors = self.schema.observation.neighbors
         if isinstance(neighbors, Reduction):
@@ -145,43 +154,47 @@ class PythonReference:
         return s._replace(**{reduction.field: reduce(reduction.kind, self._call_for_each(reduction.function, s, self.p))})
 
     def _nearest(self, search: NearestNeighbors, i: int, s: EnvState) -> list[int]:
-        """The neighbors of agent i, nearest first, and -1 in the slots that stay empty."""
+        """The neighbors of agent i, nearest first, and -1 for missing ones."""
         view = self.view(s)
         candidates: list[tuple[Any, int]] = []
         if search.mask is None or call_checked(search.mask, i, view, self.p):
             candidates = [(np.float32(call_checked(search.distance, i, j, view, self.p)), j) for j in self.agents]
             check_position_bound(search, i, np.array([distance for distance, _ in candidates], np.float32), s)
         nearest = [j for _, j in sorted(pair for pair in candidates if pair[0] < np.inf)]
-        num_slots = self.schema.array_fields[search.field].shape[1]
-        return (nearest + [-1] * num_slots)[:num_slots]
+        max_neighbors = self.schema.array_fields[search.field].shape[1]
+        return (nearest + [-1] * max_neighbors)[:max_neighbors]
 
     def observations(self, s: EnvState, t: Time, agents: Sequence[int] | None = None) -> NDArray[np.float32]:
-        """Computes (N, D) observations of a state after `prepare_observations`.
+        """Computes the observations of N agents, (N, D).
 
         Args:
-            s: the state.
+            s: the state after `prepare_observations`.
             t: the time.
-            agents: indices of the N agents; all by default.
+            agents: the indices of the N agents; all by default.
         """
         observation = self.schema.observation
         view, rows, t = self.view(s), [], checked_time(t)
-        slots = tuple(map(CheckedInt, range(observation.max_neighbors)))
+        slot_indices = tuple(map(CheckedInt, range(observation.max_neighbors)))
         for i in self.agents if agents is None else map(CheckedInt, agents):
             others = []
             if observation.other_features is not None:
-                others = [call_checked(observation.other_features, i, slot, view, t, self.p) for slot in slots]
+                others = [call_checked(observation.other_features, i, slot, view, t, self.p) for slot in slot_indices]
             own = call_checked(observation.self_features, i, view, t, self.p)
             rows.append([x for feature in zip(*others, strict=True) for x in feature] + list(own))
         return np.array(rows, np.float32)
 
 
 def checked_time(t: Time) -> Time:
-    """The time `t` with checked integers."""
+    """Returns a time with checked integers.
+
+    Args:
+        t: the time.
+    """
     return Time(DataInt(t.step), CheckedInt(t.limit))
 
 
 def reduce(kind: str, values: Sequence[Any]) -> int | bool:
-    """The result of a reduction.
+    """Computes the result of a reduction.
 
     Args:
         kind: "argmin", "any", "all" or "count".

@@ -1,4 +1,4 @@
-"""A limit on the CPU time that one call of an author's function may take in plain Python."""
+"""Limits the CPU time of a call of an author's function in plain Python."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ POLL_SECONDS = 0.25
 
 
 class CallTimeout(BaseException):
-    """Raised within a call that takes longer than `limit`."""
+    """A call takes longer than `limit`; raised within the call."""
 
     limit = 0.0  # CPU seconds
 
     def message(self, name: str) -> str:
-        """What is wrong with the function called `name`."""
+        """The message for the author, which continues a sentence that names the line.
+
+        Args:
+            name: the name of the function.
+        """
         return (
             f"is where `{name}` still runs after {self.limit:g} s of CPU time; is it a loop that does not end? A loop needs "
             "a bound that it reaches in any state. If the function is only slow, raise time_limit"
@@ -29,14 +33,14 @@ class CallTimeout(BaseException):
 
 @contextmanager
 def limit_calls(function: Callable[..., Any], limit: float) -> Iterator[None]:
-    """Raises `CallTimeout` within a call of `function` in this thread that takes too long.
+    """Raises `CallTimeout` within a call of a function in this thread that takes too long.
 
-    Another thread samples the stack of this one, so calls get no slower. Only the CPU time of this thread counts, not that
-    of other threads or processes.
+    Another thread samples the stack of this thread, so that calls do not become slower. Only the CPU time of this thread
+    counts, not that of other threads or processes.
 
     Args:
-        function: an outer function of the calls.
-        limit: CPU seconds.
+        function: the function whose calls are limited.
+        limit: the CPU seconds that a call may take.
     """
     thread, ended = threading.get_ident(), threading.Event()
     clock = time.pthread_getcpuclockid(thread)
@@ -44,14 +48,14 @@ def limit_calls(function: Callable[..., Any], limit: float) -> Iterator[None]:
 
     def sample_stack() -> None:
         call: FrameType | None = None
-        began = 0.0
+        start_time = 0.0
         while not ended.wait(POLL_SECONDS):
             now, frame = time.clock_gettime(clock), sys._current_frames().get(thread)
             while frame is not None and frame.f_code is not function.__code__:
                 frame = frame.f_back
             if frame is not call:
-                call, began = frame, now
-            elif call is not None and now - began > limit:
+                call, start_time = frame, now
+            elif call is not None and now - start_time > limit:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
                 call = None
 

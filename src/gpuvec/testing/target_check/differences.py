@@ -1,4 +1,4 @@
-"""Where two results differ: floats by more than a tolerance, flags and integers at all."""
+"""Finds where two results differ: floats by more than a tolerance, flags and integers by any amount."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-TOLERANCE = 1e-5  # of floats: absolute up to 1, relative above
+TOLERANCE = 1e-5  # of floats, absolute up to 1 and relative above
 
 
 class Difference(NamedTuple):
     """The first element in which the results of an environment differ."""
 
-    name: str  # of the array, such as "observation" or "state x"
-    element: tuple[int, ...]  # its index in the array, the environment first; empty if shape or type of the arrays differ
+    name: str  # the name of the array, such as "observation" or "state x"
+    element: tuple[int, ...]  # the index in the array, the environment first; empty if the shapes or the dtypes differ
     expected: str
     actual: str
 
     def agent(self, has_agents: bool) -> int | None:
-        """The index of the agent whose element it is, None if it belongs to no single agent.
+        """The index of the agent to which the element belongs, None if it belongs to no single agent.
 
         Args:
             has_agents: whether the second axis of results is that of agents, as in a `MultiAgentEnv`.
@@ -29,22 +29,22 @@ class Difference(NamedTuple):
         return self.element[1] if is_of_agent else None
 
     def place(self, has_agents: bool) -> str:
-        """The place in words, such as "environment 3, agent 2, observation[5]".
+        """Describes the element, such as "environment 3, agent 2, observation[5]".
 
         Args:
             has_agents: whether the second axis of results is that of agents, as in a `MultiAgentEnv`.
         """
         agent = self.agent(has_agents)
-        where = [f"environment {k}" for k in self.element[:1]] + ([] if agent is None else [f"agent {agent}"])
-        return ", ".join([*where, self.name + "".join(f"[{k}]" for k in self.element[len(where) :])])
+        owners = [f"environment {k}" for k in self.element[:1]] + ([] if agent is None else [f"agent {agent}"])
+        return ", ".join([*owners, self.name + "".join(f"[{k}]" for k in self.element[len(owners) :])])
 
 
 def exceeds_tolerance(expected: ArrayLike, actual: ArrayLike) -> NDArray[np.bool_]:
-    """Which elements differ: floats by more than 1e-5 * max(1, |expected|), with NaN equal to NaN; others at all.
+    """Returns which elements differ: floats by more than 1e-5 * max(1, |expected|), others by any amount; nan equals nan.
 
     Args:
         expected: (...,) array or a scalar.
-        actual: of the shape of `expected`; its dtype says which rule applies.
+        actual: an array of the same shape, whose dtype determines the rule.
 
     Returns:
         (...,) bool.
@@ -58,11 +58,11 @@ def exceeds_tolerance(expected: ArrayLike, actual: ArrayLike) -> NDArray[np.bool
 
 
 def differs_in_bits(expected: NDArray[Any], actual: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which elements are not the same bits: -0.0 differs from 0.0.
+    """Returns which elements are not bit-identical. For example, -0.0 differs from 0.0.
 
     Args:
         expected: (...,) array.
-        actual: of the shape and dtype of `expected`.
+        actual: an array of the same shape and dtype.
 
     Returns:
         (...,) bool.
@@ -76,12 +76,12 @@ def differences(
     actual: Mapping[str, NDArray[Any]],
     unequal: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]] = exceeds_tolerance,
 ) -> list[Difference]:
-    """The first difference of each environment that has one, ordered by environment.
+    """Returns the first difference of each environment that has one, ordered by environment.
 
     Args:
-        expected: {name: (E, ...) array}; the first name in which an environment differs is reported.
+        expected: {name: (E, ...) array}. For each environment the first name with a difference is reported.
         actual: the arrays to compare with them.
-        unequal: which elements of two arrays differ.
+        unequal: returns which elements of two arrays differ.
     """
     if expected.keys() != actual.keys():
         return [Difference("names of what is returned", (), ", ".join(expected), ", ".join(actual))]

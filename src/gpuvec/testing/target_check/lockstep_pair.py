@@ -1,4 +1,4 @@
-"""The same environments on the CPU and on another target, call by call, each call from the CPU's state."""
+"""Runs the same environments on the CPU and on another target in lockstep, each call from the state of the CPU."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ EnvCall = Callable[[ToNumpy], tuple[Any, ...]]  # what a call of `reset` or `ste
 
 
 class LockstepPair:
-    """Calls both in turn: first a seeded reset, then steps with random actions; in DISABLED also resets of ended episodes.
+    """Makes the same calls on both: a seeded reset, then steps with random actions; in DISABLED also resets of ended episodes.
 
-    Before each call the other target loads the CPU's states, clocks and random streams. So a difference comes from that call
-    alone, and rounding errors do not accumulate.
+    Before each call the other target loads the states, clocks and random-number streams of the CPU. A difference is therefore
+    caused by that call alone, and rounding errors do not accumulate.
 
     Args:
         env: the environment, or its id as `gymnasium.make_vec` takes it.
-        target_options: keyword arguments that make it on the other target.
-        num_envs: E.
-        seed: of the environments and of the actions.
+        target_options: keyword arguments that create it on the other target.
+        num_envs: the number of environments, E.
+        seed: the seed of the environments and of the actions.
         options: further keyword arguments of both, such as `autoreset_mode`, `max_episode_steps` and parameters.
     """
 
@@ -48,20 +48,20 @@ class LockstepPair:
     ) -> None:
         make: Callable[..., Any] = partial(gym.make_vec, env) if isinstance(env, str) else partial(VectorEnv, env)
         self.cpu, self.other = (
-            ToNumpy(make(num_envs=num_envs, **{**options, **where})) for where in (CPU.options, target_options)
+            ToNumpy(make(num_envs=num_envs, **{**options, **place})) for place in (CPU.options, target_options)
         )
         self.has_agents = len(self.cpu.single_observation_space.shape or ()) > 1
-        self.ended = np.zeros(num_envs, np.bool_)  # (E,) whose episode ended in the last call
+        self.ended = np.zeros(num_envs, np.bool_)  # (E,) whether the episode ended in the last call
         self.num_calls = self.num_steps = 0
-        self.call_name = "reset"  # of the last call
+        self.call_name = "reset"  # "reset", "step" or "masked reset": the last call
         self._state_before: Any = None  # state_dict before the last call
-        self._reset_mask = self.ended  # (E,) which the last call had to reset
+        self._reset_mask = self.ended  # (E,) whether the last call had to reset the environment
         self._last_call: EnvCall = lambda env: (env.reset(seed=seed)[0],)
         self._is_disabled = self.cpu.metadata["autoreset_mode"] is AutoresetMode.DISABLED
         self.cpu.action_space.seed(seed)
 
     def call(self) -> tuple[Results, Results]:
-        """Makes the next call on both, and returns the results of the CPU and of the other target."""
+        """Makes the next call on both and returns the results, those of the CPU first."""
         if self.num_calls:
             self._state_before = self.cpu.state_dict()
             self.other.load_state_dict(self._state_before)
@@ -82,12 +82,15 @@ class LockstepPair:
         return lambda env: env.step(action)
 
     def perturbed(self, rows: Mapping[int, int | None], scale: float, random: np.random.Generator) -> Results:
-        """The CPU's results of the last call if one float x of the state of each of these rows had been another.
+        """Repeats the last call on the CPU after a change of one float x in the state of some rows.
 
         Args:
-            rows: {row: index of the agent whose float changes, None for any}; a row that the call resets stays as it was.
+            rows: {row: index of the agent whose float changes, None for any}. Rows that the call resets do not change.
             scale: the largest change, relative to max(1, |x|).
-            random: draws the field and the change.
+            random: the generator that draws the field and the change.
+
+        Returns:
+            The results of the call.
         """
         state_after = self.cpu.state_dict()
         self.cpu.load_state_dict(self._state_before)
@@ -95,9 +98,9 @@ class LockstepPair:
         mask = np.zeros_like(self.ended)
         for row, agent in rows.items() if floats else ():
             array = floats[random.choice(list(floats))]
-            place = (row, *random.integers(array.shape[1:]))
-            place = place if agent is None or array.ndim == 1 else (row, agent, *place[2:])
-            array[place] += scale * random.uniform(-1.0, 1.0) * max(1.0, abs(array[place]))
+            index = (row, *random.integers(array.shape[1:]))
+            index = index if agent is None or array.ndim == 1 else (row, agent, *index[2:])
+            array[index] += scale * random.uniform(-1.0, 1.0) * max(1.0, abs(array[index]))
             mask[row] = not self._reset_mask[row]
         if mask.any():
             self.cpu.set_state(floats, mask)
@@ -106,15 +109,15 @@ class LockstepPair:
         return results
 
     def close(self) -> None:
-        """Frees both."""
+        """Closes the environments on both targets."""
         self.cpu.close()
         self.other.close()
 
 
 def _results(env: ToNumpy, obs: NDArray[Any], *step_results: Any) -> Results:
-    """All that a call returned, and the state of `env` after it; what other results follow from comes first.
+    """The results of a call and the state after it. Causes come before effects, so that the first difference is a cause.
 
-    Final observations of rows that did not end are replaced by zeros.
+    Final observations of rows whose episode did not end are replaced by zeros.
     """
     reward, terminated, truncated, infos = step_results or (None, None, None, {})
     results = {"terminated": terminated, "truncated": truncated}

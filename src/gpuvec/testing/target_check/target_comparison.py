@@ -1,4 +1,4 @@
-"""Whether another target gives the CPU's results: random actions on both, everything compared after every call."""
+"""Compares another target with the CPU: both take the same random actions, and all results are compared after every call."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from gpuvec.testing.target_check.differences import Difference, differences, dif
 from gpuvec.testing.target_check.lockstep_pair import LockstepPair, Results
 
 AUTORESET_MODES = ("NextStep", "SameStep", "Disabled")
-PERTURBATION = 1e-6  # relative change of one float of a state, to find results on a threshold: some roundings
-MAX_PERTURBATIONS = 200  # each of another field, another agent, in another direction
-MAX_THRESHOLD_SHARE = 1e-4  # of results: rounding seldom meets a threshold, and a wrong rule always does
+PERTURBATION = 1e-6  # the relative change of a float of the state, of the size of a few roundings
+MAX_PERTURBATIONS = 200  # each changes another field, another agent and in another direction
+MAX_THRESHOLD_SHARE = 1e-4  # of results: rounding is seldom near a threshold, and a wrong rule differs often
 
 
 class ComparisonJob(NamedTuple):
-    """What is compared with the CPU."""
+    """A comparison of a target with the CPU."""
 
-    env: str | Environment  # or its id
-    target: str  # its name
-    options: dict[str, str]  # keyword arguments of `make_vec` that choose the target
-    variables: dict[str, str]  # environment variables of the target's process
+    env: str | Environment  # the environment or its id
+    target: str  # the name of the target
+    options: dict[str, str]  # keyword arguments of `make_vec` that select the target
+    variables: dict[str, str]  # environment variables of the process of the target
     num_envs: int
-    episodes: int  # of each environment, in each mode
+    episodes: int  # the number of episodes of each environment in each mode
     max_episode_steps: int
     seed: int = 0
     params: dict[str, bool | int | float] = {}  # noqa: RUF012  # never written to
     modes: tuple[str, ...] = AUTORESET_MODES
 
     def pair_options(self, mode: str) -> dict[str, str | int | float]:
-        """Keyword arguments of a `LockstepPair` in that autoreset mode.
+        """The keyword arguments of a `LockstepPair` in an autoreset mode.
 
         Args:
             mode: one of `AUTORESET_MODES`.
@@ -41,44 +41,45 @@ class ComparisonJob(NamedTuple):
 
 
 class ComparisonReport(NamedTuple):
-    """The outcome of a comparison."""
+    """The result of a comparison."""
 
-    num_results: int = 0  # that were compared: calls times environments
-    identical: bool = True  # whether all were, bit for bit
-    num_on_threshold: int = 0  # results that differ as the CPU's own do after a tiny change of the state
-    difference: str = ""  # the first one and its place; "" if there is none
-    script: str = ""  # which reproduces it
+    num_results: int = 0  # the number of results that were compared: calls times environments
+    identical: bool = True  # whether all results are bit-identical
+    num_on_threshold: int = 0  # the number of results that differ as those of the CPU do after a tiny change of the state
+    difference: str = ""  # a description of the first difference; "" if there is none
+    script: str = ""  # Python source that reproduces it
 
 
 def compare(job: ComparisonJob) -> ComparisonReport:
-    """Compares one autoreset mode after the other until one shows a difference.
+    """Compares one autoreset mode after another until one shows a difference.
 
-    A float may differ by 1e-5 * max(1, |x|) from the CPU's x; flags, integers and random streams may not differ. But where a
-    rounded number meets a threshold, such as a bound or the distance of another agent, either side of it is right. So if a
-    result differs, a float x of the state before is changed by up to 1e-6 * max(1, |x|), and the CPU repeats that call. If it
-    then gives all that the other target gave for that environment, the result is on a threshold. One in 10,000 results may be.
+    A float may differ by 1e-5 * max(1, |x|) from the x of the CPU; flags, integers and random-number streams may not differ.
+    Where a rounded number is near a threshold, such as a bound or the distance of another agent, both sides are right.
+    Therefore, if a result differs, a float x of the state before the call is changed by up to 1e-6 * max(1, |x|), and the CPU
+    repeats the call. If its results for that environment then equal those of the other target, the result is on a threshold.
+    One in 10,000 results may be.
 
     Args:
-        job: what to compare; each environment ends `job.episodes` episodes in each mode.
+        job: the comparison; each environment finishes `job.episodes` episodes in each mode.
 
     Raises:
-        GpuvecError: the environment cannot be made or compiled there.
+        GpuvecError: the environment cannot be created or compiled on the target.
     """
     report = ComparisonReport()
     for mode in job.modes:
         pair = LockstepPair(job.env, job.options, **job.pair_options(mode))  # type: ignore[arg-type]  # a dict of several types
-        report = united([report, _compare_in_mode(pair, job, mode)])
+        report = merge_reports([report, _compare_in_mode(pair, job, mode)])
         pair.close()
         if report.difference:
             break
     return report
 
 
-def united(reports: list[ComparisonReport]) -> ComparisonReport:
-    """One report of several: their sums, and the first difference.
+def merge_reports(reports: list[ComparisonReport]) -> ComparisonReport:
+    """Merges reports into one, with the sums of their numbers and the first difference.
 
     Args:
-        reports: in the order in which a difference counts as the first.
+        reports: the reports, of which the first with a difference determines that of the result.
     """
     first = next((report for report in reports if report.difference), ComparisonReport())
     return ComparisonReport(
@@ -107,13 +108,13 @@ def _compare_in_mode(pair: LockstepPair, job: ComparisonJob, mode: str) -> Compa
         num_on_threshold = report.num_on_threshold + len(different)
         report = ComparisonReport(report.num_results + job.num_envs, identical, num_on_threshold)
     if report.num_on_threshold > MAX_THRESHOLD_SHARE * report.num_results:
-        share = f"{report.num_on_threshold} of {report.num_results:,} results differ on a threshold, too often for rounding"
-        report = report._replace(difference=f"{share}; the first: {example[0]}", script=example[1])
+        counts = f"{report.num_on_threshold} of {report.num_results:,} results differ on a threshold, too often for rounding"
+        report = report._replace(difference=f"{counts}; the first: {example[0]}", script=example[1])
     return report
 
 
 def _off_threshold(pair: LockstepPair, other: Results, different: list[Difference]) -> list[Difference]:
-    """The differences that no tiny change of the state before the call explains."""
+    """The differences that are not explained by a tiny change of the state before the call."""
     if pair.num_calls == 1 or any(not d.element for d in different):
         return different
     random, unexplained = np.random.default_rng(0), {d.element[0]: d for d in different}
@@ -127,14 +128,16 @@ def _off_threshold(pair: LockstepPair, other: Results, different: list[Differenc
 
 
 def _description(pair: LockstepPair, job: ComparisonJob, mode: str, d: Difference) -> str:
-    when = {"reset": "in the first reset", "step": f"in step {pair.num_steps}"}
-    when["masked reset"] = f"in the masked reset after step {pair.num_steps}"
-    what = f"{d.place(pair.has_agents)} is {d.expected} on cpu and {d.actual} on {job.target}"
-    return f"{mode}, {when[pair.call_name]}: {what}"
+    call = {
+        "reset": "in the first reset",
+        "step": f"in step {pair.num_steps}",
+        "masked reset": f"in the masked reset after step {pair.num_steps}",
+    }[pair.call_name]
+    return f"{mode}, {call}: {d.place(pair.has_agents)} is {d.expected} on cpu and {d.actual} on {job.target}"
 
 
 def _script(pair: LockstepPair, job: ComparisonJob, mode: str, d: Difference) -> str:
-    """Python source that repeats the calls up to the difference, and prints it."""
+    """Python source that repeats the calls up to the difference and prints it."""
     variables = "".join(f"os.environ[{name!r}] = {value!r}\n" for name, value in job.variables.items())
     options = ", ".join(f"{name}={value!r}" for name, value in job.pair_options(mode).items())
     element = f"[{d.name!r}]" + "".join(f"[{k}]" for k in d.element)

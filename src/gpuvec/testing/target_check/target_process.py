@@ -1,6 +1,6 @@
-"""A comparison in a process of its own: a target may crash, and its environment variables are read when Numba is imported.
+"""Runs a comparison in another process, since a target may crash and Numba reads environment variables when it is imported.
 
-`python -m gpuvec.testing JOB REPORT` runs the job that is in the first file and writes the second; both are JSON.
+`python -m gpuvec.testing JOB REPORT` runs the job in the first file and writes the second file; both are JSON.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpuvec.errors import GpuvecError
-from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport, compare, united
+from gpuvec.testing.target_check.target_comparison import ComparisonJob, ComparisonReport, compare, merge_reports
 
 
 def compare_in_processes(job: ComparisonJob, num_processes: int = 1) -> ComparisonReport:
     """Runs `compare(job)` in other processes.
 
     Args:
-        job: what to compare. A process that ends without a report, or an environment that the target cannot run, is reported
+        job: the comparison. A process that ends without a report, or an environment that the target cannot run, is reported
             as a difference.
-        num_processes: how many run at the same time; with more than one, each compares one autoreset mode.
+        num_processes: the number of processes that run at the same time; with more than one, each compares one autoreset
+            mode.
     """
     parts = [job._replace(modes=(mode,)) for mode in job.modes] if num_processes > 1 else [job]
     with ThreadPoolExecutor(num_processes) as executor:
-        return united(list(executor.map(_compare_in_process, parts)))
+        return merge_reports(list(executor.map(_compare_in_process, parts)))
 
 
 def _compare_in_process(job: ComparisonJob) -> ComparisonReport:
-    path = os.pathsep.join(place for place in sys.path if place)  # the process imports from where this one does
+    path = os.pathsep.join(entry for entry in sys.path if entry)  # the process imports from the same folders
     with tempfile.TemporaryDirectory() as folder:
         job_file, report_file = Path(folder, "job.json"), Path(folder, "report.json")
         job_file.write_text(json.dumps(job._asdict()))
@@ -46,16 +47,16 @@ def _compare_in_process(job: ComparisonJob) -> ComparisonReport:
         if report_file.exists():
             return ComparisonReport(**json.loads(report_file.read_text()))
     status = process.returncode
-    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return ComparisonReport(difference=f"the process of the target ended with {how}\n{process.stderr.strip()}")
+    cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    return ComparisonReport(difference=f"the process of the target ended with {cause}\n{process.stderr.strip()}")
 
 
 def main(job_file: str, report_file: str) -> None:
-    """Runs the job in a file and writes the report to another.
+    """Runs the job in a file and writes the report to another file.
 
     Args:
-        job_file: path of a `ComparisonJob` in JSON.
-        report_file: path of the `ComparisonReport` to write.
+        job_file: the path of a `ComparisonJob` in JSON.
+        report_file: the path of the `ComparisonReport` to write.
     """
     try:
         report = compare(ComparisonJob(**json.loads(Path(job_file).read_text())))

@@ -1,4 +1,4 @@
-"""The targets on which `gpuvec check` can run an environment, one entry each."""
+"""The targets that `gpuvec check` can compare with the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import AuthoringError, DeviceError, MissingExtraError
 from gpuvec.spec import Environment
 
-NUM_AGENTS = 4096  # default number of environments times agents
+NUM_AGENTS = 4096  # the default number of environments times agents
 
 
 class CheckTarget(NamedTuple):
@@ -19,24 +19,24 @@ class CheckTarget(NamedTuple):
 
     name: str
     options: dict[str, str]  # keyword arguments of `make_vec`
-    unavailable: Callable[[Environment], str]  # why this machine or the environment does not have it; "" if it does
+    unavailable_reason: Callable[[Environment], str]  # returns why it cannot be used; "" if it can
     simulated: bool = False  # whether its process needs NUMBA_ENABLE_CUDASIM=1 before Numba is imported
-    num_agents: int = NUM_AGENTS  # default number of environments of a `SingleAgentEnv`
-    num_agents_multi: int = NUM_AGENTS  # default number of environments times agents of a `MultiAgentEnv`
-    episodes: int = 3  # default number for each environment in each autoreset mode
-    max_episode_steps: int | None = None  # default step limit; None for the environment's
+    num_agents: int = NUM_AGENTS  # the default number of environments of a `SingleAgentEnv`
+    num_agents_multi: int = NUM_AGENTS  # the default number of environments times agents of a `MultiAgentEnv`
+    episodes: int = 3  # the default number of episodes of each environment in each autoreset mode
+    max_episode_steps: int | None = None  # the default step limit; None for that of the environment
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables of its process."""
+        """The environment variables of its process."""
         return {"NUMBA_ENABLE_CUDASIM": "1" if self.simulated else "0"}
 
 
-def _always_available(env: Environment) -> str:
+def _no_reason(env: Environment) -> str:
     return ""
 
 
-def _gpu_unavailable(env: Environment) -> str:
+def _gpu_unavailable_reason(env: Environment) -> str:
     try:
         parse_device("cuda")
     except (DeviceError, MissingExtraError) as error:
@@ -44,15 +44,15 @@ def _gpu_unavailable(env: Environment) -> str:
     return ""
 
 
-def _cuda_c_on_gpu_unavailable(env: Environment) -> str:
+def _cuda_c_on_gpu_unavailable_reason(env: Environment) -> str:
     try:
         cuda_c_file(env)
     except AuthoringError as error:
         return str(error)
-    return _gpu_unavailable(env)
+    return _gpu_unavailable_reason(env)
 
 
-def _cuda_c_on_cpu_unavailable(env: Environment) -> str:
+def _cuda_c_on_cpu_unavailable_reason(env: Environment) -> str:
     try:
         cuda_c_file(env)
         host_compiler()
@@ -61,21 +61,21 @@ def _cuda_c_on_cpu_unavailable(env: Environment) -> str:
     return ""
 
 
-CPU = CheckTarget("cpu", {"device": "cpu", "output": "numpy"}, _always_available)
+CPU = CheckTarget("cpu", {"device": "cpu", "output": "numpy"}, _no_reason)
 SIMULATOR = CheckTarget(
     "sim",
     {"device": "simulator", "output": "numpy"},
-    _always_available,
+    _no_reason,
     simulated=True,
     num_agents=33,  # each is a Python thread; 33 environments with one agent are two CUDA blocks
     num_agents_multi=16,
     episodes=2,
     max_episode_steps=3,
 )
-GPU = CheckTarget("numba", {"device": "cuda", "output": "cupy"}, _gpu_unavailable)
-CUDA_C = CheckTarget("cuda-c", {**GPU.options, "backend": "cuda-c"}, _cuda_c_on_gpu_unavailable)
-CUDA_C_ON_CPU = CheckTarget("cuda-c-cpu", {**CPU.options, "backend": "cuda-c"}, _cuda_c_on_cpu_unavailable)
-# The CPU is the one that the others are compared with.
+GPU = CheckTarget("numba", {"device": "cuda", "output": "cupy"}, _gpu_unavailable_reason)
+CUDA_C = CheckTarget("cuda-c", {**GPU.options, "backend": "cuda-c"}, _cuda_c_on_gpu_unavailable_reason)
+CUDA_C_ON_CPU = CheckTarget("cuda-c-cpu", {**CPU.options, "backend": "cuda-c"}, _cuda_c_on_cpu_unavailable_reason)
+# The other targets are compared with the CPU.
 TARGETS: Mapping[str, CheckTarget] = {target.name: target for target in (CPU, CUDA_C_ON_CPU, SIMULATOR, GPU, CUDA_C)}
 
 
@@ -83,14 +83,14 @@ def select_targets(names: Sequence[str], env: Environment) -> tuple[list[CheckTa
     """Selects the targets to compare with the CPU.
 
     Args:
-        names: names of targets; the CPU may be among them. If empty, all that are available here.
+        names: names of targets, which may include the CPU; all that are available on this machine if empty.
         env: the environment.
 
     Returns:
         The targets without the CPU, and {name: reason} of those that are not available.
 
     Raises:
-        ValueError: an unknown name, or no name but the CPU's.
+        ValueError: a name is unknown, or the CPU is the only one.
         DeviceError: a target of `names` is not available.
     """
     unknown = [name for name in names if name not in TARGETS]
@@ -100,7 +100,7 @@ def select_targets(names: Sequence[str], env: Environment) -> tuple[list[CheckTa
     if not requested:
         others = ", ".join(name for name in TARGETS if name != CPU.name)
         raise ValueError(f"{CPU.name} is what the other targets are compared with; add at least one of {others}.")
-    unavailable = {target.name: reason for target in requested if (reason := target.unavailable(env))}
+    unavailable = {target.name: reason for target in requested if (reason := target.unavailable_reason(env))}
     if names and unavailable:
         raise DeviceError("; ".join(f"target {name!r} is not available: {reason}" for name, reason in unavailable.items()))
     return [target for target in requested if target.name not in unavailable], unavailable

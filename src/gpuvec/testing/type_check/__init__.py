@@ -1,1 +1,1 @@
-"""Types of the author's compiled functions: parameters, results, and no float64 in between."""
+"""Checks the types of the parameters, the results and all values of the author's compiled functions."""

@@ -1,4 +1,4 @@
-"""The functions of a `MultiAgentEnv`: their parameters, the types of what they return, and what they may write."""
+"""Checks the parameters, the types of the results and the writes of the functions of a `MultiAgentEnv`."""
 
 from __future__ import annotations
 
@@ -16,30 +16,35 @@ from gpuvec.errors import AuthoringError
 from gpuvec.spec import MultiAgentEnv, Reduction, Time
 from gpuvec.testing.type_check.typed_functions import KEY, action_type, check_parameters, result_type, tuple_width
 
-RESULTS = {  # the Numba type of a result, and the rule in words
+RESULT_TYPES = {  # {name: (Numba type of a result, the rule for the author)}
     "float": (types.Float, "a float on every path: write 1.0, not 1"),
     "number": (types.Number, "a number on every path"),
     "bool": (types.Boolean, "a bool, as a comparison is"),
-    "nothing": (types.NoneType, "nothing: write what is new to the state, s.x[i] = ..."),
+    "nothing": (types.NoneType, "nothing: write new values to the state, s.x[i] = ..."),
 }
-REDUCED = {"count": (np.int32, "bool"), "argmin": (np.int32, "number"), "any": (np.bool_, "bool"), "all": (np.bool_, "bool")}
+REDUCTION_TYPES = {
+    "count": (np.int32, "bool"),
+    "argmin": (np.int32, "number"),
+    "any": (np.bool_, "bool"),
+    "all": (np.bool_, "bool"),
+}
 
 
 def check_types(env: MultiAgentEnv) -> str:
     """Compiles the author's functions as kernels do, and checks the type of every value in them.
 
-    Only `reset` and phases may write to the state, and not to role and agents_by_role. Only
-    `other_features` and `self_features` may read the neighbors that a search finds.
+    Only `reset` and phases may write to the state, except to `role` and `agents_by_role`. Only `other_features` and
+    `self_features` may read the neighbors that a search finds.
 
     Args:
         env: the environment.
 
     Returns:
-        What was checked.
+        What was checked, as text.
 
     Raises:
-        AuthoringError: a function that cannot be compiled, a value that is not allowed in a kernel, a wrong result, or a
-            write that is not allowed.
+        AuthoringError: a function cannot be compiled, computes a value that is not allowed in a kernel, returns a wrong type,
+            or writes what it may not write.
     """
     schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
@@ -54,7 +59,7 @@ def check_types(env: MultiAgentEnv) -> str:
     _check_result("reset", env.reset, "i, s, key, p", (i, mutable, KEY, p), "nothing")
     for phase in (*env.phases, *before):
         if isinstance(phase, Reduction):
-            dtype, result = REDUCED[phase.kind]
+            dtype, result = REDUCTION_TYPES[phase.kind]
             name = f"{phase.kind}_of({phase.field!r}, ...)"
             if schema.scalar_fields.get(phase.field) is not dtype:
                 kind = "bool" if dtype is np.bool_ else "int"
@@ -80,15 +85,15 @@ def check_types(env: MultiAgentEnv) -> str:
 def _check_result(
     name: str, function: Callable[..., Any], parameters: str, arguments: tuple[types.Type, ...], expected: str
 ) -> None:
-    """Raises AuthoringError unless the function takes those parameters and returns what `RESULTS[expected]` says."""
+    """Raises AuthoringError unless a function has the parameters and returns the type `RESULT_TYPES[expected]`."""
     check_parameters(name, function, parameters)
-    result, (allowed, rule) = result_type(function, arguments), RESULTS[expected]
+    result, (allowed, rule) = result_type(function, arguments), RESULT_TYPES[expected]
     if not isinstance(result, allowed):
         raise authoring_error(function, f"{name} returns {types.unliteral(result)}; it must return {rule}")
 
 
 def _num_features(name: str, function: Callable[..., Any] | None, parameters: str, arguments: tuple[types.Type, ...]) -> int:
-    """How many numbers a function of the observation returns; 0 without a function."""
+    """The number of values that a function of the observation returns; 0 without a function."""
     if function is None:
         return 0
     check_parameters(name, function, parameters)
@@ -98,28 +103,27 @@ def _num_features(name: str, function: Callable[..., Any] | None, parameters: st
 def _check_num_features(schema: MultiAgentSchema, other: int, own: int) -> None:
     observation = schema.observation
     if (observation.other_features is None) != (observation.max_neighbors == 0):
-        what = (
-            "other_features is missing" if observation.other_features is None else "there is nothing for other_features to fill"
-        )
+        problem = "other_features is missing" if observation.other_features is None else "other_features is set"
         raise AuthoringError(
-            f"observation(p) has max_neighbors={observation.max_neighbors}, and {what}; give both, or neither."
+            f"observation(p) has max_neighbors={observation.max_neighbors}, and {problem}; set both, or neither."
         )
     total = other * observation.max_neighbors + own
     if total != schema.num_features:
-        pairs = f"{observation.max_neighbors} neighbors of {other} values"
-        what = f"{pairs} and {own} of the agent itself are {total} values, but the observation space"
-        raise authoring_error(observation.self_features, f"{what} has shape ({schema.num_features},)")
+        neighbors = f"{observation.max_neighbors} neighbors of {other} values"
+        problem = f"{neighbors} and {own} of the agent itself are {total} values, but the observation space"
+        raise authoring_error(observation.self_features, f"{problem} has shape ({schema.num_features},)")
 
 
 def _check_tables(env: MultiAgentEnv) -> None:
     for name, table in (env.tables(env.params) if env.tables is not None else {}).items():
         if table.dtype not in (np.float32, np.int32, np.bool_):
-            what = f"table {name!r} of tables(p) is {table.dtype}"
-            raise AuthoringError(f"{what}; it must be float32, int32 or bool: np.array(..., np.float32).")
+            raise AuthoringError(
+                f"table {name!r} of tables(p) is {table.dtype}; it must be float32, int32 or bool: np.array(..., np.float32)."
+            )
 
 
 def _state_type(env: MultiAgentEnv, schema: MultiAgentSchema, writes: bool = False, has_neighbors: bool = False) -> types.Type:
-    """The Numba type of the state in functions that may write to it, or may read the neighbors that a search finds."""
+    """The Numba type of the state for functions that may write to it, or may read the neighbors that a search finds."""
     arrays = {
         k: types.Array(from_dtype(np.dtype(b.dtype)), len(b.shape), "C", readonly=not writes or k in ENGINE_FIELDS)
         for k, b in schema.array_fields.items()

@@ -1,4 +1,4 @@
-"""The functions of a `SingleAgentEnv`: their parameters, and the types of what they return."""
+"""Checks the parameters and the types of the results of the functions of a `SingleAgentEnv`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ def check_types(env: SingleAgentEnv) -> str:
         env: the environment.
 
     Returns:
-        What was checked.
+        What was checked, as text.
 
     Raises:
-        AuthoringError: a function that cannot be compiled, a value that is not allowed in a kernel, or a wrong result.
+        AuthoringError: a function cannot be compiled, computes a value that is not allowed in a kernel, or returns a wrong
+            type.
     """
-    s = make_schema(env)
+    schema = make_schema(env)
     for name, expected in {"reset": "key, p", "step": "s, action, key, p", "observe": "s, p"}.items():
         check_parameters(name, getattr(env, name), expected)
-    action, p = action_type(s.action), typeof(params_as_scalars(env.params))
+    action, p = action_type(schema.action), typeof(params_as_scalars(env.params))
     state = typeof(env.state(*(SCALARS[hint](0) for hint in get_type_hints(env.state).values())))
 
     _check_state_type(env, env.reset, result_type(env.reset, (KEY, p)))
@@ -45,21 +46,21 @@ def check_types(env: SingleAgentEnv) -> str:
         )
     if not isinstance(terminated, types.Boolean):
         raise authoring_error(env.step, f"terminated is {types.unliteral(terminated)}; it must be a bool, as a comparison is")
-    width = tuple_width(env.observe, result_type(env.observe, (state, p)), f"a tuple of {s.num_features} floats")
-    if width != s.num_features:
+    width = tuple_width(env.observe, result_type(env.observe, (state, p)), f"a tuple of {schema.num_features} floats")
+    if width != schema.num_features:
         raise authoring_error(
-            env.observe, f"it returns {width} values, but the observation space has shape ({s.num_features},)"
+            env.observe, f"it returns {width} values, but the observation space has shape ({schema.num_features},)"
         )
     return "every value is a float32, an integer or a bool"
 
 
 def _check_state_type(env: SingleAgentEnv, function: Callable[..., Any], result: types.Type) -> None:
-    """Raises AuthoringError unless `result`, which `function` returns, is the state with fields of the declared types."""
+    """Raises AuthoringError unless the type of the result of a function is the state with fields of the declared types."""
     state = env.state.__name__
     if not isinstance(result, types.BaseNamedTuple) or result.instance_class is not env.state:
         raise authoring_error(function, f"the state that it returns is {result}; it must be a {state}, on every path")
     allowed = {float: (types.Float, "0.0, not 0"), int: (types.Integer, "np.int32(x)"), bool: (types.Boolean, "a comparison")}
     for (name, hint), kind in zip(get_type_hints(env.state).items(), result, strict=True):
         if not isinstance(kind, allowed[hint][0]):
-            what = f"field {name!r} of {state} is declared as {hint.__name__} and gets {kind}: write {allowed[hint][1]}"
-            raise authoring_error(function, what)
+            problem = f"field {name!r} of {state} is declared as {hint.__name__} and gets {kind}: write {allowed[hint][1]}"
+            raise authoring_error(function, problem)

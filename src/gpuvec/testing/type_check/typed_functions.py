@@ -1,4 +1,4 @@
-"""The types of all values in the author's compiled functions, which have to be float32, integers, bools or tuples of them."""
+"""Checks that all values in the author's compiled functions are float32, integers, bools or tuples of them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ KEY = typeof(Key._make([*(np.uint32(0),) * 4, np.int32(0)]))
 
 
 def action_type(actions: ActionLayout) -> types.Type:
-    """The Numba type of an agent's action.
+    """Returns the Numba type of the action of an agent.
 
     Args:
-        actions: their layout.
+        actions: the layout of actions.
     """
     number = actions.dtype(0)
     return typeof((number,) * actions.components if actions.components else number)
 
 
 def check_parameters(name: str, function: object, expected: str) -> None:
-    """Checks that a part of an environment is a plain function with the right number of parameters.
+    """Checks that a field of an environment is a plain function with the right number of parameters.
 
     Args:
-        name: of the part.
-        function: what the author wrote.
+        name: the name of the field.
+        function: the value of the field.
         expected: the names of the parameters, separated by commas.
 
     Raises:
@@ -50,12 +50,12 @@ def check_parameters(name: str, function: object, expected: str) -> None:
 
 
 def tuple_width(function: Callable[..., Any], result: types.Type, expected: str) -> int:
-    """How many numbers a function returns.
+    """Returns the number of values that a function returns.
 
     Args:
         function: an author's function.
-        result: the type of its result.
-        expected: what it must return, in words.
+        result: the Numba type of its result.
+        expected: a description of what it must return.
 
     Raises:
         AuthoringError: it does not return a tuple of numbers.
@@ -73,7 +73,7 @@ def result_type(function: Callable[..., Any], arguments: tuple[types.Type, ...])
 
     Args:
         function: an author's function.
-        arguments: the types of its arguments.
+        arguments: the Numba types of its arguments.
 
     Raises:
         AuthoringError: the function cannot be compiled, or computes a value that is not allowed in a kernel.
@@ -88,7 +88,7 @@ def result_type(function: Callable[..., Any], arguments: tuple[types.Type, ...])
 def _check_value_types(
     dispatcher: Dispatcher, arguments: tuple[types.Type, ...], checked: set[tuple[Dispatcher, tuple[types.Type, ...]]]
 ) -> None:
-    """Raises AuthoringError for the first line with a container, or with a float64 whose operands are none."""
+    """Raises AuthoringError for the first line with a container, or with a float64 that is computed from other types."""
     if (dispatcher, arguments) in checked:
         return
     checked.add((dispatcher, arguments))
@@ -102,13 +102,13 @@ def _check_value_types(
         if not isinstance(inst, ir.Assign):
             continue
         value, kind = inst.value, annotated.typemap[inst.target.name]
-        text = isinstance(kind, types.UnicodeType) or (isinstance(kind, types.StringLiteral) and isinstance(value, ir.Expr))
-        if text or isinstance(kind, types.List | types.Set | types.DictType):
-            what = "makes a list, set, dict or string, which device code does not have; use a tuple, or fields of the state"
-            raise authoring_error(dispatcher.py_func, what, line)
-        called = annotated.typemap[value.func.name] if isinstance(value, ir.Expr) and value.op == "call" else None
-        if isinstance(called, types.Dispatcher) and not called.dispatcher.py_func.__module__.startswith("gpuvec."):
-            _check_value_types(called.dispatcher, tuple(annotated.calltypes[value].args), checked)
+        is_text = isinstance(kind, types.UnicodeType) or (isinstance(kind, types.StringLiteral) and isinstance(value, ir.Expr))
+        if is_text or isinstance(kind, types.List | types.Set | types.DictType):
+            problem = "makes a list, set, dict or string, which device code does not have; use a tuple, or fields of the state"
+            raise authoring_error(dispatcher.py_func, problem, line)
+        callee = annotated.typemap[value.func.name] if isinstance(value, ir.Expr) and value.op == "call" else None
+        if isinstance(callee, types.Dispatcher) and not callee.dispatcher.py_func.__module__.startswith("gpuvec."):
+            _check_value_types(callee.dispatcher, tuple(annotated.calltypes[value].args), checked)
         operands = value.list_vars() if isinstance(value, ir.Expr) else [value] if isinstance(value, ir.Var) else []
         operand_types = [annotated.typemap[v.name] for v in operands]
         if _has_float64(kind) and not isinstance(value, ir.Arg) and not any(map(_has_float64, operand_types)):
@@ -116,14 +116,14 @@ def _check_value_types(
 
 
 def _has_float64(kind: types.Type) -> bool:
-    """Whether a value of that Numba type holds a float64."""
+    """Whether a value of a Numba type contains a float64."""
     parts = tuple(kind) if isinstance(kind, types.BaseTuple) else ()
     parts += (kind.dtype,) if isinstance(kind, types.Array) else (kind.type,) if isinstance(kind, types.Optional) else ()
     return kind == types.float64 or any(map(_has_float64, parts))
 
 
 def _remedy(value: ir.Inst, operand_types: list[types.Type]) -> str:
-    """What to do about a float64 that `value` computes from operands of those types."""
+    """What the author can do about a float64 that `value` computes from operands of the given types."""
     if isinstance(value, ir.Var):
         return "a variable is an int on one path and a float on another: write 0.0, not 0"
     if isinstance(value, ir.Expr) and value.op == "getattr" and isinstance(operand_types[0], types.Module):
