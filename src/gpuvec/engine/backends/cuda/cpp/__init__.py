@@ -1,1 +1,1 @@
-"""An environment's functions in CUDA C++: how they are found in the author's file, compiled, and called by kernels."""
+"""An environment's functions in CUDA C++: their definitions, their compilation, and the calls by kernels."""
