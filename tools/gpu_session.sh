@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# All that is to be shown on a GPU: tests, compute-sanitizer, benchmarks with training among them, and the record of it.
+# Runs everything that needs a GPU: tests, compute-sanitizer and benchmarks, which include trainings, and makes the record of it.
 #
 #     bash tools/gpu_session.sh OUT [PART ...]
 #
-# Parts: tests memory sanitizer record, and the benchmarks that `python benchmarks/tools/suite.py --list` names with the time that each
-# may take; all of them without a choice. A part that fails does not stop the next; the exit status is the number of parts that
-# failed. Several calls with the same OUT add up, so that they can be short; record comes last. OUT gets session.log, summary.txt,
-# figures.jsonl, tests.xml, memory.xml, sanitizer.log, record.json, which belongs into gpu-results/, and results/ with the tables and
-# curves, which belong into benchmarks/results/. PYTHON names the interpreter, LIMIT the seconds that all parts together may take.
+# Parts are tests, memory, sanitizer, record, and the benchmarks that `python benchmarks/tools/suite.py --list` prints with their
+# time limits; by default all of them run. If a part fails, the next one runs; the exit status is the number of parts that failed.
+# Several short calls can share the folder OUT; record must be the last part. The script writes session.log, summary.txt,
+# figures.jsonl, tests.xml, memory.xml, sanitizer.log, record.json and results/ to OUT. record.json is then copied to gpu-results/,
+# and the tables and curves in results/ to benchmarks/results/. PYTHON is the interpreter, LIMIT the seconds for all parts together.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,12 +22,12 @@ workers=$(nproc)
 workers=$((workers > 12 ? 12 : workers))
 failed=0
 
-# part NAME SECONDS COMMAND...: runs the command, and notes how it ended and how long it took.
+# part NAME SECONDS COMMAND...: runs the command for at most so many seconds; logs its exit status and its duration.
 part() {
     local name=$1 limit=$2 start=$SECONDS status left
     shift 2
     left=$((${LIMIT:-6000} - SECONDS))
-    [[ $name == record ]] || left=$((left - 30)) # the record is made whatever else there was time for
+    [[ $name == record ]] || left=$((left - 30)) # keeps time for the record
     limit=$((limit < left ? limit : left))
     if ((limit < 10)); then
         printf '%-20s no time left\n' "$name" | tee -a "$log" "$summary"
@@ -43,11 +43,11 @@ part() {
 
 run() {
     case $1 in
-    tests) # single threads, since each of the workers would start one per core
+    tests) # one thread per worker; each would start as many as there are cores
         OMP_NUM_THREADS=1 part tests 240 "$python" -m pytest tests -m gpu -n "$workers" --dist worksteal --timeout 120 \
             -q --no-header -p no:cacheprovider -p no:benchmark --deselect tests/gpu/test_memory.py --junitxml "$out/tests.xml"
         ;;
-    memory) # alone on the device, whose free memory it reads
+    memory) # runs alone, since it reads the free memory of the device
         part memory 90 "$python" -m pytest tests/gpu/test_memory.py --timeout 100 -q --no-header -p no:cacheprovider -p no:benchmark \
             --junitxml "$out/memory.xml"
         ;;
@@ -56,7 +56,7 @@ run() {
         part record 60 "$python" benchmarks/tools/record.py --figures "$figures" --tests "$out/tests.xml" "$out/memory.xml" \
             --to "$out/record.json" --csv "$out/results"
         ;;
-    *) part "$1" 600 "$python" benchmarks/tools/suite.py "$1" --json "$figures" --to "$out/results" ;; # which knows how long it may take
+    *) part "$1" 600 "$python" benchmarks/tools/suite.py "$1" --json "$figures" --to "$out/results" ;; # has its own time limit
     esac
 }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compiles every kernel of the bundled environments, for a GPU that need not be there and for this CPU, and hashes the code.
+"""Compiles every kernel of the bundled environments for a GPU, which may be absent, and for this CPU, and hashes the code.
 
-    tools/machine_code.py --save FILE           a line of JSON for each kernel: its name, the hash and size of its instructions
-    tools/machine_code.py --against FILE        which kernels differ from those of another commit
-    tools/machine_code.py --only TEXT           kernels whose name contains the text
+    tools/machine_code.py --save FILE           writes a line of JSON for each kernel: its name, hash and size
+    tools/machine_code.py --against FILE        prints which kernels differ from those that another commit saved
+    tools/machine_code.py --only TEXT           compiles the kernels whose names contain the text
 
-Names of functions do not count: the hash is that of the sections with instructions and constants. A change that is to leave
-kernels as they are is shown to do so; any other is measured. The exit status is the number of kernels that differ.
+The hash is that of the sections with instructions and constants, so names of functions do not change it. Equal hashes show that
+a change leaves the kernels as they are. The exit status is the number of kernels that differ, 100 at most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ["GPUVEC_CACHE"] = "off"  # everything is compiled
+os.environ["GPUVEC_CACHE"] = "off"  # compiles all kernels, also those in the cache
 
 import numpy as np
 from gymnasium.spaces import Discrete
@@ -30,7 +30,7 @@ from gymnasium.vector import AutoresetMode
 
 import gpuvec
 from gpuvec.engine.backends.cache.key import frozen_environment
-from gpuvec.engine.backends.cpu.threads import load_or_compile_loop as cpu_loop
+from gpuvec.engine.backends.cpu.threads import load_or_compile_loop
 from gpuvec.engine.backends.cuda import kernels, numba_cuda, nvrtc
 from gpuvec.engine.backends.cuda.cpp.source import source_text
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
@@ -38,7 +38,7 @@ from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.single_agent.rollout_options import RANDOM, rollout_kernel_options
-from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel as fused_rollout
+from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape
 from gpuvec.registration import registered_envs
 from gpuvec.spec import SingleAgentEnv
@@ -46,33 +46,39 @@ from gpuvec.spec import SingleAgentEnv
 CC = (9, 0)
 CUDA_SECTIONS = (".text", ".nv.constant2")
 CPU_SECTIONS = (".text", ".ltext", ".rodata", ".lrodata")
-SIZES = (4096, 65_536)  # environments: few and many
-SMALL_SIZES = (50, 2000)  # of environments with many agents
+# Numbers of envs that are launched in different ways, for environments with one agent and with many agents.
+SINGLE_AGENT_SIZES = (4096, 65_536)
+MULTI_AGENT_SIZES = (50, 2000)
 
 
 class Kernel(NamedTuple):
-    """What a kernel's name is, and the bytes of the sections that hold its instructions."""
+    """The name of a kernel, and the bytes of the sections with its instructions."""
 
     name: str
     code: bytes
 
 
-def sections(elf: bytes, wanted: tuple[str, ...]) -> bytes:
-    """The content of the sections of a 64-bit ELF file whose names begin with one of those in `wanted`."""
+def read_sections(elf: bytes, prefixes: tuple[str, ...]) -> bytes:
+    """Returns the content of the sections of a 64-bit ELF file.
+
+    Args:
+        elf: the file.
+        prefixes: of the names of the sections.
+    """
     (offset,) = struct.unpack_from("<Q", elf, 40)
     size, count, names = struct.unpack_from("<HHH", elf, 58)
     headers = [struct.unpack_from("<IIQQQQ", elf, offset + size * k) for k in range(count)]
     texts = headers[names][4]
-    found = b""
+    content = b""
     for name, kind, _, _, start, length in headers:
         end = elf.index(b"\0", texts + name)
-        if elf[texts + name : end].decode().startswith(wanted) and kind == 1:  # SHT_PROGBITS
-            found += elf[start : start + length]
-    return found
+        if elf[texts + name : end].decode().startswith(prefixes) and kind == 1:  # SHT_PROGBITS
+            content += elf[start : start + length]
+    return content
 
 
-def cases(env: Any) -> Iterator[tuple[str, Any]]:
-    """(name, options) of what an environment is compiled for."""
+def list_options(env: Any) -> Iterator[tuple[str, KernelOptions]]:
+    """Yields (name, options) of what `env` is compiled for."""
     dtype = np.int32 if make_schema(env).action.discrete else np.float32
     for mode in AutoresetMode:
         yield mode.name.lower(), KernelOptions(mode, env.max_episode_steps, action_dtype=dtype)
@@ -83,8 +89,13 @@ def cases(env: Any) -> Iterator[tuple[str, Any]]:
         yield "cuda_c", KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps, cuda_c=True, action_dtype=dtype)
 
 
-def variants(name: str, env: Any) -> Iterator[tuple[str, Any]]:
-    """(name, environment): as it is declared, and of the games in other sizes and with other observations."""
+def list_variants(name: str, env: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (name, environment): `env` as declared, and the games with other numbers of agents and other observations.
+
+    Args:
+        name: of the environment.
+        env: the environment.
+    """
     yield name, env
     if name == "TagContinuous-v0":
         large = env.params._replace(num_taggers=5, num_runners=100)
@@ -98,51 +109,58 @@ def variants(name: str, env: Any) -> Iterator[tuple[str, Any]]:
 
 
 def compile_all(only: str) -> Iterator[Kernel]:
-    """Every kernel whose name contains `only`."""
+    """Yields every kernel whose name contains `only`."""
     for name, bundled in sorted(registered_envs("gpuvec").items()):
-        for label, declared in variants(name, bundled):
+        for variant, declared in list_variants(name, bundled):
             env = frozen_environment(declared)
-            for case, options in cases(env):
-                for part, code in compile_case(env, options, f"{label} {case}", only):
-                    yield Kernel(f"{label} {case} {part}", code)
+            for case, options in list_options(env):
+                for part, code in compile_case(env, options, f"{variant} {case}", only):
+                    yield Kernel(f"{variant} {case} {part}", code)
 
 
-def compile_case(env: Any, options: Any, label: str, only: str) -> Iterator[tuple[str, bytes]]:
-    """(part, instructions) of the kernels for one set of options."""
-    single = isinstance(env, SingleAgentEnv)
+def compile_case(env: Any, options: KernelOptions, name: str, only: str) -> Iterator[tuple[str, bytes]]:
+    """Yields (part, instructions) of the kernels for one set of options.
+
+    Args:
+        env: the environment.
+        options: what its kernels are compiled for.
+        name: of the variant and the options.
+        only: a text that the name of a kernel must contain.
+    """
+    is_single_agent = isinstance(env, SingleAgentEnv)
     text = source_text(env, options.cuda_c)
-    rollout = rollout_kernel_options(env, options, RANDOM) if single else options
+    rollout = rollout_kernel_options(env, options, RANDOM) if is_single_agent else options
     with numba_cuda.offline(CC):
-        for num_envs in SIZES if single else SMALL_SIZES:
-            given = make_launch_config(env, num_envs)
+        for num_envs in SINGLE_AGENT_SIZES if is_single_agent else MULTI_AGENT_SIZES:
+            launch_config = make_launch_config(env, num_envs)
             for part in ("reset", "step"):
-                if only in f"{label} cuda {num_envs} {part}":
-                    for number, kernel in enumerate(kernels.make_kernels(env, options, given, part == "step")):
-                        yield f"cuda {num_envs} {part} {number}", sections(kernel.binary(CC).code, CUDA_SECTIONS)
-            if single and not options.validate and only in f"{label} cuda {num_envs} rollout":
-                binary = kernels.make_rollout_kernel(env, rollout, RANDOM, given).binary(CC)
-                yield f"cuda {num_envs} rollout", sections(binary.code, CUDA_SECTIONS)
-        if single and isinstance(env.spaces(env.params)[1], Discrete) and only in f"{label} cuda fused":
-            yield "cuda fused", fused(env, options)
+                if only in f"{name} cuda {num_envs} {part}":
+                    for number, kernel in enumerate(kernels.make_kernels(env, options, launch_config, part == "step")):
+                        yield f"cuda {num_envs} {part} {number}", read_sections(kernel.binary(CC).code, CUDA_SECTIONS)
+            if is_single_agent and not options.validate and only in f"{name} cuda {num_envs} rollout":
+                binary = kernels.make_rollout_kernel(env, rollout, RANDOM, launch_config).binary(CC)
+                yield f"cuda {num_envs} rollout", read_sections(binary.code, CUDA_SECTIONS)
+        if is_single_agent and isinstance(env.spaces(env.params)[1], Discrete) and only in f"{name} cuda fused":
+            yield "cuda fused", compile_fused_rollout(env, options)
     for part in ("reset", "step"):
-        if only in f"{label} cpu {part}":
-            yield f"cpu {part}", sections(cpu_loop(part, env, options, text).code, CPU_SECTIONS)
-    if single and not options.validate and only in f"{label} cpu rollout":
-        yield "cpu rollout", sections(cpu_loop("rollout", env, rollout, text, RANDOM).code, CPU_SECTIONS)
+        if only in f"{name} cpu {part}":
+            yield f"cpu {part}", read_sections(load_or_compile_loop(part, env, options, text).code, CPU_SECTIONS)
+    if is_single_agent and not options.validate and only in f"{name} cpu rollout":
+        yield "cpu rollout", read_sections(load_or_compile_loop("rollout", env, rollout, text, RANDOM).code, CPU_SECTIONS)
 
 
-def fused(env: Any, options: Any) -> bytes:
-    """The instructions of PPO's fused rollout with the environment's functions linked in."""
+def compile_fused_rollout(env: Any, options: KernelOptions) -> bytes:
+    """Returns the instructions of PPO's fused rollout, which is linked with the functions of `env` for these `options`."""
     count, features = int(env.spaces(env.params)[1].n), make_schema(env).num_features
     shape = NetworkShape(
         features, 32, 1, count, action_size=1, head_sizes=(count,), relu=False, has_mask=False, clip_value=False
     )
-    binary = nvrtc.compile_cuda_source(fused_rollout(shape, link_env_functions(env, options, CC), 8, (0,)), CC)
-    return sections(binary.code, CUDA_SECTIONS)
+    binary = nvrtc.compile_cuda_source(rollout_kernel(shape, link_env_functions(env, options, CC), 8, (0,)), CC)
+    return read_sections(binary.code, CUDA_SECTIONS)
 
 
 def main() -> int:
-    """Prints what differs; returns how many kernels do."""
+    """Prints which kernels differ; returns how many."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", type=Path, metavar="FILE")
     parser.add_argument("--against", type=Path, metavar="FILE")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Counts what makes code hard to read, against the limits of CONTRIBUTING.md.
+"""Counts what makes code hard to read, and compares the counts with their limits.
 
-    tools/measure_code.py              a line for each measure: its value and its limit
-    tools/measure_code.py --list NAME  every place that counts, as file:line and what stands there
-    tools/measure_code.py --json FILE  the values, for a comparison with another commit
+    tools/measure_code.py              prints the value and the limit of each measure
+    tools/measure_code.py --list NAME  prints every place that a measure counts, as file:line: text
+    tools/measure_code.py --json FILE  writes the values, which can be compared with those of another commit
 
 The exit status is the number of measures beyond their limits.
 """
@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (ROOT / "src", ROOT / "envs")
-LONGEST_FUNCTION = 60  # lines
-DEEPEST_NESTING = 2  # functions inside a function
+MAX_FUNCTION_LINES = 60
+MAX_NESTING = 2  # functions inside functions
 ARRAYS = ("Tensor", "NDArray", "ndarray", "Array")  # annotations whose docstring gives a shape
 SHAPE = re.compile(r"\((?:[A-Z]|\d+)(?:[-+* ]+\w+)*(?:, ?(?:\.\.\.|[\w*+ -]+))*,?\)|(?<=\s)\((?:\.\.\.)?\)")
 ENTRY = re.compile(r"^\| (?P<retired>.+?) \| (?P<use>.+?) \|$")
@@ -33,14 +33,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Place(NamedTuple):
-    """Something that counts."""
+    """A place that a measure counts."""
 
     file: Path
     line: int
-    what: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.file.relative_to(ROOT)}:{self.line}: {self.what}"
+        return f"{self.file.relative_to(ROOT)}:{self.line}: {self.text}"
 
 
 class Module(NamedTuple):
@@ -55,43 +55,43 @@ class Module(NamedTuple):
         return self.file.parent
 
     def functions(self) -> Iterator[Function]:
-        """All functions and methods, nested ones too."""
+        """Yields all functions and methods, also nested ones."""
         return (node for node in ast.walk(self.tree) if isinstance(node, Function))
 
     def classes(self) -> Iterator[ast.ClassDef]:
-        """All classes, nested ones too."""
+        """Yields all classes, also nested ones."""
         return (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
 
 
 def load_modules() -> list[Module]:
-    """Every module of the package and of the bundled environments; templates of new environments are text, not modules."""
+    """Returns all modules of the package and of the bundled environments, without the templates of new environments."""
     files = (file for folder in SOURCES for file in sorted(folder.rglob("*.py")) if "templates" not in file.parts)
     return [Module(file, ast.parse(file.read_text())) for file in files]
 
 
 def parameters(function: Function) -> list[ast.arg]:
-    """The parameters of a function, without `self` and `cls`."""
-    a = function.args
-    named = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
-    return [p for p in named if p.arg not in ("self", "cls")]
+    """Returns the parameters of a `function`, without `self` and `cls`."""
+    args = function.args
+    named = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
+    return [parameter for parameter in named if parameter.arg not in ("self", "cls")]
 
 
 def long_functions(modules: list[Module]) -> Iterator[Place]:
-    """Functions of more lines than fit on a screen."""
+    """Yields functions of `modules` with too many lines."""
     for module in modules:
         for f in module.functions():
             lines = (f.end_lineno or f.lineno) - f.lineno + 1
-            if lines > LONGEST_FUNCTION:
+            if lines > MAX_FUNCTION_LINES:
                 yield Place(module.file, f.lineno, f"{f.name}, {lines} lines")
 
 
 def deep_functions(modules: list[Module]) -> Iterator[Place]:
-    """Functions inside more functions than a reader can keep in mind."""
+    """Yields functions of `modules` that are inside too many other functions."""
 
     def walk(module: Module, node: ast.AST, depth: int) -> Iterator[Place]:
         for child in ast.iter_child_nodes(node):
             inside = depth + isinstance(child, Function)
-            if isinstance(child, Function) and depth > DEEPEST_NESTING:
+            if isinstance(child, Function) and depth > MAX_NESTING:
                 yield Place(module.file, child.lineno, child.name)
             yield from walk(module, child, inside)
 
@@ -100,7 +100,7 @@ def deep_functions(modules: list[Module]) -> Iterator[Place]:
 
 
 def any_parameters(modules: list[Module]) -> Iterator[Place]:
-    """Parameters of the package that are annotated as `Any` and nothing else."""
+    """Yields parameters of functions in `modules` whose annotation is `Any`."""
     for module in modules:
         for f in module.functions():
             for p in parameters(f):
@@ -109,17 +109,17 @@ def any_parameters(modules: list[Module]) -> Iterator[Place]:
 
 
 def count_parameters(modules: list[Module]) -> int:
-    """How many parameters all functions have."""
+    """Returns how many parameters all functions of `modules` have."""
     return sum(len(parameters(f)) for module in modules for f in module.functions())
 
 
 def repeated(places: dict[str, list[Place]]) -> Iterator[Place]:
-    """The places of names that occur more than once."""
+    """Yields the `places`, {name: places}, of names that occur more than once."""
     return (place for name in sorted(places) if len(places[name]) > 1 for place in places[name])
 
 
 def duplicate_modules(modules: list[Module]) -> Iterator[Place]:
-    """Modules with the name of another one."""
+    """Yields `modules` with the name of another one."""
     names = defaultdict(list)
     for module in modules:
         if not module.file.stem.startswith("__"):
@@ -128,7 +128,7 @@ def duplicate_modules(modules: list[Module]) -> Iterator[Place]:
 
 
 def duplicate_classes(modules: list[Module]) -> Iterator[Place]:
-    """Classes with the name of another one; environments each have their own `State` and `Params`."""
+    """Yields classes of `modules` with the name of another one; each environment has its own `State` and `Params`."""
     names = defaultdict(list)
     for module in modules:
         for c in module.classes():
@@ -138,7 +138,10 @@ def duplicate_classes(modules: list[Module]) -> Iterator[Place]:
 
 
 def private_access(modules: list[Module]) -> Iterator[Place]:
-    """Names with an underscore that only another folder of the project defines; those of libraries do not count."""
+    """Yields uses of private names in `modules` of other folders than those that define the names.
+
+    Private names that no module defines, which are those of libraries, do not count.
+    """
     defined: dict[Path, set[str]] = defaultdict(set)
     for module in modules:
         for node in ast.walk(module.tree):
@@ -148,16 +151,18 @@ def private_access(modules: list[Module]) -> Iterator[Place]:
                 defined[module.package].add(node.attr if isinstance(node, ast.Attribute) else node.id)
     private = {name for names in defined.values() for name in names if re.match(r"_[^_]", name)}
     for module in modules:
-        foreign = private - defined[module.package]
+        defined_elsewhere = private - defined[module.package]
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Attribute) and node.attr in foreign:
+            if isinstance(node, ast.Attribute) and node.attr in defined_elsewhere:
                 yield Place(module.file, node.lineno, ast.unparse(node))
             elif isinstance(node, ast.ImportFrom):
-                yield from (Place(module.file, node.lineno, alias.name) for alias in node.names if alias.name in foreign)
+                yield from (
+                    Place(module.file, node.lineno, alias.name) for alias in node.names if alias.name in defined_elsewhere
+                )
 
 
 def incomplete_docstrings(modules: list[Module]) -> Iterator[Place]:
-    """Public functions whose docstring is missing, leaves a parameter out, or gives an array no shape.
+    """Yields public functions of `modules` whose docstring is missing, leaves a parameter out, or gives no shape of an array.
 
     Module-level functions of the bundled environments do not count: they are fields of `SingleAgentEnv` or `MultiAgentEnv`,
     whose docstrings in `gpuvec/spec.py` say once what each takes and returns, and formulas that such functions share.
@@ -178,7 +183,7 @@ def incomplete_docstrings(modules: list[Module]) -> Iterator[Place]:
 
 
 def public_functions(module: Module) -> Iterator[tuple[Function, str]]:
-    """(function, "Class." or "") of what may be used from outside: of a module, or of a public class in it."""
+    """Yields (function, "Class." or "") of the public functions of a `module` and of its public classes."""
     for node in module.tree.body:
         if isinstance(node, Function) and not node.name.startswith("_"):
             yield node, ""
@@ -187,7 +192,7 @@ def public_functions(module: Module) -> Iterator[tuple[Function, str]]:
 
 
 def retired_words(modules: list[Module]) -> Iterator[Place]:
-    """Words of the glossary's left column, in code, comments and documents; a term in backquotes counts as a name alone."""
+    """Yields retired words in `modules` and in documents; a term in backquotes counts only as a name."""
     names, phrases = glossary()
     phrase = re.compile(rf"\b({'|'.join(map(re.escape, sorted(phrases, key=len, reverse=True)))})\b", re.IGNORECASE)
     for module in modules:
@@ -195,25 +200,25 @@ def retired_words(modules: list[Module]) -> Iterator[Place]:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NAME and token.string in names:
                 yield Place(module.file, token.start[0], token.string)
-        yield from (Place(module.file, line, found) for line, found in matches(phrase, text))
+        yield from (Place(module.file, line, words) for line, words in find_matches(phrase, text))
     documents = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.py"))]
     quoted = re.compile(rf"\b({'|'.join(sorted(map(re.escape, names)))})\b")
     for file in documents:
         if "generated" not in file.parts:
             text = file.read_text()
-            yield from (Place(file, line, found) for line, found in matches(phrase, text))
+            yield from (Place(file, line, words) for line, words in find_matches(phrase, text))
             for number, line in enumerate(text.splitlines(), 1):
                 for code in re.findall(r"`([^`]+)`", line):
-                    yield from (Place(file, number, found) for found in quoted.findall(code))
+                    yield from (Place(file, number, name) for name in quoted.findall(code))
 
 
-def matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, str]]:
-    """(line, what was found) for every match."""
-    return ((number, found[0]) for number, line in enumerate(text.splitlines(), 1) for found in pattern.finditer(line))
+def find_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, str]]:
+    """Yields (line number, match) for every match of a `pattern` in the lines of a `text`."""
+    return ((number, match[0]) for number, line in enumerate(text.splitlines(), 1) for match in pattern.finditer(line))
 
 
 def glossary() -> tuple[set[str], set[str]]:
-    """(names, phrases) that the table "Retired terms" of CONTRIBUTING.md lists: in backquotes, and in double quotes."""
+    """Returns the names in backquotes and the phrases in double quotes of the table "Retired terms" in CONTRIBUTING.md."""
     names, phrases = set(), set()
     section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Retired terms\n")[2].partition("\n## ")[0]
     for line in section.splitlines():
@@ -226,11 +231,17 @@ def glossary() -> tuple[set[str], set[str]]:
 
 
 class Measure(NamedTuple):
-    """A count with its limit."""
+    """A count with its limit.
+
+    Attributes:
+        find: yields the places that count.
+        limit: the highest allowed value.
+        total: if given, the value is a percentage of its result.
+    """
 
     find: Callable[[list[Module]], Iterator[Place]]
     limit: float
-    of: Callable[[list[Module]], int] | None = None  # the value is a share of this, in percent
+    total: Callable[[list[Module]], int] | None = None
 
 
 MEASURES = {
@@ -246,25 +257,25 @@ MEASURES = {
 
 
 def main() -> int:
-    """Prints the measures; returns how many are beyond their limits."""
+    """Prints the measures; returns how many exceed their limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", choices=MEASURES, metavar="NAME", help=f"one of {', '.join(MEASURES)}")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     modules = load_modules()
-    if given.list:
-        print(*MEASURES[given.list].find(modules), sep="\n")
+    if arguments.list:
+        print(*MEASURES[arguments.list].find(modules), sep="\n")
         return 0
     values, beyond = {}, 0
     for name, measure in MEASURES.items():
         count = len(list(measure.find(modules)))
-        values[name] = round(100 * count / measure.of(modules), 1) if measure.of else count
+        values[name] = round(100 * count / measure.total(modules), 1) if measure.total else count
         beyond += values[name] > measure.limit
         print(f"{name:24} {values[name]:>8}   at most {measure.limit:g}")
     values["source_lines"] = sum(len(module.file.read_text().splitlines()) for module in modules)
     print(f"{'source_lines':24} {values['source_lines']:>8}")
-    if given.json:
-        given.json.write_text(json.dumps(values, indent=1) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(values, indent=1) + "\n")
     return beyond
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs dieharder on gpuvec's random words, or writes the words as raw bytes for another battery of tests.
+"""Tests gpuvec's random words with dieharder, or writes them as raw bytes for another battery of tests.
 
-    tools/random_battery.py dieharder rows steps episodes      a JSON object with the results of each order, needs dieharder
-    tools/random_battery.py write rows | RNG_test stdin32      words without end for another program, PractRand here
+    tools/random_battery.py dieharder rows steps episodes      prints the results of each order as JSON, needs dieharder
+    tools/random_battery.py write rows | RNG_test stdin32      writes words without end for another program, here PractRand
 
-The orders say which part of a key changes first from word to word, with the four draws of a key one after the other:
+An order says which part of a key changes fastest from word to word; the four draws of a key are consecutive words:
 
     rows       rows, then steps, then episodes: what a batch of 4096 environments draws, step by step
     steps      steps, then rows, then episodes: what each of 64 environments draws in an episode of 1000 steps
@@ -29,9 +29,9 @@ from gpuvec.engine.compiler.functions import device_function
 
 SEED = 20_261_123
 CHUNK = 1 << 20  # keys, 16 MB of words
-# How many values of the first and of the second part pass before the next part changes, and which columns the parts have.
+# The numbers of values of the fastest and of the second part, and the columns of all three parts.
 ORDERS = {"rows": ((4096, 1000), (0, 2, 1)), "steps": ((1000, 64), (2, 0, 1)), "episodes": ((4096, 4096), (1, 0, 2))}
-# The tests of dieharder that are known to be sound; it calls 5, 6, 7 and 14 suspect or bad itself.
+# The tests of dieharder without those that it calls suspect or bad itself, which are 5, 6, 7 and 14.
 TESTS = (0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 15, 16, 17, 100, 101, 102)
 
 philox = device_function(random.philox)
@@ -46,8 +46,8 @@ def _fill(words: Any, keys: Any, seed: int) -> None:
         words[i, 0], words[i, 1], words[i, 2], words[i, 3] = a, b, c, d
 
 
-def chunks(order: str, seed: int = SEED) -> Iterator[np.ndarray]:
-    """(CHUNK, 4) uint32 words of successive keys, without end."""
+def generate_words(order: str, seed: int = SEED) -> Iterator[np.ndarray]:
+    """Yields (CHUNK, 4) uint32 words of successive keys without end; `order` is one of `ORDERS`, `seed` below 2**32."""
     (first, second), columns = ORDERS[order]
     for begin in range(0, sys.maxsize, CHUNK):
         count = np.arange(begin, begin + CHUNK)
@@ -60,65 +60,69 @@ def chunks(order: str, seed: int = SEED) -> Iterator[np.ndarray]:
         yield words
 
 
-def write(order: str, to: Any) -> int:
-    """Writes words until nobody reads them any more; returns the number of bytes."""
-    written = 0
+def write(order: str, pipe: Any) -> int:
+    """Writes words until the reader closes the pipe.
+
+    Args:
+        order: one of `ORDERS`.
+        pipe: a binary file.
+
+    Returns:
+        The number of bytes.
+    """
+    num_bytes = 0
     try:
-        for words in chunks(order):
-            to.write(memoryview(words).cast("B"))
-            written += words.nbytes
+        for words in generate_words(order):
+            pipe.write(memoryview(words).cast("B"))
+            num_bytes += words.nbytes
     except BrokenPipeError:
-        return written
+        return num_bytes
     raise AssertionError("words have no end")
 
 
-def dieharder(order: str, tests: tuple[int, ...]) -> dict[str, Any]:
-    """The results of dieharder's tests: {name: [parameter, p, assessment]} and how many bytes they read."""
+def run_dieharder(order: str, tests: tuple[int, ...]) -> dict[str, Any]:
+    """Runs dieharder's tests.
+
+    Args:
+        order: one of `ORDERS`.
+        tests: the numbers of the tests.
+
+    Returns:
+        The seed, the number of bytes that the tests read, and the results as [name, parameter, p, assessment].
+    """
     program = shutil.which("dieharder")
     if program is None:
         sys.exit("dieharder is not installed (Debian, Ubuntu: apt install dieharder).")
-    results, read = [], 0
+    results, bytes_read = [], 0
     for test in tests:
-        command = [
-            program,
-            "-g",
-            "200",
-            "-d",
-            str(test),
-            "-D",
-            "test_name",
-            "-D",
-            "ntuple",
-            "-D",
-            "pvalues",
-            "-D",
-            "assessment",
-        ]
+        command = [program, "-g", "200", "-d", str(test)]
+        for column in ("test_name", "ntuple", "pvalues", "assessment"):
+            command += ["-D", column]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=False)
         assert process.stdin is not None
         assert process.stdout is not None
-        read += write(order, process.stdin)
+        bytes_read += write(order, process.stdin)
         lines = [[field.strip() for field in line.split("|")] for line in process.stdout.read().decode().splitlines()]
         results += [[name, int(ntuple), float(p), assessment] for name, ntuple, p, assessment in lines]
         if process.wait() or not lines:
             sys.exit(f"{' '.join(command)} failed.")
         print(order, *results[-len(lines) :], file=sys.stderr, flush=True)
-    return {"seed": SEED, "bytes": read, "results": results}
+    return {"seed": SEED, "bytes": bytes_read, "results": results}
 
 
 def main() -> int:
     """Returns the exit status: 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("dieharder", "write"))
+    parser.add_argument("command", choices=("dieharder", "write"))
     parser.add_argument("orders", nargs="+", choices=ORDERS, metavar="order", help=", ".join(ORDERS))
     parser.add_argument("--tests", type=int, nargs="+", default=TESTS, help="numbers of dieharder's tests (see `dieharder -l`)")
-    given = parser.parse_args()
-    if given.what == "write":
-        write(given.orders[0], sys.stdout.buffer)
+    arguments = parser.parse_args()
+    if arguments.command == "write":
+        write(arguments.orders[0], sys.stdout.buffer)
         return 0
-    found = {order: dieharder(order, tuple(given.tests)) for order in given.orders}
-    print(json.dumps(found, indent=1))
-    return int(any(assessment == "FAILED" for order in found.values() for *_, assessment in order["results"]))
+    results = {order: run_dieharder(order, tuple(arguments.tests)) for order in arguments.orders}
+    print(json.dumps(results, indent=1))
+    return int(any(assessment == "FAILED" for order in results.values() for *_, assessment in order["results"]))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--libraries", nargs="*", default=list(PEERS), choices=PEERS, metavar="NAME")
     parser.add_argument("--sizes", nargs="*", type=int, default=[4096, 65_536], metavar="E")
-    parser.add_argument("--turns", type=int, default=7, help="how often each library is measured")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each library is measured")
     parser.add_argument("--seconds", type=float, default=0.5, help="of one measurement")
     arguments = parser.parse_args()
     figures = Figures("cpu_step", arguments.json)
@@ -121,7 +121,7 @@ def main() -> None:
         if "envpool" in peers and (problem := missing_modules("envpool")):
             peers.remove("envpool")
             figures.add_failure(f"envpool.{num_envs}", problem)
-        measure(figures, peers, num_envs, arguments.turns, arguments.seconds)
+        measure(figures, peers, num_envs, arguments.rounds, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -46,10 +46,10 @@ def measure_sampler(figures: Figures, rows: int, num_actions: int, bandwidth: fl
 
     timing = graph_time(sample_by_kernel, CALLS)
     moved = sum(x.nbytes for x in (logits, *out))
-    share = 100.0 * moved / (timing.median * 1e-6) / bandwidth
+    percent = 100.0 * moved / (timing.median * 1e-6) / bandwidth
     name = f"{rows}x{num_actions}"
     figures.add(f"sampler.{name}", timing.median, "us", SOURCES, spread=timing.spread, MB=moved / 1e6)
-    figures.add(f"sampler.{name}.share", share, "% of add", SOURCES)
+    figures.add(f"sampler.{name}.share", percent, "% of add", SOURCES)
     torch_timing = graph_time(sample_by_torch, CALLS // 10)
     figures.add(f"torch.{name}", torch_timing.median, "us", (), spread=torch_timing.spread)
 
@@ -79,9 +79,9 @@ def measure_advantages(figures: Figures, steps: int, rows: int, bandwidth: float
 
     timing = graph_time(estimate, CALLS)
     moved = sum(x.nbytes for x in (*tensors, *out))
-    share = 100.0 * moved / (timing.median * 1e-6) / bandwidth
+    percent = 100.0 * moved / (timing.median * 1e-6) / bandwidth
     figures.add(f"advantage.{steps}x{rows}", timing.median, "us", SOURCES, spread=timing.spread, MB=moved / 1e6)
-    figures.add(f"advantage.{steps}x{rows}.share", share, "% of add", SOURCES)
+    figures.add(f"advantage.{steps}x{rows}.share", percent, "% of add", SOURCES)
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def measure(figures: Figures, implementation: str, arguments: Any, curves: Any) 
     from gpuvec.learners.ppo import PPOArgs, train
 
     seconds: list[float] = []
-    below: list[bool] = []
+    is_low: list[bool] = []
     settings: dict[str, Any] = {"num_envs": arguments.num_envs, "num_iterations": arguments.iterations}
     settings |= {"device": arguments.device, "fused": IMPLEMENTATIONS[implementation]}
     for seed in range(1, arguments.seeds + 1):
@@ -72,14 +72,14 @@ def measure(figures: Figures, implementation: str, arguments: Any, curves: Any) 
             figures.add_failure(f"{case}.seed{seed}", f"not solved in {len(history)} iterations, {details}")
             continue
         seconds.append(history[first]["seconds"])
-        below += is_below(history, first)
+        is_low += is_below(history, first)
         details |= {"iterations": first + 1, "steps": int(history[first]["steps"])}
         figures.add(f"{case}.seed{seed}", seconds[-1], "s", SOURCES, **details)
     if seconds:
         details = {"fastest": min(seconds), "slowest": max(seconds), "solved": len(seconds), "seeds": arguments.seeds}
         figures.add(f"{case}.median", statistics.median(seconds), "s", SOURCES, **details)
         figures.add(f"{case}.slowest", max(seconds), "s", SOURCES)
-        figures.add(f"{case}.below", 100.0 * sum(below) / len(below), "%", SOURCES, iterations=len(below), bar=LOW)
+        figures.add(f"{case}.below", 100.0 * sum(is_low) / len(is_low), "%", SOURCES, iterations=len(is_low), bar=LOW)
 
 
 def main() -> None:

@@ -58,17 +58,17 @@ def make_chasers(envs: Any) -> Callable[[Any], Any]:
         squared = (dx.square() + dy.square()).masked_fill(~state["alive"][:, None, runners], math.inf)
         least, nearest = squared.min(-1, keepdim=True)
         dx, dy = (difference.gather(-1, nearest).squeeze(-1) for difference in (dx, dy))
-        turn = torch.remainder(torch.atan2(dy, dx) - own["heading"] + math.pi, 2 * math.pi) - math.pi
+        turn_angle = torch.remainder(torch.atan2(dy, dx) - own["heading"] + math.pi, 2 * math.pi) - math.pi
         acceleration = least.squeeze(-1).sqrt().clamp(max=max_speed) - own["speed"] - own["acceleration"]
         actions = torch.zeros(*obs.shape[:2], 2, dtype=torch.int64, device=obs.device)
-        for k, (best, offered) in enumerate(((acceleration, acceleration_levels), (turn, turn_levels))):
+        for k, (best, offered) in enumerate(((acceleration, acceleration_levels), (turn_angle, turn_levels))):
             actions[:, taggers, k] = (best.unsqueeze(-1) - offered).abs().argmin(-1)
         return actions
 
     return act
 
 
-def share_caught(taggers: Any, runners: Any, episodes: int, seed: int, device: str) -> tuple[float, float]:
+def percent_caught(taggers: Any, runners: Any, episodes: int, seed: int, device: str) -> tuple[float, float]:
     """Returns the share of runners that are caught and half its 95 % interval, in percent.
 
     Args:
@@ -83,8 +83,8 @@ def share_caught(taggers: Any, runners: Any, episodes: int, seed: int, device: s
 
     players = by_role({"tagger": taggers, "runner": runners})
     results = run_episodes(ENV, players, episodes=episodes, seed=seed, device=device, params=GAME)
-    shares = 100.0 * results.terminated[:, results.roles["runner"]].double().mean(1)
-    return float(shares.mean()), 1.96 * float(shares.std()) / episodes**0.5
+    percents = 100.0 * results.terminated[:, results.roles["runner"]].double().mean(1)
+    return float(percents.mean()), 1.96 * float(percents.std()) / episodes**0.5
 
 
 def train_taggers(policies: str, seed: int, device: str, steps: int | None) -> tuple[Any, Any]:
@@ -124,8 +124,8 @@ def main() -> None:
     device, episodes = str(parse_device(arguments.device)), arguments.episodes
 
     def add(name: str, taggers: Any, runners: Any, seed: int, **details: Any) -> None:
-        share, interval = share_caught(taggers, runners, episodes, seed, device)
-        figures.add(name, share, "% caught", SOURCES, interval=interval, episodes=episodes, **details)
+        percent, interval = percent_caught(taggers, runners, episodes, seed, device)
+        figures.add(name, percent, "% caught", SOURCES, interval=interval, episodes=episodes, **details)
 
     for name, player in (("random", at_random(7)), ("chase", make_chasers)):
         add(name, player, at_random(1000), 1000)

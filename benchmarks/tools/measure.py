@@ -36,7 +36,7 @@ class Timing(NamedTuple):
 
 
 def summarize(microseconds: Sequence[float]) -> Timing:
-    """Returns the median and the extremes of the repetitions of one measurement."""
+    """Returns the median and the extremes of the repetitions of one measurement, `microseconds` per call."""
     return Timing(statistics.median(microseconds), min(microseconds), max(microseconds))
 
 
@@ -174,8 +174,8 @@ def require_gpu() -> None:
         raise SystemExit("PyTorch finds no GPU: `gpuvec doctor` tells why. Where a benchmark has --device, it may be cpu.")
 
 
-def synchronize(_: object = None) -> None:
-    """Waits for the GPU, if there is one; it ignores its argument, so that `wall_time` can call it."""
+def synchronize(result: object = None) -> None:
+    """Waits for the GPU, if there is one; `wall_time` calls it with a `result`, which it ignores."""
     import torch
 
     if torch.cuda.is_available():

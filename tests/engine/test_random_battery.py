@@ -120,7 +120,7 @@ class TestFaultsAreFound:
 def test_the_tool_for_other_batteries_has_the_same_words(order, column):
     path = Path(__file__).parents[2] / "tools" / "random_battery.py"
     tool = SimpleNamespace(**runpy.run_path(str(path)))
-    found = next(tool.chunks(order))
+    found = next(tool.generate_words(order))
     keys = np.tile(np.uint32([tool.SEED, 0, 0, 0, 0]), (900, 1))
     keys[:, column] = np.arange(900)
     np.testing.assert_array_equal(found[:900], table("cpu", words, keys, 4, np.uint32))
