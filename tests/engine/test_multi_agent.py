@@ -38,9 +38,9 @@ def actions(env, value):
 
 @pytest.mark.slow_on("simulator")
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("full", [False, True])
-def test_a_step(backend, full):
-    env = street(backend, [[5, 5, 5, 9]], full=full)
+@pytest.mark.parametrize("observe_all", [False, True])
+def test_a_step(backend, observe_all):
+    env = street(backend, [[5, 5, 5, 9]], observe_all=observe_all)
     obs, reward, terminated, truncated, info = host(env.step(actions(env, STAY)))
     assert reward.tolist() == [[2.0, -1.0, -1.0, 0.5]]  # two walkers are met at once by one guard
     assert info["agent_mask"].tolist() == [[True] * 4]
@@ -48,8 +48,8 @@ def test_a_step(backend, full):
     assert not terminated.any()
     assert not truncated.any()
     state = host(env.get_state())
-    assert (state["left"][0], state["some_met"][0], state["all_out"][0], state["first"][0]) == (1, True, False, 1)
-    if full:
+    assert (state["num_walking"][0], state["any_caught"][0], state["all_out"][0], state["leftmost"][0]) == (1, True, False, 1)
+    if observe_all:
         assert obs[0, 0].tolist() == [0, 0, 4, WALKER + 2, WALKER + 2, WALKER, 5, 1, np.float32(1 / 50)]
     else:  # the guard sees the one walker that is left, who is out sees nobody
         assert obs[0, 0].tolist() == [4, -100, WALKER, -1, 5, 1, np.float32(1 / 50)]
@@ -66,11 +66,11 @@ def signed_zero(i, s, p):
 
 @pytest.mark.slow_on("simulator")
 def test_the_two_zeros_are_equal(backend):
-    env = dataclasses.replace(STREET, phases=(argmin_of("first", signed_zero),))
+    env = dataclasses.replace(STREET, phases=(argmin_of("leftmost", signed_zero),))
     envs = VectorEnv(env, 3, device=backend, output="cupy" if backend == "cuda" else "numpy")
     envs.reset(seed=0)
     envs.step(actions(envs, STAY))
-    assert host(envs.get_state())["first"].tolist() == [0, 0, 0]
+    assert host(envs.get_state())["leftmost"].tolist() == [0, 0, 0]
 
 
 @pytest.mark.first_variants(1)
@@ -148,8 +148,8 @@ class TestResetPool:
         [
             ({"y": np.zeros((2, 4))}, r"unknown state field\(s\) \['y'\]"),
             ({"x": np.zeros((2, 5))}, r"must have shape \(2, 4\)"),
-            ({"x": np.zeros((2, 4)), "out": np.zeros((3, 4), bool)}, "the same number of states"),
-            ({"left": np.zeros(2, int)}, r"cannot hold \['left'\]"),
+            ({"x": np.zeros((2, 4)), "is_out": np.zeros((3, 4), bool)}, "the same number of states"),
+            ({"num_walking": np.zeros(2, int)}, r"cannot hold \['num_walking'\]"),
         ],
     )
     def test_what_is_no_pool(self, pool, message):
@@ -188,14 +188,14 @@ LARGE = [
 
 
 @cache
-def of_a_cpu(full):
-    return digest(make(33, "cpu", autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full), 1000)
+def of_a_cpu(observe_all):
+    return digest(make(33, "cpu", autoreset_mode="SameStep", max_episode_steps=7, length=9, observe_all=observe_all), 1000)
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.simulator
 @pytest.mark.parametrize(
-    ("full", "shape"),
+    ("observe_all", "shape"),
     [
         (False, launch_mapping.MultiAgentLaunch(1, 2, False, True)),  # agents with a stride
         (
@@ -207,8 +207,8 @@ def of_a_cpu(full):
         (False, launch_mapping.MultiAgentLaunch(2, 8, True, False, 0, 8)),  # features straight to their places, after a search
     ],
 )
-def test_the_simulator_gives_the_same_bits_whatever_the_launch(simulator, monkeypatch, full, shape):
-    kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 5, "length": 9, "walkers": 6, "full": full}
+def test_the_simulator_gives_the_same_bits_whatever_the_launch(simulator, monkeypatch, observe_all, shape):
+    kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 5, "length": 9, "walkers": 6, "observe_all": observe_all}
     monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
     assert digest(make(7, simulator, **kwargs), 8) == digest(make(7, "cpu", **kwargs), 8)
 
@@ -240,11 +240,11 @@ class TestLaunches:
         assert digest(env, 40) == digest(grid("cpu", taggers, 400), 40)
 
     @pytest.mark.parametrize("shape", [*SMALL, *BOXED, *LARGE], ids=str)
-    @pytest.mark.parametrize("full", [False, True])
-    def test_the_same_bits_whatever_the_launch(self, gpu, monkeypatch, full, shape):
+    @pytest.mark.parametrize("observe_all", [False, True])
+    def test_the_same_bits_whatever_the_launch(self, gpu, monkeypatch, observe_all, shape):
         monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
-        env = make(33, gpu, autoreset_mode="SameStep", max_episode_steps=7, length=9, full=full)
-        assert digest(env, 1000) == of_a_cpu(full)
+        env = make(33, gpu, autoreset_mode="SameStep", max_episode_steps=7, length=9, observe_all=observe_all)
+        assert digest(env, 1000) == of_a_cpu(observe_all)
 
     def test_the_same_bits_in_every_repetition(self, gpu):
         env = make(500, gpu, autoreset_mode="SameStep", max_episode_steps=20, length=12)
@@ -252,13 +252,25 @@ class TestLaunches:
 
     @pytest.mark.parametrize("agents", [2, 5, 105, 1024, 1025, 10_000])
     def test_any_number_of_agents(self, gpu, agents):
-        kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 4, "length": 3000, "walkers": agents - 1, "seen": 1}
+        kwargs = {
+            "autoreset_mode": "SameStep",
+            "max_episode_steps": 4,
+            "length": 3000,
+            "walkers": agents - 1,
+            "num_observed": 1,
+        }
         envs = [make(3, where, **kwargs) for where in ("cpu", gpu)]
         assert digest(envs[0], 9) == digest(envs[1], 9)
 
     @pytest.mark.parametrize("agents", [17, 64, 65, 105, 300, 1025])
     def test_full_observations_of_any_number(self, gpu, agents):
-        kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 4, "length": 3000, "walkers": agents - 1, "full": True}
+        kwargs = {
+            "autoreset_mode": "SameStep",
+            "max_episode_steps": 4,
+            "length": 3000,
+            "walkers": agents - 1,
+            "observe_all": True,
+        }
         envs = [make(3, where, **kwargs) for where in ("cpu", gpu)]
         assert digest(envs[0], 9) == digest(envs[1], 9)
 

@@ -261,9 +261,11 @@ class TestPosition:
 
     def test_ints_are_refused(self):
         game = dataclasses.replace(STREET, observation=lambda p: Observation(
-            street_env.observe, street_env.other_features, p.seen,
-            NearestNeighbors("near", street_env.distance, position=("met",), squared=False)))  # fmt: skip
-        with pytest.raises(AuthoringError, match=r"the search has 'met' in its position; it must be a Floats field .*: x"):
+            street_env.self_features, street_env.other_features, p.num_observed,
+            NearestNeighbors("neighbors", street_env.distance, position=("caught_by",), squared=False)))  # fmt: skip
+        with pytest.raises(
+            AuthoringError, match=r"the search has 'caught_by' in its position; it must be a Floats field .*: x"
+        ):
             VectorEnv(game, 2, device="cpu")
 
 

@@ -101,8 +101,8 @@ def changed(env: Any, **params: Any) -> Any:
     ("env", "params", "messages"),
     [
         (UNDECLARED, {"walkers": 4}, ["number of agents is 5 instead of 4", "roles", r"'x' has shape \(5,\) instead"]),
-        (UNDECLARED, {"seen": 3}, ["observed neighbors is 3 instead of 2", r"'near' has shape \(4, 3\)"]),
-        (UNDECLARED, {"full": True}, ["search"]),
+        (UNDECLARED, {"num_observed": 3}, ["observed neighbors is 3 instead of 2", r"'neighbors' has shape \(4, 3\)"]),
+        (UNDECLARED, {"observe_all": True}, ["search"]),
         (replace(HUNT, structural=()), {"slots": 4}, ["observed neighbors"]),
         (DOT, {"copies": 3}, [r"observation space has shape \(3,\) instead of \(2,\)"]),
         (DOT, {"choices": 4}, [r"action space is Discrete\(4\) instead of Discrete\(3\)"]),
@@ -188,10 +188,10 @@ class TestWhatMayChange:
 
     def test_what_a_declared_parameter_shapes_is_refused_with_the_same_error(self):
         envs = make(STREET)
-        with pytest.raises(FixedParameterError, match=r"'seen' shapes .* with seen=3"):
-            envs.set_attr("seen", 3)
-        with pytest.raises(FixedParameterError, match=r"\['seen'\] shape"):
-            make(STREET, per_env=("seen",))
+        with pytest.raises(FixedParameterError, match=r"'num_observed' shapes .* with num_observed=3"):
+            envs.set_attr("num_observed", 3)
+        with pytest.raises(FixedParameterError, match=r"\['num_observed'\] shape"):
+            make(STREET, per_env=("num_observed",))
         assert issubclass(FixedParameterError, GpuvecError)
         assert issubclass(FixedParameterError, TypeError)
 
@@ -211,8 +211,8 @@ class Namesake(NamedTuple):
     """Fields with names that the engine has for its own buffers."""
 
     x: Floats
-    floats: Annotated[Floats, "seen"]
-    obs: Annotated[Floats, "seen"]
+    floats: Annotated[Floats, "num_observed"]
+    obs: Annotated[Floats, "num_observed"]
     mask: int
 
 

@@ -27,7 +27,7 @@ from gpuvec.learners.ppo import PPO, PPOArgs, ppo_loss, train
 from gpuvec.learners.training import make_learner
 
 E, A, T = 4, 3, 16
-STREET: dict[str, Any] = {"guards": 1, "walkers": 2, "length": 3, "seen": 1, "max_episode_steps": 5}
+STREET: dict[str, Any] = {"guards": 1, "walkers": 2, "length": 3, "num_observed": 1, "max_episode_steps": 5}
 
 
 class Doors(NamedTuple):

@@ -29,7 +29,7 @@ from gpuvec.learners.training import make_learner, train
 from gpuvec.vector.wrappers import FlattenAgents
 
 E, T = 4, 16
-STREET: dict[str, Any] = {"guards": 2, "walkers": 3, "length": 4, "seen": 1, "max_episode_steps": 7}
+STREET: dict[str, Any] = {"guards": 2, "walkers": 3, "length": 4, "num_observed": 1, "max_episode_steps": 7}
 SHARED_SETTINGS: dict[str, Any] = {
     "env": "tests/Street-v0",
     "params": STREET,

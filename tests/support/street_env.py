@@ -1,7 +1,7 @@
-"""A small game of many agents whose every number can be told in advance, and the ways in which tests make it.
+"""A small environment with many agents whose numbers can be computed without a compiler, and functions that create it.
 
-Agents stand on a line at whole numbers. Walkers go where their action says; a walker that a guard meets is out. Everything
-is a whole number, so that float32 loses nothing.
+Agents stand on a line at whole numbers. Walkers move as their actions say; a walker at the place of a guard is caught and leaves.
+All numbers are whole, so that float32 represents them exactly.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ GUARD, WALKER = 0, 1
 
 
 class Street(NamedTuple):
-    x: Floats  # the place
-    out: Bools
-    met: Ints  # the guard that a walker met in this step, -1 without
-    near: Annotated[Ints, "seen", NearestNeighbors]
+    x: Floats  # position
+    is_out: Bools
+    caught_by: Ints  # the guard that caught a walker in this step, or -1
+    neighbors: Annotated[Ints, "num_observed", NearestNeighbors]
     role: Ints
     agents_by_role: Ints
-    left: int  # walkers that are not out
+    num_walking: int
     all_out: bool
-    some_met: bool
-    first: int  # the agent furthest to the left, guards aside
+    any_caught: bool
+    leftmost: int  # the walker with the lowest position
 
 
 class StreetParams(NamedTuple):
     guards: int = 1
     walkers: int = 3
     length: int = 20  # of the street
-    seen: int = 2  # others that an agent sees
-    full: bool = False  # whether it sees all
+    num_observed: int = 2  # other agents that an agent observes
+    observe_all: bool = False  # whether it observes all others
 
 
 def agents(p: StreetParams) -> int:
@@ -58,97 +58,97 @@ def agents(p: StreetParams) -> int:
 
 def reset(i: int, s: Street, key: Key, p: StreetParams) -> None:
     s.x[i] = randint(key, i, 0, p.length)
-    s.out[i] = False
-    s.met[i] = -1
+    s.is_out[i] = False
+    s.caught_by[i] = -1
 
 
-def walk(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
-    s.met[i] = -1
-    if not s.out[i]:
+def move(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
+    s.caught_by[i] = -1
+    if not s.is_out[i]:
         s.x[i] = min(max(s.x[i] + np.float32(action - 1), 0.0), np.float32(p.length))
 
 
-def meet(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
-    if s.role[i] == WALKER and not s.out[i]:
+def catch(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
+    if s.role[i] == WALKER and not s.is_out[i]:
         for k in range(p.guards):
             j = s.agents_by_role[k]
-            if s.x[j] == s.x[i] and s.met[i] < 0:
-                s.met[i] = j
+            if s.x[j] == s.x[i] and s.caught_by[i] < 0:
+                s.caught_by[i] = j
 
 
 def leave(i: int, s: Street, action: int, key: Key, p: StreetParams) -> None:
-    if s.met[i] >= 0:
-        s.out[i] = True
+    if s.caught_by[i] >= 0:
+        s.is_out[i] = True
 
 
-def walks(i: int, s: Street, p: StreetParams) -> bool:
-    return s.role[i] == WALKER and not s.out[i]
+def is_walking(i: int, s: Street, p: StreetParams) -> bool:
+    return s.role[i] == WALKER and not s.is_out[i]
 
 
-def outside(i: int, s: Street, p: StreetParams) -> bool:
-    return s.role[i] == GUARD or s.out[i]
+def is_guard_or_out(i: int, s: Street, p: StreetParams) -> bool:
+    return s.role[i] == GUARD or s.is_out[i]
 
 
-def caught(i: int, s: Street, p: StreetParams) -> bool:
-    return s.met[i] >= 0
+def is_caught(i: int, s: Street, p: StreetParams) -> bool:
+    return s.caught_by[i] >= 0
 
 
-def place(i: int, s: Street, p: StreetParams) -> float:
+def walker_position(i: int, s: Street, p: StreetParams) -> float:
     return s.x[i] if s.role[i] == WALKER else np.float32(np.inf)
 
 
 def reward(i: int, s: Street, t: Time, p: StreetParams) -> float:
-    """A walker pays 1 when it is met, which its guard gets; who walks gets 0.5."""
+    """A walker loses 1 when it is caught, which the guard gains; while it walks it gains 0.5 per step."""
     if s.role[i] == WALKER:
-        return -1.0 if s.met[i] >= 0 else 0.0 if s.out[i] else 0.5
+        return -1.0 if s.caught_by[i] >= 0 else 0.0 if s.is_out[i] else 0.5
     count = 0
     for k in range(p.guards, p.guards + p.walkers):
-        if s.met[s.agents_by_role[k]] == i:
+        if s.caught_by[s.agents_by_role[k]] == i:
             count += 1
     return np.float32(count)
 
 
 def terminated(i: int, s: Street, p: StreetParams) -> bool:
-    return s.left == 0
+    return s.num_walking == 0
 
 
 def active(i: int, s: Street, p: StreetParams) -> bool:
-    return not s.out[i]
+    return not s.is_out[i]
 
 
 def distance(i: int, j: int, s: Street, p: StreetParams) -> float:
-    return np.float32(np.inf) if i == j or s.out[j] else abs(s.x[i] - s.x[j])
+    return np.float32(np.inf) if i == j or s.is_out[j] else abs(s.x[i] - s.x[j])
 
 
-def seeks(i: int, s: Street, p: StreetParams) -> bool:
-    return not s.out[i]
+def mask(i: int, s: Street, p: StreetParams) -> bool:
+    return not s.is_out[i]
 
 
 def other_features(i: int, slot: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float]:
-    j = s.near[i, slot]
+    j = s.neighbors[i, slot]
     if j < 0:
         return -100.0, -1.0
     return s.x[j] - s.x[i], np.float32(s.role[j])
 
 
-def see_all(i: int, slot: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float]:
+def features_of_all(i: int, slot: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float]:
     j = slot + 1 if slot >= i else slot
-    return s.x[j] - s.x[i], np.float32(s.role[j]) + (2.0 if s.out[j] else 0.0)
+    return s.x[j] - s.x[i], np.float32(s.role[j]) + (2.0 if s.is_out[j] else 0.0)
 
 
-def observe(i: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float, float]:
-    return s.x[i], np.float32(s.left), np.float32(t.step) / np.float32(t.limit)
+def self_features(i: int, s: Street, t: Time, p: StreetParams) -> tuple[float, float, float]:
+    return s.x[i], np.float32(s.num_walking), np.float32(t.step) / np.float32(t.limit)
 
 
 def observation(p: StreetParams) -> Observation:
-    if p.full:
-        return Observation(observe, see_all, p.guards + p.walkers - 1)
-    nearest = NearestNeighbors("near", distance, seeks, position=("x",), squared=False)
-    return Observation(observe, other_features, p.seen, nearest)
+    if p.observe_all:
+        return Observation(self_features, features_of_all, p.guards + p.walkers - 1)
+    nearest = NearestNeighbors("neighbors", distance, mask, position=("x",), squared=False)
+    return Observation(self_features, other_features, p.num_observed, nearest)
 
 
 def spaces(p: StreetParams) -> tuple[Box, Discrete]:
-    slots = p.guards + p.walkers - 1 if p.full else p.seen
+    slots = p.guards + p.walkers - 1 if p.observe_all else p.num_observed
     return Box(-np.inf, np.inf, (2 * slots + 3,)), Discrete(3)
 
 
@@ -159,15 +159,15 @@ STREET = MultiAgentEnv(
     agents=agents,
     reset=reset,
     phases=(
-        walk, meet, any_of("some_met", caught), leave, count_of("left", walks), all_of("all_out", outside),
-        argmin_of("first", place),
+        move, catch, any_of("any_caught", is_caught), leave, count_of("num_walking", is_walking),
+        all_of("all_out", is_guard_or_out), argmin_of("leftmost", walker_position),
     ),
     reward=reward,
     terminated=terminated,
     observation=observation,
     active=active,
     roles=lambda p: {"guard": p.guards, "walker": p.walkers},
-    structural=("guards", "walkers", "seen", "full"),
+    structural=("guards", "walkers", "num_observed", "observe_all"),
     max_episode_steps=50,
 )  # fmt: skip
 
@@ -175,7 +175,7 @@ register("tests/Street-v0", STREET)
 
 
 def make(num_envs: int, device: str = "cpu", **kwargs: Any) -> Any:
-    """The street, as rows of NumPy or CuPy arrays."""
+    """Returns `num_envs` streets that return NumPy arrays, on a GPU CuPy arrays."""
     from gpuvec import VectorEnv
 
     kwargs.setdefault("output", "cupy" if device == "cuda" else "numpy")

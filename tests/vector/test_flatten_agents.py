@@ -26,7 +26,7 @@ KINDS = ["cpu-torch", "cpu-numpy", "cpu-jax"] + [pytest.param(k, marks=pytest.ma
 
 def paid(i: int, s: Street, t: Time, p: StreetParams) -> float:
     """Who is out gets something too, which is not for a learner."""
-    return 8.0 if s.out[i] and s.met[i] < 0 else reward(i, s, t, p)
+    return 8.0 if s.is_out[i] and s.caught_by[i] < 0 else reward(i, s, t, p)
 
 
 PAID = dataclasses.replace(STREET, reward=paid)
@@ -38,7 +38,7 @@ def street(kind: str, mode: AutoresetMode = AutoresetMode.SAME_STEP, **kwargs: A
     device, output = kind.split("-")
     if output in ("jax", "torch"):
         pytest.importorskip(output)
-    kwargs |= {"guards": 1, "walkers": 2, "length": 3, "seen": 1, "max_episode_steps": 5}
+    kwargs |= {"guards": 1, "walkers": 2, "length": 3, "num_observed": 1, "max_episode_steps": 5}
     return VectorEnv(PAID, E, device=device, output=output, autoreset_mode=mode, **kwargs)
 
 
@@ -72,7 +72,7 @@ def played(env: Any, steps: int = 24) -> list[Any]:
 def hunt(env: Any, *ways: Any) -> Any:
     """A guard at 0, walkers at 1 and 3 in every env; steps in which all envs do the same, and the rows of the last env."""
     env.reset(seed=0)
-    env.set_state({"x": np.tile(np.float32([0, 1, 3]), (E, 1)), "out": False, "met": -1})
+    env.set_state({"x": np.tile(np.float32([0, 1, 3]), (E, 1)), "is_out": False, "caught_by": -1})
     for way in ways:
         *arrays, info = step(env, np.tile(np.int32(way), E))
         arrays += [info["agent_mask"], info["agent_terminated"]]

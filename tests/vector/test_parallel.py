@@ -25,7 +25,7 @@ import gpuvec
 from gpuvec import Floats, Key, MultiAgentEnv, Observation
 from gpuvec.errors import AuthoringError, UnknownParameterError
 
-STREET: dict[str, Any] = {"guards": 1, "walkers": 2, "length": 3, "seen": 1, "max_episode_steps": 5}
+STREET: dict[str, Any] = {"guards": 1, "walkers": 2, "length": 3, "num_observed": 1, "max_episode_steps": 5}
 TAG: dict[str, Any] = {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.1, "max_episode_steps": 20}
 NAMES = ["guard_0", "walker_0", "walker_1"]
 LEFT, STAY, RIGHT = range(3)
@@ -77,7 +77,7 @@ def visits() -> Any:
 def hunt(env: Any, *ways: tuple[int, int, int]) -> Any:
     """The guard at 0, walkers at 1 and 3: what steps return in which the agents go these ways."""
     env.reset(seed=0)
-    env.set_state({"x": [0, 1, 3], "out": [False] * 3, "met": [-1] * 3})
+    env.set_state({"x": [0, 1, 3], "is_out": [False] * 3, "caught_by": [-1] * 3})
     for way in ways:
         yield env.step({name: way[NAMES.index(name)] for name in env.agents})
 
