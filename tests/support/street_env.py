@@ -1,7 +1,7 @@
 """A small environment with many agents whose numbers can be computed without a compiler, and functions that create it.
 
-Agents stand on a line at whole numbers. Walkers move as their actions say; a walker at the place of a guard is caught and leaves.
-All numbers are whole, so that float32 represents them exactly.
+Agents stand on a line at whole numbers. Walkers move as their actions say; a walker at the place of a guard is caught and
+leaves. All numbers are whole, so that float32 represents them exactly.
 """
 
 from __future__ import annotations
