@@ -1,4 +1,4 @@
-"""A discrete action that the space does not hold is taken as its last one: an index made of it stays inside."""
+"""A discrete action outside of the action space becomes its last action, so an index computed from it is in range."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class State(NamedTuple):
     x: float
 
 
-def single(space: Any) -> SingleAgentEnv:
+def single_agent_env(space: Any) -> SingleAgentEnv:
     """An environment that never ends, whose observation and reward are the first component of the last action."""
 
     def reset(key: Any, p: Any) -> Any:
@@ -49,12 +49,12 @@ def single(space: Any) -> SingleAgentEnv:
     )  # fmt: skip
 
 
-class Field(NamedTuple):
+class MultiAgentState(NamedTuple):
     x: Floats
 
 
-def cooperative(space: Any) -> MultiAgentEnv:
-    """The same with three agents."""
+def multi_agent_env(space: Any) -> MultiAgentEnv:
+    """An environment with three agents whose rewards are their last actions."""
 
     def reset(i: int, s: Any, key: Any, p: Any) -> None:
         s.x[i] = 0.0
@@ -63,27 +63,29 @@ def cooperative(space: Any) -> MultiAgentEnv:
         s.x[i] = np.float32(action)
 
     return MultiAgentEnv(
-        state=Field, params=State(0.0), agents=lambda p: 3, reset=reset, phases=(phase,), reward=lambda i, s, t, p: s.x[i],
-        terminated=lambda i, s, p: False, observation=lambda p: Observation(lambda i, s, t, p: (s.x[i],)),
+        state=MultiAgentState, params=State(0.0), agents=lambda p: 3, reset=reset, phases=(phase,),
+        reward=lambda i, s, t, p: s.x[i], terminated=lambda i, s, p: False,
+        observation=lambda p: Observation(lambda i, s, t, p: (s.x[i],)),
         spaces=lambda p: (Box(-np.inf, np.inf, (1,)), space),
     )  # fmt: skip
 
 
-def make(env: Any, num_envs: int, device: str, **kwargs: Any) -> Any:
-    made = gpuvec.VectorEnv(env, num_envs, device=device, output="cupy" if device == "cuda" else "numpy", **kwargs)
-    made.reset(seed=0)
-    return made
+def make_reset(env: Any, num_envs: int, device: str, **kwargs: Any) -> Any:
+    """A vector environment after its first reset."""
+    vector_env = gpuvec.VectorEnv(env, num_envs, device=device, output="cupy" if device == "cuda" else "numpy", **kwargs)
+    vector_env.reset(seed=0)
+    return vector_env
 
 
-def extremes(dtype: Any, low: int, high: int) -> Any:
-    """All actions of a space, those beside it, and the largest of the type; of 64 bits also those whose low half is allowed."""
+def extreme_actions(dtype: Any, low: int, high: int) -> Any:
+    """Actions in and next to a space, the limits of the type, and 64-bit values whose lower 32 bits are an allowed action."""
     limits = np.iinfo(dtype)
     values = [*range(low - 2, high + 3), limits.min, limits.max, -1, 10**9, 2**31 - 1, -(2**31), 2**32, 2**32 + low, -(2**40)]
     return np.array([value for value in values if limits.min <= value <= limits.max], dtype)
 
 
-def allowed(values: Any, low: int, high: int) -> Any:
-    """What an environment should be given."""
+def expected_actions(values: Any, low: int, high: int) -> Any:
+    """The actions that the step function should receive."""
     values = values.astype(np.int64)
     return np.where((values >= low) & (values <= high), values, high).astype(np.float32)
 
@@ -92,68 +94,70 @@ def allowed(values: Any, low: int, high: int) -> Any:
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("space", [Discrete(5), Discrete(7, start=-3), Discrete(2, start=2**31 - 2)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-class TestScalar:
-    def test_of_one_agent(self, backend, space, dtype):
+class TestDiscrete:
+    def test_single_agent_env_gets_last_action_instead(self, backend, space, dtype):
         low, high = int(space.start), int(space.start + space.n - 1)
-        given = extremes(dtype, low, high)
-        env = make(single(space), len(given), backend)
-        np.testing.assert_array_equal(host(env.step(on_device(env, given))[1]), allowed(given, low, high))
-        played = env.rollout(1, policy=on_device(env, given[None]))
-        np.testing.assert_array_equal(host(played.reward)[0], allowed(given, low, high))
+        actions = extreme_actions(dtype, low, high)
+        env = make_reset(single_agent_env(space), len(actions), backend)
+        np.testing.assert_array_equal(host(env.step(on_device(env, actions))[1]), expected_actions(actions, low, high))
+        rollout = env.rollout(1, policy=on_device(env, actions[None]))
+        np.testing.assert_array_equal(host(rollout.reward)[0], expected_actions(actions, low, high))
 
-    def test_of_many_agents(self, backend, space, dtype):
+    def test_multi_agent_env_gets_last_action_instead(self, backend, space, dtype):
         low, high = int(space.start), int(space.start + space.n - 1)
-        given = np.resize(extremes(dtype, low, high), (9, 3))
-        env = make(cooperative(space), 9, backend)
-        np.testing.assert_array_equal(host(env.step(on_device(env, given))[1]), allowed(given, low, high))
+        actions = np.resize(extreme_actions(dtype, low, high), (9, 3))
+        env = make_reset(multi_agent_env(space), 9, backend)
+        np.testing.assert_array_equal(host(env.step(on_device(env, actions))[1]), expected_actions(actions, low, high))
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_components(backend, dtype):
+def test_each_component_of_a_multi_discrete_action_is_limited(backend, dtype):
     space = MultiDiscrete([3, 200])
-    given = np.stack([np.resize(extremes(dtype, 0, high), 60) for high in (2, 199)], 1)
-    env = make(single(space), 60, backend)
-    obs, reward, *_ = host(env.step(on_device(env, given)))
-    np.testing.assert_array_equal(obs[:, 0], allowed(given[:, 0], 0, 2))
-    np.testing.assert_array_equal(reward, allowed(given[:, 1], 0, 199))
+    actions = np.stack([np.resize(extreme_actions(dtype, 0, high), 60) for high in (2, 199)], 1)
+    env = make_reset(single_agent_env(space), 60, backend)
+    obs, reward, *_ = host(env.step(on_device(env, actions)))
+    np.testing.assert_array_equal(obs[:, 0], expected_actions(actions[:, 0], 0, 2))
+    np.testing.assert_array_equal(reward, expected_actions(actions[:, 1], 0, 199))
 
 
 @pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("value", [-7, 5, 10**9, 2**31 + 1, 2**33, 2**32 + 3])
 @pytest.mark.parametrize("space", [Discrete(5), Discrete(7, start=-3)], ids=str)
-def test_a_policy_s_actions(backend, space, value):
-    """They do what they do when they are played back."""
-    env = make(single(space), 3, backend, validate=True)
+def test_out_of_range_policy_actions_are_limited_and_replay_equally(backend, space, value):
+    """A rollout with the recorded actions gives the rewards of the rollout with the policy."""
+    env = make_reset(single_agent_env(space), 3, backend, validate=True)
     low, high = int(space.start), int(space.start + space.n - 1)
-    found = env.rollout(2, policy=lambda obs, key, p: value)
-    np.testing.assert_array_equal(host(found.reward), allowed(np.full((2, 3), value), low, high))
+    rollout = env.rollout(2, policy=lambda obs, key, p: value)
+    np.testing.assert_array_equal(host(rollout.reward), expected_actions(np.full((2, 3), value), low, high))
     with pytest.raises(ActionError, match="environment 0 was given action"):
         env.check()
-    again = env.rollout(2, policy=on_device(env, np.array(host(found.action), np.int32)))
-    np.testing.assert_array_equal(host(again.reward), host(found.reward))
+    replay = env.rollout(2, policy=on_device(env, np.array(host(rollout.action), np.int32)))
+    np.testing.assert_array_equal(host(replay.reward), host(rollout.reward))
 
 
 @needs_host_compiler
-def test_in_cuda_c(tmp_path):
-    """Functions in C++ are given what those in Python are."""
+def test_cuda_c_step_gets_the_same_actions(tmp_path):
+    """Functions in CUDA C++ receive the same actions as those in Python."""
     file = tmp_path / "single.cu"
     file.write_text(
         "__device__ Step step(State s, Action action, const Key& key, const Params& p) {\n"
         "    return {{(float)action}, (float)action, false};\n}\n"
     )
-    env, given = dataclasses.replace(single(Discrete(5)), cuda_c=str(file)), extremes(np.int64, 0, 4)
-    np.testing.assert_array_equal(make(env, len(given), "cpu", backend="cuda-c").step(given)[1], allowed(given, 0, 4))
+    env, actions = dataclasses.replace(single_agent_env(Discrete(5)), cuda_c=str(file)), extreme_actions(np.int64, 0, 4)
+    np.testing.assert_array_equal(
+        make_reset(env, len(actions), "cpu", backend="cuda-c").step(actions)[1], expected_actions(actions, 0, 4)
+    )
 
 
-def test_a_space_beyond_an_int(backend):
+def test_action_space_beyond_32_bit_integers_is_refused(backend):
     with pytest.raises(AuthoringError, match=r"action space is Discrete\(4294967296\); .* from -2147483648 to 2147483647"):
-        make(single(Discrete(2**32)), 1, backend)
+        make_reset(single_agent_env(Discrete(2**32)), 1, backend)
 
 
-# Plays an environment in a process of its own, as memory that is not its own would end it. Rows 1 and 2 are given extremes.
-FUZZ = """
+# Steps an environment in a separate process, since an access out of bounds may crash it. Rows 1 and 2 get the extreme values.
+FUZZ_PROGRAM = """
 import sys
 import gymnasium, numpy as np
 import gpuvec
@@ -162,7 +166,7 @@ device, name, params = sys.argv[1], sys.argv[2], eval(sys.argv[3])
 DISCRETE = {"int32": (-1, 10**9, 2**31 - 1, -2**31), "uint8": (200, 255), "int64": (-1, 10**9, 2**31, 2**32, 2**63 - 1, -2**63)}
 BOX = {"float32": (np.nan, np.inf, -np.inf, 1e30, -3e38), "float64": (np.nan, np.inf, -np.inf, 1e30, 1e300, -1.7e308)}
 STEPS = 5
-if device == "simulator":  # where a thread is a thread of Python, and a step takes a second
+if device == "simulator":  # a simulated thread is a Python thread, and a step takes a second
     DISCRETE, STEPS = {"int32": (10**9, -2**31), "int64": (2**63 - 1,)}, 2
     BOX = {"float32": (np.nan, 1e30), "float64": (1e300,)}
 if device == "cuda":
@@ -170,7 +174,7 @@ if device == "cuda":
 else:
     xp = np
 
-def play(env, actions):
+def run_steps(env, actions):
     env.reset(seed=0)
     steps = [env.step(xp.asarray(actions))[:4] for _ in range(STEPS)]
     return [np.array(x.get() if device == "cuda" else x) for step in steps for x in step]
@@ -184,36 +188,40 @@ for validate in (False, True):
         if validate and dtype not in ("int64", "float64"):
             continue
         for value in values:
-            given, last = np.zeros(shape, dtype), np.zeros(shape, dtype)
-            given[1:3] = value
-            last[1:3] = 0 if box else (space.nvec if hasattr(space, "nvec") else space.n) - 1
-            found = play(env, given)
-            at_fault = validate and not (box and np.isfinite(np.float32(value)))
+            actions, limited_actions = np.zeros(shape, dtype), np.zeros(shape, dtype)
+            actions[1:3] = value
+            limited_actions[1:3] = 0 if box else (space.nvec if hasattr(space, "nvec") else space.n) - 1
+            outputs = run_steps(env, actions)
+            raises_error = validate and not (box and np.isfinite(np.float32(value)))
             try:
                 env.check()
             except gpuvec.errors.ActionError:
-                assert at_fault, value
+                assert raises_error, value
             else:
-                assert not at_fault, value
-            rows = [0, 3, 4] if box else [0, 1, 2, 3, 4]  # a Box's numbers are what they are, and no environment meets another
-            for a, b in zip(found, play(env, last)):
-                np.testing.assert_array_equal(a[rows], b[rows], err_msg=f"{dtype} {value}")
+                assert not raises_error, value
+            # Actions of a Box are not limited, so only the rows with ordinary actions are comparable.
+            rows = [0, 3, 4] if box else [0, 1, 2, 3, 4]
+            for output, expected in zip(outputs, run_steps(env, limited_actions)):
+                np.testing.assert_array_equal(output[rows], expected[rows], err_msg=f"{dtype} {value}")
     env.close()
-print("played", name)
+print("stepped", name)
 """
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("name", BUNDLED)
-def test_every_bundled_environment(backend, name):
-    id, arguments = name.partition(" ")[0], [backend, name.partition(" ")[0], repr(BUNDLED[name])]
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", FUZZ, *arguments], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout) == (0, f"played {id}\n"), run.stderr[-3000:]
+def test_bundled_env_handles_extreme_actions(backend, name):
+    env_id = name.partition(" ")[0]
+    arguments = [backend, env_id, repr(BUNDLED[name])]
+    process = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FUZZ_PROGRAM, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (process.returncode, process.stdout) == (0, f"stepped {env_id}\n"), process.stderr[-3000:]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "uint32", "uint64", "float16", "float32", "float64", "bool"])
-def test_no_other_types_are_taken(backend, dtype):
-    """So no float has to become an integer."""
-    env = make(single(Discrete(5)), 4, backend)
+def test_other_dtypes_are_refused(backend, dtype):
+    """An action array of another type raises an error, so a float is never converted to an integer."""
+    env = make_reset(single_agent_env(Discrete(5)), 4, backend)
     with pytest.raises(TypeError, match=f"actions have dtype {dtype}; this environment takes int32 or int64 or uint8"):
         env.step(on_device(env, np.zeros(4, dtype)))

@@ -1,4 +1,4 @@
-"""Kernels are compiled from what an environment's functions read when it is made, and stored under a hash of exactly that."""
+"""Kernels depend on the values that the functions of an environment read at its creation, and are cached under their hash."""
 
 import os
 import random
@@ -78,8 +78,8 @@ ENV = SingleAgentEnv(state=State, params=Params(), reset=reset, step=step, obser
 """
 
 
-def module_of(source: str = SOURCE, name: str = "edited_env") -> ModuleType:
-    """A module with that source."""
+def make_module(source: str = SOURCE, name: str = "edited_env") -> ModuleType:
+    """A module with this source."""
     module = ModuleType(name)
     exec(compile(source, f"<{name}>", "exec"), module.__dict__)
     return module
@@ -87,81 +87,82 @@ def module_of(source: str = SOURCE, name: str = "edited_env") -> ModuleType:
 
 @pytest.fixture
 def cache_folder(tmp_path, monkeypatch):
-    """An empty folder of machine code, and no kernels of this process beside it."""
+    """An empty cache folder; the loops that this process has compiled are dropped."""
     folder = tmp_path / "kernels"
     monkeypatch.setenv(CACHE_VARIABLE, str(folder))
     threads.load_or_compile_loop.cache_clear()
     return folder
 
 
-def vector_env(module, mode="NextStep", **more):
-    return VectorEnv(module.ENV, 2, device="cpu", output="numpy", autoreset_mode=mode, **more)
+def vector_env(module, mode="NextStep", **params):
+    """Two copies of the environment of a module."""
+    return VectorEnv(module.ENV, 2, device="cpu", output="numpy", autoreset_mode=mode, **params)
 
 
-def played(env) -> tuple[float, float]:
+def first_step(env) -> tuple[float, float]:
     """(reward, observation) of the first step."""
     env.reset(seed=0)
     obs, reward, *_ = env.step(np.zeros(2, np.int64))
     return float(reward[0]), float(obs[0, 0])
 
 
-def expected(module) -> tuple[float, float]:
-    """What the interpreter computes."""
+def expected_first_step(module) -> tuple[float, float]:
+    """(reward, observation) of the first step, computed by the Python interpreter."""
     s, reward, _ = module.step(module.State(0.0), 0, None, module.ENV.params)
     return float(np.float32(reward)), float(np.float32(s.x))
 
 
-def forget_kernels():
-    """As a process that starts now, which knows what is on disk alone."""
+def drop_compiled_loops():
+    """Drops the loops in the memory of this process, so that they are loaded from disk again."""
     threads.load_or_compile_loop.cache_clear()
 
 
-class TestOneProcess:
-    def test_a_changed_constant_is_not_stored_under_the_hash_of_the_new_one(self, cache_folder):
-        module = module_of()
-        assert played(vector_env(module)) == expected(module)
+class TestSingleProcess:
+    def test_kernel_with_an_old_constant_is_not_stored_under_the_hash_of_the_new_one(self, cache_folder):
+        module = make_module()
+        assert first_step(vector_env(module)) == expected_first_step(module)
         module.GAIN = 0.25
-        assert played(vector_env(module, "SameStep")) == expected(module)
-        fresh = module_of(SOURCE.replace("GAIN = 0.5", "GAIN = 0.25"))
-        forget_kernels()
-        assert played(vector_env(fresh, "SameStep")) == expected(fresh)
+        assert first_step(vector_env(module, "SameStep")) == expected_first_step(module)
+        fresh = make_module(SOURCE.replace("GAIN = 0.5", "GAIN = 0.25"))
+        drop_compiled_loops()
+        assert first_step(vector_env(fresh, "SameStep")) == expected_first_step(fresh)
 
-    def test_the_same_variant_is_compiled_again(self, cache_folder):
-        module = module_of()
+    def test_changed_constant_compiles_the_same_options_again(self, cache_folder):
+        module = make_module()
         for gain in (0.5, 0.25, 0.5):
             module.GAIN = gain
-            assert played(vector_env(module)) == expected(module)
+            assert first_step(vector_env(module)) == expected_first_step(module)
 
-    def test_an_array_that_is_changed_in_place(self, cache_folder):
-        module = module_of()
-        assert played(vector_env(module)) == expected(module)
+    def test_array_changed_in_place_compiles_again(self, cache_folder):
+        module = make_module()
+        assert first_step(vector_env(module)) == expected_first_step(module)
         module.TABLE[1] = 7.0
-        assert played(vector_env(module)) == expected(module)
+        assert first_step(vector_env(module)) == expected_first_step(module)
 
-    def test_field_names_of_structured_arrays(self, cache_folder):
-        module = module_of()
-        assert played(vector_env(module)) == expected(module)
-        exchanged = module_of(SOURCE.replace('("a", np.float32), ("b"', '("b", np.float32), ("a"'))
-        assert expected(exchanged) != expected(module)
-        assert played(vector_env(exchanged)) == expected(exchanged)
+    def test_exchanged_field_names_of_a_structured_array_compile_again(self, cache_folder):
+        module = make_module()
+        assert first_step(vector_env(module)) == expected_first_step(module)
+        exchanged = make_module(SOURCE.replace('("a", np.float32), ("b"', '("b", np.float32), ("a"'))
+        assert expected_first_step(exchanged) != expected_first_step(module)
+        assert first_step(vector_env(exchanged)) == expected_first_step(exchanged)
 
-    def test_a_replaced_helper_a_default_and_a_closure(self, cache_folder):
-        module = module_of()
-        assert played(vector_env(module)) == expected(module)
+    def test_replaced_helper_default_and_closure_compile_again(self, cache_folder):
+        module = make_module()
+        assert first_step(vector_env(module)) == expected_first_step(module)
         module.helper.__defaults__ = (2.0,)
-        assert played(vector_env(module)) == expected(module)
+        assert first_step(vector_env(module)) == expected_first_step(module)
         module.scaled = module.make_scaled(5.0)
-        assert played(vector_env(module)) == expected(module)
+        assert first_step(vector_env(module)) == expected_first_step(module)
         module.scaled.__closure__[0].cell_contents = 7.0
-        assert played(vector_env(module)) == expected(module)
-        module.helper = module_of(SOURCE.replace("x + offset", "x - offset")).helper
-        assert played(vector_env(module)) == expected(module)
-        module.helper.__code__ = module_of(SOURCE.replace("x + offset", "x * offset")).helper.__code__
-        assert played(vector_env(module)) == expected(module)
+        assert first_step(vector_env(module)) == expected_first_step(module)
+        module.helper = make_module(SOURCE.replace("x + offset", "x - offset")).helper
+        assert first_step(vector_env(module)) == expected_first_step(module)
+        module.helper.__code__ = make_module(SOURCE.replace("x + offset", "x * offset")).helper.__code__
+        assert first_step(vector_env(module)) == expected_first_step(module)
 
     @pytest.mark.slow
-    def test_a_policy_whose_constant_changes(self, cache_folder):
-        module = module_of()
+    def test_changed_constant_of_a_policy_compiles_again(self, cache_folder):
+        module = make_module()
         env = vector_env(module)
         env.reset(seed=0)
         for gain, action in ((0.5, 1), (0.25, 0), (0.5, 1)):
@@ -171,21 +172,21 @@ class TestOneProcess:
             other.reset(seed=0)
             assert (other.rollout(3, module.policy).action == action).all()
 
-    def test_an_environment_stays_as_it_was_when_it_was_made(self, cache_folder):
-        module = module_of()
-        before, env = expected(module), vector_env(module)
+    def test_existing_env_keeps_the_constants_of_its_creation(self, cache_folder):
+        module = make_module()
+        before, env = expected_first_step(module), vector_env(module)
         env.reset(seed=0)
         module.GAIN, module.TABLE[1] = 0.25, 7.0
         obs, reward, *_ = env.step(np.zeros(2, np.int64))
         assert (float(reward[0]), float(obs[0, 0])) == before
-        obs, reward, *_ = env.step(np.zeros(2, np.uint8))  # a kernel that is compiled only now
+        obs, reward, *_ = env.step(np.zeros(2, np.uint8))  # an action type whose loop is compiled only now
         assert float(reward[0]) == before[0]
 
-    def test_parameters_that_differ_in_the_sign_of_zero(self, cache_folder):
+    def test_params_that_differ_in_the_sign_of_zero_differ(self, cache_folder):
         source = SOURCE.replace("State(scaled(helper(s.x + p.size))), reward", "s, math.copysign(1.0, p.size)")
-        module = module_of(source.replace("import numpy", "import math\nimport numpy"))
+        module = make_module(source.replace("import numpy", "import math\nimport numpy"))
         for size in (0.0, -0.0):
-            assert played(vector_env(module, size=size))[0] == np.copysign(1.0, size)
+            assert first_step(vector_env(module, size=size))[0] == np.copysign(1.0, size)
 
 
 class TestHash:
@@ -208,12 +209,12 @@ class TestHash:
             ("(1.0, (2.0, 3))", "(1.0, (2.0, 3.0))"),
         ],
     )
-    def test_what_changes_a_kernel_changes_it(self, old, new):
+    def test_differs_by_what_kernels_depend_on(self, old, new):
         assert old in SOURCE
-        assert self.of(SOURCE) != self.of(SOURCE.replace(old, new))
+        assert self.fingerprint_of(SOURCE) != self.fingerprint_of(SOURCE.replace(old, new))
 
-    def of(self, source):
-        return fingerprint(module_of(source).ENV, vector_env(module_of()).simulation.options)
+    def fingerprint_of(self, source):
+        return fingerprint(make_module(source).ENV, vector_env(make_module()).simulation.options)
 
 
 EDITS = [
@@ -230,20 +231,20 @@ EDITS = [
     ("size: float = 1.0", ("size: float = 2.0",)),
     ("class State(NamedTuple):\n    x: float", ("class State(NamedTuple):\n    x: int",)),
 ]
-EXAMPLES = int(os.environ.get("GPUVEC_EDITS", "6"))  # each compiles two kernels
+NUM_EDITS = int(os.environ.get("GPUVEC_EDITS", "6"))  # each one compiles two kernels
 
 
-def edited(chance: random.Random) -> str:
+def edited_source(rng: random.Random) -> str:
     """The source after one to three edits."""
     source = SOURCE
-    for old, new in chance.sample(EDITS, chance.randint(1, 3)):
+    for old, new in rng.sample(EDITS, rng.randint(1, 3)):
         assert old in source
-        source = source.replace(old, chance.choice(new))
+        source = source.replace(old, rng.choice(new))
     return source
 
 
 def edit_in_place(module: ModuleType, changed: ModuleType) -> None:
-    """Gives a module what another one holds, but keeps its functions, so that these read other things than before."""
+    """Copies the values of another module into a module, whose step function then reads the new values."""
     for name in ("GAIN", "NUMBERS", "RECORDS", "scaled", "helper"):
         setattr(module, name, getattr(changed, name))
     module.TABLE = module.TABLE if module.TABLE.dtype == changed.TABLE.dtype else changed.TABLE.copy()
@@ -252,29 +253,29 @@ def edit_in_place(module: ModuleType, changed: ModuleType) -> None:
     module.ENV = module.SingleAgentEnv(**{**vars(module.ENV), "params": module.Params(changed.ENV.params.size)})
 
 
-def in_types_of(module: ModuleType, result: tuple[float, float]) -> tuple[float, float]:
-    """What the engine stores of the interpreter's result."""
+def as_stored(module: ModuleType, result: tuple[float, float]) -> tuple[float, float]:
+    """The result of the interpreter in the types of the state fields of a module."""
     return (result[0], float(int(result[1])) if module.State.__annotations__["x"] is int else result[1])
 
 
 @pytest.mark.slow
-def test_random_edits_never_give_a_wrong_kernel(cache_folder):
-    """The interpreter says what is right. Half of the modules are edited in place, half are new; modes and cache are shared."""
-    chance, module = random.Random(7), module_of()
-    for number in range(EXAMPLES):
-        changed = module_of(edited(chance))
+def test_random_edits_never_load_a_wrong_kernel(cache_folder):
+    """The interpreter computes the expected results. Half of the modules are edited in place, half are new."""
+    rng, module = random.Random(7), make_module()
+    for number in range(NUM_EDITS):
+        changed = make_module(edited_source(rng))
         if number % 2:
             edit_in_place(module, changed)
         else:
             module = changed
-        mode = chance.choice(("NextStep", "SameStep"))
-        for _ in range(2):  # compiled, and found
-            assert played(vector_env(module, mode)) == in_types_of(module, expected(module)), number
-            forget_kernels()
+        mode = rng.choice(("NextStep", "SameStep"))
+        for _ in range(2):  # The first one compiles, the second one loads from disk.
+            assert first_step(vector_env(module, mode)) == as_stored(module, expected_first_step(module)), number
+            drop_compiled_loops()
 
 
-def test_fields_that_change_after_an_environment_was_made_are_refused(cache_folder):
-    module = module_of()
+def test_changed_state_fields_of_an_existing_env_are_refused(cache_folder):
+    module = make_module()
     env = vector_env(module)
     module.State.__annotations__["x"] = int
     with pytest.raises(AuthoringError, match=r"edited_env\.State.*make a new one"):
@@ -283,26 +284,26 @@ def test_fields_that_change_after_an_environment_was_made_are_refused(cache_fold
 
 PROGRAM = """
 import sys
-from tests.engine.test_cache_stale import expected, module_of, played, vector_env
+from tests.engine.test_cache_stale import expected_first_step, first_step, make_module, vector_env
 for source in sys.stdin.read().split("#####"):
-    module = module_of(source)
-    print(played(vector_env(module, "SameStep")) == expected(module))
+    module = make_module(source)
+    print(first_step(vector_env(module, "SameStep")) == expected_first_step(module))
     module.GAIN = 0.125
-    print(played(vector_env(module, "SameStep")) == expected(module))
+    print(first_step(vector_env(module, "SameStep")) == expected_first_step(module))
 """
 
 
 @pytest.mark.slow
-def test_several_processes_with_one_folder(cache_folder):
-    """Each reads what the one before stored, of other constants and of the same."""
+def test_processes_that_share_a_folder_load_correct_kernels(cache_folder):
+    """Each process loads what an earlier one stored, with equal and with different constants."""
     sources = [SOURCE, SOURCE.replace("GAIN = 0.5", "GAIN = 0.125"), SOURCE.replace("GAIN = 0.5", "GAIN = 0.25")]
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(Path(gpuvec.__path__[0]).parent), str(root / "envs"), str(root), *filter(None, sys.path)])
     for order in ((0, 1), (1, 2)):
         text = "#####".join(sources[k] for k in order)
         command = [sys.executable, "-c", PROGRAM]
-        done = subprocess.run(
+        process = subprocess.run(
             command, input=text, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.split() == ["True"] * 4
+        assert process.returncode == 0, process.stderr
+        assert process.stdout.split() == ["True"] * 4

@@ -1,4 +1,4 @@
-"""A process that compiles an environment again and again does not grow by all that the compiler made."""
+"""A process that compiles an environment repeatedly releases the memory of the compiler."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from gpuvec.engine.backends.cuda import numba_cuda
 
 MEBIBYTE = 2**20
-# Each in a process of its own, without machine code on disk: what is allocated for each of some values, once the first are
-# compiled. malloc's own count is asked, as the system's leaves out what is free and includes what others share.
+# A process without cached machine code prints how many bytes each further compilation allocates. The count comes from malloc,
+# since the resident size of the process also includes freed memory and shared pages.
 PROGRAM = """
 import ctypes, gc, os, sys
 os.environ["GPUVEC_CACHE"] = "off"
@@ -23,10 +23,10 @@ libc = ctypes.CDLL("libc.so.6")
 libc.mallinfo2.restype = Allocated
 
 def allocated():
-    while gc.collect():  # what a finaliser lets go is found by the next collection
+    while gc.collect():  # A finaliser releases objects that only the next collection frees.
         pass
-    found = libc.mallinfo2()
-    return found.used + found.mapped
+    info = libc.mallinfo2()
+    return info.used + info.mapped
 
 {setup}
 for k in range(3):
@@ -37,7 +37,7 @@ for k in range(3, 6):
 print((allocated() - before) // 3)
 """
 
-HOST = """
+CPU_SETUP = """
 import gymnasium as gym
 import gpuvec
 
@@ -51,7 +51,7 @@ def compile_again(k):
 """
 
 
-GPU = """
+GPU_SETUP = """
 from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.layout.buffers import KernelOptions
@@ -60,22 +60,23 @@ from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.registration import load_env
 from gpuvec.vector.env_params import apply_params
 
-GAME = load_env("gpuvec_envs.{module}:ENV")
+ENV = load_env("gpuvec_envs.{module}:ENV")
 
 def compile_again(k):
-    env, _ = apply_params(GAME, {{"{name}": {first} + k / 64}}, (), 1)
+    env, _ = apply_params(ENV, {{"{name}": {first} + k / 64}}, (), 1)
     with numba_cuda.offline((9, 0)):
-        for played in (False, True):
-            for kernel in make_kernels(env, KernelOptions(AutoresetMode.SAME_STEP, 100), make_launch_config(env, 2000), played):
+        options, config = KernelOptions(AutoresetMode.SAME_STEP, 100), make_launch_config(env, 2000)
+        for is_step in (False, True):
+            for kernel in make_kernels(env, options, config, is_step):
                 kernel.cubin((9, 0))
 """
 
 
-def growth(setup: str) -> float:
-    """MiB that the process keeps for each further compilation."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM.format(setup=setup)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout) / MEBIBYTE
+def memory_growth(setup: str) -> float:
+    """MiB that the process allocates for each further compilation."""
+    process = subprocess.run([sys.executable, "-c", PROGRAM.format(setup=setup)], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return int(process.stdout) / MEBIBYTE
 
 
 @pytest.mark.first_variants(1)
@@ -87,8 +88,8 @@ def growth(setup: str) -> float:
         ("TagContinuous-v0", "max_speed", 1.0, "num_runners=4"),
     ],
 )
-def test_each_value_of_set_attr(id: str, name: str, first: float, settings: str) -> None:
-    assert growth(HOST.format(id=f"gpuvec/{id}", name=name, first=first, settings=settings)) < 1
+def test_set_attr_keeps_less_than_1_mib_per_value(id: str, name: str, first: float, settings: str) -> None:
+    assert memory_growth(CPU_SETUP.format(id=f"gpuvec/{id}", name=name, first=first, settings=settings)) < 1
 
 
 @pytest.mark.slow
@@ -96,5 +97,5 @@ def test_each_value_of_set_attr(id: str, name: str, first: float, settings: str)
 @pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels")
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc how much is allocated")
 @pytest.mark.parametrize(("module", "name", "first"), [("cartpole", "gravity", 9.0), ("tag_continuous", "max_speed", 1.0)])
-def test_each_kernel_for_a_gpu(module: str, name: str, first: float) -> None:
-    assert growth(GPU.format(module=module, name=name, first=first)) < 1
+def test_gpu_kernels_keep_less_than_1_mib_per_value(module: str, name: str, first: float) -> None:
+    assert memory_growth(GPU_SETUP.format(module=module, name=name, first=first)) < 1

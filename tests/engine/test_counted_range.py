@@ -1,4 +1,4 @@
-"""`range` in compiled code: Python's numbers, and on a GPU a loop that does not look at what cannot be negative."""
+"""`range` in compiled code gives the numbers of Python, and on a GPU the indices that are not negative need no sign test."""
 
 import re
 from typing import NamedTuple
@@ -16,13 +16,13 @@ from gpuvec.engine.compiler.diagnostics import explain_compiler_errors
 from gpuvec.engine.compiler.functions import device_function
 from gpuvec.errors import AuthoringError
 
-AGENTS = 110
-assume_below, view = cpu_array_ops().assume_below(AGENTS), cpu_array_ops().view
+NUM_AGENTS = 110
+assume_below, view = cpu_array_ops().assume_below(NUM_AGENTS), cpu_array_ops().view
 
 
-def walk(first, last, step):
-    """What a loop meets, in an order that tells."""
-    total, found, n = 1, 0, -1
+def run_loops(first, last, step):
+    """A hash that depends on the order of the numbers of several loops, and the attributes of a range."""
+    total, completed, n = 1, 0, -1
     for n in range(last):
         if n == 7:
             break
@@ -31,37 +31,37 @@ def walk(first, last, step):
                 continue
             total = (31 * total + 10 * n + j) % 1_000_003
     else:
-        found = 1
+        completed = 1
     for n in range(last, first, step):
         total = (31 * total + n) % 1_000_003
-        n += 2  # noqa: PLW2901  # which the loop is not to notice
-    several = range(first, last)
-    return total, found, n, len(several), 3 in several, several.start, several.stop, several.step
+        n += 2  # noqa: PLW2901  # must not change the loop
+    numbers = range(first, last)
+    return total, completed, n, len(numbers), 3 in numbers, numbers.start, numbers.stop, numbers.step
 
 
 def compiled(function):
-    """Device code as Python can call it."""
-    made = device_function(function)
+    """A function that calls the device function from Python."""
+    device_code = device_function(function)
 
     @njit
     def call(*args):
-        return made(*args)
+        return device_code(*args)
 
     return call
 
 
-walked = compiled(walk)
+compiled_loops = compiled(run_loops)
 INTEGERS = st.integers(-12, 12)
-KINDS = st.sampled_from([int, np.int32, np.int8])
+TYPES = st.sampled_from([int, np.int32, np.int8])
 
 
-@settings(deadline=None)  # a kind of number that is new is compiled for
-@given(INTEGERS, INTEGERS, INTEGERS.filter(bool), KINDS, KINDS)
+@settings(deadline=None)  # the first number of each type compiles
+@given(INTEGERS, INTEGERS, INTEGERS.filter(bool), TYPES, TYPES)
 @example(3, 3, 1, int, int)
 @example(0, 9, -1, np.int32, np.int32)
-def test_a_loop_meets_what_it_meets_in_python(first, last, step, kind, other):
-    given = kind(first), other(last), step
-    assert walked(*given) == walk(*map(int, given))
+def test_loops_run_as_in_python(first, last, step, first_type, last_type):
+    arguments = first_type(first), last_type(last), step
+    assert compiled_loops(*arguments) == run_loops(*map(int, arguments))
 
 
 def fold(first, last):
@@ -72,24 +72,24 @@ def fold(first, last):
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (3, 9), (9, 3)])
-def test_unsigned_bounds(first, last):
+def test_unsigned_bounds_give_the_numbers_of_python(first, last):
     assert compiled(fold)(np.uint64(first), np.uint64(last)) == fold(first, last)
 
 
-def turns(first, last):
+def count_iterations(first, last):
     count = 0
     for _ in range(first, last):
         count += 1
     return count
 
 
-def test_bounds_far_away():
-    count, end = compiled(turns), 2**63 - 1
+def test_bounds_at_the_limits_of_int64():
+    count, end = compiled(count_iterations), 2**63 - 1
     assert count(end - 3, end) == 3
     assert count(-end - 1, -end + 1) == 2
 
 
-def test_a_range_of_the_modules_own_is_refused_as_ever():
+def test_range_that_the_module_redefines_is_refused():
     scope = {"range": lambda n: n + 3}
     exec("def f(n):\n    return range(n)", scope)
     f = compiled(scope["f"])
@@ -97,97 +97,97 @@ def test_a_range_of_the_modules_own_is_refused_as_ever():
         f(4)
 
 
-class Found(NamedTuple):
+class Sensor(NamedTuple):
     range: int
 
 
-def in_range(found):
+def sum_below_range(sensor):
     total = 0
-    for k in range(found.range):
+    for k in range(sensor.range):
         total += k
     return total
 
 
-def test_a_field_may_be_called_so_too():
-    assert compiled(in_range)(Found(4)) == 6
+def test_field_may_have_the_name_range():
+    assert compiled(sum_below_range)(Sensor(4)) == 6
 
 
-def half_a_turn():
+def loop_to_float():
     total = 0
     for k in range(2.5):
         total += k
     return total
 
 
-def test_what_is_no_whole_number_is_refused():
-    call = compiled(half_a_turn)
+def test_float_bound_is_refused():
+    call = compiled(loop_to_float)
     line = r"test_counted_range.py, line \d+, `for k in range\(2.5\):`: there is no .*range.*\(float32"
-    with pytest.raises(AuthoringError, match=line), explain_compiler_errors(half_a_turn):
+    with pytest.raises(AuthoringError, match=line), explain_compiler_errors(loop_to_float):
         call()
 
 
-def total_of(x, member, first, last):
+def sum_indexed(x, index, first, last):
     total = x[0]
     for k in range(first, last):
-        total += x[member[k]]
+        total += x[index[k]]
     return total
 
 
-@pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_elements_that_are_below_are_those_of_the_array(kind):
-    member = np.random.default_rng(0).permutation(AGENTS).astype(kind)
-    x, f = np.arange(AGENTS, dtype=np.float32), device_function(total_of)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_assume_below_does_not_change_elements(dtype):
+    index = np.random.default_rng(0).permutation(NUM_AGENTS).astype(dtype)
+    x, f = np.arange(NUM_AGENTS, dtype=np.float32), device_function(sum_indexed)
 
     @njit
-    def found(x, at, first, last):
-        known = assume_below(view(at, 0, (AGENTS,), kind))
-        return f(x, known, first, last), known[-1], known[1:3][1], len(known)
+    def call(x, index_address, first, last):
+        bounded = assume_below(view(index_address, 0, (NUM_AGENTS,), dtype))
+        return f(x, bounded, first, last), bounded[-1], bounded[1:3][1], len(bounded)
 
-    total, last, third, count = found(x, member.ctypes.data, 3, 9)
-    assert total == x[0] + x[member[3:9]].sum()
-    assert (last, third, count) == (member[-1], member[2], AGENTS)
+    total, last, third, count = call(x, index.ctypes.data, 3, 9)
+    assert total == x[0] + x[index[3:9]].sum()
+    assert (last, third, count) == (index[-1], index[2], NUM_AGENTS)
 
 
-def test_a_smaller_bound_is_no_larger_one():
-    """A compiler that believes the wrong one leaves the comparison out."""
+def test_each_bound_of_assume_below_is_compiled_separately():
+    """With the assumption of the smaller bound, the compiler removes the comparison."""
 
-    def beyond(bound):
-        known = cpu_array_ops().assume_below(bound)
+    def make_comparison(bound):
+        with_bound = cpu_array_ops().assume_below(bound)
 
         @njit
-        def found(at):
-            return known(view(at, 0, (1,), np.int32))[0] > 3
+        def is_above_3(address):
+            return with_bound(view(address, 0, (1,), np.int32))[0] > 3
 
-        return found
+        return is_above_3
 
     four = np.full(1, 4, np.int32)
-    assert not beyond(3)(np.zeros(1, np.int32).ctypes.data)
-    assert beyond(5)(four.ctypes.data)
+    assert not make_comparison(3)(np.zeros(1, np.int32).ctypes.data)
+    assert make_comparison(5)(four.ctypes.data)
 
 
 @pytest.mark.compile
 @pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels")
-def test_a_gpu_does_not_look_at_the_sign_of_what_is_not_negative():
+def test_gpu_loop_does_not_test_the_sign_of_nonnegative_indices():
     from numba.cuda import types
 
-    f, known = device_function(total_of), numba_cuda.cuda_array_ops().assume_below(AGENTS)
+    f, assume_below_on_gpu = device_function(sum_indexed), numba_cuda.cuda_array_ops().assume_below(NUM_AGENTS)
 
-    def kernel(x, member, out):
-        out[0] = f(x, known(member), 10, AGENTS)
+    def kernel(x, index, out):
+        out[0] = f(x, assume_below_on_gpu(index), 10, NUM_AGENTS)
 
-    def with_signs(x, member, out):
+    def with_signs(x, index, out):
         total = x[0]
-        for k in range(10, AGENTS):
-            total += x[member[k]]
+        for k in range(10, NUM_AGENTS):
+            total += x[index[k]]
         out[0] = total
 
-    kinds = types.float32[::1], types.int32[::1], types.float32[::1]
+    argument_types = types.float32[::1], types.int32[::1], types.float32[::1]
 
-    def looks(body):
-        """Selects and shifts that make something of a sign; there are as many as turns that were put side by side."""
+    def sign_instructions(body):
+        """How many selects and shifts test a sign; the compiler unrolls the loop, so there may be several."""
         with numba_cuda.offline((9, 0)):
-            ptx = numba_cuda.compile_kernel(body, types.void(*kinds), (9, 0), "ptx")
+            ptx = numba_cuda.compile_kernel(body, types.void(*argument_types), (9, 0), "ptx")
         return len(re.findall(r"^\s*(?:selp|shr\.s|and\.b64|setp\.lt\.s)", ptx, re.MULTILINE))
 
-    assert looks(kernel) == 0
-    assert looks(with_signs) > 0
+    assert sign_instructions(kernel) == 0
+    assert sign_instructions(with_signs) > 0

@@ -1,4 +1,4 @@
-"""Functions in CUDA C++: what Python's do, with parts in either language, and errors that name line, rule and remedy."""
+"""Functions in CUDA C++ compute what those in Python do; an environment may combine both languages."""
 
 import dataclasses
 import math
@@ -35,7 +35,8 @@ CASES = [
 needs_compiler = pytest.mark.compile
 
 
-def environment(name, **params):
+def make_env(name, **params):
+    """A bundled environment with other parameters."""
     env = BUNDLED_ENVS[name]
     return dataclasses.replace(env, params=env.params._replace(**params))
 
@@ -43,63 +44,64 @@ def environment(name, **params):
 @pytest.mark.first_variants(1)
 @needs_host_compiler
 @pytest.mark.parametrize(("name", "params"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x))
-def test_they_do_what_python_does(name, params):
-    """From the same state in every step, over ends of episodes and starts of others."""
+def test_cuda_c_functions_compute_what_python_does(name, params):
+    """Each step starts from the same state, and several episodes end."""
     per_env = params.get("per_env", ())
-    alike = {k: v for k, v in params.items() if k not in ("per_env", *per_env)}
-    env, rows = environment(name, **alike), {k: params[k] for k in per_env}
+    shared = {k: v for k, v in params.items() if k not in ("per_env", *per_env)}
+    env, rows = make_env(name, **shared), {k: params[k] for k in per_env}
     options = {"device": "cpu", "output": "numpy", "autoreset_mode": "SameStep", "max_episode_steps": 4, "per_env": per_env}
-    theirs = VectorEnv(env, 3, **options, **rows)
-    ours = VectorEnv(env, 3, **{**options, **ON_CPU}, **rows)
-    ours.action_space.seed(0)
-    np.testing.assert_allclose(ours.reset(seed=5)[0], theirs.reset(seed=5)[0], atol=1e-6)
-    ended = 0
+    python_env = VectorEnv(env, 3, **options, **rows)
+    cuda_c_env = VectorEnv(env, 3, **{**options, **ON_CPU}, **rows)
+    cuda_c_env.action_space.seed(0)
+    np.testing.assert_allclose(cuda_c_env.reset(seed=5)[0], python_env.reset(seed=5)[0], atol=1e-6)
+    num_ended = 0
     for _ in range(10):
-        ours.set_state(theirs.get_state())
-        action = ours.action_space.sample()
-        one, other = ours.step(action), theirs.step(action)
-        ended += int(np.sum(one[2] | one[3]))
-        for mine, its in zip(one[:4], other[:4], strict=True):
-            np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(one[2], other[2])
-        np.testing.assert_allclose(one[4]["final_obs"][one[2] | one[3]], other[4]["final_obs"][one[2] | one[3]], atol=1e-5)
-    assert ended >= 6
+        cuda_c_env.set_state(python_env.get_state())
+        action = cuda_c_env.action_space.sample()
+        outputs, expected = cuda_c_env.step(action), python_env.step(action)
+        episode_end = outputs[2] | outputs[3]
+        num_ended += int(np.sum(episode_end))
+        for output, expected_output in zip(outputs[:4], expected[:4], strict=True):
+            np.testing.assert_allclose(output, expected_output, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(outputs[2], expected[2])
+        np.testing.assert_allclose(outputs[4]["final_obs"][episode_end], expected[4]["final_obs"][episode_end], atol=1e-5)
+    assert num_ended >= 6
 
 
 @needs_host_compiler
 @pytest.mark.parametrize("source", [STEP, OBSERVE, "// both\n" + OBSERVE + STEP], ids=["step", "observe", "both"])
-def test_what_a_file_does_not_have_stays_python(source, tmp_path):
+def test_functions_missing_from_the_file_stay_in_python(source, tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(source)
     env, options = own(file), {"device": "cpu", "output": "numpy", "max_episode_steps": 9}
-    ours, theirs = VectorEnv(env, 4, **options, backend="cuda-c"), VectorEnv(env, 4, **options)
-    ours.action_space.seed(0)
-    np.testing.assert_array_equal(ours.reset(seed=5)[0], theirs.reset(seed=5)[0])
+    cuda_c_env, python_env = VectorEnv(env, 4, **options, backend="cuda-c"), VectorEnv(env, 4, **options)
+    cuda_c_env.action_space.seed(0)
+    np.testing.assert_array_equal(cuda_c_env.reset(seed=5)[0], python_env.reset(seed=5)[0])
     for _ in range(15):
-        action = ours.action_space.sample()
-        for mine, its in zip(ours.step(action)[:4], theirs.step(action)[:4], strict=True):
-            np.testing.assert_allclose(mine, its, atol=1e-6)
+        action = cuda_c_env.action_space.sample()
+        for output, expected in zip(cuda_c_env.step(action)[:4], python_env.step(action)[:4], strict=True):
+            np.testing.assert_allclose(output, expected, atol=1e-6)
 
 
 @needs_compiler
 @pytest.mark.parametrize("cc", CAPABILITIES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 @pytest.mark.parametrize("name", WITH_CUDA_C)
-def test_they_compile_for_every_gpu(name, cc):
-    assert len(compile_source(make_cuda_functions(environment(name), ()).source, cc)) > 1000
+def test_bundled_functions_compile_for_each_architecture(name, cc):
+    assert len(compile_source(make_cuda_functions(make_env(name), ()).source, cc)) > 1000
 
 
 @needs_compiler
 @pytest.mark.parametrize(
     ("name", "cc"), [*((name, (9, 0)) for name in WITH_CUDA_C), ("CartPole-v1", (7, 5)), ("TagGridWorld-v0", (10, 0))]
 )
-def test_the_linker_puts_them_in_place(name, cc):
-    """No call is left, nothing lies in a thread's own memory, and nothing is a float64."""
-    env = environment(name)
+def test_linker_inlines_all_functions(name, cc):
+    """The binary has no calls and no stack frame, and the source computes nothing in float64."""
+    env = make_env(name)
     check_cuda_source(env)
-    variant = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).action.dtype, cuda_c=True)
+    options = KernelOptions(gym.vector.AutoresetMode.SAME_STEP, 9, action_dtype=make_schema(env).action.dtype, cuda_c=True)
     with numba_cuda.offline(cc):
-        for played in (False, True):
-            for kernel in make_kernels(env, variant, make_launch_config(env, 4096), played):
+        for is_step in (False, True):
+            for kernel in make_kernels(env, options, make_launch_config(env, 4096), is_step):
                 code = numba_cuda.compile_kernel(
                     kernel.body, kernel.signature, cc, "ltoir", kernel.threads, kernel.min_blocks_per_sm
                 )
@@ -110,8 +112,8 @@ def test_the_linker_puts_them_in_place(name, cc):
 
 
 @needs_compiler
-def test_compiling_leaves_the_objects_of_python_alone(tmp_path):
-    """NVRTC writes into bytes; a log of one byte must not end up in the one object that Python has for it."""
+def test_compilation_does_not_change_python_objects(tmp_path):
+    """NVRTC writes its log into a bytes object; Python shares the objects of one byte, which must not change."""
     file = tmp_path / "own.cu"
     file.write_text(STEP)
     compile_source(make_cuda_functions(own(file), ()).source, (9, 0))
@@ -119,35 +121,35 @@ def test_compiling_leaves_the_objects_of_python_alone(tmp_path):
 
 
 @needs_compiler
-def test_a_file_that_is_included_counts(tmp_path):
-    """Kernels in memory and on disk are known by all that is written."""
+def test_included_file_changes_the_compiled_code(tmp_path):
+    """The key of a kernel, in memory and on disk, contains the text of the included files."""
     file, other = tmp_path / "own.cu", tmp_path / "size.cuh"
     file.write_text('#include "size.cuh"\n' + STEP.replace("0.5f :", "SIZE :"))
-    found = []
+    binaries = []
     for size in ("0.5f", "0.25f", "0.5f"):
         other.write_text(f"constexpr float SIZE = {size};\n")
-        found.append(compile_source(make_cuda_functions(own(file), ()).source, (9, 0)))
-    assert found[0] == found[2] != found[1]
+        binaries.append(compile_source(make_cuda_functions(own(file), ()).source, (9, 0)))
+    assert binaries[0] == binaries[2] != binaries[1]
     assert joined_text(file).endswith("SIZE = 0.5f;\n")
 
 
-def test_what_an_included_file_includes_counts(tmp_path):
-    """From the folder that it is in, or from that of the environment's file, as the compiler looks."""
+def test_text_contains_files_included_by_included_files(tmp_path):
+    """Included files are searched in the folder of the including file, then in that of the environment's file."""
     folder = tmp_path / "sub"
     folder.mkdir()
     (tmp_path / "own.cu").write_text('#include "sub/one.cuh"\n')
     (folder / "one.cuh").write_text('#include "two.cuh"\n  #  include "three.cuh"\n')
-    (folder / "two.cuh").write_text('#include "../sub/one.cuh"\nint two;\n')  # round in a circle
+    (folder / "two.cuh").write_text('#include "../sub/one.cuh"\nint two;\n')  # a cycle of includes
     (tmp_path / "three.cuh").write_text("int three;\n")
-    found = joined_text(tmp_path / "own.cu")
-    assert found.startswith('#include "sub/one.cuh"\n')
-    assert "int two;" in found
-    assert "int three;" in found
+    text = joined_text(tmp_path / "own.cu")
+    assert text.startswith('#include "sub/one.cuh"\n')
+    assert "int two;" in text
+    assert "int three;" in text
 
 
 @needs_host_compiler
-def test_an_edited_file_is_compiled_again(tmp_path):
-    """Within one process, for what the file says and for what it includes."""
+def test_edited_file_is_compiled_again(tmp_path):
+    """One process notices edits of the file and of a file that it includes."""
     file, other, rewards = tmp_path / "own.cu", tmp_path / "size.cuh", []
     for size, factor in (("0.5f", ""), ("0.25f", ""), ("0.25f", "2.0f * ")):
         other.write_text(f"constexpr float SIZE = {size};\n")
@@ -161,21 +163,21 @@ def test_an_edited_file_is_compiled_again(tmp_path):
 
 
 @needs_host_compiler
-def test_rollouts_on_a_cpu_are_the_steps_of_python(tmp_path):
+def test_cpu_rollout_equals_the_rollout_of_python_functions(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP + OBSERVE)
     options = {"output": "numpy", "max_episode_steps": 9, "autoreset_mode": "SameStep"}
-    ours, theirs = VectorEnv(own(file), 5, **ON_CPU, **options), VectorEnv(own(file), 5, device="cpu", **options)
-    for env in (ours, theirs):
+    cuda_c_env, python_env = VectorEnv(own(file), 5, **ON_CPU, **options), VectorEnv(own(file), 5, device="cpu", **options)
+    for env in (cuda_c_env, python_env):
         env.reset(seed=3)
-    found, expected = ours.rollout(40), theirs.rollout(40)
-    np.testing.assert_array_equal(found.action, expected.action)
-    np.testing.assert_array_equal(found.obs, expected.obs)
-    np.testing.assert_array_equal(found.reward, expected.reward)
+    rollout, expected = cuda_c_env.rollout(40), python_env.rollout(40)
+    np.testing.assert_array_equal(rollout.action, expected.action)
+    np.testing.assert_array_equal(rollout.obs, expected.obs)
+    np.testing.assert_array_equal(rollout.reward, expected.reward)
 
 
 @needs_compiler
-def test_parameters_may_have_any_value(tmp_path):
+def test_extreme_parameter_values_compile(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP)
     for size, most in ((math.inf, -(2**31)), (-math.inf, 2**31 - 1), (1e-45, 0), (-0.0, 1)):
@@ -183,8 +185,8 @@ def test_parameters_may_have_any_value(tmp_path):
 
 
 @needs_compiler
-def test_rollouts_call_them_too():
-    env = environment("CartPole-v1")
+def test_rollout_kernel_calls_cuda_c_functions():
+    env = make_env("CartPole-v1")
     with numba_cuda.offline((9, 0)):
         kernel = make_rollout_kernel(
             env, KernelOptions(gym.vector.AutoresetMode.NEXT_STEP, 9, cuda_c=True), "random", SingleAgentLaunch()
@@ -194,13 +196,13 @@ def test_rollouts_call_them_too():
 
 
 class TestMakeVec:
-    def test_the_simulator_has_none(self):
+    def test_simulator_is_refused(self):
         with pytest.raises(
             ValueError, match=r'needs a GPU or a CPU, and device is "simulator": choose one of these, or backend='
         ):
             gym.make_vec("gpuvec/CartPole-v1", num_envs=2, device="simulator", backend="cuda-c")
 
-    def test_a_cpu_without_a_compiler(self, monkeypatch):
+    def test_cpu_without_a_compiler_is_refused(self, monkeypatch):
         monkeypatch.setenv("PATH", "")
         monkeypatch.delenv("CXX", raising=False)
         with pytest.raises(
@@ -208,11 +210,11 @@ class TestMakeVec:
         ):
             gym.make_vec("gpuvec/CartPole-v1", num_envs=2, **ON_CPU)
 
-    def test_there_are_two(self):
+    def test_unknown_backend_is_refused(self):
         with pytest.raises(ValueError, match="backend must be 'numba' or 'cuda-c', got 'cuda'"):
             gym.make_vec("gpuvec/CartPole-v1", num_envs=2, device="cpu", backend="cuda")
 
-    def test_an_environment_without_a_file(self, tmp_path):
+    def test_env_without_a_file_is_refused(self, tmp_path):
         with pytest.raises(
             AuthoringError,
             match=r'has no functions in CUDA C\+\+: name their file, as in SingleAgentEnv\(..., cuda_c="name.cu"\)',
@@ -222,44 +224,44 @@ class TestMakeVec:
             cuda_c_file(own(tmp_path / "nowhere.cu"))
 
     @pytest.mark.parametrize("name", WITH_CUDA_C)
-    def test_bundled_ones_have_all_functions(self, name):
-        """In the configurations of the cases above, which differ by what they call."""
+    def test_bundled_files_have_all_functions(self, name):
+        """The cases differ by the functions that they call."""
         for case, params in CASES:
             if case == name:
-                env = environment(name, **{k: v for k, v in params.items() if k != "per_env" and not isinstance(v, list)})
-                text, found = cuda_c_file(env).read_text(), make_cuda_functions(env, ())
-                written = set(re.findall(r"gpuvec_\w{12}_(\w+)\(", found.source.wrappers))
-                declared = [
+                env = make_env(name, **{k: v for k, v in params.items() if k != "per_env" and not isinstance(v, list)})
+                text, functions = cuda_c_file(env).read_text(), make_cuda_functions(env, ())
+                defined = set(re.findall(r"gpuvec_\w{12}_(\w+)\(", functions.source.wrappers))
+                required = [
                     env.reset,
                     *([env.step, env.observe] if isinstance(env, SingleAgentEnv) else [env.reward, env.terminated]),
                 ]
-                assert {function.__name__ for function in declared} <= written
+                assert {function.__name__ for function in required} <= defined
                 assert text.startswith("//")
 
 
 @pytest.mark.gpu
-class TestOnAGpu:
+class TestOnGpu:
     @pytest.mark.parametrize("name", WITH_CUDA_C)
-    def test_they_agree_with_the_cpu(self, gpu, name):
+    def test_gpu_results_equal_those_of_the_cpu(self, gpu, name):
         env = BUNDLED_ENVS[name]
         agents = 1 if isinstance(env, SingleAgentEnv) else env.agents(env.params)
         job = ComparisonJob(f"gpuvec/{name}", "cuda-c", {**GPU.options, "backend": "cuda-c"}, {}, 1024 // agents, 3, 60)
         assert compare(job).difference == ""
 
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-    def test_rollouts_agree_with_steps(self, gpu, mode):
+    def test_rollout_equals_steps(self, gpu, mode):
         options = {"device": gpu, "output": "torch", "backend": "cuda-c", "autoreset_mode": mode}
-        ours, theirs = (gym.make_vec("gpuvec/CartPole-v1", num_envs=100, **options) for _ in "ab")
-        for env in (ours, theirs):
+        rollout_env, step_env = (gym.make_vec("gpuvec/CartPole-v1", num_envs=100, **options) for _ in range(2))
+        for env in (rollout_env, step_env):
             env.reset(seed=3)
-        found = ours.rollout(40)
+        rollout = rollout_env.rollout(40)
         for t in range(40):
-            obs, reward, terminated, *_ = theirs.step(found.action[t].to(int))
-            np.testing.assert_allclose(found.obs[t + 1].cpu(), obs.cpu(), atol=1e-5)
-            np.testing.assert_array_equal(found.reward[t].cpu(), reward.cpu())
-            np.testing.assert_array_equal(found.terminated[t].cpu(), terminated.cpu())
+            obs, reward, terminated, *_ = step_env.step(rollout.action[t].to(int))
+            np.testing.assert_allclose(rollout.obs[t + 1].cpu(), obs.cpu(), atol=1e-5)
+            np.testing.assert_array_equal(rollout.reward[t].cpu(), reward.cpu())
+            np.testing.assert_array_equal(rollout.terminated[t].cpu(), terminated.cpu())
 
-    def test_ppo_learns_with_them(self, gpu):
+    def test_ppo_learns_with_cuda_c_functions(self, gpu):
         from gpuvec.learners import ppo
 
         result = ppo.train(
@@ -267,7 +269,7 @@ class TestOnAGpu:
         )
         assert result.history[-1]["last_return"] > 100
 
-    def test_found_on_disk_under_their_text(self, gpu, tmp_path, monkeypatch):
+    def test_cached_kernels_depend_on_the_text_of_the_file(self, gpu, tmp_path, monkeypatch):
         import cupy
 
         from gpuvec.engine.backends.cuda import launch

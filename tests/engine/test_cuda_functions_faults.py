@@ -1,4 +1,4 @@
-"""Functions in CUDA C++ that are wrong: what is told of them, and that `gpuvec check` finds what compiles all the same."""
+"""Wrong functions in CUDA C++: the error messages, and the faults that compile and that `gpuvec check` reports."""
 
 import importlib
 import itertools
@@ -17,7 +17,7 @@ from gpuvec.testing.cuda_cpp_check import check_cuda_source
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 from gpuvec.vector.env import VectorEnv
 
-WRONG = {  # {what is wrong: (old, new, what is said of it)}
+COMPILE_ERRORS = {  # {fault: (old, new, message)}
     "misnamed": ("Step step(", "Step stepp(", r"own.cu, line 1, `.*`: nothing calls stepp, .* did you mean step\?"),
     "type": (
         "Action action,",
@@ -62,8 +62,8 @@ WRONG = {  # {what is wrong: (old, new, what is said of it)}
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(("old", "new", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_told_with_its_line(old, new, message, tmp_path):
+@pytest.mark.parametrize(("old", "new", "message"), COMPILE_ERRORS.values(), ids=COMPILE_ERRORS)
+def test_compile_error_names_file_line_and_fault(old, new, message, tmp_path):
     assert old in STEP
     file = tmp_path / "own.cu"
     file.write_text(STEP.replace(old, new, 1))
@@ -72,8 +72,8 @@ def test_what_is_wrong_is_told_with_its_line(old, new, message, tmp_path):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("numbers", ["s.x", "s.x, 0.0f, 0.0f"], ids=["few", "many"])
-def test_a_tuple_of_another_length_is_refused(numbers, tmp_path):
+@pytest.mark.parametrize("numbers", ["s.x", "s.x, 0.0f, 0.0f"], ids=["too few", "too many"])
+def test_tuple_of_another_length_is_refused(numbers, tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(OBSERVE.replace("s.x, s.odd ? 1.0f : 0.0f", numbers))
     with pytest.raises(AuthoringError, match=r"own.cu\(1\): error: "):
@@ -81,7 +81,7 @@ def test_a_tuple_of_another_length_is_refused(numbers, tmp_path):
 
 
 @pytest.mark.compile
-def test_other_warnings_are_passed_on(tmp_path):
+def test_other_compiler_warnings_are_shown(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP.replace("    const float x", "    int unused;\n    const float x"))
     with pytest.warns(CompilerWarning, match=r"own.cu\(2\): warning.*unused"):
@@ -109,14 +109,14 @@ def test_other_warnings_are_passed_on(tmp_path):
         ("// __device__ int calls;", False),
     ],
 )
-def test_variables_that_threads_share_are_refused(declaration, refused, tmp_path):
+def test_variables_shared_by_threads_are_refused(declaration, refused, tmp_path):
     file = tmp_path / "own.cu"
     text = f"// a file\n{declaration}\n"
     with pytest.raises(AuthoringError, match=r"own.cu, line 2, .*share") if refused else nullcontext():
         refuse_shared_variables(file, text)
 
 
-def test_an_included_file_may_not_share_variables_either(tmp_path):
+def test_shared_variable_in_an_included_file_is_refused(tmp_path):
     (tmp_path / "own.cu").write_text('#include "calls.cuh"\n' + STEP)
     (tmp_path / "calls.cuh").write_text("\n\n__device__ int calls;\n")
     with pytest.raises(AuthoringError, match=r"calls.cuh, line 3, `__device__ int calls;`"):
@@ -124,7 +124,7 @@ def test_an_included_file_may_not_share_variables_either(tmp_path):
 
 
 @needs_host_compiler
-def test_a_variable_without_a_value_is_refused_on_a_cpu_too(tmp_path):
+def test_variable_without_a_value_is_refused_on_cpu(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP.replace("const float x = s.x +", "float x;\n    x +="))
     with pytest.raises(AuthoringError, match=r"(?s)own.cu reads a variable that has no value yet; .*uninitialized"):
@@ -132,7 +132,7 @@ def test_a_variable_without_a_value_is_refused_on_a_cpu_too(tmp_path):
 
 
 @needs_host_compiler
-def test_what_a_cpu_cannot_compile_is_named_with_its_line(tmp_path):
+def test_compile_error_on_cpu_names_file_and_line(tmp_path):
     file = tmp_path / "own.cu"
     file.write_text(STEP.replace("s.count + 1,", "s.cuont + 1,"))
     with pytest.raises(AuthoringError, match=r"(?s)own.cu does not compile for a CPU:.*own.cu:3:.*cuont"):
@@ -151,9 +151,9 @@ def test_definitions_are_found_behind_comments_and_attributes(tmp_path):
     assert find_definitions(tmp_path / "a.cu", "\n".join(lines), {"a", "b", "c", "d", "e"}, ()) == {"c": 3, "e": 6}
 
 
-# The checker's own environments, with functions in C++ that are wrong.
+# Environments of the checker's tests, with faulty functions in CUDA C++.
 
-DRIFTING = """
+DRIFT_CUDA_C = """
 __device__ State reset(const Key& key, const Params& p) {
     return {uniform(key, 0, -1.0f, 1.0f), uniform(key, 1, -0.1f, 0.1f), 0.0f, 0};
 }
@@ -162,7 +162,7 @@ __device__ Step step(State s, Action action, const Key& key, const Params& p) {
     return {{x, v, s.age + 0.1f, s.turns + 1}, 1.0f - fabsf(x), s.turns + 1 >= p.horizon};
 }
 """
-TURNING = """
+RING_CUDA_C = """
 __device__ void reset(int i, State& s, const Key& key, const Params& p) {
     s.x[i] = uniform(key, i, -1.0f, 1.0f);
     s.last[i] = 0.0f;
@@ -173,30 +173,32 @@ __device__ void move(int i, State& s, Action action, const Key& key, const Param
     s.gained[i] += 1.0f;
 }
 """
-DRAWN = ("uniform(key, 0, -1.0f, 1.0f)", "uniform(key, 1, -0.1f, 0.1f)")
-FORGOTTEN = r"step 9: environment 0, agent 0, state gained is 0\.0 on cpu and 8"
-PLANTED = {  # {fault: (source, old, new, where it is found)}
-    "nothing": (DRIFTING, "", "", ""),
-    "nothing either": (TURNING, "", "", ""),
-    "swapped fields": (DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)), "the first reset: .*state x is"),
-    "horizon": (DRIFTING, ">= p", "> p", "step 5: environment 0, terminated is True on cpu and False on"),
-    "draw": (DRIFTING, "key, 1, -0.1f", "key, 2, -0.1f", "the first reset: environment 0, state v is"),
-    "missing barrier": (TURNING, "s.last[(i + 1)", "s.x[(i + 1)", r"step 1: environment 0, agent \d, state x is"),
-    "float64": (DRIFTING, "0.9f * s.v", "0.9 * s.v", ""),
-    "forgotten field": (TURNING, "    s.gained[i] = 0.0f;\n", "", FORGOTTEN),
+DRAWS = ("uniform(key, 0, -1.0f, 1.0f)", "uniform(key, 1, -0.1f, 0.1f)")
+MISSING_RESET = r"step 9: environment 0, agent 0, state gained is 0\.0 on cpu and 8"
+FAULTS = {  # {fault: (source, old, new, reported place)}
+    "nothing": (DRIFT_CUDA_C, "", "", ""),
+    "nothing either": (RING_CUDA_C, "", "", ""),
+    "swapped fields": (DRIFT_CUDA_C, ", ".join(DRAWS), ", ".join(reversed(DRAWS)), "the first reset: .*state x is"),
+    "horizon": (DRIFT_CUDA_C, ">= p", "> p", "step 5: environment 0, terminated is True on cpu and False on"),
+    "draw": (DRIFT_CUDA_C, "key, 1, -0.1f", "key, 2, -0.1f", "the first reset: environment 0, state v is"),
+    "missing barrier": (RING_CUDA_C, "s.last[(i + 1)", "s.x[(i + 1)", r"step 1: environment 0, agent \d, state x is"),
+    "float64": (DRIFT_CUDA_C, "0.9f * s.v", "0.9 * s.v", ""),
+    "forgotten field": (RING_CUDA_C, "    s.gained[i] = 0.0f;\n", "", MISSING_RESET),
 }
-MODULES = itertools.count()
+MODULE_NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def planted(tmp_path, monkeypatch):
-    """planted(source, old, new) -> the name of a module whose environment has these functions."""
+def write_module(tmp_path, monkeypatch):
+    """write_module(source, old, new) -> the name of a module whose environment has these functions."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(source, old, new):
-        name = f"twins_{next(MODULES)}"
+        name = f"cuda_c_env_{next(MODULE_NUMBERS)}"
         (tmp_path / f"{name}.cu").write_text(source.replace(old, new) if old else source)
-        text = (DRIFT if source is DRIFTING else RING).replace("max_episode_steps=", f'cuda_c="{name}.cu", max_episode_steps=')
+        text = (DRIFT if source is DRIFT_CUDA_C else RING).replace(
+            "max_episode_steps=", f'cuda_c="{name}.cu", max_episode_steps='
+        )
         (tmp_path / f"{name}.py").write_text(text)
         importlib.invalidate_caches()
         return name
@@ -204,7 +206,8 @@ def planted(tmp_path, monkeypatch):
     return write
 
 
-def asked(name, **options):
+def compare_targets(name, **options):
+    """The comparison of the functions in Python on the CPU with those in CUDA C++."""
     job = ComparisonJob(
         f"{name}:tests/{name}-v0", "cuda-c", options, {}, 3, episodes=2, max_episode_steps=8, modes=("NextStep",)
     )
@@ -212,47 +215,47 @@ def asked(name, **options):
 
 
 @needs_host_compiler
-@pytest.mark.parametrize(("source", "old", "new", "where"), PLANTED.values(), ids=PLANTED)
-def test_planted_faults_are_found(planted, source, old, new, where):
-    """As `gpuvec check` finds them on a GPU; a float64 is found before anything plays."""
-    name = planted(source, old, new)
+@pytest.mark.parametrize(("source", "old", "new", "where"), FAULTS.values(), ids=FAULTS)
+def test_faults_are_reported_on_cpu(write_module, source, old, new, where):
+    """The comparison reports a fault on a CPU as `gpuvec check` does on a GPU; a float64 is refused before the first step."""
+    name = write_module(source, old, new)
     module = importlib.import_module(name)
     if "0.9 *" in new:
         with pytest.raises(AuthoringError, match=r"const float v = .*computes in float64"):
             check_cuda_source(module.ENV)
         return
-    found = asked(name, output="numpy", **ON_CPU).difference
-    assert re.match(f"NextStep, in {where}", found) if where else not found, found
+    difference = compare_targets(name, output="numpy", **ON_CPU).difference
+    assert re.match(f"NextStep, in {where}", difference) if where else not difference, difference
 
 
 @needs_host_compiler
-def test_check_env_compares_values_without_a_gpu(planted):
-    right = importlib.import_module(planted(DRIFTING, "", "")).ENV
-    (found,) = (check for check in check_env(right, 5, 12, kernels=False) if check.name == "CUDA C++")
-    assert found.ran
-    assert "results are bit-identical to Python's" in found.detail
-    wrong = importlib.import_module(planted(DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)))).ENV
+def test_check_env_compares_values_without_a_gpu(write_module):
+    correct = importlib.import_module(write_module(DRIFT_CUDA_C, "", "")).ENV
+    (result,) = (check for check in check_env(correct, 5, 12, kernels=False) if check.name == "CUDA C++")
+    assert result.ran
+    assert "results are bit-identical to Python's" in result.detail
+    wrong = importlib.import_module(write_module(DRIFT_CUDA_C, ", ".join(DRAWS), ", ".join(reversed(DRAWS)))).ENV
     with pytest.raises(AuthoringError, match=r"its results in CUDA C\+\+ differ: .*first reset: .*state x is"):
         check_env(wrong, 5, 12, kernels=False)
 
 
 @needs_host_compiler
-def test_exchanged_fields_are_red_without_a_gpu(planted, capfd):
+def test_gpuvec_check_reports_exchanged_fields_without_a_gpu(write_module, capfd):
     pytest.importorskip("tyro")
     from gpuvec.cli import main
 
-    name = planted(DRIFTING, ", ".join(DRAWN), ", ".join(reversed(DRAWN)))
+    name = write_module(DRIFT_CUDA_C, ", ".join(DRAWS), ", ".join(reversed(DRAWS)))
     sizes = ["--num-envs", "3", "--episodes", "2", "--max-episode-steps", "8"]
     assert main(["check", f"{name}:tests/{name}-v0", "--targets", "cuda-c-cpu", *sizes]) == 1
     assert re.search("FAIL  .*the first reset: .*state x is", capfd.readouterr().out)
 
 
-# There threads in step read before any of them writes, and a float64 is found before anything plays.
-ON_A_GPU = {k: p for k, p in PLANTED.items() if k not in ("missing barrier", "float64")}
+# On a GPU the threads of a warp all read before one of them writes, and a float64 is refused before the first step.
+GPU_FAULTS = {k: p for k, p in FAULTS.items() if k not in ("missing barrier", "float64")}
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("source", "old", "new", "where"), ON_A_GPU.values(), ids=ON_A_GPU)
-def test_planted_faults_are_red_on_a_gpu(gpu, planted, source, old, new, where):
-    found = asked(planted(source, old, new), device=gpu, output="cupy", backend="cuda-c").difference
-    assert re.match(f"NextStep, in {where}", found) if where else not found, found
+@pytest.mark.parametrize(("source", "old", "new", "where"), GPU_FAULTS.values(), ids=GPU_FAULTS)
+def test_faults_are_reported_on_gpu(gpu, write_module, source, old, new, where):
+    difference = compare_targets(write_module(source, old, new), device=gpu, output="cupy", backend="cuda-c").difference
+    assert re.match(f"NextStep, in {where}", difference) if where else not difference, difference

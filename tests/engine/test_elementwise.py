@@ -1,4 +1,4 @@
-"""The learners' small kernels on disk: a process that finds them imports no compiler, and whatever changes them counts."""
+"""Cached elementwise kernels of the learners: loading them imports no compiler, and their key depends on what changes them."""
 
 import ast
 import os
@@ -24,7 +24,7 @@ from gpuvec.learners.estimators.advantage import AdvantageEstimator
 from gpuvec.learners.sampling.sampler import Sampler
 
 if sys.argv[1] == "blocked":
-    sys.modules["numba"] = None  # whose import raises ImportError
+    sys.modules["numba"] = None  # makes its import raise ImportError
 logits = torch.tensor([[0.0, 1.0, 2.0]] * 5)
 action, log_prob, entropy = Sampler("cpu", 3).categorical(logits, torch.tensor(1), 0)
 ones, flags = torch.ones(2, 4), torch.zeros(2, 4, dtype=torch.bool)
@@ -34,29 +34,29 @@ print(action.tolist(), log_prob.tolist(), gains.tolist())
 
 
 @pytest.mark.slow
-def test_a_process_that_finds_them_imports_no_compiler(tmp_path):
+def test_process_that_loads_kernels_imports_no_compiler(tmp_path):
     def run(numba):
         environment = {**os.environ, "GPUVEC_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-c", PROGRAM, numba]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
-    assert run("there") == run("blocked")
+    assert run("available") == run("blocked")
     assert "[[0.625, 0.625, 0.625, 0.625], [0.5, 0.5, 0.5, 0.5]]" in run("blocked")  # delta 0.5, and 0.5 + 0.25 * 0.5
 
 
-def test_what_they_are_made_for_counts():
-    found = [
+def test_fingerprint_depends_on_function_arguments_and_target():
+    fingerprints = [
         module_fingerprint(action_kernels.make_categorical_draw, ((3,), 1.0, False, False), target_description()),
         module_fingerprint(action_kernels.make_categorical_draw, ((4,), 1.0, False, False), target_description()),
         module_fingerprint(action_kernels.make_gaussian_draw, ((3,), 1.0, False, False), target_description()),
         module_fingerprint(action_kernels.make_categorical_draw, ((3,), 1.0, False, False), (9, 0)),
     ]
-    assert len(set(found)) == 4
+    assert len(set(fingerprints)) == 4
 
 
-def test_a_function_with_a_closure_is_not_put_on_disk():
+def test_function_with_a_closure_is_not_hashable():
     captured = 3
     with pytest.raises(NotHashable, match="closure"):
         module_fingerprint(lambda ops: captured)
@@ -65,9 +65,9 @@ def test_a_function_with_a_closure_is_not_put_on_disk():
 
 
 @pytest.mark.parametrize("module", [action_kernels, advantage, returns], ids=lambda module: module.__name__.rpartition(".")[2])
-def test_their_modules_compose_of_the_engine_alone(module):
-    """The hash has the engine's files, gpuvec.random and the module's own: what kernels are made from must not be elsewhere."""
-    launching = {"gpuvec.learners.cuda_graphs.launches", "gpuvec.learners.networks.normalizer"}  # by the host
+def test_kernel_modules_import_only_the_engine(module):
+    """The hash contains the files of the engine, gpuvec.random and the module, so kernels may not use other files."""
+    host_modules = {"gpuvec.learners.cuda_graphs.launches", "gpuvec.learners.networks.normalizer"}  # contain no kernel code
     for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("gpuvec."):
-            assert node.module.startswith("gpuvec.engine.") or node.module == "gpuvec.random" or node.module in launching
+            assert node.module.startswith("gpuvec.engine.") or node.module == "gpuvec.random" or node.module in host_modules

@@ -1,4 +1,4 @@
-"""Deep calls have their frames in one piece."""
+"""`with_large_frame` keeps the frames of deep Python calls in one chunk of memory."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ import pytest
 
 from gpuvec.engine.compiler.frames import with_large_frame
 
-CALLS = 300
+NUM_CALLS = 300
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     pass
 
 
-def calls(count: int = CALLS) -> int:
-    """How often so many short calls met a page of memory that the operating system had to give first."""
+def count_page_faults(num_calls: int = NUM_CALLS) -> int:
+    """The minor page faults during short calls."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(count):
-        nothing()
+    for _ in range(num_calls):
+        do_nothing()
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-def wherever_frames_end() -> list[int]:
-    """The same below frames of many sizes, of which some reach to where a piece of 16 KB ends."""
+def page_faults_by_frame_size() -> list[int]:
+    """The page faults of calls below frames of many sizes, some of which end where a chunk of 16 KB ends."""
     sizes = range(8, 2200, 4)
-    return [FunctionType(calls.__code__.replace(co_stacksize=size), globals(), None, (CALLS,))() for size in sizes]
+    return [
+        FunctionType(count_page_faults.__code__.replace(co_stacksize=size), globals(), None, (NUM_CALLS,))() for size in sizes
+    ]
 
 
-def test_no_call_is_slow() -> None:
-    """Without it, the calls below two of these frames get a new piece each, on CPython 3.11 to 3.13."""
-    assert max(with_large_frame(wherever_frames_end)()) < CALLS / 2
+def test_no_call_allocates_a_chunk() -> None:
+    """Without the large frame, calls below two of these frames allocate a chunk each, on CPython 3.11 to 3.13."""
+    assert max(with_large_frame(page_faults_by_frame_size)()) < NUM_CALLS / 2
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="was measured with CPython 3.11 to 3.13")
-def test_calls_are_slow_without_it() -> None:
-    assert max(wherever_frames_end()) >= CALLS
+def test_calls_allocate_chunks_without_a_large_frame() -> None:
+    assert max(page_faults_by_frame_size()) >= NUM_CALLS
 
 
-def test_results_errors_and_names_come_through() -> None:
+def test_results_errors_and_names_are_preserved() -> None:
     @with_large_frame
     def divide(a: float, *, by: float) -> float:
         """Divides."""

@@ -1,4 +1,4 @@
-"""How author-written functions are compiled: what becomes float32, what is compiled along, and what is refused."""
+"""How functions of an author are compiled: float32 arithmetic, called functions, and refused code."""
 
 import math
 import traceback
@@ -54,7 +54,7 @@ def power(x):
     return x**2 + x**0.5
 
 
-def helped(x):
+def calls_helpers(x):
     return literal(x) * default(x) + module_float(x)
 
 
@@ -80,7 +80,7 @@ def result_type(function):
 
 
 def call(function, *arguments):
-    """The result of the compiled function: it has no entry of its own from Python."""
+    """The result of the compiled function, called from another one, since Python cannot call it directly."""
     inner = device_function(function)
 
     @njit(error_model="numpy")
@@ -91,28 +91,40 @@ def call(function, *arguments):
 
 
 class TestFloats:
-    FUNCTIONS = (literal, default, module_float, module_tuple, negative, branches, bounded, remainder, power, helped, closure())
+    FUNCTIONS = (
+        literal,
+        default,
+        module_float,
+        module_tuple,
+        negative,
+        branches,
+        bounded,
+        remainder,
+        power,
+        calls_helpers,
+        closure(),
+    )
 
     @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
     def test_float_means_float32(self, function):
         assert result_type(function) == types.float32
 
     @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
-    def test_compiled_and_plain_agree(self, function):
+    def test_compiled_function_agrees_with_python(self, function):
         for x in (0.3, 1.0, 2.75):
             assert call(function, np.float32(x)) == pytest.approx(function(x), rel=1e-6)
 
-    def test_a_literal_is_rounded_to_float32_before_it_is_used(self):
+    def test_literal_is_rounded_to_float32_before_use(self):
         x = next(x for x in np.arange(1, 100, dtype=np.float32) if np.float32(0.1) * x != np.float32(0.1 * float(x)))
         assert call(default, x) == np.float32(0.1) * x
 
-    def test_the_author_s_function_stays_as_it_is(self):
+    def test_function_of_the_author_does_not_change(self):
         device_function(literal)
         assert type(literal(np.float64(0.1))) is np.float64
         assert all(type(c) is not np.float32 for c in literal.__code__.co_consts)
         assert type(SCALE) is float
 
-    def test_integers_and_booleans_stay(self):
+    def test_integers_and_booleans_keep_their_types(self):
         def mixed(n):
             return n * COUNT + 2, n > 1, True
 
@@ -120,7 +132,7 @@ class TestFloats:
         assert (n, above, always) == (14, True, True)
         assert isinstance(n, int)
 
-    def test_parameters_are_frozen_in_their_own_types(self):
+    def test_params_become_scalars_of_32_bits(self):
         class Params(NamedTuple):
             mass: float = 1.1
             count: int = 3
@@ -132,13 +144,13 @@ class TestFloats:
 
 
 class TestNames:
-    def test_helpers_are_compiled_along_and_once(self):
-        device_function(helped)
+    def test_called_functions_are_compiled_once(self):
+        device_function(calls_helpers)
         assert device_function(literal) is device_function(literal)
-        assert device_function(helped).py_func.__globals__["literal"] is device_function(literal)
+        assert device_function(calls_helpers).py_func.__globals__["literal"] is device_function(literal)
 
-    def test_an_attribute_may_share_its_name_with_a_global(self):
-        """`s.endless` is no call of the function `endless`, and `s.shadow` no read of the module's float."""
+    def test_attribute_may_have_the_name_of_a_global(self):
+        """`s.endless` does not call the function `endless`, and `s.shadow` does not read the global float."""
 
         class Body(NamedTuple):
             shadow: float
@@ -150,23 +162,23 @@ class TestNames:
 
         assert call(read, np.float32(1.5)) == 4.5
 
-    def test_an_argument_may_share_its_name_with_a_global(self):
+    def test_argument_may_have_the_name_of_a_global(self):
         def read(shadow):
             return shadow + 1.0
 
         assert call(read, np.float32(1.5)) == 2.5
 
-    def test_names_and_words_of_the_author_are_kept(self):
+    def test_name_docstring_and_module_are_preserved(self):
         assert device_function(uniform).py_func.__doc__ == uniform.__doc__
         assert device_function(uniform).py_func.__qualname__ == "uniform"
         assert device_function(uniform).py_func.__module__ == "gpuvec.random"
 
-    def test_one_version_serves_every_literal(self):
-        def draws(seed):
+    def test_literals_share_one_compiled_signature(self):
+        def sum_of_draws(seed):
             key = Key(seed, seed, seed, seed, np.int32(0))
             return uniform(key, 0, 0.0, 1.0) + uniform(key, 1, 0.0, 1.0) + uniform(key, 7, -2.0, 3.5)
 
-        call(draws, np.uint32(1))
+        call(sum_of_draws, np.uint32(1))
         before = len(device_function(uniform).signatures)
         call(lambda seed: uniform(Key(seed, seed, seed, seed, np.int32(0)), 11, -1.0, 1.0), np.uint32(1))
         assert len(device_function(uniform).signatures) == before
@@ -197,11 +209,11 @@ class TestRefusal:
             (ping, r"ping calls itself \(ping -> pong -> ping\)"),
         ],
     )
-    def test_recursion(self, function, message):
+    def test_recursion_is_refused(self, function, message):
         with pytest.raises(AuthoringError, match=message):
             device_function(function)
 
-    def test_it_is_refused_again(self):
+    def test_recursion_is_refused_at_each_compilation(self):
         for _ in range(2):
             with pytest.raises(AuthoringError, match="endless calls itself"):
                 device_function(endless)
@@ -211,19 +223,19 @@ class TestDivision:
     @pytest.mark.parametrize(
         ("a", "b", "result"), [(1.0, 0.0, math.inf), (-1.0, 0.0, -math.inf), (1.0, -0.0, -math.inf), (0.0, 0.0, math.nan)]
     )
-    def test_by_zero_follows_ieee(self, a, b, result):
+    def test_division_by_zero_follows_ieee_754(self, a, b, result):
         def divide(a, b):
             return a / b
 
         assert call(divide, np.float32(a), np.float32(b)) == pytest.approx(result, nan_ok=True)
 
-    def test_remainder_by_zero_is_no_number(self):
+    def test_remainder_by_zero_is_nan(self):
         def modulo(a, b):
             return a % b
 
         assert math.isnan(call(modulo, np.float32(1.0), np.float32(0.0)))
 
-    def test_in_a_function_called_by_another(self):
+    def test_division_by_zero_in_a_called_function(self):
         def inverse(x):
             return 1.0 / x
 
@@ -233,12 +245,12 @@ class TestDivision:
         assert call(twice, np.float32(0.0)) == math.inf
 
 
-class TestGenerated:
-    def test_result_and_scope(self):
+class TestGenerateFunction:
+    def test_function_reads_its_scope(self):
         assert generate_function("add", "def add(a):\n    return a + b\n", b=2)(3) == 5
 
-    def test_tracebacks_show_the_source(self):
+    def test_traceback_shows_the_source(self):
         fail = generate_function("fail", "def fail(a):\n    return a // nothing  # the line\n", nothing=0)
-        with pytest.raises(ZeroDivisionError) as caught:
+        with pytest.raises(ZeroDivisionError) as error:
             fail(1)
-        assert "a // nothing  # the line" in "".join(traceback.format_exception(caught.value))
+        assert "a // nothing  # the line" in "".join(traceback.format_exception(error.value))

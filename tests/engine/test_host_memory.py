@@ -1,4 +1,4 @@
-"""Which memory counts as free on a CPU, from files as Linux has them."""
+"""The free memory of a CPU is computed from files of Linux."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIB = 1024
 
 
 @pytest.fixture
-def system(tmp_path):
+def write_system(tmp_path):
     """A function that writes files, {path: text}, and returns the folder as the root of a system with 800 KiB."""
 
     def write(files):
@@ -29,27 +29,27 @@ V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
 
 
 @pytest.mark.parametrize(
-    ("files", "available"),
+    ("files", "expected"),
     [
         ({}, 800 * KIB),
         ({"proc/self/cgroup": "0::/\n"}, 800 * KIB),
         ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/memory.max": "max\n", f"{V2}/a/b/memory.current": "5\n"}, 800 * KIB),
         ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/memory.max": "5000\n", f"{V2}/a/b/memory.current": "2000\n"}, 3000),
-        (  # a file cache is dropped before a process is ended
+        (  # The kernel drops a file cache before it ends a process.
             {
                 "proc/self/cgroup": "0::/a\n", f"{V2}/a/memory.max": "5000\n", f"{V2}/a/memory.current": "4000\n",
                 f"{V2}/a/memory.stat": "anon 1\ninactive_file 500\nactive_file 9\n",
             },
             1500,
         ),
-        (  # the tightest group of those around the process
+        (  # The smallest limit of all groups around the process counts.
             {
                 "proc/self/cgroup": "0::/a/b\n", f"{V2}/a/memory.max": "900\n", f"{V2}/a/memory.current": "300\n",
                 f"{V2}/a/b/memory.max": "5000\n", f"{V2}/a/b/memory.current": "100\n",
             },
             600,
         ),
-        (  # in a container the group's own files are at the mount
+        (  # In a container the files of the group are in the mount point.
             {"proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "700\n", f"{V2}/memory.current": "100\n"},
             600,
         ),
@@ -60,7 +60,7 @@ V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
             },
             4050,
         ),
-        (  # no limit, in version 1
+        (  # Version 1 writes the largest number instead of no limit.
             {
                 "proc/self/cgroup": "4:memory:/\n", f"{V1}/memory.limit_in_bytes": "9223372036854771712\n",
                 f"{V1}/memory.usage_in_bytes": "96\n",
@@ -71,18 +71,18 @@ V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
         ({"proc/self/cgroup": "0::/../..\n", f"{V2}/memory.max": "700\n", f"{V2}/memory.current": "100\n"}, 600),
     ],
 )  # fmt: skip
-def test_the_least_of_system_and_groups(system, files, available):
-    assert available_bytes(system(files)) == available
+def test_available_bytes_are_the_minimum_of_system_and_cgroups(write_system, files, expected):
+    assert available_bytes(write_system(files)) == expected
 
 
-def test_of_this_machine():
-    found = available_bytes()
-    assert found is None or found > 0
-    assert (Device("cpu").free_bytes() is None) == (found is None)
+def test_available_bytes_of_this_machine():
+    available = available_bytes()
+    assert available is None or available > 0
+    assert (Device("cpu").free_bytes() is None) == (available is None)
 
 
-def test_more_than_a_group_allows_is_refused(system, monkeypatch):
-    root = system({"proc/self/cgroup": "0::/a\n", f"{V2}/a/memory.max": "5000\n", f"{V2}/a/memory.current": "2000\n"})
+def test_allocation_beyond_the_cgroup_limit_is_refused(write_system, monkeypatch):
+    root = write_system({"proc/self/cgroup": "0::/a\n", f"{V2}/a/memory.max": "5000\n", f"{V2}/a/memory.current": "2000\n"})
     monkeypatch.setattr("gpuvec.engine.backends.device.available_bytes", lambda: available_bytes(root))
     Device("cpu").require_bytes(3000, "it")
     with pytest.raises(OutOfMemoryError, match="it needs 3,001 bytes on cpu, where 3,000 are free"):

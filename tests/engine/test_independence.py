@@ -1,4 +1,4 @@
-"""A row's numbers depend on its seed and its actions: not on the rows beside it, on threads, or (to 1e-5) on the device."""
+"""The outputs of an env depend on its seed and its actions, and not on other envs, threads, or (to 1e-5) the device."""
 
 import gymnasium as gym
 import numpy as np
@@ -20,45 +20,46 @@ def host_array(array):
     return array if isinstance(array, np.ndarray) else array.get()
 
 
-def actions(env, steps, rows, seed=0):
-    """(steps, rows) or (steps, rows, K) random actions on the env's device; row k of them does not depend on `rows`."""
-    generators = [np.random.default_rng((seed, k)) for k in range(rows)]
+def random_actions(env, steps, num_envs, seed=0):
+    """(T, E) or (T, E, K) random actions on the device of the env; column k does not depend on `num_envs`."""
+    generators = [np.random.default_rng((seed, k)) for k in range(num_envs)]
     space = env.single_action_space
     if isinstance(space, gym.spaces.Discrete):
-        drawn = np.stack([g.integers(space.n, size=steps) for g in generators], 1)
+        actions = np.stack([g.integers(space.n, size=steps) for g in generators], 1)
     else:
-        drawn = np.stack([g.uniform(space.low, space.high, (steps, *space.shape)) for g in generators], 1).astype(np.float32)
+        actions = np.stack([g.uniform(space.low, space.high, (steps, *space.shape)) for g in generators], 1).astype(np.float32)
     if env.device == "cpu":
-        return drawn
+        return actions
     import cupy
 
-    return cupy.asarray(drawn)
+    return cupy.asarray(actions)
 
 
-def play(env, given, seed=7):
-    """Every output of a reset and of the steps, as one (E, ...) array per output and time."""
+def run_steps(env, actions, seed=7):
+    """Every output of a reset and of the steps, as one (E, ...) array for each output and time."""
     outputs = [env.reset(seed=seed)[0]]
-    for action in given:
+    for action in actions:
         *step, infos = env.step(action)
         outputs += [*step, *(infos[k] for k in ("_final_obs",) if k in infos)]
     return [host_array(x) for x in outputs]
 
 
-def assert_same_rows(a, b, rows):
+def assert_same_rows(a, b, num_rows):
+    """Asserts that the first rows of all outputs are equal."""
     for t, (x, y) in enumerate(zip(a, b, strict=True)):
-        np.testing.assert_array_equal(x[:rows], y[:rows], err_msg=f"output {t}", strict=True)
+        np.testing.assert_array_equal(x[:num_rows], y[:num_rows], err_msg=f"output {t}", strict=True)
 
 
 @pytest.fixture(scope="module")
-def longest():
-    """{(name, device): outputs of the largest number of envs}, made when first asked for."""
-    made = {}
+def largest_run():
+    """largest_run(name, device) -> the outputs of the largest number of envs, computed at the first call."""
+    outputs = {}
 
     def get(name, device):
-        if (name, device) not in made:
+        if (name, device) not in outputs:
             env = make(name, max(SIZES), device, max_episode_steps=9)
-            made[name, device] = play(env, actions(env, STEPS, max(SIZES)))
-        return made[name, device]
+            outputs[name, device] = run_steps(env, random_actions(env, STEPS, max(SIZES)))
+        return outputs[name, device]
 
     return get
 
@@ -68,27 +69,27 @@ def longest():
     ("name", "num_envs"),
     [(name, n) for name in SINGLE_AGENT for n in (SIZES if name == "CartPole-v1" else (7, 257))],
 )
-def test_a_row_does_not_depend_on_their_number(name, num_envs, device, longest):
+def test_row_is_independent_of_num_envs(name, num_envs, device, largest_run):
     env = make(name, num_envs, device, max_episode_steps=9)
-    assert_same_rows(play(env, actions(env, STEPS, num_envs)), longest(name, device), num_envs)
+    assert_same_rows(run_steps(env, random_actions(env, STEPS, num_envs)), largest_run(name, device), num_envs)
 
 
-def test_rows_differ_from_each_other(device, longest):
-    outputs = longest("CartPole-v1", device)
+def test_rows_differ_from_each_other(device, largest_run):
+    outputs = largest_run("CartPole-v1", device)
     assert len(np.unique(outputs[0], axis=0)) == len(np.unique(outputs[-4], axis=0)) == max(SIZES)
     assert 0 < sum(terminated.sum() for terminated in outputs[3::4]) < max(SIZES)
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-def test_threads_do_not_matter(mode, monkeypatch):
-    """1, 2, 3 and 7 threads share 1,001 rows; the smallest part is shorter than the others."""
+def test_outputs_are_independent_of_the_number_of_threads(mode, monkeypatch):
+    """1, 2, 3 and 7 threads step 1,001 envs, so the parts of the threads differ in size."""
     monkeypatch.setattr(cpu_threads, "AGENTS_PER_THREAD", 100)
     runs = []
     for threads in (1, 2, 3, 7):
         monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
         env = make("CartPole-v1", 1001, "cpu", autoreset_mode=mode, max_episode_steps=9)
-        runs.append(play(env, actions(env, STEPS, 1001)) + list(env.state_dict()["buffers"].values()))
+        runs.append(run_steps(env, random_actions(env, STEPS, 1001)) + list(env.state_dict()["buffers"].values()))
         assert env.simulation._kernels.num_threads == threads
         env.close()
     for run in runs[1:]:
@@ -99,20 +100,21 @@ def test_threads_do_not_matter(mode, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", SINGLE_AGENT)
 def test_gpu_and_cpu_agree_from_reset_states(name, gpu):
-    """Ten steps: a GPU fuses multiplications with additions, which rounds once where the CPU rounds twice."""
+    """Only ten steps are comparable, since a GPU fuses multiplications with additions, which rounds once instead of twice."""
     on_gpu, on_cpu = make(name, 4096, gpu), make(name, 4096, "cpu")
-    given = actions(on_cpu, 10, 4096)
+    actions = random_actions(on_cpu, 10, 4096)
     for seed in (0, 2**40 + 1):
         a, b = on_gpu.reset(seed=seed)[0], on_cpu.reset(seed=seed)[0]
         same = np.ones(4096, bool)
         np.testing.assert_allclose(host_array(a), b, rtol=0, atol=1e-6)
-        for action in given:
+        for action in actions:
             import cupy
 
             *a, _ = on_gpu.step(cupy.asarray(action))
             *b, _ = on_cpu.step(action)
             a = [host_array(x) for x in a]
-            same &= (a[2] == b[2]) & (a[3] == b[3])  # a row at a threshold may end a step earlier on one of them
+            # An env near a threshold may end a step earlier on one of the devices.
+            same &= (a[2] == b[2]) & (a[3] == b[3])
             for x, y in zip(a[:2], b[:2], strict=True):
                 np.testing.assert_allclose(x[same], y[same], rtol=1e-5, atol=1e-5)
         assert same.mean() > 0.999
@@ -120,18 +122,18 @@ def test_gpu_and_cpu_agree_from_reset_states(name, gpu):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_envs", [1, 255, 256, 257, 65_536, 1_000_003])
-def test_a_replica_is_as_in_a_small_run(num_envs, gpu):
-    """Rows seeded one by one depend on their own seed alone: rows from all over a large run, against a run of these few."""
+def test_envs_with_equal_seeds_are_equal_in_large_and_small_runs(num_envs, gpu):
+    """Every env has its own seed, and 64 envs of a large run are compared with a run of these 64 alone."""
     rows = np.unique(np.linspace(0, num_envs - 1, 64).astype(np.int64))
     seeds = list(range(5, 5 + num_envs))
     large = make("CartPole-v1", num_envs, gpu, autoreset_mode="SameStep", max_episode_steps=20)
     small = make("CartPole-v1", len(rows), gpu, autoreset_mode="SameStep", max_episode_steps=20)
     import cupy
 
-    given = cupy.asarray(np.random.default_rng(1).integers(2, size=(60, num_envs)))
+    actions = cupy.asarray(np.random.default_rng(1).integers(2, size=(60, num_envs)))
     a, b = large.reset(seed=seeds)[0], small.reset(seed=[seeds[k] for k in rows])[0]
     np.testing.assert_array_equal(host_array(a)[rows], host_array(b))
-    for action in given:
+    for action in actions:
         a, b = large.step(action), small.step(cupy.ascontiguousarray(action[rows]))
         for x, y in zip(a[:4], b[:4], strict=True):
             np.testing.assert_array_equal(host_array(x)[rows], host_array(y))

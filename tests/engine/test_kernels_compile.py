@@ -1,4 +1,4 @@
-"""Every kernel as machine code, on a machine without a GPU: barriers, float64, memory accesses, registers and spills."""
+"""Every kernel compiles without a GPU; checks of its barriers, float64 instructions, memory accesses, registers and spills."""
 
 import dataclasses
 import functools
@@ -31,23 +31,23 @@ pytestmark = [
     pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels"),
 ]
 
-DRAWN = ("action", "log_prob", "entropy")
+OUTPUT_MEMBERS = ("action", "log_prob", "entropy")
 MODES = tuple(AutoresetMode)
-REGISTERS = 64  # per thread: 256 threads fit four times on a multiprocessor of 65,536 registers
+MAX_REGISTERS = 64  # per thread: a multiprocessor of 65,536 registers then holds four blocks of 256 threads
 
-# What the math library's sine, cosine and tangent do with angles beyond 105,615 rad (Payne and Hanek): 64 bits of the
-# reduced angle, times pi / 2**65, as float32. The angle's bits wait in local memory.
+# The math library reduces angles beyond 105,615 rad for sine, cosine and tangent by the method of Payne and Hanek: it converts
+# a 64-bit integer times pi / 2**65 to float32. This path needs local memory.
 SLOW_PATH = re.compile(
     r"cvt\.rn\.f64\.s64\s+(%fd\d+), %rd\d+;\s+mul\.f64\s+(%fd\d+), \1, 0d3BF921FB54442D19;\s+cvt\.rn\.f32\.f64\s+%f\d+, \2;"
 )
 
 
 class Kernel(NamedTuple):
-    """What the compilers say of a kernel."""
+    """The output of the compilers for a kernel."""
 
     ptx: str
     code: bytes
-    threads: int | None  # per block that it is made for
+    threads: int | None  # per block
     registers: int
     shared: int  # bytes of shared memory per block
     stack: int  # bytes of local memory per thread
@@ -59,15 +59,16 @@ class Kernel(NamedTuple):
 
     @property
     def float64(self):
-        """The instructions on float64, but for those of the slow path."""
+        """The float64 instructions without those of the slow path."""
         lines = SLOW_PATH.sub("", self.ptx).splitlines()
         return [line.strip() for line in lines if ".f64" in line and not line.strip().startswith(".reg")]
 
 
-def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), resident=1):
-    ptx = numba_cuda.compile_kernel(body, kernel_signature, cc, "ptx", threads, resident)
+def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), min_blocks=1):
+    """Compiles and links a kernel, and checks that the log of the linker is complete."""
+    ptx = numba_cuda.compile_kernel(body, kernel_signature, cc, "ptx", threads, min_blocks)
     binary = numba_cuda.link(
-        numba_cuda.compile_kernel(body, kernel_signature, cc, "ltoir", threads, resident), cc, with_log=True
+        numba_cuda.compile_kernel(body, kernel_signature, cc, "ltoir", threads, min_blocks), cc, with_log=True
     )
     log = binary.log
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
@@ -77,39 +78,41 @@ def compile_kernel(body, kernel_signature, threads=None, cc=(9, 0), resident=1):
     assert registers, log
     assert f"Compiling entry function '{binary.name}' for 'sm_{cc[0]}{cc[1]}'" in log
     assert binary.spill_bytes == max(map(int, frame.groups()[1:]))
-    held = int(registers[1]), int(shared[1]) if shared else 0
-    return Kernel(ptx, binary.code, threads, *held, int(frame[1]), int(frame[2]) + int(frame[3]))
+    shared_bytes = int(shared[1]) if shared else 0
+    return Kernel(ptx, binary.code, threads, int(registers[1]), shared_bytes, int(frame[1]), int(frame[2]) + int(frame[3]))
 
 
-def environment(name):
+def load_bundled_env(name):
     return load_env(gym.spec(f"gpuvec/{name}").kwargs["env"])
 
 
 @functools.cache
 def compiled(name, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
-    return compile_env(environment(name), which, mode, cc, **options)
+    return compile_env(load_bundled_env(name), which, mode, cc, **options)
 
 
 def compile_env(env, which, mode=AutoresetMode.NEXT_STEP, cc=(9, 0), **options):
     options.setdefault("action_dtype", np.int32 if make_schema(env).action.discrete else np.float32)
-    (kernel,) = compile_variant(env, KernelOptions(mode, env.max_episode_steps, **options), which, SingleAgentLaunch(), cc)
+    (kernel,) = compile_kernels(env, KernelOptions(mode, env.max_episode_steps, **options), which, SingleAgentLaunch(), cc)
     return kernel
 
 
-def compile_variant(env, options, which, given, cc=(9, 0)):
-    """All kernels of a reset or a step, laid over a GPU as `given`."""
+def compile_kernels(env, options, which, launch_config, cc=(9, 0)):
+    """All kernels of a reset or a step."""
     with numba_cuda.offline(cc):
-        found = make_kernels(env, options, given, which == "step")
-        return [compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.min_blocks_per_sm) for kernel in found]
+        kernels = make_kernels(env, options, launch_config, which == "step")
+        return [
+            compile_kernel(kernel.body, kernel.signature, kernel.threads, cc, kernel.min_blocks_per_sm) for kernel in kernels
+        ]
 
 
-def stray(kernel, spaces):
-    """The accesses to other memory: local, or generic, of which the compiler does not know where it is."""
+def unexpected_accesses(kernel, spaces):
+    """The accesses to local memory, or to generic addresses, whose memory space the compiler does not know."""
     return kernel.lines(rf"(?<!\.)\b(ld|st|atom|red)\.(?!({spaces})\b)")
 
 
-def check_order(kernel, cc=(9, 0)):
-    """A kernel that can be launched early waits once, before it reads or writes memory; others do not know how to."""
+def check_dependent_launch(kernel, cc=(9, 0)):
+    """A kernel with dependent launch waits once, before it accesses memory; older architectures have no such instruction."""
     waits = kernel.lines(r"\bgriddepcontrol\.wait\b")
     assert len(waits) == len(kernel.lines(r"\bgriddepcontrol\.launch_dependents\b")) == int(dependent_launch.is_supported(cc))
     if waits:
@@ -117,17 +120,18 @@ def check_order(kernel, cc=(9, 0)):
         assert first == waits[0]
 
 
-def check(kernel, barriers, spaces="global|param", registers=REGISTERS, spare=0):
+def check(kernel, barriers, spaces="global|param", registers=MAX_REGISTERS, local_bytes=0):
+    """Checks barriers, calls, memory accesses, local memory and registers of a kernel."""
     assert len(kernel.lines(r"\bbar(rier)?\.")) == barriers
     assert kernel.lines(r"\bcall\b") == []
-    assert stray(kernel, spaces) == []
-    assert kernel.stack <= spare
-    assert kernel.spills <= 2 * spare  # put by, and taken back
+    assert unexpected_accesses(kernel, spaces) == []
+    assert kernel.stack <= local_bytes
+    assert kernel.spills <= 2 * local_bytes  # stores and loads
     assert kernel.registers <= registers
 
 
 def check_validated(kernel):
-    """An action is read once, by a load that the look at it shares."""
+    """A kernel that validates actions loads an action once."""
     check(kernel, barriers=1)
     assert not kernel.lines(r"\bld\.global\.cs")
     assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 1
@@ -138,45 +142,45 @@ def check_validated(kernel):
 @pytest.mark.parametrize("name", SINGLE_AGENT)
 class TestEveryKernel:
     @pytest.mark.first_variants(1)
-    def test_reset(self, name, mode):
+    def test_reset_kernel(self, name, mode):
         kernel = compiled(name, "reset", mode)
         check(kernel, barriers=0)
-        check_order(kernel)
+        check_dependent_launch(kernel)
         assert kernel.float64 == []
         assert SLOW_PATH.search(kernel.ptx) is None
 
     @pytest.mark.first_variants(1)
-    def test_step(self, name, mode):
+    def test_step_kernel(self, name, mode):
         kernel = compiled(name, "step", mode)
         check(kernel, barriers=1)
-        check_order(kernel)
+        check_dependent_launch(kernel)
         assert kernel.float64 == []
         assert SLOW_PATH.search(kernel.ptx) is None
 
     @pytest.mark.first_variants(3)
-    def test_the_state_is_read_and_written_as_a_whole(self, name, mode):
-        """Four floats by 16 bytes, two by 8: the only float32 read alone is a continuous action, by a load of its own."""
+    def test_state_is_accessed_by_vector_loads_and_stores(self, name, mode):
+        """Four floats are accessed as 16 bytes, two as 8; only a continuous action is a single float32 load."""
         kernel = compiled(name, "step", mode)
-        wide = "v4" if len(make_schema(environment(name)).float_fields) == 4 else "v2"
+        wide = "v4" if len(make_schema(load_bundled_env(name)).float_fields) == 4 else "v2"
         assert len(kernel.lines(rf"\bld\.global\.{wide}\.f32")) == 1
         assert len(kernel.lines(rf"\bst\.global\.{wide}\.f32")) >= 1
         assert not kernel.lines(r"\bld\.global\.f32")
-        assert len(kernel.lines(r"\bld\.global\.cs\.f32")) == make_schema(environment(name)).action.components
+        assert len(kernel.lines(r"\bld\.global\.cs\.f32")) == make_schema(load_bundled_env(name)).action.components
 
 
 class TestVariants:
     @pytest.mark.parametrize("action", [np.int64, np.uint8])
-    def test_discrete_actions_of_other_widths(self, action):
+    def test_discrete_actions_of_other_types(self, action):
         kernel = compiled("CartPole-v1", "step", action_dtype=action)
         check(kernel, barriers=1)
         assert kernel.float64 == []
 
-    def test_float64_actions_are_loaded_and_converted_and_no_more(self):
+    def test_float64_actions_are_only_loaded_and_converted(self):
         kernel = compiled("Pendulum-v1", "step", action_dtype=np.float64)
         check(kernel, barriers=1)
         assert [line.split()[0] for line in kernel.float64] == ["ld.global.cs.f64", "cvt.rn.f32.f64"]
 
-    def test_validated_float64_actions_may_be_compared_too(self):
+    def test_validated_float64_actions_are_only_converted_and_compared(self):
         kernel = compiled("Pendulum-v1", "step", action_dtype=np.float64, validate=True)
         check_validated(kernel)
         assert {line.split()[0].partition(".")[0] for line in kernel.float64} <= {"ld", "cvt", "abs", "setp"}
@@ -184,12 +188,12 @@ class TestVariants:
     @pytest.mark.parametrize(
         ("name", "action"), [("CartPole-v1", np.int32), ("CartPole-v1", np.int64), ("Pendulum-v1", np.float32)]
     )
-    def test_validated_actions(self, name, action):
+    def test_validated_actions_need_no_float64(self, name, action):
         kernel = compiled(name, "step", action_dtype=action, validate=True)
         check_validated(kernel)
         assert kernel.float64 == []
 
-    def test_a_step_after_the_end_is_reported_in_disabled_mode(self):
+    def test_step_after_the_episode_end_is_reported_in_disabled_mode(self):
         kernel = compiled("CartPole-v1", "step", AutoresetMode.DISABLED, validate=True)
         check(kernel, barriers=1)
         assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 2
@@ -198,17 +202,17 @@ class TestVariants:
     @pytest.mark.parametrize(
         ("name", "names"), [("CartPole-v1", ("gravity", "sutton_barto_reward", "low")), ("Pendulum-v1", ("g", "x_init"))]
     )
-    def test_parameters_per_env(self, name, which, names):
+    def test_params_per_env_need_no_float64(self, name, which, names):
         kernel = compiled(name, which, per_env=names)
         check(kernel, barriers=int(which == "step"))
         assert kernel.float64 == []
 
     @pytest.mark.parametrize("cc", [(7, 5), (8, 0), (10, 0)], ids=str)
-    def test_other_architectures(self, cc):
+    def test_kernels_of_other_architectures(self, cc):
         for which in ("reset", "step"):
             kernel = compiled("CartPole-v1", which, cc=cc)
             check(kernel, barriers=int(which == "step"))
-            check_order(kernel, cc)
+            check_dependent_launch(kernel, cc)
             assert kernel.float64 == []
             assert kernel.code[:4] == b"\x7fELF"
 
@@ -225,10 +229,10 @@ def with_integer_literal(s, action, key, p):
     return s, 2 * s.theta + s.theta_dot / 3 * action[0], False
 
 
-class TestFloat64IsFound:
-    """The checks above can fail: kernels of deliberately wrong environments."""
+class TestChecksDetectFaults:
+    """The checks above fail for kernels of faulty environments."""
 
-    def test_the_library_s_sine_is_the_slow_path_and_nothing_else(self):
+    def test_sine_of_the_math_library_contains_only_the_slow_path(self):
         kernel = compile_env(dataclasses.replace(PENDULUM, step=with_slow_sine), "step")
         assert len(SLOW_PATH.findall(kernel.ptx)) == 3
         assert kernel.float64 == []
@@ -237,23 +241,23 @@ class TestFloat64IsFound:
         assert kernel.lines(r"\b(ld|st)\.local\b")
 
     @pytest.mark.parametrize("step", [with_module_constant, with_integer_literal])
-    def test_a_leak_in_environment_code(self, step):
+    def test_float64_in_environment_code(self, step):
         assert compile_env(dataclasses.replace(PENDULUM, step=step), "step").float64 != []
 
 
-def leaning(obs, key, p):
+def pole_policy(obs, key, p):
     return 1 if obs[2] + p.dt * obs[3] > uniform(key, 0, -0.01, 0.01) else 0
 
 
 def compile_rollout(name, mode, policy, action_dtype=None, threads=256, **options):
-    env = environment(name)
+    env = load_bundled_env(name)
     options = rollout_kernel_options(env, KernelOptions(mode, env.max_episode_steps, **options), policy, action_dtype)
     with numba_cuda.offline((9, 0)):
         kernel = make_rollout_kernel(env, options, policy, SingleAgentLaunch(threads, latency_bound=threads < 256))
-        return compile_kernel(kernel.body, kernel.signature, kernel.threads, resident=kernel.min_blocks_per_sm)
+        return compile_kernel(kernel.body, kernel.signature, kernel.threads, min_blocks=kernel.min_blocks_per_sm)
 
 
-def in_the_loop(kernel, pattern):
+def loop_instructions(kernel, pattern):
     """The instructions of the longest loop that match."""
     lines = [line.strip() for line in kernel.ptx.splitlines()]
     labels = {line[:-1]: n for n, line in enumerate(lines) if re.fullmatch(r"\$\w+:", line)}
@@ -267,63 +271,63 @@ class TestRollouts:
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
     @pytest.mark.parametrize("name", SINGLE_AGENT)
-    def test_of_random_actions(self, name, mode):
-        """Steps only write, and only what is stored: obs, action, reward, flags, in SAME_STEP the last obs and their mask."""
+    def test_rollout_kernel_of_random_actions(self, name, mode):
+        """A step only stores its outputs: obs, action, reward and flags, and in SAME_STEP the final obs and their mask."""
         kernel = compile_rollout(name, mode, RANDOM)
         check(kernel, barriers=1)
-        check_order(kernel)
+        check_dependent_launch(kernel)
         assert kernel.float64 == []
-        assert in_the_loop(kernel, r"\b(ld|atom|red)\.global") == []
-        assert in_the_loop(kernel, r"\bst\.global\.(?!cs)") == []
-        features = make_schema(environment(name)).num_features
+        assert loop_instructions(kernel, r"\b(ld|atom|red)\.global") == []
+        assert loop_instructions(kernel, r"\bst\.global\.(?!cs)") == []
+        features = make_schema(load_bundled_env(name)).num_features
         rows = (2 if mode is AutoresetMode.SAME_STEP else 1) * features // next(k for k in (4, 2, 1) if features % k == 0)
-        assert len(in_the_loop(kernel, r"\bst\.global\.cs")) == rows + (5 if mode is AutoresetMode.SAME_STEP else 4)
+        assert len(loop_instructions(kernel, r"\bst\.global\.cs")) == rows + (5 if mode is AutoresetMode.SAME_STEP else 4)
 
     @pytest.mark.parametrize(
         ("name", "dtype"), [("CartPole-v1", np.uint8), ("CartPole-v1", np.int64), ("Pendulum-v1", np.float32)]
     )
-    def test_of_given_actions(self, name, dtype):
+    def test_rollout_kernel_of_an_action_array(self, name, dtype):
         kernel = compile_rollout(name, AutoresetMode.SAME_STEP, ACTION_ARRAY, dtype)
         check(kernel, barriers=1)
         assert kernel.float64 == []
-        assert len(in_the_loop(kernel, r"\b(ld|atom|red)\.global")) == 1
+        assert len(loop_instructions(kernel, r"\b(ld|atom|red)\.global")) == 1
 
     @pytest.mark.parametrize("options", [{}, {"validate": True}, {"per_env": ("gravity", "dt")}], ids=str)
-    def test_of_a_function(self, options):
-        kernel = compile_rollout("CartPole-v1", AutoresetMode.NEXT_STEP, leaning, **options)
+    def test_rollout_kernel_of_a_policy_function(self, options):
+        kernel = compile_rollout("CartPole-v1", AutoresetMode.NEXT_STEP, pole_policy, **options)
         check(kernel, barriers=1)
         assert kernel.float64 == []
-        assert len(in_the_loop(kernel, r"\b(ld|atom|red)\.global")) == (2 if "validate" in options else 0)
+        assert len(loop_instructions(kernel, r"\b(ld|atom|red)\.global")) == (2 if "validate" in options else 0)
 
     @pytest.mark.covering(1)
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
     @pytest.mark.parametrize("name", ["Acrobot-v1", "CartPole-v1"])
-    def test_of_few_envs(self, name, mode):
-        """No branch but that of the loop, if the mode resets envs: no lane waits while another draws."""
+    def test_rollout_kernel_of_small_blocks(self, name, mode):
+        """If the mode resets envs, the loop branches only at its end, so the threads of a warp do not diverge."""
         kernel = compile_rollout(name, mode, RANDOM, threads=32)
         check(kernel, barriers=1, registers=128)
         assert kernel.float64 == []
-        assert in_the_loop(kernel, r"\b(ld|atom|red)\.global") == []
-        branches = {AutoresetMode.NEXT_STEP: 1, AutoresetMode.SAME_STEP: 2}  # whether `final_obs` is written is one more
+        assert loop_instructions(kernel, r"\b(ld|atom|red)\.global") == []
+        branches = {AutoresetMode.NEXT_STEP: 1, AutoresetMode.SAME_STEP: 2}  # the second one skips `final_obs`
         if mode in branches:
-            assert len(in_the_loop(kernel, r"\bbra\b")) <= branches[mode]
+            assert len(loop_instructions(kernel, r"\bbra\b")) <= branches[mode]
 
 
-class TestRowwise:
-    """Kernels of single rows, which learners launch."""
+class TestElementwise:
+    """Kernels that learners launch, with one row for each thread."""
 
     @pytest.mark.parametrize(
         ("make", "settings", "members"),
         [
-            ("categorical", ((5,), 1.0, False, False), ("logits", "mask", *DRAWN)),
-            ("categorical", ((2, 3, 4), 0.5, True, False), ("logits", "mask", *DRAWN)),
-            ("categorical", ((5,), 1.0, False, True), ("logits", "mask", *DRAWN)),
-            ("gaussian", (2, True, True, False), ("mean", "log_std", *DRAWN)),
+            ("categorical", ((5,), 1.0, False, False), ("logits", "mask", *OUTPUT_MEMBERS)),
+            ("categorical", ((2, 3, 4), 0.5, True, False), ("logits", "mask", *OUTPUT_MEMBERS)),
+            ("categorical", ((5,), 1.0, False, True), ("logits", "mask", *OUTPUT_MEMBERS)),
+            ("gaussian", (2, True, True, False), ("mean", "log_std", *OUTPUT_MEMBERS)),
             ("ornstein_uhlenbeck", (3, 0.15, 0.2, 1.0), ("mean", "noise", "episode_start", "low", "high", "action")),
         ],
     )
-    def test_it_has_no_float64_and_no_local_memory(self, make, settings, members):
+    def test_kernel_has_no_float64_and_no_local_memory(self, make, settings, members):
         make_function = getattr(action_kernels, f"make_{make}_draw")
         work = Elementwise(make, (*members, *action_kernels.KEY_MEMBERS), make_function, settings)
         with numba_cuda.offline((9, 0)):
@@ -333,6 +337,6 @@ class TestRowwise:
         if make == "categorical":
             check(kernel, barriers=0)
             assert kernel.float64 == []
-        else:  # the cosine has a slow path for angles that normal draws do not have
+        else:  # The cosine has a slow path for large angles, which normal draws do not use.
             assert kernel.spills == 0
             assert kernel.float64 == []

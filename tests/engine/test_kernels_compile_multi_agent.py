@@ -1,4 +1,4 @@
-"""The kernels of many agents as machine code, on a machine without a GPU: one game for each way to lay them over a GPU."""
+"""Multi-agent kernels compile without a GPU; one configuration for each launch mapping."""
 
 import dataclasses
 import math
@@ -7,7 +7,13 @@ from typing import NamedTuple
 import pytest
 from gymnasium.vector import AutoresetMode
 from numba.core.dispatcher import Dispatcher
-from tests.engine.test_kernels_compile import check, check_order, compile_variant, environment, stray
+from tests.engine.test_kernels_compile import (
+    check,
+    check_dependent_launch,
+    compile_kernels,
+    load_bundled_env,
+    unexpected_accesses,
+)
 
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.kernels import make_kernels
@@ -25,102 +31,108 @@ pytestmark = [
 
 DISABLED, NEXT_STEP, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 SPACES = "global|shared|param|const"
-REGISTERS, SHARED_BYTES = 65_536, 48 << 10  # of a multiprocessor, and that a block may have without asking
+REGISTERS_PER_SM = 65_536
+MAX_SHARED_BYTES = 48 << 10  # per block, without opting in to more
 
 
-class Game(NamedTuple):
-    """A game and how its kernels are expected to be laid out."""
+class LaunchCase(NamedTuple):
+    """A configuration of an environment, and the expected launch mapping of its kernels."""
 
     name: str
     num_envs: int
-    split: bool  # several kernels
-    tile: bool  # rows put together in shared memory
+    split: bool  # into several kernels
+    tile: bool  # observations are assembled in shared memory
     mode: AutoresetMode
     params: dict
 
 
-GAMES = {
-    "straight": Game("TagContinuous-v0", 2000, False, False, SAME_STEP, {"num_runners": 4}),
-    "many envs": Game("TagContinuous-v0", 65_536, False, True, NEXT_STEP, {"num_runners": 4}),
-    "many agents": Game("TagGridWorld-v0", 2000, False, True, SAME_STEP, {"num_taggers": 999, "use_full_observation": False}),
-    "nearest": Game(
+CASES = {
+    "no tile": LaunchCase("TagContinuous-v0", 2000, False, False, SAME_STEP, {"num_runners": 4}),
+    "many envs": LaunchCase("TagContinuous-v0", 65_536, False, True, NEXT_STEP, {"num_runners": 4}),
+    "many agents": LaunchCase(
+        "TagGridWorld-v0", 2000, False, True, SAME_STEP, {"num_taggers": 999, "use_full_observation": False}
+    ),
+    "nearest": LaunchCase(
         "TagContinuous-v0", 2000, True, True, SAME_STEP,
         {"num_taggers": 10, "num_runners": 100, "use_full_observation": False, "num_other_agents_observed": 10},
     ),
-    "crowd": Game(
+    "cell list": LaunchCase(
         "TagContinuous-v0", 50, True, True, SAME_STEP,
         {"num_taggers": 24, "num_runners": 9976, "use_full_observation": False, "num_other_agents_observed": 10},
     ),
-    "eight rows": Game("TagContinuous-v0", 2000, True, True, SAME_STEP, {"num_taggers": 5, "num_runners": 100}),
-    "one row": Game("TagContinuous-v0", 500, True, True, SAME_STEP, {"num_taggers": 24, "num_runners": 1000}),
+    "tile of eight rows": LaunchCase("TagContinuous-v0", 2000, True, True, SAME_STEP, {"num_taggers": 5, "num_runners": 100}),
+    "tile of one row": LaunchCase("TagContinuous-v0", 500, True, True, SAME_STEP, {"num_taggers": 24, "num_runners": 1000}),
 }  # fmt: skip
-RESET = ("straight", "many agents", "nearest", "crowd")  # resets of the others are made of the same segments
+RESET_CASES = ("no tile", "many agents", "nearest", "cell list")  # The resets of the other cases have the same segments.
 
 
-def barriers(env, options, which, given):
-    """How many each kernel should have: one where the program waits, where a step asks for ends, and before rows leave."""
+def expected_barriers(env, options, which, launch_config):
+    """The number of barriers of each kernel: between segments, at the episode end of a step, and before a tile is stored."""
     operations = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters()
-    program = make_program(env, options, *operations, given)
+    program = make_program(env, options, *operations, launch_config)
     parts = (program.step, program.episode_end, program.finish) if which == "step" else (program.reset, program.finish)
-    played = sum(segment.barrier + 2 * (segment.after_round is not None) for part in parts for segment in part) + (
+    num_barriers = sum(segment.barrier + 2 * (segment.after_round is not None) for part in parts for segment in part) + (
         which == "step"
     )
-    search, rows = [len(program.search.functions)] if program.search else [], [int(given.tile_rows > 0)]
-    return [played, *search, *rows] if given.split else [played]
+    search = [len(program.search.functions)] if program.search else []
+    rows = int(launch_config.tile_rows > 0)
+    return [num_barriers, *search, rows] if launch_config.split else [num_barriers]
 
 
-def compiled(env, num_envs, which, mode, **options):
-    """The kernels of a reset or a step, which have passed the checks."""
-    options, given = KernelOptions(mode, env.max_episode_steps, **options), make_launch_config(env, num_envs)
-    found = compile_variant(env, options, which, given)
-    residents = [given.min_blocks_per_sm, *[1] * (len(found) - 1)]  # at least
-    for kernel, count, resident in zip(found, barriers(env, options, which, given), residents, strict=True):
-        registers = REGISTERS // (kernel.threads * resident) // 8 * 8  # a warp has eight of each thread at a time
-        check(kernel, count, SPACES, registers=registers, spare=MAX_SPILL_BYTES if resident > 1 else 0)
-        check_order(kernel)
+def compile_and_check(env, num_envs, which, mode, **options):
+    """The kernels of a reset or a step, after all checks."""
+    options, launch_config = KernelOptions(mode, env.max_episode_steps, **options), make_launch_config(env, num_envs)
+    kernels = compile_kernels(env, options, which, launch_config)
+    blocks_per_sm = [launch_config.min_blocks_per_sm, *[1] * (len(kernels) - 1)]
+    barriers = expected_barriers(env, options, which, launch_config)
+    for kernel, num_barriers, min_blocks in zip(kernels, barriers, blocks_per_sm, strict=True):
+        registers = REGISTERS_PER_SM // (kernel.threads * min_blocks) // 8 * 8  # allocated in units of eight per thread
+        check(kernel, num_barriers, SPACES, registers=registers, local_bytes=MAX_SPILL_BYTES if min_blocks > 1 else 0)
+        check_dependent_launch(kernel)
         assert not any(line.startswith("@") for line in kernel.lines(r"\bbar(rier)?\."))
         assert kernel.float64 == []
-        assert kernel.shared <= SHARED_BYTES
-    return found
+        assert kernel.shared <= MAX_SHARED_BYTES
+    return kernels
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(("game", "which"), [*((game, "step") for game in GAMES), *((game, "reset") for game in RESET)])
-def test_every_kernel(game, which):
-    name, num_envs, split, tile, mode, params = GAMES[game]
-    env, _ = apply_params(environment(name), params, (), 1)
-    given = make_launch_config(env, num_envs)
-    assert (given.split, given.tile_rows > 0) == (split, tile)
-    compiled(env, num_envs, which, mode)
+@pytest.mark.parametrize(("case", "which"), [*((case, "step") for case in CASES), *((case, "reset") for case in RESET_CASES)])
+def test_kernel_of_each_launch_mapping(case, which):
+    name, num_envs, split, tile, mode, params = CASES[case]
+    env, _ = apply_params(load_bundled_env(name), params, (), 1)
+    launch_config = make_launch_config(env, num_envs)
+    assert (launch_config.split, launch_config.tile_rows > 0) == (split, tile)
+    compile_and_check(env, num_envs, which, mode)
 
 
-def test_a_reset_and_a_step_are_made_of_the_same_functions():
-    """Which are compiled once, as they are called with the same types."""
-    name, num_envs, _, _, mode, params = GAMES["nearest"]
-    env, _ = apply_params(environment(name), params, (), 1)
+def test_reset_and_step_share_device_functions():
+    """They call the functions with the same types, so each function is compiled once."""
+    name, num_envs, _, _, mode, params = CASES["nearest"]
+    env, _ = apply_params(load_bundled_env(name), params, (), 1)
     with numba_cuda.offline((9, 0)):
         reset, step = (
-            make_kernels(env, KernelOptions(mode, 50), make_launch_config(env, num_envs), played) for played in (False, True)
+            make_kernels(env, KernelOptions(mode, 50), make_launch_config(env, num_envs), is_step) for is_step in (False, True)
         )
 
-    def called(kernel):
+    def called_functions(kernel):
         return {value for value in kernel.body.__globals__.values() if isinstance(value, Dispatcher)}
 
-    for one, other in zip(reset, step, strict=True):
-        assert one.signature.args[0] == other.signature.args[0]
-        assert called(one) & called(other)
-    assert all(called(one) == called(other) for one, other in zip(reset[1:], step[1:], strict=True))
+    for reset_kernel, step_kernel in zip(reset, step, strict=True):
+        assert reset_kernel.signature.args[0] == step_kernel.signature.args[0]
+        assert called_functions(reset_kernel) & called_functions(step_kernel)
+    for reset_kernel, step_kernel in zip(reset[1:], step[1:], strict=True):
+        assert called_functions(reset_kernel) == called_functions(step_kernel)
 
 
-class TestVariants:
-    def test_validated_actions_and_steps_after_the_end(self):
-        (kernel,) = compiled(environment("TagGridWorld-v0"), 100, "step", DISABLED, validate=True)
+class TestOptions:
+    def test_validation_reports_actions_and_steps_after_the_episode_end(self):
+        (kernel,) = compile_and_check(load_bundled_env("TagGridWorld-v0"), 100, "step", DISABLED, validate=True)
         assert len(kernel.lines(r"\b(atom|red)\.global\.min\.u64")) == 2
 
     @pytest.mark.slow
-    def test_the_sum_of_the_rewards_takes_the_order_of_the_agents(self):
-        """Plain additions: an atomic one would add them in any order."""
-        (kernel,) = compiled(environment("TagGridWorld-v0"), 100, "step", SAME_STEP, reward="sum")
+    def test_rewards_are_summed_in_the_order_of_the_agents(self):
+        """The kernel has no atomic additions, whose order is not defined."""
+        (kernel,) = compile_and_check(load_bundled_env("TagGridWorld-v0"), 100, "step", SAME_STEP, reward="sum")
         assert kernel.lines(r"\b(atom|red)\.\w+\.add\.f32") == []
         assert kernel.lines(r"\badd(\.rn)?\.f32")
 
@@ -138,34 +150,39 @@ many_values = generate_function(
 
 
 @pytest.mark.slow
-def test_a_game_that_needs_more_registers_gets_them(monkeypatch):
-    env, _ = apply_params(environment("TagGridWorld-v0"), {"num_taggers": 999, "use_full_observation": False}, (), 1)
+def test_kernel_that_spills_is_compiled_for_fewer_blocks_per_sm(monkeypatch):
+    env, _ = apply_params(load_bundled_env("TagGridWorld-v0"), {"num_taggers": 999, "use_full_observation": False}, (), 1)
     env = dataclasses.replace(env, phases=(many_values, *env.phases))
-    given = make_launch_config(env, 2000)
-    assert given.min_blocks_per_sm > 1
+    launch_config = make_launch_config(env, 2000)
+    assert launch_config.min_blocks_per_sm > 1
     with numba_cuda.offline((9, 0)):
-        (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), given, True)
+        (kernel,) = make_kernels(env, KernelOptions(SAME_STEP, 50), launch_config, True)
         code = numba_cuda.compile_kernel(
             kernel.body, kernel.signature, (9, 0), "ltoir", kernel.threads, kernel.min_blocks_per_sm
         )
-        for _ in range(2):  # the second time it could come from the linker's cache, which keeps no log
+        for _ in range(2):  # The second one must not come from the cache of the linker, which stores no log.
             assert numba_cuda.link(code, (9, 0), with_log=True).spill_bytes > MAX_SPILL_BYTES
-        tried, compile_for = [], numba_cuda.compile_kernel
-        monkeypatch.setattr(numba_cuda, "compile_kernel", lambda *given: tried.append(given[-1]) or compile_for(*given))
+        blocks_per_sm, compile_kernel = [], numba_cuda.compile_kernel
+
+        def record_blocks(*args):
+            blocks_per_sm.append(args[-1])
+            return compile_kernel(*args)
+
+        monkeypatch.setattr(numba_cuda, "compile_kernel", record_blocks)
         assert kernel.binary((9, 0)).code
-    assert tried == [given.min_blocks_per_sm, given.min_blocks_per_sm * 3 // 4, 1]
+    assert blocks_per_sm == [launch_config.min_blocks_per_sm, launch_config.min_blocks_per_sm * 3 // 4, 1]
 
 
-def strays(i, s, key, p):
-    """Reads from one kind of memory or another, and what it reads becomes float64."""
-    some = p.turn_levels if s.role[i] == 0 else s.x
-    s.y[i] = some[i] * math.pi
+def faulty_reset(i, s, key, p):
+    """Reads from one memory space or another, and multiplies by a float64."""
+    values = p.turn_levels if s.role[i] == 0 else s.x
+    s.y[i] = values[i] * math.pi
 
 
-def test_faults_of_environment_code_are_found():
-    env = environment("TagContinuous-v0")
-    (kernel,) = compile_variant(
-        dataclasses.replace(env, reset=strays), KernelOptions(SAME_STEP, 50), "reset", make_launch_config(env, 1)
+def test_checks_detect_generic_addresses_and_float64():
+    env = load_bundled_env("TagContinuous-v0")
+    (kernel,) = compile_kernels(
+        dataclasses.replace(env, reset=faulty_reset), KernelOptions(SAME_STEP, 50), "reset", make_launch_config(env, 1)
     )
-    assert len(stray(kernel, SPACES)) == 1
+    assert len(unexpected_accesses(kernel, SPACES)) == 1
     assert kernel.float64 != []
