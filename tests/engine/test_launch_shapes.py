@@ -1,4 +1,4 @@
-"""What an environment returns does not depend on how its kernels are launched: on threads per block, blocks, or CPU threads."""
+"""The outputs of an environment do not depend on the launch of its kernels: on threads per block, blocks or CPU threads."""
 
 import gymnasium as gym
 import numpy as np
@@ -14,29 +14,30 @@ MULTI_AGENT_PARAMS = {name: {} for name in MULTI_AGENT} | {
     "TagGridWorld-v0": {"num_taggers": 3, "grid_length": 4},
     "TagContinuous-v0": {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.3},
 }
-# Environments per block, threads per block, whether rows leave by a kernel of their own, and how rows are written.
-MAPPINGS = [
+# They differ in envs per block, threads per block, and whether a separate kernel writes the observations.
+LAUNCH_CONFIGS = [
     MultiAgentLaunch(1, 32, False, True),
     MultiAgentLaunch(3, 64, False, True),
     MultiAgentLaunch(2, 32, True, True, 8, 64),
 ]
 
 
-def play(name, num_envs, device, steps, **options):
-    """All outputs of a reset and of that many steps, on the host."""
+def run_steps(name, num_envs, device, steps, **options):
+    """All outputs of a reset and of `steps` steps, on the host."""
     output = "numpy" if device in ("cpu", "simulator") else "cupy"
     env = gym.make_vec(f"gpuvec/{name}", num_envs=num_envs, device=device, output=output, autoreset_mode="SameStep", **options)
     env.action_space.seed(1)
     outputs = [host(env.reset(seed=9)[0])]
     for _ in range(steps):
         *arrays, info = env.step(on_device(env, env.action_space.sample()))
-        ended = host(info["_final_obs"])
-        outputs += [*map(host, arrays), ended, host(info["final_obs"])[ended]]
+        episode_end = host(info["_final_obs"])
+        outputs += [*map(host, arrays), episode_end, host(info["final_obs"])[episode_end]]
     env.close()
     return outputs
 
 
 def assert_equal(a, b):
+    """Asserts that two runs have equal outputs, and that episodes ended in them."""
     assert sum(int(x.sum()) for x in a[3::6]) + sum(int(x.sum()) for x in a[4::6]) > 0, "no episode ended"
     for n, (x, y) in enumerate(zip(a, b, strict=True)):
         np.testing.assert_array_equal(x, y, err_msg=f"output {n}", strict=True)
@@ -44,12 +45,12 @@ def assert_equal(a, b):
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
-def test_tag_on_any_number_of_cpu_threads(name, params, monkeypatch):
+def test_tag_is_independent_of_the_number_of_cpu_threads(name, params, monkeypatch):
     monkeypatch.setattr(cpu_threads, "AGENTS_PER_THREAD", 16)
     runs = []
     for threads in (1, 2, 7):
         monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda _, threads=threads: set(range(threads)), raising=False)
-        runs.append(play(name, 101, "cpu", 12, max_episode_steps=5, **params))
+        runs.append(run_steps(name, 101, "cpu", 12, max_episode_steps=5, **params))
     for run in runs[1:]:
         assert_equal(runs[0], run)
 
@@ -59,31 +60,33 @@ def test_tag_on_any_number_of_cpu_threads(name, params, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "threads"), [("CartPole-v1", 64), ("Pendulum-v1", 64), ("CartPole-v1", 128), ("CartPole-v1", 32)]
 )
-def test_threads_per_block_in_the_simulator(simulator, monkeypatch, name, threads):
+def test_simulator_is_independent_of_threads_per_block(simulator, monkeypatch, name, threads):
     monkeypatch.setattr(
-        "gpuvec.engine.backends.simulator.make_launch_config", lambda env, num_envs, given: SingleAgentLaunch(threads)
+        "gpuvec.engine.backends.simulator.make_launch_config", lambda env, num_envs, max_threads: SingleAgentLaunch(threads)
     )
     options = {"max_episode_steps": 2}
-    assert_equal(play(name, 70, simulator, 3, **options), play(name, 70, "cpu", 3, **options))
+    assert_equal(run_steps(name, 70, simulator, 3, **options), run_steps(name, 70, "cpu", 3, **options))
 
 
 @pytest.mark.covering(1)
 @pytest.mark.slow
 @pytest.mark.simulator
-@pytest.mark.parametrize("shape", MAPPINGS, ids=str)
+@pytest.mark.parametrize("launch_config", LAUNCH_CONFIGS, ids=str)
 @pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
-def test_tag_in_blocks_of_any_shape_in_the_simulator(simulator, monkeypatch, name, params, shape):
-    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
+def test_tag_in_the_simulator_is_independent_of_the_launch_config(simulator, monkeypatch, name, params, launch_config):
+    monkeypatch.setattr(
+        "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda schema, num_envs: launch_config
+    )
     options = {"max_episode_steps": 2, **params}
-    assert_equal(play(name, 4, simulator, 3, **options), play(name, 4, "cpu", 3, **options))
+    assert_equal(run_steps(name, 4, simulator, 3, **options), run_steps(name, 4, "cpu", 3, **options))
 
 
 @pytest.mark.gpu
-class TestOnAGpu:
+class TestOnGpu:
     @pytest.mark.parametrize("name", SINGLE_AGENT)
-    def test_threads_per_block(self, gpu, monkeypatch, name):
+    def test_outputs_are_independent_of_threads_per_block(self, gpu, monkeypatch, name):
         runs = []
-        for shape in (
+        for launch_config in (
             SingleAgentLaunch(32),
             SingleAgentLaunch(32, latency_bound=True),
             SingleAgentLaunch(64),
@@ -92,19 +95,21 @@ class TestOnAGpu:
             SingleAgentLaunch(1024),
         ):
             monkeypatch.setattr(
-                "gpuvec.engine.backends.cuda.launch.make_launch_config", lambda env, num_envs, shape=shape: shape
+                "gpuvec.engine.backends.cuda.launch.make_launch_config",
+                lambda env, num_envs, launch_config=launch_config: launch_config,
             )
-            runs.append(play(name, 3001, gpu, 30, max_episode_steps=7))
+            runs.append(run_steps(name, 3001, gpu, 30, max_episode_steps=7))
         for run in runs[1:]:
             assert_equal(runs[0], run)
 
     @pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
-    def test_tag_in_blocks_of_any_shape(self, gpu, monkeypatch, name, params):
+    def test_tag_is_independent_of_the_launch_config(self, gpu, monkeypatch, name, params):
         runs = []
-        for shape in (*MAPPINGS, MultiAgentLaunch(8, 128, False, True), MultiAgentLaunch(1, 1024, False, True)):
+        for launch_config in (*LAUNCH_CONFIGS, MultiAgentLaunch(8, 128, False, True), MultiAgentLaunch(1, 1024, False, True)):
             monkeypatch.setattr(
-                "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs, shape=shape: shape
+                "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
+                lambda schema, num_envs, launch_config=launch_config: launch_config,
             )
-            runs.append(play(name, 501, gpu, 30, max_episode_steps=7, **params))
+            runs.append(run_steps(name, 501, gpu, 30, max_episode_steps=7, **params))
         for run in runs[1:]:
             assert_equal(runs[0], run)

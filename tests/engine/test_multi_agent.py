@@ -1,4 +1,4 @@
-"""The engine for many agents: known answers in a small game, and the same bits whatever the launch."""
+"""The multi-agent engine: known results of a small environment, and equal outputs for every launch configuration."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ MODES = ["NextStep", "SameStep", "Disabled"]
 STAY, RIGHT = 1, 2
 
 
-def street(device, places, mode="Disabled", **params):
-    """A street whose agents stand at `places`, guards first."""
-    env = make(len(places), device, autoreset_mode=mode, **params)
+def street(device, positions, mode="Disabled", **params):
+    """Streets whose agents are at `positions`, (E, A), guards first."""
+    env = make(len(positions), device, autoreset_mode=mode, **params)
     env.reset(seed=0)
-    env.set_state({"x": on_device(env, np.array(places, np.float32))})
+    env.set_state({"x": on_device(env, np.array(positions, np.float32))})
     return env
 
 
-def actions(env, value):
+def equal_actions(env, value):
+    """(E, A): the same action for every agent."""
     return on_device(env, np.full((env.num_envs, env.num_agents), value))
 
 
 @pytest.mark.slow_on("simulator")
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("observe_all", [False, True])
-def test_a_step(backend, observe_all):
+def test_step_gives_known_results(backend, observe_all):
     env = street(backend, [[5, 5, 5, 9]], observe_all=observe_all)
-    obs, reward, terminated, truncated, info = host(env.step(actions(env, STAY)))
-    assert reward.tolist() == [[2.0, -1.0, -1.0, 0.5]]  # two walkers are met at once by one guard
+    obs, reward, terminated, truncated, info = host(env.step(equal_actions(env, STAY)))
+    assert reward.tolist() == [[2.0, -1.0, -1.0, 0.5]]  # one guard meets two walkers
     assert info["agent_mask"].tolist() == [[True] * 4]
     assert info["agent_terminated"].tolist() == [[False, True, True, False]]
     assert not terminated.any()
@@ -51,11 +52,11 @@ def test_a_step(backend, observe_all):
     assert (state["num_walking"][0], state["any_caught"][0], state["all_out"][0], state["leftmost"][0]) == (1, True, False, 1)
     if observe_all:
         assert obs[0, 0].tolist() == [0, 0, 4, WALKER + 2, WALKER + 2, WALKER, 5, 1, np.float32(1 / 50)]
-    else:  # the guard sees the one walker that is left, who is out sees nobody
+    else:  # The guard observes the one walker that is left; inactive walkers observe no agent.
         assert obs[0, 0].tolist() == [4, -100, WALKER, -1, 5, 1, np.float32(1 / 50)]
         assert obs[0, 1, :4].tolist() == [-100, -100, -1, -1]
         assert obs[0, 3, :4].tolist() == [-4, -100, GUARD, -1]
-    *_, info = host(env.step(actions(env, RIGHT)))
+    *_, info = host(env.step(equal_actions(env, RIGHT)))
     assert info["agent_mask"].tolist() == [[True, False, False, True]]
     assert not info["agent_terminated"].any()
 
@@ -65,26 +66,26 @@ def signed_zero(i, s, p):
 
 
 @pytest.mark.slow_on("simulator")
-def test_the_two_zeros_are_equal(backend):
+def test_argmin_of_treats_both_zeros_as_equal(backend):
     env = dataclasses.replace(STREET, phases=(argmin_of("leftmost", signed_zero),))
     envs = VectorEnv(env, 3, device=backend, output="cupy" if backend == "cuda" else "numpy")
     envs.reset(seed=0)
-    envs.step(actions(envs, STAY))
+    envs.step(equal_actions(envs, STAY))
     assert host(envs.get_state())["leftmost"].tolist() == [0, 0, 0]
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("reward", "expected"), [("sum", 0.5), ("guard", 2.0), ("walker", -1.5)])
-def test_rewards_of_several(device, reward, expected):
+def test_rewards_are_summed_by_role(device, reward, expected):
     env = street(device, [[5, 5, 5, 9]], reward=reward)
-    assert host(env.step(actions(env, STAY))[1]).tolist() == [expected]
+    assert host(env.step(equal_actions(env, STAY))[1]).tolist() == [expected]
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES)
-def test_an_episode_ends_and_the_next_begins(device, mode):
+def test_next_episode_begins_by_autoreset_mode(device, mode):
     env = street(device, [[5, 5, 5, 5], [5, 6, 7, 8]], mode)
-    obs, _, terminated, _, info = host(env.step(actions(env, STAY)))
+    obs, _, terminated, _, info = host(env.step(equal_actions(env, STAY)))
     assert terminated.tolist() == [True, False]
     if mode == "SameStep":
         assert info["_final_obs"].tolist() == [True, False]
@@ -95,29 +96,29 @@ def test_an_episode_ends_and_the_next_begins(device, mode):
         if mode == "Disabled":
             env.reset(options={"reset_mask": np.array([True, False])})
         else:
-            obs, reward, *_, info = host(env.step(actions(env, STAY)))
+            obs, reward, *_, info = host(env.step(equal_actions(env, STAY)))
             assert not reward[0].any()
             assert info["agent_mask"].tolist() == [[False] * 4, [True] * 4]
             assert (obs[0, :, 6] == 0).all()
-    *_, info = host(env.step(actions(env, STAY)))
+    *_, info = host(env.step(equal_actions(env, STAY)))
     assert info["agent_mask"].all()
 
 
-def test_the_last_observation_stays_until_the_reset(device):
+def test_final_observation_remains_until_the_reset(device):
     env = street(device, [[5, 5, 5, 5], [5, 6, 7, 8]], max_episode_steps=3)
     for _ in range(2):
-        env.step(actions(env, STAY))
+        env.step(equal_actions(env, STAY))
     obs = host(env.reset(options={"reset_mask": np.array([False, True])})[0])
-    assert (obs[0, :, 6] == np.float32(1 / 3)).all()  # it ended after one step
+    assert (obs[0, :, 6] == np.float32(1 / 3)).all()  # The episode ended after one step.
     assert (obs[1, :, 6] == 0).all()
 
 
-def test_roles_may_lie_anywhere(device):
+def test_roles_may_be_in_any_order(device):
     env = street(device, [[5, 5, 9, 5], [5, 5, 9, 5]])
     assert env.roles == {"guard": slice(0, 1), "walker": slice(1, 4)}
     env.set_state({"role": on_device(env, np.array([WALKER, WALKER, WALKER, GUARD]))})
     assert env.roles == {"guard": slice(3, 4), "walker": slice(0, 3)}
-    assert host(env.step(actions(env, STAY))[1]).tolist() == [[-1.0, -1.0, 0.5, 2.0]] * 2
+    assert host(env.step(equal_actions(env, STAY))[1]).tolist() == [[-1.0, -1.0, 0.5, 2.0]] * 2
     env.set_state({"role": on_device(env, np.array([[0, 1, 1, 1], [1, 0, 1, 1]]))})
     assert host(env.roles["guard"]).tolist() == [[0], [1]]
     assert host(env.roles["walker"]).tolist() == [[1, 2, 3], [0, 2, 3]]
@@ -131,15 +132,15 @@ class TestResetPool:
     pool = np.arange(12, dtype=np.float32).reshape(3, 4)
 
     @pytest.mark.slow
-    def test_every_reset_draws_a_whole_state(self, device, tmp_path):
+    def test_every_reset_draws_a_state_of_the_pool(self, device, tmp_path):
         env = make(64, device, autoreset_mode="SameStep", max_episode_steps=1)
         env.set_reset_pool({"x": self.pool})
-        found = [host(env.reset(seed=0)[0])] + [host(env.step(actions(env, STAY))[0]) for _ in range(5)]
-        for obs in found:
+        observations = [host(env.reset(seed=0)[0])] + [host(env.step(equal_actions(env, STAY))[0]) for _ in range(5)]
+        for obs in observations:
             assert {tuple(row) for row in obs[:, :, 4]} == set(map(tuple, self.pool))
         np.savez(tmp_path / "pool.npz", x=self.pool)
         env.set_reset_pool(tmp_path / "pool.npz")
-        np.testing.assert_array_equal(host(env.reset(seed=0)[0]), found[0])
+        np.testing.assert_array_equal(host(env.reset(seed=0)[0]), observations[0])
         env.set_reset_pool(None)
         assert len({tuple(row) for row in host(env.reset(seed=0)[0])[:, :, 4]}) > 3
 
@@ -152,34 +153,34 @@ class TestResetPool:
             ({"num_walking": np.zeros(2, int)}, r"cannot hold \['num_walking'\]"),
         ],
     )
-    def test_what_is_no_pool(self, pool, message):
+    def test_invalid_pool_is_refused(self, pool, message):
         env = make(1)
         with pytest.raises(StateError, match=message):
             env.set_reset_pool(pool)
 
 
 def digest(env, steps, seed=0):
-    """SHA-256 of all that `steps` steps return."""
-    found = hashlib.sha256(np.ascontiguousarray(host(env.reset(seed=seed)[0])).tobytes())
+    """SHA-256 of all outputs of `steps` steps with random actions."""
+    outputs_hash = hashlib.sha256(np.ascontiguousarray(host(env.reset(seed=seed)[0])).tobytes())
     for t in range(steps):
-        chosen = np.random.default_rng(t).integers(0, 3, (env.num_envs, env.num_agents))
-        *arrays, info = env.step(on_device(env, chosen))
+        actions = np.random.default_rng(t).integers(0, 3, (env.num_envs, env.num_agents))
+        *arrays, info = env.step(on_device(env, actions))
         for array in (*arrays, *(info[k] for k in ("agent_mask", "agent_terminated", "final_obs", "_final_obs"))):
-            found.update(np.ascontiguousarray(host(array)).tobytes())
-    return found.hexdigest()
+            outputs_hash.update(np.ascontiguousarray(host(array)).tobytes())
+    return outputs_hash.hexdigest()
 
 
-SMALL = [
+UNTILED = [
     launch_mapping.MultiAgentLaunch(e, t, False, True) for e, t in [(1, 32), (2, 64), (5, 32), (8, 128), (3, 256), (8, 1024)]
 ]
-SMALL.append(launch_mapping.MultiAgentLaunch(1, 256, False, True, min_blocks_per_sm=8))
-SMALL += [shape._replace(stage_final_state=True) for shape in SMALL]
-BOXED = [
+UNTILED.append(launch_mapping.MultiAgentLaunch(1, 256, False, True, min_blocks_per_sm=8))
+UNTILED += [launch_config._replace(stage_final_state=True) for launch_config in UNTILED]
+TILED = [
     launch_mapping.MultiAgentLaunch(1, 32, False, True, 4), launch_mapping.MultiAgentLaunch(8, 32, False, True, 32),
     launch_mapping.MultiAgentLaunch(3, 64, False, False, 12),
     launch_mapping.MultiAgentLaunch(16, 32, False, True, 64),
 ]  # fmt: skip
-LARGE = [
+SPLIT = [
     launch_mapping.MultiAgentLaunch(1, 32, True, True, 8, 64),
     launch_mapping.MultiAgentLaunch(4, 256, True, True, 5, 128),
     launch_mapping.MultiAgentLaunch(1, 1024, True, False, 64, 256),
@@ -188,33 +189,35 @@ LARGE = [
 
 
 @cache
-def of_a_cpu(observe_all):
+def cpu_digest(observe_all):
+    """The digest of the run on a CPU with which all launches on a GPU are compared."""
     return digest(make(33, "cpu", autoreset_mode="SameStep", max_episode_steps=7, length=9, observe_all=observe_all), 1000)
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.simulator
 @pytest.mark.parametrize(
-    ("observe_all", "shape"),
+    ("observe_all", "launch_config"),
     [
-        (False, launch_mapping.MultiAgentLaunch(1, 2, False, True)),  # agents with a stride
-        (
-            True,
-            launch_mapping.MultiAgentLaunch(3, 64, False, True, stage_final_state=True),
-        ),  # last observations while the next episode begins
-        (True, launch_mapping.MultiAgentLaunch(3, 16, False, True, 21)),  # rows put together by the kernel that plays
-        (True, launch_mapping.MultiAgentLaunch(2, 16, True, True, 3, 4)),  # by one of their own, with fewer threads than slots
-        (False, launch_mapping.MultiAgentLaunch(2, 8, True, False, 0, 8)),  # features straight to their places, after a search
+        (False, launch_mapping.MultiAgentLaunch(1, 2, False, True)),  # a thread runs several agents
+        # Final observations are written while the next episode begins.
+        (True, launch_mapping.MultiAgentLaunch(3, 64, False, True, stage_final_state=True)),
+        (True, launch_mapping.MultiAgentLaunch(3, 16, False, True, 21)),  # The step kernel assembles observations in a tile.
+        # A separate kernel assembles observations, with fewer threads than neighbors.
+        (True, launch_mapping.MultiAgentLaunch(2, 16, True, True, 3, 4)),
+        (False, launch_mapping.MultiAgentLaunch(2, 8, True, False, 0, 8)),  # Features are stored directly, after a search.
     ],
 )
-def test_the_simulator_gives_the_same_bits_whatever_the_launch(simulator, monkeypatch, observe_all, shape):
+def test_simulator_is_independent_of_the_launch_config(simulator, monkeypatch, observe_all, launch_config):
     kwargs = {"autoreset_mode": "SameStep", "max_episode_steps": 5, "length": 9, "walkers": 6, "observe_all": observe_all}
-    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
+    monkeypatch.setattr(
+        "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda schema, num_envs: launch_config
+    )
     assert digest(make(7, simulator, **kwargs), 8) == digest(make(7, "cpu", **kwargs), 8)
 
 
-def grid(device, taggers, num_envs):
-    """TagGridWorld where an agent sees itself and one other: a row of six floats."""
+def make_grid_world(device, taggers, num_envs):
+    """TagGridWorld in which an agent observes itself and one other agent: six floats."""
     kwargs = {"num_taggers": taggers, "use_full_observation": False, "grid_length": 40, "max_episode_steps": 4}
     output = "cupy" if device == "cuda" else "numpy"
     name = "gpuvec/TagGridWorld-v0"
@@ -223,30 +226,32 @@ def grid(device, taggers, num_envs):
 
 @pytest.mark.slow
 @pytest.mark.simulator
-def test_the_simulator_gives_the_same_rows_in_turns(simulator, monkeypatch):
+def test_simulator_writes_tiles_in_several_rounds(simulator, monkeypatch):
     monkeypatch.setattr(
         "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
-        lambda crowd, num_envs: launch_mapping.MultiAgentLaunch(1, 4, False, True, 4),
+        lambda schema, num_envs: launch_mapping.MultiAgentLaunch(1, 4, False, True, 4),
     )
-    assert digest(grid(simulator, 9, 2), 6) == digest(grid("cpu", 9, 2), 6)
+    assert digest(make_grid_world(simulator, 9, 2), 6) == digest(make_grid_world("cpu", 9, 2), 6)
 
 
 @pytest.mark.gpu
 class TestLaunches:
     @pytest.mark.parametrize("taggers", [129, 254, 255, 256, 511, 999])
-    def test_rows_in_turns(self, gpu, taggers):
-        env = grid(gpu, taggers, 400)
+    def test_tiles_in_several_rounds_equal_the_cpu(self, gpu, taggers):
+        env = make_grid_world(gpu, taggers, 400)
         assert env.simulation._kernels._launch_config.tile_rows == min(256, taggers + 1)
-        assert digest(env, 40) == digest(grid("cpu", taggers, 400), 40)
+        assert digest(env, 40) == digest(make_grid_world("cpu", taggers, 400), 40)
 
-    @pytest.mark.parametrize("shape", [*SMALL, *BOXED, *LARGE], ids=str)
+    @pytest.mark.parametrize("launch_config", [*UNTILED, *TILED, *SPLIT], ids=str)
     @pytest.mark.parametrize("observe_all", [False, True])
-    def test_the_same_bits_whatever_the_launch(self, gpu, monkeypatch, observe_all, shape):
-        monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
+    def test_outputs_are_independent_of_the_launch_config(self, gpu, monkeypatch, observe_all, launch_config):
+        monkeypatch.setattr(
+            "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda schema, num_envs: launch_config
+        )
         env = make(33, gpu, autoreset_mode="SameStep", max_episode_steps=7, length=9, observe_all=observe_all)
-        assert digest(env, 1000) == of_a_cpu(observe_all)
+        assert digest(env, 1000) == cpu_digest(observe_all)
 
-    def test_the_same_bits_in_every_repetition(self, gpu):
+    def test_repetition_gives_equal_outputs(self, gpu):
         env = make(500, gpu, autoreset_mode="SameStep", max_episode_steps=20, length=12)
         assert len({digest(env, 1000) for _ in range(20)}) == 1
 
@@ -259,11 +264,11 @@ class TestLaunches:
             "walkers": agents - 1,
             "num_observed": 1,
         }
-        envs = [make(3, where, **kwargs) for where in ("cpu", gpu)]
+        envs = [make(3, device, **kwargs) for device in ("cpu", gpu)]
         assert digest(envs[0], 9) == digest(envs[1], 9)
 
     @pytest.mark.parametrize("agents", [17, 64, 65, 105, 300, 1025])
-    def test_full_observations_of_any_number(self, gpu, agents):
+    def test_full_observations_equal_the_cpu(self, gpu, agents):
         kwargs = {
             "autoreset_mode": "SameStep",
             "max_episode_steps": 4,
@@ -271,21 +276,21 @@ class TestLaunches:
             "walkers": agents - 1,
             "observe_all": True,
         }
-        envs = [make(3, where, **kwargs) for where in ("cpu", gpu)]
+        envs = [make(3, device, **kwargs) for device in ("cpu", gpu)]
         assert digest(envs[0], 9) == digest(envs[1], 9)
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("num_envs", [31, 32, 33, 127, 128, 129, 1023, 1024, 1025, 65_536])
-def test_an_env_is_the_same_among_any_number(device, num_envs):
+def test_env_is_independent_of_num_envs(device, num_envs):
     runs = []
     for count in (1, num_envs):
         env = make(count, device, autoreset_mode="SameStep", max_episode_steps=9)
-        found = [host(env.reset(seed=4)[0])[0]]
+        outputs = [host(env.reset(seed=4)[0])[0]]
         for t in range(25):
-            chosen = np.random.default_rng(t).integers(0, 3, (1, 4)).repeat(count, 0)
-            found += [a[0] for a in host(env.step(on_device(env, chosen))[:2])]
-        runs.append(found)
+            actions = np.random.default_rng(t).integers(0, 3, (1, 4)).repeat(count, 0)
+            outputs += [a[0] for a in host(env.step(on_device(env, actions))[:2])]
+        runs.append(outputs)
     for a, b in zip(*runs, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -298,16 +303,16 @@ print(digest(make(64, {device!r}, autoreset_mode="SameStep", max_episode_steps=2
 
 
 @pytest.mark.slow
-def test_the_same_bits_in_another_process(device):
-    places = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+def test_another_process_computes_equal_outputs(device):
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     program = [sys.executable, "-c", PROGRAM.format(device=device)]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": places})
+    process = subprocess.run(program, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": paths})
     env = make(64, device, autoreset_mode="SameStep", max_episode_steps=20, length=12)
-    assert done.stdout.split() == [digest(env, 1000)]
+    assert process.stdout.split() == [digest(env, 1000)]
 
 
 @pytest.mark.gpu
-def test_nothing_is_lost_when_one_guard_meets_all(gpu):
+def test_no_meeting_is_lost_if_one_guard_meets_all_walkers(gpu):
     import cupy
 
     for walkers in (2, 40):

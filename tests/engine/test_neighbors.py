@@ -1,4 +1,4 @@
-"""The search for nearest agents: what a stable sort of all distances finds, by a walk or by cells, wherever the agents are."""
+"""The search for nearest agents equals a stable sort of all distances, with and without a cell list, at any positions."""
 
 from __future__ import annotations
 
@@ -22,267 +22,282 @@ from gpuvec.errors import AuthoringError
 from gpuvec.vector.env_params import apply_params
 
 INF = math.inf
-STEP = 1 / 64  # places are multiples of it and less than 16, so that squares of distances are exact in float32
+GRID_SPACING = 1 / 64  # Coordinates are multiples of it below 16, so squared distances are exact in float32.
 
 
-class Meadow(NamedTuple):
+class PointState(NamedTuple):
     x: Floats
     y: Floats
-    gone: Bools  # neither looks nor is seen
-    near: Annotated[Ints, "seen", NearestNeighbors]
+    is_hidden: Bools  # neither searches nor is observed
+    neighbors: Annotated[Ints, "max_neighbors", NearestNeighbors]
 
 
 class Params(NamedTuple):
-    sheep: int = 20
-    seen: int = 3
+    num_agents: int = 20
+    max_neighbors: int = 3
 
 
 def reset(i, s, key, p):
-    s.x[i], s.y[i] = np.float32(randint(key, 3 * i, 0, 1024)) * STEP, np.float32(randint(key, 3 * i + 1, 0, 1024)) * STEP
-    s.gone[i] = randint(key, 3 * i + 2, 0, 8) == 0
+    s.x[i] = np.float32(randint(key, 3 * i, 0, 1024)) * GRID_SPACING
+    s.y[i] = np.float32(randint(key, 3 * i + 1, 0, 1024)) * GRID_SPACING
+    s.is_hidden[i] = randint(key, 3 * i + 2, 0, 8) == 0
 
 
-def graze(i, s, action, key, p):
+def keep_position(i, s, action, key, p):
     s.x[i] = s.x[i]
 
 
 def distance(i, j, s, p):
-    return (s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2 if i != j and not s.gone[j] else INF
+    return (s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2 if i != j and not s.is_hidden[j] else INF
 
 
-def seeks(i, s, p):
-    return not s.gone[i]
+def is_searching(i, s, p):
+    return not s.is_hidden[i]
 
 
-def closeness(i, j, s, p):
-    return -((s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2) if i != j and not s.gone[j] else INF
+def negative_distance(i, j, s, p):
+    return -((s.x[i] - s.x[j]) ** 2 + (s.y[i] - s.y[j]) ** 2) if i != j and not s.is_hidden[j] else INF
 
 
 def other_features(i, slot, s, t, p):
-    return (np.float32(s.near[i, slot]),)
+    return (np.float32(s.neighbors[i, slot]),)
 
 
-def along_x(i, j, s, p):
-    return abs(s.x[i] - s.x[j]) if i != j and not s.gone[j] else INF
+def distance_along_x(i, j, s, p):
+    return abs(s.x[i] - s.x[j]) if i != j and not s.is_hidden[j] else INF
 
 
-def largest(i, j, s, p):
-    return max((s.x[i] - s.x[j]) ** 2, (s.y[i] - s.y[j]) ** 2) if i != j and not s.gone[j] else INF
+def chebyshev_distance_squared(i, j, s, p):
+    return max((s.x[i] - s.x[j]) ** 2, (s.y[i] - s.y[j]) ** 2) if i != j and not s.is_hidden[j] else INF
 
 
-def weighted(i, j, s, p):
+def weighted_distance(i, j, s, p):
     return (s.x[i] - s.x[j]) ** 2 + 4.0 * (s.y[i] - s.y[j]) ** 2 if i != j else INF
 
 
 def observation(distance, position=(), squared=None):
-    look = NearestNeighbors("near", distance, seeks, position, squared)
-    return lambda p: Observation(lambda i, s, t, p: (s.x[i],), other_features, p.seen, look)
+    search = NearestNeighbors("neighbors", distance, is_searching, position, squared)
+    return lambda p: Observation(lambda i, s, t, p: (s.x[i],), other_features, p.max_neighbors, search)
 
 
-MEADOW = MultiAgentEnv(
-    state=Meadow,
+POINTS = MultiAgentEnv(
+    state=PointState,
     params=Params(),
-    spaces=lambda p: (Box(-1.0, INF, (p.seen + 1,)), Discrete(2)),
-    agents=lambda p: p.sheep,
+    spaces=lambda p: (Box(-1.0, INF, (p.max_neighbors + 1,)), Discrete(2)),
+    agents=lambda p: p.num_agents,
     reset=reset,
-    phases=(graze,),
+    phases=(keep_position,),
     reward=lambda i, s, t, p: 0.0,
     terminated=lambda i, s, p: False,
     observation=observation(distance, ("x", "y"), squared=True),
-    structural=("sheep", "seen"),
+    structural=("num_agents", "max_neighbors"),
     max_episode_steps=1,
 )
 
 
-FARTHEST = dataclasses.replace(MEADOW, observation=observation(closeness))
+FARTHEST = dataclasses.replace(POINTS, observation=observation(negative_distance))
 
 
-def nearest(x, y, gone, seen, sign=1):
-    """(rows, K): of some agents those nearest to each, or with sign -1 furthest from it, -1 where there is nobody."""
-    some = sample(len(x))
+def expected_neighbors(x, y, is_hidden, max_neighbors, sign=1):
+    """(rows, max_neighbors): the nearest agents of some agents, or with sign -1 the farthest; -1 where there is none."""
+    rows = compared_agents(len(x))
     with np.errstate(all="ignore"):
-        found = sign * ((x[some, None] - x) ** 2 + (y[some, None] - y) ** 2)
-    found[:, gone] = found[np.isnan(found)] = INF
-    found[np.arange(len(some)), some] = INF
-    order = np.argsort(found, axis=1, kind="stable")[:, :seen]
-    return np.where(np.isinf(np.take_along_axis(found, order, 1)) | gone[some, None], -1, order)
+        distances = sign * ((x[rows, None] - x) ** 2 + (y[rows, None] - y) ** 2)
+    distances[:, is_hidden] = distances[np.isnan(distances)] = INF
+    distances[np.arange(len(rows)), rows] = INF
+    order = np.argsort(distances, axis=1, kind="stable")[:, :max_neighbors]
+    return np.where(np.isinf(np.take_along_axis(distances, order, 1)) | is_hidden[rows, None], -1, order)
 
 
-def sample(count):
-    """Agents whose rows are looked at: all, or some hundreds."""
+def compared_agents(count):
+    """The agents whose neighbors are compared: all, or some hundreds."""
     return np.arange(0, count, max(1, count // 500))
 
 
 def scattered(rng, count):
-    return rng.integers(0, 1024, (2, count)).astype(np.float32) * np.float32(STEP)
+    return rng.integers(0, 1024, (2, count)).astype(np.float32) * np.float32(GRID_SPACING)
 
 
-def with_strays(rng, count):
-    found = scattered(rng, count)
-    found[rng.integers(0, 2, count // 3), rng.integers(0, count, count // 3)] = rng.choice([np.nan, INF, -INF], count // 3)
-    return found
+def scattered_and_nonfinite(rng, count):
+    positions = scattered(rng, count)
+    positions[rng.integers(0, 2, count // 3), rng.integers(0, count, count // 3)] = rng.choice([np.nan, INF, -INF], count // 3)
+    return positions
 
 
-PLACES: dict[str, Any] = {
+POSITIONS: dict[str, Any] = {
     "scattered": scattered,
-    "on whole numbers": lambda rng, count: rng.integers(0, 5, (2, count)),
-    "at one place": lambda rng, count: np.full((2, count), 3.25),
-    "at two places": lambda rng, count: np.full((2, count), 1e6) * rng.integers(0, 2, count),
+    "on integers": lambda rng, count: rng.integers(0, 5, (2, count)),
+    "at one point": lambda rng, count: np.full((2, count), 3.25),
+    "at two points": lambda rng, count: np.full((2, count), 1e6) * rng.integers(0, 2, count),
     "on a line": lambda rng, count: scattered(rng, count) * [[0.0], [1.0]],
     "on a diagonal": lambda rng, count: scattered(rng, count)[:1].repeat(2, 0),
-    # whole numbers below 4096, of which squares are exact: else a GPU's fused products might order the far ones otherwise
-    "in a crowd and far away": lambda rng, count: rng.integers(0, 4, (2, count)) + np.where(np.arange(count) < 2, 4000.0, 0.0),
-    "below zero": lambda rng, count: scattered(rng, count) - 8.0,
-    "too near for squares": lambda rng, count: scattered(rng, count) * 2.0**-100,
-    "too far for squares": lambda rng, count: rng.integers(-3, 4, (2, count)) * 2.0**100,
-    "too far for differences": lambda rng, count: rng.choice([-1.0, 1.0], (2, count)) * 2.0**127,
-    "some nowhere": with_strays,
-    "all nowhere": lambda rng, count: np.full((2, count), np.nan),
+    # Squares of integers below 4096 are exact; otherwise the fused products of a GPU might order far agents differently.
+    "clustered with two far away": lambda rng, count: (
+        rng.integers(0, 4, (2, count)) + np.where(np.arange(count) < 2, 4000.0, 0.0)
+    ),
+    "shifted below zero": lambda rng, count: scattered(rng, count) - 8.0,
+    "squares underflow": lambda rng, count: scattered(rng, count) * 2.0**-100,
+    "squares overflow": lambda rng, count: rng.integers(-3, 4, (2, count)) * 2.0**100,
+    "differences overflow": lambda rng, count: rng.choice([-1.0, 1.0], (2, count)) * 2.0**127,
+    "some not finite": scattered_and_nonfinite,
+    "all NaN": lambda rng, count: np.full((2, count), np.nan),
 }
 
 
-def check(device, sheep, seen, kind, num_envs=2, game=MEADOW, sign=1):
-    """What is seen at the end of an episode, where agents were put, and at the beginning of the next."""
+def check_neighbors(device, num_agents, max_neighbors, positions, num_envs=2, env=POINTS, sign=1):
+    """Compares the neighbors in the final observation of an episode and in the first observation of the next one."""
     kwargs = {"output": "cupy" if device == "cuda" else "numpy", "autoreset_mode": "SameStep", "max_episode_steps": 1}
-    env = VectorEnv(game, num_envs, device=device, **kwargs, sheep=sheep, seen=seen)
-    env.reset(seed=sheep)
-    rng = np.random.default_rng(seen)
-    x, y = np.stack([PLACES[kind](rng, sheep) for _ in range(num_envs)], 1).astype(np.float32)
-    gone = rng.random((num_envs, sheep)) < 0.2
-    env.set_state({name: on_device(env, values) for name, values in {"x": x, "y": y, "gone": gone}.items()})
-    obs, *_, info = host(env.step(on_device(env, np.zeros((num_envs, sheep), np.int32))))
-    state = host(env.get_state())
-    some = sample(sheep)
+    envs = VectorEnv(env, num_envs, device=device, **kwargs, num_agents=num_agents, max_neighbors=max_neighbors)
+    envs.reset(seed=num_agents)
+    rng = np.random.default_rng(max_neighbors)
+    x, y = np.stack([POSITIONS[positions](rng, num_agents) for _ in range(num_envs)], 1).astype(np.float32)
+    is_hidden = rng.random((num_envs, num_agents)) < 0.2
+    envs.set_state({name: on_device(envs, values) for name, values in {"x": x, "y": y, "is_hidden": is_hidden}.items()})
+    obs, *_, info = host(envs.step(on_device(envs, np.zeros((num_envs, num_agents), np.int32))))
+    state = host(envs.get_state())
+    rows = compared_agents(num_agents)
     for e in range(num_envs):
-        np.testing.assert_array_equal(info["final_obs"][e, some, :seen], nearest(x[e], y[e], gone[e], seen, sign))
-        now = state["x"][e], state["y"][e], state["gone"][e].astype(bool)
-        np.testing.assert_array_equal(obs[e, some, :seen], nearest(*now, seen, sign))
-    env.close()
+        np.testing.assert_array_equal(
+            info["final_obs"][e, rows, :max_neighbors], expected_neighbors(x[e], y[e], is_hidden[e], max_neighbors, sign)
+        )
+        first_state = state["x"][e], state["y"][e], state["is_hidden"][e].astype(bool)
+        np.testing.assert_array_equal(obs[e, rows, :max_neighbors], expected_neighbors(*first_state, max_neighbors, sign))
+    envs.close()
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize("sheep", [110, 600])
-def test_wherever_they_are(device, sheep, kind):
-    assert (launch_mapping.count_cells(make_schema(apply_params(MEADOW, {"sheep": sheep}, (), 1)[0])) == 0) == (sheep == 110)
-    check(device, sheep, 10, kind)
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("num_agents", [110, 600])
+def test_neighbors_at_any_positions(device, num_agents, positions):
+    schema = make_schema(apply_params(POINTS, {"num_agents": num_agents}, (), 1)[0])
+    assert (launch_mapping.count_cells(schema) == 0) == (num_agents == 110)
+    check_neighbors(device, num_agents, 10, positions)
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(("sheep", "seen"), [(2, 1), (7, 6), (8, 3), (9, 8), (65, 1), (65, 40), (511, 2), (512, 20), (513, 1)])
-def test_any_number(device, sheep, seen):
-    check(device, sheep, seen, "scattered")
+@pytest.mark.parametrize(
+    ("num_agents", "max_neighbors"), [(2, 1), (7, 6), (8, 3), (9, 8), (65, 1), (65, 40), (511, 2), (512, 20), (513, 1)]
+)
+def test_any_number_of_agents_and_neighbors(device, num_agents, max_neighbors):
+    check_neighbors(device, num_agents, max_neighbors, "scattered")
 
 
 @pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.simulator
-@pytest.mark.parametrize("kind", ["scattered", "on whole numbers", "some nowhere", "too far for differences"])
+@pytest.mark.parametrize("positions", ["scattered", "on integers", "some not finite", "differences overflow"])
 @pytest.mark.parametrize(
-    ("sheep", "shape"),
+    ("num_agents", "launch_config"),
     [
-        (21, MultiAgentLaunch(2, 8, True, False, 0, 8, threads_per_search_block=8)),  # two envs share a block that searches
+        (21, MultiAgentLaunch(2, 8, True, False, 0, 8, threads_per_search_block=8)),  # two envs share a search block
         (7, MultiAgentLaunch(1, 8, True, True, 4, 8, threads_per_search_block=32)),
         (40, MultiAgentLaunch(1, 8, True, False, 0, 8, threads_per_search_block=8, search_blocks_per_env=1)),
         (41, MultiAgentLaunch(1, 8, True, False, 0, 8, threads_per_search_block=4, search_blocks_per_env=3)),
     ],
 )
-def test_kernels_of_their_own(simulator, monkeypatch, sheep, shape, kind):
+def test_search_kernels_in_the_simulator(simulator, monkeypatch, num_agents, launch_config, positions):
     monkeypatch.setattr(launch_mapping, "CELL_LIST_MIN_AGENTS", 40)
-    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda crowd, num_envs: shape)
-    check(simulator, sheep, 3, kind)
+    monkeypatch.setattr(
+        "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda schema, num_envs: launch_config
+    )
+    check_neighbors(simulator, num_agents, 3, positions)
 
 
-def test_distances_below_zero(backend, monkeypatch):
+def test_negative_distances(backend, monkeypatch):
     if backend == "simulator":
         monkeypatch.setattr(
             "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
-            lambda crowd, num_envs: MultiAgentLaunch(2, 8, True, False, 0, 8, threads_per_search_block=8),
+            lambda schema, num_envs: MultiAgentLaunch(2, 8, True, False, 0, 8, threads_per_search_block=8),
         )
-    check(backend, 21, 3, "on whole numbers", game=FARTHEST, sign=-1)
+    check_neighbors(backend, 21, 3, "on integers", env=FARTHEST, sign=-1)
 
 
 @pytest.mark.gpu
-class TestOnAGpu:
-    @pytest.mark.parametrize("kind", PLACES)
-    @pytest.mark.parametrize(("sheep", "parts"), [(2000, 1), (2000, 7), (10_000, 3)])
-    def test_crowds(self, gpu, monkeypatch, sheep, parts, kind):
-        """At one place 10,000 are a list in one cell, which each of them walks."""
-        asked = launch_mapping.make_multi_agent_launch
+class TestOnGpu:
+    @pytest.mark.parametrize("positions", POSITIONS)
+    @pytest.mark.parametrize(("num_agents", "blocks_per_env"), [(2000, 1), (2000, 7), (10_000, 3)])
+    def test_many_agents(self, gpu, monkeypatch, num_agents, blocks_per_env, positions):
+        """At one point, one cell lists all 10,000 agents, and each agent visits the whole list."""
+        make_launch = launch_mapping.make_multi_agent_launch
         monkeypatch.setattr(
             "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch",
-            lambda *given: asked(*given)._replace(search_blocks_per_env=parts),
+            lambda *args: make_launch(*args)._replace(search_blocks_per_env=blocks_per_env),
         )
-        check(gpu, sheep, 10, kind)
+        check_neighbors(gpu, num_agents, 10, positions)
 
-    def test_the_same_in_every_repetition(self, gpu):
+    def test_repetition_finds_equal_neighbors(self, gpu):
         for _ in range(20):
-            check(gpu, 1025, 10, "on whole numbers", num_envs=33)
+            check_neighbors(gpu, 1025, 10, "on integers", num_envs=33)
 
 
 class TestPosition:
-    """Fields that bound a distance from below, as the search declares them."""
+    """The position of a search names fields whose differences bound the distance from below."""
 
-    def test_cells_are_for_many_agents_whose_position_is_declared(self):
-        schema = make_schema(apply_params(MEADOW, {"sheep": 10_000}, (), 1)[0])
+    def test_cell_list_needs_many_agents_and_a_position(self):
+        schema = make_schema(apply_params(POINTS, {"num_agents": 10_000}, (), 1)[0])
         assert launch_mapping.count_cells(schema) == 6666
         assert launch_mapping.count_cells(schema, list_bytes=10) == 0
-        assert launch_mapping.count_cells(make_schema(dataclasses.replace(MEADOW, params=Params(sheep=100)))) == 0
-        undeclared = dataclasses.replace(MEADOW, params=Params(sheep=10_000), observation=observation(distance))
+        assert launch_mapping.count_cells(make_schema(dataclasses.replace(POINTS, params=Params(num_agents=100)))) == 0
+        undeclared = dataclasses.replace(POINTS, params=Params(num_agents=10_000), observation=observation(distance))
         assert launch_mapping.count_cells(make_schema(undeclared)) == 0
 
     @pytest.mark.first_variants(2)
-    @pytest.mark.parametrize(("distance", "squared"), [(along_x, False), (largest, True), (weighted, True)])
-    def test_any_distance_that_is_not_less(self, device, distance, squared):
-        """What a walk over all agents finds, by cells of the declared fields."""
-        found = []
-        for declared in ((), ("x",)):
-            game = dataclasses.replace(MEADOW, observation=observation(distance, declared, squared if declared else None))
-            env = VectorEnv(game, 2, device=device, output="cupy" if device == "cuda" else "numpy", sheep=600, seen=7)
-            found.append(host(env.reset(seed=3)[0]))
+    @pytest.mark.parametrize(
+        ("distance", "squared"), [(distance_along_x, False), (chebyshev_distance_squared, True), (weighted_distance, True)]
+    )
+    def test_cell_list_with_any_distance_that_is_not_less(self, device, distance, squared):
+        """The cell list finds the neighbors that the comparison of all agents finds."""
+        observations = []
+        for position in ((), ("x",)):
+            point_env = dataclasses.replace(POINTS, observation=observation(distance, position, squared if position else None))
+            env = VectorEnv(
+                point_env, 2, device=device, output="cupy" if device == "cuda" else "numpy", num_agents=600, max_neighbors=7
+            )
+            observations.append(host(env.reset(seed=3)[0]))
             env.close()
-        np.testing.assert_array_equal(*found)
+        np.testing.assert_array_equal(*observations)
 
     @pytest.mark.parametrize(
         ("position", "squared", "message"),
         [
             (("z",), True, r"the search has 'z' in its position; it must be a Floats field with one element .*: x, y\."),
-            (("x", "gone"), True, "the search has 'gone' in its position; it must be a Floats field"),
-            (("near",), True, "the search has 'near' in its position; it must be a Floats field"),
+            (("x", "is_hidden"), True, "the search has 'is_hidden' in its position; it must be a Floats field"),
+            (("neighbors",), True, "the search has 'neighbors' in its position; it must be a Floats field"),
             ("x", True, r"position='x'; it must be a tuple: position=\('x',\)\."),
             (("x",), None, r"position=\('x',\) and squared=None; give both: squared=True if the distance is not less than"),
             ((), True, r"position=\(\) and squared=True; give both"),
         ],
     )
-    def test_what_cannot_be_a_position_is_refused(self, position, squared, message):
-        game = dataclasses.replace(MEADOW, observation=observation(distance, position, squared))
+    def test_invalid_position_is_refused(self, position, squared, message):
+        env = dataclasses.replace(POINTS, observation=observation(distance, position, squared))
         with pytest.raises(AuthoringError, match=message):
-            VectorEnv(game, 2, device="cpu")
+            VectorEnv(env, 2, device="cpu")
 
-    def test_ints_are_refused(self):
-        game = dataclasses.replace(STREET, observation=lambda p: Observation(
+    def test_integer_position_is_refused(self):
+        env = dataclasses.replace(STREET, observation=lambda p: Observation(
             street_env.self_features, street_env.other_features, p.num_observed,
             NearestNeighbors("neighbors", street_env.distance, position=("caught_by",), squared=False)))  # fmt: skip
         with pytest.raises(
             AuthoringError, match=r"the search has 'caught_by' in its position; it must be a Floats field .*: x"
         ):
-            VectorEnv(game, 2, device="cpu")
+            VectorEnv(env, 2, device="cpu")
 
 
-def sorted_by(pairs, values):
-    found = list(values)
+def apply_network(pairs, values):
+    """The values after the compare-and-exchange operations of a sorting network."""
+    result = list(values)
     for a, b in pairs:
-        found[a], found[b] = min(found[a], found[b]), max(found[a], found[b])
-    return found
+        result[a], result[b] = min(result[a], result[b]), max(result[a], result[b])
+    return result
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 10, 11])
-def test_what_sorts_zeros_and_ones_sorts_everything(count):
-    """Knuth, "The Art of Computer Programming", volume 3, section 5.3.4, theorem Z."""
-    for bits in range(2**count):
-        values = [bits >> k & 1 for k in range(count)]
-        assert sorted_by(merge_exchange_pairs(count), values) == sorted(values)
-    for rise in range(count + 1):
-        for fall in range(rise, count + 1):
-            values = [int(rise <= k < fall) for k in range(count)]
-            assert sorted_by(bitonic_merge_pairs(0, count), values) == sorted(values)
+def test_sorting_networks_sort_all_zeros_and_ones(count):
+    """Such a network sorts all values: Knuth, "The Art of Computer Programming", volume 3, section 5.3.4, theorem Z."""
+    for number in range(2**count):
+        values = [number >> k & 1 for k in range(count)]
+        assert apply_network(merge_exchange_pairs(count), values) == sorted(values)
+    for start in range(count + 1):
+        for end in range(start, count + 1):
+            values = [int(start <= k < end) for k in range(count)]
+            assert apply_network(bitonic_merge_pairs(0, count), values) == sorted(values)

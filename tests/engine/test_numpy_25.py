@@ -1,6 +1,6 @@
-"""NumPy 2.5 dropped `row_stack`, which numba-cuda 0.30 still looks up: the mending, shown with any NumPy.
+"""NumPy 2.5 removed `row_stack`, which numba-cuda 0.30 still reads; the workaround is tested with any NumPy.
 
-Each case runs in a process of its own, which first takes the name away where NumPy still has it.
+Each test runs in a separate process, which first deletes the name if NumPy has it.
 """
 
 import os
@@ -27,7 +27,7 @@ from gpuvec.engine.backends.cuda import kernels
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec_envs.cartpole import ENV
 
-assert not hasattr(np, "row_stack"), "the name must be gone again"
+assert not hasattr(np, "row_stack"), "the workaround must remove the name again"
 options = KernelOptions(AutoresetMode.SAME_STEP, 500)
 with numba_cuda.offline((9, 0)):
     for kernel in (*kernels.make_kernels(ENV, options, None, False), *kernels.make_kernels(ENV, options, None, True)):
@@ -39,7 +39,7 @@ print("compiled")
 SIMULATE = """
 from gpuvec.engine.backends.cuda.numba_cuda import cuda
 
-assert not hasattr(np, "row_stack"), "the name must be gone again"
+assert not hasattr(np, "row_stack"), "the workaround must remove the name again"
 
 @cuda.jit
 def kernel(x):
@@ -53,6 +53,7 @@ print("simulated")
 
 
 def run(script, warnings="error", **environment):
+    """The process of a script after `row_stack` is deleted."""
     return subprocess.run(
         [sys.executable, "-W", warnings, "-c", WITHOUT_ROW_STACK + script],
         env={k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | environment,
@@ -63,19 +64,19 @@ def run(script, warnings="error", **environment):
 
 
 @pytest.mark.compile
-def test_kernels_compile():
-    done = run(COMPILE)
-    assert done.stdout == "compiled\n", done.stderr
+def test_kernels_compile_without_row_stack():
+    process = run(COMPILE)
+    assert process.stdout == "compiled\n", process.stderr
 
 
-def test_the_simulator_runs():
-    done = run(SIMULATE, NUMBA_ENABLE_CUDASIM="1")
-    assert done.stdout == "simulated\n", done.stderr
+def test_simulator_runs_without_row_stack():
+    process = run(SIMULATE, NUMBA_ENABLE_CUDASIM="1")
+    assert process.stdout == "simulated\n", process.stderr
 
 
-@pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator does not look the name up")
-def test_numba_cuda_alone_still_fails():
-    """The day that this fails, `_import_cuda` has nothing left to mend."""
-    done = run("import numba.cuda.np.arrayobj", warnings="ignore")
-    assert "AttributeError" in done.stderr
-    assert "row_stack" in done.stderr
+@pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator does not read the name")
+def test_numba_cuda_without_the_workaround_fails():
+    """If this test fails, `_import_cuda` no longer needs the workaround."""
+    process = run("import numba.cuda.np.arrayobj", warnings="ignore")
+    assert "AttributeError" in process.stderr
+    assert "row_stack" in process.stderr

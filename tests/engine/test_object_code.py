@@ -1,4 +1,4 @@
-"""Machine code of the CPU: what is made of LLVM assembly or of an environment, loaded, and called."""
+"""Machine code of the CPU: it is compiled from LLVM assembly or an environment, loaded, and called."""
 
 import dataclasses
 import math
@@ -14,9 +14,9 @@ from gpuvec.engine.backends.cpu.object_code import compile_object, is_cacheable,
 from gpuvec.errors import AuthoringError
 from gpuvec.vector.env import VectorEnv
 
-PUT = """
+STORE_PRODUCT = """
 @factor = internal constant i64 {factor}
-define i32 @put(ptr %result, ptr %exception, i64 %at, i64 %value) {{
+define i32 @store_product(ptr %result, ptr %exception, i64 %at, i64 %value) {{
     %times = load i64, ptr @factor
     %product = mul i64 %times, %value
     %place = inttoptr i64 %at to ptr
@@ -34,47 +34,48 @@ declare float @sinf(float)
 """
 
 
-def put(factor=1, more="", status=0):
-    return compile_object(PUT.format(factor=factor, more=more, status=status), "put", 2, 0)
+def compile_store_product(factor=1, more="", status=0):
+    """The object code of a function that stores `factor` times a value at an address."""
+    return compile_object(STORE_PRODUCT.format(factor=factor, more=more, status=status), "store_product", 2, 0)
 
 
-def test_what_is_loaded_is_called():
+def test_loaded_code_runs():
     place = np.zeros(1, np.int64)
-    load_object(put(3))(place.ctypes.data, -7)
+    load_object(compile_store_product(3))(place.ctypes.data, -7)
     assert place[0] == -21
 
 
-def test_code_of_the_same_name_stays_apart():
+def test_codes_of_the_same_name_are_separate():
     place = np.zeros(2, np.int64)
-    one, two = load_object(put(1)), load_object(put(2))
+    one, two = load_object(compile_store_product(1)), load_object(compile_store_product(2))
     one(place.ctypes.data, 10)
     two(place.ctypes.data + 8, 10)
     assert place.tolist() == [10, 20]
 
 
-def test_it_needs_what_it_calls_and_no_process_has():
-    assert is_cacheable(put())
-    assert is_cacheable(put(more="call float @sinf(float 1.0)"))
-    assert put(more="call void @numba_helper()").external_symbols == "numba_helper"
-    assert not is_cacheable(put(more="call void @numba_helper()"))
+def test_code_that_calls_unknown_symbols_is_not_cacheable():
+    assert is_cacheable(compile_store_product())
+    assert is_cacheable(compile_store_product(more="call float @sinf(float 1.0)"))
+    assert compile_store_product(more="call void @numba_helper()").external_symbols == "numba_helper"
+    assert not is_cacheable(compile_store_product(more="call void @numba_helper()"))
 
 
-def test_an_error_is_told():
+def test_error_status_raises():
     place = np.zeros(1, np.int64)
     with pytest.raises(AuthoringError, match="raised an error, which a GPU cannot"):
-        load_object(put(status=1))(place.ctypes.data, 1)
+        load_object(compile_store_product(status=1))(place.ctypes.data, 1)
 
 
-def test_other_threads_run_meanwhile():
-    """One thread waits in machine code until another writes."""
+def test_other_threads_run_during_machine_code():
+    """A thread waits in machine code until another thread writes."""
     wait = """
     define i32 @wait(ptr %result, ptr %exception, i64 %at) {
         %place = inttoptr i64 %at to ptr
         br label %again
     again:
-        %seen = load atomic i64, ptr %place seq_cst, align 8
-        %nothing = icmp eq i64 %seen, 0
-        br i1 %nothing, label %again, label %done
+        %value = load atomic i64, ptr %place seq_cst, align 8
+        %is_zero = icmp eq i64 %value, 0
+        br i1 %is_zero, label %again, label %done
     done:
         ret i32 0
     }
@@ -87,11 +88,11 @@ def test_other_threads_run_meanwhile():
     assert not thread.is_alive()
 
 
-def growing(s, action, key, p):
+def step_with_gamma(s, action, key, p):
     return Count(math.gamma(s.count + 3.0)), 0.0, False
 
 
-def failing(s, action, key, p):
+def step_that_raises(s, action, key, p):
     if s.count >= 2.0:
         raise ValueError("too many")
     return Count(s.count + 1.0), 0.0, False
@@ -99,27 +100,27 @@ def failing(s, action, key, p):
 
 class TestEnvironment:
     @pytest.fixture
-    def kept(self, tmp_path, monkeypatch):
-        """The names of files on disk."""
-        monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "kept"))
-        return lambda: {file.name for file in (tmp_path / "kept" / SUBFOLDER).iterdir()}
+    def cached_files(self, tmp_path, monkeypatch):
+        """A function that returns the names of the files in the cache."""
+        monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+        return lambda: {file.name for file in (tmp_path / "cache" / SUBFOLDER).iterdir()}
 
     def simulation(self, step, num_envs=3):
         env = dataclasses.replace(COUNTER, step=step)
         return VectorEnv(env, num_envs, device="cpu", output="numpy", autoreset_mode=AutoresetMode.SAME_STEP)
 
-    def test_one_that_needs_the_compiler_runs_and_is_not_kept(self, kept):
-        """`math.gamma` is a function of Numba's own."""
-        env = self.simulation(growing)
+    def test_code_that_needs_the_compiler_runs_and_is_not_cached(self, cached_files):
+        """`math.gamma` is a helper function of Numba, which a process without Numba does not have."""
+        env = self.simulation(step_with_gamma)
         env.reset(seed=0)
-        before = kept()
+        before = cached_files()
         assert len(before) == 1
         obs, *_ = env.step(np.zeros(3, np.int64))
         np.testing.assert_allclose(obs, 2.0, rtol=1e-6)
-        assert kept() == before
+        assert cached_files() == before
 
-    def test_one_that_raises_says_so(self, kept):
-        env = self.simulation(failing)
+    def test_exception_in_a_step_raises(self, cached_files):
+        env = self.simulation(step_that_raises)
         env.reset(seed=0)
         actions = np.zeros(3, np.int64)
         env.step(actions)

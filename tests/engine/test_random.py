@@ -1,4 +1,4 @@
-"""Random numbers: the published answers on every backend, and the distributions of what is drawn."""
+"""Random numbers: the published answers of the generator on every backend, and the distributions of draws."""
 
 import itertools
 
@@ -52,7 +52,7 @@ def keys(n, seed=7, episode=0, step=0):
 
 
 class TestPhilox:
-    def test_known_answers_in_plain_python(self):
+    def test_known_answers_in_python(self):
         np.testing.assert_array_equal(table("python", block, list(KNOWN_ANSWERS), 4, np.uint32), list(KNOWN_ANSWERS.values()))
 
     def test_known_answers_compiled(self, backend):
@@ -62,37 +62,38 @@ class TestPhilox:
         ("function", "width", "dtype", "tolerance"),
         [(words, 4, np.uint32, 0), (uniforms, 2, np.float32, 5e-7), (normals, 2, np.float32, 2e-6), (integers, 2, np.int32, 0)],
     )
-    def test_every_backend_draws_what_plain_python_draws(self, backend, function, width, dtype, tolerance):
+    def test_every_backend_draws_the_numbers_of_python(self, backend, function, width, dtype, tolerance):
         rows = np.concatenate([keys(20), keys(20, seed=2**32 - 1, episode=2**32 - 1, step=2**31 - 1)])
         plain = table("python", function, rows, width, dtype)
         np.testing.assert_allclose(table(backend, function, rows, width, dtype), plain, rtol=0, atol=tolerance)
 
 
-class TestStreams:
-    def test_every_part_of_a_key_and_every_draw_counts(self):
-        """A grid over all parts, small and large: 2 x 2 x 3 x 3 x 3 keys with 8 draws each; no two words are equal."""
+class TestKeys:
+    def test_every_part_of_a_key_changes_the_draws(self):
+        """All words differ in a grid of 2 x 2 x 3 x 3 x 3 keys, of small and large parts, with 8 draws each."""
         grid = itertools.product((0, 2**31), (0, 1), (0, 1, 2**32 - 1), (0, 1, 2**32 - 1), (0, 1, 499))
-        drawn = [int(word(Key(*k), draw)) for k in grid for draw in range(8)]
-        assert len(set(drawn)) == len(drawn) == 2 * 2 * 3 * 3 * 3 * 8  # 864 random words: two agree in 1 of 10,000 schemes
+        words_of_grid = [int(word(Key(*k), draw)) for k in grid for draw in range(8)]
+        assert len(words_of_grid) == 2 * 2 * 3 * 3 * 3 * 8
+        assert len(set(words_of_grid)) == len(words_of_grid)  # Two of 864 random words are equal with probability 1e-4.
 
-    def test_neighbouring_seeds_share_no_stream(self):
-        """Streams (s, row) of ten seeds: were row k of seed s + 1 row k + 1 of seed s, half of these would be pairs."""
+    def test_adjacent_seeds_share_no_draws(self):
+        """If row k of seed s + 1 equalled row k + 1 of seed s, most of these words would occur several times."""
         first = np.concatenate([table("cpu", words, keys(N, seed=s), 4, np.uint32) for s in range(10)])
         assert len(np.unique(first.view("u4,u4,u4,u4"))) == 10 * N
 
-    def test_neighbouring_episodes_and_steps_share_no_stream(self):
-        """The counter's words are not added up, so that (episode, step) = (0, 1) is not (1, 0)."""
+    def test_adjacent_episodes_and_steps_share_no_draws(self):
+        """The words of the counter are not added, so (episode, step) = (0, 1) differs from (1, 0)."""
         rows = np.concatenate([keys(1000, episode=e, step=t) for e in range(10) for t in range(10)])
         assert len(np.unique(table("cpu", words, rows, 4, np.uint32).view("u4,u4,u4,u4"))) == len(rows)
 
-    def test_runs_of_neighbouring_seeds_begin_in_different_states(self):
+    def test_adjacent_seeds_begin_in_different_states(self):
         env = gym.make_vec("gpuvec/CartPole-v1", num_envs=4096, device="cpu", output="numpy")
         starts = np.concatenate([env.reset(seed=s)[0] for s in range(8)] + [env.reset()[0]])
         assert len(np.unique(starts, axis=0)) == 9 * 4096
 
     @pytest.mark.parametrize("other", [keys(N, seed=8), keys(N, episode=1), keys(N, step=1), keys(N + 1)[1:]])
-    def test_neighbours_are_not_correlated(self, other):
-        """The correlation of N independent pairs is normal with deviation 1 / sqrt(N)."""
+    def test_adjacent_keys_are_not_correlated(self, other):
+        """The correlation of N independent pairs is normal with standard deviation 1 / sqrt(N)."""
         a, b = table("cpu", uniforms, keys(N), 2, np.float32), table("cpu", uniforms, other, 2, np.float32)
         for x, y in ((a[:, 0], b[:, 0]), (a[:, 0], b[:, 1]), (a[:, 0], a[:, 1])):
             assert abs(np.corrcoef(x, y)[0, 1]) < 4.0 / np.sqrt(N)
@@ -107,9 +108,9 @@ class TestUniform:
             assert abs(z.mean() - 0.5) < 4.0 / np.sqrt(12 * N)
             assert abs(z.var() - 1 / 12) < 4.0 / np.sqrt(180 * N)
             assert stats.kstest(z, "uniform").pvalue > 1e-3
-            assert len(np.unique(x)) > 0.99 * N * (1 - N / 2**25)  # but for the birthdays among 2**24 values
+            assert len(np.unique(x)) > 0.99 * N * (1 - N / 2**25)  # expected number of equal values among 2**24
 
-    def test_the_unit_interval_ends_before_one(self):
+    def test_unit_is_below_one(self):
         assert unit(0) == 0.0
         assert unit(255) == 0.0
         assert unit(256) == 2.0**-24
@@ -128,23 +129,23 @@ class TestNormal:
             assert stats.kstest(z, "norm").pvalue > 1e-3
         assert abs(np.corrcoef(a, b)[0, 1]) < 4.0 / np.sqrt(N)
 
-    def test_the_ends_of_the_unit_interval_give_finite_numbers(self, monkeypatch):
-        for lowest_and_highest in itertools.product((0, 2**32 - 1), repeat=2):
-            draws = iter(lowest_and_highest)
+    def test_extreme_words_give_finite_normal_numbers(self, monkeypatch):
+        for extreme_words in itertools.product((0, 2**32 - 1), repeat=2):
+            draws = iter(extreme_words)
             monkeypatch.setattr("gpuvec.random.word", lambda key, draw, draws=draws: next(draws))
             assert abs(normal(Key(0, 0, 0, 0, 0), 0)) <= np.sqrt(48 * np.log(2)) + 1e-6
 
 
 class TestRandint:
     def test_range_and_distribution(self):
-        few, many = table("cpu", integers, keys(N), 2, np.int32).T
-        assert set(few.tolist()) == set(range(-3, 4))
-        assert set(many.tolist()) == set(range(1000))
-        assert stats.chisquare(np.bincount(few + 3)).pvalue > 1e-3
-        assert stats.chisquare(np.bincount(many)).pvalue > 1e-3
+        small_range, large_range = table("cpu", integers, keys(N), 2, np.int32).T
+        assert set(small_range.tolist()) == set(range(-3, 4))
+        assert set(large_range.tolist()) == set(range(1000))
+        assert stats.chisquare(np.bincount(small_range + 3)).pvalue > 1e-3
+        assert stats.chisquare(np.bincount(large_range)).pvalue > 1e-3
 
     @pytest.mark.parametrize(("low", "high"), [(0, 1), (-(2**31), 2**31 - 1), (2**31 - 2, 2**31 - 1)])
-    def test_extreme_ranges(self, low, high):
-        drawn = [int(randint(Key(0, 0, row, 0, 0), 0, low, high)) for row in range(100)]
-        assert min(drawn) >= low
-        assert max(drawn) < high
+    def test_extreme_ranges_contain_all_draws(self, low, high):
+        draws = [int(randint(Key(0, 0, row, 0, 0), 0, low, high)) for row in range(100)]
+        assert min(draws) >= low
+        assert max(draws) < high

@@ -1,4 +1,4 @@
-"""The generator of random numbers under a battery of statistical tests, along rows, steps, episodes, seeds and draws."""
+"""A battery of statistical tests for the random number generator, along rows, steps, episodes, seeds and draws."""
 
 import functools
 import runpy
@@ -29,103 +29,107 @@ def reals(w):
 
 
 def keys_along(axis, n=N):
-    """(n, 5) uint32: keys that differ in one part alone."""
+    """(n, 5) uint32: keys that differ in one part only."""
     keys = np.tile(np.uint32([20_261_123, 0, 5, 3, 7]), (n, 1))
     keys[:, AXES[axis]] = np.arange(n)
     return keys
 
 
-def grid():
+def key_grid():
     """(64 * 64 * 16, 5) uint32: keys that differ in row, step and episode."""
     row, step, episode = (part.ravel() for part in np.meshgrid(range(64), range(64), range(16), indexing="ij"))
     return np.stack([np.full(row.size, 20_261_123), np.zeros(row.size, int), row, episode, step], 1).astype(np.uint32)
 
 
 @functools.cache
-def generated(axis):
+def words_along(axis):
+    """(N, 4) uint32: four draws for each key along an axis."""
     return table("cpu", words, keys_along(axis), 4, np.uint32)
 
 
-def all_p_values(drawn, overlapping):
-    """{name: p} of a generator.
+def all_p_values(words_by_axis, grid_words):
+    """{name: p} of all tests of a generator.
 
     Args:
-        drawn: {axis: (n, 4) uint32}, four draws for each of the keys along that axis.
-        overlapping: (n, 4) uint32, four draws for each of the keys of `grid`.
+        words_by_axis: {axis: (n, 4) uint32}, four draws for each of the keys along that axis.
+        grid_words: (n, 4) uint32, four draws for each of the keys of `key_grid`.
     """
-    found = {"collisions": collisions(overlapping)}
-    for axis, w in drawn.items():
+    p_values = {"collisions": collisions(grid_words)}
+    for axis, w in words_by_axis.items():
         sequences = {"first draw": w[:, 0], "last draw": w[:, 3], "all draws": w.reshape(-1)[:N]}
         for name, sequence in sequences.items():
-            found |= {f"{axis}, {name}, {test}": p for test, p in battery(np.ascontiguousarray(sequence)).items()}
-        for other in drawn:
+            p_values |= {f"{axis}, {name}, {test}": p for test, p in battery(np.ascontiguousarray(sequence)).items()}
+        for other in words_by_axis:
             if other != axis:
-                found[f"{axis} with {other}"] = correlation(*(np.float64(drawn[part][1000:, 0]) for part in (axis, other)))
-    return found
+                draws = (np.float64(words_by_axis[part][1000:, 0]) for part in (axis, other))
+                p_values[f"{axis} with {other}"] = correlation(*draws)
+    return p_values
 
 
-def test_the_generator_passes():
-    found = all_p_values({axis: generated(axis) for axis in AXES}, table("cpu", words, grid(), 4, np.uint32))
-    assert len(found) > 250
-    assert not failures(found)
+def test_generator_passes():
+    p_values = all_p_values({axis: words_along(axis) for axis in AXES}, table("cpu", words, key_grid(), 4, np.uint32))
+    assert len(p_values) > 250
+    assert not failures(p_values)
 
 
 def test_uniform_and_normal_numbers_pass():
-    found = {}
+    p_values = {}
     for axis in AXES:
-        flat, bell = table("cpu", reals, keys_along(axis), 2, np.float32).astype(np.float64).T
-        found[f"{axis}, uniform"] = stats.kstest(flat + 2.0**-25, "uniform").pvalue  # the middle of its step of 2**-24
-        found[f"{axis}, normal"] = stats.kstest(bell, "norm").pvalue
-        for name, x in (("uniform", flat), ("normal", bell)):
-            found[f"{axis}, neighbors, {name}"] = correlation(x[1:], x[:-1])
-        found[f"{axis}, uniform with normal"] = correlation(flat, bell)
-        found[f"{axis}, squares of normal neighbors"] = correlation(bell[1:] ** 2, bell[:-1] ** 2)
-    assert not failures(found)
+        uniforms, normals = table("cpu", reals, keys_along(axis), 2, np.float32).astype(np.float64).T
+        centered = uniforms + 2.0**-25  # the middle of an interval of 2**-24
+        p_values[f"{axis}, uniform"] = stats.kstest(centered, "uniform").pvalue
+        p_values[f"{axis}, normal"] = stats.kstest(normals, "norm").pvalue
+        for name, x in (("uniform", uniforms), ("normal", normals)):
+            p_values[f"{axis}, neighbors, {name}"] = correlation(x[1:], x[:-1])
+        p_values[f"{axis}, uniform with normal"] = correlation(uniforms, normals)
+        p_values[f"{axis}, squares of normal neighbors"] = correlation(normals[1:] ** 2, normals[:-1] ** 2)
+    assert not failures(p_values)
 
 
-class TestFaultsAreFound:
-    """Each generator here has one planted fault."""
+class TestDetectedFaults:
+    """Each generator here has one fault."""
 
-    def test_words_that_count_up_by_a_constant(self):
+    def test_weyl_sequence_fails(self):
         weyl = np.arange(N, dtype=np.uint64) * 0x9E3779B9
         assert failures(battery(weyl.astype(np.uint32)))
 
-    def test_a_bit_that_is_a_little_too_often_one(self):
-        w = generated("row")[:, 0].copy()
+    def test_biased_bit_fails(self):
+        w = words_along("row")[:, 0].copy()
         w[::50] |= np.uint32(1 << 13)
         assert set(failures(battery(w))) == {"monobit"}
 
-    def test_every_second_word_repeats_some_bits(self):
-        w = generated("row")[:, 0].copy()
+    def test_words_that_repeat_bits_fail(self):
+        w = words_along("row")[:, 0].copy()
         w[1::8] = (w[1::8] & np.uint32(0x03FFFFFF)) | (w[0::8] & np.uint32(0xFC000000))
         assert "pairs of high bits, lag 1" in failures(battery(w))
 
-    def test_words_that_are_too_even(self):
+    def test_words_that_are_too_evenly_distributed_fail(self):
         w = (np.arange(N, dtype=np.uint64) << 14).astype(np.uint32)
         np.random.default_rng(0).shuffle(w)
         assert "uniform" in failures(battery(w))
 
-    def test_a_row_that_has_the_stream_of_the_row_before_one_step_later(self):
-        keys = grid()
+    def test_row_with_the_draws_of_the_previous_row_one_step_later_fails(self):
+        keys = key_grid()
         keys[:, 2] += keys[:, 4]
         keys[:, 4] = 0
         assert set(failures({"collisions": collisions(table("cpu", words, keys, 4, np.uint32))})) == {"collisions"}
 
-    def test_episodes_that_have_the_stream_of_steps(self):
-        drawn = {axis: generated(axis) for axis in ("row", "step")} | {"episode": generated("step")}
-        assert {"step with episode", "episode with step"} <= set(failures(all_p_values(drawn, generated("row")[: 1 << 16])))
+    def test_episodes_with_the_draws_of_steps_fail(self):
+        words_by_axis = {axis: words_along(axis) for axis in ("row", "step")} | {"episode": words_along("step")}
+        p_values = all_p_values(words_by_axis, words_along("row")[: 1 << 16])
+        assert {"step with episode", "episode with step"} <= set(failures(p_values))
 
 
 @pytest.mark.parametrize(("order", "column"), [("rows", 2), ("steps", 4), ("episodes", 3)])
-def test_the_tool_for_other_batteries_has_the_same_words(order, column):
+def test_tool_for_other_batteries_writes_the_same_words(order, column):
     path = Path(__file__).parents[2] / "tools" / "random_battery.py"
     tool = SimpleNamespace(**runpy.run_path(str(path)))
-    found = next(tool.generate_words(order))
+    first_words = next(tool.generate_words(order))
     keys = np.tile(np.uint32([tool.SEED, 0, 0, 0, 0]), (900, 1))
     keys[:, column] = np.arange(900)
-    np.testing.assert_array_equal(found[:900], table("cpu", words, keys, 4, np.uint32))
+    np.testing.assert_array_equal(first_words[:900], table("cpu", words, keys, 4, np.uint32))
 
 
 @pytest.mark.parametrize("p", [0.0, 1e-9, 1.0 - 1e-9, 1.0, float("nan")])
-def test_a_p_value_at_either_end_is_a_failure(p):
+def test_extreme_p_value_is_a_failure(p):
     assert set(failures({"one": p, "other": 0.3})) == {"one"}

@@ -1,6 +1,6 @@
-"""Functions that only one backend has are refused on all of them, with the line and what to write."""
+"""Functions that only some backends support are refused on all backends; the error names the line and a replacement."""
 
-# ruff: noqa: PLW0108  # the lambdas are functions of an author, and what they call is not
+# ruff: noqa: PLW0108  # the lambdas stand for functions of an author
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tests.support.arrays import step
 
 import gpuvec
 from gpuvec import SingleAgentEnv
-from gpuvec.engine.compiler.functions import device_function as prepared
-from gpuvec.engine.compiler.functions import is_inline
+from gpuvec.engine.compiler.functions import device_function, is_inline
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
@@ -25,19 +24,19 @@ from gpuvec.testing import check_env
 root = np.sqrt
 
 
-def of_closure() -> Any:
+def make_closure() -> Any:
     square_root = np.sqrt
     return lambda x: square_root(x)
 
 
-def handles(x: float) -> float:
+def with_try(x: float) -> float:
     try:
         return 1.0 / x
     except ZeroDivisionError:
         return 0.0
 
 
-def finishes(x: float) -> float:
+def with_finally(x: float) -> float:
     try:
         y = 1.0 / x
     finally:
@@ -45,16 +44,16 @@ def finishes(x: float) -> float:
     return y
 
 
-def manages(x: float) -> float:
+def with_context_manager(x: float) -> float:
     with np.errstate(all="ignore"):
         return 1.0 / x
 
 
-def called(x: float) -> float:
+def helper_with_sqrt(x: float) -> float:
     return math.sqrt(x) + np.sqrt(x)
 
 
-def by_keyword(x: float, *, factor: float = 0.5) -> float:
+def with_keyword_only(x: float, *, factor: float = 0.5) -> float:
     return x * factor
 
 
@@ -69,33 +68,33 @@ REFUSED = {
     "np.zeros": (lambda x: np.zeros(3)[0] + x, "no np.zeros in device code; device code makes no arrays"),
     "np.linalg": (lambda x: np.linalg.norm(x), "no np.linalg.norm in device code; device code makes no arrays"),
     "by another name": (lambda x: root(x), "there is no root in device code; write math.sqrt"),
-    "of a closure": (of_closure(), "there is no square_root in device code; write math.sqrt"),
-    "of a function that is called": (lambda x: called(x), "write math.sqrt"),
+    "of a closure": (make_closure(), "there is no square_root in device code; write math.sqrt"),
+    "of a called function": (lambda x: helper_with_sqrt(x), "write math.sqrt"),
     "random": (lambda x: np.float32(random.random()), "no random.random .* draw with uniform, normal or randint and the key"),
     "np.random": (lambda x: np.random.uniform(), "no np.random.uniform .* draw with uniform"),
     "print": (lambda x: print(x), "there is no print in device code; device code has no input or output: take it out"),
-    "try": (handles, r"`except ZeroDivisionError:`: device code has no try or with statement"),
-    "finally": (finishes, "device code has no try or with statement"),
-    "keyword": (lambda x: by_keyword(x), r"no keyword-only parameters: remove the \*"),
-    "with": (manages, r"`with np.errstate\(all=\"ignore\"\):`: device code has no try or with statement"),
+    "try": (with_try, r"`except ZeroDivisionError:`: device code has no try or with statement"),
+    "finally": (with_finally, "device code has no try or with statement"),
+    "keyword": (lambda x: with_keyword_only(x), r"no keyword-only parameters: remove the \*"),
+    "with": (with_context_manager, r"`with np.errstate\(all=\"ignore\"\):`: device code has no try or with statement"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(case):
+def test_unsupported_code_is_refused(case):
     function, message = REFUSED[case]
-    with pytest.raises(AuthoringError, match=message) as caught:
-        prepared(function)
-    assert f"{__file__}, line " in str(caught.value)
+    with pytest.raises(AuthoringError, match=message) as error:
+        device_function(function)
+    assert f"{__file__}, line " in str(error.value)
     assert not is_inline(function)
 
 
-def helpful(x: float) -> float:
+def supported_code(x: float) -> float:
     return max(np.float32(math.sqrt(x) * math.pi), np.float32(np.pi)) + (np.inf if x < 0.0 else 0.0)
 
 
-def test_what_is_not_refused():
-    compiled = prepared(helpful)
+def test_supported_code_compiles():
+    compiled = device_function(supported_code)
     assert njit(lambda x: compiled(x))(4.0) == pytest.approx(2.0 * math.pi)
 
 
@@ -103,8 +102,8 @@ class State(NamedTuple):
     x: float
 
 
-def env_of(function: Any) -> SingleAgentEnv:
-    """An environment whose step prints, or does what else `function` does."""
+def make_env(function: Any) -> SingleAgentEnv:
+    """An environment whose step calls `function`."""
 
     def step(s: Any, action: Any, key: Any, p: Any) -> Any:
         function(s.x)
@@ -117,15 +116,15 @@ def env_of(function: Any) -> SingleAgentEnv:
 
 
 @pytest.mark.parametrize("case", ["np.sqrt", "np.zeros", "print", "try"])
-class TestEverywhere:
-    def test_backends(self, backend, case):
+class TestAllTargets:
+    def test_every_backend_refuses(self, backend, case):
         function, message = REFUSED[case]
-        env = gpuvec.VectorEnv(env_of(function), 2, device=backend, output="cupy" if backend == "cuda" else "numpy")
-        with pytest.raises(AuthoringError, match=message):  # what a reset and a step have in common is composed for both
-            env.reset(seed=0)
+        env = gpuvec.VectorEnv(make_env(function), 2, device=backend, output="cupy" if backend == "cuda" else "numpy")
+        with pytest.raises(AuthoringError, match=message):
+            env.reset(seed=0)  # A reset also composes the functions of a step.
 
     @pytest.mark.compile
-    def test_machine_code_for_a_gpu(self, case):
+    def test_gpu_compilation_refuses(self, case):
         from gymnasium.vector import AutoresetMode
 
         from gpuvec.engine.backends.cuda import numba_cuda
@@ -135,16 +134,16 @@ class TestEverywhere:
             pytest.skip("the simulator compiles no kernels")
         function, message = REFUSED[case]
         with numba_cuda.offline((9, 0)), pytest.raises(AuthoringError, match=message):
-            make_kernels(env_of(function), KernelOptions(AutoresetMode.NEXT_STEP, 10), None, True)
+            make_kernels(make_env(function), KernelOptions(AutoresetMode.NEXT_STEP, 10), None, True)
 
-    def test_the_check(self, case):
+    def test_check_env_refuses(self, case):
         function, message = REFUSED[case]
         with pytest.raises(AuthoringError, match=message):
-            check_env(env_of(function))
+            check_env(make_env(function))
 
 
-def adds_text(x: float) -> Any:
-    return x + "metres"  # type: ignore[operator]  # what an author might write by mistake
+def with_string_addition(x: float) -> Any:
+    return x + "metres"  # type: ignore[operator]  # a possible mistake of an author
 
 
 def reset_and_step(env: gpuvec.VectorEnv) -> None:
@@ -152,8 +151,8 @@ def reset_and_step(env: gpuvec.VectorEnv) -> None:
     step(env, np.zeros(env.num_envs, np.int32))
 
 
-def test_every_backend_explains_what_does_not_compile(backend):
-    env = gpuvec.VectorEnv(env_of(adds_text), 2, device=backend, output="cupy" if backend == "cuda" else "numpy")
-    line = adds_text.__code__.co_firstlineno + 1
+def test_every_backend_names_the_line_of_a_type_error(backend):
+    env = gpuvec.VectorEnv(make_env(with_string_addition), 2, device=backend, output="cupy" if backend == "cuda" else "numpy")
+    line = with_string_addition.__code__.co_firstlineno + 1
     with pytest.raises(AuthoringError, match=f"{__file__}, line {line}, .*metres"):
         reset_and_step(env)
