@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.backends.device import Device
-from gpuvec.vector.framework import ArrayPointer, Framework, as_native, on_stream
+from gpuvec.vector.framework import ArrayPointer, Framework
 from gpuvec.vector.host_copies import DLPACK_CPU, DLPACK_CUDA, is_on_gpu
+from gpuvec.vector.native_arrays import as_native, on_stream
 
 DISCRETE = {"int32": np.int32, "int64": np.int64, "uint8": np.uint8}
 CONTINUOUS = {"float32": np.float32, "float64": np.float64}

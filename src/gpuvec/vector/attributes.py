@@ -8,7 +8,7 @@ from gpuvec.errors import FixedParameterError
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.env_properties import EnvProperties
-from gpuvec.vector.framework import on_stream
+from gpuvec.vector.native_arrays import on_stream
 
 
 class RowAttributes(EnvProperties):

@@ -15,7 +15,7 @@ from gpuvec.errors import AuthoringError
 from gpuvec.registration import find_import_path
 from gpuvec.spec import Environment
 from gpuvec.vector import env_state
-from gpuvec.vector.framework import on_stream
+from gpuvec.vector.native_arrays import on_stream
 from gpuvec.vector.stored_rollouts import Rollouts
 
 

@@ -22,7 +22,8 @@ from gpuvec.vector.action_faults import take_action_error
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.copying import Copyable
 from gpuvec.vector.env_params import apply_params
-from gpuvec.vector.framework import make_framework, on_stream
+from gpuvec.vector.framework import make_framework
+from gpuvec.vector.native_arrays import on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.rendering import Frames
 from gpuvec.vector.reset_arguments import make_seeding, parse_options, parse_reset_mask, reset_option_values

@@ -61,7 +61,7 @@ def apply_params(
     if stored is None:
         refuse_other_rows(new_env, rows)
     else:
-        # A single value of a stored parameter goes into the rows; what all rows share keeps the default.
+        # A single value of a stored parameter is written to the rows; the values that all rows share do not change.
         shared_env = _with_params(env, {name: value for name, value in single.items() if name not in per_env})
         refuse_other_shapes(env, shared_env, single)
         rows |= {name: [value] * num_envs for name, value in single.items() if name in per_env}
@@ -81,7 +81,7 @@ def _check_names(env: Environment, names: Sequence[str], keywords: Sequence[str]
         if name not in known:
             similar = difflib.get_close_matches(name, (*known, *keywords), n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
-            others = f"; besides, every environment takes {', '.join(keywords)}" if keywords else ""
+            others = f"; every environment also takes {', '.join(keywords)}" if keywords else ""
             raise UnknownParameterError(f"unknown parameter {name!r}; {hint}This environment has {', '.join(known)}{others}.")
 
 

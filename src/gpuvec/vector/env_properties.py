@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.device import Device, refuse_fork
 from gpuvec.engine.simulation import Simulation
 from gpuvec.spec import Environment
-from gpuvec.vector.framework import Framework, on_stream
+from gpuvec.vector.framework import Framework
+from gpuvec.vector.native_arrays import on_stream
 from gpuvec.vector.roles import agents_by_role
 from gpuvec.vector.spaces import batched_space, space_of_agents
 

@@ -16,7 +16,7 @@ from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.env_params import apply_params
-from gpuvec.vector.framework import as_native
+from gpuvec.vector.native_arrays import as_native
 from gpuvec.vector.state_checks import check_fields, check_saved, to_int32
 
 

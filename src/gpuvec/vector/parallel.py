@@ -16,7 +16,7 @@ from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env_state import host_row
-from gpuvec.vector.framework import on_stream
+from gpuvec.vector.native_arrays import on_stream
 from gpuvec.vector.scalar import checked_action
 from gpuvec.vector.spaces import space_of_one_agent
 from gpuvec.vector.wrappers import ToNumpy

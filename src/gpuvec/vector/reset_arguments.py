@@ -16,8 +16,8 @@ from gpuvec.engine.layout.rng_streams import KEEP_STREAMS, ONE_SEED, SEED_EACH
 from gpuvec.errors import UnknownParameterError
 from gpuvec.spec import Environment
 from gpuvec.vector.env_params import check_rows
-from gpuvec.vector.framework import as_native
 from gpuvec.vector.host_copies import DLPACK_CPU
+from gpuvec.vector.native_arrays import as_native
 
 NUM_SEEDS = 2**64
 WORD = 0xFFFFFFFF  # the lower 32 bits

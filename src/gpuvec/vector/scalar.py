@@ -55,8 +55,8 @@ class ScalarEnv(gym.Env[NDArray[np.float32], Any]):
         misplaced = params.keys() & (VectorEnv.__init__.__kwdefaults__ or {}).keys()
         if misplaced:
             raise UnknownParameterError(
-                f"{min(misplaced)!r} is an argument of gymnasium.make_vec, for many environments on a device; one alone "
-                f"runs on the CPU and takes render_mode and its parameters: {', '.join(load_env(env).params._fields)}."
+                f"{min(misplaced)!r} is an argument of gymnasium.make_vec, for many environments on a device; gymnasium.make "
+                f"runs one on the CPU and takes render_mode and its parameters: {', '.join(load_env(env).params._fields)}."
             )
         self._constructor_arguments = {"env": env, "render_mode": render_mode, **params}
         declared = load_env(env)

@@ -9,7 +9,7 @@ from typing import Any
 from gpuvec.errors import StateError
 from gpuvec.vector import env_state
 from gpuvec.vector.attributes import RowAttributes
-from gpuvec.vector.framework import on_stream
+from gpuvec.vector.native_arrays import on_stream
 from gpuvec.vector.reset_arguments import NUM_SEEDS, parse_reset_mask
 
 

@@ -10,7 +10,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from gpuvec.engine.backends.device import Device
-from gpuvec.vector.framework import ArrayPointer, check_has_memory
+from gpuvec.vector.framework import ArrayPointer
+from gpuvec.vector.native_arrays import check_has_memory
 
 _DTYPE_NAMES = {
     torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8", torch.float32: "float32", torch.float64: "float64",

@@ -101,7 +101,7 @@ class StatefulWrapper(Wrapper):
         if env:
             env_state_dict = getattr(self.env, "state_dict", None)
             if env_state_dict is None:
-                raise WrapperError(f"{self.env} has no state_dict: save this wrapper alone with state_dict(env=False).")
+                raise WrapperError(f"{self.env} has no state_dict: save only this wrapper with state_dict(env=False).")
             state["env"] = env_state_dict()
         return state
 

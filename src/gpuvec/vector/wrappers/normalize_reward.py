@@ -36,7 +36,7 @@ class NormalizeReward(StatefulWrapper):
 
     def __init__(self, env: VectorEnv, gamma: float = 0.99, epsilon: float = 1e-8) -> None:
         if not 0 <= gamma <= 1:
-            raise InvalidBound(f"gamma must lie in [0, 1], got {gamma}.")
+            raise InvalidBound(f"gamma must be in [0, 1], got {gamma}.")
         if not epsilon > 0:
             raise InvalidBound(f"epsilon must be greater than 0, got {epsilon}.")
         num_envs = env.num_envs
