@@ -1,12 +1,12 @@
-"""The functions in CUDA C++ do what those in Python do."""
+"""The functions in CUDA C++ return the same results as those in Python."""
 
 import pytest
 
 
 @pytest.mark.parametrize("target", ["cuda-c-cpu", "cuda-c"], ids=["cpu", "gpu"])
-def test_they_do_what_python_does(target, capfd):
-    """On a CPU by its C++ compiler, and on a GPU. Without a GPU they are compiled for one, by `check_env`, and not run."""
-    cli = pytest.importorskip("gpuvec.cli")  # of gpuvec[train]
+def test_they_return_the_results_of_python(target, capfd):
+    """The CPU runs them with its C++ compiler. Without a GPU, `check_env` only compiles them for one."""
+    cli = pytest.importorskip("gpuvec.cli")  # part of gpuvec[train]
     status = cli.main(["check", "my_game:my_game/MyGame-v0", "--targets", target])
     out, err = capfd.readouterr()
     if "is not available" in err:

@@ -1,10 +1,10 @@
-"""MyGame: walkers in a square meadow look for each other, until nobody is alone.
+"""MyGame: walkers in a square meadow search for each other, until each has another one nearby.
 
-Observation: of each of the nearest others how far it is in x and in y, as shares of the meadow's side; then the own place in
-    the meadow and the share of the episode that is over.
-Action: 0 stays, 1 and 2 walk along x, up and down, 3 and 4 along y; the meadow's edge stops a walker.
-Reward: 1 for all in the step in which nobody is alone, and -0.01 in any other.
-Termination: every walker has another within `reach`.
+Observation: for each of the nearest other walkers the differences in x and in y, as fractions of the side length of the meadow;
+    then the walker's own position as fractions of the side length, and the fraction of the episode that has passed.
+Action: 0 stays, 1 and 2 increase and decrease x, 3 and 4 increase and decrease y. The edge of the meadow stops a walker.
+Reward: 1 for each walker in the step in which the episode terminates, and -0.01 in all other steps.
+Termination: every walker has another one within `meeting_distance`.
 Parameters: those of `Params`.
 """
 
@@ -21,95 +21,96 @@ INFINITY = math.inf
 
 
 class State(NamedTuple):
-    """A meadow with its walkers; a field has an element for each of them, or one for the meadow."""
+    """The meadow. A field has an element for each walker, or is one value of the meadow."""
 
-    x: Floats  # [m]
+    x: Floats  # the position of each walker [m]
     y: Floats  # [m]
-    nearest: Annotated[Ints, "num_seen", NearestNeighbors]  # the walkers that one sees, nearest first
-    met: bool  # whether nobody is alone
+    nearest: Annotated[Ints, "num_neighbors", NearestNeighbors]  # the walkers that each walker observes, nearest first
+    all_met: bool  # whether each walker has another one nearby
 
 
 class Params(NamedTuple):
-    """What `make_vec` takes as keyword arguments, with its defaults."""
+    """The parameters with their defaults, which `make_vec` takes as keyword arguments."""
 
     num_agents: int = 4
-    num_seen: int = 2  # how many others a walker sees
-    side: float = 10.0  # of the meadow [m]
-    pace: float = 0.5  # [m/step]
-    reach: float = 1.0  # within which two have met [m]
+    num_neighbors: int = 2  # the number of others that a walker observes
+    side_length: float = 10.0  # of the meadow [m]
+    stride: float = 0.5  # the distance that a walker moves in a step [m]
+    meeting_distance: float = 1.0  # [m]
 
 
 def agents(p: Params) -> int:
-    """How many walk."""
+    """Returns the number of walkers."""
     return p.num_agents
 
 
 def reset(i: int, s: State, key: Key, p: Params) -> None:
-    """Writes walker i's first state; it draws with numbers of its own."""
-    s.x[i], s.y[i] = uniform(key, 2 * i, 0.0, p.side), uniform(key, 2 * i + 1, 0.0, p.side)
+    """Writes the first state of walker i. All walkers draw with the same key, so each has its own numbers."""
+    s.x[i], s.y[i] = uniform(key, 2 * i, 0.0, p.side_length), uniform(key, 2 * i + 1, 0.0, p.side_length)
 
 
 def walk(i: int, s: State, action: int, key: Key, p: Params) -> None:
-    """A phase: it writes walker i's elements, and reads nobody else's of a field that it writes."""
-    x = s.x[i] + (p.pace if action == 1 else -p.pace if action == 2 else 0.0)
-    y = s.y[i] + (p.pace if action == 3 else -p.pace if action == 4 else 0.0)
-    s.x[i], s.y[i] = min(max(x, 0.0), p.side), min(max(y, 0.0), p.side)
+    """Moves walker i. A phase writes only elements of walker i, and reads no other elements of the fields that it writes."""
+    x = s.x[i] + (p.stride if action == 1 else -p.stride if action == 2 else 0.0)
+    y = s.y[i] + (p.stride if action == 3 else -p.stride if action == 4 else 0.0)
+    s.x[i], s.y[i] = min(max(x, 0.0), p.side_length), min(max(y, 0.0), p.side_length)
 
 
-def distance(i: int, j: int, s: State, p: Params) -> float:
-    """How far j is from i, squared; infinite for who is not to be seen."""
+def squared_distance(i: int, j: int, s: State, p: Params) -> float:
+    """Returns the squared distance of two walkers, infinite for the walker itself, which the search must not find."""
     if i == j:
         return INFINITY
     x, y = s.x[i] - s.x[j], s.y[i] - s.y[j]
     return x * x + y * y
 
 
-def in_company(i: int, s: State, p: Params) -> bool:
-    """Whether another is within reach of i."""
-    least = INFINITY
+def has_met(i: int, s: State, p: Params) -> bool:
+    """Returns whether another walker is within the meeting distance of walker i."""
+    minimum = INFINITY
     for j in range(p.num_agents):
-        least = min(least, distance(i, j, s, p))
-    return least < p.reach * p.reach
+        minimum = min(minimum, squared_distance(i, j, s, p))
+    return minimum < p.meeting_distance * p.meeting_distance
 
 
 def reward(i: int, s: State, t: Time, p: Params) -> float:
-    """Of walker i, after all phases."""
-    return 1.0 if s.met else -0.01
+    """Returns the reward of walker i, after all phases."""
+    return 1.0 if s.all_met else -0.01
 
 
 def terminated(i: int, s: State, p: Params) -> bool:
-    """A vote: the episode ends when all agree."""
-    return s.met
+    """Returns the vote of walker i. The episode ends if all walkers vote for it."""
+    return s.all_met
 
 
 def other_features(i: int, slot: int, s: State, t: Time, p: Params) -> tuple[float, float]:
-    """What i sees of the one in that slot; -1 stands for nobody."""
+    """Returns what walker i observes of its neighbor with number `slot`, zeros if there is none."""
     j = s.nearest[i, slot]
     if j < 0:
         return 0.0, 0.0
-    return (s.x[j] - s.x[i]) / p.side, (s.y[j] - s.y[i]) / p.side
+    return (s.x[j] - s.x[i]) / p.side_length, (s.y[j] - s.y[i]) / p.side_length
 
 
-def itself(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float]:
-    """What i knows without looking."""
-    return s.x[i] / p.side, s.y[i] / p.side, np.float32(t.step) / np.float32(t.limit)
+def self_features(i: int, s: State, t: Time, p: Params) -> tuple[float, float, float]:
+    """Returns what walker i observes of itself, and the time."""
+    return s.x[i] / p.side_length, s.y[i] / p.side_length, np.float32(t.step) / np.float32(t.limit)
 
 
 def observation(p: Params) -> Observation:
-    """What walkers observe."""
-    nearest = NearestNeighbors("nearest", distance, position=("x", "y"), squared=True)  # (x, y) bounds the squared distance
-    return Observation(itself, other_features, p.num_seen, nearest)
+    """Returns what walkers observe."""
+    # The differences in x and in y bound the squared distance, so that a search among many walkers skips distant ones.
+    nearest = NearestNeighbors("nearest", squared_distance, position=("x", "y"), squared=True)
+    return Observation(self_features, other_features, p.num_neighbors, nearest)
 
 
 def spaces(p: Params) -> tuple[Box, Discrete]:
-    """(observations, actions) of one walker."""
-    return Box(-1.0, 1.0, (2 * p.num_seen + 3,), np.float32), Discrete(5)
+    """Returns the observation space and the action space of one walker."""
+    return Box(-1.0, 1.0, (2 * p.num_neighbors + 3,), np.float32), Discrete(5)
 
 
 def check(p: Params) -> None:
     """Raises ValueError for parameters that make no sense together."""
-    if not 1 <= p.num_seen < p.num_agents:
-        raise ValueError(f"num_seen is {p.num_seen}; it must be from 1 to {p.num_agents - 1}, the number of others.")
+    if not 1 <= p.num_neighbors < p.num_agents:
+        raise ValueError(f"num_neighbors is {p.num_neighbors}; it must be from 1 to {p.num_agents - 1}, the number of others.")
 
 
 ENV = MultiAgentEnv(
@@ -118,11 +119,11 @@ ENV = MultiAgentEnv(
     spaces=spaces,
     agents=agents,
     reset=reset,
-    phases=(walk, all_of("met", in_company)),
+    phases=(walk, all_of("all_met", has_met)),
     reward=reward,
     terminated=terminated,
     observation=observation,
-    structural=("num_agents", "num_seen"),
+    structural=("num_agents", "num_neighbors"),
     check=check,
     max_episode_steps=100,
 )

@@ -1,4 +1,4 @@
-"""MyGame, an environment for gpuvec: `import my_game` registers "my_game/MyGame-v0"."""
+"""MyGame, an environment for gpuvec. Importing this package registers "my_game/MyGame-v0"."""
 
 from my_game.env import ENV
 

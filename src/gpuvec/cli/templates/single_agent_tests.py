@@ -1,30 +1,30 @@
-"""MyGame keeps Gymnasium's rules and those of device code, and plays as its docstring says."""
+"""MyGame follows Gymnasium's rules, those of device code, and the rules in its docstring."""
 
 import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env as check_gymnasium
 from gpuvec.testing import check_env
 
-import my_game  # noqa: F401  # registers it
+import my_game  # noqa: F401  # registers the environment
 
 ID = "my_game/MyGame-v0"
 
 
-def test_gymnasium_takes_it():
+def test_gymnasium_accepts_the_environment():
     check_gymnasium(gymnasium.make(ID).unwrapped, skip_render_check=True)
 
 
-def test_it_keeps_the_rules_of_device_code():
+def test_it_follows_the_rules_of_device_code():
     check_env(ID)
 
 
 def make(num_envs, **params):
-    """Boats on the CPU; with `device="cuda"` and `output="torch"` they are on a GPU."""
+    """Creates boats on the CPU; with `device="cuda"` and `output="torch"` they are on a GPU."""
     return gymnasium.make_vec(ID, num_envs=num_envs, device="cpu", output="numpy", autoreset_mode="Disabled", **params)
 
 
-def test_a_step_ahead():
-    """In 0.1 s a thrust of 1 m/s^2 gives a boat at rest 0.1 m/s, which takes it 0.01 m."""
+def test_a_step_forwards():
+    """In 0.1 s an acceleration of 1 m/s^2 increases the speed to 0.1 m/s, with which the boat moves 0.01 m."""
     envs = make(1, current=0.0, gust=0.0)
     envs.reset(seed=0)
     envs.set_state({"buoy": np.array([3.0])})
@@ -35,11 +35,11 @@ def test_a_step_ahead():
     assert not truncated.any()
 
 
-def test_the_buoy_ends_an_episode():
-    """The first is there and slow, the second too fast, the third too far."""
+def test_stopping_at_the_buoy_ends_the_episode():
+    """The first boat has stopped at the buoy, the second is too fast, the third is too far away."""
     envs = make(3, current=0.0, gust=0.0)
     envs.reset(seed=0)
-    envs.set_state({"x": np.array([2.9, 2.9, 2.0]), "v": np.array([0.0, 0.5, 0.0]), "buoy": np.full(3, 3.0)})
+    envs.set_state({"position": np.array([2.9, 2.9, 2.0]), "speed": np.array([0.0, 0.5, 0.0]), "buoy": np.full(3, 3.0)})
     _, reward, terminated, _, _ = envs.step(np.array([1, 1, 1]))
     assert terminated.tolist() == [True, False, False]
     np.testing.assert_allclose(reward, [0.99, -0.01, -0.01], rtol=1e-5)
