@@ -47,7 +47,8 @@ class Learner:
     def __init__(self, args: TrainingArgs, env: TrainingEnv, policies: Mapping[str, PolicyFactory]) -> None:
         self.args, self.env, self.iteration = args, env, 0
         self.seconds = 0.0  # of training
-        self.next_confirmation = 0  # the iteration from which on an evaluation may confirm that the target is reached
+        # The iteration from which on an evaluation may confirm that the target return is reached.
+        self.next_confirmation = 0
         subject = f"a rollout of {args.num_steps:,} steps of {env.num_envs:,} environments"
         require_memory(args.device, rollout_bytes(env, args.num_steps), subject)
         self.rollout = EnvRollout(env, args.num_steps, args.device)

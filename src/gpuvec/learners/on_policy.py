@@ -38,7 +38,8 @@ from gpuvec.learners.sampling.sampler import ActionSample
 from gpuvec.learners.seeds import WEIGHTS, stream_seed
 
 ROLLOUT_METRICS = ("episodes", "return", "length", "last_return", "explained_variance")
-ADAM_EPS = 1e-5  # as in the implementations that the papers published
+# As in the implementations of the papers' authors.
+ADAM_EPS = 1e-5
 
 
 class OnPolicy(Policy):
@@ -73,8 +74,10 @@ class OnPolicy(Policy):
         self.optimizer = Adam(self.parameters.values(), self.learning_rate, eps=ADAM_EPS)
         self.buffer, self.final_value = self._allocate_buffer()
         self.max_truncations = context.max_truncations
-        self.value_with_policy = hasattr(self.network.body, "both")  # whether the network computes V with the policy
-        self.has_values = False  # whether V of all observations is in the buffer when `estimate` begins
+        # Whether the network computes V with the policy, in each step of a rollout.
+        self.value_with_policy = hasattr(self.network.body, "both")
+        # Whether V of all observations is in the buffer when `estimate` begins.
+        self.has_values = False
         self.episodes = EpisodeStatistics.initial(R, device)
         self.advantage = AdvantageEstimator(device, args.gamma, args.gae_lambda)
         self.reward_scaler = RewardScaler(R, args.gamma, device) if args.normalize_returns else None

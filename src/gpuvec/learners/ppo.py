@@ -65,7 +65,8 @@ def ppo_loss(network: ActorCritic, samples: Samples, args: PPOArgs, ent_coef: Te
     policy, value = network.both(samples.obs)
     log_prob, entropy = policy.log_prob_and_entropy(samples.action)
     log_ratio = log_prob - samples.log_prob
-    if samples.mask is not None:  # before the exponential: the gradient of one that overflows would be nan even if masked
+    # The mask is applied before the exponential, because the gradient of one that overflows would be nan even if it is masked.
+    if samples.mask is not None:
         log_ratio = log_ratio.where(samples.mask, 0.0)
     ratio = log_ratio.exp()
 
@@ -78,7 +79,8 @@ def ppo_loss(network: ActorCritic, samples: Samples, args: PPOArgs, ent_coef: Te
     mean_entropy = masked_mean(entropy, samples.mask)
 
     with torch.no_grad():
-        approx_kl = masked_mean(ratio - 1.0 - log_ratio, samples.mask)  # k3 of Schulman (2020), "Approximating KL divergence"
+        # The estimator k3 of Schulman (2020), "Approximating KL divergence".
+        approx_kl = masked_mean(ratio - 1.0 - log_ratio, samples.mask)
         clip_fraction = masked_mean(((ratio - 1.0).abs() > args.clip).float(), samples.mask)
     metrics = torch.stack([policy_loss.detach(), value_loss.detach(), mean_entropy.detach(), approx_kl, clip_fraction])
     return policy_loss + args.vf_coef * value_loss - ent_coef * mean_entropy, metrics
@@ -109,7 +111,8 @@ class PPO(OnPolicy):
         stop = torch.zeros((), device=args.device)  # 1 once the KL divergence exceeds its target
         for minibatch in self.minibatches():
             loss, loss_metrics = self.loss(self.network, minibatch, args, self.ent_coef)
-            if args.target_kl is not None:  # on the device: Adam skips the steps at which `stop` is 1
+            # The decision is made on the device, without synchronisation: Adam skips the steps at which `stop` is 1.
+            if args.target_kl is not None:
                 stop = torch.maximum(stop, (loss_metrics[APPROX_KL] > args.target_kl).float())
                 self.optimizer.found_inf = stop
             norm = self.optimize(loss)

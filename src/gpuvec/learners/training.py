@@ -109,13 +109,15 @@ def train(
                 learner.capture()
         iterations = Iterations(shared, learner, on_iteration, exact_at)
         if device == "cpu" and learner.iteration < shared.iterations:
-            with phase(on_phase, compiling):  # a CPU's kernels are compiled at their first use
+            # A CPU's kernels are compiled at their first use.
+            with phase(on_phase, compiling):
                 learner.iterate()
             iterations.read()
         history = iterations.run()
         networks = {role: policy.network for role, policy in learner.policies.items() if policy.network is not None}
         for network in networks.values():
-            for p in network.parameters():  # those of fused kernels are views that are not contiguous
+            # The parameters of fused kernels are views that are not contiguous.
+            for p in network.parameters():
                 p.data = p.data.contiguous()
         return Result(configs, networks, history, learner.state_dict())
 

@@ -19,7 +19,8 @@ def rollout_bytes(env: TrainingEnv, num_steps: int) -> int:
     is_multi_agent = len(shape) == 2
     agents = shape[0] if is_multi_agent else 1
     observations = (2 * num_steps + 1) * math.prod(shape) * FLOAT32_BYTES
-    per_agent = num_steps * agents * (FLOAT32_BYTES + 2 * is_multi_agent)  # the reward, and two flags of an agent
+    # The reward, and with many agents two flags.
+    per_agent = num_steps * agents * (FLOAT32_BYTES + 2 * is_multi_agent)
     return env.num_envs * (observations + per_agent + 3 * num_steps + 1)
 
 
@@ -38,7 +39,8 @@ def require_memory(device: str, needed: int, subject: str) -> None:
     free = parsed.free_bytes()
     if free is None:
         return
-    if parsed.kind == "cuda":  # memory that torch's allocator has reserved and no tensor uses is free too
+    # Memory that torch's allocator has reserved and no tensor uses is free, too.
+    if parsed.kind == "cuda":
         free += torch.cuda.memory_reserved(parsed.ordinal) - torch.cuda.memory_allocated(parsed.ordinal)
     if needed > free:
         raise OutOfMemoryError(

@@ -76,6 +76,7 @@ def tuned(env: str = "gpuvec/CartPole-v1", device: str = "auto", algorithm: str 
     tuned_settings = TUNED_SETTINGS.get((env.rpartition(":")[2], algorithm), TunedSettings({}))
     settings, params = tuned_settings.settings, overrides.pop("params", {})
     settings = {**settings, "params": {**settings.get("params", {}), **params}}
-    if tuned_settings.cpu != tuned_settings.gpu:  # parsing the device loads CuPy, which a list of the defaults does not need
+    # Only then, because parsing the device loads CuPy, which a list of the defaults does not need.
+    if tuned_settings.cpu != tuned_settings.gpu:
         settings |= tuned_settings.cpu if parse_device(device).kind == "cpu" else tuned_settings.gpu
     return args_class(algorithm)(env=env, device=device, **{**settings, **overrides})

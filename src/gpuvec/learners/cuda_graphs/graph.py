@@ -10,7 +10,8 @@ import torch
 from gpuvec.engine.compiler.gc_pause import gc_paused
 from gpuvec.errors import StaleGraphError
 
-WARM_UPS = 2  # the first call compiles kernels and creates library handles, the second finds them ready
+# The first call compiles kernels and creates library handles. The second one runs without both, as in the capture.
+WARM_UPS = 2
 
 
 def capture(
@@ -30,7 +31,8 @@ def capture(
     Raises:
         StaleGraphError: in a replay, when kernels were rebuilt since the capture.
     """
-    gc.collect()  # before the capture, because the driver forbids freeing graphs and kernels during one
+    # Garbage is collected before the capture, because the driver forbids freeing graphs and kernels during one.
+    gc.collect()
     with torch.cuda.device(device), gc_paused():
         side_stream = torch.cuda.Stream()
         side_stream.wait_stream(torch.cuda.current_stream())

@@ -88,7 +88,8 @@ def _make_column(ops: MemoryOps) -> DeviceFunction:
     ) -> tuple[np.float32, np.float32]:
         """Returns V and advantage of a step, for V after it and the advantage of the next step."""
         reward, value, final_value, terminated, ended = step
-        following = f32(0.0) if terminated else final_value if ended else next_value  # not a product, as it may be nan
+        # A choice and not a product with a flag, because values that are not used may be nan.
+        following = f32(0.0) if terminated else final_value if ended else next_value
         delta = reward + gamma * following - value
         advantage = delta if terminated or ended else delta + decay * advantage
         store(b.advantage, index, advantage, f32)
@@ -109,4 +110,5 @@ def _make_column(ops: MemoryOps) -> DeviceFunction:
 
 
 MEMBERS = ("reward", "final_value", "advantage", "target", "terminated", "ended", "value", "factors", "steps")
-ADVANTAGES = Elementwise("advantage", MEMBERS, _make_column, threads=32)  # small blocks, since rows are few
+# Blocks are small, because there are few rows.
+ADVANTAGES = Elementwise("advantage", MEMBERS, _make_column, threads=32)

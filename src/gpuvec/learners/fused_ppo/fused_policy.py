@@ -20,9 +20,9 @@ from gpuvec.learners.ppo import PPO
 
 
 class FusedPPO(PPO):
-    """A policy that learns by PPO, whose updates are fused kernels.
+    """A policy that learns by PPO, whose updates run in fused kernels.
 
-    Rollouts are a fused kernel too for environments of one agent without wrappers; then estimates are one, unless
+    Rollouts run in a fused kernel if the environment has one agent and no wrappers, and then estimates do too, unless
     `normalize_returns` is set.
 
     Args:
@@ -34,7 +34,8 @@ class FusedPPO(PPO):
 
     def __init__(self, args: PPOArgs, context: PolicyContext, network: ActorCritic, shape: NetworkShape) -> None:
         super().__init__(args, context, network)
-        shuffle_args = replace(args, seed=self.minibatch_seed)  # the seed determines the order of the samples
+        # The seed determines the order of the samples.
+        shuffle_args = replace(args, seed=self.minibatch_seed)
         scalars = self.learning_rate, self.ent_coef, self.num_rollouts
         samples = self.buffer.reward.numel()
         self.fused_update = FusedUpdate(shape, shuffle_args, self.network, self.optimizer, samples, *scalars)

@@ -26,7 +26,8 @@ from gpuvec.learners.networks.actor_critic import ActorCritic
 ADVANTAGE_PARTS = 32  # parts in which the advantages of a minibatch are summed
 PACK_THREADS, SUM_THREADS = 256, 128  # per block: of the first kernel, and of the optimiser for sums of partial gradients
 MIN_VECTORS_PER_BLOCK = 16  # vectors of four parameters of an optimiser block
-SMALL_NETWORK = 20_000  # parameters up to which an optimiser block has the fewest vectors, and the most threads for each
+# Up to so many parameters an optimiser block has the fewest vectors, and the most threads for each of them.
+SMALL_NETWORK = 20_000
 SHARED_BYTES_PER_MULTIPROCESSOR, RESERVED_BYTES_PER_BLOCK = 227 * 1024, 1024  # of shared memory of a Hopper GPU
 
 GRADIENT_MEMBERS = {
@@ -68,9 +69,11 @@ def make_update_config(shape: NetworkShape, minibatch_size: int, multiprocessors
     has_room_for_two = 2 * (shape.shared_bytes + RESERVED_BYTES_PER_BLOCK) <= SHARED_BYTES_PER_MULTIPROCESSOR
     blocks = 2 if shape.warps == 4 and has_room_for_two else 1
     num_tiles = -(-minibatch_size // shape.rows_per_block)
-    num_partials = min(num_tiles, max(1, multiprocessors * blocks // 2))  # half of the blocks are for the actor
+    # Half of the blocks are for the actor, and half for the critic.
+    num_partials = min(num_tiles, max(1, multiprocessors * blocks // 2))
     tiles_per_block = -(-num_tiles // num_partials)
-    num_partials = -(-num_tiles // tiles_per_block)  # the fewest with so many tiles per block, since they have to be summed
+    # As few as possible with so many tiles per block, because the optimiser has to sum them.
+    num_partials = -(-num_tiles // tiles_per_block)
     vectors = MIN_VECTORS_PER_BLOCK if shape.num_parameters() <= SMALL_NETWORK else 2 * MIN_VECTORS_PER_BLOCK
     return UpdateConfig(num_partials, blocks, vectors, -(-shape.num_parameters() // (4 * vectors)))
 

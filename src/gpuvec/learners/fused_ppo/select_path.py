@@ -51,6 +51,7 @@ def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic
     shape = make_network_shape(network, args, context.rows.mask is not None)
     if isinstance(shape, str):
         return shape
-    from gpuvec.learners.fused_ppo.fused_update import reason_too_large  # imports the CUDA compiler, too
+    # Imported here because it imports the CUDA compiler, too.
+    from gpuvec.learners.fused_ppo.fused_update import reason_too_large
 
     return reason_too_large(shape, args) or shape

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from gpuvec.learners.networks.distributions import Categorical, Gaussian, MultiCategorical
 from gpuvec.learners.networks.normalizer import Normalizer
 
-FORBIDDEN = -1e8  # a logit: finite, because 0 times minus infinity is nan
+# The logit of a forbidden action. It is finite, because 0 times minus infinity is nan.
+FORBIDDEN = -1e8
 Body = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
 """Creates a body from the observation space and the action space of one agent."""
 Policy = Categorical | MultiCategorical | Gaussian
@@ -87,7 +88,8 @@ class ActorCritic(nn.Module):
             self.log_std = nn.Parameter(torch.zeros(outputs))
             self.register_buffer("low", torch.from_numpy(action_space.low.astype(np.float32)), persistent=False)
             self.register_buffer("high", torch.from_numpy(action_space.high.astype(np.float32)), persistent=False)
-        self.body: Any = body  # torch types the attributes of a module as tensors or modules, not as methods
+        # torch types the attributes of a module as tensors or modules, not as methods.
+        self.body: Any = body
         self.normalizer = Normalizer(features) if normalize else None
         _require_fit(body, features, outputs, action_space)
 

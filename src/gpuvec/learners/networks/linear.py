@@ -1,6 +1,6 @@
 """Linear layers that compute in the dtype of their input, and layers with a fused ReLU.
 
-A network is memory-bound on rollouts of millions of rows, and a ReLU of its own reads and writes all activations once more. In
+A network is memory-bound on rollouts of millions of rows, and a separate ReLU reads and writes all activations once more. In
 bfloat16 activations take half the memory that they take in float32.
 """
 
@@ -16,8 +16,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.functional import pad
 
-ALIGNMENT = 16  # bytes; on rows of a multiple of them tensor cores are twice as fast
-MAX_UNPADDED_FEATURES = 32  # for rows of so few features the speed of tensor cores does not pay for padding
+# Bytes. Tensor cores are twice as fast on rows whose size is a multiple of it.
+ALIGNMENT = 16
+# For rows of at most so many features padding costs more time than tensor cores save.
+MAX_UNPADDED_FEATURES = 32
 
 
 class Linear(nn.Linear):

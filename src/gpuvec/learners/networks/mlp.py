@@ -15,9 +15,11 @@ from torch.autograd.function import once_differentiable
 from gpuvec.learners.networks.linear import ALIGNMENT, Linear, LinearReLU
 
 HIDDEN_GAIN = math.sqrt(2.0)
-POLICY_GAIN = 0.01  # of a policy's last layer: the first policy prefers no action
+# The gain of a policy's last layer. It is small, so that the first policy prefers no action.
+POLICY_GAIN = 0.01
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": LinearReLU}
-PRECISIONS = {"tf32": torch.float32, "bf16": torch.bfloat16}  # the dtype in which layers compute; their result is float32
+# The dtype in which layers compute; the results of a network are float32.
+PRECISIONS = {"tf32": torch.float32, "bf16": torch.bfloat16}
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 LIMIT = 10.0  # absolute value of a normalised observation
-MIN_STD = 1e-2  # below it a nearly constant feature would be amplified
+# The smallest divisor, with which a nearly constant feature is not amplified.
+MIN_STD = 1e-2
 
 
 class Normalizer(nn.Module):

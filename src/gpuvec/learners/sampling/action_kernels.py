@@ -130,7 +130,8 @@ def make_gaussian_draw(ops: MemoryOps, components: int, shared_std: bool, squash
             x = load(b.mean, index, f32) + f32(math.exp(log_std)) * z
             log_prob += f32(-0.5) * z * z - log_std - LOG_SQRT_TWO_PI
             entropy += log_std + (f32(0.5) + LOG_SQRT_TWO_PI)
-            if squashed:  # log(1 - tanh(x)^2) without the loss of digits where tanh(x) is near 1
+            # This is log(1 - tanh(x)^2) without the loss of digits where tanh(x) is near 1.
+            if squashed:
                 y = f32(-2.0) * x
                 softplus = max(y, f32(0.0)) + f32(math.log1p(f32(math.exp(-abs(y)))))
                 log_prob -= f32(2.0) * (LOG_TWO - x - softplus)
