@@ -39,7 +39,9 @@ def run(*arguments, cwd):
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("options", [[], ["--multi-agent"], ["--cuda-c"], ["--multi-agent", "--cuda-c"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options", [[], ["--cuda-c"], ["--multi-agent", "--cuda-c"]], ids=" ".join
+)  # the last holds --multi-agent's
 def test_its_tests_pass_as_it_stands(options, capsys):
     assert main(["new-env", ROVER, *options]) == 0
     assert f"the environment {ROVER}/GpuvecTrialRover-v0 is in {ROVER}/src/{ROVER}/env.py" in capsys.readouterr().out
