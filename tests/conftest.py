@@ -1,4 +1,4 @@
-"""Fixtures: one test body, every backend."""
+"""Fixtures that run a test on every backend, and options of the test run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ REQUIRE_GPU = os.environ.get("GPUVEC_REQUIRE_GPU") == "1"
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
 
-# What a user may have set for other programs, and what changes how programs print or warn.
-SETTINGS_OF_THE_USER = (
+# Environment variables of the user that change how programs print or warn.
+USER_VARIABLES = (
     *("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS"),
     *("PYTEST_ADDOPTS", "PYTHONWARNINGS", "LANGUAGE", "SOURCE_DATE_EPOCH"),
 )
@@ -36,11 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives every test the same environment, whatever the user has set.
+    """Sets the same environment variables for every test, and creates a cache folder for the run.
 
-    Tests compile what they test, but the processes of one run share it: a folder of machine code that is removed when they end.
+    The processes of a run share its compiled code; the folder is removed at the end.
     """
-    for name in SETTINGS_OF_THE_USER:
+    for name in USER_VARIABLES:
         os.environ.pop(name, None)
     os.environ["LC_ALL"] = "C.UTF-8"
     os.umask(0o022)
@@ -57,38 +57,39 @@ def _variant(item: pytest.Item) -> str | None:
 
 
 def _covering(items: list[pytest.Item], strength: int) -> set[pytest.Item]:
-    """The variants of one test on one backend that together have each value of each parameter, or each pair of values.
+    """Variants of one test on one backend that together contain each value of each parameter, or each pair of values.
 
     Args:
         items: all variants.
         strength: how many parameters are combined: 1 for single values, 2 for pairs.
     """
     combinations: dict[pytest.Item, set[tuple[tuple[str, int], ...]]] = {}
-    for item in items:  # a value is the same object in all variants that have it; pytest's own indices count the variants
+    # A value is the same object in all variants that contain it; the indices of pytest number the variants instead.
+    for item in items:
         values = sorted((name, id(value)) for name, value in item.callspec.params.items())
         combinations[item] = set(itertools.combinations(values, strength))
-    missing, chosen = set().union(*combinations.values()), set()
+    missing, selected = set().union(*combinations.values()), set()
     while missing:
-        best = max(items, key=lambda item: len(combinations[item] & missing))  # the first of equal ones
-        chosen.add(best)
+        best = max(items, key=lambda item: len(combinations[item] & missing))  # the first of several equal ones
+        selected.add(best)
         missing -= combinations[best]
-    return chosen
+    return selected
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest chooses by `-m`
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what `covering` does not need, and marks as `slow` what `slow_on` and `first_variants` name."""
+    """Deselects variants that `covering` does not need, and marks those of `slow_on` and `first_variants` as `slow`."""
     variants: dict[tuple[str, str | None], list[pytest.Item]] = {}
     for item in items:
         variants.setdefault((item.nodeid.partition("[")[0], _variant(item)), []).append(item)
     unneeded: set[pytest.Item] = set()
     for (_, variant), group in variants.items():
         mark = group[0].get_closest_marker("covering")
-        chosen = _covering(group, mark.args[0]) if mark is not None else set(group)
-        unneeded.update(item for item in group if item not in chosen)
-        for position, item in enumerate(item for item in group if item in chosen):
-            beyond = any(position >= mark.args[0] for mark in item.iter_markers("first_variants"))
-            if beyond or any(variant in mark.args for mark in item.iter_markers("slow_on")):
+        selected = _covering(group, mark.args[0]) if mark is not None else set(group)
+        unneeded.update(item for item in group if item not in selected)
+        for position, item in enumerate(item for item in group if item in selected):
+            is_later_variant = any(position >= mark.args[0] for mark in item.iter_markers("first_variants"))
+            if is_later_variant or any(variant in mark.args for mark in item.iter_markers("slow_on")):
                 item.add_marker("slow")
     if unneeded:
         config.hook.pytest_deselected(items=[item for item in items if item in unneeded])
@@ -103,13 +104,13 @@ def _cpu_seconds() -> float:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Records what the test cost, if `--cpu-durations` asks for it."""
+    """Records the CPU and wall time of the test if `--cpu-durations` is set."""
     cpu, wall = _cpu_seconds(), time.monotonic()
     result = yield
     file = item.config.getoption("cpu_durations")
     if file is not None:
         row = [item.nodeid, round(_cpu_seconds() - cpu, 3), round(time.monotonic() - wall, 3)]
-        with Path(file).open("a") as rows:  # the processes of one run append whole lines
+        with Path(file).open("a") as rows:  # several processes append whole lines
             rows.write(json.dumps(row) + "\n")
     return result
 
@@ -133,7 +134,7 @@ def _device(name: str) -> str:
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
-    """Where an environment with many rows runs."""
+    """The device of an environment with many envs."""
     return _device(request.param)
 
 
@@ -141,7 +142,7 @@ def device(request: pytest.FixtureRequest) -> str:
     params=["cpu", pytest.param("simulator", marks=pytest.mark.simulator), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
 def backend(request: pytest.FixtureRequest) -> str:
-    """As `device`, and the CUDA simulator: for tests of a few rows and steps."""
+    """The device of a test with few envs and steps; one of the devices is the CUDA simulator."""
     return _device(request.param)
 
 

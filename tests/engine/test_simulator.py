@@ -1,6 +1,6 @@
-"""The CUDA kernels in Numba's simulator against the CPU's, bit for bit: indices, barriers and clocks without a GPU.
+"""CUDA kernels in Numba's simulator equal the loops of the CPU bit for bit: indices, barriers and clocks without a GPU.
 
-A block has 32 threads here, so 33 envs take two blocks, the second nearly empty, and 65 take three.
+A block has 32 threads here, so 33 envs need two blocks, the second nearly empty, and 65 need three.
 """
 
 import itertools
@@ -22,9 +22,9 @@ pytestmark = [
     pytest.mark.skipif(not numba_cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it"),
 ]
 
-numba_cuda = numba_cuda.cuda  # a global of kernels: there the simulator puts its own
+numba_cuda = numba_cuda.cuda  # The simulator replaces this global of a kernel.
 MODES = ["NextStep", "SameStep", "Disabled"]
-# Every environment in every mode, each with another number of blocks.
+# Every environment runs in every mode, with different numbers of blocks.
 SIZES = dict(zip(SINGLE_AGENT, itertools.cycle((65, 33, 32, 31, 1)), strict=False))
 MULTI_AGENT_PARAMS = {name: {} for name in MULTI_AGENT} | {
     "TagGridWorld-v0": {"num_taggers": 2},
@@ -32,48 +32,51 @@ MULTI_AGENT_PARAMS = {name: {} for name in MULTI_AGENT} | {
 }
 
 
-def pair(name, num_envs, **options):
-    """The same environments on the CPU and in the simulator."""
+def make_pair(name, num_envs, **options):
+    """The same environment on the CPU and in the simulator."""
     make = lambda device: gym.make_vec(f"gpuvec/{name}", num_envs=num_envs, device=device, output="numpy", **options)
     return make("cpu"), make("simulator")
 
 
-def bits(value):
+def array_bytes(value):
     """{name: bytes} of all arrays in nested tuples and dicts."""
     if isinstance(value, dict):
-        return {f"{k}.{j}": b for k, v in value.items() for j, b in bits(v).items()}
+        return {f"{k}.{j}": b for k, v in value.items() for j, b in array_bytes(v).items()}
     if isinstance(value, tuple | list):
-        return bits(dict(enumerate(value)))
+        return array_bytes(dict(enumerate(value)))
     return {"": (np.asarray(value).dtype.str, np.shape(value), np.asarray(value).tobytes())}
 
 
 def assert_equal(cpu, simulator, what):
-    a, b = bits(cpu), bits(simulator)
+    """Asserts that all arrays are equal bit for bit."""
+    a, b = array_bytes(cpu), array_bytes(simulator)
     assert a.keys() == b.keys()
     assert [k for k in a if a[k] != b[k]] == [], what
 
 
-def play(cpu, simulator, steps, seed=0, shift=0):
-    """Random actions on both, every output and the whole state compared; returns how many episodes ended."""
+def run_and_compare(cpu, simulator, steps, seed=0, shift=0):
+    """Steps both with random actions, compares all outputs and the state, and returns how many episodes ended."""
     cpu.action_space.seed(seed)
-    ended, disabled = 0, cpu.metadata["autoreset_mode"].value == "Disabled"
+    num_ended, is_disabled = 0, cpu.metadata["autoreset_mode"].value == "Disabled"
     for t in range(steps):
         action = cpu.action_space.sample() + shift
         a, b = cpu.step(action), simulator.step(action)
         assert_equal(a, b, f"outputs of step {t}")
         assert_equal(cpu.state_dict(), simulator.state_dict(), f"state after step {t}")
-        over = a[2] | a[3]
-        ended += int(over.sum())
-        if disabled and over.any():
-            options = {"reset_mask": over}
+        episode_end = a[2] | a[3]
+        num_ended += int(episode_end.sum())
+        if is_disabled and episode_end.any():
+            options = {"reset_mask": episode_end}
             assert_equal(cpu.reset(options=options), simulator.reset(options=options), f"masked reset after step {t}")
             assert_equal(cpu.state_dict(), simulator.state_dict(), f"state after the masked reset after step {t}")
-    return ended
+    return num_ended
 
 
-def simulated(name, num_envs, episodes, limit, mode, **params):
-    """What `gpuvec check` finds here."""
-    job = ComparisonJob(f"gpuvec/{name}", "sim", SIMULATOR.options, {}, num_envs, episodes, limit, 3, params, (mode,))
+def compare_with_cpu(name, num_envs, episodes, max_episode_steps, mode, **params):
+    """The comparison of `gpuvec check` between the simulator and the CPU."""
+    job = ComparisonJob(
+        f"gpuvec/{name}", "sim", SIMULATOR.options, {}, num_envs, episodes, max_episode_steps, 3, params, (mode,)
+    )
     return compare(job)
 
 
@@ -81,110 +84,110 @@ def simulated(name, num_envs, episodes, limit, mode, **params):
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SIZES)
-def test_every_environment_and_mode(name, mode):
-    found = simulated(name, SIZES[name], 3, 4, mode)
-    assert found.num_results >= 13 * SIZES[name]
-    assert found._replace(num_results=0) == (0, True, 0, "", "")
+def test_single_agent_env_equals_the_cpu_in_every_mode(name, mode):
+    comparison = compare_with_cpu(name, SIZES[name], 3, 4, mode)
+    assert comparison.num_results >= 13 * SIZES[name]
+    assert comparison._replace(num_results=0) == (0, True, 0, "", "")
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
-def test_both_games(name, params):
-    assert simulated(name, 2, 2, 2, "SameStep", **params) == (10, True, 0, "", "")
+def test_multi_agent_env_equals_the_cpu(name, params):
+    assert compare_with_cpu(name, 2, 2, 2, "SameStep", **params) == (10, True, 0, "", "")
 
 
-def test_a_reset_that_goes_on():
-    cpu, simulator = pair("CartPole-v1", 33, max_episode_steps=4)
+def test_reset_without_a_seed_continues():
+    cpu, simulator = make_pair("CartPole-v1", 33, max_episode_steps=4)
     assert_equal(cpu.reset(seed=3), simulator.reset(seed=3), "seeded reset")
-    assert play(cpu, simulator, 6) >= 33
-    assert_equal(cpu.reset(), simulator.reset(), "reset that goes on")
+    assert run_and_compare(cpu, simulator, 6) >= 33
+    assert_equal(cpu.reset(), simulator.reset(), "reset without a seed")
     assert_equal(cpu.state_dict(), simulator.state_dict(), "state after it")
-    assert play(cpu, simulator, 3) == 0
+    assert run_and_compare(cpu, simulator, 3) == 0
 
 
 @pytest.mark.parametrize("num_envs", [1, 31, 32, 33])
-def test_other_numbers_of_blocks(num_envs):
-    cpu, simulator = pair("CartPole-v1", num_envs, autoreset_mode="SameStep", max_episode_steps=3)
+def test_any_number_of_blocks_equals_the_cpu(num_envs):
+    cpu, simulator = make_pair("CartPole-v1", num_envs, autoreset_mode="SameStep", max_episode_steps=3)
     assert_equal(cpu.reset(seed=5), simulator.reset(seed=5), "seeded reset")
-    assert play(cpu, simulator, 12) >= 4 * num_envs
+    assert run_and_compare(cpu, simulator, 12) >= 4 * num_envs
 
 
-def test_masked_resets_seeds_by_row_and_options():
-    cpu, simulator = pair("MountainCar-v0", 40, max_episode_steps=6)
+def test_masked_resets_with_seeds_and_options():
+    cpu, simulator = make_pair("MountainCar-v0", 40, max_episode_steps=6)
     assert_equal(cpu.reset(seed=1), simulator.reset(seed=1), "seeded reset")
     masks = np.random.default_rng(0).random((6, 40)) < 0.3
     seeds = [None if k % 3 == 0 else 2**40 + k for k in range(40)]
     for k, mask in enumerate(masks):
-        play(cpu, simulator, 4, seed=k)
+        run_and_compare(cpu, simulator, 4, seed=k)
         seed = [None, 2**33 + 7, seeds][k % 3]
         options = {"reset_mask": mask, "low": -0.55, "high": -0.45} if k % 2 else {"reset_mask": mask}
         assert_equal(cpu.reset(seed=seed, options=options), simulator.reset(seed=seed, options=options), f"reset {k}")
         assert_equal(cpu.state_dict(), simulator.state_dict(), f"state after reset {k}")
 
 
-def test_parameters_per_env():
+def test_params_per_env_equal_the_cpu():
     gravity = np.linspace(0.001, 0.004, 35).tolist()
-    cpu, simulator = pair("MountainCar-v0", 35, per_env=("gravity", "low"), gravity=gravity, max_episode_steps=6)
+    cpu, simulator = make_pair("MountainCar-v0", 35, per_env=("gravity", "low"), gravity=gravity, max_episode_steps=6)
     assert_equal(cpu.reset(seed=2), simulator.reset(seed=2), "seeded reset")
-    assert play(cpu, simulator, 20) >= 35
+    assert run_and_compare(cpu, simulator, 20) >= 35
 
 
-def faults(cpu, simulator):
-    """What both raise when asked for faults."""
-    said = []
+def check_errors(cpu, simulator):
+    """The messages of both when `check` raises."""
+    messages = []
     for env in (cpu, simulator):
-        with pytest.raises(ActionError) as caught:
+        with pytest.raises(ActionError) as error:
             env.check()
-        said.append(str(caught.value))
-        env.check()  # once
-    return said
+        messages.append(str(error.value))
+        env.check()  # A fault is reported once.
+    return messages
 
 
-def test_faults_of_actions():
-    cpu, simulator = pair("CartPole-v1", 40, validate=True, max_episode_steps=6)
+def test_invalid_actions_raise_the_same_error():
+    cpu, simulator = make_pair("CartPole-v1", 40, validate=True, max_episode_steps=6)
     for env in (cpu, simulator):
         env.reset(seed=0)
-    play(cpu, simulator, 12)
-    bad = np.zeros(40, np.int64)
-    bad[[37, 12]] = -3, 2
-    assert_equal(cpu.step(bad), simulator.step(bad), "step with bad actions")
+    run_and_compare(cpu, simulator, 12)
+    actions = np.zeros(40, np.int64)
+    actions[[37, 12]] = -3, 2
+    assert_equal(cpu.step(actions), simulator.step(actions), "step with invalid actions")
     assert_equal(cpu.state_dict(), simulator.state_dict(), "state with faults")
-    a, b = faults(cpu, simulator)
+    a, b = check_errors(cpu, simulator)
     assert a == b
     assert a.startswith("environment 12 was given action 2; allowed are 0 to 1.")
 
 
-def test_faults_of_ended_episodes():
-    cpu, simulator = pair("Pendulum-v1", 40, validate=True, autoreset_mode="Disabled", max_episode_steps=3)
+def test_steps_after_the_episode_end_raise_the_same_error():
+    cpu, simulator = make_pair("Pendulum-v1", 40, validate=True, autoreset_mode="Disabled", max_episode_steps=3)
     for env in (cpu, simulator):
         env.reset(seed=0)
     action = np.full((40, 1), 0.5, np.float32)
     for _ in range(4):
         assert_equal(cpu.step(action), simulator.step(action), "step")
-    a, b = faults(cpu, simulator)
+    a, b = check_errors(cpu, simulator)
     assert a == b
     assert a.startswith("environment 0 was stepped after its episode ended")
 
 
-def test_threads_that_come_at_the_same_time_share_an_array(monkeypatch):
-    """The simulator looks whether a shared array is there, makes it and keeps it: between, others run."""
-    seen = []
+def test_concurrent_threads_share_one_array(monkeypatch):
+    """The simulator creates a shared array at the first access of a thread, and other threads may run before it is stored."""
+    array_ids = []
 
     @numba_cuda.jit
     def kernel(out):
         shared = numba_cuda.shared.array((16,), np.int32)
         shared[numba_cuda.threadIdx.x] = 1
-        seen.append(id(shared))
+        array_ids.append(id(shared))
         numba_cuda.syncthreads()
         out[numba_cuda.threadIdx.x] = shared.sum()
 
-    def slowly(*args, empty=np.empty, **kwargs):
+    def slow_empty(*args, empty=np.empty, **kwargs):
         time.sleep(0.01)
         return empty(*args, **kwargs)
 
     out = np.zeros(16, np.int32)
-    monkeypatch.setattr(np, "empty", slowly)
+    monkeypatch.setattr(np, "empty", slow_empty)
     with short_switch_interval():
         kernel[1, 16](out)
-    assert len(set(seen)) == 1
+    assert len(set(array_ids)) == 1
     assert out.tolist() == [16] * 16

@@ -1,4 +1,4 @@
-"""A parameter that shapes an environment cannot change while its buffers stay, whatever the author has declared."""
+"""A parameter that determines shapes of an environment cannot change after its creation, even if it is not declared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Dot(NamedTuple):
 
 
 class DotParams(NamedTuple):
-    copies: int = 2  # of the place in an observation
+    copies: int = 2  # of the position in an observation
     choices: int = 3
     bound: float = 4.0
     step_length: float = 1.0
@@ -93,7 +93,7 @@ def make(env: Any, **kwargs: Any) -> Any:
     return VectorEnv(env, E, device="cpu", output="numpy", **kwargs)
 
 
-def changed(env: Any, **params: Any) -> Any:
+def with_params(env: Any, **params: Any) -> Any:
     return replace(env, params=env.params._replace(**params))
 
 
@@ -120,12 +120,12 @@ def changed(env: Any, **params: Any) -> Any:
     ],
 )  # fmt: skip
 class TestShapes:
-    def test_are_compared_for_every_parameter(self, env, params, messages):
-        found = shape_differences(env, changed(env, **params))
+    def test_shape_differences_are_found_for_every_param(self, env, params, messages):
+        differences = shape_differences(env, with_params(env, **params))
         for message in messages:
-            assert any(re.search(message, one) for one in found), found
+            assert any(re.search(message, difference) for difference in differences), differences
 
-    def test_set_attr_refuses_them_and_changes_nothing(self, env, params, messages):
+    def test_set_attr_refuses_a_shape_and_changes_nothing(self, env, params, messages):
         envs = make(env)
         before = envs.params, envs.kernel_version, envs.single_observation_space
         ((name, value),) = params.items()
@@ -133,13 +133,13 @@ class TestShapes:
             envs.set_attr(name, value)
         assert (envs.params, envs.kernel_version, envs.single_observation_space) == before
 
-    def test_rows_that_need_other_ones_are_refused_at_the_construction(self, env, params, messages):
+    def test_per_env_values_of_different_shapes_are_refused(self, env, params, messages):
         ((name, value),) = params.items()
         with pytest.raises(FixedParameterError, match=rf"(?s)'{name}'.*{messages[0]}"):
             make(env, per_env=(name,), **{name: [getattr(env.params, name), value, value]})
 
 
-class TestWhatMayChange:
+class TestAllowedChanges:
     @pytest.mark.parametrize(
         ("env", "params"),
         [
@@ -150,8 +150,8 @@ class TestWhatMayChange:
             (PILE, {"tall": True}),
         ],
     )
-    def test_for_all_rows_what_the_kernels_are_compiled_with(self, env, params):
-        assert shape_differences(env, changed(env, **params)) == []
+    def test_constants_may_change_for_all_envs(self, env, params):
+        assert shape_differences(env, with_params(env, **params)) == []
         envs = make(env)
         ((name, value),) = params.items()
         envs.set_attr(name, value)
@@ -165,28 +165,28 @@ class TestWhatMayChange:
             (PILE, {"tall": True}, "function `self_features` of the observation"),
         ],
     )
-    def test_for_each_row_nothing_that_all_rows_share(self, env, params, message):
-        """Kernels read one table, one space and one observation; a row with others would be played wrong in silence."""
+    def test_shared_constants_may_not_differ_between_envs(self, env, params, message):
+        """Kernels read one table, one space and one observation, so an env with another value would be stepped wrongly."""
         ((name, value),) = params.items()
-        assert any(message in one for one in constant_differences(env, changed(env, **params)))
-        own = [getattr(env.params, name)] * E
-        envs = make(env, per_env=(name,), **{name: own})
+        assert any(message in difference for difference in constant_differences(env, with_params(env, **params)))
+        values = [getattr(env.params, name)] * E
+        envs = make(env, per_env=(name,), **{name: values})
         envs.reset(seed=0)
         with pytest.raises(FixedParameterError, match=message):
-            envs.set_attr(name, [*own[1:], value])
+            envs.set_attr(name, [*values[1:], value])
         with pytest.raises(FixedParameterError, match=message):
             envs.set_attr(name, value)
-        assert list(envs.get_attr(name)) == own
+        assert list(envs.get_attr(name)) == values
         with pytest.raises(FixedParameterError, match=message):
-            make(env, per_env=(name,), **{name: [value, *own[1:]]})
+            make(env, per_env=(name,), **{name: [value, *values[1:]]})
 
-    def test_rows_of_other_parameters_are_their_own(self):
+    def test_other_params_may_differ_between_envs(self):
         envs = make(PILE, per_env=("scale",), scale=[1.0, 2.0, 3.0])
         envs.reset(seed=0)
         envs.step(np.zeros((E, 2), np.int64))
         np.testing.assert_array_equal(host(envs.get_state()["height"])[:, 0], [1.0, 2.0, 3.0])
 
-    def test_what_a_declared_parameter_shapes_is_refused_with_the_same_error(self):
+    def test_declared_param_is_refused_with_the_same_error(self):
         envs = make(STREET)
         with pytest.raises(FixedParameterError, match=r"'num_observed' shapes .* with num_observed=3"):
             envs.set_attr("num_observed", 3)
@@ -196,19 +196,19 @@ class TestWhatMayChange:
         assert issubclass(FixedParameterError, TypeError)
 
 
-class TestParametersRead:
-    def test_are_those_that_the_declaration_asks_for(self):
+class TestParamsOfStructure:
+    def test_params_that_the_declaration_reads(self):
         assert params_of_structure(DOT) == {"copies", "choices", "bound"}
         assert params_of_structure(PILE) == {"depth", "weight", "tall"}
 
     @pytest.mark.parametrize("read", [lambda p: p[1], lambda p: list(p)[1], lambda p: p._asdict()["choices"]])
-    def test_in_any_way(self, read):
+    def test_params_read_by_index_iteration_and_dict(self, read):
         env = replace(DOT, spaces=lambda p: (Box(-1.0, 1.0, (2,)), Discrete(read(p))))
         assert "choices" in params_of_structure(env)
 
 
-class Namesake(NamedTuple):
-    """Fields with names that the engine has for its own buffers."""
+class CollidingState(NamedTuple):
+    """Fields with the names of buffers of the engine."""
 
     x: Floats
     floats: Annotated[Floats, "num_observed"]
@@ -218,7 +218,7 @@ class Namesake(NamedTuple):
 
 def test_final_states_do_not_collide_with_the_engine_s_buffers():
     observation = Observation(lambda i, s, t, p: (s.x[i],))
-    env = replace(STREET, state=Namesake, phases=(), active=None, roles=None, observation=lambda p: observation)
+    env = replace(STREET, state=CollidingState, phases=(), active=None, roles=None, observation=lambda p: observation)
     env = replace(env, spaces=lambda p: (Box(-np.inf, np.inf, (1,)), Discrete(3)))
     layout = make_layout(env, KernelOptions(AutoresetMode.SAME_STEP, 10), split=True)
     final = {name: buffer.shape for name, buffer in layout.scratch.items() if name.startswith("final_")}

@@ -1,4 +1,4 @@
-"""What the tests that only a GPU can run share: the device, environments that are closed, and actions."""
+"""Fixtures of the tests that need a GPU: the device, environments that are closed after the test, and actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.bundled_envs import SINGLE_AGENT
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of the card
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # By default JAX allocates three quarters of the memory.
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -25,49 +25,49 @@ def _on_gpu(gpu: str) -> None:
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Any]]:
-    """`make(name, num_envs, seed=0, **options)`: an environment on the GPU, reset, and closed after the test."""
+def make_env() -> Iterator[Callable[..., Any]]:
+    """`make_env(name, num_envs, seed=0, **options)`: an environment on the GPU, reset, and closed after the test."""
     import gymnasium
 
     import gpuvec  # noqa: F401  # registers the environments
 
-    made = []
+    envs = []
 
     def build(name: str = "CartPole-v1", num_envs: int = 64, seed: int = 0, **options: Any) -> Any:
         env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, **{"device": "cuda", "output": "torch", **options})
-        made.append(env)
+        envs.append(env)
         env.reset(seed=seed)
         return env
 
     yield build
-    for env in made:
+    for env in envs:
         env.close()
 
 
 @pytest.fixture
-def actions() -> Callable[..., list[Any]]:
-    """`actions(env, steps)`: random torch tensors on the env's device, int64 or float32; the same on every device."""
+def random_actions() -> Callable[..., list[Any]]:
+    """`random_actions(env, steps)`: random torch tensors on the env's device, int64 or float32; the same on every device."""
     torch = pytest.importorskip("torch")
 
     def draw(env: Any, steps: int, seed: int = 0) -> list[Any]:
-        random, space, n = torch.Generator().manual_seed(seed), env.single_action_space, env.num_envs
+        generator, space, n = torch.Generator().manual_seed(seed), env.single_action_space, env.num_envs
         if hasattr(space, "n"):
-            return [torch.randint(0, int(space.n), (n,), generator=random).to(env.device) for _ in range(steps)]
+            return [torch.randint(0, int(space.n), (n,), generator=generator).to(env.device) for _ in range(steps)]
         low, high = torch.from_numpy(space.low), torch.from_numpy(space.high)
-        return [(low + (high - low) * torch.rand(n, *space.shape, generator=random)).to(env.device) for _ in range(steps)]
+        return [(low + (high - low) * torch.rand(n, *space.shape, generator=generator)).to(env.device) for _ in range(steps)]
 
     return draw
 
 
 @pytest.fixture
-def silent_sync() -> Iterator[Callable[[], None]]:
-    """`silent_sync()`: from now on, an operation of torch's that waits for the device raises."""
+def forbid_sync() -> Iterator[Callable[[], None]]:
+    """`forbid_sync()`: after this call, operations of torch that synchronize with the device raise an error."""
     torch = pytest.importorskip("torch")
 
-    def error() -> None:
+    def enable_errors() -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says that it does not see the waits of others
+            warnings.simplefilter("ignore")  # torch warns that it does not detect synchronization of other libraries
             torch.cuda.set_sync_debug_mode("error")
 
-    yield error
+    yield enable_errors
     torch.cuda.set_sync_debug_mode("default")

@@ -1,8 +1,9 @@
-"""Runs compute-sanitizer's four tools over every kernel, and over a planted bug each, which must be reported.
+"""Runs the four tools of compute-sanitizer on every kernel, and each on a faulty kernel, which it must report.
 
     python tests/gpu/sanitize.py [--json PATH] [--log PATH]
 
-Exit status 0: no tool reported anything of ours, and each caught its bug. A tool that did not run counts as a failure.
+The exit status is 0 if no tool reported an error in our kernels and each reported its faulty kernel. A tool that does not run
+counts as a failure.
 """
 
 from __future__ import annotations
@@ -27,12 +28,19 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUNDLED_ENVS = registered_envs("gpuvec")
 SINGLE_AGENT = tuple(name for name, env in BUNDLED_ENVS.items() if isinstance(env, SingleAgentEnv))
 TARGET = Path(__file__).with_name("sanitizer_target.py")
-GAMES = (
-    "straight-all", "straight-nearest", "boxed-all", "boxed-least", "boxed-least-of-1000", "tiles-all", "tiles-all-of-1025",
-    "tiles-nearest", "tiles-nearest-of-1100", "tiles-least-of-1025", "features-all-of-1025",
+MULTI_AGENT_CASES = (
+    "direct-all", "direct-nearest", "tiled-all", "tiled-argmin", "tiled-argmin-of-1000",
+    "split_tiled-all", "split_tiled-all-of-1025", "split_tiled-nearest", "split_tiled-nearest-of-1100",
+    "split_tiled-argmin-of-1025", "split_direct-all-of-1025",
 )  # fmt: skip
 FUSED = ("CartPole-v1", "Pendulum-v1", "TagContinuous-v0")
-NAMES = {"game": GAMES, "env": SINGLE_AGENT, "rollout": SINGLE_AGENT, "rows": ("draws", "estimates"), "fused": FUSED}
+NAMES = {
+    "game": MULTI_AGENT_CASES,
+    "env": SINGLE_AGENT,
+    "rollout": SINGLE_AGENT,
+    "rows": ("draws", "estimates"),
+    "fused": FUSED,
+}
 NAMES["extreme"] = tuple(BUNDLED_ENVS)
 SOURCES = {
     "game": ("TagGridWorld-v0", *FUSED[2:]),
@@ -43,11 +51,11 @@ SOURCES = {
     "fused": ("learners", *FUSED),
     "planted": (),
 }
-CHECKED = {"env": 6, "game": 3, "rollout": 3, "rows": 2, "fused": 2, "extreme": 1}  # lines that the target prints for one
+CHECKED = {"env": 6, "game": 3, "rollout": 3, "rows": 2, "fused": 2, "extreme": 1}  # lines that the target prints for one name
 
 
 class Job(NamedTuple):
-    """One program under one tool."""
+    """A run of the target under a tool."""
 
     tool: str
     kind: str  # as in `NAMES`, or "planted"
@@ -55,7 +63,7 @@ class Job(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of a job."""
+    """The result of a job."""
 
     job: Job
     reported: int | None  # None: the tool gave no summary
@@ -63,73 +71,75 @@ class Result(NamedTuple):
     log: str
 
 
-def reported(log: str) -> int | None:
-    """The number of errors, or hazards, in the tool's summary; None without one."""
-    found: list[str] = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", log)
-    return int(found[-1]) if found else None
+def count_reports(log: str) -> int | None:
+    """The number of errors or hazards in the summary of the tool; None without a summary."""
+    counts: list[str] = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", log)
+    return int(counts[-1]) if counts else None
 
 
-def judge(job: Job, log: str, status: int) -> Result:
-    """Whether the tool reported what it should."""
-    number = reported(log)
+def make_result(job: Job, log: str, status: int) -> Result:
+    """The result of a job, which passes if the tool reported an error in a faulty kernel only."""
+    number = count_reports(log)
     if job.kind == "planted":
         return Result(job, number, bool(number) and f"planted {job.tool}" in log, log)
     return Result(job, number, number == 0 and status == 0 and log.count(f"checked {job.name} ") == CHECKED[job.kind], log)
 
 
 def run(program: str, job: Job, port: int, seconds: float, end: float) -> Result:
-    """Runs a job for at most so many seconds, and not beyond `end`, a time of the monotonic clock."""
+    """Runs a job for at most `seconds`, and not beyond `end`, a time of the monotonic clock."""
     seconds = min(seconds, end - time.monotonic())
     if seconds <= 0:
-        return judge(job, "not started: the time of all jobs together was up\n", 124)
+        return make_result(job, "not started: the time limit of all jobs was reached\n", 124)
     options = ["--tool", job.tool, "--port", str(port), "--launch-timeout", "300"]
-    if job.tool == "memcheck":  # CuPy asks about pointers that CUDA does not know, and expects the error
+    if job.tool == "memcheck":  # CuPy queries pointers that CUDA does not know, and handles the error.
         options += ["--report-api-errors", "no"]
     command = [program, *options, sys.executable, str(TARGET), job.kind, job.name]
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired as error:
         log = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
-        return judge(job, f"{log}\nstopped after {seconds} s\n", 124)
-    return judge(job, found.stdout, found.returncode)
+        return make_result(job, f"{log}\nstopped after {seconds} s\n", 124)
+    return make_result(job, process.stdout, process.returncode)
 
 
 def main() -> int:
     """Runs all jobs; returns the exit status."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--json", type=Path, metavar="PATH", help="append the numbers there, one JSON object a line")
-    p.add_argument("--log", type=Path, metavar="PATH", help="append everything that the tools print there")
-    p.add_argument("--seconds", type=float, default=200, help="that a job may take")
-    p.add_argument("--together", type=float, default=3600, help="seconds that all jobs together may take; the rest fail")
+    p.add_argument("--json", type=Path, metavar="PATH", help="append the figures to this file, one JSON object a line")
+    p.add_argument("--log", type=Path, metavar="PATH", help="append the output of the tools to this file")
+    p.add_argument("--seconds", type=float, default=200, help="time limit of a job")
+    p.add_argument("--together", type=float, default=3600, help="time limit of all jobs in seconds; the remaining ones fail")
     p.add_argument("--parallel", type=int, default=min(16, os.cpu_count() or 1))
-    p.add_argument("--kinds", nargs="*", choices=list(NAMES), default=list(NAMES), help="of kernels to look at")
-    given = p.parse_args()
+    p.add_argument("--kinds", nargs="*", choices=list(NAMES), default=list(NAMES), help="kinds of kernels to check")
+    args = p.parse_args()
     program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if program is None:
         print("compute-sanitizer is not on the PATH; it comes with the CUDA toolkit.")
         return 1
 
     jobs = [Job(tool, "planted", tool) for tool in TOOLS]
-    jobs += [Job(tool, kind, name) for kind in given.kinds for tool in TOOLS for name in NAMES[kind]]
-    end = time.monotonic() + given.together
-    with ThreadPoolExecutor(given.parallel) as pool:  # each needs a port of its own
-        results = list(pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, given.seconds, end), range(len(jobs))))
+    jobs += [Job(tool, kind, name) for kind in args.kinds for tool in TOOLS for name in NAMES[kind]]
+    end = time.monotonic() + args.together
+    with ThreadPoolExecutor(args.parallel) as pool:  # Each job needs its own port.
+        results = list(pool.map(lambda k: run(program, jobs[k], 49152 + 32 * k, args.seconds, end), range(len(jobs))))
     for result in results:
         job, number = result.job, "no summary" if result.reported is None else f"{result.reported} reported"
         print(f"{job.tool:<10} {job.kind:<8} {job.name:<26} {number:<16} {'ok' if result.passed else 'FAILED'}")
         if not result.passed:
             print("\n".join(f"    {line}" for line in result.log.splitlines()[-25:]))
-        if given.log:
-            with given.log.open("a") as file:
+        if args.log:
+            with args.log.open("a") as file:
                 file.write(f"===== {' '.join(job)}\n{result.log}\n")
-    figures = Figures("sanitizer", given.json)
+    figures = Figures("sanitizer", args.json)
     for tool in TOOLS:
-        for kind in (*given.kinds, "planted"):
-            own = [r for r in results if r.job.tool == tool and r.job.kind == kind]
-            passed = all(r.passed for r in own)
-            figures.add(f"{tool}.{kind}", sum(r.reported or 0 for r in own), "reports", SOURCES[kind], passed=passed)
+        for kind in (*args.kinds, "planted"):
+            results_of_kind = [r for r in results if r.job.tool == tool and r.job.kind == kind]
+            passed = all(r.passed for r in results_of_kind)
+            figures.add(
+                f"{tool}.{kind}", sum(r.reported or 0 for r in results_of_kind), "reports", SOURCES[kind], passed=passed
+            )
     return 0 if all(result.passed for result in results) else 1
 
 

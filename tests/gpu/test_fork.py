@@ -1,4 +1,4 @@
-"""CUDA does not survive a fork: a typed error says so, and nothing hangs."""
+"""CUDA cannot be used after a fork: use in a forked process raises `ForkError`, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 pytestmark = pytest.mark.gpu
 
-FORKS = """
+FORK_PROGRAM = """
 import os, signal, sys
 import gymnasium, torch
 import gpuvec
@@ -30,7 +30,7 @@ uses = {
 }
 child = os.fork()
 if child == 0:
-    signal.alarm(600)  # a guard against a child that hangs
+    signal.alarm(600)  # ends a child that hangs
     try:
         uses[sys.argv[1]]()
     except ForkError as error:
@@ -48,9 +48,9 @@ torch.cuda.synchronize()
 
 
 @pytest.mark.parametrize("use", ["step", "reset", "get_state", "make_vec"])
-def test_use_in_a_forked_process_is_a_typed_error(use: str) -> None:
-    # The warning that a process with threads was forked is Python's own, and beside the point here.
-    command = [sys.executable, "-W", "ignore", "-c", FORKS, use]
-    found = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "spawn" in found.stdout
+def test_use_in_a_forked_process_raises_fork_error(use: str) -> None:
+    # Python warns that a process with threads was forked, which this test does on purpose.
+    command = [sys.executable, "-W", "ignore", "-c", FORK_PROGRAM, use]
+    process = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "spawn" in process.stdout

@@ -1,4 +1,4 @@
-"""A training iteration on a GPU: it never waits, its graphs do what its functions do, and it learns."""
+"""A training iteration on a GPU: it does not synchronize, its graphs equal eager execution, and it learns."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.learners.config.tuned import tuned
-from gpuvec.learners.ppo import PPOArgs, train  # after the package that it cannot do without
+from gpuvec.learners.ppo import PPOArgs, train  # needs torch
 from gpuvec.learners.training import make_learner
 
 pytestmark = pytest.mark.gpu
-ITERATIONS = 7  # of 16 updates each
+NUM_ITERATIONS = 7  # of 16 updates each
 
 
 @pytest.fixture
@@ -37,47 +37,46 @@ def learner() -> Iterator[Callable[..., Any]]:
         env.close()
 
 
-def contents(learner: Any) -> dict[str, Any]:
-    """Copies of what an iteration wrote, in the order in which it does."""
-    found = {f"storage.{name}": x for name, x in learner.policy.buffer._asdict().items() if x is not None}
-    found |= {f"parameter.{name}": x.detach() for name, x in learner.policy.parameters.items()}
-    return {name: x.clone() for name, x in found.items()} | {"metrics": learner.policy.metrics.clone()}
+def iteration_tensors(learner: Any) -> dict[str, Any]:
+    """Copies of all tensors that an iteration writes, in the order of the writes."""
+    tensors = {f"storage.{name}": x for name, x in learner.policy.buffer._asdict().items() if x is not None}
+    tensors |= {f"parameter.{name}": x.detach() for name, x in learner.policy.parameters.items()}
+    return {name: x.clone() for name, x in tensors.items()} | {"metrics": learner.policy.metrics.clone()}
 
 
-def assert_same(found: dict[str, Any], expected: dict[str, Any], where: str) -> None:
+def assert_same(tensors: dict[str, Any], expected: dict[str, Any], where: str) -> None:
+    """Asserts that all tensors are equal bit for bit."""
     for name in expected:
-        rows = expected["storage.ended"] if name == "storage.final_obs" else ...  # the others are nobody's
-        x, y = expected[name][rows], found[name][rows]
+        rows = expected["storage.ended"] if name == "storage.final_obs" else ...  # undefined in the other rows
+        x, y = expected[name][rows], tensors[name][rows]
         same = torch.equal(x, y) or bool(((x == y) | (x.isnan() & y.isnan())).all())
         assert same, f"{name} is the first to differ, {where}: {int((x != y).sum())} of {x.numel()} elements"
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_an_iteration_does_not_wait_for_the_device(
-    learner: Callable[..., Any], silent_sync: Callable[[], None], captured: bool
-) -> None:
+def test_iteration_does_not_synchronize(learner: Callable[..., Any], forbid_sync: Callable[[], None], captured: bool) -> None:
     ppo = learner()
     if captured:
         ppo.capture()
     ppo.iterate()
-    silent_sync()
+    forbid_sync()
     for _ in range(3):
         ppo.iterate()
         ppo.start_read()
         if ppo.pending_reads == 2:
-            ppo.finish_read()  # of the iteration before
+            ppo.finish_read()  # of the previous iteration
     with pytest.raises(RuntimeError, match="synchronizing"):
         ppo.policy.metrics.tolist()
 
 
 @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
-def test_captured_iterations_equal_eager_ones(learner: Callable[..., Any], env: str) -> None:
+def test_captured_iterations_equal_eager_iterations(learner: Callable[..., Any], env: str) -> None:
     eager, captured = learner(env), learner(env)
     captured.capture()
-    for k in range(ITERATIONS):
+    for k in range(NUM_ITERATIONS):
         eager.iterate()
         captured.iterate()
-        assert_same(contents(captured), contents(eager), f"iteration {k}")
+        assert_same(iteration_tensors(captured), iteration_tensors(eager), f"iteration {k}")
 
 
 @pytest.mark.parametrize("where", ["again", "on another stream"])
@@ -85,15 +84,15 @@ def test_iterations_repeat_bit_for_bit(learner: Callable[..., Any], where: str) 
     one, other = learner(), learner()
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
-    for k in range(ITERATIONS):
+    for k in range(NUM_ITERATIONS):
         one.iterate()
         with torch.cuda.stream(stream) if where != "again" else nullcontext():
             other.iterate()
         torch.cuda.synchronize()
-        assert_same(contents(other), contents(one), f"iteration {k}")
+        assert_same(iteration_tensors(other), iteration_tensors(one), f"iteration {k}")
 
 
-def test_a_graph_of_rebuilt_kernels_refuses_to_run(learner: Callable[..., Any]) -> None:
+def test_graph_of_rebuilt_kernels_raises(learner: Callable[..., Any]) -> None:
     from gpuvec.errors import StaleGraphError
 
     ppo = learner()
@@ -104,23 +103,23 @@ def test_a_graph_of_rebuilt_kernels_refuses_to_run(learner: Callable[..., Any]) 
         ppo.iterate()
 
 
-def test_reads_of_the_iteration_before_change_nothing() -> None:
-    """Metrics that are read while the next iteration runs are those that are read at once, and so is what is learned."""
+def test_delayed_reads_of_metrics_change_nothing() -> None:
+    """Metrics read during the next iteration equal those read immediately, and so do the trained parameters."""
     args = PPOArgs(env="gpuvec/CartPole-v1", device="cuda", num_envs=1024, total_steps=40 * 1024 * 32)
-    ahead = []
+    delays = []
 
     def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
-        ahead.append(learner.iteration - int(metrics["iteration"]))
+        delays.append(learner.iteration - int(metrics["iteration"]))
 
-    late = train(args, on_iteration, exact_at=lambda iteration: iteration % 10 == 0)
-    exact = train(args, on_iteration)
-    assert ahead[:40] == [int(k % 10 != 0) for k in range(1, 41)]
-    assert ahead[40:] == [0] * 40
-    timed = ("seconds", "steps_per_second", "gpu_memory")
-    for one, other in zip(late.history, exact.history, strict=True):
-        for name in one.keys() - timed:
+    delayed = train(args, on_iteration, exact_at=lambda iteration: iteration % 10 == 0)
+    immediate = train(args, on_iteration)
+    assert delays[:40] == [int(k % 10 != 0) for k in range(1, 41)]
+    assert delays[40:] == [0] * 40
+    timing_metrics = ("seconds", "steps_per_second", "gpu_memory")
+    for one, other in zip(delayed.history, immediate.history, strict=True):
+        for name in one.keys() - timing_metrics:
             assert one[name] == other[name] or (one[name] != one[name] and other[name] != other[name]), name
-    for one, other in zip(late.network.parameters(), exact.network.parameters(), strict=True):
+    for one, other in zip(delayed.network.parameters(), immediate.network.parameters(), strict=True):
         assert torch.equal(one, other)
 
 

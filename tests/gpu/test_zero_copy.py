@@ -1,4 +1,4 @@
-"""Outputs lie where CuPy allocated and the kernel wrote; a step copies nothing, allocates slabs only, and never waits."""
+"""Outputs are the memory into which the kernel wrote; a step copies nothing, allocates only slabs, and does not synchronize."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ import pytest
 cupy = pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 
-from gpuvec.vector.outputs import SLAB_BYTES, SLAB_STEPS  # after the packages that it cannot do without
+from gpuvec.vector.outputs import SLAB_BYTES, SLAB_STEPS  # needs torch
 
 pytestmark = pytest.mark.gpu
 MODES = ("SameStep", "NextStep", "Disabled")
 
 
 class Allocations(cupy.cuda.MemoryHook):  # type: ignore[misc]  # CuPy has no types
-    """What CuPy's pool hands out, as (address, bytes)."""
+    """The (address, bytes) of all allocations of CuPy's memory pool."""
 
     name = "Allocations"
 
     def __init__(self) -> None:
-        self.found: list[tuple[int, int]] = []
+        self.blocks: list[tuple[int, int]] = []
 
-    def malloc_postprocess(self, **given: Any) -> None:
-        self.found.append((given["mem_ptr"], given["mem_size"]))
+    def malloc_postprocess(self, **event: Any) -> None:
+        self.blocks.append((event["mem_ptr"], event["mem_size"]))
 
-    def hold(self, address: int, size: int) -> bool:
-        return any(first <= address and address + size <= first + length for first, length in self.found)
+    def contains(self, address: int, size: int) -> bool:
+        """Whether one allocation contains these bytes."""
+        return any(first <= address and address + size <= first + length for first, length in self.blocks)
 
 
-def place(array: Any) -> tuple[int, int]:
-    """(address, bytes) of an array of any framework."""
+def address_and_size(array: Any) -> tuple[int, int]:
+    """(address, bytes) of an array of any library."""
     if isinstance(array, torch.Tensor):
         return array.data_ptr(), array.nbytes
     if hasattr(array, "unsafe_buffer_pointer"):
@@ -47,26 +48,26 @@ def place(array: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("num_envs", [1024, 1000])
 @pytest.mark.parametrize("output", ["torch", "cupy", "jax", "dlpack"])
-def test_every_output_lies_in_memory_that_cupy_allocated(
-    make: Callable[..., Any], actions: Callable[..., Any], output: str, num_envs: int
+def test_every_output_is_memory_that_cupy_allocated(
+    make_env: Callable[..., Any], random_actions: Callable[..., Any], output: str, num_envs: int
 ) -> None:
     if output == "jax":
         pytest.importorskip("jax")
-    with Allocations() as allocated:
-        env = make(num_envs=num_envs, output=output, autoreset_mode="SameStep")
+    with Allocations() as allocations:
+        env = make_env(num_envs=num_envs, output=output, autoreset_mode="SameStep")
         obs, _ = env.reset(seed=0)
         arrays = {"reset": obs}
-        for t, action in enumerate(actions(env, 3)):
+        for t, action in enumerate(random_actions(env, 3)):
             *outputs, info = env.step(action)
             arrays |= {f"{t}.{k}": x for k, x in enumerate((*outputs, info["final_obs"], info["_final_obs"]))}
-    assert len({place(x)[0] for x in arrays.values()}) == len(arrays)  # and no two share their memory
+    assert len({address_and_size(x)[0] for x in arrays.values()}) == len(arrays)  # No two outputs share memory.
     for name, array in arrays.items():
-        assert allocated.hold(*place(array)), f"{name} was copied elsewhere"
-        assert cupy.cuda.runtime.pointerGetAttributes(place(array)[0]).device == 0
+        assert allocations.contains(*address_and_size(array)), f"{name} was copied elsewhere"
+        assert cupy.cuda.runtime.pointerGetAttributes(address_and_size(array)[0]).device == 0
 
 
-def traced(tmp_path: Path, run: Callable[[], None]) -> tuple[Counter[str], Counter[str]]:
-    """What the device did during `run`: (events by category, kernels by name)."""
+def trace(tmp_path: Path, run: Callable[[], None]) -> tuple[Counter[str], Counter[str]]:
+    """(number of events by category, number of kernels by name) of the device during `run`."""
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
@@ -79,83 +80,83 @@ def traced(tmp_path: Path, run: Callable[[], None]) -> tuple[Counter[str], Count
     return Counter(event.get("cat", "") for event in events), kernels
 
 
-@pytest.mark.filterwarnings("default")  # the profiler's own
+@pytest.mark.filterwarnings("default")  # the profiler warns
 @pytest.mark.parametrize("buffers", [None, 2])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_thousand_steps_launch_a_thousand_kernels_and_copy_nothing(
-    make: Callable[..., Any], actions: Callable[..., Any], tmp_path: Path, mode: str, buffers: int | None
+def test_step_launches_one_kernel_and_copies_nothing(
+    make_env: Callable[..., Any], random_actions: Callable[..., Any], tmp_path: Path, mode: str, buffers: int | None
 ) -> None:
-    env = make(num_envs=4096, autoreset_mode=mode, buffers=buffers)
-    (action,) = actions(env, 1)
+    env = make_env(num_envs=4096, autoreset_mode=mode, buffers=buffers)
+    (action,) = random_actions(env, 1)
     env.step(action)
-    gc.collect()  # what earlier tests left behind
+    gc.collect()  # frees garbage of earlier tests
     reserved = torch.cuda.memory_allocated()
-    with Allocations() as allocated:
+    with Allocations() as allocations:
 
         def run() -> None:
             for _ in range(1000):
                 env.step(action)
 
-        categories, kernels = traced(tmp_path, run)
+        categories, kernels = trace(tmp_path, run)
     assert kernels.most_common(1)[0][1] == 1000, kernels
     assert categories["gpu_memcpy"] == 0
     arrays = len(env.simulation.layout.outputs)
     steps = min(SLAB_STEPS, SLAB_BYTES // env._outputs._bytes)
     slabs = 0 if buffers else -(-1000 // steps)
-    assert len(allocated.found) <= slabs * arrays
+    assert len(allocations.blocks) <= slabs * arrays
     assert sum(kernels.values()) - 1000 + categories["gpu_memset"] <= slabs * arrays  # final_obs starts as zeros
     assert torch.cuda.memory_allocated() == reserved
 
 
 @pytest.mark.filterwarnings("default")
-def test_the_trace_would_show_a_copy(tmp_path: Path) -> None:
+def test_trace_detects_a_copy(tmp_path: Path) -> None:
     x = torch.ones(1 << 20, device="cuda")
-    categories, _ = traced(tmp_path, lambda: print(x.clone().sum().cpu()))
+    categories, _ = trace(tmp_path, lambda: print(x.clone().sum().cpu()))
     assert categories["gpu_memcpy"] >= 1
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_steps_do_not_wait_for_the_device(
-    make: Callable[..., Any], actions: Callable[..., Any], silent_sync: Callable[[], None], mode: str
+def test_steps_do_not_synchronize(
+    make_env: Callable[..., Any], random_actions: Callable[..., Any], forbid_sync: Callable[[], None], mode: str
 ) -> None:
-    env = make(autoreset_mode=mode)
-    ring = actions(env, 8)
-    env.step(ring[0])
-    silent_sync()
+    env = make_env(autoreset_mode=mode)
+    actions = random_actions(env, 8)
+    env.step(actions[0])
+    forbid_sync()
     with pytest.raises(RuntimeError, match="synchronizing"):
-        torch.ones(1, device="cuda").item()  # what it looks like when something waits
-    for action in ring * 20:
+        torch.ones(1, device="cuda").item()  # A synchronization raises this error.
+    for action in actions * 20:
         *_, info = env.step(action)
         assert isinstance(info, dict)
 
 
-def test_wrappers_do_not_wait_for_the_device(
-    make: Callable[..., Any], actions: Callable[..., Any], silent_sync: Callable[[], None]
+def test_wrappers_do_not_synchronize(
+    make_env: Callable[..., Any], random_actions: Callable[..., Any], forbid_sync: Callable[[], None]
 ) -> None:
     from gpuvec.vector import wrappers as w
 
     for mode in MODES:
-        env = make("Pendulum-v1", autoreset_mode=mode, max_episode_steps=5)
+        env = make_env("Pendulum-v1", autoreset_mode=mode, max_episode_steps=5)
         env = w.ClipAction(w.RescaleAction(env, -0.5, 0.5))
         env = w.ClipReward(w.NormalizeReward(w.NormalizeObservation(w.RecordEpisodeStatistics(env))), -1.0, 1.0)
         env.reset(seed=0)
-        ring = actions(env, 8)
-        env.step(ring[0])
-        silent_sync()
-        for action in ring * 3:
+        actions = random_actions(env, 8)
+        env.step(actions[0])
+        forbid_sync()
+        for action in actions * 3:
             env.step(action)
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_steps_are_enqueued_while_the_device_is_busy(make: Callable[..., Any], actions: Callable[..., Any]) -> None:
-    """Waits that are not torch's own show up here: the steps return although the stream has not reached them."""
-    env = make(autoreset_mode="SameStep")
-    ring = actions(env, 8)
-    for action in ring:
+def test_steps_are_enqueued_while_the_device_is_busy(make_env: Callable[..., Any], random_actions: Callable[..., Any]) -> None:
+    """This also detects synchronization outside of torch: the steps return before the stream has reached them."""
+    env = make_env(autoreset_mode="SameStep")
+    actions = random_actions(env, 8)
+    for action in actions:
         env.step(action)
     torch.cuda.synchronize()
     torch.cuda._sleep(4_000_000_000)  # clock cycles: about two seconds
-    for action in ring * 12:
+    for action in actions * 12:
         env.step(action)
     still_busy = not torch.cuda.current_stream().query()
     torch.cuda.synchronize()
