@@ -106,7 +106,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             options: the environment's own reset options; others are ignored, as PettingZoo specifies.
 
         Returns:
-            {agent: observation (D,)} and {agent: {}} of the active agents.
+            A dict with the observation (D,) of each active agent, and one with an empty dict for each.
         """
         own_options = {name: value for name, value in (options or {}).items() if name in self._reset_option_names}
         obs, _ = self._envs.reset(seed=seed, options=own_options)
@@ -122,8 +122,8 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             actions: {agent: action} of the agents in `agents`.
 
         Returns:
-            Observations, rewards, terminated, truncated and infos, {agent: value} of the agents that were active before the
-            step or are after it.
+            Dicts of observations, rewards, terminated, truncated and infos by agent, for the agents that were active before
+            the step or are active after it.
 
         Raises:
             ValueError: not one action for each active agent, or an action outside its space.
