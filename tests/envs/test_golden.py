@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.arrays import host, step
-from tests.support.reference_player import Player
+from tests.support.reference_game import ReferenceGame
 from tests.support.tag_games import make_vec
 
 from gpuvec_envs import tag_continuous, tag_grid_world
@@ -79,12 +79,12 @@ class Recording:
 @every_file
 def test_the_rules_as_plain_python(file):
     recording = Recording(file)
-    player = Player(recording.module.ENV, **recording.params)
-    player.set_state(recording.start | ({} if recording.grid else {"playing": True}))
-    recording.check(0, player.observe(), player.get_state())
+    game = ReferenceGame(recording.module.ENV, **recording.params)
+    game.set_state(recording.start | ({} if recording.grid else {"playing": True}))
+    recording.check(0, game.observe(), game.get_state())
     for t, actions in enumerate(recording.actions, 1):
-        outcome = player.step(actions)
-        recording.check_step(t, outcome.obs, outcome.reward, outcome.terminated or outcome.truncated, player.get_state())
+        result = game.step(actions)
+        recording.check_step(t, result.obs, result.reward, result.terminated or result.truncated, game.get_state())
 
 
 QUICK = ("tag_grid_t2_L4_random_part",)  # the file that the simulator plays in the quick tests
@@ -147,6 +147,6 @@ def test_the_files_show_the_rules():
 @pytest.mark.parametrize("file", [file for file in FILES if "cont" in file.stem], ids=lambda file: file.stem)
 def test_the_tables(file):
     recording = Recording(file)
-    tables = Player(recording.module.ENV, **recording.params).p
+    tables = ReferenceGame(recording.module.ENV, **recording.params).p
     np.testing.assert_array_equal(tables.acceleration_levels, recording.arrays["acceleration_actions"])
     np.testing.assert_array_equal(tables.turn_levels, recording.arrays["turn_actions"])

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 from tests.support.arrays import host
-from tests.support.reference_player import Player
-from tests.support.tag_games import CONTINUOUS, GRID, MODULES, field, grid, key, make_vec, player
+from tests.support.reference_game import ReferenceGame
+from tests.support.tag_games import CONTINUOUS, GRID, MODULES, continuous_game, grid_game, make_key, make_reference, make_vec
 
 from gpuvec_envs import tag_continuous, tag_grid_world
 
@@ -18,12 +18,12 @@ from gpuvec_envs import tag_continuous, tag_grid_world
 @pytest.mark.parametrize("name", MODULES)
 def test_agents_take_their_turns_in_any_order(name):
     params = {"num_taggers": 3, "grid_length": 5, "use_full_observation": False}
-    one = Player(MODULES[name].ENV, **params)
-    other = Player(MODULES[name].ENV, order=np.random.default_rng(0).permutation(one.agents), **params)
-    np.testing.assert_array_equal(one.reset(key(7)), other.reset(key(7)))
+    one = ReferenceGame(MODULES[name].ENV, **params)
+    other = ReferenceGame(MODULES[name].ENV, order=np.random.default_rng(0).permutation(one.agents), **params)
+    np.testing.assert_array_equal(one.reset(make_key(7)), other.reset(make_key(7)))
     for actions in np.random.default_rng(1).integers(0, 5, (30, len(one.agents), 2)):
-        outcomes = [game.step(actions[:, 0] if name == GRID else actions) for game in (one, other)]
-        assert all(np.array_equal(a, b) for a, b in zip(*outcomes, strict=True))
+        results = [game.step(actions[:, 0] if name == GRID else actions) for game in (one, other)]
+        assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
 
 
 class TestStarts:
@@ -45,14 +45,14 @@ class TestStarts:
         env.close()
 
     def test_the_grid_s_in_plain_python(self):
-        game = Player(tag_grid_world.ENV, num_taggers=3, grid_length=1)
+        game = ReferenceGame(tag_grid_world.ENV, num_taggers=3, grid_length=1)
         for row in range(40):
-            game.reset(key(row))
+            game.reset(make_key(row))
             cells = 2 * game.s.y + game.s.x
             assert (cells[:3] != cells[3]).all()
         game.set_state({"role": [0, 1, 0, 0]})
         for row in range(40):
-            game.reset(key(row))
+            game.reset(make_key(row))
             cells = 2 * game.s.y + game.s.x
             assert (cells[[0, 2, 3]] != cells[1]).all()
 
@@ -78,12 +78,12 @@ class TestStarts:
 
     @pytest.mark.parametrize("name", MODULES)
     def test_a_batch_s_are_those_of_plain_python(self, name, device):
-        env, game = make_vec(name, num_envs=3, device=device), Player(MODULES[name].ENV)
+        env, game = make_vec(name, num_envs=3, device=device), ReferenceGame(MODULES[name].ENV)
         obs, state = host(env.reset(seed=5)[0]), host(env.get_state())
         for row in range(3):
-            np.testing.assert_allclose(game.reset(key(row, seed=5)), obs[row], rtol=0, atol=1e-6)
-            for field_, values in state.items():
-                np.testing.assert_array_equal(getattr(game.s, field_), values[row], err_msg=field_)
+            np.testing.assert_allclose(game.reset(make_key(row, seed=5)), obs[row], rtol=0, atol=1e-6)
+            for field, values in state.items():
+                np.testing.assert_array_equal(getattr(game.s, field), values[row], err_msg=field)
         env.close()
 
 
@@ -120,13 +120,13 @@ def test_a_heading_is_the_remainder_of_a_turn(angle):
 )
 def test_parameters_without_sense_are_refused(name, params, words):
     with pytest.raises(ValueError, match=words):
-        Player(MODULES[name].ENV, **params)
+        ReferenceGame(MODULES[name].ENV, **params)
     with pytest.raises(ValueError, match=words):
         gymnasium.make_vec(name, num_envs=2, device="cpu", **params)
 
 
 def test_all_others_may_be_observed_in_full_whatever_the_number_of_nearest_ones():
-    assert Player(tag_continuous.ENV, num_runners=1).observe().shape == (2, 8)
+    assert ReferenceGame(tag_continuous.ENV, num_runners=1).observe().shape == (2, 8)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,13 @@ def test_all_others_may_be_observed_in_full_whatever_the_number_of_nearest_ones(
 )
 def test_observations_lie_in_their_space(name, params, shape):
     """Random play from random starts."""
-    game = Player(MODULES[name].ENV, **params)
+    game = ReferenceGame(MODULES[name].ENV, **params)
     observation, action = MODULES[name].ENV.spaces(MODULES[name].Params(**params))
     assert observation.shape == shape
     assert np.isfinite(observation.low).all()
     assert np.isfinite(observation.high).all()
     action.seed(0)
-    assert all(map(observation.contains, game.reset(key(3))))
+    assert all(map(observation.contains, game.reset(make_key(3))))
     for _ in range(15):
         obs = game.step([action.sample() for _ in game.agents]).obs
         assert all(map(observation.contains, obs))
@@ -163,7 +163,7 @@ class TestPictures:
 
     def test_the_grid(self):
         pytest.importorskip("PIL", reason="pictures need Pillow, of the extra 'render'")
-        game = grid(player, [(1, 3), (4, 0)])
+        game = grid_game(make_reference, [(1, 3), (4, 0)])
         picture = tag_grid_world.ENV.draw(game.s, game.p)
         assert (picture.shape, picture.dtype) == ((500, 500, 3), np.uint8)
         assert self.coloured(picture, self.RED) == pytest.approx((150.0, 350.0), abs=2.0)
@@ -171,7 +171,7 @@ class TestPictures:
 
     def test_the_square(self):
         pytest.importorskip("PIL", reason="pictures need Pillow, of the extra 'render'")
-        game = field(player, [(2.0, 3.0), (5.0, 5.0), (8.0, 2.0)])
+        game = continuous_game(make_reference, [(2.0, 3.0), (5.0, 5.0), (8.0, 2.0)])
         game.set_state({"alive": np.array([True, True, False])})
         picture = tag_continuous.ENV.draw(game.s, game.p)
         assert (picture.shape, picture.dtype) == ((500, 500, 3), np.uint8)
