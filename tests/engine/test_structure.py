@@ -103,7 +103,7 @@ def with_params(env: Any, **params: Any) -> Any:
         (UNDECLARED, {"walkers": 4}, ["number of agents is 5 instead of 4", "roles", r"'x' has shape \(5,\) instead"]),
         (UNDECLARED, {"num_observed": 3}, ["observed neighbors is 3 instead of 2", r"'neighbors' has shape \(4, 3\)"]),
         (UNDECLARED, {"observe_all": True}, ["search"]),
-        (replace(HUNT, structural=()), {"slots": 4}, ["observed neighbors"]),
+        (replace(HUNT, structural=()), {"num_observed": 4}, ["observed neighbors"]),
         (DOT, {"copies": 3}, [r"observation space has shape \(3,\) instead of \(2,\)"]),
         (DOT, {"choices": 4}, [r"action space is Discrete\(4\) instead of Discrete\(3\)"]),
         (PILE, {"depth": 3}, [r"field 'layers' has shape \(2, 3\) instead of \(2, 2\)"]),

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.learners.test_fused_ppo import CASES, apart, network_of, rollout_of
-from tests.support.cuda_emulator import emulated
+from tests.support.cuda_emulator import emulate
 
 from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.config.ppo_config import PPOArgs
@@ -52,7 +52,7 @@ def packed(shape, obs, action, log_prob, advantage, target, mask=None):
 @pytest.mark.parametrize(("case", "steps", "rows"), [("cartpole", 37, 100), ("gaussian", 20, 33), ("widest", 16, 31)])
 def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
     args, shape = shaped(case, gamma=0.97, gae_lambda=0.9, reward_scale=0.5)
-    launch = emulated(estimate_kernel(shape), tmp_path)
+    launch = emulate(estimate_kernel(shape), tmp_path)
     obs, action, generator = drawn(case, shape, steps, rows)
     reward, log_prob, last_value, after = (torch.randn(steps, rows, generator=generator) for _ in range(4))
     value = torch.cat([after, last_value[:1]])
@@ -101,7 +101,7 @@ def test_records_and_statistics(case, tmp_path) -> None:
     log_prob, advantage, target = torch.randn(3, steps, rows, generator=generator)
     mask = torch.rand(steps, rows, generator=generator) < 0.7 if shape.has_mask else None
     records, counts = torch.full((samples, shape.record_size), 7.0), {"mask": 0 if mask is None else mask}
-    emulated(found["pack_records"], tmp_path)(
+    emulate(found["pack_records"], tmp_path)(
         (-(-samples // found["pack_records"].threads),), obs=obs, action=action, log_prob=log_prob, advantage=advantage,
         target=target, records=records, num_samples=samples, **counts,
     )  # fmt: skip
@@ -109,7 +109,7 @@ def test_records_and_statistics(case, tmp_path) -> None:
 
     advantage_sums, metrics = torch.zeros(rounds, 3, ADVANTAGE_PARTS), torch.ones(6, dtype=torch.float64)
     fault_rows, iteration = torch.zeros(2, dtype=torch.int64), torch.tensor(5)
-    emulated(found["sum_advantages"], tmp_path)(
+    emulate(found["sum_advantages"], tmp_path)(
         (rounds, ADVANTAGE_PARTS), advantage=advantage, advantage_sums=advantage_sums, metrics=metrics, fault_rows=fault_rows,
         iteration=iteration, seed=3,
         num_minibatches=args.num_minibatches, minibatch_size=size, num_samples=samples,
@@ -136,7 +136,7 @@ def test_the_optimizer_is_adam_whatever_the_parts(parts, tmp_path) -> None:
         shape.num_parameters(),
         torch.Generator().manual_seed(parts),
     )
-    launch = emulated(kernel, tmp_path, together=True)
+    launch = emulate(kernel, tmp_path, concurrent=True)
     partial_gradients, loss_sums = (
         torch.randn(parts, count, generator=generator),
         torch.randn(parts, NUM_SUMS, generator=generator),
@@ -191,7 +191,7 @@ def test_the_gradient_is_that_of_float64(case, samples, tmp_path) -> None:
     moved, advantage_sums = those - s.advantage[0, 0], torch.zeros(1, 3, ADVANTAGE_PARTS)
     advantage_sums[0, :, 5] = torch.stack([torch.tensor(float(len(moved))), moved.sum(), moved.square().sum()])
     partial_gradients, loss_sums = torch.zeros(config.num_partials, len(flat)), torch.zeros(config.num_partials, NUM_SUMS)
-    emulated(update_kernels(shape, config)["gradient"], tmp_path)(
+    emulate(update_kernels(shape, config)["gradient"], tmp_path)(
         (2 * config.num_partials,), records=records, advantage=s.advantage, mask=s.mask if leave else 0,
         advantage_sums=advantage_sums, parameters=flat, partial_gradients=partial_gradients, loss_sums=loss_sums,
         iteration=torch.tensor(0), seed=1, num_minibatches=1, ent_coef=torch.tensor(args.ent_coef), minibatch_size=samples,

@@ -1,4 +1,4 @@
-"""Arrays of any library and any device as NumPy, and back."""
+"""Conversions between NumPy arrays on the host and the arrays that an environment returns and takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def host(value: Any) -> Any:
-    """A copy as NumPy, of an array or of each array in a dict or tuple."""
+    """Returns a NumPy copy of an array of any library and device, or of each array in a dict or tuple."""
     if isinstance(value, dict):
         return {name: host(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
@@ -27,7 +27,7 @@ def host(value: Any) -> Any:
 
 
 def on_device(env: Any, value: Any) -> Any:
-    """`value` as an array of the library that `env` returns, on its device."""
+    """Returns `value` as an array of the library of `env`, on its device."""
     value = np.asarray(value)
     if env.output == "torch":
         import torch
@@ -42,17 +42,17 @@ def on_device(env: Any, value: Any) -> Any:
 
 
 def step(env: Any, actions: Any) -> Any:
-    """One step with actions from the host, and what it returns as NumPy."""
+    """Takes one step of `env` with actions from the host; returns the results as NumPy arrays."""
     return host(env.step(on_device(env, actions)))
 
 
 def reset(env: Any, **kwargs: Any) -> Any:
-    """The observations of a reset as NumPy."""
+    """Resets `env`; returns the observations as a NumPy array."""
     return host(env.reset(**kwargs)[0])
 
 
 def address(value: Any) -> int:
-    """Where the first element of an array lies."""
+    """Returns the address of the first element of an array of any library and device."""
     if hasattr(value, "data_ptr"):
         return int(value.data_ptr())
     if hasattr(value, "unsafe_buffer_pointer"):

@@ -1,4 +1,4 @@
-"""Small environments whose every number can be told in advance, and the ways in which tests make them."""
+"""Small environments with one agent whose numbers can be computed without a compiler, and functions that create them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Count(NamedTuple):
 
 class CountParams(NamedTuple):
     maximum: float = 5.0  # the count that ends an episode
-    first: float = 0.0  # the count of a start
+    first: float = 0.0  # the count after a reset
 
 
 def _reset(key: Key, p: CountParams) -> Count:
@@ -34,7 +34,7 @@ def _check(p: CountParams) -> None:
         raise ValueError(f"first is {p.first}; it must be below maximum, {p.maximum}.")
 
 
-DRAWN: list[tuple[Count, CountParams]] = []  # what was drawn, in order
+DRAWN: list[tuple[Count, CountParams]] = []  # the arguments of each call of `draw`
 
 
 def _draw(s: Count, p: CountParams) -> Any:
@@ -42,7 +42,7 @@ def _draw(s: Count, p: CountParams) -> Any:
     return np.full((4, 6, 3), int(s.count), np.uint8)
 
 
-# The observation counts the steps, the action is the reward, and the count `maximum` ends the episode.
+# The observation is the number of steps, the reward is the action, and the count `maximum` terminates the episode.
 COUNTER = SingleAgentEnv(
     state=Count,
     params=CountParams(),
@@ -57,7 +57,7 @@ COUNTER = SingleAgentEnv(
 
 
 class PlainCounter(gym.Env[Any, Any]):
-    """The rules of `COUNTER` as Gymnasium's users write them: the oracle."""
+    """The rules of `COUNTER` as a scalar environment of Gymnasium, with which tests compare it."""
 
     observation_space = Box(0.0, np.inf, (1,))
     action_space = Discrete(10)
@@ -97,7 +97,7 @@ def _mixed_step(s: Mixed, action: tuple[int, int], key: Key, p: MixedParams) -> 
     return Mixed(level, s.score + action[1] + p.bonus, lit), level, randint(key, 2, 0, 8) == 0
 
 
-# Fields of all three types, two discrete actions, and draws in every step, of which one in eight ends the episode.
+# Fields of all three types, two discrete actions, and random numbers in every step; one step in eight terminates the episode.
 MIXED = SingleAgentEnv(
     state=Mixed,
     params=MixedParams(),
@@ -113,9 +113,9 @@ register("tests/Mixed-v0", MIXED)
 
 
 def make(id: str, num_envs: int, **kwargs: Any) -> Any:
-    """An environment whose output is of the array library that its device goes by: NumPy or CuPy.
+    """Returns an environment with NumPy arrays, on a GPU with CuPy arrays.
 
-    Counters store their maximum per row, so that one kernel serves every test.
+    Counters store their maximum per env, so that all tests share one kernel.
     """
     if id == "tests/Counter-v0" and "per_env" not in kwargs and isinstance(num_envs, int):
         maximum = kwargs.get("maximum", COUNTER.params.maximum)
@@ -126,5 +126,8 @@ def make(id: str, num_envs: int, **kwargs: Any) -> Any:
 
 @cache
 def shared(id: str, num_envs: int, **kwargs: Any) -> Any:
-    """As `make`, once for all tests: for those that begin with a seeded reset, change no parameter and close nothing."""
+    """Returns the same environment as `make`, created once.
+
+    Tests share it, so they must begin with a seeded reset, and must not change parameters or close the environment.
+    """
     return make(id, num_envs, **kwargs)

@@ -1,4 +1,4 @@
-"""Functions in CUDA C++ for tests, and where they can be run without a GPU."""
+"""An environment with functions in CUDA C++, and whether this machine can run them without a GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from gpuvec import Key, SingleAgentEnv, uniform
 from gpuvec.engine.backends.cuda.cpp.host_compiler import COMPILERS
 
 NO_COMPILER = not any(map(shutil.which, COMPILERS))
-needs_host_compiler = pytest.mark.skipif(NO_COMPILER, reason="runs functions in CUDA C++ on a CPU, which takes a C++ compiler")
+needs_host_compiler = pytest.mark.skipif(NO_COMPILER, reason="functions in CUDA C++ need a C++ compiler on a CPU")
 ON_CPU = {"device": "cpu", "backend": "cuda-c"}
-
-
-# An environment whose file tests write.
 
 
 class State(NamedTuple):
@@ -58,7 +55,7 @@ OBSERVE = "__device__ Floats<2> observe(const State& s, const Params& p) { retur
 
 
 def own(file: Path) -> SingleAgentEnv:
-    """The environment with that file."""
+    """Returns the environment whose functions in CUDA C++ are in `file`, which the test writes."""
     return SingleAgentEnv(
         state=State, params=Params(), reset=reset, step=step, observe=observe, spaces=spaces, cuda_c=str(file)
     )

@@ -1,7 +1,7 @@
-"""Kernels in CUDA C++ on a CPU: each of their threads is one of the machine's, so what they do can be tested without a GPU.
+"""Runs kernels in CUDA C++ on a CPU, with a thread of the operating system for each CUDA thread, to test them without a GPU.
 
-Lanes of a warp meet where the code says so, and only there: one that does not come lets the others wait for ever, as on a GPU.
-Products of tensor cores are sums in float32, and copies that a GPU does not wait for are done at once.
+The lanes of a warp synchronize only where the code says so: if one lane does not arrive, the others wait forever, as on a GPU.
+Products of tensor cores are sums in float32, and asynchronous copies are synchronous.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from gpuvec.engine.backends.cuda.nvrtc import CudaSource
 
-MEANT = r"""
+HOST_DEFINITIONS = r"""
 #include <algorithm>
 #include <barrier>
 #include <cmath>
@@ -39,9 +39,9 @@ using std::isfinite, std::min, std::max;
 #define __restrict__
 #define __align__(bytes)
 #define DEPENDENT_LAUNCH 0
-#define RELU 0  // where the source says nothing
+#define RELU 0  // for sources that do not define it
 
-struct Place { unsigned x, y, z; };
+struct Index { unsigned x, y, z; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct uint4 { unsigned x, y, z, w; };
@@ -49,37 +49,37 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-struct Warp { std::barrier<> meet{32}; uint64_t lanes[32]; unsigned sides[32][6]; };
+struct Warp { std::barrier<> barrier{32}; uint64_t lanes[32]; unsigned operands[32][6]; };
 struct Block {
-    std::barrier<> meet;
+    std::barrier<> barrier;
     std::vector<std::unique_ptr<Warp>> warps;
-    std::map<int, std::vector<char>> rooms;
-    char* room;  // what a launch asks for
-    std::mutex one;
-    Block(int threads, int bytes) : meet(threads), room((char*)aligned_alloc(128, bytes / 128 * 128 + 128)) {
+    std::map<int, std::vector<char>> static_memory;
+    char* dynamic_memory;
+    std::mutex mutex;
+    Block(int threads, int bytes) : barrier(threads), dynamic_memory((char*)aligned_alloc(128, bytes / 128 * 128 + 128)) {
         for (int i = 0; i < threads / 32; i++) warps.push_back(std::make_unique<Warp>());
     }
-    ~Block() { free(room); }
+    ~Block() { free(dynamic_memory); }
     template <typename T> T& shared(int number) {
-        std::lock_guard<std::mutex> alone(one);
-        rooms.try_emplace(number, sizeof(T));
-        return *(T*)rooms[number].data();
+        std::lock_guard<std::mutex> lock(mutex);
+        static_memory.try_emplace(number, sizeof(T));
+        return *(T*)static_memory[number].data();
     }
 };
 thread_local Block* block;
-thread_local Place threadIdx, blockIdx;
-Place gridDim;
+thread_local Index threadIdx, blockIdx;
+Index gridDim;
 
 inline Warp& warp_of_thread() { return *block->warps[threadIdx.x / 32]; }
-inline void __syncthreads() { block->meet.arrive_and_wait(); }
-inline void __syncwarp() { warp_of_thread().meet.arrive_and_wait(); }
+inline void __syncthreads() { block->barrier.arrive_and_wait(); }
+inline void __syncwarp() { warp_of_thread().barrier.arrive_and_wait(); }
 inline void __threadfence() { __sync_synchronize(); }
 template <typename T> T __shfl_sync(unsigned, T x, int from) {
     Warp& warp = warp_of_thread();
     memcpy(&warp.lanes[threadIdx.x % 32], &x, sizeof x);
-    warp.meet.arrive_and_wait();
+    warp.barrier.arrive_and_wait();
     memcpy(&x, &warp.lanes[from % 32], sizeof x);
-    warp.meet.arrive_and_wait();
+    warp.barrier.arrive_and_wait();
     return x;
 }
 template <typename T> T __shfl_xor_sync(unsigned all, T x, int other) { return __shfl_sync(all, x, threadIdx.x % 32 ^ other); }
@@ -95,115 +95,128 @@ inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
-inline uint64_t __cvta_generic_to_shared(const void* at) { return (char*)at - block->room; }
-inline float wide(unsigned x, int side) { return _cvtsh_ss(x >> 16 * side & 0xFFFF); }
-inline unsigned narrow(float low, float high) { return _cvtss_sh(low, 0) | (unsigned)_cvtss_sh(high, 0) << 16; }
-// s += left * right, COLUMNS of left, as tensor_core.cuh says who has what
-template <int COLUMNS> void product(float* s, const unsigned (&given)[6]) {
+inline uint64_t __cvta_generic_to_shared(const void* at) { return (char*)at - block->dynamic_memory; }
+inline float unpack_half(unsigned x, int index) { return _cvtsh_ss(x >> 16 * index & 0xFFFF); }
+inline unsigned pack_two_halves(float low, float high) { return _cvtss_sh(low, 0) | (unsigned)_cvtss_sh(high, 0) << 16; }
+// s += left * right with COLUMNS of left, distributed over the lanes as tensor_core.cuh says
+template <int COLUMNS> void multiply_add(float* s, const unsigned (&operands)[6]) {
     Warp& warp = warp_of_thread();
     const unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    memcpy(warp.sides[lane], given, sizeof given);
-    warp.meet.arrive_and_wait();
+    memcpy(warp.operands[lane], operands, sizeof operands);
+    warp.barrier.arrive_and_wait();
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < COLUMNS; k++) {
-            const unsigned *left = warp.sides[4 * g + k % 8 / 2], *right = warp.sides[4 * (2 * t + i % 2) + k % 8 / 2];
-            s[i] += wide(left[i / 2 + 2 * (k / 8)], k % 2) * wide(right[4 + k / 8], k % 2);
+            const unsigned *left = warp.operands[4 * g + k % 8 / 2], *right = warp.operands[4 * (2 * t + i % 2) + k % 8 / 2];
+            s[i] += unpack_half(left[i / 2 + 2 * (k / 8)], k % 2) * unpack_half(right[4 + k / 8], k % 2);
         }
-    warp.meet.arrive_and_wait();
+    warp.barrier.arrive_and_wait();
 }
 """
 
-RUN = r"""
-extern "C" void run(const Batch* b, int columns, int lines, int threads, int bytes) {
-    gridDim = {(unsigned)columns, (unsigned)lines, 1};
+LAUNCH_FUNCTION = r"""
+extern "C" void run(const Batch* b, int columns, int rows, int threads, int bytes) {
+    gridDim = {(unsigned)columns, (unsigned)rows, 1};
     std::vector<std::thread> all;
     std::vector<std::unique_ptr<Block>> blocks;
-    for (unsigned k = 0; k < (unsigned)(columns * lines); k++) {
+    for (unsigned k = 0; k < (unsigned)(columns * rows); k++) {
         blocks.push_back(std::make_unique<Block>(threads, bytes));
         for (unsigned i = 0; i < (unsigned)threads; i++)
             all.emplace_back([=, own = blocks.back().get()] {
                 block = own, threadIdx = {i, 0, 0}, blockIdx = {k % columns, k / columns, 0};
                 KERNEL(*b);
             });
-        if (!TOGETHER) {
-            for (auto& one : all) one.join();
+        if (!CONCURRENT) {
+            for (auto& thread : all) thread.join();
             all.clear(), blocks.clear();
         }
     }
-    for (auto& one : all) one.join();
+    for (auto& thread : all) thread.join();
 }
 """
 
-PTX = {  # what it says, for a CPU
+PTX_REPLACEMENTS = {  # {pattern of PTX: the same for a CPU}
     r'asm volatile\("cp\.async\.ca\.shared\.global \[%0\],\[%1\],16;" ::"r"\((.+?)\), "l"\((.+?)\) : "memory"\);':
-        r"memcpy(block->room + \1, \2, 16);",
+        r"memcpy(block->dynamic_memory + \1, \2, 16);",
     r'asm volatile\("cp\.async\.(commit|wait)_group[ 0-9]*;" ::: "memory"\);': "",
-    r"extern __shared__ __align__\(16\) char (\w+)\[\];": r"char* \1 = block->room;",
+    r"extern __shared__ __align__\(16\) char (\w+)\[\];": r"char* \1 = block->dynamic_memory;",
 }  # fmt: skip
-LANE, PLACE = "const unsigned lane = threadIdx.x % 32;", "block->room + __shfl_sync(~0u, row, 8 * q + "
-BODIES = {  # of functions of tensor_core.cuh
-    "void mma(float* s, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)": "product<16>(s, {a0, a1, a2, a3, b0, b1});",
-    "void mma(float* s, u32 a0, u32 a1, u32 b0)": "product<8>(s, {a0, a1, 0, 0, b0, 0});",
-    "void load_matrix(u32* r, u32 row)": LANE + f"for (int q = 0; q < 4; q++) r[q] = ((u32*)({PLACE}lane / 4)))[lane % 4];",
+LANE, ROW = "const unsigned lane = threadIdx.x % 32;", "block->dynamic_memory + __shfl_sync(~0u, row, 8 * q + "
+FUNCTION_BODIES = {  # {signature of a function of tensor_core.cuh: its body on a CPU}
+    "void mma(float* s, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)": "multiply_add<16>(s, {a0, a1, a2, a3, b0, b1});",
+    "void mma(float* s, u32 a0, u32 a1, u32 b0)": "multiply_add<8>(s, {a0, a1, 0, 0, b0, 0});",
+    "void load_matrix(u32* r, u32 row)": LANE + f"for (int q = 0; q < 4; q++) r[q] = ((u32*)({ROW}lane / 4)))[lane % 4];",
     "void load_matrix_transposed(u32* r, u32 row)": LANE + f"""for (int q = 0; q < 4; q++) {{
-        const half low = ((half*)({PLACE}lane % 4 * 2)))[lane / 4], high = ((half*)({PLACE}lane % 4 * 2 + 1)))[lane / 4];
+        const half low = ((half*)({ROW}lane % 4 * 2)))[lane / 4], high = ((half*)({ROW}lane % 4 * 2 + 1)))[lane / 4];
         r[q] = low | (u32)high << 16;
     }}""",
     "void store_matrix(u32 row, const u32* r)": LANE
-    + f"for (int q = 0; q < 4; q++) ((u32*)({PLACE}lane / 4)))[lane % 4] = r[q];",
-    "u32 pack_halves(float low, float high)": "return narrow(low, high);",
+    + f"for (int q = 0; q < 4; q++) ((u32*)({ROW}lane / 4)))[lane % 4] = r[q];",
+    "u32 pack_halves(float low, float high)": "return pack_two_halves(low, high);",
     "float activation(float x)": "return RELU ? fmaxf(x, 0.0f) : tanhf(x);",
     "u32 times_derivative(u32 h, u32 d)": """float x[2];
-        for (int k = 0; k < 2; k++) x[k] = wide(d, k) * (RELU ? wide(h, k) > 0 : 1.0f - wide(h, k) * wide(h, k));
-        return narrow(x[0], x[1]);""",
+        for (int k = 0; k < 2; k++) {
+            const float y = unpack_half(h, k);
+            x[k] = unpack_half(d, k) * (RELU ? y > 0 : 1.0f - y * y);
+        }
+        return pack_two_halves(x[0], x[1]);""",
 }  # fmt: skip
 
 
-def emulated(kernel: CudaSource, folder: Path, together: bool = False) -> Callable[..., None]:
-    """`launch((blocks, ...), **members)`: blocks run one after the other, or `together`, if they wait for each other.
+def emulate(kernel: CudaSource, folder: Path, concurrent: bool = False) -> Callable[..., None]:
+    """Compiles a kernel for the CPU.
 
-    Members are tensors of a CPU or numbers; one that is left out is 0.
+    Args:
+        kernel: its source.
+        folder: where the files are written.
+        concurrent: whether blocks run at the same time, which they must if they wait for each other.
+
+    Returns:
+        `launch((blocks, ...), **members)`. Members are tensors on the CPU or numbers; those that are not given are 0.
     """
     if shutil.which("g++") is None:
-        pytest.skip("kernels are emulated by what g++ makes of them, and there is none")
+        pytest.skip("the emulation of kernels needs g++, which is not installed")
     for header in kernel.file.parent.glob("*.cuh"):
-        (folder / header.name).write_text(_meant(header.read_text()))
-    source = re.sub(r"(?<!extern )__shared__ (\w+) ([^;]+);", _shared, _meant(kernel.source))
-    run = RUN.replace("KERNEL", kernel.name).replace("TOGETHER", str(together).lower())
-    file, made = folder / f"{kernel.name}.cpp", folder / f"{kernel.name}.so"
-    file.write_text(MEANT + source + run)
+        (folder / header.name).write_text(_for_cpu(header.read_text()))
+    source = re.sub(r"(?<!extern )__shared__ (\w+) ([^;]+);", _declare_shared, _for_cpu(kernel.source))
+    launch_function = LAUNCH_FUNCTION.replace("KERNEL", kernel.name).replace("CONCURRENT", str(concurrent).lower())
+    file, library_file = folder / f"{kernel.name}.cpp", folder / f"{kernel.name}.so"
+    file.write_text(HOST_DEFINITIONS + source + launch_function)
     options = ["-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-pthread", "-mf16c"]
-    subprocess.run(["g++", *options, str(file), "-o", str(made)], check=True)
-    kinds = {"double": ctypes.c_double}
-    fields = [(name, kinds.get(kind, ctypes.c_int64)) for name, kind in kernel.members]
-    batch, library = type("Batch", (ctypes.Structure,), {"_fields_": fields}), ctypes.CDLL(str(made))
+    subprocess.run(["g++", *options, str(file), "-o", str(library_file)], check=True)
+    fields = [(name, ctypes.c_double if type_name == "double" else ctypes.c_int64) for name, type_name in kernel.members]
+    batch, library = type("Batch", (ctypes.Structure,), {"_fields_": fields}), ctypes.CDLL(str(library_file))
 
     def launch(grid: tuple[int, ...], **members: Any) -> None:
-        columns, lines = (*grid, 1)[:2]
+        columns, rows = (*grid, 1)[:2]
         values = [members.pop(name, 0) for name, _ in kernel.members]
         assert not members, members.keys()
         b = batch(*(x.data_ptr() if hasattr(x, "data_ptr") else x for x in values))
-        library.run(ctypes.byref(b), columns, lines, kernel.threads, kernel.shared_bytes)
+        library.run(ctypes.byref(b), columns, rows, kernel.threads, kernel.shared_bytes)
 
     return launch
 
 
-def _meant(source: str) -> str:
-    """The source without PTX."""
-    for ptx, meant in PTX.items():
-        source = re.sub(ptx, meant, source)
-    for head, body in BODIES.items():
-        while (at := source.find(f"__forceinline__ {head} {{\n")) >= 0:  # each, if the device decides which one it is
-            end = source.index("\n}", at)
-            source = f"{source[:at]}inline {head} {{ {body} {source[end + 1 :]}"
+def _for_cpu(source: str) -> str:
+    """Replaces PTX and the functions that contain it."""
+    for ptx, replacement in PTX_REPLACEMENTS.items():
+        source = re.sub(ptx, replacement, source)
+    for signature, body in FUNCTION_BODIES.items():
+        # A function can have several definitions, of which the compute capability selects one.
+        while (begin := source.find(f"__forceinline__ {signature} {{\n")) >= 0:
+            end = source.index("\n}", begin)
+            source = f"{source[:begin]}inline {signature} {{ {body} {source[end + 1 :]}"
     return source
 
 
-def _shared(found: re.Match[str]) -> str:
-    """A block's own variables, known by where they are declared."""
+def _declare_shared(declaration: re.Match[str]) -> str:
+    """Replaces a declaration of shared variables by references to the memory of the block.
+
+    The position of the declaration in the source identifies each variable.
+    """
     lines = []
-    for k, one in enumerate(found[2].split(",")):
-        name, bracket, size = one.strip().partition("[")
-        kind, number = f"Of_{name}", found.start() + k
-        lines.append(f"using {kind} = {found[1]}{bracket}{size}; {kind}& {name} = block->shared<{kind}>({number});")
+    for k, declarator in enumerate(declaration[2].split(",")):
+        name, bracket, size = declarator.strip().partition("[")
+        type_name, number = f"Of_{name}", declaration.start() + k
+        lines.append(f"using {type_name} = {declaration[1]}{bracket}{size};")
+        lines.append(f"{type_name}& {name} = block->shared<{type_name}>({number});")
     return " ".join(lines)

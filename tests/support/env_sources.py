@@ -1,4 +1,4 @@
-"""Modules with small environments, as texts of which tests change a line."""
+"""Sources of modules with small environments; tests change a line and write them to a file."""
 
 DRIFT = """
 from typing import NamedTuple

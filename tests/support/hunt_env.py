@@ -1,6 +1,6 @@
-"""Hunters and prey on a line: a search, roles, a table, draws, a count, and a score that is gathered from others.
+"""Hunters and prey on a line, with a search, roles, a table, random numbers, a count, and rewards that depend on other agents.
 
-Tests of `check_env` put wrong lines in the place of some of these.
+Tests of `check_env` replace lines of this file by wrong ones.
 """
 
 import math
@@ -19,20 +19,20 @@ class State(NamedTuple):
     x: Floats  # [m]
     v: Floats  # [m/s]
     alive: Bools
-    hunter: Ints  # who catches it in this step, or -1
+    hunter: Ints  # the hunter that catches the agent in this step, or -1
     score: Floats  # of this step
     role: Ints
     agents_by_role: Ints
-    near: Annotated[Ints, "slots", NearestNeighbors]
-    prey: int  # left
+    neighbors: Annotated[Ints, "num_observed", NearestNeighbors]
+    prey: int  # active ones
 
 
 class Params(NamedTuple):
     hunters: int = 2
     runners: int = 3
-    slots: int = 2
+    num_observed: int = 2
     length: float = 10.0  # [m]
-    reach: float = 0.5  # [m]
+    catch_distance: float = 0.5  # [m]
     noise: float = 0.01  # [m/s]
 
 
@@ -53,11 +53,11 @@ def move(i, s, action, key, p):
 def catch(i, s, action, key, p):
     s.hunter[i] = -1
     if s.role[i] != HUNTER and s.alive[i]:
-        least = p.reach
+        nearest = p.catch_distance
         for k in range(p.hunters):
-            far = abs(s.x[s.agents_by_role[k]] - s.x[i])
-            if far < least:
-                least = far
+            distance_to_hunter = abs(s.x[s.agents_by_role[k]] - s.x[i])
+            if distance_to_hunter < nearest:
+                nearest = distance_to_hunter
                 s.hunter[i] = s.agents_by_role[k]
 
 
@@ -95,12 +95,12 @@ def distance(i, j, s, p):
     return abs(s.x[j] - s.x[i])
 
 
-def seekers(i, s, p):
+def mask(i, s, p):
     return s.alive[i]
 
 
 def other_features(i, slot, s, t, p):
-    j = s.near[i, slot]
+    j = s.neighbors[i, slot]
     if j < 0:
         return 0.0, 0.0
     return (s.x[j] - s.x[i]) / p.length, 1.0 if s.role[j] == HUNTER else 0.5
@@ -112,13 +112,13 @@ def observe(i, s, t, p):
 
 def observation(p):
     return Observation(
-        observe, other_features, p.slots, NearestNeighbors("near", distance, seekers, position=("x",), squared=False)
+        observe, other_features, p.num_observed, NearestNeighbors("neighbors", distance, mask, position=("x",), squared=False)
     )
 
 
 def spaces(p):
-    low = [-1.0] * p.slots + [0.0] * (p.slots + 3)
-    high = [1.0] * (2 * p.slots + 2) + [p.runners]
+    low = [-1.0] * p.num_observed + [0.0] * (p.num_observed + 3)
+    high = [1.0] * (2 * p.num_observed + 2) + [p.runners]
     return Box(np.array(low, np.float32), np.array(high, np.float32)), Discrete(3)
 
 
@@ -139,6 +139,6 @@ ENV = MultiAgentEnv(
     reward=reward,
     terminated=terminated,
     roles=lambda p: {"hunter": p.hunters, "prey": p.runners},
-    structural=("hunters", "runners", "slots"),
+    structural=("hunters", "runners", "num_observed"),
     max_episode_steps=100,
 )

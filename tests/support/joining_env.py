@@ -1,4 +1,4 @@
-"""A game whose agents join and leave by a timetable: `COMES` says in which steps each agent is in it."""
+"""An environment whose agents join and leave according to a table: `COMES` says in which steps each agent is active."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpuvec import Bools, Floats, Key, MultiAgentEnv, Observation, Time, registe
 
 COMES = np.array(  # [agent, steps since the start]
     [
-        [1, 1, 1, 1, 1, 1, 1],  # is always there
-        [0, 0, 1, 1, 1, 1, 1],  # is born
+        [1, 1, 1, 1, 1, 1, 1],  # is always active
+        [0, 0, 1, 1, 1, 1, 1],  # joins
         [1, 1, 0, 0, 1, 1, 1],  # leaves, and joins again
         [1, 0, 0, 0, 0, 0, 0],  # leaves for good
     ],

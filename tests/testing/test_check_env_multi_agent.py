@@ -99,9 +99,9 @@ WRONG = {
     ),
     "search read in a phase": Wrong(
         "    if s.hunter[i] >= 0:\n",
-        "    if s.near[i, 0] >= 0:\n",
+        "    if s.neighbors[i, 0] >= 0:\n",
         r"there is no getitem\(none, .*what `neighbors` finds is not in the state",
-        "if s.near[i, 0] >= 0:",
+        "if s.neighbors[i, 0] >= 0:",
     ),
     "active of others": Wrong(
         "def active(i, s, p):\n    return s.alive[i]",
@@ -170,7 +170,8 @@ WRONG = {
         'count_of("prey"', 'count_of("hunter"', r"count_of\('hunter', ...\) sets a field .* one int for the env", None
     ),
     "neighbors without features": Wrong(
-        "observe, other_features, p.slots", "observe, None, p.slots", "max_neighbors=2, and other_features is", None,
+        "observe, other_features, p.num_observed", "observe, None, p.num_observed",
+        "max_neighbors=2, and other_features is", None,
     ),
     "distance less than its position allows": Wrong(
         "    return abs(s.x[j] - s.x[i])",
@@ -186,8 +187,8 @@ WRONG = {
         "def distance(i, j, s, p):",
     ),
     "out of bounds": Wrong(
-        " [1.0] * (2 * p.slots + 2) +",
-        " [1.0] * (2 * p.slots) + [0.1, 1.0] +",
+        " [1.0] * (2 * p.num_observed + 2) +",
+        " [1.0] * (2 * p.num_observed) + [0.1, 1.0] +",
         r"after 0 steps observation 4 of agent \d is 0\.\d+, outside its space, 0 to 0\.1: widen the space, or clip",
         "def observe(i, s, t, p):",
     ),
@@ -245,7 +246,7 @@ class TestAGoodEnvironment:
     def test_more_agents(self, written):
         """Parts of a larger game are looked at: all functions, and observations of some agents."""
         env = importlib.import_module(written()).ENV
-        larger = dataclasses.replace(env, params=env.params._replace(runners=30, slots=4))
+        larger = dataclasses.replace(env, params=env.params._replace(runners=30, num_observed=4))
         assert "no two draws of a step have the same number" in check_races(larger, steps=2, seed=1)["draws"]
         run = run_compiled(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
         assert "resets and steps agree to 1e-05, except 0" in check_against_reference(larger, run, 0)

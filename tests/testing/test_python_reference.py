@@ -44,7 +44,7 @@ def test_rows(reference):
     s = reference.make_state({"x": [1.0, 3.0, 2.0, 9.0, 2.5], "alive": [True, True, True, True, False], "prey": 2})
     s = reference.prepare_observations(s)
     rows = reference.observations(s, Time(3, 4))
-    assert s.near.tolist() == [[2, 1], [2, 0], [0, 1], [1, 2], [-1, -1]]
+    assert s.neighbors.tolist() == [[2, 1], [2, 0], [0, 1], [1, 2], [-1, -1]]
     assert rows.dtype == np.float32
     assert rows[2].tolist() == pytest.approx([-0.1, 0.1, 1.0, 1.0, 0.2, 0.75, 2.0])
     assert rows[4].tolist() == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.25, 0.75, 2.0])
