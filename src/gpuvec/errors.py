@@ -6,7 +6,7 @@
       FixedParameterError     another value of a parameter on which shapes depend     (TypeError)
       DeviceError             a device that does not exist or cannot be used          (RuntimeError)
       ForkError               a CUDA environment used in a forked process             (RuntimeError)
-      OutOfMemoryError        more than the device holds                              (MemoryError)
+      OutOfMemoryError        more memory is needed than the device has free          (MemoryError)
       MissingExtraError       a package of an extra that is not installed             (ImportError)
       StaleGraphError         a captured graph whose kernels were rebuilt since       (RuntimeError)
       ActionError             actions out of range, with `validate=True`              (ValueError)

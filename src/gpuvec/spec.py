@@ -227,8 +227,9 @@ class MultiAgentEnv(OptionalFields):
     A field of the state is `Floats`, `Ints` or `Bools`, with an element for each agent, or with `Annotated` several; or it is
     an int or a bool of the env, which a reduction writes. A step is a sequence of phases, and all agents finish a phase before
     any agent begins the next. In a phase, agent i writes only elements [i], and reads no other agent's element of a field that
-    the phase writes. What is done to an agent is therefore written by that agent: a runner records who caught it, and in the
-    next phase the catcher counts. With this rule results do not depend on the order of agents, and authors write no barriers.
+    the phase writes. If an agent affects another one, the other agent writes the change: a runner records who caught it, and in
+    the next phase the catcher counts. With this rule results do not depend on the order of agents, and authors write no
+    barriers.
 
     Two field names have a meaning for the engine. In an environment with `roles`, the Ints field `role` is each agent's role,
     by number, and the Ints field `agents_by_role` contains the agents in the order of their roles. The engine writes them when

@@ -445,7 +445,7 @@ class TestLock:
 
 def test_a_checkpoint_is_not_saved_into_a_folder_that_is_missing(ppo_run: Path, tmp_path: Path) -> None:
     checkpoint = load(ppo_run)
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing: .* make it first"):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing: .* create it first"):
         save(tmp_path / "missing", checkpoint)
     assert save(tmp_path, checkpoint) == tmp_path / "checkpoint-2.pt"
     assert load(tmp_path)["iteration"] == 2

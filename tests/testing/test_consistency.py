@@ -141,7 +141,7 @@ class TestRounding:
         assert differs_in_bits(np.float32([0.0, 1.0]), np.float32([-0.0, 1.0])).tolist() == [True, False]
         (found,) = differences({"a": one}, {"a": one.astype(np.float64)})
         assert found == ("a", (), "float32[7]", "float64[7]")
-        assert differences({"a": one}, {"b": one})[0].name == "names of what is returned"
+        assert differences({"a": one}, {"b": one})[0].name == "names of the results"
 
 
 class TestProcesses:

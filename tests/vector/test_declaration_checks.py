@@ -226,5 +226,5 @@ def test_a_checkpoint_in_a_folder_that_is_missing(tmp_path):
     pytest.importorskip("torch")
     from gpuvec.learners.runs import checkpoint
 
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing: .*make it first"):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing: .*create it first"):
         checkpoint.save(tmp_path / "missing", {"iteration": 1})

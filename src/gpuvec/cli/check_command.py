@@ -45,7 +45,7 @@ def check(
     time_limit: float = 20.0,
     params: dict[str, bool | int | float] | None = None,
 ) -> int:
-    """Check that an environment follows the rules of device code and gives the same results on every target.
+    """Check that an environment follows the rules of device code and has the same results on every target.
 
     First `gpuvec.testing.check_env` checks the code. Then each target and the CPU step with the same random actions, in every
     autoreset mode, and all outputs and states are compared after every call. The exit status is 0 if all agree, 1 for a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -12,8 +12,6 @@ from gpuvec.cli.env_lookup import import_env_module
 from gpuvec.cli.progress import waiting
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gpuvec.learners.evaluation.evaluate import EpisodeResults
 
 
@@ -65,13 +63,13 @@ def evaluate(
     return 0
 
 
-def confidence_interval(returns: Tensor, digits: int = 1) -> str:
+def confidence_interval(returns: Any, digits: int = 1) -> str:
     """The half width of the 95 % confidence interval of a mean return, as text such as " +- 1.3".
 
     Agents of one episode are not independent, so each episode counts as one sample.
 
     Args:
-        returns: (E,) or, with many agents, (E, A) returns of E episodes.
+        returns: tensor of the returns of E episodes, (E,) or, with many agents, (E, A).
         digits: the number of digits after the decimal point.
 
     Returns:

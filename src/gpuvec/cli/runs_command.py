@@ -22,7 +22,7 @@ def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> int:
     The state is running, stopped (`gpuvec resume` continues it), complete, or damaged.
 
     Args:
-        folder: the folder that holds the run folders.
+        folder: the folder that contains the run folders.
     """
     from gpuvec.learners.runs.summary import summarize_runs
 

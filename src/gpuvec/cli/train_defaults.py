@@ -13,7 +13,7 @@ from gpuvec.learners.config.tuned import tuned
 
 
 def tuned_settings(**options: Any) -> TrainingArgs:
-    """Returns tuned settings, of a class that makes `--help` show what a default of None stands for.
+    """Returns tuned settings, of a class for which `--help` shows the value that replaces a default of None.
 
     Its `params` are empty, because those on the command line are merged into the tuned ones.
 

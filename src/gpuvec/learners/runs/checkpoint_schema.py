@@ -38,7 +38,7 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
         The same object.
 
     Raises:
-        CheckpointError: a part is missing or wrong. The message says which, what it is and what is expected.
+        CheckpointError: a part is missing or wrong. The message names the part, its value and what is expected.
     """
     if not isinstance(checkpoint, dict):
         raise CheckpointError(f"it contains {_describe(checkpoint)}, and a checkpoint is a dict.")

@@ -43,7 +43,7 @@ class RunFolder:
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FileNotFoundError(f"there is no folder {self.path}: give the folder of a run, or make it first.") from error
+            raise FileNotFoundError(f"there is no folder {self.path}: give the folder of a run, or create it first.") from error
 
     def __enter__(self) -> RunFolder:
         return self

@@ -87,7 +87,7 @@ class OwnershipCheck:
     def _check_orders(
         self, function: AuthorFunction, s: EnvState, after: EnvState, arguments: Callable[[int], tuple[Any, ...]]
     ) -> None:
-        """Raises AuthoringError unless all agents in order and in reverse give the state `after`."""
+        """Raises AuthoringError unless all agents, in order and in reverse order, change `s` to the state `after`."""
         reference = self.reference
         for order in (reference.agents, reversed(reference.agents)):
             together = reference.copy(s)

@@ -84,7 +84,7 @@ def differences(
         unequal: returns which elements of two arrays differ.
     """
     if expected.keys() != actual.keys():
-        return [Difference("names of what is returned", (), ", ".join(expected), ", ".join(actual))]
+        return [Difference("names of the results", (), ", ".join(expected), ", ".join(actual))]
     first: dict[int, Difference] = {}
     for name, a in expected.items():
         b = actual[name]
