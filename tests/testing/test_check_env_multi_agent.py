@@ -161,7 +161,7 @@ WRONG = {
         "def active(i, s, p):",
     ),
     "phase that returns": Wrong(
-        LEAVE, f"{LEAVE}\n    return s.alive[i]", "phase `leave` returns bool; it must return nothing: write what is new", None
+        LEAVE, f"{LEAVE}\n    return s.alive[i]", "phase `leave` returns bool; it must return nothing: write new values", None
     ),
     "parameters": Wrong(
         "def leave(i, s, action, key, p):", "def leave(i, s, key, p):", r"must be leave\(i, s, action, key, p\)", None
