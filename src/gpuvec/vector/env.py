@@ -55,8 +55,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             a C++ compiler.
         reward: with many agents, "agents" for the reward of each agent, or "sum" or the name of a role for (E,) sums.
         validate: whether the kernel checks actions. It records a faulty action on the device, and `check`, `reset`,
-            `get_state`, `render` or `close` raises the error. Without the check, a discrete action out of range counts as the
-            last action of the space.
+            `get_state`, `render` or `close` raises the error. In any case the environment is given the
+            last action of the space in place of a discrete action out of range.
         params: the environment's own parameters.
 
     Attributes:

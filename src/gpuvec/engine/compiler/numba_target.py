@@ -17,7 +17,7 @@ from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.cpu import CPUContext
 from numba.core.registry import CPUDispatcher, CPUTarget, cpu_target
 
-from gpuvec.engine.backends.cpu.object_code import run_passes
+from gpuvec.engine.compiler.llvm_passes import run_passes
 
 
 class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types

@@ -38,7 +38,8 @@ def make_staged_action_reader(
     scope = _action_scope(space, options, ops) | {"dtype": layout.dtype}
     stage_action = "def stage_action(b, w, v, u):\n"
     stage_action += "".join(
-        f"    w.actions[{count} * u + {k}] = dtype(clamp_{k}(load(b.action, {count} * v + {k}, raw)))\n" for k in range(count)
+        f"    w.actions[{count} * u + {k}] = dtype(in_range_{k}(load(b.action, {count} * v + {k}, raw)))\n"
+        for k in range(count)
     )
     values = [f"w.actions[{count} * u + {k}]" for k in range(count)]
     read_staged_action = f"def read_staged_action(w, u):\n    return {action_expression(values, layout.components)}\n"
@@ -50,7 +51,7 @@ def make_staged_action_reader(
 def _action_scope(space: gym.Space[Any], options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:
     """Returns the global names of the generated code that reads actions."""
     # Validation reads each action a second time, so a load must not mark it for early eviction from the cache.
-    scope = {f"clamp_{k}": function for k, function in enumerate(make_action_clamps(space, options.action_dtype))}
+    scope = {f"in_range_{k}": function for k, function in enumerate(make_range_functions(space, options.action_dtype))}
     return scope | {"load": ops.load if options.validate else ops.load_streaming, "raw": options.action_dtype}
 
 
@@ -59,8 +60,8 @@ def action_expression(values: list[str], components: int) -> str:
     return f"({', '.join(values)},)" if components else values[0]
 
 
-def make_action_clamps(space: gym.Space[Any], dtype: DType) -> list[DeviceFunction]:
-    """Compiles `clamp(x)` for each component of an action; it returns the argument of the author's function for `x`.
+def make_range_functions(space: gym.Space[Any], dtype: DType) -> list[DeviceFunction]:
+    """Compiles `in_range(x)` for each component of an action; it returns the argument of the author's function for `x`.
 
     A number of a Box does not change. An integer out of range becomes the largest of the range. After subtraction of the
     smallest one, as an unsigned number of the same width, every integer out of range is larger than those in range.
@@ -70,15 +71,15 @@ def make_action_clamps(space: gym.Space[Any], dtype: DType) -> list[DeviceFuncti
         dtype: the type of `x`.
     """
     if isinstance(space, gym.spaces.Box):
-        return [inline_function(generate_function("clamp", "def clamp(x):\n    return x\n"))] * space.shape[0]
+        return [inline_function(generate_function("in_range", "def in_range(x):\n    return x\n"))] * space.shape[0]
     unsigned, modulus = (u64, 2**64) if dtype is i64 else (u32, 2**32)
     functions = []
     for low, high in zip(*action_bounds(space), strict=True):
-        source = f"def clamp(x):\n    return i32(min(unsigned(x), unsigned({high})))\n"
+        source = f"def in_range(x):\n    return i32(min(unsigned(x), unsigned({high})))\n"
         if low != 0:
             offset = f"min(unsigned(unsigned(x) - unsigned({low % modulus})), unsigned({high - low}))"
-            source = f"def clamp(x):\n    offset = {offset}\n    return i32(unsigned(offset + unsigned({low % modulus})))\n"
-        functions.append(inline_function(generate_function("clamp", source, unsigned=unsigned, i32=i32)))
+            source = f"def in_range(x):\n    offset = {offset}\n    return i32(unsigned(offset + unsigned({low % modulus})))\n"
+        functions.append(inline_function(generate_function("in_range", source, unsigned=unsigned, i32=i32)))
     return functions
 
 
@@ -108,7 +109,7 @@ def make_action_reader(
         reports an action that the space does not allow, as u << 32 | the action, or the component that is not finite.
     """
     indices = [f"{layout.components} * u + {k}" for k in range(layout.components)] or ["u"]
-    values = [f"dtype(clamp_{k}(load(b.action, {index}, raw)))" for k, index in enumerate(indices)]
+    values = [f"dtype(in_range_{k}(load(b.action, {index}, raw)))" for k, index in enumerate(indices)]
     source = f"def load_action(b, u):\n    return {action_expression(values, layout.components)}\n"
     scope = _action_scope(space, options, ops) | {"dtype": layout.dtype}
     load_action = inline_function(generate_function("load_action", source, **scope))

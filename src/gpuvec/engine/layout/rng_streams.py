@@ -31,7 +31,7 @@ class RngStreamAccess(NamedTuple):
         own_key: `own_key(b, e, start, t)` returns the same as `key` from the env's own stream, which each reset by the user
             writes.
         is_selected: `is_selected(b, e, r)` returns whether reset request r is for env e.
-        reseed: `reseed(b, e, clock, r)` writes the stream and the start of an env that is reset.
+        begin_episode: `begin_episode(b, e, clock, r)` writes the random stream and start of an env that a reset selects.
         set_shared_seed: `set_shared_seed(b, clock, r)` writes the shared stream. It is called once in a reset.
     """
 
@@ -40,7 +40,7 @@ class RngStreamAccess(NamedTuple):
     load: DeviceFunction
     own_key: DeviceFunction
     is_selected: DeviceFunction
-    reseed: DeviceFunction
+    begin_episode: DeviceFunction
     set_shared_seed: DeviceFunction
 
 
@@ -85,7 +85,7 @@ def _make_writers(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction, Devic
         return r.masked == u32(0) or load(b.mask, e, b1)
 
     @inline_function
-    def reseed(b: Batch, e: int, clock: int, r: ResetRequest) -> None:
+    def begin_episode(b: Batch, e: int, clock: int, r: ResetRequest) -> None:
         seed, high, row, origin = load_row(b.rng_streams, e, words)
         if r.seeding == u32(ONE_SEED):
             seed, high, row, origin = u32(r.seed), u32(r.seed_high), u32(e), u32(clock)
@@ -106,4 +106,4 @@ def _make_writers(ops: MemoryOps) -> tuple[DeviceFunction, DeviceFunction, Devic
         else:
             store(b.shared, 0, u32(0), u32)
 
-    return is_selected, reseed, set_shared_seed
+    return is_selected, begin_episode, set_shared_seed

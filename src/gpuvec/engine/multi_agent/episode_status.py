@@ -24,7 +24,7 @@ class EpisodeStatus(NamedTuple):
 
     awaits_reset: DeviceFunction  # awaits_reset(w, k) -> whether the episode of env k ended in the last step
     is_running: DeviceFunction  # is_running(w, k) -> whether it did not end then
-    has_ended: DeviceFunction  # has_ended(w, k) -> whether it ended in this step, or a reset was requested for it
+    is_new_episode: DeviceFunction  # is_new_episode(w, k) -> whether the last one ended in this step, or a reset was requested
     current_clock: DeviceFunction  # current_clock(w, k) -> the clock of this step, uint32
     step_key: DeviceFunction  # step_key(w, k, start, t) -> the Key of step t of the episode that began at clock `start`
     start_agent: DeviceFunction  # start_agent(b, w, e, k, i, key, p): writes the first state of agent i
@@ -43,7 +43,7 @@ def make_episode_status(ctx: MultiAgentContext, access: StateAccess) -> EpisodeS
         return not awaits_reset(w, k)
 
     @inline_function
-    def has_ended(w: Work, k: int) -> bool:
+    def is_new_episode(w: Work, k: int) -> bool:
         return bool(w.status[k, HAS_ENDED] != i32(0))
 
     @inline_function
@@ -58,7 +58,7 @@ def make_episode_status(ctx: MultiAgentContext, access: StateAccess) -> EpisodeS
         return Key(seed, high, row, u32(start - u32(w.status[k, RNG_STREAM + 3])), i32(t))
 
     start_agent = _make_start_agent(ctx, access)
-    return EpisodeStatus(awaits_reset, is_running, has_ended, current_clock, step_key, start_agent)
+    return EpisodeStatus(awaits_reset, is_running, is_new_episode, current_clock, step_key, start_agent)
 
 
 def _make_start_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:

@@ -87,11 +87,11 @@ def make_end_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeSta
         status: the status of the episodes.
     """
     split, save_final_scalars, clear_scalars = ctx.launch.split, access.save_final_scalars, access.clear_scalars
-    has_ended = status.has_ended
+    is_new_episode = status.is_new_episode
 
     @inline_function
     def end_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-        if has_ended(w, k):
+        if is_new_episode(w, k):
             if split:
                 save_final_scalars(b, w, e, k)
             clear_scalars(w, k)

@@ -170,10 +170,10 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     """The segments that write final observations and start the next episodes."""
     ctx, access, status = parts.ctx, parts.access, parts.status
     stages_final = ctx.num_final_copies > 0
-    segments = _before_observations(parts, status.has_ended, 0)
+    segments = _before_observations(parts, status.is_new_episode, 0)
     if not ctx.launch.split and not stages_final:
         segments += direct.final_segments(ctx, parts.features, parts.stores)
-    start_episode = make_start_episode(ctx, access, status, status.has_ended)
+    start_episode = make_start_episode(ctx, access, status, status.is_new_episode)
     segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=False))
     segments.append(Segment(AGENTS, start_episode, barrier=not stages_final))
     return segments + (direct.staged_final_segments(ctx, parts.features, parts.stores) if stages_final else [])

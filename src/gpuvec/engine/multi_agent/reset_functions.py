@@ -24,8 +24,12 @@ def make_reset_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeS
         status: the status of the episodes.
     """
     rng_streams, load, clear_counters = ctx.rng_streams, ctx.ops.load, make_counter_reset(ctx)
-    set_shared_seed, is_selected, reseed = rng_streams.set_shared_seed, rng_streams.is_selected, rng_streams.reseed
-    load_scalars, clear_scalars, has_ended = access.load_scalars, access.clear_scalars, status.has_ended
+    set_shared_seed, is_selected, begin_episode = (
+        rng_streams.set_shared_seed,
+        rng_streams.is_selected,
+        rng_streams.begin_episode,
+    )
+    load_scalars, clear_scalars, is_new_episode = access.load_scalars, access.clear_scalars, status.is_new_episode
 
     @inline_function
     def reset_env(b: Batch, w: Work, e: int, k: int, clock: int, r: ResetRequest) -> None:
@@ -35,8 +39,8 @@ def make_reset_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeS
         w.status[k, HAS_ENDED] = is_selected(b, e, r)
         clear_counters(w, k)
         load_scalars(b, w, e, k)
-        if has_ended(w, k):
-            reseed(b, e, clock, r)
+        if is_new_episode(w, k):
+            begin_episode(b, e, clock, r)
             clear_scalars(w, k)
         start = load(b.start, e, u32)
         w.status[k, TIME] = load(b.last_time, e, i32) if start == u32(clock + u32(1)) else i32(clock - start)
@@ -63,11 +67,11 @@ def make_reset_agent(ctx: MultiAgentContext, status: EpisodeStatus) -> DeviceFun
         status: the status of the episodes.
     """
     own_key, reset_params = ctx.rng_streams.own_key, ctx.reset_params
-    has_ended, start_agent = status.has_ended, status.start_agent
+    is_new_episode, start_agent = status.is_new_episode, status.start_agent
 
     @inline_function
     def reset_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int, r: ResetRequest) -> None:
-        if has_ended(w, k):
+        if is_new_episode(w, k):
             start_agent(b, w, e, k, i, own_key(b, e, u32(clock), i32(0)), reset_params(b, e, r))
 
     return reset_agent

@@ -194,7 +194,7 @@ def make_random_action(env: SingleAgentEnv) -> DeviceFunction:
 
 
 def make_store_action(
-    components: int, dtype: DType, convert: DeviceFunction, clamps: list[DeviceFunction], ops: MemoryOps
+    components: int, dtype: DType, convert: DeviceFunction, range_functions: list[DeviceFunction], ops: MemoryOps
 ) -> DeviceFunction:
     """Compiles `store_action(b, out_index, a)`, which writes action `a` as row `out_index` of `b.action`.
 
@@ -204,7 +204,7 @@ def make_store_action(
         components: K; 0 for an action that is a scalar.
         dtype: the dtype of `b.action`.
         convert: `convert(x)` -> component x in the range of `dtype`.
-        clamps: for each component, `clamp(x)` -> the value that the environment gets for x.
+        range_functions: for each component, `in_range(x)` -> the value that the environment gets for x.
         ops: the operations on buffers.
     """
     names = [f"x{k}" for k in range(max(1, components))]
@@ -212,8 +212,8 @@ def make_store_action(
     source = f"def store_action(b, out_index, a):\n    {unpacked} = a\n"
     source += "".join(f"    {x} = convert({x})\n" for x in names)
     source += f"    store_row_streaming(b.action, out_index, ({''.join(f'dtype({x}),' for x in names)}))\n"
-    values = [f"clamp_{k}({x})" for k, x in enumerate(names)]
+    values = [f"in_range_{k}({x})" for k, x in enumerate(names)]
     source += f"    return {action_expression(values, components)}\n"
-    scope = {f"clamp_{k}": clamp for k, clamp in enumerate(clamps)}
+    scope = {f"in_range_{k}": function for k, function in enumerate(range_functions)}
     scope |= {"dtype": dtype, "convert": convert, "store_row_streaming": ops.store_row_streaming}
     return inline_function(generate_function("store_action", source, **scope))

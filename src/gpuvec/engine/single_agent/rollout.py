@@ -1,4 +1,4 @@
-"""Rollouts: T steps of an env in a row. The state stays in registers, and the outputs are stored in arrays of T steps."""
+"""Rollouts: T steps of an env in a row. The outputs are stored in arrays of T steps. On a GPU the state stays in registers."""
 
 from __future__ import annotations
 

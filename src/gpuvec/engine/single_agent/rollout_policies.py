@@ -19,7 +19,7 @@ from gpuvec.engine.compiler.dtypes import f32, i32, i64, u8, u32
 from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import Action, Batch, DeviceFunction, EnvParams, RngStream, Row
-from gpuvec.engine.layout.action_access import make_action_clamps
+from gpuvec.engine.layout.action_access import make_range_functions
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.engine.single_agent.field_access import make_random_action, make_store_action
 from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, OUT_OF_BYTE, RANDOM, Policy, stored_action_dtype
@@ -192,18 +192,18 @@ def _make_choose_by_draws(draw: DeviceFunction, store_action: DeviceFunction) ->
 
 
 def _make_policy_store(env: SingleAgentEnv, ops: MemoryOps, is_in_space: bool) -> DeviceFunction:
-    """`store_action` as `make_store_action` returns it. An action that is known to be in the space is not clamped."""
+    """`store_action` as `make_store_action` returns it. An action that is known to be in the space is not replaced."""
     space = env.spaces(env.params)[1]
     actions, dtype = make_schema(env).action, stored_action_dtype(space)
-    clamps = [_unchanged] * max(1, actions.components)
+    range_functions = [_unchanged] * max(1, actions.components)
     if not actions.discrete:
         convert = _to_float32
     elif is_in_space:
         convert = _to_int32
     else:
         convert = _to_byte if dtype is u8 else _saturate_int32
-        clamps = make_action_clamps(space, i64)
-    return make_store_action(actions.components, dtype, convert, clamps, ops)
+        range_functions = make_range_functions(space, i64)
+    return make_store_action(actions.components, dtype, convert, range_functions, ops)
 
 
 @inline_function

@@ -63,7 +63,7 @@ def compose_reset(functions: EnvFunctions, ops: MemoryOps) -> DeviceFunction:
     """
     store_row, load_state, store_state = ops.store_row, functions.load_state, functions.store_state
     first_state, observe, params, reset_params = functions.reset, functions.observe, functions.params, functions.reset_params
-    *_, own_key, is_selected, reseed, set_shared_seed = make_rng_streams(ops)
+    *_, own_key, is_selected, begin_episode, set_shared_seed = make_rng_streams(ops)
 
     @inline_function
     def reset(b: Batch, e: int, clock: int, r: ResetRequest) -> None:
@@ -71,7 +71,7 @@ def compose_reset(functions: EnvFunctions, ops: MemoryOps) -> DeviceFunction:
         if e == 0:
             set_shared_seed(b, clock, r)
         if is_selected(b, e, r):
-            reseed(b, e, clock, r)
+            begin_episode(b, e, clock, r)
             store_state(b, e, first_state(b, own_key(b, e, u32(clock), i32(0)), reset_params(b, e, r)))
         store_row(b.obs, e, observe(load_state(b, e), params(b, e)))
 
@@ -144,7 +144,8 @@ def make_step(functions: EnvFunctions, rules: EpisodeRules, access: EnvAccess, e
         if awaits_reset(t):
             if resets_in_next_step:
                 s = first_state(b, e, stream, start, p)
-            else:
+            else:  # DISABLED
+                # The env awaits its reset in the next step as well.
                 start = set_start(b, e, next_start(clock))
                 report_missing_reset(b, e)
             obs = observe(s, p)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuvec.engine.compiler.llvm_passes import run_passes
 from gpuvec.errors import AuthoringError
 
 # Functions of the C library, which every process has
@@ -71,26 +72,6 @@ def _target_machine() -> Any:
         reloc="static" if target.name.startswith("x86") else "default",
         codemodel="jitdefault",
     )
-
-
-def run_passes(passes: Any, module: Any, builder: Any) -> None:
-    """Runs passes on a module and frees them.
-
-    llvmlite 0.50 does not free them: its pass managers inherit `_dispose` from two classes, and that of the first one does
-    nothing. Each would occupy a hundred kilobytes to a megabyte until the process ends.
-
-    Args:
-        passes: a pass manager of llvmlite.
-        module: the LLVM module.
-        builder: the pass builder that `passes` was created with.
-    """
-    from llvmlite.binding.ffi import ObjectRef
-    from llvmlite.binding.newpassmanagers import NewPassManager
-
-    passes.run(module, builder)
-    if type(passes)._dispose is ObjectRef._dispose:
-        NewPassManager._dispose(passes)
-    passes.close()
 
 
 def compile_object(source: str, name: str, num_arguments: int, scratch_bytes: int) -> ObjectCode:

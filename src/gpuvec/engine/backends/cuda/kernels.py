@@ -8,8 +8,8 @@ Which buffers it takes: its first argument is the batch, a NamedTuple (`Layout.b
 uint64 and the number of envs as int64. In a reset its second argument is a request (`params.request_class`), in a rollout a
 `RolloutRequest`.
 
-How it is launched: `cuda.launch.CudaKernels` loads the cubin and passes the arguments to `cuLaunchKernelEx` with
-`Kernel.grid_size` and `Kernel.threads`. The kernels of one step follow each other in one CUDA stream, without a host
+How it is launched: `cuda.launch.CudaKernels` loads the cubin and passes the arguments to `cuLaunchKernelEx` with the grid and
+block size that the `Cubin` keeps of the `Kernel`. The kernels of one step follow each other in one CUDA stream, without a host
 synchronization. In the simulator, `SimulatorKernels` calls `numba.cuda.jit(kernel.body)[blocks, threads](batch, request)`.
 """
 
