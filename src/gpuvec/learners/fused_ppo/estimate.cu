@@ -1,15 +1,17 @@
-// Advantages, targets, records, metrics and fault rows of a rollout. A thread goes through the steps of a row from the last to the first.
+// Advantages, targets, records, metrics and fault rows of a rollout. A thread goes through the steps of a row from the last to
+// the first.
 //
 // Advantages and targets are those of estimators/advantage.py, returns and lengths of episodes those of
-// estimators/episode_statistics.py. Each block stores its sums, and the last block to finish adds them up in the order of the blocks,
-// so that results do not depend on the order of execution.
+// estimators/episode_statistics.py. Each block stores its sums, and the last block to finish adds them up in the order of the
+// blocks, so that results do not depend on the order of execution.
 //
 // Macros, besides those of record.cuh: THREADS.
 #include "record.cuh"
 #include "tensor_core.cuh"
 
 static_assert(THREADS == 32, "a block is a warp");
-constexpr int PREFETCHED_STEPS = 16;  // steps that are loaded before one is computed, so that the latencies of these loads overlap
+// Steps that are loaded before one is computed, so that the latencies of these loads overlap.
+constexpr int PREFETCHED_STEPS = 16;
 // Records that are loaded before one is stored, as many as there are registers for.
 constexpr int PREFETCHED_RECORDS = RECORD_SIZE <= 4 ? 16 : RECORD_SIZE <= 8 ? 8 : RECORD_SIZE <= 16 ? 4 : 1;
 constexpr int NUM_CHECKS = 4;  // of rewards, log-probabilities, values and advantages
@@ -48,7 +50,8 @@ __device__ __forceinline__ void write_metrics(const Batch& b) {
     const BlockResult* results = (const BlockResult*)b.block_results;
     for (int k = threadIdx.x; k < gridDim.x; k += THREADS) {
         const BlockResult r = results[k];
-        totals[ROWS] += r.num_rows, totals[EPISODES] += r.episodes, totals[RETURNS] += r.returns, totals[LENGTHS] += r.lengths, totals[LAST_RETURN] += r.last_return;
+        totals[ROWS] += r.num_rows, totals[EPISODES] += r.episodes, totals[RETURNS] += r.returns, totals[LENGTHS] += r.lengths,
+            totals[LAST_RETURN] += r.last_return;
         totals[ADVANTAGES] += r.num_rows * r.mean_advantage, totals[TARGETS] += r.num_rows * r.mean_target;
 #pragma unroll
         for (int j = 0; j < NUM_CHECKS; j++) fault_rows[j] = min(fault_rows[j], r.fault_rows[j]);
@@ -96,14 +99,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
             for (int k = 0; k < PREFETCHED_STEPS; k++)
                 if (k < count) {
                     const i64 sample = (t - 1 - k) * b.num_rows + e;
-                    steps[k] = {b.reward[sample], b.value[sample], b.final_value[sample], b.log_prob[sample], b.terminated[sample], b.ended[sample]};
+                    steps[k] = {b.reward[sample], b.value[sample], b.final_value[sample], b.log_prob[sample],
+                        b.terminated[sample], b.ended[sample]};
                 }
 #pragma unroll
             for (int k = 0; k < PREFETCHED_STEPS; k++)
                 if (k < count) {
                     const Step s = steps[k];
                     const i64 sample = (t - 1 - k) * b.num_rows + e;
-                    const float following = s.terminated ? 0.0f : s.ended ? s.final_value : next_value;  // not a product, as it may be nan
+                    // A choice and not a product with a flag, because values that are not used may be nan.
+                    const float following = s.terminated ? 0.0f : s.ended ? s.final_value : next_value;
                     const float delta = reward_scale * s.reward + gamma * following - s.value;
                     total = s.ended ? delta : delta + decay * total, next_value = s.value;
                     const float estimates[2] = {total, total + s.value};
@@ -118,7 +123,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
                     if (s.ended) length = episodes == 0 ? t - k : length, episodes++;
                     if (episodes) ended_return += s.reward;
                     else rest_return += s.reward;
-                    has_fault[0] |= !isfinite(s.reward), has_fault[1] |= !isfinite(s.log_prob), has_fault[2] |= !isfinite(s.value), has_fault[3] |= !isfinite(total);
+                    has_fault[0] |= !isfinite(s.reward), has_fault[1] |= !isfinite(s.log_prob),
+                        has_fault[2] |= !isfinite(s.value), has_fault[3] |= !isfinite(total);
                 }
 #pragma unroll
             for (int first = 0; first < PREFETCHED_STEPS; first += PREFETCHED_RECORDS) {
@@ -137,14 +143,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
             t -= count;
         }
         const bool any_end = episodes > 0;
-        const float returns = any_end ? b.running_return[e] + ended_return : 0.0f, lengths = any_end ? b.running_length[e] + length : 0.0f;
+        const float returns = any_end ? b.running_return[e] + ended_return : 0.0f,
+                    lengths = any_end ? b.running_length[e] + length : 0.0f;
         const float last_return = any_end ? returns / episodes : b.last_return[e];
         b.last_return[e] = last_return;
         b.running_return[e] = (any_end ? 0.0f : b.running_return[e]) + rest_return;
         b.running_length[e] = (any_end ? 0.0f : b.running_length[e]) + (float)(b.num_steps - length);
-        result.num_rows = 1.0f, result.episodes = (float)episodes, result.returns = returns, result.lengths = lengths, result.last_return = last_return;
+        result.num_rows = 1.0f, result.episodes = (float)episodes, result.returns = returns, result.lengths = lengths,
+        result.last_return = last_return;
 #pragma unroll
-        for (int j = 0; j < 2; j++) mean[j] = pivot[j] + sums[j] / b.num_steps, squares[j] = fmaxf(sums_of_squares[j] - sums[j] * sums[j] / b.num_steps, 0.0f);
+        for (int j = 0; j < 2; j++)
+            mean[j] = pivot[j] + sums[j] / b.num_steps,
+            squares[j] = fmaxf(sums_of_squares[j] - sums[j] * sums[j] / b.num_steps, 0.0f);
 #pragma unroll
         for (int j = 0; j < NUM_CHECKS; j++) result.fault_rows[j] = has_fault[j] ? (int)e : NO_FAULT;
     }
@@ -156,8 +166,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) estimate(const __grid_cons
         squares[j] = has_row ? squares[j] + (float)b.num_steps * deviation * deviation : 0.0f;
     }
     sum_all(squares);
-    result.num_rows = totals[0], result.episodes = totals[1], result.returns = totals[2], result.lengths = totals[3], result.last_return = totals[4];
-    result.mean_advantage = totals[5] / totals[0], result.squares_advantage = squares[0], result.mean_target = totals[6] / totals[0], result.squares_target = squares[1];
+    result.num_rows = totals[0], result.episodes = totals[1], result.returns = totals[2], result.lengths = totals[3],
+    result.last_return = totals[4];
+    result.mean_advantage = totals[5] / totals[0], result.squares_advantage = squares[0],
+    result.mean_target = totals[6] / totals[0], result.squares_target = squares[1];
     bool is_last_block = false;
     if (threadIdx.x == 0) {
         ((BlockResult*)b.block_results)[blockIdx.x] = result;

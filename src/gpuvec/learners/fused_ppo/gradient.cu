@@ -1,12 +1,12 @@
 // The gradient of the loss of PPO on a minibatch, for actor and critic, as one partial gradient of each pair of blocks.
 //
-// Even blocks have the actor, odd ones the critic. A block processes tiles of samples in the order of the epoch's permutation: forward
-// pass, objective, backward pass. Activations stay in registers, and are stored in shared memory only for the products that sum over
-// samples. Gradients are sums over samples, divided by their number later, because FP16 would lose the quotients. Sums do not depend
-// on the order of execution, so that runs are reproducible bit by bit.
+// Even blocks have the actor, odd ones the critic. A block processes tiles of samples in the order of the epoch's permutation:
+// forward pass, objective, backward pass. Activations stay in registers, and are stored in shared memory only for the products
+// that sum over samples. Gradients are sums over samples, divided by their number later, because FP16 would lose the quotients.
+// Sums do not depend on the order of execution, so that runs are reproducible bit by bit.
 //
-// Macros, besides those of network.cuh and objective.cuh: TILES (of 16 rows, per warp), BLOCKS_PER_MULTIPROCESSOR, SHARED_BYTES (of a
-// block), IN_PLACE_GRADIENTS (whether gradients of activations overwrite the activations, which costs barriers).
+// Macros, besides those of network.cuh and objective.cuh: TILES (of 16 rows, per warp), BLOCKS_PER_MULTIPROCESSOR, SHARED_BYTES
+// (of a block), IN_PLACE_GRADIENTS (whether gradients of activations overwrite the activations, which costs barriers).
 #include "network.cuh"
 #include "objective.cuh"
 #include "shuffle.cuh"
@@ -32,9 +32,11 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
     constexpr int O = N::O, PO = pitch(O);
     SharedMemory<OUT>& shared = *(SharedMemory<OUT>*)dynamic_shared;
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
-    const int part = blockIdx.x >> 1, num_parts = gridDim.x >> 1, size = (int)b.minibatch_size, num_tiles = (size + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    const int part = blockIdx.x >> 1, num_parts = gridDim.x >> 1, size = (int)b.minibatch_size,
+              num_tiles = (size + BLOCK_ROWS - 1) / BLOCK_ROWS;
     const int minibatch_begin = (int)(b.minibatch % b.num_minibatches) * size, warp_row = warp * ROWS;
-    const Permutation permutation(b.seed, *b.iteration, (int)(b.minibatch / b.num_minibatches), (u32)b.num_samples, (int)b.index_bits);
+    const Permutation permutation(
+        b.seed, *b.iteration, (int)(b.minibatch / b.num_minibatches), (u32)b.num_samples, (int)b.index_bits);
     const float* parameters = b.parameters + (ACTOR ? 0 : Network<OUTPUTS>::SIZE);
     const float clip = (float)b.clip, vf_coef = (float)b.vf_coef;
 
@@ -46,7 +48,8 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
             const int row = (k + lane) / (RECORD_SIZE / 4), vector = (k + lane) % (RECORD_SIZE / 4);
             const float* source = b.records + (u64)__shfl_sync(~0u, lane_sample, row % 32) * RECORD_SIZE + 4 * vector;
             const u32 target = shared_address(&shared.records[(warp_row + row) * RECORD_SIZE + 4 * vector]);
-            if (k + 32 <= ROWS * RECORD_SIZE / 4 || row < ROWS) asm volatile("cp.async.ca.shared.global [%0],[%1],16;" ::"r"(target), "l"(source) : "memory");
+            if (k + 32 <= ROWS * RECORD_SIZE / 4 || row < ROWS)
+                asm volatile("cp.async.ca.shared.global [%0],[%1],16;" ::"r"(target), "l"(source) : "memory");
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -61,20 +64,26 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
     load_weights<OUT>(shared.w, parameters);
     if (ACTOR) {
         count = sum_over_warp(count), total = sum_over_warp(total), squares = sum_over_warp(squares);
-        const float mean = total / fmaxf(count, 1.0f), variance = fmaxf(squares - total * mean, 0.0f) / fmaxf(count - 1.0f, 1.0f);
+        const float mean = total / fmaxf(count, 1.0f),
+                    variance = fmaxf(squares - total * mean, 0.0f) / fmaxf(count - 1.0f, 1.0f);
         advantage_mean += mean, advantage_scale = 1.0f / (sqrtf(variance) + 1e-8f);
     }
     // Addresses in shared memory.
     const u32 at_h1 = shared_address(shared.h1), at_h2 = shared_address(shared.h2);
-    const u32 at_d1 = IN_PLACE_GRADIENTS ? at_h1 : shared_address(shared.d1), at_d2 = IN_PLACE_GRADIENTS ? at_h2 : shared_address(shared.d2);
-    const u32 at_w2 = shared_address(shared.w.w2) + lane_offset_rows_first<PH>(), at_w3 = shared_address(shared.w.w3), at_x = shared_address(shared.x), at_z = shared_address(shared.z);
-    const u32 rows_first = lane_offset_rows_first<PH>(), columns_first = lane_offset_columns_first<PH>(), warp_offset = warp_row * PH * 2 + rows_first;
+    const u32 at_d1 = IN_PLACE_GRADIENTS ? at_h1 : shared_address(shared.d1),
+              at_d2 = IN_PLACE_GRADIENTS ? at_h2 : shared_address(shared.d2);
+    const u32 at_w2 = shared_address(shared.w.w2) + lane_offset_rows_first<PH>(), at_w3 = shared_address(shared.w.w3),
+              at_x = shared_address(shared.x), at_z = shared_address(shared.z);
+    const u32 rows_first = lane_offset_rows_first<PH>(), columns_first = lane_offset_columns_first<PH>(),
+              warp_offset = warp_row * PH * 2 + rows_first;
     // Partial gradients of this warp's weights, and sums of the gradients of its rows.
     const int w2_row = warp / W2_WARPS * (H / 2), w2_column = warp % W2_WARPS * (H / W2_WARPS);
-    float dw2[W2_ROWS][W2_COLUMNS][4] = {}, dw1[X / 8][4] = {}, dw3[O / 8][4] = {}, db3[O / 8][2] = {}, d_log_std[O / 8][2] = {};
+    float dw2[W2_ROWS][W2_COLUMNS][4] = {}, dw1[X / 8][4] = {}, dw3[O / 8][4] = {}, db3[O / 8][2] = {},
+          d_log_std[O / 8][2] = {};
     float db2[4] = {}, value_loss = 0.0f, log_std[O / 8][2];
     ActorSums actor_sums = {};
-    const int bias_row = min(warp % W2_WARPS, W2_ROWS - 1);  // of the warp's rows of the second layer, those whose biases it sums
+    // Tile of the warp's rows of the second layer whose biases the warp sums.
+    const int bias_row = min(warp % W2_WARPS, W2_ROWS - 1);
 #pragma unroll
     for (int n = 0; n < O / 8; n++)
 #pragma unroll
@@ -100,13 +109,16 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
             const u32 rows = (s + 16 * u) * PH * 2;
             u32 left[W2_ROWS][4], right[W2_COLUMNS / 2][4];
 #pragma unroll
-            for (int i = 0; i < W2_ROWS; i++) load_matrix_transposed(left[i], at_d2 + rows + columns_first + (w2_row + 16 * i) * 2);
+            for (int i = 0; i < W2_ROWS; i++)
+                load_matrix_transposed(left[i], at_d2 + rows + columns_first + (w2_row + 16 * i) * 2);
 #pragma unroll
-            for (int j = 0; j < W2_COLUMNS / 2; j++) load_matrix_transposed(right[j], at_h1 + rows + rows_first + (w2_column + 16 * j) * 2);
+            for (int j = 0; j < W2_COLUMNS / 2; j++)
+                load_matrix_transposed(right[j], at_h1 + rows + rows_first + (w2_column + 16 * j) * 2);
 #pragma unroll
             for (int i = 0; i < W2_ROWS; i++) {
 #pragma unroll
-                for (int j = 0; j < W2_COLUMNS; j++) mma(dw2[i][j], left[i], right[j >> 1][(j & 1) * 2], right[j >> 1][(j & 1) * 2 + 1]);
+                for (int j = 0; j < W2_COLUMNS; j++)
+                    mma(dw2[i][j], left[i], right[j >> 1][(j & 1) * 2], right[j >> 1][(j & 1) * 2 + 1]);
             }
 #pragma unroll
             for (int i = 1; i < W2_ROWS; i++)
@@ -179,12 +191,14 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
                     if (ACTOR) {
                         const float advantage = (r[ADVANTAGE] - advantage_mean) * advantage_scale;
 #if GAUSSIAN
-                        gaussian_derivatives<O>(z[m], side, r, advantage, clip, ent_coef, active, actor_sums, d, log_std, d_log_std);
+                        gaussian_derivatives<O>(
+                            z[m], side, r, advantage, clip, ent_coef, active, actor_sums, d, log_std, d_log_std);
 #else
                         categorical_derivatives<O>(z[m], side, r, advantage, clip, ent_coef, active, actor_sums, d);
 #endif
                     } else {
-                        d[0][0] = value_derivative(z[m][0][2 * side], r, clip, vf_coef, active && t == 0 ? 1.0f : 0.0f, value_loss);
+                        d[0][0] =
+                            value_derivative(z[m][0][2 * side], r, clip, vf_coef, active && t == 0 ? 1.0f : 0.0f, value_loss);
                     }
 #pragma unroll
                     for (int n = 0; n < O / 8; n++) {
@@ -204,7 +218,8 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
             __syncthreads();
         }
         {
-            const u32 weights = at_w3 + lane_offset_rows_first<PH>(), tail = at_w3 + (O / 16 * 16 + (lane & 7)) * PH * 2 + (lane >> 3) * 16;
+            const u32 weights = at_w3 + lane_offset_rows_first<PH>(),
+                      tail = at_w3 + (O / 16 * 16 + (lane & 7)) * PH * 2 + (lane >> 3) * 16;
             u32 last[4];
 #pragma unroll
             for (int j = 0; j < H / 16; j++) {
@@ -280,7 +295,8 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
                 const int row = w2_row + 16 * i + 8 * side + g;
 #pragma unroll
                 for (int j = 0; j < W2_COLUMNS; j++)
-                    *(float2*)(out + N::W2 + row * H + w2_column + 8 * j + 2 * t) = make_float2(dw2[i][j][2 * side], dw2[i][j][2 * side + 1]);
+                    *(float2*)(out + N::W2 + row * H + w2_column + 8 * j + 2 * t) =
+                        make_float2(dw2[i][j][2 * side], dw2[i][j][2 * side + 1]);
                 if (i == bias_row && t == 0) out[N::B2 + row] = db2[2 * side];
             }
     }
@@ -289,7 +305,8 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
         for (int side = 0; side < 2; side++) {
             const int row = 16 * warp + 8 * side + g;
 #pragma unroll
-            for (int c = 0; c < X / 8; c++) *(float2*)(out + N::W1 + row * X + 8 * c + 2 * t) = make_float2(dw1[c][2 * side], dw1[c][2 * side + 1]);
+            for (int c = 0; c < X / 8; c++)
+                *(float2*)(out + N::W1 + row * X + 8 * c + 2 * t) = make_float2(dw1[c][2 * side], dw1[c][2 * side + 1]);
 #pragma unroll
             for (int n = 0; n < O / 8; n++)
 #pragma unroll
@@ -304,7 +321,8 @@ template <bool ACTOR> __device__ __forceinline__ void compute_gradient(const Bat
             const float bias_sum = sum_over_column(db3[n][i]), log_std_sum = sum_over_column(d_log_std[n][i]);
             if (g == 0) warp_sums[8 * n + 2 * t + i] = bias_sum, warp_sums[O + 8 * n + 2 * t + i] = log_std_sum;
         }
-    const float loss_sums[NUM_SUMS] = {actor_sums.policy_loss, value_loss, actor_sums.entropy, actor_sums.kl, actor_sums.clipped};
+    const float loss_sums[NUM_SUMS] = {
+        actor_sums.policy_loss, value_loss, actor_sums.entropy, actor_sums.kl, actor_sums.clipped};
 #pragma unroll
     for (int k = 0; k < NUM_SUMS; k++) {
         const float sum = sum_over_warp(loss_sums[k]);

@@ -1,7 +1,7 @@
 // A perceptron with one or two hidden layers of H units: the layout of its parameters, and its layers for the rows of a warp.
 //
-// Macros: FEATURES, HIDDEN (32, 64 or 128), LAYERS (number of hidden layers, 1 or 2), OUTPUTS (of the actor), WARPS (of a block), and
-// those of tensor_core.cuh.
+// Macros: FEATURES, HIDDEN (32, 64 or 128), LAYERS (number of hidden layers, 1 or 2), OUTPUTS (of the actor), WARPS (of a
+// block), and those of tensor_core.cuh.
 #pragma once
 #include "tensor_core.cuh"
 
@@ -13,7 +13,7 @@ __device__ constexpr int pitch(int columns) { return columns % 16 == 8 ? columns
 constexpr int PX = pitch(X), PH = pitch(H);
 constexpr float LOG_SQRT_TWO_PI = 0.918938533f;
 
-// The offsets of the parameters of a network with OUT outputs, in floats. A weight matrix has a row for each output of its layer.
+// The offsets of the parameters of a network with OUT outputs, in floats. A weight matrix has a row for each output of a layer.
 template <int OUT> struct Network {
     static constexpr int O = (OUT + 7) / 8 * 8;
     static constexpr int W1 = 0, W2 = H * X, B2 = W2 + (LAYERS == 2 ? H * H : 0), W3 = B2 + (LAYERS == 2 ? H : 0);
@@ -30,8 +30,8 @@ template <int OUT> struct Network {
 };
 constexpr int NUM_PARAMETERS = Network<OUTPUTS>::SIZE + Network<1>::SIZE;  // those of the actor, then those of the critic
 
-// The copy of a weight matrix to shared memory by all threads of a block. A thread loads its first vectors before it stores one, so
-// that the latencies of these loads overlap.
+// The copy of a weight matrix to shared memory by all threads of a block. A thread loads its first vectors before it stores
+// one, so that the latencies of these loads overlap.
 template <int ROWS, int COLUMNS, int P> struct WeightCopy {
     static constexpr int VECTORS = ROWS * COLUMNS / 4, PER_THREAD = (VECTORS + 32 * WARPS - 1) / (32 * WARPS);
     static constexpr int PREFETCHED = PER_THREAD < 16 ? PER_THREAD : 16;
@@ -50,7 +50,8 @@ template <int ROWS, int COLUMNS, int P> struct WeightCopy {
         for (int k = 0; k < PREFETCHED; k++) {
             const int i = (first + k) * 32 * WARPS + threadIdx.x;
             u32* halves = (u32*)(target + i / (COLUMNS / 4) * P + i % (COLUMNS / 4) * 4);
-            if (all_threads_have(first + k) || i < VECTORS) halves[0] = pack_halves(x[k].x, x[k].y), halves[1] = pack_halves(x[k].z, x[k].w);
+            if (all_threads_have(first + k) || i < VECTORS)
+                halves[0] = pack_halves(x[k].x, x[k].y), halves[1] = pack_halves(x[k].z, x[k].w);
         }
     }
     __device__ __forceinline__ void copy_rest(half* target, const float* __restrict__ source) {
@@ -60,7 +61,8 @@ template <int ROWS, int COLUMNS, int P> struct WeightCopy {
 
 // Copies the parameters p of a network to shared memory. All threads of a block call it, and a barrier must follow.
 static_assert(H <= 32 * WARPS, "a thread copies one bias of a layer");
-template <int OUT> __device__ __forceinline__ void load_weights(typename Network<OUT>::Weights& w, const float* __restrict__ p) {
+template <int OUT>
+__device__ __forceinline__ void load_weights(typename Network<OUT>::Weights& w, const float* __restrict__ p) {
     using N = Network<OUT>;
     WeightCopy<H, X, PX> first;
     WeightCopy<H, H, PH> second;
@@ -78,8 +80,8 @@ template <int OUT> __device__ __forceinline__ void load_weights(typename Network
     if (i < N::O) w.b3[i] = b3;
 }
 
-// The offset, in bytes, of the row that a lane passes to load_matrix and store_matrix for a 16 x 16 tile whose rows are P halves
-// apart. The four blocks of the tile are in the order of their rows first, or of their columns first.
+// The offset, in bytes, of the row that a lane passes to load_matrix and store_matrix for a 16 x 16 tile whose rows are P
+// halves apart. The four blocks of the tile are in the order of their rows first, or of their columns first.
 template <int P> __device__ __forceinline__ u32 lane_offset_rows_first() {
     const int lane = threadIdx.x & 31, q = lane >> 3;
     return ((lane & 7) + (q & 1) * 8) * P * 2 + (q >> 1) * 16;
@@ -94,8 +96,10 @@ typedef u32 InputFragments[X / 8][2];
 typedef u32 ActivationFragments[H / 16][4];
 
 // The activations h of the first hidden layer for M tiles of 16 rows, of which with HALF_TILE only rows 0 to 7 are used.
-template <int M, bool HALF_TILE = false> __device__ __forceinline__ void first_layer(const half* w1, const InputFragments* x, ActivationFragments* h) {
-    const u32 weights = shared_address(w1) + lane_offset_columns_first<PX>(), tail = shared_address(w1) + (threadIdx.x & 31) * PX * 2 + X / 16 * 32;
+template <int M, bool HALF_TILE = false>
+__device__ __forceinline__ void first_layer(const half* w1, const InputFragments* x, ActivationFragments* h) {
+    const u32 weights = shared_address(w1) + lane_offset_columns_first<PX>(),
+              tail = shared_address(w1) + (threadIdx.x & 31) * PX * 2 + X / 16 * 32;
     u32 last[4];
 #pragma unroll
     for (int j = 0; j < H / 16; j++) {
@@ -124,7 +128,8 @@ template <int M, bool HALF_TILE = false> __device__ __forceinline__ void first_l
 }
 
 // The activations h2 of the second hidden layer for the activations h1 of the first.
-template <int M, bool HALF_TILE = false> __device__ __forceinline__ void second_layer(const half* w2, const float* b2, const ActivationFragments* h1, ActivationFragments* h2) {
+template <int M, bool HALF_TILE = false> __device__ __forceinline__ void second_layer(
+    const half* w2, const float* b2, const ActivationFragments* h1, ActivationFragments* h2) {
     const u32 weights = shared_address(w2) + lane_offset_columns_first<PH>();
     const int t = threadIdx.x & 3;
 #pragma unroll
@@ -149,7 +154,8 @@ template <int M, bool HALF_TILE = false> __device__ __forceinline__ void second_
 }
 
 // The outputs z of the last layer for the last activations h, as sums of 8 columns each.
-template <int M, int O> __device__ __forceinline__ void last_layer(const half* w3, const float* b3, const ActivationFragments* h, float (*z)[O / 8][4]) {
+template <int M, int O> __device__ __forceinline__ void last_layer(
+    const half* w3, const float* b3, const ActivationFragments* h, float (*z)[O / 8][4]) {
     const int lane = threadIdx.x & 31, t = lane & 3;
     const u32 weights = shared_address(w3) + (lane & 7) * PH * 2 + (lane >> 3) * 16;
 #pragma unroll
@@ -167,7 +173,8 @@ template <int M, int O> __device__ __forceinline__ void last_layer(const half* w
     }
 }
 
-// The left fragment of columns `first` to `first + 7` of an input, from a row of D floats. Memory behind the row is read, and not used.
+// The left fragment of columns `first` to `first + 7` of an input, from a row of D floats. Memory behind the row is read, and
+// not used.
 __device__ __forceinline__ u32 load_input(const float* row, int first) {
     const int c = first + 2 * (threadIdx.x & 3);
     const float2 x = *(const float2*)(row + c);

@@ -15,9 +15,10 @@ struct ActorSums {
     float policy_loss, entropy, kl, clipped;
 };
 
-// Returns minus the derivative of the clipped surrogate by the log-probability of the action, and adds the terms of the sample times
-// `weight`, which is 1 in one lane of a row and 0 in the others.
-__device__ __forceinline__ float surrogate_derivative(float log_prob, const float* r, float advantage, float clip, float weight, ActorSums& sums) {
+// Returns minus the derivative of the clipped surrogate by the log-probability of the action, and adds the terms of the sample
+// times `weight`, which is 1 in one lane of a row and 0 in the others.
+__device__ __forceinline__ float surrogate_derivative(
+    float log_prob, const float* r, float advantage, float clip, float weight, ActorSums& sums) {
     const float log_ratio = fminf(log_prob - r[LOG_PROB], 80.0f), ratio = __expf(log_ratio);
     const bool is_positive = advantage >= 0.0f;
     const float bound = is_positive ? 1.0f + clip : 1.0f - clip;
@@ -29,12 +30,13 @@ __device__ __forceinline__ float surrogate_derivative(float log_prob, const floa
 }
 
 // The derivatives d of the loss of a sample by the logits z of its row, for a discrete action.
-template <int O> __device__ __forceinline__ void categorical_derivatives(
-    const float (*z)[4], int side, const float* r, float advantage, float clip, float ent_coef, bool active, ActorSums& sums, float (*d)[2]) {
+template <int O> __device__ __forceinline__ void categorical_derivatives(const float (*z)[4], int side, const float* r,
+    float advantage, float clip, float ent_coef, bool active, ActorSums& sums, float (*d)[2]) {
     constexpr int SIZES[] = HEAD_SIZES;
     constexpr bool ONE_LANE = OUTPUTS <= 2;  // one lane of four has all logits; the results of the others are not used
     const int t = threadIdx.x & 3;
-    float log_prob = 0.0f, entropy = 0.0f, p[O / 8][2] = {}, log_p[O / 8][2] = {}, entropies[O / 8][2] = {}, is_action[O / 8][2] = {};
+    float log_prob = 0.0f, entropy = 0.0f, p[O / 8][2] = {}, log_p[O / 8][2] = {}, entropies[O / 8][2] = {},
+          is_action[O / 8][2] = {};
     int first = 0;
 #pragma unroll
     for (int head = 0; head < ACTION_SIZE; head++) {
@@ -58,9 +60,12 @@ template <int O> __device__ __forceinline__ void categorical_derivatives(
                 const float shifted = z[n][2 * side + i] - max_logit, weight = in_head[n][i] ? __expf(shifted) : 0.0f;
                 total += weight, weighted_sum += weight * shifted;
                 p[n][i] = in_head[n][i] ? weight : p[n][i], log_p[n][i] = in_head[n][i] ? shifted : log_p[n][i];
-                is_action[n][i] = c == action ? 1.0f : is_action[n][i], shifted_action_logit = c == action ? shifted : shifted_action_logit;
+                is_action[n][i] = c == action ? 1.0f : is_action[n][i],
+                shifted_action_logit = c == action ? shifted : shifted_action_logit;
             }
-        if (!ONE_LANE) total = sum_over_row(total), weighted_sum = sum_over_row(weighted_sum), shifted_action_logit = sum_over_row(shifted_action_logit);
+        if (!ONE_LANE)
+            total = sum_over_row(total), weighted_sum = sum_over_row(weighted_sum),
+            shifted_action_logit = sum_over_row(shifted_action_logit);
         const float scale = __fdividef(1.0f, total), log_total = __logf(total), head_entropy = log_total - weighted_sum * scale;
         log_prob += shifted_action_logit - log_total, entropy += head_entropy;
 #pragma unroll
@@ -84,11 +89,11 @@ template <int O> __device__ __forceinline__ void categorical_derivatives(
             d[n][i] = by_log_prob * (is_action[n][i] - p[n][i]) + by_entropy * p[n][i] * (log_p[n][i] + entropies[n][i]);
 }
 
-// The derivatives d of the loss of a sample by the means z of its row, for an action of normal components; those by the logarithms of
-// the standard deviations are added to d_log_std.
-template <int O> __device__ __forceinline__ void gaussian_derivatives(
-    const float (*z)[4], int side, const float* r, float advantage, float clip, float ent_coef, bool active, ActorSums& sums, float (*d)[2],
-    const float (*log_std)[2], float (*d_log_std)[2]) {
+// The derivatives d of the loss of a sample by the means z of its row, for an action of normal components; those by the
+// logarithms of the standard deviations are added to d_log_std.
+template <int O> __device__ __forceinline__ void gaussian_derivatives(const float (*z)[4], int side, const float* r,
+    float advantage, float clip, float ent_coef, bool active, ActorSums& sums, float (*d)[2], const float (*log_std)[2],
+    float (*d_log_std)[2]) {
     const int t = threadIdx.x & 3;
     float log_prob = 0.0f, entropy = 0.0f, normal[O / 8][2], inverse_std[O / 8][2];
 #pragma unroll
@@ -103,19 +108,22 @@ template <int O> __device__ __forceinline__ void gaussian_derivatives(
             entropy += is_output ? log_std[n][i] + (0.5f + LOG_SQRT_TWO_PI) : 0.0f;
         }
     sums.entropy += active ? entropy : 0.0f;
-    const float derivative = surrogate_derivative(sum_over_row(log_prob), r, advantage, clip, active && t == 0 ? 1.0f : 0.0f, sums);
+    const float derivative =
+        surrogate_derivative(sum_over_row(log_prob), r, advantage, clip, active && t == 0 ? 1.0f : 0.0f, sums);
     const float by_log_prob = active ? derivative : 0.0f, by_entropy = active ? ent_coef : 0.0f;
 #pragma unroll
     for (int n = 0; n < O / 8; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             d[n][i] = fmaxf(fminf(by_log_prob * normal[n][i] * inverse_std[n][i], MAX_DERIVATIVE), -MAX_DERIVATIVE);
-            d_log_std[n][i] += 8 * n + 2 * t + i < OUTPUTS ? by_log_prob * (normal[n][i] * normal[n][i] - 1.0f) - by_entropy : 0.0f;
+            d_log_std[n][i] +=
+                8 * n + 2 * t + i < OUTPUTS ? by_log_prob * (normal[n][i] * normal[n][i] - 1.0f) - by_entropy : 0.0f;
         }
 }
 
 // Returns the derivative of the value loss of a sample by its value, and adds the loss to `loss`, both times `weight`.
-__device__ __forceinline__ float value_derivative(float value, const float* r, float clip, float vf_coef, float weight, float& loss) {
+__device__ __forceinline__ float value_derivative(
+    float value, const float* r, float clip, float vf_coef, float weight, float& loss) {
     const float error = value - r[TARGET];
     float max_error = error;
     bool depends_on_value = true;
@@ -123,7 +131,8 @@ __device__ __forceinline__ float value_derivative(float value, const float* r, f
         const float old_value = r[TARGET] - r[ADVANTAGE];
         const float clipped_error = old_value + fminf(fmaxf(value - old_value, -clip), clip) - r[TARGET];
         const bool is_clipped_larger = clipped_error * clipped_error > error * error;
-        max_error = is_clipped_larger ? clipped_error : error, depends_on_value = !is_clipped_larger || fabsf(value - old_value) <= clip;
+        max_error = is_clipped_larger ? clipped_error : error,
+        depends_on_value = !is_clipped_larger || fabsf(value - old_value) <= clip;
     }
     loss += weight * 0.5f * max_error * max_error;
     return depends_on_value ? weight * fmaxf(fminf(vf_coef * max_error, MAX_DERIVATIVE), -MAX_DERIVATIVE) : 0.0f;

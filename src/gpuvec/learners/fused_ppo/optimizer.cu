@@ -1,7 +1,7 @@
 // A step of Adam (Kingma and Ba, 2015) with the gradient of a minibatch, clipped to a norm, and the metrics of the minibatch.
 //
-// A thread of the first warp has four parameters, a vector. The norm is that of the whole gradient, so the blocks wait for each other
-// once; they are launched only if all of them can be resident at the same time.
+// A thread of the first warp has four parameters, a vector. The norm is that of the whole gradient, so the blocks wait for each
+// other once; they are launched only if all of them can be resident at the same time.
 //
 // Macros: NUM_PARAMETERS, NUM_PARTIALS (partial gradients, which are summed), NUM_SUMS (sums of the loss, see objective.cuh),
 // VECTORS_PER_BLOCK, THREADS_PER_VECTOR (threads that sum the partial gradients of a vector).
@@ -11,9 +11,11 @@ constexpr int KL = 3;  // the index of the KL divergence among the sums of the l
 constexpr int NUM_VECTORS = NUM_PARAMETERS / 4, NUM_BLOCKS = (NUM_VECTORS + VECTORS_PER_BLOCK - 1) / VECTORS_PER_BLOCK;
 constexpr int BLOCKS_PER_LANE = (NUM_BLOCKS + 31) / 32;  // blocks whose squared norms a lane reads
 constexpr int SUM_THREADS = VECTORS_PER_BLOCK * THREADS_PER_VECTOR;  // threads that sum gradients; one more warp sums the loss
-constexpr int PREFETCHED = 16;  // partial gradients that a thread loads before it adds one, so that the latencies of these loads overlap
+// Partial gradients that a thread loads before it adds one, so that the latencies of these loads overlap.
+constexpr int PREFETCHED = 16;
 constexpr float BETA1 = 0.9f, BETA2 = 0.999f, EPS = 1e-5f, SMALLEST_NORMAL = 1.2e-38f;
-static_assert(VECTORS_PER_BLOCK <= 32 && SUM_THREADS % 32 == 0, "the first warp has all vectors, and the last warp only the loss");
+static_assert(
+    VECTORS_PER_BLOCK <= 32 && SUM_THREADS % 32 == 0, "the first warp has all vectors, and the last warp only the loss");
 
 // Values that the last warp computes for the block.
 struct StepValues {
@@ -44,27 +46,33 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS + 32, 4) optimizer(cons
             float4 x[PREFETCHED];
 #pragma unroll
             for (int k = 0; k < PREFETCHED; k++)
-                if (first + k * THREADS_PER_VECTOR < NUM_PARTIALS) x[k] = __ldcg(partials + (first + k * THREADS_PER_VECTOR) * NUM_VECTORS);
+                if (first + k * THREADS_PER_VECTOR < NUM_PARTIALS)
+                    x[k] = __ldcg(partials + (first + k * THREADS_PER_VECTOR) * NUM_VECTORS);
                 else x[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             __syncwarp();  // without it the assembler saves registers, and waits for one load after the other
 #pragma unroll
             for (int k = 0; k < PREFETCHED; k++) sum.x += x[k].x, sum.y += x[k].y, sum.z += x[k].z, sum.w += x[k].w;
         }
         sums[line][column] = sum;
-        if (is_owner) w = ((float4*)b.parameters)[vector], m = ((float4*)b.exp_avg)[vector], v = ((float4*)b.exp_avg_sq)[vector];
+        if (is_owner)
+            w = ((float4*)b.parameters)[vector], m = ((float4*)b.exp_avg)[vector], v = ((float4*)b.exp_avg_sq)[vector];
     } else {  // the last warp
         float loss_sums[NUM_SUMS] = {}, lane_sum = 0.0f;
 #pragma unroll
         for (int p = 0; p < NUM_PARTIALS; p += 32)
 #pragma unroll
-            for (int k = 0; k < NUM_SUMS; k++) loss_sums[k] += p + lane < NUM_PARTIALS ? __ldcg(b.loss_sums + (p + lane) * NUM_SUMS + k) : 0.0f;
+            for (int k = 0; k < NUM_SUMS; k++)
+                loss_sums[k] += p + lane < NUM_PARTIALS ? __ldcg(b.loss_sums + (p + lane) * NUM_SUMS + k) : 0.0f;
         const float step = *b.step + 1.0f, learning_rate = *b.learning_rate, was_exceeded = b.kl_exceeded[b.minibatch];
         const u32 num_launches = (u32)*b.num_launches + 1;
         const float scale = 1.0f / fmaxf(sum_over_warp(b.advantage_sums[b.minibatch * 3 * 32 + lane]), 1.0f);
 #pragma unroll
-        for (int k = 0; k < NUM_SUMS; k++) loss_sums[k] = sum_over_warp(loss_sums[k]) * scale, lane_sum = lane == k ? loss_sums[k] : lane_sum;
+        for (int k = 0; k < NUM_SUMS; k++)
+            loss_sums[k] = sum_over_warp(loss_sums[k]) * scale, lane_sum = lane == k ? loss_sums[k] : lane_sum;
         const float kl_exceeded = fmaxf(was_exceeded, loss_sums[KL] > (float)b.target_kl ? 1.0f : 0.0f);
-        if (lane == 0) step_values = {scale, kl_exceeded, step, learning_rate / (1.0f - powf(BETA1, step)), rsqrtf(1.0f - powf(BETA2, step)), num_launches};
+        if (lane == 0)
+            step_values = {scale, kl_exceeded, step, learning_rate / (1.0f - powf(BETA1, step)),
+                rsqrtf(1.0f - powf(BETA2, step)), num_launches};
         if (is_first_block) {
             if (lane < NUM_SUMS) {
                 b.metrics[lane] += lane_sum / b.num_updates;
@@ -80,14 +88,15 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS + 32, 4) optimizer(cons
     float4 g = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (is_owner) {
 #pragma unroll
-        for (int k = 0; k < THREADS_PER_VECTOR; k++) g.x += sums[k][column].x, g.y += sums[k][column].y, g.z += sums[k][column].z, g.w += sums[k][column].w;
+        for (int k = 0; k < THREADS_PER_VECTOR; k++)
+            g.x += sums[k][column].x, g.y += sums[k][column].y, g.z += sums[k][column].z, g.w += sums[k][column].w;
         g.x *= scale, g.y *= scale, g.z *= scale, g.w *= scale;
     }
     const float squared_norm = sum_over_warp(g.x * g.x + g.y * g.y + g.z * g.z + g.w * g.w);
 
     // Each block stores its squared norm together with the number of launches in one word, so that a norm of this launch is
-    // distinguished from one of the launch before, and no other synchronisation is needed. The first block changes the metrics, the
-    // step and the number of launches only after it has read the norms of all blocks, and these have read their values by then.
+    // distinguished from one of the launch before, and no other synchronisation is needed. The first block changes the metrics,
+    // the step and the number of launches only after it has read the norms of all blocks, which have read these values by then.
     volatile u64* squared_norms = (volatile u64*)b.squared_norms;
     const double previous_norm = is_first_block && lane == 0 ? b.metrics[NUM_SUMS] : 0.0;
     if (lane == 0) squared_norms[blockIdx.x] = (u64)num_launches << 32 | __float_as_uint(squared_norm);

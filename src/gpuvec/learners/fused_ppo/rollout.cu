@@ -4,9 +4,9 @@
 // environment, whose state is in registers. The functions env_load, env_observe, env_step and env_store are compiled from the
 // environment's Python and linked with this file.
 //
-// Macros, besides those of network.cuh: ACTION_SIZE, GAUSSIAN, HEAD_SIZES, TILES (of 16 rows, per warp), EIGHT_ROWS (whether a warp
-// has 8 rows, half a tile), ENV_BATCH (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS (of its state),
-// ACTION_STARTS (the smallest value of each component of an action), FIRST_DRAW, SHARED_BYTES (of a block).
+// Macros, besides those of network.cuh: ACTION_SIZE, GAUSSIAN, HEAD_SIZES, TILES (of 16 rows, per warp), EIGHT_ROWS (whether a
+// warp has 8 rows, half a tile), ENV_BATCH (the members of the environment's batch), NUM_FLOAT_FIELDS and NUM_INT_FIELDS (of
+// its state), ACTION_STARTS (the smallest value of each component of an action), FIRST_DRAW, SHARED_BYTES (of a block).
 #include "network.cuh"
 #include "shuffle.cuh"
 
@@ -21,8 +21,9 @@ typedef int Component;
 #endif
 extern "C" __device__ int env_load(const u64* batch, i64 e, u32* start, u32* rng_stream, float* float_fields, int* int_fields);
 extern "C" __device__ int env_observe(const u64* batch, i64 e, const float* float_fields, const int* int_fields, float* row);
-extern "C" __device__ int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* rng_stream, float* float_fields,
-                                    int* int_fields, const Component* action, float* row, float* reward);  // 1: terminated, 2: truncated
+// Returns 1 if the episode terminated, 2 if it was truncated, 3 for both, else 0.
+extern "C" __device__ int env_step(const u64* batch, i64 e, i64 at, u32 clock, u32* start, const u32* rng_stream,
+    float* float_fields, int* int_fields, const Component* action, float* row, float* reward);
 extern "C" __device__ int env_store(const u64* batch, i64 e, u32 start, const float* float_fields, const int* int_fields);
 
 struct SharedMemory {
@@ -44,15 +45,22 @@ struct UniformDraws {
     }
 };
 
-// Draws the action of a sample from the outputs of the policy, stores it, and returns its log-probability. `action` receives it as
-// the environment takes it.
-__device__ __forceinline__ float draw_action(const Batch& b, i64 sample, const float* outputs, const float* uniform, Component* action) {
+// Column c of the network's input: a feature of the observation, the one of the biases, or a zero of the padding.
+__device__ __forceinline__ float input_column(const float* row, int c) {
+    return c < D ? row[c < D ? c : 0] : c == D ? 1.0f : 0.0f;
+}
+
+// Draws the action of a sample from the outputs of the policy, stores it, and returns its log-probability. `action` receives it
+// as the environment takes it.
+__device__ __forceinline__ float draw_action(
+    const Batch& b, i64 sample, const float* outputs, const float* uniform, Component* action) {
     float log_prob = 0.0f;
 #if GAUSSIAN
 #pragma unroll
     for (int k = 0; k < ACTION_SIZE; k++) {
         const float log_std = b.parameters[Network<OUTPUTS>::LOG_STD + k];
-        const float radius = sqrtf(-2.0f * __logf(1.0f - uniform[2 * k])), normal = radius * __cosf(6.2831853f * uniform[2 * k + 1]);
+        const float radius = sqrtf(-2.0f * __logf(1.0f - uniform[2 * k])),
+                    normal = radius * __cosf(6.2831853f * uniform[2 * k + 1]);
         const float component = outputs[k] + __expf(log_std) * normal;
         log_prob -= 0.5f * normal * normal + log_std + LOG_SQRT_TWO_PI;
         ((float*)b.action)[sample * ACTION_SIZE + k] = component;
@@ -67,7 +75,8 @@ __device__ __forceinline__ float draw_action(const Batch& b, i64 sample, const f
 #pragma unroll
         for (int j = 0; j < SIZES[k]; j++) max_logit = fmaxf(max_logit, outputs[first + j]);
 #pragma unroll
-        for (int j = 0; j < SIZES[k]; j++) weights[first + j] = __expf(outputs[first + j] - max_logit), total += weights[first + j];
+        for (int j = 0; j < SIZES[k]; j++)
+            weights[first + j] = __expf(outputs[first + j] - max_logit), total += weights[first + j];
         const float threshold = uniform[k] * total;
         int choice = -1;
 #pragma unroll
@@ -118,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
         if (lane < ROWS) {
 #pragma unroll
             for (int k = 0; k < X; k += 2)
-                *(u32*)(x + lane * PX + k) = pack_halves(k < D ? row[k < D ? k : 0] : k == D ? 1.0f : 0.0f, k + 1 < D ? row[k + 1 < D ? k + 1 : 0] : k + 1 == D ? 1.0f : 0.0f);
+                *(u32*)(x + lane * PX + k) = pack_halves(input_column(row, k), input_column(row, k + 1));
         }
         __syncwarp();
         // The outputs z of the network for the inputs x.
@@ -131,7 +140,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
 #pragma unroll
                 for (int k = 0; k < X / 8; k++)
 #pragma unroll
-                    for (int side = 0; side < 2; side++) in[m][k][side] = EIGHT_ROWS && side ? 0 : *(const u32*)(x + (16 * m + 8 * side + g) * PX + 8 * k + 2 * t4);
+                    for (int side = 0; side < 2; side++)
+                        in[m][k][side] =
+                            EIGHT_ROWS && side ? 0 : *(const u32*)(x + (16 * m + 8 * side + g) * PX + 8 * k + 2 * t4);
             }
             first_layer<TILES, EIGHT_ROWS>(shared.w.w1, in, h1);
             if (LAYERS == 2) second_layer<TILES, EIGHT_ROWS>(shared.w.w2, shared.w.b2, h1, h2);
@@ -142,7 +153,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
                 for (int n = 0; n < O / 8; n++)
 #pragma unroll
                     for (int i = 0; i < (EIGHT_ROWS ? 2 : 4); i++)
-                        if (8 * n + 2 * t4 + (i & 1) < OUTPUTS) z[(16 * m + 8 * (i >> 1) + g) * PZ + 8 * n + 2 * t4 + (i & 1)] = out[m][n][i];
+                        if (8 * n + 2 * t4 + (i & 1) < OUTPUTS)
+                            z[(16 * m + 8 * (i >> 1) + g) * PZ + 8 * n + 2 * t4 + (i & 1)] = out[m][n][i];
         }
         __syncwarp();
         if (has_env) {
@@ -150,7 +162,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rollout(const __grid_const
             Component action[ACTION_SIZE];
             b.log_prob[sample] = draw_action(b, sample, z + lane * PZ, uniform, action);
             float reward;
-            const int end = env_step(env_batch, e, sample, clock + (u32)t + 1, &start, rng_stream, float_fields, int_fields, action, row, &reward);
+            const int end = env_step(
+                env_batch, e, sample, clock + (u32)t + 1, &start, rng_stream, float_fields, int_fields, action, row, &reward);
             b.reward[sample] = reward, b.terminated[sample] = end & 1, b.truncated[sample] = end >> 1;
 #pragma unroll
             for (int k = 0; k < D; k++) b.obs[(sample + b.num_rows) * D + k] = row[k];

@@ -16,7 +16,7 @@ __device__ __forceinline__ uint4 philox(uint4 c, u64 seed) {
 
 constexpr u32 PERMUTATION = 0x4F524445u;  // distinguishes these numbers from other draws with the same seed
 
-// A permutation of n samples without a sort: a bijection of the numbers of `index_bits` bits, applied until the result is below n.
+// A permutation of n samples without a sort: a bijection of the numbers of `index_bits` bits, applied until its result is < n.
 struct Permutation {
     uint4 k;
     u32 mask, n;

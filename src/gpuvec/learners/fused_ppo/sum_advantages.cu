@@ -1,7 +1,7 @@
 // The sums from which the gradient kernel computes mean and variance of the advantages of each minibatch, in 32 parts.
 //
-// Block (m, k) has part k of minibatch m: the number of samples that count, the sum of their advantages, and the sum of their squares.
-// The first advantage of the rollout is subtracted from all, so that the squares do not cancel in the variance.
+// Block (m, k) has part k of minibatch m: the number of samples that count, the sum of their advantages, and the sum of their
+// squares. The first advantage of the rollout is subtracted from all, so that the squares do not cancel in the variance.
 //
 // Macros: NUM_SUMS (means of an update, besides the norm of the gradient), HAS_MASK.
 #include "shuffle.cuh"
@@ -14,8 +14,10 @@ extern "C" __global__ void __launch_bounds__(256) sum_advantages(const __grid_co
         if (threadIdx.x <= NUM_SUMS) b.metrics[threadIdx.x] = 0.0;
         if (threadIdx.x < 2) b.fault_rows[threadIdx.x] = -1;
     }
-    const int minibatch = blockIdx.x, size = (int)b.minibatch_size, part_size = (size + 31) / 32, first = blockIdx.y * part_size;
-    const Permutation permutation(b.seed, *b.iteration, minibatch / (int)b.num_minibatches, (u32)b.num_samples, (int)b.index_bits);
+    const int minibatch = blockIdx.x, size = (int)b.minibatch_size, part_size = (size + 31) / 32,
+              first = blockIdx.y * part_size;
+    const Permutation permutation(
+        b.seed, *b.iteration, minibatch / (int)b.num_minibatches, (u32)b.num_samples, (int)b.index_bits);
     const float pivot = b.advantage[0];
     const bool* mask = HAS_MASK ? b.mask : nullptr;
     float count = 0.0f, sum = 0.0f, squares = 0.0f;

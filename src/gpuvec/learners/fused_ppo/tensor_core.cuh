@@ -52,9 +52,9 @@ __device__ __forceinline__ void store_matrix(u32 row, const u32* r) {
 }
 #endif
 
-// With programmatic dependent launch a kernel starts before the previous one has ended, and waits for it here. What it reads before
-// must be complete when the previous kernel starts: written before a kernel that called launch_dependents after its own wait, or
-// before one that was launched as usual.
+// With programmatic dependent launch a kernel starts before the previous one has ended, and waits for it here. What it reads
+// before must be complete when the previous kernel starts: written before a kernel that called launch_dependents after its own
+// wait, or before one that was launched as usual.
 __device__ __forceinline__ void wait_for_previous() {
 #if DEPENDENT_LAUNCH
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -100,8 +100,8 @@ __device__ __forceinline__ u32 times_derivative(u32 h, u32 d) {
 }
 #endif
 
-// h: the activations of the sums of two adjacent products, as the left fragment of the next product. With HALF_TILE rows 8 to 15 are
-// not used.
+// h: the activations of the sums of two adjacent products, as the left fragment of the next product. With HALF_TILE rows 8 to
+// 15 are not used.
 template <bool HALF_TILE = false> __device__ __forceinline__ void activate(u32* h, const float* low, const float* high) {
     h[0] = pack_halves(activation(low[0]), activation(low[1])), h[2] = pack_halves(activation(high[0]), activation(high[1]));
     h[1] = HALF_TILE ? 0 : pack_halves(activation(low[2]), activation(low[3]));

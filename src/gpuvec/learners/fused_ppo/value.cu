@@ -1,4 +1,4 @@
-// V of all observations of a rollout, and of the final observations of truncated episodes; the clocks advance by the rollout's steps.
+// V of all observations of a rollout, and of the final observations of truncated episodes. The kernel also advances the clocks.
 //
 // Macros, besides those of network.cuh: TILES (of 16 rows, per warp).
 #include "network.cuh"
@@ -9,8 +9,9 @@ struct SharedMemory {
     Network<1>::Weights w;
 };
 
-// Computes V of ROWS rows of obs, from `first` on, and stores those below `count` that are wanted; lane l says whether row l is.
-__device__ __forceinline__ void compute_values(const Network<1>::Weights& w, const float* obs, float* value, i64 first, i64 count, bool is_wanted) {
+// Computes V of ROWS rows of obs, from `first` on, and stores those below `count` that are wanted. Lane l has row l's flag.
+__device__ __forceinline__ void compute_values(
+    const Network<1>::Weights& w, const float* obs, float* value, i64 first, i64 count, bool is_wanted) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     InputFragments x[TILES];
     ActivationFragments h1[TILES], h2[TILES];
@@ -51,14 +52,17 @@ __device__ __forceinline__ void compute_values(const Network<1>::Weights& w, con
 extern "C" __global__ void __launch_bounds__(THREADS) value(const __grid_constant__ Batch b) {
     extern __shared__ __align__(16) char dynamic_shared[];
     SharedMemory& shared = *(SharedMemory*)dynamic_shared;
-    load_weights<1>(shared.w, b.parameters + Network<OUTPUTS>::SIZE);  // before the wait, as a rollout does not change parameters
+    // The parameters are loaded before the wait, because a rollout does not change them.
+    load_weights<1>(shared.w, b.parameters + Network<OUTPUTS>::SIZE);
     launch_dependents();
     wait_for_previous();
     __syncthreads();
     const int lane = threadIdx.x & 31;
     const i64 warp = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32, num_warps = (i64)gridDim.x * WARPS;
-    const i64 num_obs = (b.num_steps + 1) * b.num_rows, num_samples = b.num_steps * b.num_rows, num_tiles = (num_obs + ROWS - 1) / ROWS;
-    for (i64 tile = warp; tile < num_tiles; tile += num_warps) compute_values(shared.w, b.obs, b.value, tile * ROWS, num_obs, true);
+    const i64 num_obs = (b.num_steps + 1) * b.num_rows, num_samples = b.num_steps * b.num_rows,
+              num_tiles = (num_obs + ROWS - 1) / ROWS;
+    for (i64 tile = warp; tile < num_tiles; tile += num_warps)
+        compute_values(shared.w, b.obs, b.value, tile * ROWS, num_obs, true);
     for (i64 first = warp * 32; first < num_samples; first += num_warps * 32) {
         const bool is_truncated = first + lane < num_samples && b.ended[first + lane] && !b.terminated[first + lane];
         const u32 truncated_lanes = __ballot_sync(~0u, is_truncated);
