@@ -1,4 +1,4 @@
-"""PPO of AgileRL learns CartPole in a vector environment, and its own `test` evaluates there."""
+"""PPO of AgileRL learns CartPole in a vector environment, and its method `test` evaluates it there."""
 # /// script
 # dependencies = ["agilerl==2.58.0", "pettingzoo==1.26.1", "tensordict==0.13.0", "peft==0.21.2"]
 #
@@ -18,7 +18,7 @@ import gpuvec  # noqa: F401  # registers its environments
 
 E = 16
 torch.manual_seed(0)
-np.random.seed(0)  # noqa: NPY002  # which AgileRL draws from
+np.random.seed(0)  # noqa: NPY002  # AgileRL uses this generator
 envs = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=E, device="cpu", output="numpy", autoreset_mode="SameStep")
 agent = PPO(
     envs.single_observation_space,
@@ -37,7 +37,7 @@ for _ in range(30):
     agent.learn()
     means.append(float(np.mean(scores)) if scores else float("nan"))
 assert np.nanmax(means) > 3 * means[0], means
-tested = agent.test(envs, max_steps=200, loop=1)
-assert tested > 2 * means[0], (tested, means)
+test_return = agent.test(envs, max_steps=200, loop=1)
+assert test_return > 2 * means[0], (test_return, means)
 envs.close()
 print(f"evidence: PPO: CartPole's mean return {means[0]:.0f} at first, {np.nanmax(means):.0f} within {30 * 64 * E:,} steps")

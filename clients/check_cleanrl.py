@@ -1,4 +1,4 @@
-"""CleanRL's ppo.py, dqn.py and ppo_continuous_action.py, as its package has them, learn once the lines below are changed."""
+"""CleanRL's ppo.py, dqn.py and ppo_continuous_action.py, from its package, learn after the changes of lines below."""
 # /// script
 # dependencies = ["tensorboard==2.21.0", "setuptools==80.9.0", "stable-baselines3==2.9.2"]
 #
@@ -45,7 +45,7 @@ CONTINUOUS = [
         f"    envs = NormalizeObservation(ClipAction(RecordEpisodeStatistics({MAKE})))\n"
         "    envs = ClipReward(NormalizeReward(envs, gamma=args.gamma), -10, 10)\n",
     ),
-    # Gymnasium's own TransformObservation refuses SAME_STEP.
+    # Gymnasium's TransformObservation does not support SAME_STEP.
     ("    next_obs = torch.Tensor(next_obs)", "    next_obs = torch.Tensor(next_obs).clip(-10, 10)"),
     ("next_done = torch.Tensor(next_obs)", "next_done = torch.Tensor(next_obs).clip(-10, 10)"),
     ("for info in " + FINAL_INFO[0], "for info in " + FINAL_INFO[1]),
@@ -66,14 +66,14 @@ RUNS = {
     ),
 }
 
-found, counts = [], []
+evidence, line_counts = [], []
 for name, (replacements, arguments, learned) in RUNS.items():
     text = distribution("cleanrl").locate_file(f"cleanrl/{name}").read_text()
     changed, lines = patch(text, replacements)
     returns = returns_in(run_script(name, changed, *arguments))
     before, after = np.mean(returns[:20]), np.mean(returns[-20:])
     assert learned(before, after), (name, before, after)
-    found.append(f"{name}: {lines} lines, mean return {before:.0f} at first and {after:.0f} at last")
-    counts.append(lines)
-print(f"lines: {max(counts)}")
-print(f"evidence: {'; '.join(found)}")
+    evidence.append(f"{name}: {lines} lines, mean return {before:.0f} at first and {after:.0f} at last")
+    line_counts.append(lines)
+print(f"lines: {max(line_counts)}")
+print(f"evidence: {'; '.join(evidence)}")

@@ -1,4 +1,4 @@
-"""Gymnasium's own vector wrappers, around Gymnasium's CartPole and ours with the same states and actions, show the same."""
+"""Gymnasium's vector wrappers give the same results around Gymnasium's and gpuvec's environments with the same states."""
 # /// script
 # dependencies = ["gymnasium==1.4.0"]
 #
@@ -19,7 +19,7 @@ import gpuvec  # noqa: F401  # registers its environments
 E, STEPS = 4, 200
 BOX = "MountainCarContinuous-v0"
 BOUNDS = {"min_action": np.float32(-0.5), "max_action": np.float32(0.5)}
-# Each with the environment that shows what it does. VectorizeTransform* are the bases of what stands here.
+# {wrapper: (an environment in which it has an effect, function that wraps)}, without the VectorizeTransform* base classes.
 WRAPPERS = {
     "RecordEpisodeStatistics": ("CartPole-v1", vector.RecordEpisodeStatistics),
     "NormalizeObservation": ("CartPole-v1", vector.NormalizeObservation),
@@ -36,23 +36,37 @@ WRAPPERS = {
 }
 
 
-class Placed(gymnasium.vector.VectorWrapper):
-    """Begins where `start` says, (E, D), which is the state and the observation of both environments."""
+class FixedStart(gymnasium.vector.VectorWrapper):
+    """Sets the state after each reset.
+
+    Args:
+        envs: the environment.
+        name: of the environment.
+        start: (E, D), the state, which is also the observation.
+    """
 
     def __init__(self, envs, name, start):
         super().__init__(envs)
         self.name, self.start = name, start
 
     def reset(self, *, seed=None, options=None):
-        """Resets."""
+        """Resets with the arguments `seed` and `options` of Gymnasium, and sets the state."""
         _, infos = self.env.reset(seed=seed, options=options)
-        place(self.unwrapped, self.name, self.start)
+        set_state(self.unwrapped, self.name, self.start)
         return self.start.copy(), infos
 
 
-def play(name, wrapper, envs, start, actions):
-    """The arrays of every step until the first episode ends, and the infos of that step."""
-    envs = wrapper(Placed(envs, name, start))
+def run_episode(name, wrapper, envs, start, actions):
+    """Returns the arrays of all steps until the first episode ends, and the infos of that step.
+
+    Args:
+        name: of the environment.
+        wrapper: function that wraps.
+        envs: the environment.
+        start: (E, D), the first state.
+        actions: (T, E, ...).
+    """
+    envs = wrapper(FixedStart(envs, name, start))
     steps = [[np.asarray(envs.reset(seed=0)[0], np.float64)]]
     for action in actions:
         *arrays, infos = envs.step(action)
@@ -63,8 +77,14 @@ def play(name, wrapper, envs, start, actions):
     return steps, infos
 
 
-def place(envs, name, start):
-    """Puts all rows where `start` says, whoever made the environment."""
+def set_state(envs, name, start):
+    """Sets the state of an environment of gpuvec or Gymnasium.
+
+    Args:
+        envs: the environment.
+        name: of the environment.
+        start: (E, D).
+    """
     if hasattr(envs, "set_state"):
         fields = ("x", "x_dot", "theta", "theta_dot") if name == "CartPole-v1" else ("x", "v")
         envs.set_state(dict(zip(fields, start.T, strict=True)))
@@ -84,11 +104,11 @@ for title, (name, wrapper) in WRAPPERS.items():
         start = np.stack([rng.uniform(-0.6, -0.4, E), np.zeros(E)], 1).astype(np.float32)
         low, high = BOUNDS.values() if title == "RescaleAction" else (-1.0, 1.0)
         actions = rng.uniform(low, high, (STEPS, E, 1)).astype(np.float32)
-    known, their_infos = play(name, wrapper, theirs, start, actions)
-    found, our_infos = play(name, wrapper, ours, start, actions)
-    assert len(known) == len(found), (title, len(known), len(found))
-    for known_step, found_step in zip(known, found, strict=True):
-        for a, b in zip(known_step, found_step, strict=True):
+    their_steps, their_infos = run_episode(name, wrapper, theirs, start, actions)
+    our_steps, our_infos = run_episode(name, wrapper, ours, start, actions)
+    assert len(their_steps) == len(our_steps), (title, len(their_steps), len(our_steps))
+    for their_step, our_step in zip(their_steps, our_steps, strict=True):
+        for a, b in zip(their_step, our_step, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-3, err_msg=title)
     if title == "RecordEpisodeStatistics":
         ended = their_infos["_episode"]
@@ -96,11 +116,11 @@ for title, (name, wrapper) in WRAPPERS.items():
         for key in ("r", "l"):
             np.testing.assert_array_equal(our_infos["episode"][key][ended], their_infos["episode"][key][ended])
 
-infos = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=E, device="cpu", output="numpy", autoreset_mode="SameStep")
-infos = vector.DictInfoToList(infos)
-infos.reset(seed=0)
+envs = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=E, device="cpu", output="numpy", autoreset_mode="SameStep")
+envs = vector.DictInfoToList(envs)
+envs.reset(seed=0)
 for _ in range(100):
-    *_, listed = infos.step(np.ones(E, np.int64))
-    assert len(listed) == E
-infos.close()
+    *_, info_list = envs.step(np.ones(E, np.int64))
+    assert len(info_list) == E
+envs.close()
 print(f"evidence: {len(WRAPPERS)} wrappers show what they show around Gymnasium's own environments; DictInfoToList")

@@ -1,4 +1,4 @@
-"""A policy of JAX plays on `output="jax"`, and its policy gradient learns CartPole."""
+"""A policy in JAX acts in an environment with `output="jax"`, and learns CartPole by policy gradients."""
 # /// script
 # dependencies = ["jax==0.10.2"]
 #
@@ -17,26 +17,41 @@ import gpuvec  # noqa: F401  # registers its environments
 E, T, UPDATES, GAMMA = 64, 100, 40, 0.98
 
 
-def logits_of(weights, obs):
-    """Scores of both actions."""
+def logits(weights, obs):
+    """Returns the logits of both actions for `obs`, (E, 4); `weights` are those of the network."""
     return jnp.tanh(obs @ weights["in"]) @ weights["out"]
 
 
 @jax.jit
-def choose(weights, obs, key):
-    """An action per row."""
-    return jax.random.categorical(key, logits_of(weights, obs)).astype(jnp.int32)
+def sample_actions(weights, obs, key):
+    """Returns an action for each env, (E,) int32.
+
+    Args:
+        weights: of the network.
+        obs: (E, 4).
+        key: of the random numbers.
+    """
+    return jax.random.categorical(key, logits(weights, obs)).astype(jnp.int32)
 
 
 @jax.jit
-def update(weights, obs, actions, returns, live):
-    """One step of REINFORCE with a baseline over rows."""
+def update(weights, obs, actions, returns, is_running):
+    """Returns the weights after one step of REINFORCE with the mean over envs as the baseline.
+
+    Args:
+        weights: of the network.
+        obs: (T, E, 4).
+        actions: (T, E) int32.
+        returns: (T, E), discounted.
+        is_running: (T, E) bool, whether the first episode of the env was running.
+    """
 
     def loss(weights):
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits_of(weights, obs)), actions[..., None], -1)[..., 0]
-        return -jnp.sum(chosen * advantage * live) / jnp.sum(live)
+        log_probs = jax.nn.log_softmax(logits(weights, obs))
+        log_prob = jnp.take_along_axis(log_probs, actions[..., None], -1)[..., 0]
+        return -jnp.sum(log_prob * advantage * is_running) / jnp.sum(is_running)
 
-    mean = jnp.sum(returns * live, 1, keepdims=True) / jnp.maximum(jnp.sum(live, 1, keepdims=True), 1)
+    mean = jnp.sum(returns * is_running, 1, keepdims=True) / jnp.maximum(jnp.sum(is_running, 1, keepdims=True), 1)
     advantage = (returns - mean) / 10
     return jax.tree.map(lambda w, g: w - 0.3 * g, weights, jax.grad(loss)(weights))
 
@@ -48,19 +63,19 @@ lengths = []
 for k in range(UPDATES):
     obs, _ = envs.reset(seed=k)
     assert isinstance(obs, jax.Array)
-    live, steps = jnp.ones(E, bool), []
+    is_running, steps = jnp.ones(E, bool), []
     for _ in range(T):
-        key, drawn = jax.random.split(key)
-        action = choose(weights, obs, drawn)
+        key, action_key = jax.random.split(key)
+        action = sample_actions(weights, obs, action_key)
         next_obs, reward, terminated, truncated, _ = envs.step(action)
-        steps.append((obs, action, jnp.where(live, reward, 0), live))
-        obs, live = next_obs, live & ~(terminated | truncated)
-    seen, actions, rewards, alive = (jnp.stack(column) for column in zip(*steps, strict=True))
-    sums = [jnp.zeros(E)]
+        steps.append((obs, action, jnp.where(is_running, reward, 0), is_running))
+        obs, is_running = next_obs, is_running & ~(terminated | truncated)
+    obs, actions, rewards, was_running = (jnp.stack(column) for column in zip(*steps, strict=True))
+    returns = [jnp.zeros(E)]
     for reward in rewards[::-1]:
-        sums.append(reward + GAMMA * sums[-1])
-    weights = update(weights, seen, actions, jnp.stack(sums[:0:-1]), alive)
-    lengths.append(float(alive.sum(0).mean()))
+        returns.append(reward + GAMMA * returns[-1])
+    weights = update(weights, obs, actions, jnp.stack(returns[:0:-1]), was_running)
+    lengths.append(float(was_running.sum(0).mean()))
 envs.close()
 assert lengths[-1] > 2 * lengths[0], lengths
 print(

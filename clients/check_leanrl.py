@@ -1,4 +1,4 @@
-"""LeanRL's ppo_continuous_action_torchcompile.py learns Pendulum on tensors once the lines below are changed."""
+"""LeanRL's ppo_continuous_action_torchcompile.py learns Pendulum on tensors after the changes of lines below."""
 # /// script
 # dependencies = ["tensordict==0.14.3", "tyro==1.0.17", "tqdm==4.70.1", "wandb==0.31.0"]
 #
@@ -33,7 +33,7 @@ REPLACEMENTS = [
         "        next_obs, reward, terminations, truncations, info = envs.step(action)\n"
         "        return next_obs.clip(-10, 10), reward, terminations | truncations, info\n",
     ),
-    # The script is older than TensorDict 0.14, where parameters that were copied into a module ask for gradients.
+    # The script is older than TensorDict 0.14, in which parameters that are copied into a module require gradients.
     ("policy = agent_inference.get_action_and_value\n", "policy = torch.no_grad()(agent_inference.get_action_and_value)\n"),
     ("get_value = agent_inference.get_value\n", "get_value = torch.no_grad()(agent_inference.get_value)\n"),
     ("torch.tensor(envs.reset()[0], device=device, dtype=torch.float)", "envs.reset()[0].clip(-10, 10)"),
@@ -49,8 +49,8 @@ output = run_script(
     NAME, changed, "--env-id", "gpuvec:gpuvec/Pendulum-v1", "--total-timesteps", "102400", "--num-envs", "8",
     "--num-steps", "256", "--gamma", "0.9", "--learning-rate", "1e-3",
 )  # fmt: skip
-# The mean over the last 20 episodes, which it prints in every tenth iteration.
-returns = [float(found) for found in re.findall(r"returns:\s*(-?[\d.]+),", output)]
+# Every tenth iteration prints the mean return of the last 20 episodes.
+returns = [float(number) for number in re.findall(r"returns:\s*(-?[\d.]+),", output)]
 before, after = returns[0], returns[-1]
 assert after > before + 200, (before, after)
 print(f"lines: {lines}")

@@ -10,7 +10,7 @@
 
 import os
 
-os.environ["RAY_AUTH_MODE"] = "disabled"  # a cluster of one process needs no token
+os.environ["RAY_AUTH_MODE"] = "disabled"  # a local cluster needs no token
 
 import ray
 from ray.rllib.algorithms.ppo import PPOConfig

@@ -1,4 +1,4 @@
-"""skrl's `wrap_env` takes a vector environment, and its PPO learns CartPole there."""
+"""skrl's `wrap_env` wraps a vector environment, and its PPO learns CartPole in it."""
 # /// script
 # dependencies = ["skrl==2.1.1"]
 #
@@ -25,12 +25,12 @@ E, T, STEPS = 16, 64, 2500
 
 
 def network(outputs):
-    """Two layers."""
+    """Returns a network with two hidden layers and that number of `outputs`."""
     return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
 
 
 class Policy(CategoricalMixin, Model):
-    """Probabilities of both actions."""
+    """The policy, with a logit for each action."""
 
     def __init__(self, **spaces):
         Model.__init__(self, **spaces)
@@ -38,12 +38,12 @@ class Policy(CategoricalMixin, Model):
         self.network = network(2)
 
     def compute(self, inputs, role=""):
-        """Scores."""
+        """Returns the logits of the observations in `inputs`; `role` is skrl's name of the model."""
         return self.network(inputs["observations"]), {}
 
 
 class Value(DeterministicMixin, Model):
-    """The value of an observation."""
+    """The value function."""
 
     def __init__(self, **spaces):
         Model.__init__(self, **spaces)
@@ -51,7 +51,7 @@ class Value(DeterministicMixin, Model):
         self.network = network(1)
 
     def compute(self, inputs, role=""):
-        """Values."""
+        """Returns the values of the observations in `inputs`; `role` is skrl's name of the model."""
         return self.network(inputs["observations"]), {}
 
 
@@ -76,8 +76,8 @@ lengths, running = [], np.zeros(E)
 step = envs.step
 
 
-def counted(actions):
-    """A step of the environment, with the lengths of the episodes that end in it."""
+def step_and_count(actions):
+    """Takes a step with `actions`, (E,), and records the lengths of the episodes that end in it."""
     obs, reward, terminated, truncated, infos = step(actions)
     running[:] += 1
     ended = terminated | truncated
@@ -86,7 +86,7 @@ def counted(actions):
     return obs, reward, terminated, truncated, infos
 
 
-envs.step = counted
+envs.step = step_and_count
 trainer = SequentialTrainer(env=env, agents=agent, cfg={"timesteps": STEPS, "headless": True, "disable_progressbar": True})
 trainer.train()
 before, after = np.mean(lengths[:50]), np.mean(lengths[-50:])

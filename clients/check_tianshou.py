@@ -1,4 +1,4 @@
-"""DQN of Tianshou learns CartPole on scalar environments in its own `DummyVectorEnv`."""
+"""DQN of Tianshou learns CartPole in scalar environments, which its `DummyVectorEnv` combines."""
 # /// script
 # dependencies = ["tianshou==2.0.1"]
 #
@@ -22,9 +22,9 @@ import gpuvec  # noqa: F401  # registers its environments
 torch.manual_seed(0)
 
 
-def make(rows):
-    """Environments of one row each."""
-    return ts.env.DummyVectorEnv([lambda: gymnasium.make("gpuvec/CartPole-v1") for _ in range(rows)])
+def make(num_envs):
+    """Returns `num_envs` scalar environments in one vector environment."""
+    return ts.env.DummyVectorEnv([lambda: gymnasium.make("gpuvec/CartPole-v1") for _ in range(num_envs)])
 
 
 spaces = gymnasium.make("gpuvec/CartPole-v1")

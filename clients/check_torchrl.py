@@ -1,4 +1,4 @@
-"""TorchRL's `GymWrapper` passes `check_env_specs`, and a collector brings the transitions that the environment makes."""
+"""TorchRL's `GymWrapper` passes `check_env_specs`, and a collector returns the transitions of the environment."""
 # /// script
 # dependencies = ["torchrl==0.14.1"]
 #
@@ -20,7 +20,7 @@ E, T = 8, 64
 
 
 def make(mode, name="CartPole-v1"):
-    """A vector environment in TorchRL's hands."""
+    """Returns the environment `name` in the autoreset mode `mode`, wrapped for TorchRL."""
     envs = gymnasium.make_vec(f"gpuvec/{name}", num_envs=E, device="cpu", output="numpy", autoreset_mode=mode)
     return GymWrapper(envs, device="cpu")
 
@@ -36,14 +36,14 @@ for mode in ("Disabled", "SameStep"):
         assert batch.shape == (E, T)
         assert batch["next", "reward"].shape == (E, T, 1)
         done = batch["next", "done"]
-        # CartPole's reward is 1 in every step: the return of a finished episode is its length.
+        # The reward of CartPole is 1 in every step, so the return of an episode is its length.
         torch.testing.assert_close(batch["next", "episode_reward"][done], batch["next", "step_count"][done].float())
-        # CartPole ends where it has left its bounds: a last observation must be the episode's, and not the next one's first.
-        last = batch["next", "observation"][done[..., 0]]
-        assert ((last[:, 0].abs() > 2.4) | (last[:, 2].abs() > 0.2094)).all()
-        goes_on = ~done[:, :-1, 0]
-        first, then = batch["next", "observation"][:, :-1][goes_on], batch["observation"][:, 1:][goes_on]
-        torch.testing.assert_close(then, first, rtol=0, atol=0)
+        # CartPole terminates outside its bounds: the last observation must be that of the episode, not of the next one.
+        final_obs = batch["next", "observation"][done[..., 0]]
+        assert ((final_obs[:, 0].abs() > 2.4) | (final_obs[:, 2].abs() > 0.2094)).all()
+        is_running = ~done[:, :-1, 0]
+        next_obs, obs = batch["next", "observation"][:, :-1][is_running], batch["observation"][:, 1:][is_running]
+        torch.testing.assert_close(obs, next_obs, rtol=0, atol=0)
         frames, episodes = frames + batch.numel(), episodes + int(done.sum())
     data.shutdown()
     assert frames == 4 * E * T

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Runs other people's programs on gpuvec's environments, each in an environment of its own, and writes docs/guides/clients.md.
+"""Runs programs of other projects on gpuvec's environments, each in its own virtual environment, and writes a table of them.
 
     python3 clients/run.py                         runs every check
     python3 clients/run.py stable_baselines3 skrl  runs these
     python3 clients/run.py --list                  lists them
     python3 clients/run.py --table                 writes the table from clients/results.json and runs nothing
 
-A check is a file `check_NAME.py` beside this one; a file with the client's own name would hide the client from `import`. It is
-a small program that uses gpuvec with one client on the CPU and fails if that does not work. Its first lines say what it needs,
-as inline script metadata (PEP 723), and what the table says of it, under [tool.client]. What it prints as "evidence: ..." and
-"lines: ..." goes into the table.
+The table is in docs/guides/clients.md. A check is a file `check_NAME.py` in this folder; a file with the name of the client
+would hide the client from `import`. A check is a small program that uses gpuvec with one client on the CPU and fails if that
+does not work. Inline script metadata (PEP 723) list its dependencies and, under [tool.client], the entries of the table. The
+lines "evidence: ..." and "lines: ..." that it prints are entries as well.
 
-Packages come from the index that pip is configured for. Plain torch for Linux brings CUDA's libraries along, so torch is
+Packages come from the index that pip is configured for. The default torch for Linux includes CUDA's libraries, so torch is
 installed first and alone: PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS may name a place with the CPU build of the same version.
 """
 
@@ -29,37 +29,47 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-RESULTS = HERE / "results.json"
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parent
+RESULTS = FOLDER / "results.json"
 PAGE = ROOT / "docs/guides/clients.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 TORCH = "torch==2.13.0"
-SECONDS = 3600  # a check that takes longer hangs; it is a limit, and no expectation
+TIME_LIMIT = 3600  # seconds; a check that takes longer does not end
 
 
 class Client(NamedTuple):
-    """What a check's metadata say."""
+    """The metadata of a check.
+
+    Attributes:
+        name: of the check.
+        title: of its row in the table.
+        dependencies: pinned requirements; the first is the client itself.
+        without_dependencies: pinned requirements that are installed without their own dependencies.
+        change: what a user changes, in Markdown.
+        lines: how many lines that are; None if the check counts them.
+        missing: why the check cannot run without --source; "" if it can.
+    """
 
     name: str
     title: str
-    dependencies: list[str]  # pinned requirements; the first is the client itself
-    unchecked: list[str]  # pinned requirements that are installed without their own dependencies
-    change: str  # what a user changes, in Markdown
-    lines: int | None  # how many lines that are; None if the check counts them
-    missing: str  # why the check cannot run without --source; "" if it can
+    dependencies: list[str]
+    without_dependencies: list[str]
+    change: str
+    lines: int | None
+    missing: str
 
     @property
     def script(self) -> Path:
-        """The check."""
-        return HERE / f"check_{self.name}.py"
+        """The file of the check."""
+        return FOLDER / f"check_{self.name}.py"
 
 
 def load_client(script: Path) -> Client:
-    """Reads the metadata at the beginning of a check."""
+    """Returns the metadata at the beginning of the file `script`."""
     match = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", script.read_text(), re.MULTILINE)
     if match is None:
-        sys.exit(f"{script} has no '# /// script' block, which names what it needs.")
+        sys.exit(f"{script} has no '# /// script' block, which lists its dependencies.")
     block = tomllib.loads("".join(line[2:] or "\n" for line in match[1].splitlines(keepends=True)))
     table = block["tool"]["client"]
     return Client(
@@ -69,83 +79,109 @@ def load_client(script: Path) -> Client:
 
 
 def distribution(requirement: str) -> str:
-    """The normalised name of what a requirement or a line of constraints is about."""
+    """Returns the normalised name of the distribution of a `requirement` or of a line of constraints."""
     return re.split(r"[\[<>=!~; @]", requirement.strip(), maxsplit=1)[0].lower().replace("_", "-").replace(".", "-")
 
 
 def project_versions(without: set[str]) -> list[str]:
-    """The project's own versions of what gpuvec itself needs, but for the distributions `without`."""
+    """Returns the lines of constraints.txt for the requirements of gpuvec itself, except the distributions `without`."""
     text = (ROOT / "constraints.txt").read_text()
     section = text.partition("# gpuvec itself\n")[2].partition("\n\n")[0]
     return [line for line in section.splitlines() if distribution(line) not in without]
 
 
-def make_environment(place: Path, below: Path | None, installs: list[list[str]], versions: list[str], log: Any) -> bool:
-    """Makes an environment, on top of the packages of the one `below`, by calls of pip; whether all went well.
+def make_venv(folder: Path, base: Path | None, installs: list[list[str]], versions: list[str], log: Any) -> bool:
+    """Creates a virtual environment, unless the folder has one for the same arguments.
 
-    An environment that was made for the same calls and versions is taken as it is.
+    Args:
+        folder: of the virtual environment.
+        base: the folder of another one, whose packages can be imported as well.
+        installs: the arguments of each call of `pip install`.
+        versions: constraints of all calls.
+        log: file to which pip writes.
+
+    Returns:
+        Whether all packages could be installed.
     """
-    wanted = hashlib.sha256(json.dumps([str(ROOT), installs, versions]).encode()).hexdigest()
-    stamp = place / "installed"
-    if stamp.exists() and stamp.read_text() == wanted:
+    digest = hashlib.sha256(json.dumps([str(ROOT), installs, versions]).encode()).hexdigest()
+    stamp = folder / "installed"
+    if stamp.exists() and stamp.read_text() == digest:
         return True
-    subprocess.run([sys.executable, "-m", "venv", "--clear", *(["--without-pip"] if below else []), place], check=True)
-    if below:
-        # What a client pins is installed into its own folder, which comes first on the path. A plain line of a path would
-        # leave out the .pth files below, of which gpuvec's own installation is one.
-        line = f"import site; site.addsitedir({str(packages_of(below))!r})\n"
-        (packages_of(place) / "below.pth").write_text(line)
-    pins = place / "constraints.txt"
-    pins.write_text("\n".join(versions) + "\n")
-    pip = [(below or place) / "bin/python", "-m", "pip", "--disable-pip-version-check", "--python", place / "bin/python"]
+    subprocess.run([sys.executable, "-m", "venv", "--clear", *(["--without-pip"] if base else []), folder], check=True)
+    if base:
+        # The packages of the client come first on the path. A .pth file with a plain path would not read the .pth files of the
+        # base, one of which is that of gpuvec.
+        line = f"import site; site.addsitedir({str(site_packages(base))!r})\n"
+        (site_packages(folder) / "base.pth").write_text(line)
+    constraints = folder / "constraints.txt"
+    constraints.write_text("\n".join(versions) + "\n")
+    pip = [(base or folder) / "bin/python", "-m", "pip", "--disable-pip-version-check", "--python", folder / "bin/python"]
     for arguments in installs:
-        command = [*pip, "install", "--quiet", "--no-compile", *arguments, "-c", pins]
+        command = [*pip, "install", "--quiet", "--no-compile", *arguments, "-c", constraints]
         if subprocess.run(command, check=False, stdout=log, stderr=subprocess.STDOUT).returncode:
             return False
-    stamp.write_text(wanted)
+    stamp.write_text(digest)
     return True
 
 
-def packages_of(place: Path) -> Path:
-    """The folder of an environment's packages."""
-    return next(place.glob("lib/python*/site-packages"))
+def site_packages(folder: Path) -> Path:
+    """Returns the folder of the packages of the virtual environment in `folder`."""
+    return next(folder.glob("lib/python*/site-packages"))
 
 
 def install(client: Client, cache: Path, log: Any) -> str:
-    """Makes the client's environment and returns its interpreter, or "" if something could not be installed.
+    """Creates the virtual environment of a client.
 
-    gpuvec and torch are installed once, below all clients: torch takes a minute and 700 MB. Neither is ever changed there.
+    gpuvec and torch are installed once in a base for all clients, since torch takes a minute and 700 MB.
+
+    Args:
+        client: the metadata of the check.
+        cache: the folder of all virtual environments.
+        log: file to which pip writes.
+
+    Returns:
+        The interpreter, or "" if a package could not be installed.
     """
-    below = cache / "gpuvec"
-    if not make_environment(below, None, [[TORCH], ["-e", str(ROOT)]], [*project_versions(set()), TORCH], log):
+    base = cache / "gpuvec"
+    if not make_venv(base, None, [[TORCH], ["-e", str(ROOT)]], [*project_versions(set()), TORCH], log):
         return ""
-    own = {distribution(requirement) for requirement in client.dependencies}
-    versions = [*project_versions(own), TORCH, *(r for r in client.dependencies if "[" not in r)]
+    pinned = {distribution(requirement) for requirement in client.dependencies}
+    versions = [*project_versions(pinned), TORCH, *(r for r in client.dependencies if "[" not in r)]
     installs = [client.dependencies]
-    if client.unchecked:
-        installs.append(["--no-deps", "--ignore-requires-python", *client.unchecked])
-    place = cache / client.name
-    return str(place / "bin/python") if make_environment(place, below, installs, versions, log) else ""
+    if client.without_dependencies:
+        installs.append(["--no-deps", "--ignore-requires-python", *client.without_dependencies])
+    folder = cache / client.name
+    return str(folder / "bin/python") if make_venv(folder, base, installs, versions, log) else ""
 
 
-def versions_of(interpreter: str, client: Client) -> dict[str, str]:
-    """{distribution: version} of the client's own requirements, and of what gpuvec works with."""
+def installed_versions(interpreter: str, client: Client) -> dict[str, str]:
+    """Returns {distribution: version} of the requirements of a `client` and of gpuvec, as the `interpreter` imports them."""
     program = "import importlib.metadata as m, json; print(json.dumps([(d.name, d.version) for d in m.distributions()]))"
-    listed = json.loads(subprocess.run([interpreter, "-c", program], check=True, capture_output=True, text=True).stdout)
-    # The first of a name on the path is the one that is imported.
-    found = {distribution(name): version for name, version in reversed(listed)}
-    names = [distribution(r) for r in [*client.unchecked, *client.dependencies]]
-    return {name: found[name] for name in dict.fromkeys([*names, "gymnasium", "numpy", "numba", "torch"]) if name in found}
+    distributions = json.loads(subprocess.run([interpreter, "-c", program], check=True, capture_output=True, text=True).stdout)
+    # If a distribution is installed twice, the first one on the path is imported.
+    versions = {distribution(name): version for name, version in reversed(distributions)}
+    names = [distribution(r) for r in [*client.without_dependencies, *client.dependencies]]
+    names += ["gymnasium", "numpy", "numba", "torch"]
+    return {name: versions[name] for name in dict.fromkeys(names) if name in versions}
 
 
 def last_line(log: Path, prefix: str = "") -> str:
-    """The last line of a log that has the prefix, without it."""
+    """Returns the last line of a `log` that begins with `prefix`, without the prefix."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     return next((line.removeprefix(prefix).strip() for line in reversed(lines) if line and line.startswith(prefix)), "")
 
 
 def run_check(client: Client, cache: Path, source: Path | None) -> dict[str, Any]:
-    """Installs and runs one check; what the table needs of it."""
+    """Installs and runs one check.
+
+    Args:
+        client: the metadata of the check.
+        cache: the folder of all virtual environments and logs.
+        source: the folder of scripts that no package index has.
+
+    Returns:
+        The entry of results.json.
+    """
     result: dict[str, Any] = {"title": client.title, "change": client.change, "lines": client.lines, "versions": {}}
     result["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
     result["python"] = platform.python_version()
@@ -156,26 +192,26 @@ def run_check(client: Client, cache: Path, source: Path | None) -> dict[str, Any
         interpreter = install(client, cache, file)
     if not interpreter:
         return {**result, "outcome": "not installed", "evidence": last_line(log, "ERROR:")}
-    result["versions"] = versions_of(interpreter, client)
+    result["versions"] = installed_versions(interpreter, client)
     environment = {**os.environ, "PYTHONPATH": "", "GPUVEC_CLIENT_SOURCE": str(source or "")}
     with log.open("w") as file, tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             [interpreter, str(client.script)], stdout=file, stderr=subprocess.STDOUT, cwd=folder, env=environment
         )
         try:
-            status = process.wait(SECONDS)
+            status = process.wait(TIME_LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
             status = process.wait()
     if status:
         return {**result, "outcome": "fails", "evidence": last_line(log)}
-    counted = last_line(log, "lines:")
-    result["lines"] = int(counted) if counted else client.lines
+    lines = last_line(log, "lines:")
+    result["lines"] = int(lines) if lines else client.lines
     return {**result, "outcome": "works", "evidence": last_line(log, "evidence:")}
 
 
 def verdict(result: dict[str, Any]) -> str:
-    """Whether it works, and after how many changed lines."""
+    """Returns whether the client of a `result` works, and after how many changed lines, as the table says it."""
     if result["outcome"] != "works":
         return {"fails": "does not", "not installed": "could not be installed", "not run": "not run"}[result["outcome"]]
     lines = result["lines"]
@@ -183,7 +219,7 @@ def verdict(result: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """The results as a Markdown table."""
+    """Returns the `results`, {name: result}, as a Markdown table."""
     rows = ["| client | works | what changes | what the check saw | command |", "| --- | --- | --- | --- | --- |"]
     for name, result in sorted(results.items(), key=lambda item: item[1]["title"].lower()):
         version = next(iter(result["versions"].items()), None)
@@ -197,7 +233,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def write_page(results: dict[str, dict[str, Any]]) -> None:
-    """Puts the table between the page's markers."""
+    """Writes the table of `results` between the markers of the page."""
     head, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)
     PAGE.write_text(f"{head}{BEGIN}\n{table(results)}\n{END}{tail}")
@@ -205,13 +241,15 @@ def write_page(results: dict[str, dict[str, Any]]) -> None:
 
 def main() -> None:
     """Runs the checks that the command line names."""
-    clients = {client.name: client for client in map(load_client, sorted(HERE.glob("check_*.py")))}
+    clients = {client.name: client for client in map(load_client, sorted(FOLDER.glob("check_*.py")))}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="checks to run; all without a name")
-    parser.add_argument("--cache", type=Path, help="folder for the environments (about 1.5 GB each); a temporary one without")
-    parser.add_argument("--source", type=Path, help="folder with scripts that are on no package index: leanrl/*.py")
+    parser.add_argument(
+        "--cache", type=Path, help="folder of the virtual environments (about 1.5 GB each); by default temporary"
+    )
+    parser.add_argument("--source", type=Path, help="folder with scripts that no package index has: leanrl/*.py")
     parser.add_argument("--list", action="store_true", help="list the checks")
-    parser.add_argument("--table", action="store_true", help="write the table from the results at hand")
+    parser.add_argument("--table", action="store_true", help="write the table from clients/results.json")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - clients.keys()
     if unknown:

@@ -1,4 +1,4 @@
-"""Runs a client's script with a few lines changed, for clients that are scripts to copy and edit."""
+"""Changes lines of a client's script and runs it, for clients that are scripts which users copy and edit."""
 
 import difflib
 import os
@@ -10,9 +10,14 @@ from pathlib import Path
 
 
 def patch(text: str, replacements: Iterable[tuple[str, str]]) -> tuple[str, int]:
-    """The script with each pair's first text, which must be there once, replaced by its second; how many lines differ.
+    """Replaces parts of a script.
 
-    A line that was replaced counts once, and so does one that was added or removed alone.
+    Args:
+        text: the script.
+        replacements: pairs of a text, which the script must contain once, and the text that replaces it.
+
+    Returns:
+        The changed script, and how many lines differ: a line that is replaced, added or removed counts once.
     """
     changed = text
     for old, new in replacements:
@@ -24,7 +29,16 @@ def patch(text: str, replacements: Iterable[tuple[str, str]]) -> tuple[str, int]
 
 
 def run_script(name: str, text: str, *arguments: str) -> str:
-    """Writes the script to the working folder and runs it; what it printed."""
+    """Writes a script to the working folder and runs it.
+
+    Args:
+        name: of the file.
+        text: the script.
+        arguments: of its command line.
+
+    Returns:
+        What it printed.
+    """
     script = Path(name).resolve()
     script.write_text(text)
     environment = {**os.environ, "WANDB_MODE": "disabled"}
@@ -37,5 +51,5 @@ def run_script(name: str, text: str, *arguments: str) -> str:
 
 
 def returns_in(output: str) -> list[float]:
-    """The episodes' returns that a script of CleanRL printed, in order."""
-    return [float(found) for found in re.findall(r"episodic_return=\[?\s*(-?[\d.]+(?:e[+-]?\d+)?)", output)]
+    """Returns the returns of the episodes, in order, in the `output` of a script of CleanRL."""
+    return [float(number) for number in re.findall(r"episodic_return=\[?\s*(-?[\d.]+(?:e[+-]?\d+)?)", output)]

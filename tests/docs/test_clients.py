@@ -1,4 +1,4 @@
-"""The runner of other people's programs: what it reads of a check, how it counts changed lines, the table that it writes."""
+"""The runner of client checks: the metadata that it reads, how it counts changed lines, and the table that it writes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).resolve().parents[2] / "clients"
+FOLDER = Path(__file__).resolve().parents[2] / "clients"
 
 
 def load(name: str) -> ModuleType:
-    """A script of the folder as a module."""
-    spec = importlib.util.spec_from_file_location(f"clients_{name}", HERE / f"{name}.py")
+    """Imports a script of the folder, which is not a package."""
+    spec = importlib.util.spec_from_file_location(f"clients_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -25,21 +25,21 @@ def load(name: str) -> ModuleType:
 
 
 run = load("run")
-CHECKS = sorted(HERE.glob("check_*.py"))
+CHECKS = sorted(FOLDER.glob("check_*.py"))
 
 
 @pytest.mark.parametrize("script", CHECKS, ids=lambda script: script.stem)
-def test_a_check_names_what_it_needs_by_version(script: Path) -> None:
+def test_a_check_pins_its_dependencies(script: Path) -> None:
     client = run.load_client(script)
     assert client.script == script
     assert client.title
     assert client.change
-    assert all("==" in requirement for requirement in client.dependencies + client.unchecked)
+    assert all("==" in requirement for requirement in client.dependencies + client.without_dependencies)
     assert client.lines is not None or "lines: " in script.read_text()
     assert "evidence: " in script.read_text()
 
 
-def test_the_client_s_own_versions_come_before_the_project_s() -> None:
+def test_the_versions_of_a_client_replace_those_of_the_project() -> None:
     names = [run.distribution(line) for line in run.project_versions({"gymnasium"})]
     assert {"numpy", "numba", "numba-cuda"} <= set(names)
     assert "gymnasium" not in names
@@ -47,7 +47,7 @@ def test_the_client_s_own_versions_come_before_the_project_s() -> None:
     assert run.distribution("Typing_Extensions==4; python_version < '3.12'") == "typing-extensions"
 
 
-def test_changed_lines_are_counted_once_each() -> None:
+def test_each_changed_line_counts_once() -> None:
     patch = load("script_patch").patch
     text = "import a\nx = 1\ny = 2\nz = 3\n"
     assert patch(text, [("x = 1\n", "x = 10\n")]) == ("import a\nx = 10\ny = 2\nz = 3\n", 1)
@@ -74,7 +74,7 @@ def result(**changes: Any) -> dict[str, Any]:
         ({"outcome": "not run"}, "not run"),
     ],
 )
-def test_a_row_says_whether_the_client_works(changes: dict[str, Any], verdict: str) -> None:
+def test_a_row_tells_whether_the_client_works(changes: dict[str, Any], verdict: str) -> None:
     row = run.table({"thing": result(**changes)}).splitlines()[2]
     assert row == f"| Thing, thing 1.2 | {verdict} | `wrap(envs)` | it learns | `python3 clients/run.py thing` |"
 
@@ -82,7 +82,7 @@ def test_a_row_says_whether_the_client_works(changes: dict[str, Any], verdict: s
 def test_the_page_shows_the_results() -> None:
     results = json.loads(run.RESULTS.read_text())
     page = run.PAGE.read_text()
-    shown = re.search(f"{run.BEGIN}\n(.*)\n{run.END}", page, re.DOTALL)
-    assert shown is not None
-    assert shown[1] == run.table(results)
+    section = re.search(f"{run.BEGIN}\n(.*)\n{run.END}", page, re.DOTALL)
+    assert section is not None
+    assert section[1] == run.table(results)
     assert {f"check_{name}" for name in results} == {script.stem for script in CHECKS}

@@ -1,4 +1,4 @@
-"""What the documentation site is made by, and the examples of the README; building the site runs tutorials and pages."""
+"""The extensions that build the documentation site, and the examples of the README; a build runs tutorials and pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 
 @pytest.fixture(autouse=True)
 def extensions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the site's extensions importable, which are no package."""
+    """Makes the site's extensions importable, which are not in a package."""
     monkeypatch.syspath_prepend(DOCS / "_ext")
 
 
@@ -44,7 +44,7 @@ class TestEnvironments:
         assert all(f"| `{field}` |" in text for field in env.params._fields)
         assert pages.picture(env).startswith(b"\x89PNG")
 
-    def test_a_docstring_is_taken_apart(self) -> None:
+    def test_a_docstring_has_a_summary_and_sections(self) -> None:
         pytest.importorskip("PIL")
         docstring = "Walk: go\n    far.\n\n" + "\n".join(
             f"{name}: what\n    is {k}, see: there." for k, name in enumerate(extension("environment_pages").SECTIONS)
@@ -54,7 +54,7 @@ class TestEnvironments:
         assert sections["Reward"] == "what is 2, see: there."
 
     @pytest.mark.parametrize("wrong", ["Action: a\nObservation: o", "Observation: o\nAction: a\nReward: r\nTermination: t"])
-    def test_sections_that_are_missing_or_misplaced_are_found(self, wrong: str) -> None:
+    def test_missing_and_misplaced_sections_are_errors(self, wrong: str) -> None:
         pytest.importorskip("PIL")
         with pytest.raises(ValueError, match="'Walk: go' has "):
             extension("environment_pages").sections_of(f"Walk: go\n\n{wrong}")
@@ -77,11 +77,11 @@ class TestLinks:
             ("https://example.org/run.py", "[x](https://example.org/run.py)"),
         ],
     )
-    def test_one_of_the_repository_becomes_one_of_the_site(self, target: str, link: str) -> None:
+    def test_a_link_within_the_repository_becomes_one_within_the_site(self, target: str, link: str) -> None:
         page = DOCS / "guides" / "gymnasium.md"
         assert extension("repository_pages").relinked(f"See [x]({target}).", page, page) == f"See {link}."
 
-    def test_one_to_nowhere_is_an_error(self) -> None:
+    def test_a_broken_link_is_an_error(self) -> None:
         page = DOCS / "start.md"
         with pytest.raises(ValueError, match=r"docs/start\.md links to nowhere\.md, which does not exist"):
             extension("repository_pages").relinked("[x](nowhere.md)", page, page)
@@ -93,7 +93,7 @@ class TestTutorials:
         pytest.importorskip("jupytext", reason="extra `docs`")
         pytest.importorskip("sphinx", reason="extra `docs`")
 
-    def test_a_page_has_text_code_and_what_it_shows(self, tmp_path: Path) -> None:
+    def test_a_page_has_text_code_and_output(self, tmp_path: Path) -> None:
         pages, file = extension("tutorial_pages"), tmp_path / "adding.py"
         file.write_text(
             "# %% [markdown]\n# # Adding\n\n# %%\na = 2\nprint('two')\na + 3\n\n# %%\nclass P:\n"
@@ -112,11 +112,11 @@ class TestTutorials:
             extension("tutorial_pages").executed(file)
         assert [(entry.path, entry.lineno + 1) for entry in error.traceback][-1] == (file, 9)
 
-    def test_each_is_in_the_list(self) -> None:
-        listed = (DOCS / "tutorials" / "index.md").read_text()
+    def test_each_is_in_the_table_of_contents(self) -> None:
+        contents = (DOCS / "tutorials" / "index.md").read_text()
         for file in extension("repository_pages").TUTORIALS:
-            assert listed.count(f"]({file.name})") == 1
-            assert listed.count(f"\n../generated/tutorials/{file.stem}\n") == 1
+            assert contents.count(f"]({file.name})") == 1
+            assert contents.count(f"\n../generated/tutorials/{file.stem}\n") == 1
 
 
 def unknown_names(text: str) -> list[str]:
@@ -158,5 +158,5 @@ def test_an_example_of_the_readme_runs(number: int, tmp_path: Path, monkeypatch:
     assert spec is not None
     assert spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, file.stem, module)  # where an environment's functions are looked for
+    monkeypatch.setitem(sys.modules, file.stem, module)  # `register` looks up the environment there
     spec.loader.exec_module(module)

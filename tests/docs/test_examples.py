@@ -1,4 +1,4 @@
-"""The scripts in examples/ run and learn, and but for one need no learner of ours."""
+"""The scripts in examples/ run and learn; only one of them uses the learners of gpuvec."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tyro")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SHORT: dict[str, dict[str, Any]] = {
+SHORT_RUNS: dict[str, dict[str, Any]] = {
     "ppo": {"num_envs": 8, "num_steps": 8, "total_steps": 128},
     "ppo_continuous_action": {"num_envs": 8, "num_steps": 8, "total_steps": 128},
     "ddpg_continuous_action": {"num_envs": 4, "buffer_size": 64, "learning_starts": 40, "batch_size": 16, "total_steps": 160},
@@ -25,49 +25,49 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 
 
-def script(name: str) -> Any:
-    """The module of an example, which is no package's."""
+def load_example(name: str) -> Any:
+    """Imports an example, which is not in a package."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclass looks for the types of its fields
+    sys.modules[spec.name] = module  # a dataclass looks up the types of its fields there
     spec.loader.exec_module(module)
     return module
 
 
-def test_each_is_tried() -> None:
-    assert {file.stem for file in EXAMPLES.glob("*.py")} == set(SHORT)
+def test_each_has_a_short_run() -> None:
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == set(SHORT_RUNS)
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", SHORT_RUNS)
 def test_an_example_runs(device: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    example = script(name)
+    example = load_example(name)
     assert ("gpuvec.learners" in (EXAMPLES / f"{name}.py").read_text()) == (name == "own_network")
-    found = example.main(example.Args(device=device, **SHORT[name]))
-    assert math.isfinite(found)
+    result = example.main(example.Args(device=device, **SHORT_RUNS[name]))
+    assert math.isfinite(result)
     printed = capsys.readouterr().out.splitlines()
-    assert f"{SHORT[name]['total_steps']:,} steps" in printed[-1]
+    assert f"{SHORT_RUNS[name]['total_steps']:,} steps" in printed[-1]
     assert "nan" not in "".join(printed)
 
 
 def test_ppo_learns() -> None:
-    example = script("ppo")
-    assert example.main(example.Args(device="cpu", total_steps=100_000)) > 100  # of random actions: 22
+    example = load_example("ppo")
+    assert example.main(example.Args(device="cpu", total_steps=100_000)) > 100  # random actions reach 22
 
 
 @pytest.mark.slow
 def test_a2c_learns() -> None:
-    """At random taggers catch their runner within 50 steps in three of four episodes."""
-    example = script("a2c_tag")
+    """Random taggers catch their runner within 50 steps in three of four episodes."""
+    example = load_example("a2c_tag")
     assert example.main(example.Args(device="cpu", num_envs=32, total_steps=150_000)) > 0.85
 
 
 @pytest.mark.slow
-def test_a_network_of_one_s_own_learns() -> None:
-    """At random the goal is seldom found within 50 steps."""
-    example = script("own_network")
+def test_a_custom_network_learns() -> None:
+    """A random walker seldom reaches the goal within 50 steps."""
+    example = load_example("own_network")
     assert example.main(example.Args(device="cpu", total_steps=120_000)) > 0.5
 
 

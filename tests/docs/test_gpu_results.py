@@ -64,7 +64,7 @@ def find_changes(text: str, name: str, file: str, record: dict[str, Any], curren
 
 
 @pytest.mark.filterwarnings("default")
-def test_documents_quote_records_that_hold_and_other_stale_ones_are_named() -> None:
+def test_documents_quote_todays_sources_or_name_the_commit_and_stale_records_are_reported() -> None:
     if not RECORDS:
         pytest.skip("there is no record in gpu-results/ yet")
     records, current = {file.name: json.loads(file.read_text()) for file in RECORDS}, sources.source_hashes()
