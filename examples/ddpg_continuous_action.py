@@ -1,10 +1,10 @@
-"""DDPG in one file, in the manner of CleanRL: `gymnasium.make_vec` and torch.
+"""DDPG in one file, in the style of CleanRL: `gymnasium.make_vec` and torch.
 
     python examples/ddpg_continuous_action.py --env-id gpuvec/Pendulum-v1 --num-envs 32 --device cuda
 
-Deep deterministic policy gradient (Lillicrap et al., 2016): a critic Q(s, a) learns from replayed steps, a deterministic actor
-climbs it, and slow copies of both make the targets. The replay memory is a ring on the device. Letters: E environments,
-D features, K action components.
+Deep deterministic policy gradient (Lillicrap et al., 2016): a critic Q(s, a) learns from a replay buffer, a deterministic actor
+maximizes it, and target networks, which follow both slowly, give the targets. The replay buffer is stored on the device.
+Letters: E environments, D features, K action components.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ import gpuvec  # noqa: F401  # registers the environments
 
 @dataclass
 class Args:
-    """Settings."""
+    """The settings; each is an option of the command line."""
 
     env_id: str = "gpuvec/Pendulum-v1"
     device: str = "auto"
     """auto, cpu or cuda; auto is a GPU if there is one."""
     seed: int = 1
     total_steps: int = 60_000
-    """Environment steps in all."""
+    """Total number of environment steps."""
     num_envs: int = 32
     buffer_size: int = 100_000
-    """Steps that the replay memory holds."""
+    """Steps in the replay buffer."""
     learning_starts: int = 2_000
-    """Steps with random actions before anything is learnt."""
+    """Steps with random actions before the first update."""
     gradient_steps: int = 4
     """Gradient steps of actor and critic per step of all environments."""
     batch_size: int = 256
@@ -43,13 +43,13 @@ class Args:
     critic_learning_rate: float = 1e-3
     gamma: float = 0.98
     tau: float = 0.01
-    """Share by which the slow copies follow."""
+    """Step of the target networks towards the networks, as a share of the difference."""
     noise: float = 0.1
-    """Standard deviation of what is added to actions, in half widths of their range."""
+    """Standard deviation of the noise on actions, in half ranges of the action."""
 
 
 class Actor(nn.Module):
-    """A deterministic policy, within the bounds of the actions."""
+    """A deterministic policy within the bounds of the actions; `envs` has the spaces."""
 
     def __init__(self, envs: gymnasium.vector.VectorEnv) -> None:
         super().__init__()
@@ -59,15 +59,15 @@ class Actor(nn.Module):
             nn.Linear(128, space.shape[0]), nn.Tanh(),
         )  # fmt: skip
         self.register_buffer("scale", torch.as_tensor(0.5 * (space.high - space.low)))
-        self.register_buffer("centre", torch.as_tensor(0.5 * (space.high + space.low)))
+        self.register_buffer("center", torch.as_tensor(0.5 * (space.high + space.low)))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """The action."""
-        return self.net(obs) * self.scale + self.centre
+        """Returns the actions, (N, K), for `obs`, (N, D)."""
+        return self.net(obs) * self.scale + self.center
 
 
 class Critic(nn.Module):
-    """Q(obs, action)."""
+    """The action-value function Q; `envs` has the spaces."""
 
     def __init__(self, envs: gymnasium.vector.VectorEnv) -> None:
         super().__init__()
@@ -75,70 +75,74 @@ class Critic(nn.Module):
         self.net = nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1))
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """What is to be expected from it."""
+        """Returns the values, (N,), of `action`, (N, K), at `obs`, (N, D)."""
         return self.net(torch.cat([obs, action], -1)).squeeze(-1)
 
 
+@torch.no_grad()
+def update_target(target_net: nn.Module, net: nn.Module, tau: float) -> None:
+    """Moves the weights of `target_net` towards those of `net` by the share `tau` of the difference."""
+    for target_weight, weight in zip(target_net.parameters(), net.parameters(), strict=True):
+        target_weight.lerp_(weight, tau)
+
+
 def main(args: Args) -> float:
-    """Trains; returns the mean return of each environment's last episode."""
+    """Trains with the settings `args`; returns the mean over all environments of the last episode's return."""
     torch.manual_seed(args.seed)
     envs = gymnasium.make_vec(args.env_id, num_envs=args.num_envs, device=args.device, autoreset_mode="SameStep")
     actor, critic = Actor(envs).to(envs.device), Critic(envs).to(envs.device)
-    slow_actor, slow_critic = copy.deepcopy(actor).requires_grad_(False), copy.deepcopy(critic).requires_grad_(False)
+    target_actor, target_critic = copy.deepcopy(actor).requires_grad_(False), copy.deepcopy(critic).requires_grad_(False)
     actor_optimizer = torch.optim.Adam(actor.parameters(), lr=args.actor_learning_rate)
     critic_optimizer = torch.optim.Adam(critic.parameters(), lr=args.critic_learning_rate)
-    low, high = actor.centre - actor.scale, actor.centre + actor.scale
+    low, high = actor.center - actor.scale, actor.center + actor.scale
 
-    rows = args.buffer_size // args.num_envs  # the memory holds that many steps of all environments, the oldest go first
-    widths = {"obs": envs.single_observation_space.shape, "next_obs": envs.single_observation_space.shape}
-    widths |= {"action": envs.single_action_space.shape, "reward": (), "terminated": ()}
-    memory = {k: torch.zeros((rows, args.num_envs, *width), device=envs.device) for k, width in widths.items()}
-    running, last_return = torch.zeros(args.num_envs, device=envs.device), torch.zeros(args.num_envs, device=envs.device)
+    rows = args.buffer_size // args.num_envs  # the buffer stores that many steps of all environments
+    shapes = {"obs": envs.single_observation_space.shape, "next_obs": envs.single_observation_space.shape}
+    shapes |= {"action": envs.single_action_space.shape, "reward": (), "terminated": ()}
+    replay = {k: torch.zeros((rows, args.num_envs, *shape), device=envs.device) for k, shape in shapes.items()}
+    running_return, last_return = torch.zeros(args.num_envs, device=envs.device), torch.zeros(args.num_envs, device=envs.device)
 
     obs, _ = envs.reset(seed=args.seed)
-    iterations, begin = max(1, args.total_steps // args.num_envs), time.perf_counter()
+    iterations, start = max(1, args.total_steps // args.num_envs), time.perf_counter()
     for iteration in range(1, iterations + 1):
-        learning = iteration * args.num_envs > args.learning_starts
+        is_learning = iteration * args.num_envs > args.learning_starts
         with torch.no_grad():
-            if learning:
+            if is_learning:
                 action = actor(obs)
                 action = (action + args.noise * actor.scale * torch.randn_like(action)).clamp(low, high)
             else:
                 action = low + (high - low) * torch.rand((args.num_envs, *low.shape), device=envs.device)
         next_obs, reward, terminated, truncated, infos = envs.step(action)
         ended = terminated | truncated
-        # `next_obs` is the next episode's first where one ended; what the step led to is in `final_obs`.
+        # If an episode ended, `next_obs` is the first observation of the next one, and `final_obs` the last of this one.
         step = {"obs": obs, "next_obs": torch.where(ended[:, None], infos["final_obs"], next_obs), "action": action}
         for name, value in (step | {"reward": reward, "terminated": terminated}).items():
-            memory[name][(iteration - 1) % rows] = value
+            replay[name][(iteration - 1) % rows] = value
         obs = next_obs
-        running += reward
-        last_return = torch.where(ended, running, last_return)
-        running = running.masked_fill(ended, 0.0)
+        running_return += reward
+        last_return = torch.where(ended, running_return, last_return)
+        running_return = running_return.masked_fill(ended, 0.0)
 
-        for _ in range(args.gradient_steps if learning else 0):
-            chosen = torch.randint(min(iteration, rows) * args.num_envs, (args.batch_size,), device=envs.device)
-            batch = {name: x.flatten(0, 1)[chosen] for name, x in memory.items()}
+        for _ in range(args.gradient_steps if is_learning else 0):
+            sample = torch.randint(min(iteration, rows) * args.num_envs, (args.batch_size,), device=envs.device)
+            batch = {name: x.flatten(0, 1)[sample] for name, x in replay.items()}
             with torch.no_grad():
-                next_q = slow_critic(batch["next_obs"], slow_actor(batch["next_obs"]))
+                next_q = target_critic(batch["next_obs"], target_actor(batch["next_obs"]))
                 target = batch["reward"] + args.gamma * (1.0 - batch["terminated"]) * next_q
             critic_loss = (critic(batch["obs"], batch["action"]) - target).square().mean()
             critic_optimizer.zero_grad()
             critic_loss.backward()
             critic_optimizer.step()
-
             actor_loss = -critic(batch["obs"], actor(batch["obs"])).mean()
             actor_optimizer.zero_grad()
-            actor_loss.backward()  # the critic's gradients of this are cleared before it learns
+            actor_loss.backward()  # the critic clears the gradients that this adds to it before its next step
             actor_optimizer.step()
-            with torch.no_grad():
-                for slow, fast in ((slow_actor, actor), (slow_critic, critic)):
-                    for p, q in zip(slow.parameters(), fast.parameters(), strict=True):
-                        p.lerp_(q, args.tau)
+            for target_net, net in ((target_actor, actor), (target_critic, critic)):
+                update_target(target_net, net, args.tau)
 
         if iteration % max(1, iterations // 10) == 0 or iteration == iterations:
             steps = iteration * args.num_envs
-            rate = steps / (time.perf_counter() - begin)
+            rate = steps / (time.perf_counter() - start)
             print(f"{steps:>12,} steps  {rate:>12,.0f}/s  last return {last_return.mean():.1f}", flush=True)
     envs.close()
     return float(last_return.mean())

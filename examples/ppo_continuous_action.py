@@ -1,9 +1,10 @@
-"""PPO for continuous actions in one file, in the manner of CleanRL: `gymnasium.make_vec` and torch.
+"""PPO for continuous actions in one file, in the style of CleanRL: `gymnasium.make_vec` and torch.
 
     python examples/ppo_continuous_action.py --env-id gpuvec/Pendulum-v1 --num-envs 4096 --device cuda
 
-As `ppo.py`, with a Gaussian policy: its mean comes from a network, its standard deviation is the same everywhere. Actions are
-clipped to their bounds only on their way to the environment. Letters: E environments, T steps, D features, K action components.
+This is `ppo.py` with a Gaussian policy: a network computes its mean, and its standard deviation is equal at all observations.
+Only the environment gets actions that are clipped to their bounds. Letters: E environments, T steps, D features, K action
+components.
 """
 
 from __future__ import annotations
@@ -22,33 +23,39 @@ import gpuvec  # noqa: F401  # registers the environments
 
 @dataclass
 class Args:
-    """Settings."""
+    """The settings; each is an option of the command line."""
 
     env_id: str = "gpuvec/Pendulum-v1"
     device: str = "auto"
     """auto, cpu or cuda; auto is a GPU if there is one."""
     seed: int = 1
     total_steps: int = 1_500_000
-    """Environment steps in all."""
+    """Total number of environment steps."""
     num_envs: int = 128
     num_steps: int = 64
     """Steps of each environment per iteration."""
     update_epochs: int = 8
     num_minibatches: int = 4
     learning_rate: float = 2e-3
-    """Falls to 0 in the course of the training."""
+    """Step size of Adam in the first iteration; it decreases linearly to 0."""
     gamma: float = 0.9
     gae_lambda: float = 0.95
     clip: float = 0.2
     reward_scale: float = 0.1
-    """What rewards are multiplied with before anything is learnt from them."""
+    """Factor of the rewards that are learned from."""
     ent_coef: float = 0.0
     vf_coef: float = 0.5
     max_grad_norm: float = 0.5
 
 
 def mlp(inputs: int, outputs: int, gain: float) -> nn.Sequential:
-    """Two hidden layers of tanh units, with orthogonal weights; `gain` is that of the last layer's."""
+    """Returns a network with two hidden layers of tanh units and orthogonal weights.
+
+    Args:
+        inputs: of the first layer.
+        outputs: of the last layer.
+        gain: of the last layer.
+    """
     layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
     for layer, scale in zip(layers[::2], (2**0.5, 2**0.5, gain), strict=True):
         nn.init.orthogonal_(layer.weight, scale)
@@ -57,7 +64,7 @@ def mlp(inputs: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    """A policy and a value function."""
+    """A policy and a value function; `envs` has the spaces."""
 
     def __init__(self, envs: gymnasium.vector.VectorEnv) -> None:
         super().__init__()
@@ -66,22 +73,36 @@ class Agent(nn.Module):
         self.critic = mlp(features, 1, 1.0)
 
     def policy(self, obs: Tensor) -> Normal:
-        """The distribution of each component of the action."""
+        """Returns the distribution of each component of the action for `obs`, (N, D)."""
         mean = self.actor(obs)
         return Normal(mean, self.log_std.exp().expand_as(mean), validate_args=False)
 
     def value(self, obs: Tensor) -> Tensor:
-        """V(obs)."""
+        """Returns the values, (N,), of `obs`, (N, D)."""
         return self.critic(obs).squeeze(-1)
 
 
+def estimate_advantages(rollout: dict[str, Tensor], flags: dict[str, Tensor], args: Args) -> None:
+    """Writes generalised advantage estimates to the rollout.
+
+    Args:
+        rollout: {name: (T, E, ...)}.
+        flags: {"terminated": (T, E) bool, "ended": (T, E) bool}.
+        args: the settings.
+    """
+    delta = rollout["reward"] + args.gamma * rollout["next_value"] * ~flags["terminated"] - rollout["value"]
+    advantage = torch.zeros_like(delta[0])
+    for t in reversed(range(args.num_steps)):
+        advantage = delta[t] + args.gamma * args.gae_lambda * ~flags["ended"][t] * advantage
+        rollout["advantage"][t] = advantage
+
+
 def main(args: Args) -> float:
-    """Trains; returns the mean return of each environment's last episode."""
+    """Trains with the settings `args`; returns the mean over all environments of the last episode's return."""
     torch.manual_seed(args.seed)
     envs = gymnasium.make_vec(args.env_id, num_envs=args.num_envs, device=args.device, autoreset_mode="SameStep")
-    low, high = (
-        torch.as_tensor(bound, device=envs.device) for bound in (envs.single_action_space.low, envs.single_action_space.high)
-    )
+    space = envs.single_action_space
+    low, high = (torch.as_tensor(bound, device=envs.device) for bound in (space.low, space.high))
     agent = Agent(envs).to(envs.device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
     shape = (args.num_steps, args.num_envs)
@@ -89,10 +110,10 @@ def main(args: Args) -> float:
     for name, space in (("obs", envs.single_observation_space), ("action", envs.single_action_space)):
         rollout[name] = torch.zeros((*shape, *space.shape), device=envs.device)
     flags = {k: torch.zeros(shape, dtype=torch.bool, device=envs.device) for k in ("terminated", "ended")}
-    running, last_return = torch.zeros(args.num_envs, device=envs.device), torch.zeros(args.num_envs, device=envs.device)
+    running_return, last_return = torch.zeros(args.num_envs, device=envs.device), torch.zeros(args.num_envs, device=envs.device)
 
     obs, _ = envs.reset(seed=args.seed)
-    iterations, begin = max(1, args.total_steps // (args.num_steps * args.num_envs)), time.perf_counter()
+    iterations, start = max(1, args.total_steps // (args.num_steps * args.num_envs)), time.perf_counter()
     for iteration in range(1, iterations + 1):
         optimizer.param_groups[0]["lr"] = args.learning_rate * (1.0 - (iteration - 1) / iterations)
 
@@ -103,20 +124,16 @@ def main(args: Args) -> float:
                 step = {"obs": obs, "action": action, "log_prob": policy.log_prob(action).sum(-1), "value": agent.value(obs)}
                 obs, reward, terminated, truncated, infos = envs.step(action.clamp(low, high))
                 ended = terminated | truncated
-                # `obs` is the next episode's first where one ended. A truncated one is still worth what its last was.
+                # If an episode ended, `obs` is the first observation of the next one, and `final_obs` the last of this one.
                 step["next_value"] = agent.value(torch.where(ended[:, None], infos["final_obs"], obs))
                 for name, value in (step | {"reward": args.reward_scale * reward}).items():
                     rollout[name][t] = value
                 flags["terminated"][t], flags["ended"][t] = terminated, ended
-                running += reward
-                last_return = torch.where(ended, running, last_return)
-                running = running.masked_fill(ended, 0.0)
+                running_return += reward
+                last_return = torch.where(ended, running_return, last_return)
+                running_return = running_return.masked_fill(ended, 0.0)
 
-            delta = rollout["reward"] + args.gamma * rollout["next_value"] * ~flags["terminated"] - rollout["value"]
-            advantage = torch.zeros_like(delta[0])
-            for t in reversed(range(args.num_steps)):
-                advantage = delta[t] + args.gamma * args.gae_lambda * ~flags["ended"][t] * advantage
-                rollout["advantage"][t] = advantage
+            estimate_advantages(rollout, flags, args)
 
         batch = {name: x.flatten(0, 1) for name, x in rollout.items()}
         target = batch["advantage"] + batch["value"]
@@ -124,11 +141,11 @@ def main(args: Args) -> float:
             for rows in torch.randperm(len(target), device=envs.device).chunk(args.num_minibatches):
                 policy = agent.policy(batch["obs"][rows])
                 ratio = (policy.log_prob(batch["action"][rows]).sum(-1) - batch["log_prob"][rows]).exp()
-                gain = batch["advantage"][rows]
-                gain = (gain - gain.mean()) / (gain.std() + 1e-8)
-                surrogate = torch.min(ratio * gain, ratio.clamp(1.0 - args.clip, 1.0 + args.clip) * gain).mean()
-                error = 0.5 * (agent.value(batch["obs"][rows]) - target[rows]).square().mean()
-                loss = args.vf_coef * error - surrogate - args.ent_coef * policy.entropy().sum(-1).mean()
+                advantage = batch["advantage"][rows]
+                advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+                surrogate = torch.min(ratio * advantage, ratio.clamp(1.0 - args.clip, 1.0 + args.clip) * advantage).mean()
+                value_loss = 0.5 * (agent.value(batch["obs"][rows]) - target[rows]).square().mean()
+                loss = args.vf_coef * value_loss - surrogate - args.ent_coef * policy.entropy().sum(-1).mean()
                 optimizer.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
@@ -136,7 +153,7 @@ def main(args: Args) -> float:
 
         if iteration % max(1, iterations // 10) == 0 or iteration == iterations:
             steps = iteration * args.num_steps * args.num_envs
-            rate = steps / (time.perf_counter() - begin)
+            rate = steps / (time.perf_counter() - start)
             print(f"{steps:>12,} steps  {rate:>12,.0f}/s  last return {last_return.mean():.1f}", flush=True)
     envs.close()
     return float(last_return.mean())

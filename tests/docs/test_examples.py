@@ -20,7 +20,7 @@ SHORT_RUNS: dict[str, dict[str, Any]] = {
     "ppo_continuous_action": {"num_envs": 8, "num_steps": 8, "total_steps": 128},
     "ddpg_continuous_action": {"num_envs": 4, "buffer_size": 64, "learning_starts": 40, "batch_size": 16, "total_steps": 160},
     "a2c_tag": {"num_envs": 8, "num_steps": 8, "total_steps": 128},
-    "own_network": {"num_envs": 8, "num_steps": 8, "total_steps": 128},
+    "custom_network": {"num_envs": 8, "num_steps": 8, "total_steps": 128},
     "multi_policy_tag": {"num_envs": 4, "num_steps": 100, "total_steps": 800, "num_minibatches": 4},
 }
 
@@ -44,7 +44,7 @@ def test_each_has_a_short_run() -> None:
 @pytest.mark.parametrize("name", SHORT_RUNS)
 def test_an_example_runs(device: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     example = load_example(name)
-    assert ("gpuvec.learners" in (EXAMPLES / f"{name}.py").read_text()) == (name == "own_network")
+    assert ("gpuvec.learners" in (EXAMPLES / f"{name}.py").read_text()) == (name == "custom_network")
     result = example.main(example.Args(device=device, **SHORT_RUNS[name]))
     assert math.isfinite(result)
     printed = capsys.readouterr().out.splitlines()
@@ -67,7 +67,7 @@ def test_a2c_learns() -> None:
 @pytest.mark.slow
 def test_a_custom_network_learns() -> None:
     """A random walker seldom reaches the goal within 50 steps."""
-    example = load_example("own_network")
+    example = load_example("custom_network")
     assert example.main(example.Args(device="cpu", total_steps=120_000)) > 0.5
 
 

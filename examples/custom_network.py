@@ -1,9 +1,9 @@
-"""A network of one's own in a game of one's own: PPO with convolutions, in one file.
+"""A custom network in a custom environment: PPO with convolutions, in one file.
 
-    python examples/own_network.py --total-steps 200000
+    python examples/custom_network.py --total-steps 200000
 
-A walker on a board looks for a goal. Two methods make a module a network: `policy`, which gives logits, and `value`. This one
-draws the board from the four numbers that it observes, and looks at it with a small convolutional network.
+A walker on a board looks for a goal. A network is a module with two methods: `policy`, which returns logits, and `value`. This
+one makes an image of the board from the four numbers of an observation, and processes it with a small convolutional network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIDE = 8  # of the board
 
 
 class Board(NamedTuple):
-    """Where the walker and the goal are."""
+    """The positions of the walker and of the goal."""
 
     x: int
     y: int
@@ -33,24 +33,31 @@ class Board(NamedTuple):
 
 
 class NoParams(NamedTuple):
-    """There are none."""
+    """The environment has no parameters."""
 
 
 def reset(key: Key, p: NoParams) -> Board:
-    """Both anywhere."""
+    """Returns random positions; `key` is that of the random numbers, `p` the parameters."""
     return Board(randint(key, 0, 0, SIDE), randint(key, 1, 0, SIDE), randint(key, 2, 0, SIDE), randint(key, 3, 0, SIDE))
 
 
 def step(s: Board, action: int, key: Key, p: NoParams) -> tuple[Board, float, bool]:
-    """Left, right, up, down; each costs, and the goal pays."""
+    """Returns the next state, the reward and whether the walker reached the goal; each step before that costs 0.05.
+
+    Args:
+        s: the state.
+        action: 0 to 3 for left, right, up and down.
+        key: of the random numbers.
+        p: the parameters.
+    """
     x = s.x + (1 if action == 1 else -1 if action == 0 else 0)
     y = s.y + (1 if action == 3 else -1 if action == 2 else 0)
     x, y = min(max(x, 0), SIDE - 1), min(max(y, 0), SIDE - 1)
-    found = x == s.goal_x and y == s.goal_y
-    return Board(x, y, s.goal_x, s.goal_y), 1.0 if found else -0.05, found
+    is_at_goal = x == s.goal_x and y == s.goal_y
+    return Board(x, y, s.goal_x, s.goal_y), 1.0 if is_at_goal else -0.05, is_at_goal
 
 
-FIND = SingleAgentEnv(
+FIND_GOAL = SingleAgentEnv(
     state=Board,
     params=NoParams(),
     reset=reset,
@@ -59,40 +66,48 @@ FIND = SingleAgentEnv(
     spaces=lambda p: (Box(0.0, SIDE - 1.0, (4,)), Discrete(4)),
     max_episode_steps=50,
 )
-register("examples/Find-v0", FIND)
+register("examples/FindGoal-v0", FIND_GOAL)
 
 
 class Convolutions(nn.Module):
-    """Two planes, with a one where the walker is and where the goal is; what is seen in them serves policy and value."""
+    """A convolutional network of two planes, with a one at the walker and at the goal, which policy and value share.
+
+    Args:
+        observations: the space of observations.
+        actions: the space of actions.
+    """
 
     def __init__(self, observations: Any, actions: Any) -> None:
         super().__init__()
-        self.register_buffer("places", torch.arange(SIDE, dtype=torch.float32), persistent=False)
-        self.seen = nn.Sequential(
+        self.register_buffer("positions", torch.arange(SIDE, dtype=torch.float32), persistent=False)
+        self.body = nn.Sequential(
             nn.Conv2d(2, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Flatten(),
             nn.Linear(16 * SIDE * SIDE, 64), nn.ReLU(),
         )  # fmt: skip
         self.actor, self.critic = nn.Linear(64, int(actions.n)), nn.Linear(64, 1)
 
     def both(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (..., 4) and values (...,): computed at once where a learner needs both, which is optional."""
-        x, y = (obs.reshape(-1, 2, 2)[..., k, None] == self.places for k in (0, 1))
+        """Returns logits (..., 4) and values (...,) of `obs`, (..., 4).
+
+        The method is optional: learners that need both call it, so that the body runs once.
+        """
+        x, y = (obs.reshape(-1, 2, 2)[..., k, None] == self.positions for k in (0, 1))
         planes = (y[..., :, None] & x[..., None, :]).float()  # (B, 2, SIDE, SIDE)
-        seen = self.seen(planes).view(*obs.shape[:-1], -1)
-        return self.actor(seen), self.critic(seen).squeeze(-1)
+        hidden = self.body(planes).view(*obs.shape[:-1], -1)
+        return self.actor(hidden), self.critic(hidden).squeeze(-1)
 
     def policy(self, obs: Tensor) -> Tensor:
-        """Logits."""
+        """Returns logits (..., 4) of `obs`, (..., 4)."""
         return self.both(obs)[0]
 
     def value(self, obs: Tensor) -> Tensor:
-        """What the policy will gain."""
+        """Returns values (...,) of `obs`, (..., 4)."""
         return self.both(obs)[1]
 
 
 @dataclass
 class Args:
-    """Settings."""
+    """The settings; each is an option of the command line."""
 
     seed: int = 1
     device: str = "auto"
@@ -103,20 +118,20 @@ class Args:
 
 
 def main(args: Args) -> float:
-    """Trains, prints how it goes, and returns the mean return of 100 episodes."""
+    """Trains with the settings `args` and prints the progress; returns the mean return of 100 episodes."""
     settings = ppo.PPOArgs(
-        env="examples/Find-v0", seed=args.seed, device=args.device, num_envs=args.num_envs, num_steps=args.num_steps,
+        env="examples/FindGoal-v0", seed=args.seed, device=args.device, num_envs=args.num_envs, num_steps=args.num_steps,
         total_steps=args.total_steps, learning_rate=args.learning_rate,
     )  # fmt: skip
 
-    def show(learner: Any, metrics: dict[str, float]) -> None:
+    def print_progress(learner: Any, metrics: dict[str, float]) -> None:
         if learner.iteration % 10 == 0:
             print(
                 f"{metrics['steps']:>10,.0f} steps  return {metrics['return']:6.2f}  length {metrics['length']:5.1f}",
                 flush=True,
             )
 
-    result = ppo.train(settings, show, body=Convolutions)
+    result = ppo.train(settings, print_progress, body=Convolutions)
     returns = evaluate(result.network, settings.env, device=args.device)
     print(f"mean return {returns.mean():.2f} over 100 episodes after {result.history[-1]['steps']:,.0f} steps")
     return float(returns.mean())
