@@ -159,4 +159,9 @@ def test_an_example_of_the_readme_runs(number: int, tmp_path: Path, monkeypatch:
     assert spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, file.stem, module)  # `register` looks up the environment there
-    spec.loader.exec_module(module)
+    registered = set(gymnasium.registry)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        for env_id in gymnasium.registry.keys() - registered:  # their module is not importable after the test
+            del gymnasium.registry[env_id]
