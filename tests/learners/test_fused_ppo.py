@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import itertools
 from contextlib import closing
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode
+from tests.support.bundled_envs import SINGLE_AGENT
 
 torch = pytest.importorskip("torch")
 
@@ -321,21 +323,22 @@ def test_fused_on_a_cpu_is_refused_and_auto_says_why_not(caplog) -> None:
     assert "PPO uses PyTorch operations: the device is cpu, and the kernels need a GPU." in caplog.text
 
 
-GAMES = {
-    "CartPole-v1": {"max_episode_steps": 30}, "Acrobot-v1": {"max_episode_steps": 20}, "Pendulum-v1": {"max_episode_steps": 17},
-    "MountainCarContinuous-v0": {"max_episode_steps": 25}, "MountainCar-v0": {"max_episode_steps": 9},
-}  # fmt: skip
+# Limits of different lengths, so that episodes end at different steps of a rollout.
+MAX_EPISODE_STEPS = dict(zip(SINGLE_AGENT, itertools.cycle((30, 20, 9, 25, 17)), strict=False))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("game", "rows"), [*((game, 8) for game in GAMES), ("CartPole-v1", 16), ("Pendulum-v1", 32)])
+@pytest.mark.parametrize(
+    ("game", "rows"), [*((game, 8) for game in MAX_EPISODE_STEPS), ("CartPole-v1", 16), ("Pendulum-v1", 32)]
+)
 @torch.no_grad()
 def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
     from gpuvec.learners.fused_ppo import fused_rollout
 
     monkeypatch.setattr(fused_rollout, "rows_per_warp", lambda *_: rows)
     args = PPOArgs(env=f"gpuvec/{game}", device=f"{gpu}:0", num_envs=1000, num_steps=16, fused=True).resolved(f"{gpu}:0")
-    made = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1, **GAMES[game]}
+    made = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1}
+    made["max_episode_steps"] = MAX_EPISODE_STEPS[game]
     with closing(gym.make_vec(args.env, **made)) as env, closing(gym.make_vec(args.env, **made)) as plain:
         learner = make_learner(args, env)
         obs, _ = plain.reset(seed=args.seed)

@@ -19,6 +19,7 @@ with warnings.catch_warnings():  # about games of its own, which its tests impor
     warnings.simplefilter("ignore", DeprecationWarning)
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 from tests.support import street_env
+from tests.support.bundled_envs import MULTI_AGENT
 from tests.support.joining_env import COMES
 
 import gpuvec
@@ -94,10 +95,10 @@ class TestPettingZoo:
         parallel_api_test(street, num_cycles=100)
 
     @pytest.mark.first_variants(1)
-    @pytest.mark.parametrize("id", ["gpuvec/TagContinuous-v0", "gpuvec/TagGridWorld-v0"])
-    def test_seeds(self, id: str) -> None:
-        params = TAG if "Continuous" in id else {"num_taggers": 2, "grid_length": 3}
-        parallel_seed_test(lambda: gpuvec.parallel_env(id, **params), num_cycles=40)
+    @pytest.mark.parametrize("name", MULTI_AGENT)
+    def test_seeds(self, name: str) -> None:
+        small = {"TagContinuous-v0": TAG, "TagGridWorld-v0": {"num_taggers": 2, "grid_length": 3}}
+        parallel_seed_test(lambda: gpuvec.parallel_env(f"gpuvec/{name}", **small.get(name, {})), num_cycles=40)
 
     def test_turns_instead_of_steps(self, street: Any) -> None:
         from pettingzoo.utils.conversions import parallel_to_aec
