@@ -1,3 +1,1 @@
-"""Sampling of actions: one kernel for action, log-probability and entropy."""
-
-from gpuvec.learners.sampling.sampler import Sampler as Sampler
+"""Sampling of actions: one kernel for action, log-probability and entropy. `action_kernels` needs no torch."""
