@@ -11,11 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
 from numba import njit
 from tests.support.arrays import step
 
 import gpuvec
 from gpuvec import SingleAgentEnv
+from gpuvec.engine.backends.cuda import numba_cuda
+from gpuvec.engine.backends.cuda.kernels import make_kernels
+from gpuvec.engine.backends.cuda.launch_config import make_launch_config
+from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.compiler.functions import device_function, is_inline
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.errors import AuthoringError
@@ -125,11 +130,6 @@ class TestAllTargets:
 
     @pytest.mark.compile
     def test_gpu_compilation_refuses(self, case):
-        from gymnasium.vector import AutoresetMode
-
-        from gpuvec.engine.backends.cuda import numba_cuda
-        from gpuvec.engine.backends.cuda.kernels import make_kernels
-
         if numba_cuda.SIMULATED:
             pytest.skip("the simulator compiles no kernels")
         function, message = REFUSED[case]
@@ -149,6 +149,16 @@ def with_string_addition(x: float) -> Any:
 def reset_and_step(env: gpuvec.VectorEnv) -> None:
     env.reset(seed=0)
     step(env, np.zeros(env.num_envs, np.int32))
+
+
+@pytest.mark.compile
+@pytest.mark.skipif(numba_cuda.SIMULATED, reason="the simulator compiles no kernels")
+def test_gpu_compilation_names_the_line_of_a_type_error():
+    env, line = make_env(with_string_addition), with_string_addition.__code__.co_firstlineno + 1
+    kernel, *_ = make_kernels(env, KernelOptions(AutoresetMode.NEXT_STEP, 10), make_launch_config(env, 2), True)
+    raises = pytest.raises(AuthoringError, match=f"{__file__}, line {line}, .*metres")
+    with raises, numba_cuda.offline((9, 0)), explain_env_errors(env, "step"):
+        kernel.cubin((9, 0))
 
 
 def test_every_backend_names_the_line_of_a_type_error(backend):

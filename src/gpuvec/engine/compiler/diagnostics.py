@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -92,13 +93,26 @@ def authoring_error_from(function: Any, error: Exception) -> AuthoringError:
 
 
 def _author_line(text: str, error: Exception) -> tuple[Path, int] | None:
-    """Returns (file, line) of the first line of an author's file that the message names; None if there is none."""
+    """Returns (file, line) of the author's line that the error is about; None if it is about none.
+
+    Numba names lines in its message. numba-cuda does not name those of functions that a kernel calls; they are the locations of
+    the expressions whose types were being inferred when the error was raised.
+    """
     matches = re.findall(r'(?:File "([^"]+)", line |(\S+\.py) \()(\d+)', text)
     places = [(quoted or bare, int(line)) for quoted, bare, line in matches]
     location = getattr(error, "loc", None)
     if location is not None:
         places.append((location.filename, location.line))
+    places += reversed(list(_typed_places(error)))
     return next(((Path(file).resolve(), line) for file, line in places if _is_author_file(file)), None)
+
+
+def _typed_places(error: Exception) -> Iterator[tuple[str, int]]:
+    """Yields (file, line) of each expression whose type was being inferred when `error` was raised, from the outermost."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        location: Any = getattr(frame.f_locals.get("self"), "loc", None)
+        if hasattr(location, "filename") and hasattr(location, "line"):
+            yield location.filename, location.line
 
 
 def _problem(text: str) -> str:
