@@ -1,4 +1,4 @@
-"""PettingZoo's face: its own tests, and agents by name against the rows of the vector environment."""
+"""`gpuvec.parallel_env`: PettingZoo's own tests, and agents by name against the rows of the vector environment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from gymnasium.vector import AutoresetMode
 
 pytest.importorskip("pettingzoo", reason="needs PettingZoo: extra `pettingzoo`")
 
-with warnings.catch_warnings():  # about games of its own, which its tests import
+with warnings.catch_warnings():
+    # PettingZoo's tests import games of its own that are deprecated, and pygame, which imports pkg_resources if it is there.
     warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.filterwarnings("ignore", "pkg_resources is deprecated", UserWarning)
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 from tests.support import street_env
 from tests.support.bundled_envs import MULTI_AGENT
