@@ -39,11 +39,11 @@ def make_chasers(envs: Any) -> Callable[[Any], Any]:
     """
     import torch
 
-    from gpuvec_envs.tag_continuous import levels
+    from gpuvec_envs.tag_continuous import make_levels
 
     params, taggers, runners = envs.params, envs.roles["tagger"], envs.roles["runner"]
     acceleration_levels, turn_levels = (
-        torch.as_tensor(levels(*bounds), device=envs.device)
+        torch.as_tensor(make_levels(*bounds), device=envs.device)
         for bounds in (
             (params.min_acceleration, params.max_acceleration, params.num_acceleration_levels),
             (params.min_turn, params.max_turn, params.num_turn_levels),

@@ -5,7 +5,7 @@
 # way that is reproducible and works in CUDA graphs.
 #
 # With PyTorch's distributions, sampling takes about a dozen small kernels per step: the softmax, the random numbers, the
-# logarithm, and so on. `gpuvec.learners.sampling.Sampler` needs one. This tutorial checks its distributions.
+# logarithm, and so on. `gpuvec.learners.sampling.sampler.Sampler` needs one. This tutorial checks its distributions.
 
 # %%
 import math
