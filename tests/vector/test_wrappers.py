@@ -1,4 +1,4 @@
-"""Wrappers against per-row oracles in plain Python, in every framework and autoreset mode."""
+"""Wrappers equal references in plain Python for each row, in every framework and autoreset mode."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _step(s: State, action: tuple[float, float], key: Key, p: Params) -> tuple[S
 
 
 # The first action is the reward, and a positive second one ends the episode.
-TOLD = SingleAgentEnv(
+SCRIPTED = SingleAgentEnv(
     state=State,
     params=Params(),
     reset=_reset,
@@ -67,11 +67,11 @@ TOLD = SingleAgentEnv(
 
 
 @cache
-def told(kind: str, mode: AutoresetMode) -> Any:
+def make_scripted(kind: str, mode: AutoresetMode) -> Any:
     device, output = kind.split("-")
     if output == "jax":
         pytest.importorskip("jax")
-    return VectorEnv(TOLD, E, device=device, output=output, autoreset_mode=mode)
+    return VectorEnv(SCRIPTED, E, device=device, output=output, autoreset_mode=mode)
 
 
 @pytest.fixture(params=KINDS)
@@ -90,33 +90,36 @@ def torch_kind(request: pytest.FixtureRequest) -> str:
 
 
 def host(tree: Any) -> Any:
-    """Copies, as NumPy."""
+    """Copies all arrays of a tree to NumPy."""
     if isinstance(tree, dict):
         return {k: host(v) for k, v in tree.items()}
     return np.array(to_host(tree))
 
 
-class Tap(Wrapper):
-    """Notes what the environment under a wrapper returned: all five parts of a step, (obs, mask) of a reset."""
+class ResultRecorder(Wrapper):
+    """Records the results of the environment under a wrapper: all five parts of a step, (obs, mask) of a reset."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self.seen: list[tuple[Any, ...]] = []
+        self.results: list[tuple[Any, ...]] = []
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         obs, info = super().reset(seed=seed, options=options)
         mask = np.ones(self.num_envs, bool) if not options or options.get("reset_mask") is None else host(options["reset_mask"])
-        self.seen.append((host(obs), mask))
+        self.results.append((host(obs), mask))
         return obs, info
 
     def step(self, actions: Any, out: Any = None) -> Any:
         result = super().step(actions, out)
-        self.seen.append(tuple(map(host, result)))
+        self.results.append(tuple(map(host, result)))
         return result
 
 
-def play(env: Any, rng: np.random.Generator, steps: int = 25) -> Any:
-    """Yields what each reset and step returned. Rows end at random; some are reset by masks, in DISABLED also some that run."""
+def run_random(env: Any, rng: np.random.Generator, steps: int = 25) -> Any:
+    """Yields the result of each reset and step.
+
+    Episodes end at random. Masks reset some rows; in DISABLED mode they also reset rows whose episode is running.
+    """
     obs, info = env.reset(seed=int(rng.integers(100)))
     ns = Namespace(obs)
     yield obs, info
@@ -128,13 +131,13 @@ def play(env: Any, rng: np.random.Generator, steps: int = 25) -> Any:
             mask = (rng.random(E) < 0.2) | ((host(result[2]) | host(result[3])) & (rng.random(E) < 0.8))
             if mask.any():
                 options = {"reset_mask": mask if rng.random() < 0.5 else ns.asarray(mask)}
-                given = options["reset_mask"]
+                original_mask = options["reset_mask"]
                 yield env.reset(options=options)
-                assert options == {"reset_mask": given}
+                assert options == {"reset_mask": original_mask}
 
 
 class Row:
-    """One row's running episode, by the rules of the autoreset modes."""
+    """The running episode of one row under the rules of the autoreset modes."""
 
     def __init__(self, mode: AutoresetMode, decay: float = 1.0) -> None:
         self.mode, self.decay = mode, decay
@@ -144,7 +147,7 @@ class Row:
         self.total, self.length, self.over = 0.0, 0, False
 
     def step(self, reward: float, ends: bool) -> tuple[bool, bool, float, int]:
-        """(the step counts, the episode ends, its return and length until now)."""
+        """Returns whether the step counts, whether the episode ends, and the return and length of the episode so far."""
         if self.over:
             if self.mode is AutoresetMode.NEXT_STEP:
                 self.begin()
@@ -157,8 +160,8 @@ class Row:
         return now
 
 
-def merged(samples: Any) -> tuple[Any, Any]:
-    """Mean and variance of all samples and 1e-4 of a sample with mean 0 and variance 1, in one go."""
+def pooled_moments(samples: Any) -> tuple[Any, Any]:
+    """Returns mean and variance of all samples, together with a weight of 1e-4 for mean 0 and variance 1."""
     x = np.asarray(samples, np.float64)
     weight = len(x) + 1e-4
     mean = x.sum(0) / weight
@@ -168,16 +171,16 @@ def merged(samples: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("mode", MODES)
 @given(seed=st.integers(0, 2**32 - 1), ring=st.sampled_from([1, 4, 12]))
 @property_test
-def test_statistics_are_those_of_each_row_alone(kind: str, mode: AutoresetMode, seed: int, ring: int) -> None:
-    tap = Tap(told(kind, mode))
-    env, rows, finished = RecordEpisodeStatistics(tap, ring=ring), [Row(mode) for _ in range(E)], []
+def test_episode_statistics_equal_those_of_each_row(kind: str, mode: AutoresetMode, seed: int, ring: int) -> None:
+    recorder = ResultRecorder(make_scripted(kind, mode))
+    env, rows, finished = RecordEpisodeStatistics(recorder, ring=ring), [Row(mode) for _ in range(E)], []
     assert env.statistics().episodes == 0
-    for result in play(env, np.random.default_rng(seed)):
+    for result in run_random(env, np.random.default_rng(seed)):
         if len(result) == 2:
-            for row in np.flatnonzero(tap.seen[-1][1]):
+            for row in np.flatnonzero(recorder.results[-1][1]):
                 rows[row].begin()
             continue
-        _, reward, terminated, truncated, _ = tap.seen[-1]
+        _, reward, terminated, truncated, _ = recorder.results[-1]
         ends = terminated | truncated
         now = [row.step(float(r), bool(e)) for row, r, e in zip(rows, reward, ends, strict=True)]
         finished += [(total, length) for _, ended, total, length in now if ended]
@@ -197,8 +200,8 @@ def test_statistics_are_those_of_each_row_alone(kind: str, mode: AutoresetMode, 
     assert summary.mean_length == pytest.approx(np.mean(lengths))
 
 
-def test_more_episodes_than_the_ring_holds_may_end_in_one_step(kind: str) -> None:
-    env = RecordEpisodeStatistics(told(kind, AutoresetMode.SAME_STEP), ring=3)
+def test_more_episodes_than_the_ring_size_may_end_in_one_step(kind: str) -> None:
+    env = RecordEpisodeStatistics(make_scripted(kind, AutoresetMode.SAME_STEP), ring=3)
     ns = Namespace(env.reset(seed=0)[0])
     for step in range(4):
         env.step(ns.asarray(np.stack([10.0 * step + np.arange(E), np.ones(E)], axis=1).astype(np.float32)))
@@ -210,22 +213,22 @@ def test_more_episodes_than_the_ring_holds_may_end_in_one_step(kind: str) -> Non
 @given(seed=st.integers(0, 2**32 - 1))
 @property_test
 def test_every_observation_is_counted_once(kind: str, mode: AutoresetMode, seed: int) -> None:
-    tap = Tap(told(kind, mode))
-    env, counted = NormalizeObservation(tap), []
-    for result in play(env, np.random.default_rng(seed)):
-        obs, *rest = tap.seen[-1]
-        counted.extend(obs[rest[0]] if len(rest) == 1 else obs)
+    recorder = ResultRecorder(make_scripted(kind, mode))
+    env, samples = NormalizeObservation(recorder), []
+    for result in run_random(env, np.random.default_rng(seed)):
+        obs, *rest = recorder.results[-1]
+        samples.extend(obs[rest[0]] if len(rest) == 1 else obs)
         expected = [(result[0], obs, slice(None))]
         if len(rest) > 1 and mode is AutoresetMode.SAME_STEP:
             info = rest[3]
-            counted.extend(info["final_obs"][info["_final_obs"]])
+            samples.extend(info["final_obs"][info["_final_obs"]])
             expected.append((result[4]["final_obs"], info["final_obs"], info["_final_obs"]))
-        mean, var = merged(counted)
+        mean, var = pooled_moments(samples)
         np.testing.assert_allclose(host(env.mean), mean, rtol=1e-5)
         np.testing.assert_allclose(host(env.var), var, rtol=1e-4)
-        for got, raw, rows in expected:
-            assert to_host(got).dtype == np.float32
-            np.testing.assert_allclose(host(got)[rows], ((raw - mean) / np.sqrt(var + 1e-8))[rows], rtol=2e-4, atol=2e-4)
+        for actual, raw, rows in expected:
+            assert to_host(actual).dtype == np.float32
+            np.testing.assert_allclose(host(actual)[rows], ((raw - mean) / np.sqrt(var + 1e-8))[rows], rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -234,32 +237,32 @@ def test_every_observation_is_counted_once(kind: str, mode: AutoresetMode, seed:
 def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return(
     kind: str, mode: AutoresetMode, seed: int, gamma: float
 ) -> None:
-    tap = Tap(told(kind, mode))
-    env, rows, counted = NormalizeReward(tap, gamma=gamma), [Row(mode, gamma) for _ in range(E)], []
-    for result in play(env, np.random.default_rng(seed)):
+    recorder = ResultRecorder(make_scripted(kind, mode))
+    env, rows, samples = NormalizeReward(recorder, gamma=gamma), [Row(mode, gamma) for _ in range(E)], []
+    for result in run_random(env, np.random.default_rng(seed)):
         if len(result) == 2:
-            for row in np.flatnonzero(tap.seen[-1][1]):
+            for row in np.flatnonzero(recorder.results[-1][1]):
                 rows[row].begin()
             continue
-        _, reward, terminated, truncated, _ = tap.seen[-1]
+        _, reward, terminated, truncated, _ = recorder.results[-1]
         now = [row.step(float(r), bool(e)) for row, r, e in zip(rows, reward, terminated | truncated, strict=True)]
-        counted += [total for counts, _, total, _ in now if counts]
-        var = merged(counted)[1] if counted else 1.0
+        samples += [total for counts, _, total, _ in now if counts]
+        var = pooled_moments(samples)[1] if samples else 1.0
         assert to_host(result[1]).dtype == np.float32
         np.testing.assert_allclose(host(env.var), var, rtol=1e-4)
         np.testing.assert_allclose(host(result[1]), reward / np.sqrt(var + 1e-8), rtol=1e-4, atol=1e-6)
 
 
-def test_frozen_moments_neither_move_nor_forget(kind: str) -> None:
-    env = NormalizeReward(NormalizeObservation(told(kind, AutoresetMode.SAME_STEP)))
-    for _ in play(env, np.random.default_rng(0)):
+def test_frozen_moments_stay_constant(kind: str) -> None:
+    env = NormalizeReward(NormalizeObservation(make_scripted(kind, AutoresetMode.SAME_STEP)))
+    for _ in run_random(env, np.random.default_rng(0)):
         pass
     env.update_running_mean = env.env.update_running_mean = False
     before = host(env.state_dict(env=False) | env.env.state_dict(env=False))
-    raw = Tap(env.env.env)
+    raw = ResultRecorder(env.env.env)
     env.env.env = raw
-    for result in play(env, np.random.default_rng(1)):
-        scaled = (raw.seen[-1][0] - before["mean"]) / np.sqrt(host(env.env.var) + 1e-8)
+    for result in run_random(env, np.random.default_rng(1)):
+        scaled = (raw.results[-1][0] - before["mean"]) / np.sqrt(host(env.env.var) + 1e-8)
         np.testing.assert_allclose(host(result[0]), scaled, rtol=1e-4, atol=1e-4)
     after = host(env.state_dict(env=False) | env.env.state_dict(env=False))
     for name in ("mean", "var", "count"):
@@ -267,18 +270,18 @@ def test_frozen_moments_neither_move_nor_forget(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*TORCH, "cpu-numpy"], indirect=True)
-def test_a_large_mean_does_not_drown_the_variance(kind: str) -> None:
+def test_variance_is_accurate_with_a_large_mean(kind: str) -> None:
     device, output = kind.split("-")
-    tap = Tap(VectorEnv(TOLD, 4096, device=device, output=output, offset=10_000.0))
-    env = NormalizeObservation(tap)
+    recorder = ResultRecorder(VectorEnv(SCRIPTED, 4096, device=device, output=output, offset=10_000.0))
+    env = NormalizeObservation(recorder)
     env.reset(seed=0)
-    mean, var = merged(tap.seen[0][0])
+    mean, var = pooled_moments(recorder.results[0][0])
     np.testing.assert_allclose(host(env.mean), mean, rtol=1e-6)
     np.testing.assert_allclose(host(env.var), var, rtol=1e-4)
 
 
-def test_actions_and_rewards_keep_to_their_bounds(kind: str) -> None:
-    inner = told(kind, AutoresetMode.SAME_STEP)
+def test_actions_and_rewards_are_clipped_and_rescaled(kind: str) -> None:
+    inner = make_scripted(kind, AutoresetMode.SAME_STEP)
     ns = Namespace(inner.reset(seed=0)[0])
     far = ns.asarray(np.array([[-9, -9], [9, -9], [0, -9], [4, -0.5], [5, 0]], np.float32))
     clipped = ClipAction(inner)
@@ -297,49 +300,49 @@ def test_actions_and_rewards_keep_to_their_bounds(kind: str) -> None:
         np.testing.assert_array_equal(host(ClipReward(inner, low, high).step(far)[1]), np.clip([-9, 9, 0, 4, 5], low, high))
 
 
-def stack(env: Any) -> NormalizeReward:
+def wrap_all(env: Any) -> NormalizeReward:
     return NormalizeReward(RecordEpisodeStatistics(NormalizeObservation(ClipAction(env)), ring=4))
 
 
-def compare(one: Any, two: Any) -> None:
+def assert_equal_trees(one: Any, two: Any) -> None:
     if isinstance(one, dict):
         assert one.keys() == two.keys()
         for name in one:
-            compare(one[name], two[name])
+            assert_equal_trees(one[name], two[name])
     elif isinstance(one, list):
         for a, b in zip(one, two, strict=True):
-            compare(a, b)
+            assert_equal_trees(a, b)
     else:
         np.testing.assert_array_equal(host(one), host(two))
 
 
-def follow(env: Any, seed: int, **given: Any) -> list[Any]:
-    """Copies of what the next steps return."""
+def run_steps(env: Any, seed: int, **options: Any) -> list[Any]:
+    """Runs five steps and returns copies of their results."""
     actions = np.random.default_rng(seed).normal(size=(5, E, 2)).astype(np.float32)
-    actions[:, 0, 1] = -1  # the first row goes on
-    place = pytest.importorskip("torch").as_tensor(actions).to(env.device)
-    return [host(dict(enumerate(env.step(action, **given)))) for action in place]
+    actions[:, 0, 1] = -1  # the episode of the first row continues
+    device_actions = pytest.importorskip("torch").as_tensor(actions).to(env.device)
+    return [host(dict(enumerate(env.step(action, **options)))) for action in device_actions]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_goes_on_from_its_checkpoint(torch_kind: str, mode: AutoresetMode) -> None:
+def test_run_continues_from_its_checkpoint(torch_kind: str, mode: AutoresetMode) -> None:
     torch = pytest.importorskip("torch")
-    inner, file = told(torch_kind, mode), io.BytesIO()
-    env = stack(inner)
-    for _ in play(env, np.random.default_rng(3)):
+    inner, file = make_scripted(torch_kind, mode), io.BytesIO()
+    env = wrap_all(inner)
+    for _ in run_random(env, np.random.default_rng(3)):
         pass
     torch.save(env.state_dict(), file)
-    expected, summary = follow(env, 4), env.env.statistics()
+    expected, summary = run_steps(env, 4), env.env.statistics()
     inner.reset(seed=9)
     file.seek(0)
-    other = stack(inner)
+    other = wrap_all(inner)
     other.load_state_dict(torch.load(file, weights_only=True))
-    compare(follow(other, 4), expected)
-    compare(other.env.statistics()._asdict(), summary._asdict())
+    assert_equal_trees(run_steps(other, 4), expected)
+    assert_equal_trees(other.env.statistics()._asdict(), summary._asdict())
 
 
-def test_a_state_that_does_not_fit_is_refused() -> None:
-    env = RecordEpisodeStatistics(told("cpu-numpy", AutoresetMode.SAME_STEP), ring=4)
+def test_state_of_another_wrapper_is_refused() -> None:
+    env = RecordEpisodeStatistics(make_scripted("cpu-numpy", AutoresetMode.SAME_STEP), ring=4)
     with pytest.raises(StateError, match=r"ring_return.*\(3,\).*\(4,\)"):
         env.load_state_dict(RecordEpisodeStatistics(env.env, ring=3).state_dict(env=False))
     with pytest.raises(StateError, match="mean"):
@@ -350,60 +353,60 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_out_receives_what_the_wrappers_return(torch_kind: str, mode: AutoresetMode) -> None:
+def test_out_receives_the_outputs_of_wrappers(torch_kind: str, mode: AutoresetMode) -> None:
     torch = pytest.importorskip("torch")
-    inner = told(torch_kind, mode)
-    plain, env = (ClipReward(stack(inner), -0.5, 0.5) for _ in range(2))
+    inner = make_scripted(torch_kind, mode)
+    plain, env = (ClipReward(wrap_all(inner), -0.5, 0.5) for _ in range(2))
     plain.reset(seed=1)
-    expected = follow(plain, 0)
+    expected = run_steps(plain, 0)
     out = {"obs": torch.empty(E, 2), "reward": torch.empty(E)}
     out |= {name: torch.empty(E, dtype=torch.bool) for name in ("terminated", "truncated")}
     if mode is AutoresetMode.SAME_STEP:
         out["final_obs"] = torch.full((E, 2), 7.0)
     out = {name: array.to(inner.device) for name, array in out.items()}
     env.reset(seed=1)
-    got = follow(env, 0, out=out)
+    actual = run_steps(env, 0, out=out)
     if mode is AutoresetMode.SAME_STEP:
-        if inner.device == "cpu":  # a GPU may write rows beside one that ended
-            assert (out["final_obs"][0] == 7).all()  # no episode ended there, so nothing was normalised there
-        for step in (*got, *expected):
+        if inner.device == "cpu":  # a GPU may write rows next to an ended one
+            assert (out["final_obs"][0] == 7).all()  # no episode ended in this row, so the row is not normalised
+        for step in (*actual, *expected):
             step[4]["final_obs"] = step[4]["final_obs"][step[4]["_final_obs"]]
-    compare(got, expected)
+    assert_equal_trees(actual, expected)
     *arrays, info = env.step(torch.zeros(E, 2, device=inner.device), out=out)
     assert all(array is out[name] for name, array in zip(("obs", "reward", "terminated", "truncated"), arrays, strict=True))
     assert mode is not AutoresetMode.SAME_STEP or info["final_obs"] is out["final_obs"]
 
 
-def test_state_stays_where_it_is(torch_kind: str) -> None:
-    env = stack(told(torch_kind, AutoresetMode.DISABLED))
+def test_state_keeps_its_memory_addresses(torch_kind: str) -> None:
+    env = wrap_all(make_scripted(torch_kind, AutoresetMode.DISABLED))
     owners = [env, env.env, env.env.env, env.env.env.env]
-    played = play(env, np.random.default_rng(0))
-    next(played)
-    next(played)
+    results = run_random(env, np.random.default_rng(0))
+    next(results)
+    next(results)
 
-    def places() -> list[int]:
+    def data_pointers() -> list[int]:
         return [array.data_ptr() for owner in owners for array in vars(owner)[_buffers(owner)]._arrays.values()]
 
-    before = places()
-    for _ in played:
+    before = data_pointers()
+    for _ in results:
         pass
     env.load_state_dict(env.state_dict())
-    assert places() == before
+    assert data_pointers() == before
 
 
 def _buffers(wrapper: Any) -> str:
     return "_buffers" if "_buffers" in vars(wrapper) else "_constants"
 
 
-def test_returned_arrays_are_never_written_again(kind: str) -> None:
-    env = stack(told(kind, AutoresetMode.SAME_STEP))
-    kept = [(result, host(dict(enumerate(result)))) for result in play(env, np.random.default_rng(5))]
-    for result, then in kept:
-        compare(dict(enumerate(result)), then)
+def test_returned_arrays_are_not_overwritten(kind: str) -> None:
+    env = wrap_all(make_scripted(kind, AutoresetMode.SAME_STEP))
+    copies = [(result, host(dict(enumerate(result)))) for result in run_random(env, np.random.default_rng(5))]
+    for result, copy in copies:
+        assert_equal_trees(dict(enumerate(result)), copy)
 
 
-def test_wrappers_do_not_wait_for_values() -> None:
-    """Fake tensors have no values: whoever asks for one, so that the host may decide something, gets an error."""
+def test_wrappers_do_not_synchronize() -> None:
+    """Fake tensors have no values, so reading a value on the host raises an error."""
     torch = pytest.importorskip("torch")
     fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
 
@@ -412,7 +415,7 @@ def test_wrappers_do_not_wait_for_values() -> None:
 
     class Fake(gym.vector.VectorEnv):
         num_envs = E
-        single_observation_space, single_action_space = TOLD.spaces(TOLD.params)
+        single_observation_space, single_action_space = SCRIPTED.spaces(SCRIPTED.params)
 
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
             return fake(2), {}
@@ -429,7 +432,7 @@ def test_wrappers_do_not_wait_for_values() -> None:
         with fake_tensor.FakeTensorMode():
             inner = Fake()
             inner.metadata = {"autoreset_mode": mode}
-            env = ClipReward(stack(RescaleAction(inner)), -1, 1)
+            env = ClipReward(wrap_all(RescaleAction(inner)), -1, 1)
             env.reset()
             for _ in range(3):
                 *_, info = env.step(fake(2))
@@ -438,7 +441,7 @@ def test_wrappers_do_not_wait_for_values() -> None:
                 bool(info["_episode"].any())
 
 
-def test_to_numpy(torch_kind: str) -> None:
+def test_to_numpy_converts_all_outputs(torch_kind: str) -> None:
     class Nested(Wrapper):
         def step(self, actions: Any, out: Any = None) -> Any:
             assert type(actions).__module__ == "torch"
@@ -450,7 +453,7 @@ def test_to_numpy(torch_kind: str) -> None:
             }
 
     for mode in MODES:
-        inner = told(torch_kind, mode)
+        inner = make_scripted(torch_kind, mode)
         env = ToNumpy(Nested(RecordEpisodeStatistics(inner)))
         obs, _ = env.reset(seed=2)
         assert type(obs) is np.ndarray
@@ -478,9 +481,9 @@ def test_to_numpy(torch_kind: str) -> None:
 
 
 @pytest.mark.skipif(Version(gym.__version__) < Version("1.4"), reason="earlier releases miscount SAME_STEP")
-def test_gymnasiums_own_wrappers_run_on_to_numpy(torch_kind: str) -> None:
-    env = gym.wrappers.vector.RecordEpisodeStatistics(ToNumpy(told(torch_kind, AutoresetMode.SAME_STEP)))
-    ours = RecordEpisodeStatistics(ToNumpy(told(torch_kind, AutoresetMode.SAME_STEP)))
+def test_gymnasium_wrappers_work_on_to_numpy(torch_kind: str) -> None:
+    env = gym.wrappers.vector.RecordEpisodeStatistics(ToNumpy(make_scripted(torch_kind, AutoresetMode.SAME_STEP)))
+    ours = RecordEpisodeStatistics(ToNumpy(make_scripted(torch_kind, AutoresetMode.SAME_STEP)))
     rng = np.random.default_rng(0)
     actions = np.stack([rng.normal(size=(30, E)), rng.random((30, E)) - 0.8], axis=2).astype(np.float32)
     for wrapped in (env, ours):
@@ -493,20 +496,20 @@ def test_gymnasiums_own_wrappers_run_on_to_numpy(torch_kind: str) -> None:
     np.testing.assert_allclose(env.return_queue, summary.returns, rtol=1e-5, atol=1e-6)
 
 
-def test_what_the_environment_has_is_reached_through_wrappers() -> None:
-    inner = told("cpu-numpy", AutoresetMode.NEXT_STEP)
-    env = ClipReward(stack(inner), -1, 1)
+def test_attributes_of_the_environment_are_available_through_wrappers() -> None:
+    inner = make_scripted("cpu-numpy", AutoresetMode.NEXT_STEP)
+    env = ClipReward(wrap_all(inner), -1, 1)
     env.reset(seed=0)
     assert (env.device, env.output, env.params, env.autoreset_mode) == ("cpu", "numpy", inner.params, AutoresetMode.NEXT_STEP)
     assert env.call("offset") == env.get_attr("offset") == (50.0,) * E
     assert env.get_state().keys() == {"steps", "mark"}
     assert env.unwrapped is inner
-    with pytest.raises(AttributeError, match="nothing_of_that_name"):
-        _ = env.nothing_of_that_name
+    with pytest.raises(AttributeError, match="unknown_attribute"):
+        _ = env.unknown_attribute
 
 
-def test_wrong_arguments_are_named() -> None:
-    env, wrong = told("cpu-numpy", AutoresetMode.NEXT_STEP), gym.error.InvalidBound
+def test_errors_name_invalid_arguments() -> None:
+    env = make_scripted("cpu-numpy", AutoresetMode.NEXT_STEP)
     for make, message in (
         (lambda: RecordEpisodeStatistics(env, ring=0), "ring.*0"),
         (lambda: NormalizeObservation(env, epsilon=0), "epsilon.*0"),
@@ -517,7 +520,7 @@ def test_wrong_arguments_are_named() -> None:
         (lambda: RescaleAction(env, 1, 1), r"\(1\).*\(1\)"),
         (lambda: RescaleAction(ClipAction(env)), "finite"),
     ):
-        with pytest.raises(wrong, match=message):
+        with pytest.raises(gym.error.InvalidBound, match=message):
             make()
     discrete = gym.make_vec("gpuvec/CartPole-v1", num_envs=2, output="numpy")
     for wrapper in (ClipAction, RescaleAction):
@@ -527,15 +530,15 @@ def test_wrong_arguments_are_named() -> None:
     twice.reset(seed=0)
     with pytest.raises(WrapperError, match=r"episode.*stats_key"):
         twice.step(np.zeros((E, 2), np.float32))
-    dlpack = NormalizeObservation(VectorEnv(TOLD, 2, device="cpu", output="dlpack"))
+    dlpack = NormalizeObservation(VectorEnv(SCRIPTED, 2, device="cpu", output="dlpack"))
     with pytest.raises(WrapperError, match=r"DLPackArray.*output='torch'"):
         dlpack.reset(seed=0)
 
 
-def test_a_captured_step_is_the_eager_step_and_never_waits(gpu: str) -> None:
+def test_captured_step_equals_the_eager_step_without_synchronization(gpu: str) -> None:
     torch = pytest.importorskip("torch")
     for mode in MODES:
-        env, eager = (stack(VectorEnv(TOLD, 1000, device=gpu, autoreset_mode=mode, buffers=1)) for _ in range(2))
+        env, eager = (wrap_all(VectorEnv(SCRIPTED, 1000, device=gpu, autoreset_mode=mode, buffers=1)) for _ in range(2))
         rng = np.random.default_rng(0)
         actions = torch.as_tensor(
             np.stack([rng.normal(size=(20, 1000)), rng.random((20, 1000)) - 0.8], 2).astype(np.float32)
@@ -544,7 +547,7 @@ def test_a_captured_step_is_the_eager_step_and_never_waits(gpu: str) -> None:
         action = actions[0].clone()
         for wrapped in (env, eager):
             wrapped.reset(seed=0)
-            wrapped.step(action)  # kernels compile, buffers move to the device
+            wrapped.step(action)  # compiles the kernels and moves the buffers to the device
         graph = torch.cuda.CUDAGraph()
         saved = env.state_dict()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other libraries in the process have threads
@@ -562,6 +565,6 @@ def test_a_captured_step_is_the_eager_step_and_never_waits(gpu: str) -> None:
                     eager.reset(options={"reset_mask": masks[k]})
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-            compare(dict(enumerate(captured)), dict(enumerate(result)))
-        compare(env.state_dict()["env"], eager.state_dict()["env"])
+            assert_equal_trees(dict(enumerate(captured)), dict(enumerate(result)))
+        assert_equal_trees(env.state_dict()["env"], eager.state_dict()["env"])
         assert env.env.statistics().episodes == eager.env.statistics().episodes > 0
