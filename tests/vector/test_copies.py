@@ -1,4 +1,4 @@
-"""`copy.deepcopy` and `pickle` of environments and wrappers: copies continue as the original would, in memory of their own."""
+"""Copies of environments and wrappers by `copy` and `pickle` continue like the original and share no memory with it."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from gpuvec.vector.wrappers import (
 )  # fmt: skip
 
 E = 4
-WAYS = {
+COPY_FUNCTIONS = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
     "pickle": lambda env: pickle.loads(pickle.dumps(env)),  # noqa: S301  # its own bytes
-    "cloudpickle": lambda env: pickle.loads(cloudpickle.dumps(env)),  # noqa: S301  # likewise
+    "cloudpickle": lambda env: pickle.loads(cloudpickle.dumps(env)),  # noqa: S301  # its own bytes
 }
 
 
-@pytest.fixture(params=WAYS)
-def copied(request):
+@pytest.fixture(params=COPY_FUNCTIONS)
+def copy_env(request):
     """A function that copies an environment."""
-    return WAYS[request.param]
+    return COPY_FUNCTIONS[request.param]
 
 
 @pytest.fixture(params=["deepcopy", "pickle", "cloudpickle"])
-def deeply(request):
-    """A function that copies what holds an environment, too."""
-    return WAYS[request.param]
+def deepcopy_env(request):
+    """A function that copies an environment together with its wrappers."""
+    return COPY_FUNCTIONS[request.param]
 
 
-def play(env, steps=8, seed=0):
-    """What some steps of random play return, observations of a reset without a seed at their end included."""
+def run_steps(env, steps=8, seed=0):
+    """Runs random steps and a reset without a seed, and returns their results."""
     rng, run = np.random.default_rng(seed), []
     space = env.action_space
     for _ in range(steps):
@@ -69,33 +69,33 @@ def assert_equal_runs(one, other):
             np.testing.assert_array_equal(x, y)
 
 
-def addresses(env):
+def get_addresses(env):
     return {name: address(array) for name, array in env.unwrapped.simulation.buffers.items() if array.size}
 
 
 def assert_independent(env, other):
-    """A copy shares no memory, continues as the original does, and outlives it."""
-    assert not set(addresses(env).values()) & set(addresses(other).values())
+    """Asserts that a copy shares no memory with the original, continues like it, and works after the original is deleted."""
+    assert not set(get_addresses(env).values()) & set(get_addresses(other).values())
     before = host(env.unwrapped.get_state())
     third = copy.deepcopy(env)
-    played = play(other)
+    run = run_steps(other)
     for name, values in host(env.unwrapped.get_state()).items():
         np.testing.assert_array_equal(values, before[name])
-    assert_equal_runs(played, play(env))
+    assert_equal_runs(run, run_steps(env))
     env.close()
     del env
-    assert_equal_runs(played, play(third))
+    assert_equal_runs(run, run_steps(third))
 
 
 class TestVectorEnv:
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-    def test_of_one_agent(self, device, copied, mode):
+    def test_single_agent_env(self, device, copy_env, mode):
         env = make("tests/Mixed-v0", E, device=device, autoreset_mode=mode, per_env=("noise",), noise=[1.0, 2.0, 3.0, 4.0])
         env.reset(seed=3)
-        play(env)
+        run_steps(env)
         env.set_attr("noise", [5.0, 6.0, 7.0, 8.0])
         env.set_attr("bonus", 2)
-        other = copied(env)
+        other = copy_env(env)
         assert other.params == env.params
         assert other.get_attr("noise") == (5.0, 6.0, 7.0, 8.0)
         assert other.np_random_seed == env.np_random_seed
@@ -103,30 +103,30 @@ class TestVectorEnv:
         assert (other.autoreset_mode, other.max_episode_steps) == (env.autoreset_mode, 6)
         assert_independent(env, other)
 
-    def test_of_many_agents_with_roles_and_a_pool(self, device, copied):
+    def test_multi_agent_env_with_roles_and_reset_pool(self, device, copy_env):
         env = street_env.make(E, device, autoreset_mode="SameStep", max_episode_steps=3)
         env.set_reset_pool({"x": np.arange(12, dtype=np.float32).reshape(3, 4)})
         env.reset(seed=0)
         env.set_state({"role": on_device(env, np.array([1, 1, 0, 1]))})
-        other = copied(env)
+        other = copy_env(env)
         np.testing.assert_array_equal(other.roles["guard"].start, 2)
         assert_independent(env, other)
 
-    def test_before_the_first_reset(self, copied):
+    def test_copy_before_the_first_reset(self, copy_env):
         env = make("tests/Mixed-v0", E)
-        other = copied(env)
+        other = copy_env(env)
         assert not other.ready
         with pytest.raises(gym.error.ResetNeeded):
             other.step(np.zeros((E, 2), int))
         np.testing.assert_array_equal(env.reset(seed=1)[0], other.reset(seed=1)[0])
 
-    def test_the_generator_of_resets_without_a_seed(self, copied):
+    def test_copy_has_the_same_random_generator(self, copy_env):
         env = make("tests/Mixed-v0", E)
         env.np_random.random(3)
-        other = copied(env)
+        other = copy_env(env)
         np.testing.assert_array_equal(env.reset()[0], other.reset()[0])
 
-    def test_a_ring_of_outputs_is_its_own(self, device):
+    def test_copy_has_its_own_output_buffers(self, device):
         env = make("tests/Mixed-v0", E, device=device, buffers=1)
         obs, _ = env.reset(seed=0)
         other = copy.deepcopy(env)
@@ -134,87 +134,87 @@ class TestVectorEnv:
         assert address(other.reset(seed=1)[0]) != address(obs)
         np.testing.assert_array_equal(host(obs), before)
 
-    def test_given_as_itself(self):
+    def test_env_without_a_spec(self):
         env = VectorEnv(street_env.STREET, E, device="cpu", output="numpy")
         env.reset(seed=0)
         assert_independent(env, pickle.loads(pickle.dumps(env)))  # noqa: S301  # its own bytes
 
-    def test_a_closed_one_is_refused(self, copied):
+    def test_closed_env_is_refused(self, copy_env):
         env = make("tests/Mixed-v0", E)
         env.close()
         with pytest.raises(gym.error.ClosedEnvironmentError):
-            copied(env)
+            copy_env(env)
 
-    def test_in_another_process(self, tmp_path):
+    def test_copy_in_another_process(self, tmp_path):
         env = make("tests/Mixed-v0", E)
         env.reset(seed=2)
-        play(env)
+        run_steps(env)
         (tmp_path / "env").write_bytes(pickle.dumps(env))
         code = (
-            "import pickle, sys; from pathlib import Path; from tests.vector.test_copies import play; "
+            "import pickle, sys; from pathlib import Path; from tests.vector.test_copies import run_steps; "
             "folder = Path(sys.argv[1]);"
-            "env = pickle.loads((folder / 'env').read_bytes()); (folder / 'run').write_bytes(pickle.dumps(play(env)))"
+            "env = pickle.loads((folder / 'env').read_bytes()); (folder / 'run').write_bytes(pickle.dumps(run_steps(env)))"
         )
         path = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=path)
-        assert_equal_runs(pickle.loads((tmp_path / "run").read_bytes()), play(env))  # noqa: S301  # its own bytes
+        assert_equal_runs(pickle.loads((tmp_path / "run").read_bytes()), run_steps(env))  # noqa: S301  # its own bytes
 
 
 class TestWrappers:
-    def test_with_moments_and_statistics(self, device, deeply):
+    def test_normalization_and_episode_statistics(self, device, deepcopy_env):
         env = make("tests/Mixed-v0", E, device=device)
         env = RecordEpisodeStatistics(NormalizeReward(NormalizeObservation(env)))
         env.reset(seed=0)
-        play(env, 20)
-        other = deeply(env)
+        run_steps(env, 20)
+        other = deepcopy_env(env)
         np.testing.assert_array_equal(other.statistics().returns, env.statistics().returns)
-        played = play(other, 20)
-        assert_equal_runs(played, play(env, 20))
+        run = run_steps(other, 20)
+        assert_equal_runs(run, run_steps(env, 20))
         assert env.statistics().episodes == other.statistics().episodes > 0
         np.testing.assert_array_equal(env.statistics().returns, other.statistics().returns)
 
-    def test_of_agents_as_rows(self, device, deeply):
+    def test_flatten_agents(self, device, deepcopy_env):
         env = FlattenAgents(street_env.make(E, device))
         env.reset(seed=0)
-        play(env, 2)
-        assert_independent(env, deeply(env))
+        run_steps(env, 2)
+        assert_independent(env, deepcopy_env(env))
 
-    def test_of_actions(self, deeply):
+    def test_action_wrappers(self, deepcopy_env):
         env = ClipAction(RescaleAction(make("gpuvec/Pendulum-v1", E), -1.0, 1.0))
         env.reset(seed=0)
-        play(env, 2)
-        assert_independent(env, deeply(env))
+        run_steps(env, 2)
+        assert_independent(env, deepcopy_env(env))
 
     @pytest.mark.parametrize("output", ["torch", "numpy", "jax"])
-    def test_of_every_framework(self, deeply, output):
+    def test_wrappers_of_every_framework(self, deepcopy_env, output):
         if output != "numpy":
             pytest.importorskip(output)
         env = ToNumpy(NormalizeObservation(make("tests/Mixed-v0", E, output=output)))
         env.reset(seed=0)
-        play(env, 2)
-        other = deeply(env)
+        run_steps(env, 2)
+        other = deepcopy_env(env)
         actions = np.ones((E, 2), np.int32)
         first, second = (one.step(actions)[0] for one in (env, other))
         np.testing.assert_array_equal(first, second)
 
 
-def test_two_copies_of_a_parallel_env(deeply):
-    """As `supersuit.concat_vec_envs_v1` makes them."""
+def test_copies_of_a_parallel_env_are_independent(deepcopy_env):
+    """`supersuit.concat_vec_envs_v1` copies a parallel environment in this way."""
     pytest.importorskip("pettingzoo")
     from gpuvec import parallel_env
 
     env = parallel_env("gpuvec/TagGridWorld-v0", num_taggers=2)
     env.reset(seed=0)
-    first, second = deeply(env), deeply(env)
+    first, second = deepcopy_env(env), deepcopy_env(env)
     actions = dict.fromkeys(env.agents, 1)
-    seen = [one.step(actions)[0] for one in (first, second, env)]
+    first_obs = [one.step(actions)[0] for one in (first, second, env)]
     for name in env.agents:
-        np.testing.assert_array_equal(seen[0][name], seen[2][name])
-        np.testing.assert_array_equal(seen[1][name], seen[2][name])
+        np.testing.assert_array_equal(first_obs[0][name], first_obs[2][name])
+        np.testing.assert_array_equal(first_obs[1][name], first_obs[2][name])
     first.reset(seed=5)
     first.step(actions)
-    again = [one.step(actions)[0] for one in (second, env)]
+    second_obs = [one.step(actions)[0] for one in (second, env)]
     for name in env.agents:
-        np.testing.assert_array_equal(again[0][name], again[1][name])
+        np.testing.assert_array_equal(second_obs[0][name], second_obs[1][name])
     env.close()
     second.step(actions)

@@ -1,4 +1,4 @@
-"""One episode of chosen environments, with everything that happened in it."""
+"""`gpuvec.fetch_episode` returns the states, actions and rewards of one episode of selected environments."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gpuvec.errors import StateError
 from gpuvec.vector.wrappers import FlattenAgents, RecordEpisodeStatistics
 
 
-def count_up(envs):
-    """Plays the number of the row, modulo 3."""
+def make_row_policy(envs):
+    """Makes a policy whose action is the index of the row modulo 3."""
     actions = on_device(envs, np.arange(envs.num_envs) % 3)
     return lambda obs: actions
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
-def test_known_answers(device, mode):
+def test_episodes_of_a_counter(device, mode):
     envs = counter_env.make("tests/Counter-v0", 4, device=device, autoreset_mode=mode, maximum=(3.0, 5.0, 2.0, 9.0))
-    second, first = gpuvec.fetch_episode(envs, count_up(envs), rows=[1, 0], seed=0)
+    second, first = gpuvec.fetch_episode(envs, make_row_policy(envs), rows=[1, 0], seed=0)
     assert first.states["count"].tolist() == [0, 1, 2, 3]
     assert second.states["count"].tolist() == [0, 1, 2, 3, 4, 5]
     assert (first.actions.tolist(), first.rewards.tolist()) == ([0] * 3, [0.0] * 3)
@@ -31,36 +31,36 @@ def test_known_answers(device, mode):
     assert (first.terminated, first.truncated) == (second.terminated, second.truncated) == (True, False)
 
 
-def test_truncation_and_wrappers():
+def test_truncated_episode_of_a_wrapped_env():
     envs = RecordEpisodeStatistics(counter_env.make("tests/Counter-v0", 2, max_episode_steps=2))
-    (found,) = gpuvec.fetch_episode(envs, count_up(envs))
-    assert (found.states["count"].tolist(), found.terminated, found.truncated) == ([0, 1, 2], False, True)
+    (episode,) = gpuvec.fetch_episode(envs, make_row_policy(envs))
+    assert (episode.states["count"].tolist(), episode.terminated, episode.truncated) == ([0, 1, 2], False, True)
 
 
-def test_the_same_as_gymnasium_plays():
+def test_episode_equals_gymnasium():
     envs, plain = gym.make_vec("gpuvec/CartPole-v1", 3, device="cpu", output="numpy"), gym.make("CartPole-v1")
-    (found,) = gpuvec.fetch_episode(envs, lambda obs: (obs[:, 2] > 0).astype(np.int64), rows=(2,), seed=3)
+    (episode,) = gpuvec.fetch_episode(envs, lambda obs: (obs[:, 2] > 0).astype(np.int64), rows=(2,), seed=3)
     plain.reset(seed=0)
-    plain.unwrapped.state = [found.states[name][0] for name in ("x", "x_dot", "theta", "theta_dot")]
-    for t, action in enumerate(found.actions):
+    plain.unwrapped.state = [episode.states[name][0] for name in ("x", "x_dot", "theta", "theta_dot")]
+    for t, action in enumerate(episode.actions):
         obs, reward, terminated, *_ = plain.step(int(action))
-        np.testing.assert_allclose([found.states[k][t + 1] for k in ("x", "x_dot", "theta", "theta_dot")], obs, atol=1e-4)
-        assert reward == found.rewards[t]
-        assert terminated == (t == len(found.actions) - 1)
-    assert found.terminated
+        np.testing.assert_allclose([episode.states[k][t + 1] for k in ("x", "x_dot", "theta", "theta_dot")], obs, atol=1e-4)
+        assert reward == episode.rewards[t]
+        assert terminated == (t == len(episode.actions) - 1)
+    assert episode.terminated
 
 
 @pytest.mark.slow
-def test_many_agents(device):
+def test_episode_of_many_agents(device):
     envs = make_street(3, device, max_episode_steps=4)
     stay = on_device(envs, np.ones((3, envs.num_agents), np.int64))
-    (found,) = gpuvec.fetch_episode(envs, lambda obs: stay, rows=(1,), seed=1)
-    steps = len(found.rewards)
-    assert found.states["x"].shape == (steps + 1, envs.num_agents)
-    assert found.actions.shape == found.rewards.shape == (steps, envs.num_agents)
-    assert (found.states["x"] == found.states["x"][0]).all()  # all stay
+    (episode,) = gpuvec.fetch_episode(envs, lambda obs: stay, rows=(1,), seed=1)
+    steps = len(episode.rewards)
+    assert episode.states["x"].shape == (steps + 1, envs.num_agents)
+    assert episode.actions.shape == episode.rewards.shape == (steps, envs.num_agents)
+    assert (episode.states["x"] == episode.states["x"][0]).all()  # all stay
     envs.reset(seed=1)
-    np.testing.assert_array_equal(found.states["x"][0], host(envs.get_state())["x"][1])
+    np.testing.assert_array_equal(episode.states["x"][0], host(envs.get_state())["x"][1])
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,6 @@ def test_many_agents(device):
         (lambda: gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")]), (0,), "states of gpuvec environments"),
     ],
 )
-def test_what_cannot_be_fetched(envs, rows, message):
+def test_invalid_arguments_raise(envs, rows, message):
     with pytest.raises(StateError, match=message):
         gpuvec.fetch_episode(envs(), lambda obs: 1 / 0, rows=rows)
