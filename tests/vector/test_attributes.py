@@ -1,4 +1,4 @@
-"""`call`, `get_attr`, `set_attr`: parameters of all rows, or of each; and pictures of rows."""
+"""`call`, `get_attr` and `set_attr` access parameters of all envs or of each env, and `render` returns frames of envs."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class TestAttributes:
         assert env.kernel_version == version + 1
         assert env.get_attr("maximum") == (3.0,) * E
         assert env.params.maximum == 3.0
-        assert not step(env, [1] * E)[2].any()  # counts went on
+        assert not step(env, [1] * E)[2].any()  # the counts continued
         assert step(env, [1] * E)[2].all()
         env.set_attr("first", 2.0)
         np.testing.assert_array_equal(reset(env)[:, 0], [2] * E)
         env.close()
 
-    def test_spaces_follow(self):
+    def test_spaces_follow_params(self):
         env = make("gpuvec/Pendulum-v1", E)
         before = env.action_space, env.observation_space
         env.set_attr("max_torque", 5.0)
@@ -66,27 +66,27 @@ class TestAttributes:
             ("low", 1.0, ValueError, "low and high"),
         ],
     )
-    def test_what_is_refused_changes_nothing(self, name, value, error, message):
+    def test_invalid_value_changes_nothing(self, name, value, error, message):
         env = shared("gpuvec/CartPole-v1", E)
         before = env.params, env.kernel_version
         with pytest.raises(error, match=message):
             env.set_attr(name, value)
         assert (env.params, env.kernel_version) == before
-        with pytest.raises(error, match=message):  # as it is at the construction
+        with pytest.raises(error, match=message):  # the constructor raises the same error
             make("gpuvec/CartPole-v1", E, **{name: value})
 
 
 class TestPerEnv:
     @pytest.mark.slow
-    def test_each_row_has_the_physics_of_its_own_value(self, device):
-        """Row k against gpuvec's scalar environment with that value; on a GPU the last bits differ."""
+    def test_each_env_uses_its_own_params(self, device):
+        """Row k equals the scalar environment with the same values; on a GPU the last bits differ."""
         gravity, dt, start = [9.8, 3.7], [0.02, 0.05], {"low": 0.03, "high": 0.03}
         env = make("gpuvec/CartPole-v1", 2, device=device, per_env=("gravity", "dt"), gravity=gravity, dt=dt, **start)
-        alone = [gym.make("gpuvec/CartPole-v1", gravity=g, dt=t, **start) for g, t in zip(gravity, dt, strict=True)]
-        expected = np.array([one.reset(seed=0)[0] for one in alone])
+        scalar_envs = [gym.make("gpuvec/CartPole-v1", gravity=g, dt=t, **start) for g, t in zip(gravity, dt, strict=True)]
+        expected = np.array([one.reset(seed=0)[0] for one in scalar_envs])
         np.testing.assert_array_equal(reset(env, seed=0), expected)
         for t in range(8):
-            results = [one.step(t % 2) for one in alone]
+            results = [one.step(t % 2) for one in scalar_envs]
             obs, reward, terminated, *_ = step(env, [t % 2] * 2)
             np.testing.assert_allclose(obs, [r[0] for r in results], rtol=0, atol=0 if device == "cpu" else 1e-5)
             np.testing.assert_array_equal(reward, [r[1] for r in results])
@@ -94,13 +94,13 @@ class TestPerEnv:
         assert np.abs(obs[0] - obs[1]).max() > 0.1
         env.close()
 
-    def test_lists_and_single_values(self, device):
+    def test_values_per_env_and_one_value_for_all(self, device):
         env = make("tests/Counter-v0", E, device=device, maximum=[1.0, 2.0, 3.0])
         env.reset(seed=0)
         version = env.kernel_version
         assert step(env, [0] * E)[2].tolist() == [True, False, False]
-        for given in ((4.0, 5.0, 1.0), [4, 5, 1], np.array([4.0, 5.0, 1.0])):
-            env.set_attr("maximum", given)
+        for values in ((4.0, 5.0, 1.0), [4, 5, 1], np.array([4.0, 5.0, 1.0])):
+            env.set_attr("maximum", values)
             assert env.get_attr("maximum") == env.call("maximum") == (4.0, 5.0, 1.0)
         env.reset()
         assert step(env, [0] * E)[2].tolist() == [False, False, True]
@@ -109,10 +109,10 @@ class TestPerEnv:
         env.reset()
         assert not step(env, [0] * E)[2].any()
         assert step(env, [0] * E)[2].all()
-        assert env.kernel_version == version  # what is stored needs no new kernels
+        assert env.kernel_version == version  # stored parameters need no new kernels
         env.close()
 
-    def test_integers_and_booleans(self, device):
+    def test_integer_and_boolean_params_per_env(self, device):
         env = make(
             "tests/Mixed-v0", E, device=device, per_env=("bonus", "dark", "noise"), bonus=[0, 5, 10], dark=[True, False, True]
         )
@@ -129,8 +129,8 @@ class TestPerEnv:
         np.testing.assert_array_equal(host(env.get_state()["score"]), [0, 5, 10])
         env.close()
 
-    def test_a_parameter_of_resets(self, device):
-        """A start reads the row's own value, unless the reset is given another."""
+    def test_param_per_env_in_resets(self, device):
+        """A reset uses the value of the env, unless its options contain another value."""
         env = make("tests/Counter-v0", E, device=device, per_env=("first",), first=[0.0, 1.0, 2.0], maximum=4.0)
         np.testing.assert_array_equal(reset(env, seed=0)[:, 0], [0, 1, 2])
         np.testing.assert_array_equal(reset(env, options={"first": 3.0})[:, 0], [3, 3, 3])
@@ -139,7 +139,7 @@ class TestPerEnv:
         env.close()
 
     @pytest.mark.parametrize(
-        ("given", "error", "message"),
+        ("arguments", "error", "message"),
         [
             ({"gravity": [1.0] * E}, TypeError, r"'gravity' was given 3 values; .*per_env=\('gravity',\)"),
             ({"per_env": ("gravity",), "gravity": [1.0, 2.0]}, ValueError, "Got `2` values for 3 environments"),
@@ -150,11 +150,11 @@ class TestPerEnv:
             ({"per_env": ("low",), "low": [0.0, 0.1, 0.0]}, ValueError, "low and high"),
         ],
     )
-    def test_lists_that_do_not_fit(self, given, error, message):
+    def test_invalid_params_per_env_raise(self, arguments, error, message):
         with pytest.raises(error, match=message):
-            make("gpuvec/CartPole-v1", E, **given)
+            make("gpuvec/CartPole-v1", E, **arguments)
 
-    def test_rows_are_checked_each_with_its_own_values(self):
+    def test_params_of_each_env_are_validated(self):
         rows = {"low": [0.1, 0.2, 0.3], "high": [0.2, 0.3, 0.4]}
         env = make("gpuvec/CartPole-v1", E, per_env=("low", "high"), **rows)
         assert env.get_attr("high") == pytest.approx((0.2, 0.3, 0.4))
@@ -165,8 +165,8 @@ class TestPerEnv:
 
 
 @pytest.fixture
-def drawing(device):
-    """Five counters that stand at 0, 10, 20, 30, 40."""
+def rendering_env(device):
+    """Five counters with the counts 0, 10, 20, 30 and 40."""
     env = shared("tests/Counter-v0", 5, device=device, render_mode="rgb_array", maximum=50.0)
     env.reset(seed=0)
     env.set_state({"count": np.arange(5) * 10.0})
@@ -175,8 +175,8 @@ def drawing(device):
 
 
 class TestRender:
-    def test_rows_are_drawn_when_asked_for(self, drawing):
-        frames = drawing.render()
+    def test_frames_are_rendered_on_access(self, rendering_env):
+        frames = rendering_env.render()
         assert isinstance(frames, Sequence)
         assert len(frames) == 5
         assert DRAWN == []
@@ -188,34 +188,34 @@ class TestRender:
         with pytest.raises(IndexError, match="row 5 of 5"):
             frames[5]
 
-    def test_chosen_rows_alone(self, drawing):
-        frames = drawing.render(rows=np.array([4, 1]))
+    def test_render_of_selected_rows(self, rendering_env):
+        frames = rendering_env.render(rows=np.array([4, 1]))
         assert isinstance(frames, tuple)
         assert [(frame == value).all() for frame, value in zip(frames, (40, 10), strict=True)] == [True, True]
         assert [s.count for s, _ in DRAWN] == [40.0, 10.0]
 
-    def test_all_rows_as_sync_vector_env_does(self, drawing):
-        frames = drawing.call("render")
+    def test_call_render_returns_all_frames(self, rendering_env):
+        frames = rendering_env.call("render")
         assert isinstance(frames, tuple)
         assert [int(frame[0, 0, 0]) for frame in frames] == [0, 10, 20, 30, 40]
         assert all(isinstance(frame, np.ndarray) and frame.dtype == np.uint8 for frame in frames)
 
-    def test_frames_show_the_moment_of_the_call(self, drawing):
-        frames = drawing.render()
-        drawing.set_attr("maximum", 60.0)
-        step(drawing, np.zeros(5, int))
+    def test_frames_show_the_moment_of_the_call(self, rendering_env):
+        frames = rendering_env.render()
+        rendering_env.set_attr("maximum", 60.0)
+        step(rendering_env, np.zeros(5, int))
         assert (frames[1] == 10).all()
         assert DRAWN[-1][1].maximum == 50.0
-        drawing.set_attr("maximum", 50.0)
+        rendering_env.set_attr("maximum", 50.0)
 
-    def test_parameters_of_the_row_reach_the_picture(self, drawing):
-        drawing.set_attr("maximum", [51.0, 52.0, 53.0, 54.0, 55.0])
-        drawing.render(rows=[2])
-        drawing.set_attr("maximum", 50.0)
+    def test_render_uses_the_params_of_the_row(self, rendering_env):
+        rendering_env.set_attr("maximum", [51.0, 52.0, 53.0, 54.0, 55.0])
+        rendering_env.render(rows=[2])
+        rendering_env.set_attr("maximum", 50.0)
         assert DRAWN[0][1].maximum == 53.0
 
     @pytest.mark.parametrize("output", ["torch", "dlpack", "jax"])
-    def test_any_output(self, output):
+    def test_render_with_any_output(self, output):
         if output != "dlpack":
             pytest.importorskip(output)
         env = make("tests/Counter-v0", 2, output=output, render_mode="rgb_array")
@@ -223,31 +223,31 @@ class TestRender:
         env.set_state({"count": np.array([3.0, 8.0])})
         assert [int(frame[0, 0, 0]) for frame in env.render()] == [3, 8]
 
-    def test_without_a_render_mode(self):
+    def test_render_without_a_render_mode_raises(self):
         env = shared("tests/Counter-v0", 5, maximum=1e9)
         env.reset(seed=0)
         with pytest.raises(gym.error.Error, match='render_mode="rgb_array"'):
             env.render()
 
     @pytest.mark.parametrize(
-        ("id", "given", "message"),
+        ("id", "mode", "message"),
         [
             ("tests/Counter-v0", "human", "must be None or 'rgb_array', got 'human'"),
             ("tests/Mixed-v0", "rgb_array", "draws no pictures"),
         ],
     )
-    def test_modes_that_there_are_not(self, id, given, message):
+    def test_unsupported_render_modes_raise(self, id, mode, message):
         with pytest.raises(ValueError, match=message):
-            make(id, 2, render_mode=given)
+            make(id, 2, render_mode=mode)
 
-    @pytest.mark.skipif(not hasattr(gym.wrappers.vector, "RecordVideo"), reason="Gymnasium has it from 1.2 on")
-    def test_record_video_of_the_first_row_draws_that_row_alone(self, drawing, tmp_path, monkeypatch):
-        """MoviePy, which only writes the file, is stood in for by one that notes the frames."""
-        written = []
+    @pytest.mark.skipif(not hasattr(gym.wrappers.vector, "RecordVideo"), reason="RecordVideo needs Gymnasium 1.2")
+    def test_record_video_renders_only_the_first_row(self, rendering_env, tmp_path, monkeypatch):
+        """A stub that records the frames replaces MoviePy, which writes the file."""
+        clips = []
 
         class Clip:
             def __init__(self, frames, fps):
-                written.append(frames)
+                clips.append(frames)
 
             def write_videofile(self, path, logger=None):
                 pass
@@ -257,10 +257,10 @@ class TestRender:
         for name, module in moviepy.items():
             monkeypatch.setitem(sys.modules, name, module)
         video = gym.wrappers.vector.RecordVideo(
-            drawing, str(tmp_path / "video"), record_first_only=True, video_length=4, step_trigger=lambda t: t == 0
+            rendering_env, str(tmp_path / "video"), record_first_only=True, video_length=4, step_trigger=lambda t: t == 0
         )
         video.reset(options={"first": 5.0})
         for _ in range(6):
-            video.step(on_device(drawing, np.zeros(5, int)))
-        assert [int(frame[0, 0, 0]) for frame in written[0]] == [s.count for s, _ in DRAWN]
+            video.step(on_device(rendering_env, np.zeros(5, int)))
+        assert [int(frame[0, 0, 0]) for frame in clips[0]] == [s.count for s, _ in DRAWN]
         assert 4 <= len(DRAWN) <= 5

@@ -1,4 +1,4 @@
-"""Declarations and arguments of a wrong kind: the error names the field, what it is, what it must be, and what to do."""
+"""Errors of invalid declarations and arguments name the field, its value, the allowed values and the correction."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 
 
-class OneInt(NamedTuple):
+class IntParams(NamedTuple):
     maximum: float = 5
 
 
-class OneFloat(NamedTuple):
+class FloatParams(NamedTuple):
     guards: int = 2.5
 
 
-class OneText(NamedTuple):
+class TextParams(NamedTuple):
     name: str = "cart"
 
 
-class OneDouble(NamedTuple):
+class DoubleParams(NamedTuple):
     mass: float = np.float64(1.5)
 
 
-class OneArray(NamedTuple):
+class ArrayParams(NamedTuple):
     mass: Any = np.array([1.0, 2.0])
 
 
@@ -42,23 +42,27 @@ class Record:
     x: float = 0.0
 
 
-SINGLE = {
+SINGLE_AGENT_CASES = {
     "params: text": ({"params": "maximum"}, r"params is 'maximum' \(str\); it must be an instance of a NamedTuple class"),
     "params: tuple": ({"params": (1.0, 2.0)}, r"params is \(1.0, 2.0\) \(tuple\); it must be an instance of a NamedTuple"),
     "params: array": ({"params": np.zeros(2)}, r"params is array\(\[0., 0.\]\) \(ndarray\); it must be an instance"),
     "params: dataclass": ({"params": Record()}, r"params is Record\(x=0.0\) \(Record\); it must be an instance"),
-    "params: class": ({"params": OneInt}, r"params is the class OneInt; it must be an instance .* params=Params\(\)"),
+    "params: class": ({"params": IntParams}, r"params is the class IntParams; it must be an instance .* params=Params\(\)"),
     "params: None": ({"params": None}, r"params is None \(NoneType\); it must be an instance"),
-    "int for a float": ({"params": OneInt()}, r"field 'maximum' of OneInt is declared float, .* has another type: write 5.0"),
-    "float for an int": ({"params": OneFloat()}, r"'guards' of OneFloat is declared int, .* declare it as float"),
-    "text in params": ({"params": OneText()}, r"field 'name' of OneText has the default 'cart' \(str\); a parameter is"),
-    "float64": ({"params": OneDouble()}, r"'mass' of OneDouble has the default np.float64\(1.5\) \(float64\); a parameter is"),
-    "array in params": ({"params": OneArray()}, r"field 'mass' of OneArray has the default array.* a parameter is"),
+    "int for a float": (
+        {"params": IntParams()}, r"field 'maximum' of IntParams is declared float, .* has another type: write 5.0",
+    ),
+    "float for an int": ({"params": FloatParams()}, r"'guards' of FloatParams is declared int, .* declare it as float"),
+    "text in params": ({"params": TextParams()}, r"field 'name' of TextParams has the default 'cart' \(str\); a parameter is"),
+    "float64": (
+        {"params": DoubleParams()}, r"'mass' of DoubleParams has the default np.float64\(1.5\) \(float64\); a parameter is",
+    ),
+    "array in params": ({"params": ArrayParams()}, r"field 'mass' of ArrayParams has the default array.* a parameter is"),
     "state: text": ({"state": "State"}, r"state is 'State' \(str\); it must be a NamedTuple class"),
     "state: tuple": ({"state": (0.0,)}, r"state is \(0.0,\) \(tuple\); it must be a NamedTuple class"),
     "state: array": ({"state": np.zeros(1)}, r"state is array\(\[0.\]\) \(ndarray\); it must be a NamedTuple class"),
     "state: dataclass": ({"state": Record}, "state is the class Record; it must be a NamedTuple class"),
-    "state: instance": ({"state": OneText()}, "state is OneText.* it must be a NamedTuple class: .* state=State"),
+    "state: instance": ({"state": TextParams()}, "state is TextParams.* it must be a NamedTuple class: .* state=State"),
     "step": ({"step": None}, r"step is None \(NoneType\); it must be a function"),
 }  # fmt: skip
 
@@ -67,7 +71,7 @@ def move(i: int, s: Any, action: Any, key: Any, p: Any) -> None:
     s.x[i] = 0.0
 
 
-COOPERATIVE = {
+MULTI_AGENT_CASES = {
     "phases: list": ({"phases": [move]}, r"phases is \[<function move.* \(list\); it must be a tuple, even of one phase"),
     "phases: function": ({"phases": move}, r"phases is <function move.* \(function\); it must be a tuple, .* phases=\(move,\)"),
     "phases: text": ({"phases": (move, "move")}, r"phase 1 is 'move' \(str\); it must be a function, or count_of"),
@@ -78,20 +82,20 @@ COOPERATIVE = {
 
 
 DECLARATIONS = {
-    **{f"{case} of one agent": (COUNTER, *found) for case, found in SINGLE.items()},
-    **{f"{case} of many agents": (STREET, *found) for case, found in COOPERATIVE.items()},
+    **{f"{case} of one agent": (COUNTER, *changes) for case, changes in SINGLE_AGENT_CASES.items()},
+    **{f"{case} of many agents": (STREET, *changes) for case, changes in MULTI_AGENT_CASES.items()},
 }
 
 
 @pytest.mark.parametrize(("env", "changes", "message"), DECLARATIONS.values(), ids=DECLARATIONS)
-def test_declarations(env, changes, message):
+def test_invalid_declarations_raise(env, changes, message):
     with pytest.raises(AuthoringError, match=message) as caught:
         dataclasses.replace(env, **changes)
     if "reset" not in changes:
         assert env.reset.__module__ in str(caught.value)
 
 
-class World(NamedTuple):
+class WindyState(NamedTuple):
     x: Floats
     wind: float
 
@@ -109,7 +113,7 @@ class GridParams(NamedTuple):
     cols: int = 3
 
 
-def plain(state: type[Any] = Rows, **changes: Any) -> Any:
+def make_env(state: type[Any] = Rows, **changes: Any) -> Any:
     return gpuvec.MultiAgentEnv(**{
         "state": state, "params": GridParams(), "spaces": lambda p: (Box(-1.0, 1.0, (1,)), Discrete(2)), "agents": lambda p: 2,
         "reset": lambda i, s, key, p: None, "phases": (), "reward": lambda i, s, t, p: 0.0,
@@ -122,71 +126,75 @@ def too_large(p: Any) -> Any:
 
 
 ROLES = {"observation": lambda p: {"guard": Observation(lambda i, s, t, p: (0.0,))}}
-CALLED = {
+RETURN_CASES = {
     "two numbers of elements": (
-        plain(Grid),
+        make_env(Grid),
         AuthoringError,
         "field 'cells' has 'cols' besides 'rows'; .* name a parameter",
     ),
-    "float of the world": (
-        plain(World),
+    "float of the env": (
+        make_env(WindyState),
         AuthoringError,
         "field 'wind' of State is a float for the env, which nothing can",
     ),
     "observation by role": (
-        plain(**ROLES),
+        make_env(**ROLES),
         AuthoringError,
         r"observation\(p\) returned a dict; it must return one Observation",
     ),
     "one space": (
-        plain(spaces=lambda p: Discrete(2)),
+        make_env(spaces=lambda p: Discrete(2)),
         AuthoringError,
         r"spaces\(p\) returned Discrete\(2\); it must return",
     ),
-    "spaces too large": (plain(spaces=too_large), OutOfMemoryError, r"the spaces of GridParams\(rows=2, cols=3\) do not fit"),
+    "spaces too large": (
+        make_env(spaces=too_large),
+        OutOfMemoryError,
+        r"the spaces of GridParams\(rows=2, cols=3\) do not fit",
+    ),
 }
 
 
-@pytest.mark.parametrize("case", CALLED)
-def test_what_functions_return(case):
-    env, kind, message = CALLED[case]
+@pytest.mark.parametrize("case", RETURN_CASES)
+def test_invalid_results_of_functions_raise(case):
+    env, kind, message = RETURN_CASES[case]
     with pytest.raises(kind, match=message):
         make_schema(env)
     with pytest.raises(kind, match=message):
         gpuvec.VectorEnv(env, 2, device="cpu", output="numpy")
 
 
-def test_what_is_declared_rightly():
-    assert make_schema(plain()).array_fields["cells"].shape == (2, 2)
+def test_valid_declaration():
+    assert make_schema(make_env()).array_fields["cells"].shape == (2, 2)
 
 
 @pytest.mark.parametrize("env", [None, 3, ["a"]])
-def test_what_is_no_environment(env):
+def test_values_that_are_no_environment_raise(env):
     with pytest.raises(AuthoringError, match=r"env is .*; it must be a SingleAgentEnv or a MultiAgentEnv, or the name of one"):
         gpuvec.VectorEnv(env, 2)
 
 
 @pytest.mark.parametrize("value", [10**39, -(10**40), 1e39, 10**400])
-def test_parameters_beyond_a_float32(value):
+def test_params_outside_float32_raise(value):
     with pytest.raises(ValueError, match=r"'cart_mass' must be a float of 32 bits, from -3.4\d+e\+38 to 3.4\d+e\+38, got "):
         make("gpuvec/CartPole-v1", 2, cart_mass=value)
 
 
 @pytest.mark.parametrize("value", [2**31, -(10**12)])
-def test_parameters_beyond_an_int32(value):
+def test_params_outside_int32_raise(value):
     with pytest.raises(ValueError, match="'num_taggers' must be a int of 32 bits, from -2147483648 to 2147483647, got "):
         make("gpuvec/TagGridWorld-v0", 2, num_taggers=value)
 
 
 @pytest.mark.parametrize("name", ["TagGridWorld-v0", "TagContinuous-v0"])
 @pytest.mark.parametrize("count", [2**24, 10**9])
-def test_more_agents_than_fit(name, count):
-    """They are refused before anything of that size is allocated."""
+def test_too_many_agents_raise(name, count):
+    """The error is raised before memory of that size is allocated."""
     with pytest.raises(OutOfMemoryError, match=rf"agents\(p\) is \d+; an environment holds at most {2**24} agents: use fewer"):
         make(f"gpuvec/{name}", 1, num_taggers=count)
 
 
-def test_arrays_of_no_dimensions_are_numbers():
+def test_zero_dimensional_array_is_a_number():
     env = make("gpuvec/CartPole-v1", 2, gravity=np.array(9.5), max_episode_steps=5)
     assert env.params.gravity == 9.5
     assert type(env.params.gravity) is float
@@ -197,18 +205,18 @@ def test_arrays_of_no_dimensions_are_numbers():
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
-def test_sparse_actions(output, layout):
+def test_sparse_actions_raise(output, layout):
     torch = pytest.importorskip("torch")
     env = make("tests/Mixed-v0", 2, output=output)
     env.reset(seed=0)
     dense = torch.zeros(2, 2, dtype=torch.int64)
-    given = dense.to_sparse_coo() if layout == "coo" else dense.to_sparse_csr()
+    sparse = dense.to_sparse_coo() if layout == "coo" else dense.to_sparse_csr()
     with pytest.raises(TypeError, match=rf"a tensor of layout sparse_{layout} was given; give a dense one, as its to_dense"):
-        env.step(given)
-    env.step(given.to_dense())
+        env.step(sparse)
+    env.step(sparse.to_dense())
 
 
-def test_policies_that_are_none():
+def test_values_that_are_no_policy_raise():
     pytest.importorskip("torch")
     from gpuvec.learners import ppo
     from gpuvec.learners.opponents import Scripted
@@ -222,7 +230,7 @@ def test_policies_that_are_none():
         train([settings, script])
 
 
-def test_a_checkpoint_in_a_folder_that_is_missing(tmp_path):
+def test_checkpoint_in_a_missing_folder_raises(tmp_path):
     pytest.importorskip("torch")
     from gpuvec.learners.runs import checkpoint
 

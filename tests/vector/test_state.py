@@ -1,4 +1,4 @@
-"""The physics state, read and written, and the whole state, saved and restored."""
+"""`get_state` and `set_state` access the physics state; `state_dict` and `load_state_dict` save and restore the whole state."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ E = 5
 MODES = list(AutoresetMode)
 
 
-def mixed(device, **kwargs):
+def make_mixed(device, **kwargs):
     env = shared("tests/Mixed-v0", E, device=device, **kwargs)
     env.reset(seed=2)
     return env
 
 
-def play(env, steps, seed=0):
-    """All that some steps of random play return, as one table per step; ended rows are reset where nothing else does."""
+def run_steps(env, steps, seed=0):
+    """Runs random steps and returns their results as one table per step.
+
+    In DISABLED mode, ended rows are reset by a mask.
+    """
     rng, run = np.random.default_rng(seed), []
     for _ in range(steps):
         result = step(env, rng.integers(0, 3, (env.num_envs, 2)))
@@ -44,36 +47,36 @@ def assert_equal_runs(one, other):
 
 
 class TestGetAndSet:
-    def test_fields_and_types(self, device):
-        state = host(mixed(device).get_state())
+    def test_state_has_the_declared_fields_and_dtypes(self, device):
+        state = host(make_mixed(device).get_state())
         assert {name: (a.dtype, a.shape) for name, a in state.items()} == {
             "level": (np.float32, (E,)),
             "score": (np.int32, (E,)),
             "lit": (np.bool_, (E,)),
         }
 
-    def test_what_is_read_is_a_copy(self, device):
-        env = mixed(device)
+    def test_get_state_returns_a_copy(self, device):
+        env = make_mixed(device)
         state = env.get_state()
         before = host(state)
-        play(env, 3)
+        run_steps(env, 3)
         np.testing.assert_array_equal(host(state)["level"], before["level"])
 
-    def test_what_is_written_is_read(self, device):
-        env = mixed(device)
-        given = {"level": np.linspace(-2, 2, E), "score": np.arange(E), "lit": np.arange(E) % 2 == 0}
-        env.set_state(given)
+    def test_get_state_returns_the_values_of_set_state(self, device):
+        env = make_mixed(device)
+        state = {"level": np.linspace(-2, 2, E), "score": np.arange(E), "lit": np.arange(E) % 2 == 0}
+        env.set_state(state)
         for name, values in host(env.get_state()).items():
-            np.testing.assert_array_equal(values, given[name].astype(values.dtype))
+            np.testing.assert_array_equal(values, state[name].astype(values.dtype))
 
-    def test_a_step_goes_on_from_there(self, device):
+    def test_step_continues_from_the_new_state(self, device):
         env = shared("tests/Counter-v0", E, device=device, maximum=1e9)
         env.reset(seed=0)
         env.set_state({"count": np.arange(E) * 10.0})
         np.testing.assert_array_equal(step(env, np.zeros(E, int))[0][:, 0], np.arange(E) * 10 + 1)
 
-    def test_one_number_for_all_and_some_fields_alone(self, device):
-        env = mixed(device)
+    def test_one_number_sets_one_field_of_all_envs(self, device):
+        env = make_mixed(device)
         before = host(env.get_state())
         env.set_state({"score": 7})
         after = host(env.get_state())
@@ -81,8 +84,8 @@ class TestGetAndSet:
         np.testing.assert_array_equal(after["level"], before["level"])
 
     @pytest.mark.parametrize("where", ["host", "device"])
-    def test_rows_of_a_mask_alone(self, device, where):
-        env = mixed(device)
+    def test_mask_limits_set_state_to_its_envs(self, device, where):
+        env = make_mixed(device)
         before = host(env.get_state())
         mask = np.array([True, False, False, True, False])
         values = {"level": np.full(E, 9.0, np.float32), "lit": np.ones(E, bool)}
@@ -106,8 +109,8 @@ class TestGetAndSet:
             ({"level": np.zeros(E)}, np.ones(E, int), TypeError, "`mask` must have `dtype=np.bool_`"),
         ],
     )
-    def test_what_does_not_fit_writes_nothing(self, device, fields, mask, error, message):
-        env = mixed(device)
+    def test_invalid_state_changes_nothing(self, device, fields, mask, error, message):
+        env = make_mixed(device)
         before = host(env.get_state())
         with pytest.raises(error, match=message):
             env.set_state(fields, mask)
@@ -115,7 +118,7 @@ class TestGetAndSet:
             np.testing.assert_array_equal(values, before[name])
 
     @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-    def test_a_row_that_is_written_awaits_no_reset(self, device, mode):
+    def test_set_state_cancels_a_pending_reset(self, device, mode):
         env = shared("tests/Counter-v0", 2, device=device, autoreset_mode=mode, maximum=1.0)
         env.reset(seed=0)
         assert step(env, [1, 1])[2].all()
@@ -127,35 +130,35 @@ class TestGetAndSet:
 
 class TestSaveAndLoad:
     @pytest.mark.parametrize("mode", MODES)
-    def test_play_goes_on_bit_for_bit(self, device, mode):
-        """Saved after every step, so also while rows await a reset."""
-        env, awaited = mixed(device, autoreset_mode=mode), 0
+    def test_run_continues_bit_for_bit_after_load(self, device, mode):
+        """The state is saved after every step, also while resets are pending."""
+        env, num_pending = make_mixed(device, autoreset_mode=mode), 0
         for t in range(12):
             result = step(env, np.full((E, 2), t % 3))
-            awaited += (result[2] | result[3]).any()
+            num_pending += (result[2] | result[3]).any()
             saved = env.state_dict()
-            expected = play(env, 8, seed=t)
+            expected = run_steps(env, 8, seed=t)
             env.reset(seed=99)
-            play(env, 5)
+            run_steps(env, 5)
             env.load_state_dict(saved)
-            assert_equal_runs(play(env, 8, seed=t), expected)
+            assert_equal_runs(run_steps(env, 8, seed=t), expected)
             env.load_state_dict(saved)
-        assert awaited > 3
+        assert num_pending > 3
 
     @pytest.mark.parametrize("seed", [2, [2, 3, 4, 5, 6]])
-    def test_in_another_env_that_was_never_reset(self, device, seed):
+    def test_load_in_an_env_before_its_first_reset(self, device, seed):
         env = shared("tests/Mixed-v0", E, device=device)
         env.reset(seed=seed)
-        play(env, 4)
+        run_steps(env, 4)
         saved = env.state_dict()
-        expected = play(env, 8)
+        expected = run_steps(env, 8)
         other = make("tests/Mixed-v0", E, device=device)
         other.load_state_dict(saved)
         assert other.np_random_seed == env.np_random_seed
-        assert_equal_runs(play(other, 8), expected)
+        assert_equal_runs(run_steps(other, 8), expected)
         other.close()
 
-    def test_parameters_of_each_row_are_part_of_it(self, device):
+    def test_saved_state_includes_params_per_env(self, device):
         env = make("tests/Counter-v0", 3, device=device, maximum=[2.0, 4.0, 6.0])
         env.reset(seed=0)
         saved = env.state_dict()
@@ -164,23 +167,23 @@ class TestSaveAndLoad:
         assert env.get_attr("maximum") == (2.0, 4.0, 6.0)
 
     @pytest.mark.parametrize("seed", [3, [3, None, 4, 5, None], np.arange(E)])
-    def test_torch_saves_it_and_loads_weights_only(self, device, seed):
+    def test_torch_saves_the_state_and_loads_it_with_weights_only(self, device, seed):
         torch = pytest.importorskip("torch")
-        env = mixed(device, output="torch")
+        env = make_mixed(device, output="torch")
         env.reset(seed=seed)
-        play(env, 5)
+        run_steps(env, 5)
         file = io.BytesIO()
         torch.save(env.state_dict(), file)
-        expected = play(env, 10)
+        expected = run_steps(env, 10)
         file.seek(0)
         env.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
-        assert_equal_runs(play(env, 10), expected)
+        assert_equal_runs(run_steps(env, 10), expected)
 
     @pytest.mark.parametrize("output", ["numpy", "jax", "dlpack"])
-    def test_every_output_loads_its_own(self, output):
+    def test_every_output_loads_its_own_state(self, output):
         if output == "jax":
             pytest.importorskip("jax")
-        env = mixed("cpu", output=output)
+        env = make_mixed("cpu", output=output)
         saved = env.state_dict()
         expected = host(env.step(np.ones((E, 2), int)))
         if output == "numpy":
@@ -189,7 +192,7 @@ class TestSaveAndLoad:
         env.load_state_dict(saved)
         np.testing.assert_array_equal(host(env.step(np.ones((E, 2), int)))[0], expected[0])
 
-    def test_a_pending_fault_is_part_of_it(self, device):
+    def test_saved_state_includes_a_pending_error(self, device):
         env = make("tests/Counter-v0", 2, device=device, validate=True)
         env.reset(seed=0)
         step(env, [1, 10])
@@ -213,9 +216,9 @@ class TestSaveAndLoad:
             (lambda s: s | {"buffers": s["buffers"] | {"start": np.zeros(E + 1, np.int32)}}, r"'start' must have shape \(5,\)"),
         ],
     )
-    def test_what_is_no_state_writes_nothing(self, change, message):
-        env = mixed("cpu")
-        play(env, 3)
+    def test_invalid_saved_state_changes_nothing(self, change, message):
+        env = make_mixed("cpu")
+        run_steps(env, 3)
         saved = env.state_dict()
         env.reset(seed=8)
         expected = env.state_dict()
@@ -224,8 +227,8 @@ class TestSaveAndLoad:
         for name, values in env.state_dict()["buffers"].items():
             np.testing.assert_array_equal(values, expected["buffers"][name])
 
-    def test_the_state_of_another_env(self, device):
-        saved = mixed(device).state_dict()
+    def test_saved_state_of_another_env_raises(self, device):
+        saved = make_mixed(device).state_dict()
         other = shared("tests/Counter-v0", E, device=device, maximum=1e9)
         with pytest.raises(StateError, match=r"missing .*not known"):
             other.load_state_dict(saved)
