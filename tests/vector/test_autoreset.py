@@ -1,4 +1,4 @@
-"""The three autoreset modes, against Gymnasium's SyncVectorEnv where an environment is the same in both."""
+"""The three autoreset modes equal those of Gymnasium's SyncVectorEnv for environments that exist in both libraries."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ MAXIMA = (2.0, 3.0, 5.0, 7.0)
 FINAL = {"final_obs", "_final_obs", "final_info", "_final_info"}
 
 
-def counter(device, mode, limit=None):
-    """Four counters, each with the maximum of its row."""
+def make_counter(device, mode, limit=None):
+    """Returns four counters, each with its own maximum."""
     return shared("tests/Counter-v0", len(MAXIMA), device=device, autoreset_mode=mode, max_episode_steps=limit, maximum=MAXIMA)
 
 
-def plain(mode, limit=None):
-    """The same of Gymnasium."""
+def make_sync_counter(mode, limit=None):
+    """Returns the same four counters as a SyncVectorEnv."""
 
-    def sub(maximum):
+    def make_one(maximum):
         env = PlainCounter(maximum)
         return env if limit is None else gym.wrappers.TimeLimit(env, limit)
 
-    return SyncVectorEnv([lambda m=m: sub(m) for m in MAXIMA], autoreset_mode=mode)
+    return SyncVectorEnv([lambda m=m: make_one(m) for m in MAXIMA], autoreset_mode=mode)
 
 
-def assert_same(ours, theirs, mode):
-    """What a step of ours and of SyncVectorEnv returned."""
-    for given, expected in zip(ours[:4], theirs[:4], strict=True):
-        np.testing.assert_array_equal(given, expected)
+def assert_equal_steps(ours, theirs, mode):
+    """Asserts that a step of gpuvec equals a step of SyncVectorEnv."""
+    for actual, expected in zip(ours[:4], theirs[:4], strict=True):
+        np.testing.assert_array_equal(actual, expected)
     if mode is not SAME_STEP:
         assert ours[4] == theirs[4] == {}
         return
@@ -54,27 +54,27 @@ def assert_same(ours, theirs, mode):
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("limit", [None, 5])
 @pytest.mark.parametrize("mode", MODES)
-def test_each_step_is_that_of_sync_vector_env(backend, mode, limit):
+def test_each_step_equals_sync_vector_env(backend, mode, limit):
     """With a limit of 5, row 2 is terminated and truncated at once, and row 3 truncated only."""
-    ours, theirs, rng = counter(backend, mode, limit), plain(mode, limit), np.random.default_rng(0)
+    ours, theirs, rng = make_counter(backend, mode, limit), make_sync_counter(mode, limit), np.random.default_rng(0)
     np.testing.assert_array_equal(reset(ours, seed=0), theirs.reset(seed=0)[0])
-    kinds = set()
+    end_kinds = set()
     for _ in range(25):
         actions = rng.integers(1, 10, len(MAXIMA))
         mine, other = step(ours, actions), theirs.step(actions)
-        assert_same(mine, other, mode)
-        kinds |= set(zip(mine[2].tolist(), mine[3].tolist(), strict=True))
+        assert_equal_steps(mine, other, mode)
+        end_kinds |= set(zip(mine[2].tolist(), mine[3].tolist(), strict=True))
         ended = mine[2] | mine[3]
         if mode is DISABLED and ended.any():
             np.testing.assert_array_equal(
                 reset(ours, options={"reset_mask": ended}), theirs.reset(options={"reset_mask": ended.copy()})[0]
             )
-    assert kinds == {(False, False), (True, False)} | (set() if limit is None else {(True, True), (False, True)})
+    assert end_kinds == {(False, False), (True, False)} | (set() if limit is None else {(True, True), (False, True)})
 
 
 @cache
-def scalars(name, limit):
-    """Two of gpuvec's scalar environments that always start from the same state."""
+def make_scalar_envs(name, limit):
+    """Returns two scalar environments of gpuvec that always start in the same state."""
     start = {"low": 0.01, "high": 0.01} if name == "CartPole-v1" else {"x_init": 0.0, "y_init": 0.0}
     return tuple(gym.make(f"gpuvec/{name}", max_episode_steps=limit, **start) for _ in range(2))
 
@@ -84,11 +84,11 @@ def scalars(name, limit):
     ("name", "limit", "mode"),
     [("CartPole-v1", 18, NEXT_STEP), ("CartPole-v1", 18, SAME_STEP), ("Pendulum-v1", 4, DISABLED)],
 )
-def test_the_bundled_envs_are_those_of_sync_vector_env(device, name, limit, mode):
-    """SyncVectorEnv of gpuvec's own scalar environments; on a GPU the last bits differ."""
+def test_bundled_envs_equal_sync_vector_env(device, name, limit, mode):
+    """The SyncVectorEnv contains scalar environments of gpuvec; on a GPU the last bits differ."""
     start = {"low": 0.01, "high": 0.01} if name == "CartPole-v1" else {"x_init": 0.0, "y_init": 0.0}
     ours = make(f"gpuvec/{name}", 2, device=device, autoreset_mode=mode, max_episode_steps=limit, **start)
-    theirs = SyncVectorEnv([lambda env=env: env for env in scalars(name, limit)], autoreset_mode=mode)
+    theirs = SyncVectorEnv([lambda env=env: env for env in make_scalar_envs(name, limit)], autoreset_mode=mode)
     tolerance = 0 if device == "cpu" else 1e-5
     np.testing.assert_allclose(reset(ours, seed=1), theirs.reset(seed=1)[0], rtol=0, atol=tolerance)
     theirs.action_space.seed(3)
@@ -113,9 +113,9 @@ def test_the_bundled_envs_are_those_of_sync_vector_env(device, name, limit, mode
     ours.close()
 
 
-def test_the_step_that_resets_ignores_the_action(device):
+def test_step_that_resets_ignores_the_action(device):
     env = shared("tests/Mixed-v0", 5, device=device, autoreset_mode=NEXT_STEP)
-    seen = []
+    runs = []
     for ignored in ([0, 0], [2, 3]):
         over, run = np.zeros(5, bool), [reset(env, seed=4)]
         for _ in range(20):
@@ -124,42 +124,42 @@ def test_the_step_that_resets_ignores_the_action(device):
             assert not (terminated | truncated)[over].any()
             over = terminated | truncated
             run += [obs, reward, over]
-        seen.append(run)
-    assert sum(over.sum() for over in seen[0][3::3]) > 5
-    for one, other in zip(*seen, strict=True):
+        runs.append(run)
+    assert sum(over.sum() for over in runs[0][3::3]) > 5
+    for one, other in zip(*runs, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_modes_agree_until_the_first_end_and_final_obs_is_the_terminal_one(device):
+def test_modes_are_equal_until_the_first_end_and_final_obs_is_terminal(device):
     runs = {}
     for mode in MODES:
         env = shared("tests/Mixed-v0", 5, device=device, autoreset_mode=mode)
         start = reset(env, seed=9)
         runs[mode] = [step(env, np.tile([[1, 3]], (5, 1))) for _ in range(6)]
         np.testing.assert_array_equal(start, reset(env, seed=9))
-    close = partial(
+    assert_close = partial(
         np.testing.assert_allclose, rtol=0, atol=0 if device == "cpu" else 1e-6
-    )  # three kernels, which a GPU rounds
+    )  # a GPU may round differently in the three kernels
     running = np.ones(5, bool)
     for t in range(6):
         following, same, disabled = (runs[mode][t] for mode in (NEXT_STEP, SAME_STEP, DISABLED))
         ended = disabled[2] | disabled[3]
-        for given in (following, same):
+        for results in (following, same):
             for k in (1, 2, 3):
-                close(given[k][running], disabled[k][running])
-        close(following[0][running], disabled[0][running])
+                assert_close(results[k][running], disabled[k][running])
+        assert_close(following[0][running], disabled[0][running])
         last = running & ended
-        close(same[4]["final_obs"][last], disabled[0][last])
-        close(same[0][running & ~ended], disabled[0][running & ~ended])
-        assert (np.abs(same[0][last, 0]) <= 1.0).all()  # a start's level
+        assert_close(same[4]["final_obs"][last], disabled[0][last])
+        assert_close(same[0][running & ~ended], disabled[0][running & ~ended])
+        assert (np.abs(same[0][last, 0]) <= 1.0).all()  # the level of an initial state
         running &= ~ended
     assert not running.any()  # the limit of 6 ends them all
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_reset_cancels_the_reset_to_come(backend, mode, masked):
-    env = counter(backend, mode)
+def test_reset_cancels_a_pending_reset(backend, mode, masked):
+    env = make_counter(backend, mode)
     reset(env, seed=0)
     for _ in range(2):
         terminated = step(env, [1, 1, 1, 1])[2]
@@ -172,7 +172,7 @@ def test_a_reset_cancels_the_reset_to_come(backend, mode, masked):
 
 
 @pytest.mark.parametrize("limit", [None, -1])
-def test_without_a_limit_nothing_is_truncated(device, limit):
+def test_no_truncation_without_a_limit(device, limit):
     env = shared("tests/Counter-v0", 2, device=device, max_episode_steps=limit, maximum=1e9)
     assert env.max_episode_steps is None
     reset(env, seed=0)
@@ -182,7 +182,7 @@ def test_without_a_limit_nothing_is_truncated(device, limit):
         assert not host(truncated).any()
 
 
-def test_a_limit_of_one_ends_every_episode_in_its_first_step(device):
+def test_limit_of_one_ends_every_episode_in_its_first_step(device):
     env = shared("tests/Counter-v0", 2, device=device, max_episode_steps=1, autoreset_mode=SAME_STEP)
     reset(env, seed=0)
     for _ in range(3):
@@ -194,13 +194,13 @@ def test_a_limit_of_one_ends_every_episode_in_its_first_step(device):
         assert not terminated.any()
 
 
-def test_the_limit_of_the_spec_holds_unless_another_is_given():
+def test_argument_overrides_the_limit_of_the_spec():
     assert make("tests/Mixed-v0", 1).max_episode_steps == 6
     assert make("tests/Mixed-v0", 1, max_episode_steps=3).max_episode_steps == 3
     assert make("tests/Mixed-v0", 1, max_episode_steps=None).max_episode_steps is None
 
 
-def test_a_limit_counts_the_steps_since_a_masked_reset(device):
+def test_limit_counts_the_steps_since_a_masked_reset(device):
     env = shared("tests/Counter-v0", 4, device=device, autoreset_mode=NEXT_STEP, max_episode_steps=5, maximum=1e9)
     reset(env, seed=0)
     for _ in range(3):
@@ -210,8 +210,8 @@ def test_a_limit_counts_the_steps_since_a_masked_reset(device):
     assert truncated == [[False] * 4, [False, True, True, False], [False] * 4, [False] * 4, [True, False, False, True]]
 
 
-def test_an_ended_env_stands_still_without_autoreset(device):
-    env = counter(device, DISABLED)
+def test_ended_env_keeps_its_state_without_autoreset(device):
+    env = make_counter(device, DISABLED)
     reset(env, seed=0)
     for _ in range(2):
         step(env, [1, 1, 1, 1])

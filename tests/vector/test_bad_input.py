@@ -1,4 +1,4 @@
-"""Arguments that cannot be met: the error names what was given, what is allowed and what to do."""
+"""Errors of invalid arguments name the argument, the allowed values and the correction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuvec import errors
 
 
 @pytest.mark.parametrize("num_envs", [0, -3, 1.5, True, "4", None])
-def test_numbers_of_envs(num_envs):
+def test_invalid_num_envs_raise(num_envs):
     with pytest.raises(ValueError, match=f"num_envs must be an integer of at least 1, got {num_envs!r}"):
         make("gpuvec/CartPole-v1", num_envs)
 
@@ -38,13 +38,13 @@ def test_numbers_of_envs(num_envs):
         ({"cart_mass": -1.0}, "cart_mass is -1.0; it must be greater than 0"),
     ],
 )
-def test_arguments(arguments, message):
+def test_invalid_arguments_raise(arguments, message):
     with pytest.raises(ValueError, match=message):
         make("gpuvec/CartPole-v1", 2, **arguments)
 
 
-def test_a_gpu_without_a_driver():
-    """In a process that finds no driver, as on a machine without one."""
+def test_cuda_device_without_a_driver_raises():
+    """The test runs in a subprocess in which loading the driver fails, as on a machine without a driver."""
     code = """
         import gymnasium, gpuvec
         from gpuvec.engine.backends import device
@@ -62,34 +62,34 @@ def test_a_gpu_without_a_driver():
             print(error)
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True, text=True)
-    chosen, error = run.stdout.splitlines()
-    assert chosen == "cpu"
+    device, error = run.stdout.splitlines()
+    assert device == "cpu"
     assert error.startswith("no usable CUDA driver")
     assert 'device="cpu"' in error
     assert "gpuvec doctor" in error
 
 
-def test_a_gpu_that_does_not_exist(gpu):
+def test_missing_gpu_raises(gpu):
     with pytest.raises(errors.DeviceError, match=r"'cuda:99' does not exist: this machine has \d+ CUDA device"):
         make("gpuvec/CartPole-v1", 2, device="cuda:99", output="dlpack")
 
 
-def test_more_than_the_device_holds(device):
-    told = r"[\d,]+ environments needs [\d,]+ bytes on .*, where [\d,]+ are free; use fewer"
-    with pytest.raises(errors.OutOfMemoryError, match=told):
+def test_too_many_envs_for_the_device_raise(device):
+    message = r"[\d,]+ environments needs [\d,]+ bytes on .*, where [\d,]+ are free; use fewer"
+    with pytest.raises(errors.OutOfMemoryError, match=message):
         make("gpuvec/CartPole-v1", 10**10, device=device)
-    env = make("tests/Counter-v0", 2, device=device)  # the process goes on
+    env = make("tests/Counter-v0", 2, device=device)  # the process continues
     np.testing.assert_array_equal(reset(env, seed=0), np.zeros((2, 1)))
     env.close()
 
 
-def test_a_ring_that_the_device_does_not_hold():
+def test_too_many_buffers_for_the_device_raise():
     with pytest.raises(errors.OutOfMemoryError, match="a ring of 1000000000 output buffers needs"):
         make("gpuvec/CartPole-v1", 1000, buffers=10**9)
 
 
-def test_a_fork_after_cuda_was_used(gpu):
-    """The child of a fork gets an error, and does not hang."""
+def test_step_in_a_forked_child_raises_on_a_gpu(gpu):
+    """The child process gets an error instead of a deadlock."""
     code = """
         import os, gymnasium, gpuvec, cupy
         from gpuvec.errors import ForkError
@@ -112,8 +112,8 @@ def test_a_fork_after_cuda_was_used(gpu):
     assert run.stdout == "0\n"
 
 
-def test_threads_survive_a_fork():
-    """On a CPU the threads of a large batch are started anew in the child."""
+def test_step_in_a_forked_child_works_on_the_cpu():
+    """The child process starts the threads of a large batch again."""
     code = """
         import os, gymnasium, gpuvec, numpy as np
         env = gymnasium.make_vec("gpuvec/CartPole-v1", num_envs=2**15, device="cpu", output="numpy")
@@ -144,13 +144,13 @@ def test_threads_survive_a_fork():
         (errors.StateError, ValueError),
     ],
 )
-def test_every_error_is_also_what_a_user_would_catch(error, builtin):
+def test_every_error_is_also_a_builtin_exception(error, builtin):
     assert issubclass(error, errors.GpuvecError)
     assert issubclass(error, builtin)
 
 
-def test_a_failed_construction_leaves_nothing_behind():
-    """The same name can be made right away, and the environment as declared is untouched."""
+def test_failed_construction_changes_nothing():
+    """The same environment can be made afterwards, and its declaration has not changed."""
     with pytest.raises(ValueError, match="it must be below maximum"):
         make("tests/Counter-v0", 2, first=9.0)
     assert COUNTER.params.first == 0.0

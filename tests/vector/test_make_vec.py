@@ -1,4 +1,4 @@
-"""`gymnasium.make_vec` with gpuvec's ids: ids, specs, and arguments that cannot be met."""
+"""`gymnasium.make_vec` with ids of gpuvec: ids, specs and invalid arguments."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_importing_gpuvec_is_light():
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_a_spec_makes_an_equal_env_and_spec(arguments):
+def test_spec_makes_an_equal_env_and_spec(arguments):
     env = gym.make_vec("gpuvec/CartPole-v1", device="cpu", output="numpy", **arguments)
     again = gym.make_vec(env.spec)
     assert again.spec == env.spec
@@ -67,7 +67,7 @@ def test_a_spec_makes_an_equal_env_and_spec(arguments):
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_a_spec_has_a_json_form(arguments):
+def test_spec_converts_to_json(arguments):
     env = gym.make_vec("gpuvec/CartPole-v1", device="cpu", output="numpy", **arguments)
     text = env.spec.to_json()
     again = gym.make_vec(EnvSpec.from_json(text))
@@ -76,7 +76,7 @@ def test_a_spec_has_a_json_form(arguments):
     assert again.get_attr("gravity") == env.get_attr("gravity")
 
 
-def test_the_caller_s_arguments_are_left_as_they_are():
+def test_arguments_are_not_changed():
     gravity = np.array([9.0, 10.0])
     arguments = {"autoreset_mode": AutoresetMode.SAME_STEP, "per_env": ["gravity"], "gravity": gravity}
     gym.make_vec("gpuvec/CartPole-v1", num_envs=2, device="cpu", output="numpy", **arguments)
@@ -85,26 +85,26 @@ def test_the_caller_s_arguments_are_left_as_they_are():
 
 
 @pytest.mark.parametrize(
-    ("given", "named"), [("gravty", "'gravity'"), ("autoreset", "'autoreset_mode'"), ("devise", "'device'")]
+    ("argument", "suggestion"), [("gravty", "'gravity'"), ("autoreset", "'autoreset_mode'"), ("devise", "'device'")]
 )
-def test_an_unknown_argument_is_told_near_ones(given, named):
-    with pytest.raises(UnknownParameterError, match=f"'{given}'.*did you mean {named}"):
-        make("gpuvec/CartPole-v1", 2, **{given: 1.0})
+def test_error_of_an_unknown_argument_suggests_similar_names(argument, suggestion):
+    with pytest.raises(UnknownParameterError, match=f"'{argument}'.*did you mean {suggestion}"):
+        make("gpuvec/CartPole-v1", 2, **{argument: 1.0})
 
 
-def test_an_unknown_argument_is_told_all_there_are():
+def test_error_of_an_unknown_argument_lists_all_names():
     with pytest.raises(TypeError, match=r"'xyz'.*gravity, cart_mass.*device, output, autoreset_mode, buffers"):
         make("gpuvec/CartPole-v1", 2, xyz=1)
 
 
-def test_an_unknown_id_is_told_near_ones():
+def test_error_of_an_unknown_id_suggests_similar_ids():
     with pytest.raises(gym.error.NameNotFound, match="CartPole"):
         gym.make_vec("gpuvec/CartPol-v1", num_envs=2)
     with pytest.raises(gym.error.VersionNotFound, match="v1"):
         gym.make_vec("gpuvec/CartPole-v7", num_envs=2)
 
 
-def test_a_mode_of_sync_vectorises_the_scalar_env():
+def test_vectorization_mode_sync_uses_the_scalar_env():
     env = gym.make_vec("gpuvec/CartPole-v1", num_envs=2, vectorization_mode="sync")
     assert isinstance(env, gym.vector.SyncVectorEnv)
     assert env.reset(seed=0)[0].shape == (2, 4)
@@ -119,7 +119,7 @@ def test_registering_twice_changes_nothing():
     assert load_env("tests.support.counter_env:COUNTER") is COUNTER
 
 
-def test_an_env_without_a_name_is_refused():
+def test_env_without_a_global_name_is_refused():
     with pytest.raises(AuthoringError, match="no global variable of"):
         register(
             "tests/Nameless-v0",
@@ -141,23 +141,23 @@ def test_arguments_of_an_id_reach_the_env():
 
 
 class TestStepLimit:
-    def test_is_the_environment_s_own(self):
+    def test_default_limit_is_that_of_the_declaration(self):
         assert gpuvec.VectorEnv(MIXED, 1, device="cpu", output="numpy").max_episode_steps == 6
         assert gpuvec.VectorEnv("tests.support.counter_env:MIXED", 1, device="cpu", output="numpy").max_episode_steps == 6
         assert gpuvec.VectorEnv(COUNTER, 1, device="cpu", output="numpy").max_episode_steps is None
         assert make("tests/Mixed-v0", 1).max_episode_steps == 6
 
-    @pytest.mark.parametrize(("given", "limit"), [(None, None), (-1, None), (9, 9), ("declared", 6)])
-    def test_is_what_is_given(self, given, limit):
-        env = gpuvec.VectorEnv(MIXED, 1, device="cpu", output="numpy", max_episode_steps=given)
+    @pytest.mark.parametrize(("value", "limit"), [(None, None), (-1, None), (9, 9), ("declared", 6)])
+    def test_argument_sets_the_limit(self, value, limit):
+        env = gpuvec.VectorEnv(MIXED, 1, device="cpu", output="numpy", max_episode_steps=value)
         assert env.max_episode_steps == limit
-        env = make("tests/Mixed-v0", 1, max_episode_steps=given)
+        env = make("tests/Mixed-v0", 1, max_episode_steps=value)
         assert env.max_episode_steps == env.spec.max_episode_steps == limit
         again = gym.make_vec(env.spec)
         assert again.max_episode_steps == again.spec.max_episode_steps == limit
         assert gym.spec("tests/Mixed-v0").max_episode_steps == 6
 
-    @pytest.mark.parametrize("given", [0, -2, 1.5, True, "none"])
-    def test_of_no_meaning(self, given):
+    @pytest.mark.parametrize("value", [0, -2, 1.5, True, "none"])
+    def test_invalid_limits_raise(self, value):
         with pytest.raises(ValueError, match=r"max_episode_steps must be at least 1, None or -1 for no limit, or 'declared'"):
-            make("tests/Mixed-v0", 1, max_episode_steps=given)
+            make("tests/Mixed-v0", 1, max_episode_steps=value)

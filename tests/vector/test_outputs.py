@@ -1,4 +1,4 @@
-"""Arrays of every library that a step can return, over the memory that the kernel wrote."""
+"""A step returns arrays of every supported library, which share memory with the outputs of the kernel."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpuvec.errors import GpuvecError, MissingExtraError
 
 E = 5
 NAMES = ("obs", "reward", "terminated", "truncated")
-HERE = [("cpu", "numpy"), ("cpu", "torch"), ("cpu", "jax"), ("cpu", "dlpack")]
-THERE = [pytest.param(("cuda", output), marks=pytest.mark.gpu) for output in ("torch", "cupy", "dlpack")]
+CPU_OUTPUTS = [("cpu", "numpy"), ("cpu", "torch"), ("cpu", "jax"), ("cpu", "dlpack")]
+CUDA_OUTPUTS = [pytest.param(("cuda", output), marks=pytest.mark.gpu) for output in ("torch", "cupy", "dlpack")]
 
 
-@pytest.fixture(params=[*HERE, *THERE], ids="-".join)
+@pytest.fixture(params=[*CPU_OUTPUTS, *CUDA_OUTPUTS], ids="-".join)
 def env(request):
-    """Five environments with draws, in SAME_STEP."""
+    """Five environments with random numbers in SAME_STEP mode."""
     device, output = request.param
     if device == "cuda":
         request.getfixturevalue("gpu")
@@ -33,11 +33,11 @@ def env(request):
 
 
 def arrays(result):
-    """The arrays of a step."""
+    """Returns the arrays of a step."""
     return (*result[:4], result[4]["final_obs"], result[4]["_final_obs"])
 
 
-def test_they_are_of_the_library_asked_for(env):
+def test_arrays_have_the_type_of_the_output_library(env):
     obs, _ = env.reset(seed=0)
     kind = {"numpy": "numpy", "torch": "torch", "jax": "jaxlib", "cupy": "cupy", "dlpack": "gpuvec"}[env.output]
     result = env.step(on_device(env, np.zeros((E, 2), int)))
@@ -49,45 +49,47 @@ def test_they_are_of_the_library_asked_for(env):
     assert dtypes == ["float32", "float32", "bool", "bool", "float32", "bool"]
 
 
-def test_all_libraries_hold_the_same_numbers(env):
-    """Also those of JAX, which copies memory that is not aligned as it wishes: before a step has written it."""
+def test_all_libraries_return_the_same_values(env):
+    """The arrays of JAX share this memory only if it has the alignment that JAX requires; JAX copies other memory too early."""
     reference = shared("tests/Mixed-v0", E, autoreset_mode=AutoresetMode.SAME_STEP)
     exact = env.device == "cpu"
     np.testing.assert_allclose(host(env.reset(seed=3)[0]), reference.reset(seed=3)[0], rtol=0 if exact else 1e-6)
     for t in range(40):
         actions = np.stack([np.arange(E) % 3, np.full(E, t % 4)], 1)
-        found, known = host(arrays(env.step(on_device(env, actions)))), arrays(reference.step(actions))
-        ended = known[-1]
-        for given, expected in zip((*found[:4], found[4][ended], found[5]), (*known[:4], known[4][ended], ended), strict=True):
-            np.testing.assert_allclose(given, expected, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
+        actual, reference_arrays = host(arrays(env.step(on_device(env, actions)))), arrays(reference.step(actions))
+        ended = reference_arrays[-1]
+        for array, expected in zip(
+            (*actual[:4], actual[4][ended], actual[5]), (*reference_arrays[:4], reference_arrays[4][ended], ended), strict=True
+        ):
+            np.testing.assert_allclose(array, expected, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
 
 
-def test_they_lie_where_the_kernel_writes(env):
-    """The addresses handed to the kernel are those of the arrays returned: there is no copy in between."""
+def test_returned_arrays_share_memory_with_the_kernel_outputs(env):
+    """The kernel receives the addresses of the returned arrays, so there is no copy."""
     env.reset(seed=0)
-    written = []
+    kernel_outputs = []
     launch = env.simulation.step_launcher
 
-    def spying(dtype):
+    def record_launcher(dtype):
         step = launch(dtype)
 
         def call(stream, action, outputs):
-            written.append(outputs)
+            kernel_outputs.append(outputs)
             step(stream, action, outputs)
 
         return call
 
-    env.simulation.step_launcher = spying
+    env.simulation.step_launcher = record_launcher
     try:
         actions = on_device(env, np.zeros((E, 2), int))
         returned = [arrays(env.step(actions)) for _ in range(5)]
     finally:
         del env.simulation.step_launcher
-    for outputs, result in zip(written, returned, strict=True):
+    for outputs, result in zip(kernel_outputs, returned, strict=True):
         assert tuple(memoryview(outputs).cast("q")) == tuple(map(address, result))
 
 
-def test_every_array_can_be_read_by_the_others_without_a_copy(device):
+def test_every_array_converts_to_other_libraries_without_a_copy(device):
     torch = pytest.importorskip("torch")
     xp = np if device == "cpu" else pytest.importorskip("cupy")
     for output in ("torch", "numpy" if device == "cpu" else "cupy", "dlpack"):
@@ -100,7 +102,7 @@ def test_every_array_can_be_read_by_the_others_without_a_copy(device):
                 np.testing.assert_array_equal(host(again), host(array))
 
 
-def test_memory_on_a_gpu_is_cupy_s(gpu):
+def test_cupy_recognizes_memory_on_a_gpu(gpu):
     cupy = pytest.importorskip("cupy")
     env = shared("tests/Mixed-v0", E, device=gpu, output="torch", autoreset_mode=AutoresetMode.SAME_STEP)
     env.reset(seed=0)
@@ -110,7 +112,7 @@ def test_memory_on_a_gpu_is_cupy_s(gpu):
         assert attributes.device == 0
 
 
-def test_torch_is_the_default_and_runs_on_the_env_s_device():
+def test_torch_is_the_default_output():
     torch = pytest.importorskip("torch")
     env = gym.make_vec("tests/Counter-v0", num_envs=2, device="cpu")
     obs, _ = env.reset(seed=0)
@@ -119,7 +121,7 @@ def test_torch_is_the_default_and_runs_on_the_env_s_device():
     assert str(obs.device) == env.device == "cpu"
 
 
-def test_numpy_output_runs_on_the_cpu_unless_told_otherwise():
+def test_numpy_output_selects_the_cpu_by_default():
     assert make("tests/Counter-v0", 2, device="auto").device == "cpu"
 
 
@@ -130,14 +132,14 @@ def test_numpy_output_runs_on_the_cpu_unless_told_otherwise():
         ({"output": "cupy"}, "output='cupy' cannot hold memory of cpu; use 'torch', 'numpy', 'jax' or 'dlpack'"),
     ],
 )
-def test_outputs_that_there_are_not(arguments, message):
+def test_unsupported_outputs_raise(arguments, message):
     with pytest.raises(ValueError, match=message):
         make("tests/Counter-v0", 2, **arguments)
 
 
 @pytest.mark.parametrize(("output", "extra"), [("torch", r"install gpuvec\[train\]"), ("jax", "install jax")])
-def test_a_library_that_is_missing(output, extra):
-    """In a process of its own, whose imports of the library fail."""
+def test_missing_library_raises(output, extra):
+    """The test runs in a subprocess in which imports of the library fail."""
     code = f"""
         import sys, gymnasium, gpuvec
         from gpuvec.errors import MissingExtraError
