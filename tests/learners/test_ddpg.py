@@ -1,4 +1,4 @@
-"""DDPG and TD3: transitions by hand, gradients that stay apart, targets that follow; it learns, and goes on where it was."""
+"""DDPG and TD3: n-step transitions, separate gradients, target networks, learning, and resuming from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
+import gpuvec  # noqa: F401  # registers the environments; imported after torch, which it needs
 from gpuvec.learners.buffers.replay_buffer import ReplayBuffer, Transitions, n_step_returns
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors
 from gpuvec.learners.ddpg import DDPGArgs, train
@@ -43,14 +43,14 @@ def batch(count: int = 12, seed: int = 0) -> Transitions:
 
 class TestTransitions:
     @pytest.mark.parametrize("n", [1, 2, 3, 5])
-    def test_up_to_n_rewards_and_not_beyond_the_episode_or_the_rollout(self, n: int) -> None:
+    def test_returns_sum_up_to_n_rewards_within_episode_and_rollout(self, n: int) -> None:
         rng = np.random.default_rng(n)
         T, E, gamma = 5, 40, 0.9
         obs, final = rng.normal(size=(T + 1, E, 2)), rng.normal(size=(T, E, 2))
         reward, ended = rng.normal(size=(T, E)), rng.random((T, E)) < 0.3
         terminated = ended & (rng.random((T, E)) < 0.5)
-        found = n_step_returns(*(torch.from_numpy(x) for x in (obs, reward, terminated, ended, final)), gamma, n)
-        total, discount, after = (x.numpy() for x in found)
+        transitions = n_step_returns(*(torch.from_numpy(x) for x in (obs, reward, terminated, ended, final)), gamma, n)
+        total, discount, after = (x.numpy() for x in transitions)
         for t in range(T):
             for e in range(E):
                 known, u = 0.0, t
@@ -63,7 +63,7 @@ class TestTransitions:
                 assert discount[t, e] == pytest.approx(0.0 if terminated[u, e] else gamma ** (u - t + 1))
                 np.testing.assert_array_equal(after[t, e], final[u, e] if ended[u, e] else obs[u + 1, e])
 
-    def test_a_truncated_episode_goes_on_in_the_value_and_a_terminated_one_does_not(self) -> None:
+    def test_only_truncated_episodes_are_bootstrapped(self) -> None:
         flags = torch.tensor([[False, False]]), torch.tensor([[True, False]])
         zeros = torch.zeros(2, 2, 1)
         for terminated, known in (flags[0], [0.9, 0.9]), (flags[1], [0.0, 0.9]):
@@ -74,7 +74,7 @@ class TestTransitions:
 
 
 class TestReplay:
-    def test_the_oldest_make_room_for_the_newest(self) -> None:
+    def test_new_transitions_overwrite_the_oldest(self) -> None:
         replay = ReplayBuffer.allocate(5, 2, 1, 1, "cpu")
         for k in range(4):  # two steps each: 0 1 | 2 3 | 4 5 | 6 7
             numbers = torch.arange(2 * k, 2 * k + 2).float().unsqueeze(1).expand(2, 2)
@@ -82,7 +82,7 @@ class TestReplay:
             assert replay.size == min(2 * k + 2, 5)
         assert sorted(replay.transitions.reward[:, 0].tolist()) == [3.0, 4.0, 5.0, 6.0, 7.0]
 
-    def test_only_what_is_held_is_drawn_and_all_of_it(self) -> None:
+    def test_sampling_draws_all_stored_transitions_and_no_others(self) -> None:
         replay = ReplayBuffer.allocate(100, 3, 1, 1, "cpu")
         numbers = torch.arange(1.0, 22.0).view(7, 3)
         replay.add(Transitions(numbers.unsqueeze(-1), numbers.unsqueeze(-1), numbers, numbers, numbers.unsqueeze(-1)))
@@ -113,33 +113,33 @@ class TestGradients:
         assert all(torch.equal(p, actor[name]) for name, p in ddpg.policy.actor.items())
         assert all(torch.equal(x, targets[name]) for name, x in ddpg.policy.target_critics.state_dict().items())
 
-    def test_the_policy_goes_uphill(self) -> None:
-        """Along dQ/da da/dtheta: the first step of Adam goes against the sign of the loss's gradient."""
-        ddpg, seen = learner(), batch()
+    def test_the_policy_ascends_the_gradient_of_the_critic(self) -> None:
+        """The gradient is dQ/da da/dtheta, and Adam's first step goes against the sign of the loss's gradient."""
+        ddpg, samples = learner(), batch()
         net, before = ddpg.policy.network, copy.deepcopy(ddpg.policy.actor)
-        action = net.policy(seen.obs).action.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(net.values(net.critics, seen.obs, net.scale(action)).mean(), action)
-        gradient = torch.autograd.grad(net.policy(seen.obs).action, list(ddpg.policy.actor.values()), slope)
-        ddpg.policy.update_actor(seen)
+        action = net.policy(samples.obs).action.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(net.values(net.critics, samples.obs, net.scale(action)).mean(), action)
+        gradient = torch.autograd.grad(net.policy(samples.obs).action, list(ddpg.policy.actor.values()), slope)
+        ddpg.policy.update_actor(samples)
         for (name, p), g in zip(ddpg.policy.actor.items(), gradient, strict=True):
             moved = p - before[name]
             torch.testing.assert_close(moved, ddpg.args.actor_learning_rate * g / (g.abs() + 1e-8), rtol=1e-3, atol=1e-7)
 
 
 class TestTargets:
-    def test_the_loss_is_to_the_targets_lower_value(self) -> None:
-        ddpg, seen = learner(critics=2), batch()
+    def test_the_critic_loss_uses_the_lower_target_value(self) -> None:
+        ddpg, samples = learner(critics=2), batch()
         net = ddpg.policy.network
         torch.nn.init.normal_(ddpg.policy.target_critics[1].layers[-1].weight)
         with torch.no_grad():
-            action = net.act(ddpg.policy.target_actor, seen.next_obs)
-            both = net.values(ddpg.policy.target_critics, seen.next_obs, action)
-            target = seen.reward + 0.9 * torch.minimum(both[0], both[1])
-            known = sum((q - target).square().mean() for q in net.values(net.critics, seen.obs, net.scale(seen.action)))
+            action = net.act(ddpg.policy.target_actor, samples.next_obs)
+            both = net.values(ddpg.policy.target_critics, samples.next_obs, action)
+            target = samples.reward + 0.9 * torch.minimum(both[0], both[1])
+            known = sum((q - target).square().mean() for q in net.values(net.critics, samples.obs, net.scale(samples.action)))
         assert (both[0] != both[1]).all()
-        assert float(ddpg.policy.update_critics(seen)[0]) == pytest.approx(float(known), rel=1e-5)
+        assert float(ddpg.policy.update_critics(samples)[0]) == pytest.approx(float(known), rel=1e-5)
 
-    def test_they_follow_by_tau(self) -> None:
+    def test_target_networks_move_by_tau(self) -> None:
         ddpg = learner(tau=0.25)
         for p in (*ddpg.policy.actor.values(), *ddpg.policy.critics.values()):
             p.data.add_(1.0)
@@ -150,7 +150,7 @@ class TestTargets:
         ):
             torch.testing.assert_close(p, q + 0.25)
 
-    def test_a_delayed_policy_moves_once_for_so_many_updates(self) -> None:
+    def test_a_delayed_policy_is_updated_once_in_policy_delay_updates(self) -> None:
         ddpg, steps = learner(policy_delay=4, gradient_steps=2, learning_starts=0), []
         for _ in range(6):
             ddpg.iterate()
@@ -160,7 +160,7 @@ class TestTargets:
         assert steps == [0.0, 1.0, 1.0, 2.0, 2.0, 3.0]
         assert {float(s["step"]) for s in ddpg.policy.critic_optimizer.state.values()} == {12.0}
 
-    def test_noise_on_their_actions_is_bounded(self) -> None:
+    def test_noise_on_target_actions_changes_the_loss_within_bounds(self) -> None:
         calm, noisy = learner(), learner(target_sigma=0.2)
         losses = [float(x.policy.update_critics(batch())[0]) for x in (calm, noisy)]
         assert losses[0] != losses[1]
@@ -168,7 +168,7 @@ class TestTargets:
 
 
 class TestCollecting:
-    def test_actions_are_those_of_the_policy_and_noise_within_bounds(self) -> None:
+    def test_actions_are_those_of_the_policy_with_noise_within_bounds(self) -> None:
         ddpg = learner(sigma=0.5, params={"max_episode_steps": 10})
         ddpg.collect()
         obs, action, net = ddpg.rollout.obs, ddpg.policy.action, ddpg.policy.network
@@ -177,7 +177,7 @@ class TestCollecting:
         assert 0.05 < noise.std() < 0.8
         assert noise.std(0).min() > 0.0
 
-    def test_nothing_is_learned_before_the_start(self) -> None:
+    def test_no_update_happens_before_learning_starts(self) -> None:
         ddpg, before = learner(learning_starts=48), None
         for k in range(4):
             before = [p.clone() for p in ddpg.policy.actor.values()]
@@ -185,16 +185,16 @@ class TestCollecting:
             same = all(torch.equal(p, q) for p, q in zip(ddpg.policy.actor.values(), before, strict=True))
             assert same == (16 * (k + 1) < 48)
 
-    def test_what_is_remembered_is_what_happened(self) -> None:
+    def test_the_replay_buffer_stores_the_rollout(self) -> None:
         ddpg = learner(n_step=1)
         for _ in range(3):
             ddpg.collect()
             ddpg.policy.store()
-        held, r = ddpg.policy.replay.transitions, ddpg.policy.rows
-        assert torch.equal(held.obs[8:12], r.obs[:-1])
-        assert torch.equal(held.action[8:12], ddpg.policy.action)
-        assert torch.equal(held.reward[8:12], r.reward)
-        assert torch.equal(held.obs[4], held.next_obs[3])  # no episode ends there
+        replay, r = ddpg.policy.replay.transitions, ddpg.policy.rows
+        assert torch.equal(replay.obs[8:12], r.obs[:-1])
+        assert torch.equal(replay.action[8:12], ddpg.policy.action)
+        assert torch.equal(replay.reward[8:12], r.reward)
+        assert torch.equal(replay.obs[4], replay.next_obs[3])  # no episode ends there
 
 
 class TestAgentsThatLeave:
@@ -205,37 +205,41 @@ class TestAgentsThatLeave:
     }  # fmt: skip
 
     @pytest.mark.slow
-    def test_their_steps_outside_the_game_are_remembered_as_such(self) -> None:
+    def test_steps_of_inactive_agents_are_stored_with_their_mask(self) -> None:
         ddpg = learner(**self.TAG, n_step=3)
         ddpg.collect()
         ddpg.policy.store()
-        held, r = ddpg.policy.replay.transitions, ddpg.policy.rows
-        assert held.mask is not None
+        replay, r = ddpg.policy.replay.transitions, ddpg.policy.rows
+        assert replay.mask is not None
         assert r.mask is not None
-        assert torch.equal(held.mask[:32], r.mask)
+        assert torch.equal(replay.mask[:32], r.mask)
         assert 0.02 < (~r.mask).float().mean() < 0.98
         left = r.terminated & r.mask & ~r.ended
         assert left.any()
-        assert (held.discount[:32][left] == 0.0).all()
-        assert torch.equal(held.reward[:32][left], r.reward[left])
+        assert (replay.discount[:32][left] == 0.0).all()
+        assert torch.equal(replay.reward[:32][left], r.reward[left])
         assert ddpg.policy.metrics[0] == (r.mask & r.done).sum()
 
-    def test_what_happened_outside_the_game_teaches_nothing(self) -> None:
-        found = []
-        for outside in (0.0, 1e6):
-            ddpg, seen = learner(critics=2), batch()
+    def test_steps_of_inactive_agents_do_not_change_the_update(self) -> None:
+        results = []
+        for inactive_value in (0.0, 1e6):
+            ddpg, samples = learner(critics=2), batch()
             mask = torch.arange(12) % 3 > 0
-            seen = seen._replace(mask=mask, reward=seen.reward.where(mask, outside), obs=seen.obs.where(mask[:, None], outside))
-            metrics = torch.cat([ddpg.policy.update_critics(seen), ddpg.policy.update_actor(seen)])
-            found.append([metrics, *ddpg.policy.actor.values(), *ddpg.policy.critics.values()])
-        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+            samples = samples._replace(
+                mask=mask,
+                reward=samples.reward.where(mask, inactive_value),
+                obs=samples.obs.where(mask[:, None], inactive_value),
+            )
+            metrics = torch.cat([ddpg.policy.update_critics(samples), ddpg.policy.update_actor(samples)])
+            results.append([metrics, *ddpg.policy.actor.values(), *ddpg.policy.critics.values()])
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
         part = batch()._replace(mask=None)
         some = Transitions(*(None if x is None else x[mask] for x in part))
         ddpg = learner(critics=2)
         alone = torch.cat([ddpg.policy.update_critics(some), ddpg.policy.update_actor(some)])
-        torch.testing.assert_close(found[0][0], alone)
+        torch.testing.assert_close(results[0][0], alone)
 
-    def test_training_goes_on_from_a_checkpoint(self) -> None:
+    def test_training_resumes_from_a_checkpoint(self) -> None:
         ddpg = learner(**self.TAG)
         ddpg.iterate()
         saved = ddpg.state_dict()
@@ -250,7 +254,7 @@ class TestAgentsThatLeave:
 
 
 @pytest.mark.parametrize("settings", [{}, {"critics": 2, "policy_delay": 2, "target_sigma": 0.2, "n_step": 3, "theta": 0.15}])
-def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]) -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one(settings: dict[str, Any]) -> None:
     def run(ddpg: Learner, iterations: int) -> Learner:
         for _ in range(iterations):
             ddpg.iterate()
@@ -275,7 +279,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(settings: dict[str, Any]
 
 
 @pytest.mark.slow
-def test_pendulum() -> None:
+def test_ddpg_learns_pendulum() -> None:
     settings = {
         **SMALL,
         "num_envs": 16,
@@ -300,7 +304,7 @@ class TestArgs:
             ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
         ],
     )
-    def test_bad_settings_are_named_with_what_is_allowed(self, setting: dict[str, Any], words: str) -> None:
+    def test_invalid_settings_are_named_with_the_allowed_values(self, setting: dict[str, Any], words: str) -> None:
         with pytest.raises(ValueError, match=words):
             DDPGArgs(**setting)
 
@@ -311,7 +315,7 @@ class TestArgs:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("settings", [{}, {"critics": 2, "policy_delay": 2, "target_sigma": 0.2, "n_step": 3}])
-def test_captured_parts_do_what_eager_ones_do(gpu: str, settings: dict[str, Any]) -> None:
+def test_captured_iterations_equal_eager_ones(gpu: str, settings: dict[str, Any]) -> None:
     learners = []
     for captured in (False, True):
         args = DDPGArgs(**{**SMALL, "num_envs": 256, "buffer_size": 100_000, "device": "cuda:0", **settings}).resolved("cuda:0")

@@ -1,4 +1,4 @@
-"""PPO: its formulas against numbers worked out by hand, its rollouts against the environment, and that it learns."""
+"""PPO: its formulas against hand-computed numbers, its rollouts against the environment, and that it learns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 torch = pytest.importorskip("torch")
 
-from gpuvec import SingleAgentEnv, register, uniform  # after the package that it cannot do without
+from gpuvec import SingleAgentEnv, register, uniform  # imported after torch, which it needs
 from gpuvec.errors import StateError
 from gpuvec.learners.buffers.rollout_buffer import Samples
 from gpuvec.learners.estimators.advantage import AdvantageEstimator
@@ -49,7 +49,7 @@ FOLLOW = SingleAgentEnv(
     spaces=lambda p: (Box(-1.0, 1.0, (1,)), Box(-1.0, 1.0, (1,))),
 )
 
-# A reward of 1 for ever, of which one is shown four steps at a time.
+# Each step gives a reward of 1, and an episode is truncated after four steps.
 FOREVER = SingleAgentEnv(
     state=Point,
     params=NoParams(),
@@ -68,27 +68,27 @@ register("tests/Forever-v0", FOREVER)
 SMALL: dict[str, Any] = {
     "device": "cpu", "num_envs": 8, "num_steps": 16, "hidden": (16,), "params": {"max_episode_steps": 20},
 }  # fmt: skip
-MAKE = gym.make_vec
+MAKE_VEC = gym.make_vec
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_once() -> Iterator[None]:
-    """Compiling its kernels takes longer than most tests here, and a seeded reset makes an environment like new."""
+    """Environments are cached: compiling takes longer than most tests here, and a seeded reset makes them like new."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gym, "make_vec", lambda env, num_envs, **kwargs: made(env, num_envs, tuple(sorted(kwargs.items()))))
+        patch.setattr(gym, "make_vec", lambda env, num_envs, **kwargs: cached_env(env, num_envs, tuple(sorted(kwargs.items()))))
         yield
-    made.cache_clear()
+    cached_env.cache_clear()
 
 
 @cache
-def made(env: str, num_envs: int, kwargs: tuple[tuple[str, Any], ...]) -> Any:
-    found = MAKE(env, num_envs=num_envs, **dict(kwargs))
-    found.close = lambda: None  # type: ignore[method-assign]
-    return found
+def cached_env(env: str, num_envs: int, kwargs: tuple[tuple[str, Any], ...]) -> Any:
+    vector_env = MAKE_VEC(env, num_envs=num_envs, **dict(kwargs))
+    vector_env.close = lambda: None  # type: ignore[method-assign]
+    return vector_env
 
 
-def twin_of(ppo: Learner) -> Any:
-    """An environment like the learner's own, which is used up by then."""
+def same_env_as(ppo: Learner) -> Any:
+    """Returns an environment with the learner's settings, which a reset makes like new."""
     args = ppo.args
     return gym.make_vec(args.env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
 
@@ -112,13 +112,13 @@ class TestFormulas:
         expected = torch.tensor([2.4, -3.0, 1.0, -1.6, 2.2, -1.8])
         torch.testing.assert_close(clipped_surrogate(ratio, advantage, 0.2), expected)
 
-    def test_nothing_pulls_where_it_is_clipped(self) -> None:
+    def test_the_clipped_surrogate_has_no_gradient(self) -> None:
         ratio = torch.tensor([1.5, 1.5, 0.5, 0.5], requires_grad=True)
         advantage = torch.tensor([2.0, -2.0, 2.0, -2.0])
         (gradient,) = torch.autograd.grad(clipped_surrogate(ratio, advantage, 0.2).sum(), ratio)
         assert gradient.tolist() == [0.0, -2.0, 2.0, 0.0]
 
-    def test_value_error(self) -> None:
+    def test_the_value_error_is_the_higher_of_the_plain_and_the_clipped_one(self) -> None:
         value, old, target = torch.tensor([[3.0, 1.0, 1.1], [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
         assert value_error(value, old, target, None).tolist() == pytest.approx([0.5, 0.5, 0.405])
         # Clipped: 1.2 instead of 3 is no better, and the higher error counts; 1.1 is within the clip.
@@ -127,7 +127,7 @@ class TestFormulas:
         assert value_error(value[:1], old[:1], far, 0.2).tolist() == pytest.approx([0.5 * 2.8**2])
 
     def test_the_first_gradient_is_the_policy_gradient(self) -> None:
-        """Before any update all ratios are 1: the surrogate then pulls as advantage times log-probability does."""
+        """Before any update all ratios are 1, so that the gradient is that of advantage times log-probability."""
         ppo = learner(ent_coef=0.0, vf_coef=0.0)
         ppo.collect()
         ppo.policy.estimate()
@@ -142,7 +142,7 @@ class TestFormulas:
         assert float(metrics[3]) == pytest.approx(0.0, abs=1e-6)  # approximate KL
         assert float(metrics[4]) == 0.0  # clip fraction
 
-    def test_loss_of_two_samples(self) -> None:
+    def test_the_loss_of_two_samples_equals_hand_computed_numbers(self) -> None:
         """Logits 0 and log 3, so probabilities 1/4 and 3/4; V = 2; advantages 1 and -1 stay so when normalised, by sqrt 2."""
         network = network_for(Box(-1, 1, (1,)), Discrete(2), hidden=())
         with torch.no_grad():
@@ -227,21 +227,21 @@ class TestNetworks:
 
 class TestRollout:
     @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
-    def test_storage_is_what_the_environment_does(self, env: str) -> None:
-        """Two rollouts, played again one step at a time."""
+    def test_the_rollout_buffer_equals_the_steps_of_the_environment(self, env: str) -> None:
+        """The steps of two rollouts are repeated one at a time."""
         ppo, rollouts = learner(env=env), []
         for _ in range(2):
             ppo.collect()
             rollouts.append(type(ppo.policy.buffer)(*(x.clone() for x in ppo.policy.buffer if x is not None)))
         assert any((s.ended & ~s.terminated).any() for s in rollouts)
-        twin = twin_of(ppo)
-        obs, _ = twin.reset(seed=ppo.args.seed)
+        reference_env = same_env_as(ppo)
+        obs, _ = reference_env.reset(seed=ppo.args.seed)
         for s in rollouts:
             for t in range(16):
                 assert torch.equal(s.obs[t], obs)
                 policy = ppo.policy.network.policy(obs)
                 torch.testing.assert_close(s.log_prob[t], policy.log_prob_and_entropy(s.action[t])[0])
-                obs, reward, terminated, truncated, info = twin.step(ppo.policy.network.control(s.action[t]))
+                obs, reward, terminated, truncated, info = reference_env.step(ppo.policy.network.control(s.action[t]))
                 assert torch.equal(s.reward[t], reward)
                 assert torch.equal(s.terminated[t], terminated)
                 assert torch.equal(s.ended[t], terminated | truncated)
@@ -249,7 +249,7 @@ class TestRollout:
             assert torch.equal(s.obs[16], obs)
 
     @pytest.mark.parametrize("settings", [{}, {"shared": True}, {"params": {"max_episode_steps": 3}}])
-    def test_advantages_look_at_the_true_successor(self, settings: dict[str, Any]) -> None:
+    def test_advantages_use_the_value_of_the_true_next_observation(self, settings: dict[str, Any]) -> None:
         ppo = learner(**settings)
         terminated = truncated = False
         for _ in range(4):
@@ -267,24 +267,24 @@ class TestRollout:
         assert terminated or "params" in settings
         assert truncated
 
-    def test_each_epoch_sees_each_sample_once(self) -> None:
+    def test_each_epoch_uses_each_sample_once(self) -> None:
         ppo = learner(update_epochs=3, num_minibatches=4)
         ppo.collect()
         ppo.policy.estimate()
-        seen: list[Any] = []
+        batches: list[Any] = []
         plain = ppo.policy.loss
 
-        def watched(network: Any, batch: Samples, *rest: Any) -> Any:
-            seen.append(batch.obs)
+        def record_batch(network: Any, batch: Samples, *rest: Any) -> Any:
+            batches.append(batch.obs)
             return plain(network, batch, *rest)
 
-        ppo.policy.loss = watched
+        ppo.policy.loss = record_batch
         ppo.policy.improve()
         everything = sorted(ppo.policy.buffer.obs[:-1].flatten(0, 1).tolist())
-        assert [len(x) for x in seen] == [32] * 12
-        for epoch in (seen[:4], seen[4:8], seen[8:]):
+        assert [len(x) for x in batches] == [32] * 12
+        for epoch in (batches[:4], batches[4:8], batches[8:]):
             assert sorted(torch.cat(epoch).tolist()) == everything
-        assert not torch.equal(torch.cat(seen[:4]), torch.cat(seen[4:8]))  # each in an order of its own
+        assert not torch.equal(torch.cat(batches[:4]), torch.cat(batches[4:8]))  # each epoch has its own order
 
     def test_the_gradient_is_limited_and_its_norm_reported(self) -> None:
         ppo = learner(max_grad_norm=1e-3)
@@ -293,18 +293,18 @@ class TestRollout:
         assert norm == pytest.approx(1e-3, rel=1e-3)
         assert ppo.read()["grad_norm"] > 0.1
 
-    def test_tables_say_how_learning_rate_and_entropy_bonus_change(self) -> None:
-        """A rollout has 128 steps: values lie on straight lines, and stay at the last."""
+    def test_tables_set_learning_rate_and_entropy_coefficient(self) -> None:
+        """A rollout has 128 steps. Values are interpolated linearly, and stay at the last one of the table."""
         tables = {"learning_rate_table": ((0, 1e-3), (256, 3e-3)), "ent_coef_table": ((128, 0.1), (384, 0.0))}
-        ppo, seen = learner(total_steps=5 * 128, **tables), []
+        ppo, values = learner(total_steps=5 * 128, **tables), []
         for _ in range(5):
             ppo.iterate()
-            seen.append((float(ppo.policy.learning_rate), float(ppo.policy.ent_coef)))
+            values.append((float(ppo.policy.learning_rate), float(ppo.policy.ent_coef)))
         known = [(1e-3, 0.1), (2e-3, 0.1), (3e-3, 0.05), (3e-3, 0.0), (3e-3, 0.0)]
-        np.testing.assert_allclose(seen, known, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(values, known, rtol=1e-6, atol=1e-9)
 
-    def test_no_update_follows_once_the_policy_is_far_from_the_one_that_played(self) -> None:
-        """The first update moves the policy; the second minibatch finds it far, and none changes anything from there on."""
+    def test_updates_stop_once_target_kl_is_exceeded(self) -> None:
+        """The first update moves the policy. The second minibatch detects it, and no later one changes anything."""
         stopped, free = learner(learning_rate=0.05, target_kl=1e-6), learner(learning_rate=0.05)
         for ppo in (stopped, free):
             ppo.collect()
@@ -320,9 +320,8 @@ class TestRollout:
         stopped.collect()
         stopped.policy.estimate()
         stopped.policy.improve()
-        assert {float(state["step"]) for state in stopped.policy.optimizer.state.values()} == {
-            2.0
-        }  # the next rollout counts anew
+        # Updates start again with the next rollout.
+        assert {float(state["step"]) for state in stopped.policy.optimizer.state.values()} == {2.0}
 
     def test_the_learning_rate_falls_to_zero(self) -> None:
         ppo = learner(total_steps=4 * 128, learning_rate=1e-3)
@@ -334,28 +333,28 @@ class TestRollout:
 
 
 class TestLearning:
-    def test_cartpole(self) -> None:
+    def test_ppo_learns_cartpole(self) -> None:
         result = train(PPOArgs(device="cpu", target_return=475.0))
         returns = evaluate(result.network, "gpuvec/CartPole-v1", seed=7, device="cpu")
         assert float(returns.mean()) >= 475.0
 
     @pytest.mark.slow
-    def test_a_continuous_action(self) -> None:
+    def test_ppo_learns_a_continuous_action(self) -> None:
         args = PPOArgs(env="tests/Follow-v0", device="cpu", num_envs=64, num_steps=8, total_steps=64 * 8 * 60, ent_coef=0.0)
         result = train(args)
         returns = evaluate(result.network, args.env, episodes=200, device="cpu")
         assert float(returns.mean()) > -0.01  # an action of 0 would get -0.21
 
     @pytest.mark.slow
-    def test_values_go_on_beyond_a_truncation(self) -> None:
-        """1 + 0.5 + 0.25 + ... = 2, though no episode has more than four steps; cut short there, V is at most 1.6."""
+    def test_values_continue_beyond_a_truncation(self) -> None:
+        """The value is 1 + 0.5 + 0.25 + ... = 2, though an episode has four steps; without bootstrapping it is at most 1.6."""
         args = PPOArgs(env="tests/Forever-v0", device="cpu", num_envs=16, num_steps=8, total_steps=16 * 8 * 100, gamma=0.5)
         result = train(args)
         assert result.network.value(torch.ones(1)).item() == pytest.approx(2.0, abs=0.02)
         assert result.history[-1]["length"] == 4.0
         assert result.history[-1]["return"] == 4.0
 
-    def test_stops_at_the_target(self) -> None:
+    def test_training_stops_at_the_target_return(self) -> None:
         args = PPOArgs(
             env="tests/Forever-v0", device="cpu", num_envs=16, num_steps=3, total_steps=48 * 50, target_return=4.0
         )  # fmt: skip
@@ -365,7 +364,7 @@ class TestLearning:
 
 
 class TestRepeatable:
-    def test_a_seed_gives_a_run(self) -> None:
+    def test_the_same_seed_gives_the_same_run(self) -> None:
         def run(seed: int) -> list[list[float]]:
             args = PPOArgs(**SMALL, seed=seed, total_steps=4 * 128)
             return [[m[name] for name in METRICS] for m in train(args).history]
@@ -374,7 +373,7 @@ class TestRepeatable:
         np.testing.assert_array_equal(first, run(3))
         assert not np.array_equal(first, run(4), equal_nan=True)
 
-    def test_global_random_numbers_play_no_part(self) -> None:
+    def test_global_random_numbers_are_neither_used_nor_changed(self) -> None:
         def parameters() -> Any:
             return torch.cat([p.detach().flatten() for p in train(PPOArgs(**SMALL, total_steps=256)).network.parameters()])
 
@@ -386,7 +385,7 @@ class TestRepeatable:
         assert torch.equal(torch.get_rng_state(), before)
 
     @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1"])
-    def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(self, env: str, tmp_path: Any) -> None:
+    def test_a_resumed_training_equals_an_uninterrupted_one(self, env: str, tmp_path: Any) -> None:
         args = PPOArgs(env=env, **SMALL, total_steps=6 * 128)
         run = RunWriter.new(tmp_path, "ppo", {"env": env, "seed": 1})
 
@@ -423,24 +422,24 @@ class TestRepeatable:
 
 class TestEvaluation:
     def test_each_environment_counts_its_first_episode(self) -> None:
-        """All end after four steps, long before one looks whether all have ended."""
+        """All episodes end after four steps, long before the loop checks whether all have ended."""
         network = network_for(Box(0, 1, (1,)), Discrete(2))
         assert evaluate(network, "tests/Forever-v0", episodes=16, device="cpu").tolist() == [4.0] * 16
 
-    def test_it_waits_for_the_longest(self) -> None:
+    def test_evaluation_waits_for_the_longest_episode(self) -> None:
         network = learner().policy.network
         returns = evaluate(network, "gpuvec/CartPole-v1", device="cpu", greedy=False)
-        twin = gym.make_vec("gpuvec/CartPole-v1", 100, device="cpu", output="torch", buffers=1)
-        obs, _ = twin.reset(seed=0)
-        sampler, expected, playing = Sampler("cpu", 0), torch.zeros(100), torch.ones(100, dtype=torch.bool)
+        reference_env = gym.make_vec("gpuvec/CartPole-v1", 100, device="cpu", output="torch", buffers=1)
+        obs, _ = reference_env.reset(seed=0)
+        sampler, expected, is_running = Sampler("cpu", 0), torch.zeros(100), torch.ones(100, dtype=torch.bool)
         none, step = torch.zeros((), dtype=torch.int64), 0
-        while playing.any():
+        while is_running.any():
             with torch.no_grad():
                 action = network.policy(obs).draw(sampler, none, step).action
-                obs, reward, terminated, truncated, _ = twin.step(action)
+                obs, reward, terminated, truncated, _ = reference_env.step(action)
             step += 1
-            expected += torch.where(playing, reward, 0.0)
-            playing &= ~terminated & ~truncated
+            expected += torch.where(is_running, reward, 0.0)
+            is_running &= ~terminated & ~truncated
         assert returns.tolist() == expected.tolist()
         assert returns.max() > 2 * returns.mean()
 
@@ -468,14 +467,14 @@ class TestArgs:
             ({"num_envs": 1, "num_steps": 4, "num_minibatches": 4}, "at least twice it"),
         ],
     )
-    def test_bad_settings_are_named_with_what_is_allowed(self, setting: dict[str, Any], words: str) -> None:
+    def test_invalid_settings_are_named_with_the_allowed_values(self, setting: dict[str, Any], words: str) -> None:
         with pytest.raises(ValueError, match=words):
             PPOArgs(**setting)
 
     def test_the_number_of_iterations_is_rounded_up(self) -> None:
         assert PPOArgs(num_envs=8, num_steps=16, total_steps=129).iterations == 2
 
-    def test_what_depends_on_the_device_is_resolved(self) -> None:
+    def test_settings_that_depend_on_the_device_are_resolved(self) -> None:
         cpu, gpu = PPOArgs().resolved("cpu"), PPOArgs().resolved("cuda:0")
         assert (cpu.num_envs, gpu.num_envs) == (128, 4096)
         assert cpu.iterations == gpu.iterations == 128

@@ -1,4 +1,4 @@
-"""PPO with one policy for all agents: what counts of those that leave, against plain NumPy over lists of their steps."""
+"""PPO with one policy for all agents: samples of inactive agents do not count, checked against plain NumPy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _reward(i: int, s: Doors, t: Time, p: NoParams) -> float:
     return 100.0 if s.before[i] else 0.0 if s.out[i] else -1.0
 
 
-# Who takes the right door leaves; each step inside costs 1. Outside lie 100 a step, which no longer count.
+# An agent that takes the right door leaves. Each step inside costs 1, and the 100 of each step outside do not count.
 DOORS = MultiAgentEnv(
     state=Doors,
     params=NoParams(),
@@ -85,7 +85,7 @@ def learner(**settings: Any) -> Learner:
 
 
 def episodes_of(mask: Any, over: Any) -> Any:
-    """(agent, steps) of each stay of an agent in the game within a rollout; the last may go on."""
+    """Yields (agent, steps) for each stay of an agent in the game; the last stay may continue after the rollout."""
     for row in range(mask.shape[1]):
         steps: list[int] = []
         for t in range(len(mask)):
@@ -100,8 +100,8 @@ def episodes_of(mask: Any, over: Any) -> Any:
 
 class TestEstimates:
     @pytest.mark.slow
-    def test_of_a_rollout_against_the_environment_s_own_record(self) -> None:
-        """The environment plays the same actions once more; advantages follow from its (E, A) arrays."""
+    def test_estimates_equal_those_from_the_environment_s_own_arrays(self) -> None:
+        """The environment repeats the actions, and the advantages are computed from its (E, A) arrays."""
         gamma, lam = 0.9, 0.8
         ppo = learner(gamma=gamma, gae_lambda=lam)
         ppo.collect()
@@ -123,35 +123,37 @@ class TestEstimates:
         for row, steps in episodes_of(mask, left | dead | late):
             advantage = 0.0
             for t in reversed(steps):
-                gone = left[t, row] or dead[t, row]  # nothing comes after
+                gone = left[t, row] or dead[t, row]  # no value follows
                 after = 0.0 if gone else final[t, row] if late[t, row] else value[t + 1, row]
                 more = 0.0 if gone or late[t, row] else advantage
                 advantage = reward[t, row] + gamma * after - value[t, row] + gamma * lam * more
                 expected[t, row] = advantage
                 last_left += bool(left[t, row] and not dead[t, row] and not late[t, row])
-        assert last_left > 2  # walkers that were met while others went on
+        # Walkers were met while other agents stayed in the game.
+        assert last_left > 2
         assert (~mask).sum() > 10
         np.testing.assert_allclose(s.advantage.numpy()[mask], expected[mask], atol=1e-5)
         np.testing.assert_allclose(s.target.numpy()[mask], (expected + value[:-1])[mask], atol=1e-5)
 
         ended = [(row, steps) for row, steps in episodes_of(mask, left | dead | late) if (left | dead | late)[steps[-1], row]]
         explained = 1.0 - expected[mask].var(ddof=1) / (expected + value[:-1])[mask].var(ddof=1)
-        found = dict(zip(ROLLOUT_METRICS + PPO.update_metrics, ppo.policy.metrics.tolist(), strict=True))
-        assert found["episodes"] == len(ended)
-        assert found["return"] == pytest.approx(np.mean([reward[steps, row].sum() for row, steps in ended]), rel=1e-5)
-        assert found["length"] == pytest.approx(np.mean([len(steps) for _, steps in ended]), rel=1e-5)
-        assert found["explained_variance"] == pytest.approx(explained, rel=1e-4)
+        metrics = dict(zip(ROLLOUT_METRICS + PPO.update_metrics, ppo.policy.metrics.tolist(), strict=True))
+        assert metrics["episodes"] == len(ended)
+        assert metrics["return"] == pytest.approx(np.mean([reward[steps, row].sum() for row, steps in ended]), rel=1e-5)
+        assert metrics["length"] == pytest.approx(np.mean([len(steps) for _, steps in ended]), rel=1e-5)
+        assert metrics["explained_variance"] == pytest.approx(explained, rel=1e-4)
 
-    def test_a_penalty_counts_once_and_nothing_comes_after(self) -> None:
-        """By hand: in a rollout of five steps the second of three agents pays 7 in the second step and leaves.
+    def test_a_penalty_counts_once_and_no_value_follows_it(self) -> None:
+        """In a rollout of five steps the second of three agents pays 7 in the second step and leaves.
 
-        Its env goes on to the fourth, where the time is up. With gamma = lambda = 1 a target is what is still to come.
+        Its environment continues to the fourth step, where the time limit truncates the episode. With gamma = lambda = 1 a
+        target is the sum of the rewards that are still to come.
         """
         ppo = learner(num_steps=5, num_envs=E, num_minibatches=1, gamma=1.0, gae_lambda=1.0)
         s = ppo.policy.buffer
         for x in s:
             x.zero_()
-        s.obs.fill_(1e4)  # where nobody is; V of that is not small
+        s.obs.fill_(1e4)  # rows of inactive agents, whose V is not small
         s.final_obs.fill_(1e4)
         s.obs[:2, 1], s.obs[4:, 1] = 0.25, 0.25
         s.obs[:, 0], s.final_obs[3, 0] = 0.25, 0.5
@@ -165,28 +167,28 @@ class TestEstimates:
             here, final = ppo.policy.network.value(torch.tensor([[0.25], [0.5]]).expand(2, 5)).tolist()
         assert s.target[:, 0].tolist() == pytest.approx([10 + final, 9 + final, 7 + final, 4 + final, 5 + here], rel=1e-5)
         assert s.target[[0, 1, 4], 1].tolist() == pytest.approx([-6.0, -7.0, 2 + here], rel=1e-5)
-        found = dict(zip(ROLLOUT_METRICS + PPO.update_metrics, ppo.policy.metrics.tolist(), strict=True))
-        assert (found["episodes"], found["return"], found["length"]) == (2.0, (10.0 - 6.0) / 2, 3.0)
+        metrics = dict(zip(ROLLOUT_METRICS + PPO.update_metrics, ppo.policy.metrics.tolist(), strict=True))
+        assert (metrics["episodes"], metrics["return"], metrics["length"]) == (2.0, (10.0 - 6.0) / 2, 3.0)
 
         before = float(s.target[s.mask].sum())
         s.reward[1, 1] -= 1.0
         ppo.policy.estimate()
-        # In the targets of the two steps up to it, once each; and of no other sample that counts.
+        # The penalty changes the targets of the two steps up to it, once each, and no other sample that counts.
         assert float(s.target[s.mask].sum()) == pytest.approx(before - 2.0, rel=1e-5)
 
 
 class TestLoss:
-    def test_rows_outside_the_mask_pull_nowhere(self) -> None:
-        """Whatever they hold, loss, metrics and gradient are those of the others alone."""
+    def test_rows_outside_the_mask_change_neither_loss_nor_gradient(self) -> None:
+        """Whatever these rows contain, loss, metrics and gradient are those of the other rows alone."""
         ppo = learner()
         ppo.iterate()
         ppo.collect()
         ppo.policy.estimate()
         s = ppo.policy.buffer
-        outside = ~s.mask
-        assert 10 < int(outside.sum()) < s.mask.numel() // 2
-        s.obs[:-1][outside], s.log_prob[outside], s.action[outside] = 50.0, -300.0, 2
-        s.advantage[outside], s.target[outside], s.value[:-1][outside] = 1e6, -1e6, 1e3
+        inactive = ~s.mask
+        assert 10 < int(inactive.sum()) < s.mask.numel() // 2
+        s.obs[:-1][inactive], s.log_prob[inactive], s.action[inactive] = 50.0, -300.0, 2
+        s.advantage[inactive], s.target[inactive], s.value[:-1][inactive] = 1e6, -1e6, 1e3
         whole = (s.obs[:-1], s.action, s.log_prob, s.value[:-1], s.advantage, s.target)
         args = PPOArgs(clip_value=True)
         results = []
@@ -196,7 +198,7 @@ class TestLoss:
             results.append(torch.cat([total.detach().view(1), metrics, *(g.flatten() for g in gradient)]))
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
 
-    def test_means_and_variances(self) -> None:
+    def test_masked_means_and_variances_ignore_masked_values(self) -> None:
         x = torch.tensor([3.0, torch.inf, 5.0, torch.nan, 10.0])
         mask = torch.tensor([True, False, True, False, True])
         assert float(masked_mean(x, mask)) == 6.0
@@ -205,33 +207,35 @@ class TestLoss:
         plain = torch.randn(50, generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(masked_var_mean(plain, plain < torch.inf), masked_var_mean(plain, None))
 
-    def test_each_row_is_seen_once_with_its_mask(self) -> None:
+    def test_each_row_is_sampled_once_with_its_mask(self) -> None:
         ppo = learner(update_epochs=1, num_minibatches=4)
         ppo.collect()
         ppo.policy.estimate()
-        seen: list[Samples] = []
+        batches: list[Samples] = []
         plain = ppo.policy.loss
-        ppo.policy.loss = lambda network, batch, *rest: (seen.append(batch), plain(network, batch, *rest))[1]
+        ppo.policy.loss = lambda network, batch, *rest: (batches.append(batch), plain(network, batch, *rest))[1]
         ppo.policy.improve()
-        assert [len(b.obs) for b in seen] == [T * E * A // 4] * 4
-        found = sorted((*obs, bool(m)) for b in seen for obs, m in zip(b.obs.tolist(), b.mask, strict=True))
+        assert [len(b.obs) for b in batches] == [T * E * A // 4] * 4
+        sampled_rows = sorted((*obs, bool(m)) for b in batches for obs, m in zip(b.obs.tolist(), b.mask, strict=True))
         s = ppo.policy.buffer
-        assert found == sorted((*x, bool(m)) for x, m in zip(s.obs[:-1].flatten(0, 1).tolist(), s.mask.flatten(), strict=True))
+        assert sampled_rows == sorted(
+            (*x, bool(m)) for x, m in zip(s.obs[:-1].flatten(0, 1).tolist(), s.mask.flatten(), strict=True)
+        )
 
-    def test_an_env_of_one_agent_has_no_mask(self) -> None:
+    def test_an_env_with_one_agent_has_no_mask(self) -> None:
         env = gym.make_vec("gpuvec/CartPole-v1", 4, device="cpu", output="torch", autoreset_mode="SameStep")
         ppo = make_learner(PPOArgs(num_envs=4).resolved("cpu"), env)
         assert ppo.policy.buffer.mask is None
         env.close()
 
 
-def test_statistics_over_several_rollouts() -> None:
-    """Stays of agents that span rollouts, with pauses, against a loop."""
+def test_episode_statistics_over_several_rollouts_equal_those_of_a_loop() -> None:
+    """Stays of agents that span rollouts, with pauses between them, give the same sums as a loop over the steps."""
     rng, episodes = np.random.default_rng(0), EpisodeStatistics.initial(6, "cpu")
     returns, lengths, waits = np.zeros(6), np.zeros(6), np.zeros(6, bool)
     for _ in range(6):
         mask, ended = np.zeros((7, 6), bool), np.zeros((7, 6), bool)
-        reward, told = rng.integers(-3, 4, (7, 6)).astype(np.float32), []
+        reward, finished_episodes = rng.integers(-3, 4, (7, 6)).astype(np.float32), []
         for t, row in itertools.product(range(7), range(6)):
             waits[row] &= rng.random() < 0.7  # until the env's next episode
             mask[t, row] = not waits[row]
@@ -241,10 +245,14 @@ def test_statistics_over_several_rollouts() -> None:
             returns[row], lengths[row] = returns[row] + reward[t, row], lengths[row] + 1
             ended[t, row] = waits[row] = rng.random() < 0.2
             if ended[t, row]:
-                told.append((returns[row], lengths[row]))
+                finished_episodes.append((returns[row], lengths[row]))
                 returns[row] = lengths[row] = 0.0
-        found = episodes.add(*(torch.from_numpy(x) for x in (reward, ended, mask)))
-        assert [float(x) for x in found] == [len(told), sum(r for r, _ in told), sum(n for _, n in told)]
+        sums = episodes.add(*(torch.from_numpy(x) for x in (reward, ended, mask)))
+        assert [float(x) for x in sums] == [
+            len(finished_episodes),
+            sum(r for r, _ in finished_episodes),
+            sum(n for _, n in finished_episodes),
+        ]
         np.testing.assert_array_equal(episodes.running_return, returns)
         np.testing.assert_array_equal(episodes.running_length, lengths)
 
@@ -259,23 +267,24 @@ def result() -> Any:
 
 class TestTraining:
     @pytest.mark.slow
-    def test_agents_leave_at_once_whatever_lies_outside(self, result: Any) -> None:
+    def test_agents_learn_to_leave_in_their_first_step(self, result: Any) -> None:
         returns = evaluate(result.network, "tests/Doors-v0", episodes=50, device="cpu")
         assert returns.shape == (50, 2)
         assert returns.eq(0.0).all()
         last = result.history[-1]
         assert last["length"] == pytest.approx(1.0, abs=0.05)
         assert last["return"] == pytest.approx(1.0 - last["length"], abs=1e-5)
-        assert result.network.value(torch.tensor([[-1.0], [1.0]])).abs().max() < 0.3  # 100 lie outside
+        # The value does not include the 100 of each step outside.
+        assert result.network.value(torch.tensor([[-1.0], [1.0]])).abs().max() < 0.3
 
     @pytest.mark.slow
-    def test_a_checkpoint_goes_on(self, result: Any) -> None:
+    def test_a_resumed_training_has_the_same_metrics(self, result: Any) -> None:
         saved: list[Any] = []
         train(ARGS, lambda ppo, metrics: saved.append(ppo.state_dict()) if ppo.iteration == 20 else None)
         rest = train(ARGS, checkpoint=saved[0])
-        for found, expected in zip(rest.history, result.history[20:], strict=True):
+        for metrics, expected in zip(rest.history, result.history[20:], strict=True):
             np.testing.assert_array_equal(
-                [found[name] for name in ROLLOUT_METRICS + PPO.update_metrics],
+                [metrics[name] for name in ROLLOUT_METRICS + PPO.update_metrics],
                 [expected[name] for name in ROLLOUT_METRICS + PPO.update_metrics],
             )
         args, network = load_policy(result.checkpoint, "cpu")
@@ -283,50 +292,58 @@ class TestTraining:
         x = torch.tensor([[-1.0], [1.0]])
         assert torch.equal(network.value(x), result.network.value(x))
 
-    def test_steps_are_those_of_envs(self, result: Any) -> None:
+    def test_steps_count_environments_and_not_agents(self, result: Any) -> None:
         assert [m["steps"] for m in result.history[:2]] == [256, 512]
         assert result.checkpoint["args"]["all"]["num_envs"] == 32
 
 
-class TestPlaying:
-    def test_returns_are_those_while_in_the_game(self) -> None:
-        """Agents at random doors: a cost of 1 for each wrong one, and nothing of what lies outside."""
-        played = run_episodes("tests/Doors-v0", at_random(1), episodes=400, device="cpu")
-        assert played.returns.shape == played.terminated.shape == (400, 2)
-        assert set(played.returns.unique().tolist()) == {0.0, -1.0, -2.0, -3.0, -4.0}
-        assert torch.equal(played.returns == -4.0, ~played.terminated)
-        assert float(played.returns.mean()) == pytest.approx(-15 / 16, abs=0.15)  # 1/2 + 1/4 + 1/8 + 1/16
-        assert played.roles == {}
+class TestRunEpisodes:
+    def test_returns_sum_the_rewards_of_active_agents(self) -> None:
+        """Agents take random doors: each wrong one costs 1, and rewards outside the game do not count."""
+        episodes = run_episodes("tests/Doors-v0", at_random(1), episodes=400, device="cpu")
+        assert episodes.returns.shape == episodes.terminated.shape == (400, 2)
+        assert set(episodes.returns.unique().tolist()) == {0.0, -1.0, -2.0, -3.0, -4.0}
+        assert torch.equal(episodes.returns == -4.0, ~episodes.terminated)
+        assert float(episodes.returns.mean()) == pytest.approx(-15 / 16, abs=0.15)  # 1/2 + 1/4 + 1/8 + 1/16
+        assert episodes.roles == {}
 
-    def test_chance_plays_an_agent_that_is_alone_too(self) -> None:
+    def test_random_actions_work_in_a_single_agent_env(self) -> None:
         """A pole that is pushed at random falls after 22 steps, as in Gymnasium."""
-        played = run_episodes("gpuvec/CartPole-v1", at_random(1), episodes=400, device="cpu")
-        assert float(played.returns.mean()) == pytest.approx(22.0, abs=2.5)
-        assert played.terminated.all()
+        episodes = run_episodes("gpuvec/CartPole-v1", at_random(1), episodes=400, device="cpu")
+        assert float(episodes.returns.mean()) == pytest.approx(22.0, abs=2.5)
+        assert episodes.terminated.all()
 
     @pytest.mark.slow
-    def test_each_role_has_its_player(self) -> None:
-        """The guard stays at 0; walkers, who all go left, come to it."""
+    def test_each_role_acts_by_its_own_player(self) -> None:
+        """The guard stays at 0, and walkers that all go left reach it."""
 
-        def goes(action: int) -> Any:
+        def constant_action(action: int) -> Any:
             return lambda envs: lambda obs: torch.full(obs.shape[:2], action)
 
         params = {**STREET, "max_episode_steps": 8}
-        played = run_episodes(
-            "tests/Street-v0", by_role({"guard": goes(0), "walker": goes(0)}), episodes=E, device="cpu", params=params
+        meeting = run_episodes(
+            "tests/Street-v0",
+            by_role({"guard": constant_action(0), "walker": constant_action(0)}),
+            episodes=E,
+            device="cpu",
+            params=params,
         )
-        assert played.terminated[:, played.roles["walker"]].all()
-        apart = run_episodes(
-            "tests/Street-v0", by_role({"guard": goes(0), "walker": goes(2)}), episodes=E, device="cpu", params=params
+        assert meeting.terminated[:, meeting.roles["walker"]].all()
+        separated = run_episodes(
+            "tests/Street-v0",
+            by_role({"guard": constant_action(0), "walker": constant_action(2)}),
+            episodes=E,
+            device="cpu",
+            params=params,
         )
-        assert not apart.terminated[:, apart.roles["walker"]].all()
+        assert not separated.terminated[:, separated.roles["walker"]].all()
         with pytest.raises(ValueError, match="a player for each role, guard, walker; there is one for guard"):
-            run_episodes("tests/Street-v0", by_role({"guard": goes(0)}), episodes=E, device="cpu", params=params)
+            run_episodes("tests/Street-v0", by_role({"guard": constant_action(0)}), episodes=E, device="cpu", params=params)
 
-    def test_a_policy_plays_all_agents(self) -> None:
+    def test_a_policy_acts_for_all_agents(self) -> None:
         ppo = learner()
-        played = run_episodes("tests/Street-v0", policy(ppo.policy.network), episodes=5, device="cpu", params=STREET)
+        episodes = run_episodes("tests/Street-v0", policy(ppo.policy.network), episodes=5, device="cpu", params=STREET)
         assert torch.equal(
-            played.returns, evaluate(ppo.policy.network, "tests/Street-v0", episodes=5, device="cpu", params=STREET)
+            episodes.returns, evaluate(ppo.policy.network, "tests/Street-v0", episodes=5, device="cpu", params=STREET)
         )
-        assert played.returns.shape == (5, A)
+        assert episodes.returns.shape == (5, A)

@@ -1,4 +1,4 @@
-"""Several policies in one game: each sees its agents, does their part, and learns from what happens to them alone."""
+"""Several policies in one game: each observes its own agents, acts for them, and learns from their rewards alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def street() -> Any:
     return gym.make_vec("tests/Street-v0", E, device="cpu", output="torch", autoreset_mode="SameStep", **STREET)
 
 
-def plan(**settings: Any) -> dict[str, Any]:
+def make_policies(**settings: Any) -> dict[str, Any]:
     """Guards learn by PPO, walkers by A2C."""
     return {
         "guard": ppo.PPOArgs(**{**SHARED_SETTINGS, "device": "cpu", **settings}).resolved("cpu"),
@@ -58,30 +58,30 @@ def plan(**settings: Any) -> dict[str, Any]:
 
 
 def indices(kind: str) -> Any:
-    """Agents of each of four environments, three of five."""
-    fixed = {"all": None, "side by side": slice(1, 4), "apart": torch.tensor([0, 3, 4])}
+    """Returns the indices of three of five agents in each of four environments, or None for all of them."""
+    fixed = {"all": None, "adjacent": slice(1, 4), "scattered": torch.tensor([0, 3, 4])}
     return fixed.get(kind, torch.tensor([[0, 1, 2], [2, 3, 4], [0, 2, 4], [4, 1, 3]]))
 
 
-@pytest.mark.parametrize("kind", ["all", "side by side", "apart", "other ones in each"])
-def test_a_part_takes_its_rows_and_puts_them_back(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["all", "adjacent", "scattered", "different in each env"])
+def test_an_agent_subset_selects_and_scatters_its_rows(kind: str) -> None:
     where, x = indices(kind), torch.randn(6, E, 5, 2)
     part = AgentSubset(where, 5)
     choice = np.arange(5)[where] if isinstance(where, slice) else np.arange(5) if where is None else where.numpy()
-    chosen = np.broadcast_to(choice, (E, choice.shape[-1]))
-    expected = np.stack([x[:, e, i].numpy() for e in range(E) for i in chosen[e]], 1)
+    agent_indices = np.broadcast_to(choice, (E, choice.shape[-1]))
+    expected = np.stack([x[:, e, i].numpy() for e in range(E) for i in agent_indices[e]], 1)
     np.testing.assert_array_equal(part.select(x), expected)
     np.testing.assert_array_equal(part.select(x[2], 0), expected[2])
-    assert (part.per_env, part.is_all) == (chosen.shape[1], kind == "all")
+    assert (part.per_env, part.is_all) == (agent_indices.shape[1], kind == "all")
     into = torch.zeros(E, 5, 2)
     part.scatter(into, part.select(x[2], 0))
     for e in range(E):
         for i in range(5):
-            assert torch.equal(into[e, i], x[2, e, i] if i in chosen[e] else torch.zeros(2))
+            assert torch.equal(into[e, i], x[2, e, i] if i in agent_indices[e] else torch.zeros(2))
 
 
-def test_rows_are_those_of_the_flat_game() -> None:
-    """Of both roles together, and of all at once, what FlattenAgents makes of the same steps."""
+def test_rows_equal_those_of_flatten_agents() -> None:
+    """The rows of each role, and of all agents together, equal what FlattenAgents returns for the same steps."""
     rollout = EnvRollout(street(), T, "cpu")
     parts = {role: AgentSubset(where, 5) for role, where in street().roles.items()}
     every, rows = rollout.rows(AgentSubset(None, 5)), {role: rollout.rows(part) for role, part in parts.items()}
@@ -113,46 +113,47 @@ def test_rows_are_those_of_the_flat_game() -> None:
 
 
 class TestLearning:
-    def test_each_agent_does_what_its_policy_drew(self) -> None:
-        learner = make_learner(plan(), street())
+    def test_each_agent_takes_the_action_of_its_policy(self) -> None:
+        learner = make_learner(make_policies(), street())
         learner.collect()
         guard, walker = (learner.policies[role] for role in ("guard", "walker"))
-        twin = [street().reset(seed=3)[0]]
+        repeated_obs = [street().reset(seed=3)[0]]
         for t in range(T):
             action = torch.cat([p.buffer.action[t].view(E, -1) for p in (guard, walker)], 1)
-            twin.append(street().step(action)[0])
-        assert torch.equal(torch.stack(twin), learner.rollout.obs)
-        assert not torch.equal(guard.buffer.action[:, :8], walker.buffer.action[:, :8])  # each has numbers of its own
+            repeated_obs.append(street().step(action)[0])
+        assert torch.equal(torch.stack(repeated_obs), learner.rollout.obs)
+        # Each policy draws its own random numbers.
+        assert not torch.equal(guard.buffer.action[:, :8], walker.buffer.action[:, :8])
 
-    def test_each_learns_from_its_own_agents_alone(self) -> None:
-        """What one policy makes of a rollout is the same whatever the other's rewards were."""
-        found = []
+    def test_each_policy_learns_from_its_own_agents_alone(self) -> None:
+        """One policy's update is the same whatever the other policy's rewards were."""
+        updates = []
         for other in (0.0, 1e6):
-            learner = make_learner(plan(), street())
+            learner = make_learner(make_policies(), street())
             learner.collect()
             learner.policies["walker"].rows.reward.add_(other)
             before = {k: p.clone() for k, p in learner.policies["walker"].parameters.items()}
             for part in learner.policies["guard"].begin_update(0):
                 part()
             assert all(torch.equal(p, before[k]) for k, p in learner.policies["walker"].parameters.items())
-            found.append([p.detach().clone() for p in learner.policies["guard"].parameters.values()])
-        assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+            updates.append([p.detach().clone() for p in learner.policies["guard"].parameters.values()])
+        assert all(torch.equal(x, y) for x, y in zip(*updates, strict=True))
 
     @pytest.mark.slow
-    def test_metrics_tell_the_role(self) -> None:
-        result = train(plan(total_steps=3 * E * T))
+    def test_metrics_are_named_by_role(self) -> None:
+        result = train(make_policies(total_steps=3 * E * T))
         last = result.history[-1]
         assert {"guard/return", "guard/clip_fraction", "walker/return", "walker/entropy"} <= last.keys()
         assert "walker/clip_fraction" not in last
-        played = run_episodes("tests/Street-v0", policies_by_role(result.networks), episodes=6, device="cpu", params=STREET)
-        assert played.returns.shape == (6, 5)
+        episodes = run_episodes("tests/Street-v0", policies_by_role(result.networks), episodes=6, device="cpu", params=STREET)
+        assert episodes.returns.shape == (6, 5)
 
-    def test_roles_may_lie_elsewhere_in_each_environment(self) -> None:
+    def test_roles_may_differ_between_environments(self) -> None:
         env = gym.make_vec("tests/Street-v0", E, device="cpu", output="torch", autoreset_mode="SameStep", **STREET)
         roles = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0]])
         env.reset(seed=0)
         env.set_state({"role": roles})
-        learner = make_learner(plan(), env)
+        learner = make_learner(make_policies(), env)
         for _ in range(2):
             learner.iterate()
         for role, number in (("guard", 0), ("walker", 1)):
@@ -162,16 +163,16 @@ class TestLearning:
         env.close()
 
     @pytest.mark.parametrize("frozen", [False, True])
-    def test_a_checkpoint_goes_on_as_if_nothing_had_stopped(self, frozen: bool) -> None:
-        given = plan(total_steps=6 * E * T)
+    def test_a_resumed_training_equals_an_uninterrupted_one(self, frozen: bool) -> None:
+        policies = make_policies(total_steps=6 * E * T)
         if frozen:
-            given["guard"] = Frozen(train(plan(total_steps=E * T)).checkpoint, "guard")
+            policies["guard"] = Frozen(train(make_policies(total_steps=E * T)).checkpoint, "guard")
         saved: list[Any] = []
-        whole = train(given, lambda learner, _: saved.append(learner.state_dict()) if learner.iteration == 3 else None)
-        rest = train(given, checkpoint=saved[0])
-        for found, expected in zip(rest.history, whole.history[3:], strict=True):
+        whole = train(policies, lambda learner, _: saved.append(learner.state_dict()) if learner.iteration == 3 else None)
+        rest = train(policies, checkpoint=saved[0])
+        for metrics, expected in zip(rest.history, whole.history[3:], strict=True):
             names = [name for name in expected if name not in ("seconds", "steps_per_second", "gpu_memory")]
-            np.testing.assert_array_equal([found[n] for n in names], [expected[n] for n in names])
+            np.testing.assert_array_equal([metrics[n] for n in names], [expected[n] for n in names])
         for role in whole.networks:
             pairs = zip(rest.networks[role].parameters(), whole.networks[role].parameters(), strict=True)
             assert all(torch.equal(x, y) for x, y in pairs)
@@ -180,8 +181,8 @@ class TestLearning:
     def test_a_deterministic_policy_learns_beside_a_stochastic_one(self) -> None:
         shared: dict[str, Any] = {**TAG, "device": "cpu", "total_steps": 8 * 8 * 16}
         small: dict[str, Any] = {"buffer_size": 8 * 3 * 64, "batch_size": 32, "gradient_steps": 2, "learning_starts": 256}
-        given = {"tagger": ppo.PPOArgs(**shared), "runner": ddpg.DDPGArgs(**shared, **small, normalize=True)}
-        result = train(given)
+        policies = {"tagger": ppo.PPOArgs(**shared), "runner": ddpg.DDPGArgs(**shared, **small, normalize=True)}
+        result = train(policies)
         last = result.history[-1]
         assert np.isfinite([last["tagger/approx_kl"], last["runner/critic_loss"], last["runner/actor_loss"]]).all()
         args, network = load_policy(result.checkpoint, "cpu", role="runner")
@@ -191,29 +192,29 @@ class TestLearning:
 
 
 class TestCommandLine:
-    def run(self, given: dict[str, Any], folder: Path) -> Path:
-        run = RunWriter.new(folder, "ppo", asdict(given["walker"]))
+    def run(self, policies: dict[str, Any], folder: Path) -> Path:
+        run = RunWriter.new(folder, "ppo", asdict(policies["walker"]))
 
         def on_iteration(learner: Learner, metrics: dict[str, float]) -> None:
             run.log(metrics)
             run.save(learner.state_dict())
 
-        train(given, on_iteration)
+        train(policies, on_iteration)
         run.close()
         return run.path
 
-    def test_a_run_is_played_and_goes_on(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_run_is_evaluated_and_resumed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("tyro")
         from gpuvec.cli import main
 
-        path = self.run(plan(total_steps=2 * E * T, anneal_lr=False), tmp_path)
+        path = self.run(make_policies(total_steps=2 * E * T, anneal_lr=False), tmp_path)
         assert main(["eval", str(path), "--episodes", "3", "--device", "cpu"]) == 0
-        played = capsys.readouterr().out
-        assert "guard      mean return" in played
-        assert "walker     mean return" in played
+        printed = capsys.readouterr().out
+        assert "guard      mean return" in printed
+        assert "walker     mean return" in printed
         assert main(["resume", str(path), "--total-steps", str(4 * E * T), "--episodes", "3"]) == 0
         assert "PPO and A2C on tests/Street-v0" in capsys.readouterr().out
-        whole = train(plan(total_steps=4 * E * T, anneal_lr=False)).checkpoint
+        whole = train(make_policies(total_steps=4 * E * T, anneal_lr=False)).checkpoint
         resumed = load(path)
         assert resumed["iteration"] == 4
         for role in ("guard", "walker"):
@@ -221,12 +222,12 @@ class TestCommandLine:
             for name, x in whole["policies"][role]["network"].items():
                 assert torch.equal(resumed["policies"][role]["network"][name], x)
 
-    def test_a_run_against_a_script_goes_on_in_python_only(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_run_against_a_script_is_resumed_in_python_only(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("tyro")
         from gpuvec.cli import main
 
         stand = Scripted(lambda obs: torch.ones(len(obs), dtype=torch.int64))
-        path = self.run({**plan(total_steps=2 * E * T), "guard": stand}, tmp_path)
+        path = self.run({**make_policies(total_steps=2 * E * T), "guard": stand}, tmp_path)
         assert main(["resume", str(path), "--total-steps", str(4 * E * T)]) == 1
         assert f"{path} contains no policy of guard, which did not learn" in capsys.readouterr().err
         assert main(["eval", str(path), "--device", "cpu"]) == 1
@@ -234,26 +235,26 @@ class TestCommandLine:
 
 
 class TestOpponents:
-    def test_a_frozen_policy_plays_as_it_was(self) -> None:
-        first = train(plan(total_steps=2 * E * T))
+    def test_a_frozen_policy_acts_and_does_not_change(self) -> None:
+        first = train(make_policies(total_steps=2 * E * T))
         before = {k: x.clone() for k, x in first.networks["guard"].state_dict().items()}
-        given = {**plan(total_steps=3 * E * T), "guard": Frozen(first.checkpoint, "guard", greedy=True)}
-        result = train(given)
+        policies = {**make_policies(total_steps=3 * E * T), "guard": Frozen(first.checkpoint, "guard", greedy=True)}
+        result = train(policies)
         assert all(torch.equal(x, before[k]) for k, x in result.networks["guard"].state_dict().items())
-        learner = make_learner(given, street())
+        learner = make_learner(policies, street())
         learner.collect()
         known = first.networks["guard"].policy(learner.rollout.obs[-2, :, :2]).mode()
         assert torch.equal(learner.action[:, :2], known)
 
     def test_a_policy_of_all_agents_can_be_frozen_for_a_role(self) -> None:
-        alone = train(replace(plan(total_steps=E * T)["guard"]))
-        result = train({**plan(total_steps=E * T), "guard": Frozen(alone.checkpoint)})
+        alone = train(replace(make_policies(total_steps=E * T)["guard"]))
+        result = train({**make_policies(total_steps=E * T), "guard": Frozen(alone.checkpoint)})
         assert set(result.networks) == {"guard", "walker"}
 
-    def test_a_script_says_what_its_agents_do(self) -> None:
-        """Guards go to the left, so that all stand at 0 in the end."""
-        given = {**plan(), "guard": Scripted(lambda obs: torch.zeros(len(obs), dtype=torch.int64))}
-        learner = make_learner(given, street())
+    def test_a_script_decides_the_actions_of_its_agents(self) -> None:
+        """The guards go left, so that all of them are at 0 after four steps."""
+        policies = {**make_policies(), "guard": Scripted(lambda obs: torch.zeros(len(obs), dtype=torch.int64))}
+        learner = make_learner(policies, street())
         learner.collect()
         rollout = learner.rollout
         whole = ~rollout.episode_start[1:7].any(0)  # environments whose first episode has not ended by then
@@ -268,17 +269,25 @@ class TestOpponents:
                 ValueError,
                 r"the scripted policy returns actions of shape \(2,\).*\(8,\)",
             ),
-            (lambda: Frozen(train(plan(total_steps=E * T)).checkpoint, "thief"), StateError, "has policies for guard, walker"),
-            (lambda: Frozen(train(plan(total_steps=E * T)).checkpoint), StateError, "name one of these roles, not None"),
+            (
+                lambda: Frozen(train(make_policies(total_steps=E * T)).checkpoint, "thief"),
+                StateError,
+                "has policies for guard, walker",
+            ),
+            (
+                lambda: Frozen(train(make_policies(total_steps=E * T)).checkpoint),
+                StateError,
+                "name one of these roles, not None",
+            ),
             (lambda: Frozen(train(ppo.PPOArgs(device="cpu", num_envs=2, total_steps=64)).checkpoint), StateError, "CartPole"),
         ],
     )
-    def test_one_that_does_not_fit(self, opponent: Any, error: type[Exception], words: str) -> None:
+    def test_an_opponent_that_does_not_fit_is_refused(self, opponent: Any, error: type[Exception], words: str) -> None:
         with pytest.raises(error, match=words):
-            train({**plan(total_steps=E * T), "guard": opponent()})
+            train({**make_policies(total_steps=E * T), "guard": opponent()})
 
 
-class TestPlansThatDoNotFit:
+class TestInvalidPolicies:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
@@ -294,32 +303,32 @@ class TestPlansThatDoNotFit:
             (lambda p: {k: replace(x, target_return=1.0) for k, x in p.items()}, "target_return is for one policy"),
         ],
     )
-    def test_the_fault_is_named(self, change: Any, words: str) -> None:
+    def test_the_error_names_the_fault(self, change: Any, words: str) -> None:
         with pytest.raises(ValueError, match=words):
-            train(change(plan()))
+            train(change(make_policies()))
 
-    def test_roles_where_there_are_none(self) -> None:
+    def test_policies_by_role_need_an_env_with_roles(self) -> None:
         args = ppo.PPOArgs(device="cpu", num_envs=2)
         with pytest.raises(ValueError, match="policies for a, b; the environment has no roles"):
             train({"a": args, "b": args})
 
-    def test_an_algorithm_for_other_actions(self) -> None:
+    def test_an_algorithm_for_other_actions_is_refused(self) -> None:
         with pytest.raises(ValueError, match="a deterministic policy takes a bounded Box"):
-            train({**plan(), "guard": ddpg.DDPGArgs(**SHARED_SETTINGS, device="cpu").resolved("cpu")})
+            train({**make_policies(), "guard": ddpg.DDPGArgs(**SHARED_SETTINGS, device="cpu").resolved("cpu")})
 
-    def test_a_body_for_a_role(self) -> None:
-        made: list[int] = []
+    def test_a_role_can_have_its_own_body(self) -> None:
+        feature_counts: list[int] = []
 
         def body(observations: Any, actions: Any) -> Any:
-            made.append(observations.shape[0])
+            feature_counts.append(observations.shape[0])
             return SeparateMLP(observations.shape[0], int(actions.n), (4,))
 
-        result = train(plan(total_steps=E * T), body={"walker": body})
+        result = train(make_policies(total_steps=E * T), body={"walker": body})
         assert result.networks["walker"].body.actor[0].out_features == 4
         assert result.networks["guard"].body.actor[0].out_features == 8
-        assert made
+        assert feature_counts
         with pytest.raises(ValueError, match="there is a body for thief, but no settings of an algorithm"):
-            train(plan(total_steps=E * T), body={"thief": body})
+            train(make_policies(total_steps=E * T), body={"thief": body})
 
     @pytest.mark.parametrize(
         ("change", "words"),
@@ -333,11 +342,11 @@ class TestPlansThatDoNotFit:
             ),
         ],
     )
-    def test_a_checkpoint_of_another_training(self, change: Any, words: str) -> None:
-        given = plan(total_steps=2 * E * T)
-        checkpoint = train(given).checkpoint
+    def test_a_checkpoint_of_another_training_is_refused(self, change: Any, words: str) -> None:
+        policies = make_policies(total_steps=2 * E * T)
+        checkpoint = train(policies).checkpoint
         with pytest.raises(StateError, match=words):
-            train(change(given), checkpoint=checkpoint)
+            train(change(policies), checkpoint=checkpoint)
 
 
 @pytest.mark.gpu
@@ -345,11 +354,11 @@ def test_captured_iterations_equal_eager_ones(gpu: str) -> None:
     shared: dict[str, Any] = {**TAG, "num_envs": 64, "device": "cuda:0"}
     small: dict[str, Any] = {"buffer_size": 64 * 3 * 64, "batch_size": 64, "gradient_steps": 2, "learning_starts": 0}
     for algorithm in (ddpg.DDPGArgs(**shared, **small), a2c.A2CArgs(**shared)):
-        given = {"tagger": ppo.PPOArgs(**shared).resolved("cuda:0"), "runner": algorithm.resolved("cuda:0")}
+        policies = {"tagger": ppo.PPOArgs(**shared).resolved("cuda:0"), "runner": algorithm.resolved("cuda:0")}
         learners = []
         for captured in (False, True):
             env = gym.make_vec(TAG["env"], 64, device="cuda:0", output="torch", autoreset_mode="SameStep", **TAG["params"])
-            learners.append(make_learner(given, env))
+            learners.append(make_learner(policies, env))
             if captured:
                 learners[-1].capture()
             for _ in range(10):
