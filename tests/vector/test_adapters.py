@@ -1,4 +1,4 @@
-"""Stable-Baselines3's interface: row by row against its own DummyVecEnv over scalar environments, and its algorithms on it."""
+"""The adapter for Stable-Baselines3 equals its DummyVecEnv of scalar environments, and its algorithms train with it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ E = 3
 
 
 def make(name: str = "CartPole-v1", **arguments: Any) -> Any:
-    given = {"num_envs": E, "device": "cpu", "output": "numpy", "autoreset_mode": "SameStep", **arguments}
-    return gym.make_vec(f"gpuvec/{name}", **given)
+    options = {"num_envs": E, "device": "cpu", "output": "numpy", "autoreset_mode": "SameStep", **arguments}
+    return gym.make_vec(f"gpuvec/{name}", **options)
 
 
 class OneRow(gym.Env[Any, Any]):
-    """A scalar environment with the episodes of a vector environment of one row, whose seed it takes."""
+    """A scalar environment with the same seed and the same episodes as a vector environment of one row."""
 
     def __init__(self, name: str, **arguments: Any) -> None:
         self._rows = make(name, num_envs=1, **arguments)
@@ -47,7 +47,7 @@ class OneRow(gym.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-def test_rows_are_what_stable_baselines3_makes_of_scalar_environments(name: str):
+def test_rows_equal_a_dummy_vec_env_of_scalar_environments(name: str):
     steps = 12  # CartPole ends by itself in some rows, and by the limit in others
     one = DummyVecEnv([lambda: OneRow(name, max_episode_steps=steps)] * E)
     ours = StableBaselines3VecEnv(make(name, max_episode_steps=steps))
@@ -59,11 +59,11 @@ def test_rows_are_what_stable_baselines3_makes_of_scalar_environments(name: str)
     for _ in range(60):
         actions = np.ones(E, np.int64) if name == "CartPole-v1" else rng.uniform(-2, 2, (E, 1)).astype(np.float32)
         actions = rng.integers(0, 2, E) if name == "CartPole-v1" and rng.random() < 0.3 else actions
-        found, known = ours.step(actions), one.step(actions)
-        for f, k in zip(found[:3], known[:3], strict=True):
+        actual, expected = ours.step(actions), one.step(actions)
+        for f, k in zip(actual[:3], expected[:3], strict=True):
             assert (f.dtype, f.shape) == (k.dtype, k.shape)
             np.testing.assert_array_equal(f, k)
-        for f, k in zip(found[3], known[3], strict=True):
+        for f, k in zip(actual[3], expected[3], strict=True):
             assert f.keys() == k.keys()
             assert f["TimeLimit.truncated"] is k["TimeLimit.truncated"]
             if "terminal_observation" in k:
@@ -73,13 +73,13 @@ def test_rows_are_what_stable_baselines3_makes_of_scalar_environments(name: str)
     ours.close()
 
 
-def test_an_array_stays_as_it_was_when_buffers_are_reused(device: str):
+def test_returned_arrays_are_copies_when_buffers_are_reused(device: str):
     ours = StableBaselines3VecEnv(make(device=device, output="torch", buffers=1))
     first = ours.reset()
-    begun = first.copy()
+    first_copy = first.copy()
     second, reward, *_ = ours.step(np.ones(E, np.int64))
     ours.step(np.zeros(E, np.int64))
-    np.testing.assert_array_equal(first, begun)
+    np.testing.assert_array_equal(first, first_copy)
     assert not np.array_equal(first, second)
     assert isinstance(second, np.ndarray)
     assert isinstance(reward, np.ndarray)
@@ -87,7 +87,7 @@ def test_an_array_stays_as_it_was_when_buffers_are_reused(device: str):
 
 
 @pytest.mark.parametrize("output", ["numpy", "torch"])
-def test_an_algorithm_trains_saves_and_logs_returns(device: str, output: str, tmp_path: Any):
+def test_algorithm_trains_saves_and_logs_returns(device: str, output: str, tmp_path: Any):
     ours = StableBaselines3VecEnv(RecordEpisodeStatistics(make(num_envs=8, device=device, output=output)))
     agent = PPO("MlpPolicy", ours, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu").learn(1024)
     assert agent.num_timesteps == 1024
@@ -102,7 +102,7 @@ def test_an_algorithm_trains_saves_and_logs_returns(device: str, output: str, tm
     ours.close()
 
 
-def test_its_own_wrappers_run_on_it():
+def test_stable_baselines3_wrappers_work():
     ours = VecNormalize(VecMonitor(StableBaselines3VecEnv(make(max_episode_steps=5))))
     ours.reset()
     for _ in range(5):
@@ -112,7 +112,7 @@ def test_its_own_wrappers_run_on_it():
     ours.close()
 
 
-def test_attributes_by_row():
+def test_attributes_per_row():
     ours = StableBaselines3VecEnv(make(per_env=("gravity",), render_mode="rgb_array"))
     ours.reset()
     ours.set_attr("gravity", 1.5, indices=[2])
@@ -132,19 +132,19 @@ def test_attributes_by_row():
     ours.close()
 
 
-def test_options_reach_the_environment():
+def test_options_apply_to_the_next_reset():
     ours = StableBaselines3VecEnv(make())
     ours.set_options({"low": 0.01, "high": 0.02})
     obs = ours.reset()
     assert ((obs >= 0.01) & (obs <= 0.02)).all()
-    assert (np.abs(ours.reset()) > 0.02).any()  # they are for one reset
+    assert (np.abs(ours.reset()) > 0.02).any()  # options apply to one reset
     ours.set_options([{"low": 0.01}, {}, {}])
     with pytest.raises(ValueError, match="options of all rows must be equal"):
         ours.reset()
     ours.close()
 
 
-def test_agents_as_rows():
+def test_flatten_agents():
     games = make("TagContinuous-v0", num_envs=2, num_taggers=1, num_runners=3, max_episode_steps=20)
     ours = StableBaselines3VecEnv(FlattenAgents(games))
     assert ours.num_envs == 8
@@ -168,14 +168,14 @@ def test_agents_as_rows():
         ({"name": "TagContinuous-v0"}, "FlattenAgents, or make it with reward='sum'"),
     ],
 )
-def test_what_it_cannot_serve(arguments: dict[str, Any], message: str):
+def test_unsupported_environments_raise(arguments: dict[str, Any], message: str):
     envs = make(**arguments)
     with pytest.raises(WrapperError, match=message):
         StableBaselines3VecEnv(envs)
     envs.close()
 
 
-def test_another_librarys_environment():
+def test_environment_of_another_library_raises():
     envs = gym.make_vec(
         "CartPole-v1", num_envs=2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}
     )

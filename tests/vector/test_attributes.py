@@ -200,7 +200,7 @@ class TestRender:
         assert [int(frame[0, 0, 0]) for frame in frames] == [0, 10, 20, 30, 40]
         assert all(isinstance(frame, np.ndarray) and frame.dtype == np.uint8 for frame in frames)
 
-    def test_frames_show_the_moment_of_the_call(self, rendering_env):
+    def test_frames_show_the_state_at_the_call(self, rendering_env):
         frames = rendering_env.render()
         rendering_env.set_attr("maximum", 60.0)
         step(rendering_env, np.zeros(5, int))

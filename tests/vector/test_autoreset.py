@@ -39,15 +39,15 @@ def assert_equal_steps(ours, theirs, mode):
     if mode is not SAME_STEP:
         assert ours[4] == theirs[4] == {}
         return
-    mine, other = ours[4], theirs[4]
+    actual, expected = ours[4], theirs[4]
     ended = theirs[2] | theirs[3]
-    assert mine.keys() == FINAL  # in every step
-    assert other.keys() == (FINAL if ended.any() else set())
-    assert mine["final_info"] == other.get("final_info", {}) == {}
+    assert actual.keys() == FINAL  # in every step
+    assert expected.keys() == (FINAL if ended.any() else set())
+    assert actual["final_info"] == expected.get("final_info", {}) == {}
     for mask in ("_final_obs", "_final_info"):
-        np.testing.assert_array_equal(mine[mask], other.get(mask, ended))
+        np.testing.assert_array_equal(actual[mask], expected.get(mask, ended))
     for row in np.flatnonzero(ended):
-        np.testing.assert_array_equal(mine["final_obs"][row], other["final_obs"][row])
+        np.testing.assert_array_equal(actual["final_obs"][row], expected["final_obs"][row])
 
 
 @pytest.mark.covering(1)
@@ -61,10 +61,10 @@ def test_each_step_equals_sync_vector_env(backend, mode, limit):
     end_kinds = set()
     for _ in range(25):
         actions = rng.integers(1, 10, len(MAXIMA))
-        mine, other = step(ours, actions), theirs.step(actions)
-        assert_equal_steps(mine, other, mode)
-        end_kinds |= set(zip(mine[2].tolist(), mine[3].tolist(), strict=True))
-        ended = mine[2] | mine[3]
+        actual, expected = step(ours, actions), theirs.step(actions)
+        assert_equal_steps(actual, expected, mode)
+        end_kinds |= set(zip(actual[2].tolist(), actual[3].tolist(), strict=True))
+        ended = actual[2] | actual[3]
         if mode is DISABLED and ended.any():
             np.testing.assert_array_equal(
                 reset(ours, options={"reset_mask": ended}), theirs.reset(options={"reset_mask": ended.copy()})[0]
@@ -95,16 +95,16 @@ def test_bundled_envs_equal_sync_vector_env(device, name, limit, mode):
     flags = np.zeros(2, int)
     for _ in range(45):
         actions = theirs.action_space.sample()
-        mine, other = step(ours, actions), theirs.step(actions)
-        np.testing.assert_allclose(mine[0], other[0], rtol=0, atol=tolerance)
-        np.testing.assert_allclose(mine[1], other[1], rtol=1e-6, atol=tolerance)
-        np.testing.assert_array_equal(mine[2], other[2])
-        np.testing.assert_array_equal(mine[3], other[3])
-        ended = mine[2] | mine[3]
-        flags += [mine[2].any(), mine[3].any()]
+        actual, expected = step(ours, actions), theirs.step(actions)
+        np.testing.assert_allclose(actual[0], expected[0], rtol=0, atol=tolerance)
+        np.testing.assert_allclose(actual[1], expected[1], rtol=1e-6, atol=tolerance)
+        np.testing.assert_array_equal(actual[2], expected[2])
+        np.testing.assert_array_equal(actual[3], expected[3])
+        ended = actual[2] | actual[3]
+        flags += [actual[2].any(), actual[3].any()]
         if mode is SAME_STEP:
             for row in np.flatnonzero(ended):
-                np.testing.assert_allclose(mine[4]["final_obs"][row], other[4]["final_obs"][row], rtol=0, atol=tolerance)
+                np.testing.assert_allclose(actual[4]["final_obs"][row], expected[4]["final_obs"][row], rtol=0, atol=tolerance)
         if mode is DISABLED and ended.any():
             reset(ours, options={"reset_mask": ended})
             theirs.reset(options={"reset_mask": ended})
@@ -137,9 +137,8 @@ def test_modes_are_equal_until_the_first_end_and_final_obs_is_terminal(device):
         start = reset(env, seed=9)
         runs[mode] = [step(env, np.tile([[1, 3]], (5, 1))) for _ in range(6)]
         np.testing.assert_array_equal(start, reset(env, seed=9))
-    assert_close = partial(
-        np.testing.assert_allclose, rtol=0, atol=0 if device == "cpu" else 1e-6
-    )  # a GPU may round differently in the three kernels
+    # A GPU may round differently in the kernels of the three modes.
+    assert_close = partial(np.testing.assert_allclose, rtol=0, atol=0 if device == "cpu" else 1e-6)
     running = np.ones(5, bool)
     for t in range(6):
         following, same, disabled = (runs[mode][t] for mode in (NEXT_STEP, SAME_STEP, DISABLED))

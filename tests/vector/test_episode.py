@@ -58,7 +58,7 @@ def test_episode_of_many_agents(device):
     steps = len(episode.rewards)
     assert episode.states["x"].shape == (steps + 1, envs.num_agents)
     assert episode.actions.shape == episode.rewards.shape == (steps, envs.num_agents)
-    assert (episode.states["x"] == episode.states["x"][0]).all()  # all stay
+    assert (episode.states["x"] == episode.states["x"][0]).all()  # no agent moves
     envs.reset(seed=1)
     np.testing.assert_array_equal(episode.states["x"][0], host(envs.get_state())["x"][1])
 

@@ -38,7 +38,7 @@ def test_both_forms_of_an_id(name):
     assert again.spec == env.spec
 
 
-def test_the_prefix_imports_gpuvec_and_needs_no_torch():
+def test_prefix_imports_gpuvec_without_torch():
     code = (
         "import sys, gymnasium\n"
         "sys.modules['torch'] = None\n"
@@ -48,7 +48,7 @@ def test_the_prefix_imports_gpuvec_and_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "(2, 4)\n"
 
 
-def test_importing_gpuvec_is_light():
+def test_import_loads_no_large_library():
     code = "import sys, gpuvec; print([m for m in ('torch', 'numba', 'cupy', 'jax') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
@@ -130,7 +130,7 @@ def test_env_without_a_global_name_is_refused():
         register("tests/Nameless-v0", "tests.support.counter_env:nothing")
 
 
-def test_arguments_of_an_id_reach_the_env():
+def test_registered_arguments_apply_to_the_env():
     register("tests/Short-v0", COUNTER, maximum=2.0, max_episode_steps=9)
     try:
         env = make("tests/Short-v0", 1)

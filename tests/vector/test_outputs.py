@@ -50,7 +50,7 @@ def test_arrays_have_the_type_of_the_output_library(env):
 
 
 def test_all_libraries_return_the_same_values(env):
-    """The arrays of JAX share this memory only if it has the alignment that JAX requires; JAX copies other memory too early."""
+    """JAX copies memory without its required alignment, and would do so before the kernel writes the outputs."""
     reference = shared("tests/Mixed-v0", E, autoreset_mode=AutoresetMode.SAME_STEP)
     exact = env.device == "cpu"
     np.testing.assert_allclose(host(env.reset(seed=3)[0]), reference.reset(seed=3)[0], rtol=0 if exact else 1e-6)

@@ -1,4 +1,4 @@
-"""`gpuvec.parallel_env`: PettingZoo's own tests, and agents by name against the rows of the vector environment."""
+"""`gpuvec.parallel_env` passes the tests of PettingZoo, and its agents equal the rows of the vector environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 pytest.importorskip("pettingzoo", reason="needs PettingZoo: extra `pettingzoo`")
 
 with warnings.catch_warnings():
-    # PettingZoo's tests import games of its own that are deprecated, and pygame, which imports pkg_resources if it is there.
+    # The tests of PettingZoo import deprecated games of PettingZoo, and pygame, which imports pkg_resources if it is there.
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.filterwarnings("ignore", "pkg_resources is deprecated", UserWarning)
     from pettingzoo.test import parallel_api_test, parallel_seed_test
@@ -42,7 +42,7 @@ class NoParams(NamedTuple):
     pass
 
 
-def begin(i: int, s: Places, key: Key, p: NoParams) -> None:
+def reset(i: int, s: Places, key: Key, p: NoParams) -> None:
     s.x[i] = 0.0
 
 
@@ -51,7 +51,7 @@ ROLELESS = MultiAgentEnv(
     params=NoParams(),
     spaces=lambda p: (Box(-1.0, 1.0, (1,)), Discrete(2)),
     agents=lambda p: 2,
-    reset=begin,
+    reset=reset,
     phases=(),
     reward=lambda i, s, t, p: 0.0,
     terminated=lambda i, s, p: False,
@@ -77,32 +77,32 @@ def visits() -> Any:
     return gpuvec.parallel_env("tests/Visits-v0")
 
 
-def hunt(env: Any, *ways: tuple[int, int, int]) -> Any:
-    """The guard at 0, walkers at 1 and 3: what steps return in which the agents go these ways."""
+def run_chase(env: Any, *moves: tuple[int, int, int]) -> Any:
+    """Puts the guard at 0 and the walkers at 1 and 3, and yields the results of steps with these moves."""
     env.reset(seed=0)
     env.set_state({"x": [0, 1, 3], "is_out": [False] * 3, "caught_by": [-1] * 3})
-    for way in ways:
-        yield env.step({name: way[NAMES.index(name)] for name in env.agents})
+    for move in moves:
+        yield env.step({name: move[NAMES.index(name)] for name in env.agents})
 
 
 class TestPettingZoo:
-    """Its own tests, in which a warning is an error."""
+    """The tests of PettingZoo pass, and a warning is an error."""
 
-    def test_api(self, tag: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_parallel_api(self, tag: Any, capsys: pytest.CaptureFixture[str]) -> None:
         parallel_api_test(tag, num_cycles=100)
         assert "Passed" in capsys.readouterr().out
 
     @pytest.mark.slow
-    def test_api_where_agents_leave(self, street: Any) -> None:
+    def test_parallel_api_with_agents_that_leave(self, street: Any) -> None:
         parallel_api_test(street, num_cycles=100)
 
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("name", MULTI_AGENT)
-    def test_seeds(self, name: str) -> None:
+    def test_parallel_seeds(self, name: str) -> None:
         small = {"TagContinuous-v0": TAG, "TagGridWorld-v0": {"num_taggers": 2, "grid_length": 3}}
         parallel_seed_test(lambda: gpuvec.parallel_env(f"gpuvec/{name}", **small.get(name, {})), num_cycles=40)
 
-    def test_turns_instead_of_steps(self, street: Any) -> None:
+    def test_conversion_to_aec(self, street: Any) -> None:
         from pettingzoo.utils.conversions import parallel_to_aec
 
         env = parallel_to_aec(street)
@@ -117,18 +117,18 @@ class TestPettingZoo:
 
 
 class TestAgents:
-    def test_names_are_those_of_roles(self, street: Any, tag: Any) -> None:
+    def test_agents_are_named_by_role(self, street: Any, tag: Any) -> None:
         assert street.possible_agents == NAMES
         assert tag.possible_agents == ["tagger_0", "tagger_1", "runner_0", "runner_1", "runner_2"]
         assert street.max_num_agents == 3
 
-    def test_without_roles_they_are_numbered(self) -> None:
+    def test_agents_without_roles_are_numbered(self) -> None:
         env = gpuvec.parallel_env("tests/Roleless-v0")
         assert env.possible_agents == ["agent_0", "agent_1"]
         env.close()
 
-    def test_who_is_met_leaves(self, street: Any) -> None:
-        steps = hunt(street, (RIGHT, STAY, STAY), (STAY, STAY, LEFT), (STAY, STAY, LEFT))
+    def test_caught_agents_leave(self, street: Any) -> None:
+        steps = run_chase(street, (RIGHT, STAY, STAY), (STAY, STAY, LEFT), (STAY, STAY, LEFT))
         obs, reward, terminated, truncated, info = next(steps)
         assert reward == {"guard_0": 1.0, "walker_0": -1.0, "walker_1": 0.5}
         assert terminated == {"guard_0": False, "walker_0": True, "walker_1": False}
@@ -147,24 +147,24 @@ class TestAgents:
         assert street.agents == []
         assert street.step({}) == ({}, {}, {}, {}, {})
 
-    def test_the_time_is_up(self, street: Any) -> None:
-        *_, last = hunt(street, *[(STAY, STAY, STAY)] * 4, (RIGHT, STAY, STAY))
+    def test_time_limit_truncates_the_remaining_agents(self, street: Any) -> None:
+        *_, last = run_chase(street, *[(STAY, STAY, STAY)] * 4, (RIGHT, STAY, STAY))
         assert last[2] == {"guard_0": False, "walker_0": True, "walker_1": False}
         assert last[3] == {"guard_0": True, "walker_0": False, "walker_1": True}
         assert street.agents == []
 
-    def test_it_is_the_vector_env_of_one_row(self, street: Any) -> None:
+    def test_obs_equal_a_vector_env_of_one_row(self, street: Any) -> None:
         rows = street_env.make(1, autoreset_mode=AutoresetMode.DISABLED, **STREET)
-        found, expected = street.reset(seed=7)[0], rows.reset(seed=7)[0][0]
+        obs, expected = street.reset(seed=7)[0], rows.reset(seed=7)[0][0]
         for t in range(4):
             for i, name in enumerate(NAMES):
-                if name in found:
-                    np.testing.assert_array_equal(found[name], expected[i])
+                if name in obs:
+                    np.testing.assert_array_equal(obs[name], expected[i])
             action = {name: (t + i) % 3 for i, name in enumerate(NAMES) if name in street.agents}
-            found = street.step(action)[0]
+            obs = street.step(action)[0]
             expected = rows.step(np.array([[(t + i) % 3 for i in range(3)]], np.int32))[0][0]
 
-    def test_results_are_new_in_every_step(self, street: Any) -> None:
+    def test_every_step_returns_new_arrays(self, street: Any) -> None:
         first = street.reset(seed=0)[0]["guard_0"]
         before = first.copy()
         street.step(dict.fromkeys(NAMES, RIGHT))
@@ -173,7 +173,7 @@ class TestAgents:
 
 
 class TestSpaces:
-    def test_each_agent_has_its_own(self, street: Any, tag: Any) -> None:
+    def test_each_agent_has_its_own_spaces(self, street: Any, tag: Any) -> None:
         assert street.action_space("walker_1") == Discrete(3)
         assert street.observation_space("guard_0") == Box(-np.inf, np.inf, (5,))
         assert tag.action_space("runner_2") == MultiDiscrete([11, 11])
@@ -181,7 +181,7 @@ class TestSpaces:
         obs, _ = street.reset(seed=0)
         assert all(obs[name] in street.observation_space(name) for name in NAMES)
 
-    def test_continuous_actions(self) -> None:
+    def test_nonfinite_continuous_actions_raise(self) -> None:
         env = gpuvec.parallel_env("gpuvec/TagContinuous-v0", continuous_actions=True, **TAG)
         env.reset(seed=0)
         env.step({name: env.action_space(name).sample() for name in env.agents})
@@ -190,7 +190,7 @@ class TestSpaces:
         env.close()
 
 
-def test_a_picture(tag: Any) -> None:
+def test_render_returns_a_frame(tag: Any) -> None:
     tag.reset(seed=0)
     frame = tag.render()
     assert frame.dtype == np.uint8
@@ -199,27 +199,27 @@ def test_a_picture(tag: Any) -> None:
     assert str(tag) == "TagContinuous"
 
 
-class TestMistakes:
-    def test_an_env_of_one_agent(self) -> None:
+class TestErrors:
+    def test_single_agent_env_raises(self) -> None:
         for id in ("gpuvec/CartPole-v1", "CartPole-v1"):
             with pytest.raises(AuthoringError, match=r"no gpuvec environment of many agents.* use gymnasium\.make"):
                 gpuvec.parallel_env(id)
 
-    def test_an_unknown_parameter(self) -> None:
+    def test_unknown_parameter_raises(self) -> None:
         with pytest.raises(UnknownParameterError, match="did you mean 'num_taggers'"):
             gpuvec.parallel_env("gpuvec/TagContinuous-v0", num_tagers=1)
 
-    def test_actions_of_the_wrong_agents(self, street: Any) -> None:
+    def test_actions_of_wrong_agents_raise(self, street: Any) -> None:
         street.reset(seed=0)
         with pytest.raises(ValueError, match=r"missing \['walker_1'\], inactive or unknown \['walker_7'\]"):
             street.step({"guard_0": 0, "walker_0": 0, "walker_7": 0})
 
-    def test_an_action_outside_its_space(self, street: Any) -> None:
+    def test_action_outside_its_space_raises(self, street: Any) -> None:
         street.reset(seed=0)
         with pytest.raises(ValueError, match=r"action 3 is not allowed; the action space is Discrete\(3\)"):
             street.step(dict.fromkeys(NAMES, 3))
 
-    def test_without_pettingzoo_the_extra_is_named(self) -> None:
+    def test_missing_pettingzoo_error_names_the_extra(self) -> None:
         code = (
             "import sys\nsys.modules['pettingzoo'] = None\nimport gpuvec\nfrom gpuvec import *\n"
             "try:\n    gpuvec.parallel_env('gpuvec/TagContinuous-v0')\n"
@@ -231,13 +231,13 @@ class TestMistakes:
 
 
 class TestJoining:
-    """Agents of `tests.support.joining_env` come and go by a timetable."""
+    """Agents of `tests.support.joining_env` join and leave at fixed steps."""
 
-    def test_agents_are_those_in_the_game(self, visits: Any) -> None:
+    def test_agents_are_the_active_agents(self, visits: Any) -> None:
         obs, infos = visits.reset(seed=0)
         names = [[name for name, comes in zip(visits.possible_agents, column, strict=True) if comes] for column in COMES.T]
         assert visits.agents == list(obs) == list(infos) == names[0]
-        assert "agent_1" not in obs  # which is not born yet
+        assert "agent_1" not in obs  # agent_1 has not joined yet
         for t in range(1, 6):
             before = visits.agents
             results = visits.step(dict.fromkeys(before, 0))
@@ -256,22 +256,22 @@ class TestJoining:
         assert visits.agents == []
         assert visits.step({}) == ({}, {}, {}, {}, {})
 
-    def test_only_who_is_in_the_game_acts(self, visits: Any) -> None:
+    def test_action_of_an_inactive_agent_raises(self, visits: Any) -> None:
         visits.reset(seed=0)
         with pytest.raises(ValueError, match=r"inactive or unknown \['agent_1'\]"):
             visits.step(dict.fromkeys(visits.possible_agents, 0))
 
-    def test_a_written_state_says_who_is_in_the_game(self, visits: Any) -> None:
+    def test_set_state_changes_the_active_agents(self, visits: Any) -> None:
         visits.reset(seed=0)
         visits.set_state({"inside": [False, True, False, False]})
         assert visits.agents == ["agent_1"]
         visits.set_state({"inside": [False] * 4, "steps": [1.0] * 4})
         assert visits.agents == []
-        obs, *_ = visits.step({})  # the episode goes on without them
+        obs, *_ = visits.step({})  # the episode continues without active agents
         assert list(obs) == visits.agents == ["agent_0", "agent_1"]
 
 
-def test_make_says_what_to_use() -> None:
+def test_error_of_gymnasium_make_names_the_alternatives() -> None:
     for kwargs in ({}, {"num_taggers": 2}):
         with pytest.raises(gym.error.Error, match=r"many agents.*gymnasium\.make_vec\(id.*gpuvec\.parallel_env\(id\)"):
             gym.make("gpuvec/TagGridWorld-v0", **kwargs)

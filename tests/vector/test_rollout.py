@@ -137,7 +137,7 @@ def test_array_of_actions_is_executed(backend):
         obs = assert_steps(theirs, rollout, obs)
 
 
-def test_random_actions_are_words_of_philox(backend):
+def test_random_actions_follow_philox(backend):
     """The key is (seed, row) and the counter is the row's clock, which is 1 in the first step; four steps share a block."""
     env = shared("tests/Counter-v0", 40, device=backend)
     env.reset(seed=2**40 + 5)

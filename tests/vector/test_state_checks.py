@@ -1,4 +1,4 @@
-"""No state that comes in makes a kernel read outside its arrays: it is refused, or it is played."""
+"""States are validated before kernels use them, so that no state makes a kernel read outside its arrays."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ params = {"gpuvec/TagContinuous-v0": {"use_full_observation": False}, "gpuvec/Ta
 envs = gymnasium.make_vec(sys.argv[1], num_envs=4, device="cpu", output="numpy", **params.get(sys.argv[1], {}))
 envs.action_space.seed(0)
 envs.reset(seed=0)
-saved, played, refused = envs.state_dict(), 0, 0
+saved, accepted, rejected = envs.state_dict(), 0, 0
 
 
 def attempt(change):
-    global played, refused
+    global accepted, rejected
     envs.load_state_dict(saved)
     try:
         change()
     except StateError:
-        refused += 1
+        rejected += 1
         return
-    played += 1
+    accepted += 1
     for _ in range(20):
         envs.step(envs.action_space.sample())
     envs.reset(options={"reset_mask": np.array([True, False, True, False])})
@@ -59,20 +59,20 @@ for value in (-1, 10**9, 2**31 - 1, -(2**31)):
     for name in envs.get_state():
         attempt(lambda name=name, value=value: envs.set_state({name: value}))
         attempt(lambda name=name, value=value: envs.set_state({name: value}, np.array([False, True, False, False])))
-print(played, refused)
+print(accepted, rejected)
 """
 
 
 @pytest.mark.parametrize("name", BUNDLED_ENVS)
-def test_no_number_in_any_saved_field_ends_the_process(name):
-    done = subprocess.run(
+def test_arbitrary_numbers_in_saved_fields_do_not_crash_the_process(name):
+    result = subprocess.run(
         [sys.executable, "-c", FUZZ, f"gpuvec/{name}"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    played, refused = map(int, done.stdout.split())
-    assert played > 0
-    assert refused > 0
+    assert result.returncode == 0, result.stderr[-2000:]
+    accepted, rejected = map(int, result.stdout.split())
+    assert accepted > 0
+    assert rejected > 0
 
 
 def street(device, **kwargs):
@@ -82,14 +82,14 @@ def street(device, **kwargs):
 
 
 def with_buffer(saved, name, change):
-    """The saved state with one buffer changed by `change(array)`, a NumPy array."""
+    """Returns the saved state with one buffer, a NumPy array, changed by `change(array)`."""
     array = host(saved["buffers"][name])
     change(array)
     return {**saved, "buffers": {**saved["buffers"], name: array}}
 
 
 def column(env, field):
-    """(buffer, its column) of a field that agents have."""
+    """Returns the buffer and the column of a field of the agents."""
     ((buffer, names),) = ((b, names) for b, names in env.simulation.schema.packed_fields.items() if field in names)
     return buffer, names.index(field)
 
@@ -106,7 +106,7 @@ class TestLoad:
             ("agents_by_role", 1, r"'agents_by_role', row 2, agent 0: given 1, allowed 0"),
         ],
     )
-    def test_roles_and_their_order(self, device, field, value, message):
+    def test_invalid_roles_raise(self, device, field, value, message):
         env = street(device)
         saved = env.state_dict()
         before = host(saved["buffers"])
@@ -121,7 +121,7 @@ class TestLoad:
             np.testing.assert_array_equal(values, before[name])
         env.load_state_dict(saved)
 
-    def test_an_order_that_is_another_than_that_of_the_roles(self, device):
+    def test_agents_by_role_must_match_the_roles(self, device):
         env = street(device)
         buffer, k = column(env, "agents_by_role")
 
@@ -131,7 +131,7 @@ class TestLoad:
         with pytest.raises(StateError, match=r"'agents_by_role', row 1, agent 1: given 2, allowed 1"):
             env.load_state_dict(with_buffer(env.state_dict(), buffer, change))
 
-    def test_roles_that_lie_anywhere(self, device):
+    def test_roles_in_any_order(self, device):
         env = street(device)
         env.set_state({"role": on_device(env, np.array([[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 1, 0], [1, 1, 0, 1]]))})
         saved, roles = env.state_dict(), host(env.roles["guard"])
@@ -139,32 +139,32 @@ class TestLoad:
         env.load_state_dict(saved)
         np.testing.assert_array_equal(host(env.roles["guard"]), roles)
 
-    @pytest.mark.parametrize(("mode", "least"), [("NextStep", -1), ("Disabled", -1), ("SameStep", 0)])
-    def test_times_of_episodes(self, mode, least):
+    @pytest.mark.parametrize(("mode", "minimum"), [("NextStep", -1), ("Disabled", -1), ("SameStep", 0)])
+    def test_episode_times_are_limited(self, mode, minimum):
         env = make("tests/Mixed-v0", E, autoreset_mode=mode)
         env.reset(seed=0)
         saved = env.state_dict()
         clock = int(saved["buffers"]["clock"][0])
-        for time in (least, 0, 5):
+        for time in (minimum, 0, 5):
             env.load_state_dict(with_buffer(saved, "start", lambda array, time=time: array.fill(clock - time)))
             env.step(np.zeros((E, 2), int))
-        for time in (least - 1, 6, -(2**31) + 1):
-            with pytest.raises(StateError, match=rf"'clock' less 'start', row 0: given {time}, allowed {least} to 5 steps"):
+        for time in (minimum - 1, 6, -(2**31) + 1):
+            with pytest.raises(StateError, match=rf"'clock' less 'start', row 0: given {time}, allowed {minimum} to 5 steps"):
                 env.load_state_dict(with_buffer(saved, "start", lambda array, time=time: array.fill(clock - time)))
 
-    def test_the_steps_of_an_episode_that_ended(self):
+    def test_length_of_the_last_episode_is_limited(self):
         env = street("cpu")
         with pytest.raises(StateError, match=r"'last_time', row 0: given 51, allowed 0 to 50"):
             env.load_state_dict(with_buffer(env.state_dict(), "last_time", lambda array: array.fill(51)))
 
-    def test_faults_of_rows_that_there_are_not(self):
+    def test_saved_errors_of_unknown_rows_raise(self):
         env = shared("tests/Counter-v0", E, maximum=1e9)
         env.reset(seed=0)
         with pytest.raises(StateError, match="'faults'"):
             env.load_state_dict(with_buffer(env.state_dict(), "faults", lambda array: array.fill(10**9)))
 
     @pytest.mark.parametrize(("value", "message"), [(np.nan, "must be a number"), (-1.0, "must be below maximum")])
-    def test_parameters_of_rows(self, value, message):
+    def test_invalid_params_per_env_raise(self, value, message):
         env = make("tests/Counter-v0", E)
         env.reset(seed=0)
         with pytest.raises(StateError, match=message):
@@ -172,7 +172,7 @@ class TestLoad:
         assert env.get_attr("maximum") == (5.0,) * E
 
     @pytest.mark.parametrize("seed", ["x", -1, 2**64, 1.5, [1, 2], [1, 2, 3, "x"], True])
-    def test_seeds(self, seed):
+    def test_invalid_seeds_raise(self, seed):
         env = shared("tests/Counter-v0", E, maximum=1e9)
         env.reset(seed=0)
         with pytest.raises(StateError, match="'seed' holds"):
@@ -180,14 +180,14 @@ class TestLoad:
 
 
 class TestRanges:
-    """TagGridWorld declares its cells."""
+    """TagGridWorld declares the ranges of its coordinates."""
 
     def make(self, **kwargs):
         env = VectorEnv(tag_grid_world.ENV, E, device="cpu", output="numpy", num_taggers=1, **kwargs)
         env.reset(seed=0)
         return env
 
-    def test_of_a_state(self):
+    def test_set_state_checks_ranges(self):
         env = self.make()
         before = env.get_state()
         wrong = before["x"].copy()
@@ -195,10 +195,10 @@ class TestRanges:
         with pytest.raises(StateError, match=r"state field 'x', row 3, agent 1: given 11, allowed 0 to 10"):
             env.set_state({"y": 5, "x": wrong})
         np.testing.assert_array_equal(env.get_state()["y"], before["y"])
-        env.set_state({"x": wrong}, np.array([True, True, True, False]))  # row 3 is not written
+        env.set_state({"x": wrong}, np.array([True, True, True, False]))  # the mask excludes row 3
         np.testing.assert_array_equal(env.get_state()["x"], before["x"])
 
-    def test_of_a_checkpoint(self):
+    def test_load_state_dict_checks_ranges(self):
         env = self.make()
         buffer, k = column(env, "y")
 
@@ -208,12 +208,12 @@ class TestRanges:
         with pytest.raises(StateError, match=r"state field 'y', row 1, agent 0: given -7, allowed 0 to 10"):
             env.load_state_dict(with_buffer(env.state_dict(), buffer, change))
 
-    def test_of_a_pool(self):
+    def test_set_reset_pool_checks_ranges(self):
         env = self.make()
         with pytest.raises(StateError, match=r"state field 'x', state of the pool 1, agent 0: given 11, allowed 0 to 10"):
             env.set_reset_pool({"x": np.array([[1, 2], [11, 2]])})
 
-    def test_of_each_row(self):
+    def test_ranges_depend_on_the_params_of_each_env(self):
         env = self.make(per_env=("grid_length",), grid_length=[10, 20, 10, 10])
         env.set_state({"x": np.array([[1, 1], [15, 20], [1, 1], [1, 1]])})
         with pytest.raises(StateError, match=r"'x', row 2, agent 0: given 15, allowed 0 to 10"):
@@ -222,30 +222,30 @@ class TestRanges:
             env.set_reset_pool({"x": np.full((3, 2), 15)})
 
 
-class TestWholeNumbers:
+class TestIntegers:
     @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**32 + 1, 1.5, np.nan, np.inf])
-    def test_others_are_refused(self, device, value):
-        """A conversion to int32 would change them without a word."""
+    def test_numbers_that_are_no_int32_raise(self, device, value):
+        """A conversion to int32 would change the numbers without an error."""
         env = shared("tests/Mixed-v0", E, device=device)
         env.reset(seed=0)
         with pytest.raises(StateError, match=r"'score', row 0: given .*, allowed whole numbers from -2147483648 to 2147483647"):
             env.set_state({"score": np.full(E, value)})
 
     @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64, np.float32, np.float64, bool])
-    def test_every_type_that_holds_them(self, device, dtype):
+    def test_every_dtype_of_integers_is_accepted(self, device, dtype):
         env = shared("tests/Mixed-v0", E, device=device)
         env.reset(seed=0)
         env.set_state({"score": np.arange(E).astype(dtype)})
         np.testing.assert_array_equal(host(env.get_state()["score"]), np.arange(E).astype(dtype).astype(np.int32))
 
-    def test_the_largest(self, device):
+    def test_largest_and_smallest_integers(self, device):
         env = shared("tests/Mixed-v0", E, device=device)
         env.reset(seed=0)
         env.set_state({"score": np.array([LARGEST, -LARGEST - 1, 0, 1])})
         np.testing.assert_array_equal(host(env.get_state()["score"]), [LARGEST, -LARGEST - 1, 0, 1])
 
 
-def test_an_environment_without_ranges_takes_any_number():
+def test_env_without_ranges_accepts_any_number():
     env = VectorEnv(replace(tag_grid_world.ENV, field_ranges=None), 1, device="cpu", output="numpy", num_taggers=1)
     env.reset(seed=0)
     env.set_state({"x": LARGEST})

@@ -1,4 +1,4 @@
-"""Wrappers around Gymnasium's own SyncVectorEnv, against Gymnasium's own wrappers where these are right."""
+"""Wrappers of gpuvec around SyncVectorEnv equal the wrappers of Gymnasium where those are correct."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ E = 3
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
 
 
-def sync(name: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, n: int = E) -> SyncVectorEnv:
+def make_sync(name: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, n: int = E) -> SyncVectorEnv:
     return SyncVectorEnv([lambda: gym.make(name)] * n, autoreset_mode=mode)
 
 
-def run(env: Any, steps: int) -> Any:
+def run_random(env: Any, steps: int) -> Any:
     env.reset(seed=5)
     env.action_space.seed(5)
     for _ in range(steps):
@@ -31,29 +31,30 @@ def run(env: Any, steps: int) -> Any:
 @pytest.mark.skipif(Version(gym.__version__) < Version("1.4"), reason="earlier releases miscount SAME_STEP")
 @pytest.mark.parametrize("mode", MODES)
 def test_episode_statistics(mode: AutoresetMode) -> None:
-    mine = ours.RecordEpisodeStatistics(sync("CartPole-v1", mode), ring=7)
-    other = theirs.RecordEpisodeStatistics(sync("CartPole-v1", mode), buffer_length=7)
-    for *_, got, (*_, expected) in ((*a, b) for a, b in zip(run(mine, 250), run(other, 250), strict=True)):
-        assert got["_episode"].any() == ("episode" in expected)
+    env = ours.RecordEpisodeStatistics(make_sync("CartPole-v1", mode), ring=7)
+    gym_env = theirs.RecordEpisodeStatistics(make_sync("CartPole-v1", mode), buffer_length=7)
+    for *_, actual, (*_, expected) in ((*a, b) for a, b in zip(run_random(env, 250), run_random(gym_env, 250), strict=True)):
+        assert actual["_episode"].any() == ("episode" in expected)
         for name in "rl":
-            np.testing.assert_array_equal(got["episode"][name], expected.get("episode", {}).get(name, np.zeros(E)))
-    summary = mine.statistics()
-    assert summary.episodes == other.episode_count > 7
-    np.testing.assert_array_equal(summary.returns, other.return_queue)
-    np.testing.assert_array_equal(summary.lengths, other.length_queue)
+            np.testing.assert_array_equal(actual["episode"][name], expected.get("episode", {}).get(name, np.zeros(E)))
+    summary = env.statistics()
+    assert summary.episodes == gym_env.episode_count > 7
+    np.testing.assert_array_equal(summary.returns, gym_env.return_queue)
+    np.testing.assert_array_equal(summary.lengths, gym_env.length_queue)
 
 
 def test_normalized_observations() -> None:
-    mine, other = (wrap(sync("CartPole-v1")) for wrap in (ours.NormalizeObservation, theirs.NormalizeObservation))
-    assert mine.observation_space == gym.spaces.Box(-np.inf, np.inf, (E, 4), np.float32)  # Gymnasium 1.1 leaves the old bounds
-    for got, expected in zip(run(mine, 100), run(other, 100), strict=True):
-        np.testing.assert_allclose(got[0], expected[0], rtol=1e-3, atol=1e-4)
+    env, gym_env = (wrap(make_sync("CartPole-v1")) for wrap in (ours.NormalizeObservation, theirs.NormalizeObservation))
+    # The comparison is not with Gymnasium, since version 1.1 keeps the bounds of the wrapped environment.
+    assert env.observation_space == gym.spaces.Box(-np.inf, np.inf, (E, 4), np.float32)
+    for actual, expected in zip(run_random(env, 100), run_random(gym_env, 100), strict=True):
+        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-3, atol=1e-4)
 
 
 def test_normalized_final_observations() -> None:
-    env = ours.NormalizeObservation(sync("CartPole-v1", AutoresetMode.SAME_STEP))
+    env = ours.NormalizeObservation(make_sync("CartPole-v1", AutoresetMode.SAME_STEP))
     ended = 0
-    for obs, *_, info in run(env, 100):
+    for obs, *_, info in run_random(env, 100):
         if "final_obs" in info:
             mask = info["_final_obs"]
             assert info["final_obs"].shape == obs.shape
@@ -64,26 +65,26 @@ def test_normalized_final_observations() -> None:
 
 
 def test_normalized_rewards_before_an_episode_ends() -> None:
-    mine, other = (wrap(sync("Pendulum-v1"), gamma=0.9) for wrap in (ours.NormalizeReward, theirs.NormalizeReward))
-    for got, expected in zip(run(mine, 150), run(other, 150), strict=True):
-        np.testing.assert_allclose(got[1], expected[1], rtol=1e-5)
+    env, gym_env = (wrap(make_sync("Pendulum-v1"), gamma=0.9) for wrap in (ours.NormalizeReward, theirs.NormalizeReward))
+    for actual, expected in zip(run_random(env, 150), run_random(gym_env, 150), strict=True):
+        np.testing.assert_allclose(actual[1], expected[1], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "arguments"),
     [("ClipAction", ()), ("RescaleAction", (np.float32([-0.5]), np.float32([1.5]))), ("ClipReward", (-3.0, -1.0))],
 )
-def test_bounds(name: str, given: tuple[Any, ...]) -> None:
-    mine, other = (getattr(module, name)(sync("Pendulum-v1"), *given) for module in (ours, theirs))
-    assert mine.action_space == other.action_space
-    for got, expected in zip(run(mine, 30), run(other, 30), strict=True):
-        np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(got[1], expected[1], rtol=1e-5)
+def test_clipping_and_rescaling(name: str, arguments: tuple[Any, ...]) -> None:
+    env, gym_env = (getattr(module, name)(make_sync("Pendulum-v1"), *arguments) for module in (ours, theirs))
+    assert env.action_space == gym_env.action_space
+    for actual, expected in zip(run_random(env, 30), run_random(gym_env, 30), strict=True):
+        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(actual[1], expected[1], rtol=1e-5)
 
 
-def test_the_mask_stays_in_the_callers_options() -> None:
-    env = ours.RecordEpisodeStatistics(ours.NormalizeReward(sync("CartPole-v1", AutoresetMode.DISABLED)))
-    for _ in run(env, 5):
+def test_reset_does_not_change_the_options() -> None:
+    env = ours.RecordEpisodeStatistics(ours.NormalizeReward(make_sync("CartPole-v1", AutoresetMode.DISABLED)))
+    for _ in run_random(env, 5):
         pass
     options = {"reset_mask": np.array([True, False, False])}
     env.reset(options=options)
@@ -99,21 +100,21 @@ def test_dict_observations_pass_through() -> None:
             return {"x": observation}
 
     env = ours.ToNumpy(ours.RecordEpisodeStatistics(SyncVectorEnv([lambda: Dictionary(gym.make("CartPole-v1"))] * 2)))
-    for obs, *_, info in run(env, 3):
+    for obs, *_, info in run_random(env, 3):
         assert obs["x"].shape == (2, 4)
         assert info["episode"]["l"].shape == (2,)
 
 
-def test_an_unknown_autoreset_mode_is_refused() -> None:
-    env = sync("CartPole-v1", n=1)
+def test_unknown_autoreset_mode_is_refused() -> None:
+    env = make_sync("CartPole-v1", n=1)
     env.metadata = {}
     with pytest.raises(ours.WrapperError, match="autoreset_mode"):
         ours.RecordEpisodeStatistics(env)
 
 
-def test_a_row_left_unreset_ends_its_episode_once() -> None:
+def test_episode_of_a_row_without_reset_ends_once() -> None:
     class Ended(gym.vector.VectorEnv):
-        """Goes on to report the end, as an environment that nobody reset may."""
+        """Reports the end of an episode in every step, as an environment without a reset may do."""
 
         num_envs, metadata = E, {"autoreset_mode": AutoresetMode.DISABLED}
 
