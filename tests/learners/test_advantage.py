@@ -1,4 +1,4 @@
-"""Generalised advantages and episode sums against numbers worked out by hand, and against the definitions."""
+"""Generalised advantages and episode sums against hand-computed numbers, and against the definitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.learners.estimators.advantage import ADVANTAGES, PREFETCHED_STEPS, AdvantageEstimator  # needs torch
-from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics  # likewise
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics  # needs torch
 
 NAN = math.nan
 
@@ -27,42 +27,42 @@ def flags(*values: int) -> Any:
 
 
 def estimated(backend: str, gamma: float, lam: float, *rollout: Any) -> tuple[Any, Any]:
-    """(advantage, target) on the CPU, of reward, value, final_value, terminated and ended."""
+    """Returns (advantage, target) on the CPU; `rollout` is reward, value, final_value, terminated and ended."""
     place = "cuda:0" if backend == "cuda" else "cpu"
-    found = AdvantageEstimator(backend if backend == "simulator" else place, gamma, lam)(*(x.to(place) for x in rollout))
-    return found[0].cpu(), found[1].cpu()
+    estimates = AdvantageEstimator(backend if backend == "simulator" else place, gamma, lam)(*(x.to(place) for x in rollout))
+    return estimates[0].cpu(), estimates[1].cpu()
 
 
 def two_states(backend: str, terminated: Any, final: float = 8.0) -> Any:
     """A chain of two states, A -> B -> end, visited twice: V(A) = 2, V(B) = 4, V(after B) = 8; rewards 1 and 3.
 
-    The first visit ends at step 1 by `terminated` or else by truncation; the second goes on after the rollout. Where no
-    episode ends, the value of a final observation is nobody's.
+    The first visit ends at step 1 by `terminated` or else by truncation; the second continues after the rollout. Where
+    no episode ends, the value of a final observation is undefined.
     """
     value, last = column(2, 4, 2, 4, 8), column(NAN, final, NAN, NAN)
     return estimated(backend, 0.5, 0.5, column(1, 3, 1, 3), value, last, terminated, flags(0, 1, 0, 0))[0]
 
 
-def test_termination_looks_at_no_next_value(backend: str) -> None:
+def test_a_termination_ignores_the_next_value(backend: str) -> None:
     # delta: A 1 + 0.5 * 4 - 2 = 1; B, terminated: 3 - 4 = -1; B, going on: 3 + 0.5 * 8 - 4 = 3. Decay 0.25.
     expected = column(1 + 0.25 * -1, -1, 1 + 0.25 * 3, 3)
     assert torch.equal(two_states(backend, flags(0, 1, 0, 0)), expected)
-    assert torch.equal(two_states(backend, flags(0, 1, 0, 0), NAN), expected)  # whatever it is
+    assert torch.equal(two_states(backend, flags(0, 1, 0, 0), NAN), expected)  # the final value does not matter
 
 
-def test_truncation_looks_at_the_final_observation(backend: str) -> None:
-    expected = column(1 + 0.25 * 3, 3, 1 + 0.25 * 3, 3)  # as if it went on, yet nothing of the next episode
+def test_a_truncation_uses_the_value_of_the_final_observation(backend: str) -> None:
+    expected = column(1 + 0.25 * 3, 3, 1 + 0.25 * 3, 3)  # as if the episode continued, without the next one
     assert torch.equal(two_states(backend, flags(0, 0, 0, 0)), expected)
 
 
-def test_a_truncation_treated_as_a_termination_is_told_apart(backend: str) -> None:
-    """The common fault gives another advantage in both states of that episode."""
+def test_a_truncation_treated_as_a_termination_changes_the_advantages(backend: str) -> None:
+    """This common error gives another advantage in both states of that episode."""
     truth, fault = two_states(backend, flags(0, 0, 0, 0)), two_states(backend, flags(0, 1, 0, 0))
     assert (truth[:2] != fault[:2]).all()
     assert torch.equal(truth[2:], fault[2:])
 
 
-def test_an_agent_that_leaves_is_done_while_its_environment_goes_on(backend: str) -> None:
+def test_an_agent_that_leaves_is_done_while_its_environment_continues(backend: str) -> None:
     none = flags(0, 0, 0, 0)
     rollout = column(1, 3, 1, 3), column(2, 4, 2, 4, 8), column(NAN, NAN, NAN, NAN), flags(0, 1, 0, 0), none
     advantage, _ = estimated(backend, 0.5, 0.5, *rollout)
@@ -70,7 +70,7 @@ def test_an_agent_that_leaves_is_done_while_its_environment_goes_on(backend: str
 
 
 @pytest.mark.parametrize("steps", [1, 15, 16, 23, 32])
-def test_it_is_the_weighted_sum_of_the_deltas(device: str, steps: int) -> None:
+def test_the_advantage_is_the_weighted_sum_of_the_deltas(device: str, steps: int) -> None:
     """Equation 16 of the paper, term by term in float64, over random episodes."""
     envs, gamma, lam = 7, 0.97, 0.9
     generator = torch.Generator().manual_seed(0)
@@ -94,7 +94,7 @@ def test_it_is_the_weighted_sum_of_the_deltas(device: str, steps: int) -> None:
 
 
 @pytest.mark.compile
-def test_the_kernel_has_no_float64_and_waits_for_many_loads_at_once() -> None:
+def test_the_kernel_has_no_float64_and_prefetches_several_steps() -> None:
     from tests.engine.test_kernels_compile import compile_kernel
 
     with numba_cuda.offline((9, 0)):
@@ -117,15 +117,15 @@ def test_lambda_0_is_one_step_and_lambda_1_the_whole_return(backend: str) -> Non
     assert torch.equal(estimated(backend, 0.5, 1.0, *rollout)[0], whole)
 
 
-def test_the_same_row_among_any_number_of_rows(device: str) -> None:
+def test_a_row_does_not_depend_on_the_number_of_rows(device: str) -> None:
     steps, envs = 19, 300
     generator = torch.Generator().manual_seed(0)
     reward, value, final = torch.randn(3, steps + 1, envs, generator=generator)
     ended = torch.rand(steps, envs, generator=generator) < 0.1
     whole = reward[:steps], value, final[:steps], ended & (reward[:steps] > 0), ended
     part = [x[:, 41:74].contiguous() for x in whole]
-    found = estimated(device, 0.9, 0.8, *(x.contiguous() for x in whole))[0]
-    assert torch.equal(estimated(device, 0.9, 0.8, *part)[0], found[:, 41:74])
+    whole_advantage = estimated(device, 0.9, 0.8, *(x.contiguous() for x in whole))[0]
+    assert torch.equal(estimated(device, 0.9, 0.8, *part)[0], whole_advantage[:, 41:74])
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_the_same_row_among_any_number_of_rows(device: str) -> None:
         ({4: torch.zeros(2, 4, dtype=torch.bool).T}, ValueError, "ended must be C-contiguous.*not contiguous"),
     ],
 )
-def test_tensors_that_do_not_fit(change: dict[int, Any], error: type[Exception], words: str) -> None:
+def test_tensors_that_do_not_fit_are_refused(change: dict[int, Any], error: type[Exception], words: str) -> None:
     rollout = [torch.zeros(4, 2), torch.zeros(5, 2), torch.zeros(4, 2), *torch.zeros(2, 4, 2, dtype=torch.bool)]
     with pytest.raises(error, match=words):
         AdvantageEstimator("cpu", 0.9, 0.9)(*(change.get(k, x) for k, x in enumerate(rollout)))
 
 
-def test_episode_sums_known_answer() -> None:
+def test_episode_sums_equal_hand_computed_numbers() -> None:
     """Three environments: one episode ends in the rollout; two end; none ends."""
     episodes = EpisodeStatistics.initial(3, "cpu")
     reward = torch.tensor([[1, 1, 1], [2, 2, 2], [4, 4, 4], [8, 8, 8]], dtype=torch.float32)

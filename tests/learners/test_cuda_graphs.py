@@ -1,4 +1,4 @@
-"""Capturing: what it must leave as it was, on any device, and what a replay does, on a GPU."""
+"""CUDA graphs: what a capture must leave unchanged on any device, and what a replay does on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuvec.errors import StaleGraphError, StateError  # after the package that it cannot do without
+from gpuvec.errors import StaleGraphError, StateError  # imported after torch, which it needs
 from gpuvec.learners.cuda_graphs.graph import WARM_UPS, capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.optimizer import Adam
@@ -21,7 +21,7 @@ from gpuvec.learners.training import make_learner
 
 @pytest.fixture
 def learners() -> Iterator[list[Learner]]:
-    """Two alike, each with an environment of its own."""
+    """Two equal learners, each with its own environment."""
     args = PPOArgs(device="cpu", num_envs=16, num_steps=8, hidden=(8,), params={"max_episode_steps": 20}).resolved("cpu")
     envs = [gym.make_vec(args.env, 16, device="cpu", output="torch", autoreset_mode="SameStep", **args.params) for _ in "ab"]
     yield [make_learner(args, env) for env in envs]
@@ -29,8 +29,8 @@ def learners() -> Iterator[list[Learner]]:
         env.close()
 
 
-def test_what_runs_before_a_capture_leaves_no_trace(learners: list[Learner]) -> None:
-    """Capturing runs each part first; this is how the learner then goes back, bit for bit, as on a GPU."""
+def test_warm_up_calls_before_a_capture_do_not_change_the_learner(learners: list[Learner]) -> None:
+    """A capture first runs each part; afterwards the state of the learner is restored bit for bit, as on a GPU."""
     warmed, fresh = learners
     for _ in range(2):
         warmed.iterate()
@@ -41,13 +41,13 @@ def test_what_runs_before_a_capture_leaves_no_trace(learners: list[Learner]) -> 
         for _ in range(WARM_UPS):
             part()
     warmed.load_state_dict(saved)
-    assert [x.data_ptr() for x in warmed.policy.parameters.values()] == places  # a graph knows addresses, not names
+    assert [x.data_ptr() for x in warmed.policy.parameters.values()] == places  # a graph uses these addresses
     for _ in range(3):
         warmed.iterate()
         fresh.iterate()
         assert warmed.read() == pytest.approx(fresh.read(), abs=0.0, nan_ok=True)
         for x, y in zip(warmed.policy.buffer, fresh.policy.buffer, strict=True):
-            # Of final_obs the rows without an end are nobody's; and one agent has no mask.
+            # Rows of final_obs where no episode ends are undefined, and a single agent has no mask.
             if x is not None and x is not warmed.policy.buffer.final_obs:
                 assert torch.equal(x, y)
     for x, y in zip(warmed.policy.parameters.values(), fresh.policy.parameters.values(), strict=True):
@@ -67,8 +67,8 @@ def test_restore_writes_all_or_nothing() -> None:
     assert saved["b"]["c"].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_adam_begins_like_torchs_own() -> None:
-    """Its state is there before the first step, and steps are those of an optimiser that begins without."""
+def test_adam_starts_like_the_adam_of_torch() -> None:
+    """Its state exists before the first step, and its steps equal those of an optimizer that creates it lazily."""
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(5, generator=generator)
     ours, theirs = start.clone(), start.clone()
@@ -86,7 +86,7 @@ def test_adam_begins_like_torchs_own() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-def test_a_new_learning_rate_is_heeded() -> None:
+def test_adam_uses_a_new_learning_rate() -> None:
     rate, weight = torch.tensor(0.1), torch.zeros(1)
     optimizer = Adam([weight], rate, eps=1e-8)
     rate.fill_(0.25)
@@ -95,7 +95,7 @@ def test_a_new_learning_rate_is_heeded() -> None:
     assert weight.item() == pytest.approx(-0.25)
 
 
-def test_adam_skips_the_steps_that_a_flag_rules_out() -> None:
+def test_adam_skips_steps_while_found_inf_is_set() -> None:
     weight, flag = torch.zeros(2, requires_grad=True), torch.ones(())
     optimizer = Adam([weight], torch.tensor(0.1), eps=1e-8)
     weight.grad, optimizer.found_inf = torch.ones(2), flag
@@ -108,7 +108,7 @@ def test_adam_skips_the_steps_that_a_flag_rules_out() -> None:
 
 
 def test_adam_steps_parameters_of_two_types() -> None:
-    """Each type goes to a fused operation of its own."""
+    """Each type has its own fused operation."""
     weights = [torch.ones(3), torch.ones(2, dtype=torch.float64), torch.ones(1)]
     optimizer = Adam(weights, torch.tensor(0.5), eps=1e-8)
     for weight in weights:
@@ -125,7 +125,7 @@ def test_adam_refuses_a_missing_gradient() -> None:
 
 @pytest.mark.gpu
 class TestOnGpu:
-    def test_each_call_runs_it_once_more(self, gpu: str) -> None:
+    def test_each_replay_runs_the_function_once(self, gpu: str) -> None:
         count = torch.zeros((), device=gpu)
         add = capture(lambda: count.add_(1.0), gpu, [], lambda: 0)
         assert count.item() == WARM_UPS
@@ -133,7 +133,7 @@ class TestOnGpu:
             add()
         assert count.item() == WARM_UPS + 3
 
-    def test_random_numbers_go_on_as_in_eager_calls(self, gpu: str) -> None:
+    def test_random_numbers_continue_as_in_eager_calls(self, gpu: str) -> None:
         generator, drawn = torch.Generator(gpu), torch.zeros(1000, device=gpu)
 
         def draw() -> None:
@@ -151,7 +151,7 @@ class TestOnGpu:
             assert torch.equal(drawn, numbers)
         assert not torch.equal(expected[0], expected[1])
 
-    def test_a_stale_graph_refuses(self, gpu: str) -> None:
+    def test_a_stale_graph_raises_an_error(self, gpu: str) -> None:
         version, x = [3], torch.zeros(1, device=gpu)
         replay = capture(x.zero_, gpu, [], lambda: version[0])
         replay()
@@ -160,20 +160,20 @@ class TestOnGpu:
             replay()
 
     @pytest.mark.parametrize("compile", [False, True])
-    def test_learns_when_captured(self, gpu: str, compile: bool) -> None:
+    def test_captured_training_learns(self, gpu: str, compile: bool) -> None:
         from gpuvec.learners.evaluation.evaluate import evaluate
         from gpuvec.learners.ppo import train
 
         result = train(PPOArgs(device=gpu, compile=compile))
         assert float(evaluate(result.network, "gpuvec/CartPole-v1", device=gpu).mean()) >= 475.0
 
-    def test_other_threads_may_ask_the_driver_meanwhile(self, gpu: str) -> None:
-        """Memory that a thread takes and gives back would end a capture that looks at all threads."""
+    def test_other_threads_may_call_the_driver_during_a_capture(self, gpu: str) -> None:
+        """An allocation in another thread would invalidate a capture in the global capture mode."""
         import threading
 
         x, over, calls = torch.zeros(8, device=gpu), threading.Event(), []
 
-        def restless() -> None:
+        def allocate_repeatedly() -> None:
             import cupy
 
             with cupy.cuda.Device(0):
@@ -187,7 +187,7 @@ class TestOnGpu:
                 pass
             x.add_(1.0)
 
-        thread = threading.Thread(target=restless)
+        thread = threading.Thread(target=allocate_repeatedly)
         thread.start()
         try:
             replay = capture(work, gpu, [], lambda: 0)

@@ -1,4 +1,4 @@
-"""The fused update of PPO against plain ones: the objective's gradient in float64, Adam in float64, orders that are orders."""
+"""The fused update of PPO against plain ones: gradient and Adam in float64, and each sample used once in an epoch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def network_of(features, space, args):
-    """With weights that no layer is small or symmetric by."""
+    """Returns a network without small or symmetric weights in any layer."""
     with seeded_weights(args.seed):
         body = SeparateMLP(features, outputs_of(space), args.hidden, args.weight_init, args.activation)
         network = ActorCritic(Box(-np.inf, np.inf, (features,)), space, body)
@@ -57,7 +57,7 @@ def network_of(features, space, args):
 
 
 def rollout_of(network, features, steps, rows, leave, generator, ratios=(0.5, 0.75, 0.85, 1.15, 1.25, 2.0)):
-    """A rollout of which the network has moved away by ratios between each pair of `ratios`."""
+    """Returns a rollout from which the network's probabilities differ by factors between each pair of `ratios`."""
     device = generator.device
 
     def normal(*shape):
@@ -80,7 +80,8 @@ def rollout_of(network, features, steps, rows, leave, generator, ratios=(0.5, 0.
         at = torch.rand(steps, rows, device=device, generator=generator)
         ratio = low[band] + (high - low)[band] * at
         value = network.value(obs)
-    # Gradients that hang together, as those of a game do: of noise alone the mean would vanish, and roundings would not.
+    # The advantages depend on the actions, as in an environment. With noise alone the mean gradient would vanish, and
+    # rounding errors would dominate.
     discrete = action.dtype == torch.int64
     worth = torch.linspace(-1.0, 1.0, 32, device=device).roll(7)[action] if discrete else action - mode
     worth = worth.sum(-1) if worth.dim() > 2 else worth
@@ -99,19 +100,19 @@ def vector(network):
     return torch.cat([p.detach().flatten() for p in network.parameters()])
 
 
-def told_by(gpu):
+def output_buffers(gpu):
     return torch.zeros(6, dtype=torch.float64, device=gpu), torch.zeros(2, dtype=torch.int64, device=gpu)
 
 
-def apart(found, wanted):
-    return float((found.double() - wanted.double()).norm() / wanted.double().norm().clamp(min=1e-12))
+def relative_error(actual, wanted):
+    return float((actual.double() - wanted.double()).norm() / wanted.double().norm().clamp(min=1e-12))
 
 
-def updater(case, gpu, samples, **given):
+def updater(case, gpu, samples, **settings):
     from gpuvec.learners.fused_ppo.fused_update import FusedUpdate
 
     features, space, more, leave = case
-    args = PPOArgs(device=f"{gpu}:0", num_envs=samples, num_steps=1, **(more | given)).resolved(f"{gpu}:0")
+    args = PPOArgs(device=f"{gpu}:0", num_envs=samples, num_steps=1, **(more | settings)).resolved(f"{gpu}:0")
     network = network_of(features, space, args).to(gpu)
     rate, weight = torch.tensor(args.learning_rate, device=gpu), torch.tensor(args.ent_coef, device=gpu)
     optimizer = Adam(network.parameters(), rate, eps=1e-5)
@@ -140,38 +141,38 @@ def test_gradient_and_step_are_those_of_float64(case, gpu) -> None:
     exact = copy.deepcopy(network).double()
     gradient, metrics = by_torch(exact, torch.float64)
     with torch_settings(args.device, 1):
-        tf32, _ = by_torch(network, torch.float32)  # whose operands are rounded alike
+        tf32, _ = by_torch(network, torch.float32)  # its operands are rounded like those of the kernel
 
-    learned, odd = told_by(gpu)
+    learned, nonfinite_rows = output_buffers(gpu)
     update.gradient = torch.zeros_like(update.parameters)
     update.pack_records(storage)
-    update(storage, learned, odd)
+    update(storage, learned, nonfinite_rows)
 
-    found = parameter_views(update.shape, network, update.gradient)
-    whole, rough, fused = (torch.cat([g[name].flatten() for name in gradient]) for g in (gradient, tf32, found))
-    assert apart(fused, whole) < max(1e-3, 1.5 * apart(rough, whole))
+    views = parameter_views(update.shape, network, update.gradient)
+    whole, rough, fused = (torch.cat([g[name].flatten() for name in gradient]) for g in (gradient, tf32, views))
+    assert relative_error(fused, whole) < max(1e-3, 1.5 * relative_error(rough, whole))
     for name, wanted in gradient.items():
-        assert apart(found[name], wanted) < max(2e-3, 2.0 * apart(tf32[name], wanted)), name
+        assert relative_error(views[name], wanted) < max(2e-3, 2.0 * relative_error(tf32[name], wanted)), name
     norm = whole.norm()
     torch.testing.assert_close(learned[:5], metrics, rtol=3e-3, atol=1e-3)
     torch.testing.assert_close(learned[5], norm, rtol=1e-3, atol=0.0)
     assert norm > args.max_grad_norm  # so that it was clipped
 
-    for name, p in exact.named_parameters():  # Adam by the gradient that was found
-        p.grad = found[name].double() * min(1.0, args.max_grad_norm / (float(learned[5]) + 1e-6))
+    for name, p in exact.named_parameters():  # Adam with the gradient of the kernel
+        p.grad = views[name].double() * min(1.0, args.max_grad_norm / (float(learned[5]) + 1e-6))
     torch.optim.Adam(exact.parameters(), args.learning_rate, eps=1e-5).step()
     for (name, p), wanted in zip(network.named_parameters(), exact.parameters(), strict=True):
         torch.testing.assert_close(p.double(), wanted, rtol=1e-5, atol=1e-6, msg=name)
     assert update.step == 1
-    assert odd.tolist() == [-1, -1]
-    filled = torch.zeros_like(update.parameters)
-    for x in parameter_views(update.shape, network, filled).values():
+    assert nonfinite_rows.tolist() == [-1, -1]
+    parameter_mask = torch.zeros_like(update.parameters)
+    for x in parameter_views(update.shape, network, parameter_mask).values():
         x.fill_(1.0)
-    assert not update.parameters[filled == 0].any()  # what fills up the rows stays zero
+    assert not update.parameters[parameter_mask == 0].any()  # the padding of the rows stays zero
 
 
 @pytest.mark.gpu
-def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
+def test_epochs_of_minibatches_move_the_parameters_as_torch_does(gpu) -> None:
     from gpuvec.learners.fused_ppo.fused_update import FusedUpdate
 
     case, samples = CASES["cartpole"], 4096
@@ -190,53 +191,53 @@ def test_epochs_of_minibatches_go_on_as_torch_would(gpu) -> None:
             value.backward()
             torch.nn.utils.clip_grad_norm_(plain.parameters(), args.max_grad_norm)
             optimizer.step()
-    learned, odd = told_by(gpu)
+    learned, nonfinite_rows = output_buffers(gpu)
     update.pack_records(storage)
-    update(storage, learned, odd)
+    update(storage, learned, nonfinite_rows)
     after, other = (vector(n) - before for n in (network, plain))
     assert update.step == 16
-    assert float(torch.nn.functional.cosine_similarity(after, other, dim=0)) > 0.9  # other minibatches, the same way
-    assert apart(after.norm(), other.norm()) < 0.1
+    assert float(torch.nn.functional.cosine_similarity(after, other, dim=0)) > 0.9  # other minibatches, but the same direction
+    assert relative_error(after.norm(), other.norm()) < 0.1
 
 
 @pytest.mark.gpu
 def test_a_repeated_update_gives_the_same_bits(gpu) -> None:
-    found = []
+    results = []
     for _ in range(2):
         _, network, update = updater(CASES["clipped value"], gpu, 6000, update_epochs=2, num_minibatches=3)
         storage = rollout_of(network, 4, 10, 600, False, torch.Generator(gpu).manual_seed(1))
         update.pack_records(storage)
-        update(storage, *told_by(gpu))
-        found.append(update.parameters.clone())
-    assert torch.equal(*found)
+        update(storage, *output_buffers(gpu))
+        results.append(update.parameters.clone())
+    assert torch.equal(*results)
 
 
 @pytest.mark.gpu
-def test_no_more_is_learned_once_the_policy_is_too_far(gpu) -> None:
+def test_updates_stop_once_target_kl_is_exceeded(gpu) -> None:
     _, network, update = updater(CASES["cartpole"], gpu, 4096, update_epochs=2, num_minibatches=2, target_kl=1e-9)
     before = vector(network)
     storage = rollout_of(network, 4, 8, 512, False, torch.Generator(gpu).manual_seed(2))
     update.pack_records(storage)
-    update(storage, *told_by(gpu))
+    update(storage, *output_buffers(gpu))
     assert torch.equal(before, vector(network))
     assert update.step == 0
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("samples", [96, 1200, 4096, 6000])  # minibatches of 1, 3, 8 and 12 tiles
-def test_an_epoch_takes_each_sample_once(samples, gpu) -> None:
+def test_an_epoch_uses_each_sample_once(samples, gpu) -> None:
     _, network, update = updater(CASES["cartpole"], gpu, samples, update_epochs=3, num_minibatches=4)
     storage = rollout_of(network, 4, 8, samples // 8, False, torch.Generator(gpu).manual_seed(4))
     update.pack_records(storage)
-    update(storage, *told_by(gpu))
+    update(storage, *output_buffers(gpu))
     count, sums, squares = update.advantage_sums.double().sum(-1).view(3, 4, 3).permute(2, 0, 1)
     moved = storage.advantage.double() - storage.advantage[0, 0]
     assert (count == samples // 4).all()
     torch.testing.assert_close(sums.sum(1), moved.sum().expand(3), rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(squares.sum(1), moved.square().sum().expand(3), rtol=1e-4, atol=1e-3)
-    assert len(set(sums.flatten().tolist())) == 12  # others each time
-    spread = moved.std() * (samples // 4) ** 0.5
-    assert ((sums - moved.mean() * (samples // 4)).abs() < 5 * spread).all()  # and of all sorts
+    assert len(set(sums.flatten().tolist())) == 12  # each minibatch has other samples
+    deviation = moved.std() * (samples // 4) ** 0.5
+    assert ((sums - moved.mean() * (samples // 4)).abs() < 5 * deviation).all()  # which are drawn from the whole rollout
 
 
 @pytest.mark.covering(1)
@@ -263,7 +264,7 @@ def test_kernels_compile(case, cc) -> None:
 
 
 @pytest.mark.compile
-def test_a_warp_takes_few_environments_where_there_are_few() -> None:
+def test_a_warp_takes_fewer_rows_where_there_are_fewer_environments() -> None:
     from gpuvec.learners.fused_ppo.fused_rollout import rows_per_warp
 
     assert [rows_per_warp(num_envs, 132) for num_envs in (1, 4096, 8448, 8449, 16_384, 65_536)] == [8, 8, 8, 16, 16, 32]
@@ -278,7 +279,7 @@ def test_a_warp_takes_few_environments_where_there_are_few() -> None:
         *((name, True) for name in ("cartpole", "pendulum")),
     ],
 )
-def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
+def test_env_functions_are_linked_into_the_rollout(name, cuda_c) -> None:
     from gpuvec.engine.backends.cuda import numba_cuda, nvrtc
     from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
     from gpuvec.engine.layout.buffers import KernelOptions
@@ -292,13 +293,13 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
     with numba_cuda.offline((9, 0)):
         game = link_env_functions(env, KernelOptions(AutoresetMode.SAME_STEP, 100, cuda_c=cuda_c), (9, 0))
     for rows in (8, 16, 32):
-        made = nvrtc.compile_cuda_source(rollout_kernel(shape, game, rows, (0,)), (9, 0))
-        assert made.spill_bytes == 0
-        assert "0 bytes stack frame" in made.log  # the state, which the functions share by address, is in registers
+        compiled_kernel = nvrtc.compile_cuda_source(rollout_kernel(shape, game, rows, (0,)), (9, 0))
+        assert compiled_kernel.spill_bytes == 0
+        assert "0 bytes stack frame" in compiled_kernel.log  # the state, which the functions share by address, is in registers
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("settings", "reason"),
     [
         ({"shared": True}, "not one perceptron each"),
         ({"normalize": True}, "observations are normalised"),
@@ -307,14 +308,14 @@ def test_games_are_linked_into_the_rollout(name, cuda_c) -> None:
         ({"hidden": (64, 64, 64)}, "hidden layers are"),
     ],
 )
-def test_what_does_not_fit_says_why(given, reason) -> None:
-    args = PPOArgs(device="cpu", **given)
+def test_the_reason_names_the_setting_that_does_not_fit(settings, reason) -> None:
+    args = PPOArgs(device="cpu", **settings)
     body = SharedMLP(4, 2, args.hidden) if args.shared else SeparateMLP(4, 2, args.hidden)
     network = ActorCritic(Box(-1.0, 1.0, (4,)), Discrete(2), body, args.normalize)
     assert reason in make_network_shape(network, args, False)
 
 
-def test_fused_on_a_cpu_is_refused_and_auto_says_why_not(caplog) -> None:
+def test_fused_on_a_cpu_is_refused_and_auto_logs_the_reason(caplog) -> None:
     args = PPOArgs(device="cpu", num_envs=4, total_steps=128, fused=True)
     with pytest.raises(ValueError, match="fused=True, but the fused kernels cannot be used: the device is cpu"):
         train(args)
@@ -332,14 +333,14 @@ MAX_EPISODE_STEPS = dict(zip(SINGLE_AGENT, itertools.cycle((30, 20, 9, 25, 17)),
     ("game", "rows"), [*((game, 8) for game in MAX_EPISODE_STEPS), ("CartPole-v1", 16), ("Pendulum-v1", 32)]
 )
 @torch.no_grad()
-def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
+def test_a_fused_rollout_equals_single_steps(game, rows, gpu, monkeypatch) -> None:
     from gpuvec.learners.fused_ppo import fused_rollout
 
     monkeypatch.setattr(fused_rollout, "rows_per_warp", lambda *_: rows)
     args = PPOArgs(env=f"gpuvec/{game}", device=f"{gpu}:0", num_envs=1000, num_steps=16, fused=True).resolved(f"{gpu}:0")
-    made = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1}
-    made["max_episode_steps"] = MAX_EPISODE_STEPS[game]
-    with closing(gym.make_vec(args.env, **made)) as env, closing(gym.make_vec(args.env, **made)) as plain:
+    env_options = {"num_envs": 1000, "device": args.device, "autoreset_mode": "SameStep", "buffers": 1}
+    env_options["max_episode_steps"] = MAX_EPISODE_STEPS[game]
+    with closing(gym.make_vec(args.env, **env_options)) as env, closing(gym.make_vec(args.env, **env_options)) as plain:
         learner = make_learner(args, env)
         obs, _ = plain.reset(seed=args.seed)
         truncated_ones = 0
@@ -351,16 +352,17 @@ def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
             sampler = learner.policy.sampler
             for t in range(args.num_steps):
                 obs, reward, terminated, truncated, infos = plain.step(network.control(s.action[t]))
-                torch.testing.assert_close(r.obs[t + 1], obs, rtol=1e-4, atol=1e-4)  # rounded elsewhere in sums of products
+                torch.testing.assert_close(r.obs[t + 1], obs, rtol=1e-4, atol=1e-4)  # sums of products are rounded elsewhere
                 torch.testing.assert_close(r.reward[t], reward, rtol=1e-4, atol=1e-4)
                 assert torch.equal(r.terminated[t], terminated)
                 assert torch.equal(r.truncated[t], truncated)
                 assert torch.equal(r.ended[t], terminated | truncated)
-                seen_last = (x[r.ended[t]] for x in (r.final_obs[t], infos["final_obs"]))
-                torch.testing.assert_close(*seen_last, rtol=1e-4, atol=1e-4)
+                final_obs_pair = (x[r.ended[t]] for x in (r.final_obs[t], infos["final_obs"]))
+                torch.testing.assert_close(*final_obs_pair, rtol=1e-4, atol=1e-4)
                 drawn = network.policy(s.obs[t]).draw(sampler, learner.policy.num_rollouts, t).action
-                near = drawn.isclose(s.action[t], rtol=1e-2, atol=1e-2)  # by the same numbers; FP16 moves some over an edge
-                assert near.float().mean() > 0.99
+                # Both use the same random numbers; FP16 moves some draws over a threshold.
+                is_close = drawn.isclose(s.action[t], rtol=1e-2, atol=1e-2)
+                assert is_close.float().mean() > 0.99
             torch.testing.assert_close(s.log_prob, policy.log_prob_and_entropy(s.action)[0], rtol=1e-2, atol=1e-2)
             torch.testing.assert_close(s.value, value, rtol=1e-2, atol=1e-2)
             late = r.ended & ~r.terminated
@@ -370,31 +372,38 @@ def test_a_fused_rollout_is_one_of_steps(game, rows, gpu, monkeypatch) -> None:
             learner.policy.improve()
         assert truncated_ones
         last = network.control(s.action[0])
-        for found, wanted in zip(env.step(last)[:4], plain.step(last)[:4], strict=True):  # who steps next goes on from there
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        # Later steps of the environment continue from the state after the rollout.
+        for actual, wanted in zip(env.step(last)[:4], plain.step(last)[:4], strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.gpu
-def test_fused_estimates_are_those_of_torch(gpu) -> None:
-    given = {"env": "gpuvec/CartPole-v1", "params": {"max_episode_steps": 40}, "device": f"{gpu}:0", "num_envs": 500, "seed": 3}
-    args = PPOArgs(**given, num_steps=27, reward_scale=0.5, fused=True).resolved(f"{gpu}:0")
-    made = {"device": args.device, "autoreset_mode": "SameStep", "buffers": 1, "max_episode_steps": 40}
-    with closing(gym.make_vec(args.env, 500, **made)) as env:
+def test_fused_estimates_equal_those_of_torch(gpu) -> None:
+    settings = {
+        "env": "gpuvec/CartPole-v1",
+        "params": {"max_episode_steps": 40},
+        "device": f"{gpu}:0",
+        "num_envs": 500,
+        "seed": 3,
+    }
+    args = PPOArgs(**settings, num_steps=27, reward_scale=0.5, fused=True).resolved(f"{gpu}:0")
+    env_options = {"device": args.device, "autoreset_mode": "SameStep", "buffers": 1, "max_episode_steps": 40}
+    with closing(gym.make_vec(args.env, 500, **env_options)) as env:
         learner = make_learner(args, env)
         policy = learner.policy
         for _ in range(4):
             learner.collect()
             before = EpisodeStatistics(*(x.clone() for x in policy.episodes))
             policy.estimate()
-            s, found = policy.buffer, [x.clone() for x in (policy.buffer.advantage, policy.buffer.target, *policy.episodes)]
-            told, records = policy.metrics[:5].clone(), policy.fused_update.records.clone()
+            s, results = policy.buffer, [x.clone() for x in (policy.buffer.advantage, policy.buffer.target, *policy.episodes)]
+            fused_metrics, records = policy.metrics[:5].clone(), policy.fused_update.records.clone()
             assert (policy.guard.fault_rows[:4] == -1).all()
             for x, y in zip(policy.episodes, before, strict=True):
                 x.copy_(y)
             OnPolicy.estimate(policy)
-            for x, y in zip(found, (s.advantage, s.target, *policy.episodes), strict=True):
+            for x, y in zip(results, (s.advantage, s.target, *policy.episodes), strict=True):
                 torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
-            torch.testing.assert_close(told, policy.metrics[:5], rtol=1e-3, atol=1e-3, equal_nan=True)
+            torch.testing.assert_close(fused_metrics, policy.metrics[:5], rtol=1e-3, atol=1e-3, equal_nan=True)
             policy.fused_update.pack_records(s)
             torch.testing.assert_close(records, policy.fused_update.records, rtol=1e-4, atol=1e-4)
         s.log_prob[3, 77] = torch.nan

@@ -39,8 +39,8 @@ else:
 with compiler:
     game = link_env_functions(ENV, KernelOptions(AutoresetMode.SAME_STEP, 100), (9, 0))
 for one in (rollout_kernel(shape, game, 8, (0,)), value_kernel(shape, 2)):
-    made = nvrtc.load_or_compile_source(one, (9, 0))
-    print(made.name, hashlib.sha256(made.code).hexdigest())
+    compiled_kernel = nvrtc.load_or_compile_source(one, (9, 0))
+    print(compiled_kernel.name, hashlib.sha256(compiled_kernel.code).hexdigest())
 print(*(hashlib.sha256(code).hexdigest() for code in game.code), game.members, game.constants)
 """
 
@@ -61,15 +61,15 @@ def test_a_second_process_loads_the_fused_rollout_without_a_compiler(tmp_path: P
     assert run_rollout(folder, compiled_before=True) == first
 
 
-def test_the_key_of_a_kernel_covers_all_that_it_is_compiled_from(tmp_path: Path) -> None:
+def test_the_cache_key_covers_all_that_a_kernel_is_compiled_from(tmp_path: Path) -> None:
     from gpuvec.engine.backends.cuda.nvrtc import CudaSource, content_hash
 
-    def written(file: str, text: str) -> Path:
+    def write_source(file: str, text: str) -> Path:
         (tmp_path / file).write_text(text)
         return tmp_path / "work.cu"
 
-    place = written("work.cu", '#include "part.cuh"\n')
-    written("part.cuh", "constexpr int N = 1;\n")
+    place = write_source("work.cu", '#include "part.cuh"\n')
+    write_source("part.cuh", "constexpr int N = 1;\n")
     kernel = CudaSource(place, "work", (("n", "i64"),), (("WIDTH", 4),), 32)
     first = content_hash(kernel, (9, 0))
     assert content_hash(kernel, (9, 0)) == first
@@ -80,8 +80,8 @@ def test_the_key_of_a_kernel_covers_all_that_it_is_compiled_from(tmp_path: Path)
         content_hash(kernel._replace(members=(("m", "i64"),)), (9, 0)),
         content_hash(kernel._replace(libraries=(b"code",)), (9, 0)),
     ]
-    written("part.cuh", "constexpr int N = 2;\n")
+    write_source("part.cuh", "constexpr int N = 2;\n")
     changed.append(content_hash(kernel, (9, 0)))
-    written("work.cu", '#include "part.cuh"\n// changed\n')
+    write_source("work.cu", '#include "part.cuh"\n// changed\n')
     changed.append(content_hash(kernel, (9, 0)))
     assert len({first, *changed}) == 1 + len(changed)

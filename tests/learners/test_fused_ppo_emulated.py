@@ -1,4 +1,4 @@
-"""The fused kernels of PPO but for the rollout's and V's, emulated on a CPU, against what torch's operations do."""
+"""The fused kernels of PPO except those of the rollout, emulated on a CPU and compared with PyTorch operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.learners.test_fused_ppo import CASES, apart, network_of, rollout_of
+from tests.learners.test_fused_ppo import CASES, network_of, relative_error, rollout_of
 from tests.support.cuda_emulator import emulate
 
 from gpuvec.learners.buffers.rollout_buffer import Samples
@@ -24,16 +24,16 @@ from gpuvec.learners.ppo import ppo_loss
 pytestmark = pytest.mark.compile
 
 
-def shaped(case: str, **given) -> tuple[PPOArgs, NetworkShape]:
+def make_shape(case: str, **settings) -> tuple[PPOArgs, NetworkShape]:
     features, space, more, leave = CASES[case]
-    args = PPOArgs(device="cpu", **(more | given))
+    args = PPOArgs(device="cpu", **(more | settings))
     shape = make_network_shape(network_of(features, space, args), args, leave)
     assert isinstance(shape, NetworkShape), shape
     return args, shape
 
 
-def drawn(case, shape, steps, rows):
-    """Observations and actions."""
+def random_rollout(case, shape, steps, rows):
+    """Returns random observations and actions, and the generator that drew them."""
     generator = torch.Generator().manual_seed(steps)
     obs = torch.randn(steps + 1, rows, shape.features, generator=generator)
     if not shape.head_sizes:
@@ -41,19 +41,19 @@ def drawn(case, shape, steps, rows):
     return obs, torch.randint(0, 3, (steps, rows, shape.action_size), generator=generator), generator
 
 
-def packed(shape, obs, action, log_prob, advantage, target, mask=None):
-    """The records, by hand."""
+def expected_records(shape, obs, action, log_prob, advantage, target, mask=None):
+    """Returns the records that the kernels must write."""
     fields = [obs[:-1], action.float(), *(x.unsqueeze(-1) for x in (log_prob, advantage, target))]
     fields += [] if mask is None else [mask.float().unsqueeze(-1)]
-    found = torch.cat(fields, -1).flatten(0, 1)
-    return torch.nn.functional.pad(found, (0, shape.record_size - found.shape[1]))
+    records = torch.cat(fields, -1).flatten(0, 1)
+    return torch.nn.functional.pad(records, (0, shape.record_size - records.shape[1]))
 
 
 @pytest.mark.parametrize(("case", "steps", "rows"), [("cartpole", 37, 100), ("gaussian", 20, 33), ("widest", 16, 31)])
-def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
-    args, shape = shaped(case, gamma=0.97, gae_lambda=0.9, reward_scale=0.5)
+def test_estimates_equal_those_of_torch(case, steps, rows, tmp_path) -> None:
+    args, shape = make_shape(case, gamma=0.97, gae_lambda=0.9, reward_scale=0.5)
     launch = emulate(estimate_kernel(shape), tmp_path)
-    obs, action, generator = drawn(case, shape, steps, rows)
+    obs, action, generator = random_rollout(case, shape, steps, rows)
     reward, log_prob, last_value, after = (torch.randn(steps, rows, generator=generator) for _ in range(4))
     value = torch.cat([after, last_value[:1]])
     ended = torch.rand(steps, rows, generator=generator) < 0.1
@@ -61,7 +61,7 @@ def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
     episodes, plain = (EpisodeStatistics(*(torch.arange(1.0, rows + 1.0) for _ in range(3))) for _ in range(2))
     records, blocks = torch.full((steps * rows, shape.record_size), 7.0), -(-rows // THREADS)
     advantage, target, known, goal = torch.zeros(4, steps, rows)
-    given = {
+    arguments = {
         "obs": obs, "action": action, "log_prob": log_prob, "reward": reward, "value": value, "final_value": last_value,
         "terminated": terminated, "ended": ended, "advantage": advantage, "target": target, "records": records,
         "block_results": torch.zeros(blocks, BLOCK_RESULT_WORDS, dtype=torch.int32),
@@ -71,7 +71,7 @@ def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
         "gae_lambda": args.gae_lambda, "reward_scale": args.reward_scale, **episodes._asdict(),
     }  # fmt: skip
     for rollout in (1, 2):
-        launch((blocks,), **given)
+        launch((blocks,), **arguments)
         AdvantageEstimator("cpu", args.gamma, args.gae_lambda)(
             0.5 * reward, value, last_value, terminated, ended, (known, goal)
         )
@@ -79,37 +79,37 @@ def test_estimates_are_those_of_torch(case, steps, rows, tmp_path) -> None:
         torch.testing.assert_close(target, goal, rtol=1e-5, atol=1e-5)
         number, returns, lengths = plain.add(reward, ended, None)
         means = [number, returns / number, lengths / number, plain.last_return.mean(), 1.0 - known.var() / goal.var()]
-        torch.testing.assert_close(given["metrics"], torch.stack(means).double(), rtol=1e-4, atol=1e-5)
-        for found, wanted in zip(episodes, plain, strict=True):
-            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-        assert given["fault_rows"].tolist() == [-1, -1, -1, -1]
-        assert int(given["iteration"]) == rollout
-    torch.testing.assert_close(records, packed(shape, obs, action, log_prob, advantage, target))
+        torch.testing.assert_close(arguments["metrics"], torch.stack(means).double(), rtol=1e-4, atol=1e-5)
+        for actual, wanted in zip(episodes, plain, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
+        assert arguments["fault_rows"].tolist() == [-1, -1, -1, -1]
+        assert int(arguments["iteration"]) == rollout
+    torch.testing.assert_close(records, expected_records(shape, obs, action, log_prob, advantage, target))
     log_prob[1, 3], value[-1, 7] = math.inf, math.nan
-    launch((blocks,), **given)
-    assert given["fault_rows"].tolist()[:3] == [-1, 3, 7]
+    launch((blocks,), **arguments)
+    assert arguments["fault_rows"].tolist()[:3] == [-1, 3, 7]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["cartpole", "wide"])
-def test_records_and_statistics(case, tmp_path) -> None:
-    args, shape = shaped(case, update_epochs=2, num_minibatches=3)
+def test_records_and_advantage_sums_equal_those_of_torch(case, tmp_path) -> None:
+    args, shape = make_shape(case, update_epochs=2, num_minibatches=3)
     steps, rows, rounds = 7, 30, args.update_epochs * args.num_minibatches
     samples, size = steps * rows, steps * rows // args.num_minibatches
-    found = update_kernels(shape, make_update_config(shape, size, 132))
-    obs, action, generator = drawn(case, shape, steps, rows)
+    kernels = update_kernels(shape, make_update_config(shape, size, 132))
+    obs, action, generator = random_rollout(case, shape, steps, rows)
     log_prob, advantage, target = torch.randn(3, steps, rows, generator=generator)
     mask = torch.rand(steps, rows, generator=generator) < 0.7 if shape.has_mask else None
     records, counts = torch.full((samples, shape.record_size), 7.0), {"mask": 0 if mask is None else mask}
-    emulate(found["pack_records"], tmp_path)(
-        (-(-samples // found["pack_records"].threads),), obs=obs, action=action, log_prob=log_prob, advantage=advantage,
+    emulate(kernels["pack_records"], tmp_path)(
+        (-(-samples // kernels["pack_records"].threads),), obs=obs, action=action, log_prob=log_prob, advantage=advantage,
         target=target, records=records, num_samples=samples, **counts,
     )  # fmt: skip
-    torch.testing.assert_close(records, packed(shape, obs, action, log_prob, advantage, target, mask))
+    torch.testing.assert_close(records, expected_records(shape, obs, action, log_prob, advantage, target, mask))
 
     advantage_sums, metrics = torch.zeros(rounds, 3, ADVANTAGE_PARTS), torch.ones(6, dtype=torch.float64)
     fault_rows, iteration = torch.zeros(2, dtype=torch.int64), torch.tensor(5)
-    emulate(found["sum_advantages"], tmp_path)(
+    emulate(kernels["sum_advantages"], tmp_path)(
         (rounds, ADVANTAGE_PARTS), advantage=advantage, advantage_sums=advantage_sums, metrics=metrics, fault_rows=fault_rows,
         iteration=iteration, seed=3,
         num_minibatches=args.num_minibatches, minibatch_size=size, num_samples=samples,
@@ -120,16 +120,16 @@ def test_records_and_statistics(case, tmp_path) -> None:
     count, sums, squares = advantage_sums.double().sum(-1).view(args.update_epochs, args.num_minibatches, 3).sum(1).T
     those = advantage if mask is None else advantage[mask]
     moved = those.double() - advantage[0, 0]
-    assert (count == len(moved.flatten())).all()  # each epoch takes each sample that counts, and each once
+    assert (count == len(moved.flatten())).all()  # each epoch uses each unmasked sample once
     torch.testing.assert_close(sums, moved.sum().expand(args.update_epochs), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(squares, moved.square().sum().expand(args.update_epochs), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("parts", [1, 31, 140])
-def test_the_optimizer_is_adam_whatever_the_parts(parts, tmp_path) -> None:
-    """Parts that some threads of a warp have none of, and more than are read at once."""
-    args, shape = shaped("gaussian", hidden=(32,))
+def test_the_optimizer_is_adam_for_any_number_of_parts(parts, tmp_path) -> None:
+    """Some numbers leave threads of a warp without a part, and some are larger than one pass reads."""
+    args, shape = make_shape("gaussian", hidden=(32,))
     config = make_update_config(shape, 128, 132)._replace(num_partials=parts)
     kernel, count, generator = (
         update_kernels(shape, config)["optimizer"],
@@ -143,7 +143,7 @@ def test_the_optimizer_is_adam_whatever_the_parts(parts, tmp_path) -> None:
     )
     parameters, advantage_sums = torch.randn(count, generator=generator), torch.zeros(2, 3, ADVANTAGE_PARTS)
     advantage_sums[:, 0] = 4.0  # samples that each of the splits counted
-    given = {
+    arguments = {
         "partial_gradients": partial_gradients, "advantage_sums": advantage_sums, "loss_sums": loss_sums,
         "parameters": parameters, "exp_avg": torch.zeros(count), "exp_avg_sq": torch.zeros(count),
         "gradient": torch.zeros(count), "step": torch.zeros(()),
@@ -155,24 +155,24 @@ def test_the_optimizer_is_adam_whatever_the_parts(parts, tmp_path) -> None:
     plain = torch.nn.Parameter(parameters.clone())
     adam = torch.optim.Adam([plain], args.learning_rate, eps=1e-5)
     for minibatch in range(2):
-        launch((config.optimizer_blocks,), minibatch=minibatch, **given)
+        launch((config.optimizer_blocks,), minibatch=minibatch, **arguments)
         plain.grad = partial_gradients.sum(0) / (4 * ADVANTAGE_PARTS)
-        torch.testing.assert_close(given["gradient"], plain.grad, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(arguments["gradient"], plain.grad, rtol=1e-4, atol=1e-6)
         norm = torch.nn.utils.clip_grad_norm_([plain], 0.5)
         adam.step()
         torch.testing.assert_close(parameters, plain.data, rtol=1e-4, atol=1e-5)
     wanted = torch.cat([loss_sums.sum(0) / (4 * ADVANTAGE_PARTS), norm.view(1)]).double()
-    torch.testing.assert_close(given["metrics"], wanted, rtol=1e-3, atol=1e-5)
-    assert given["fault_rows"].tolist() == [-1, -1]
+    torch.testing.assert_close(arguments["metrics"], wanted, rtol=1e-3, atol=1e-5)
+    assert arguments["fault_rows"].tolist() == [-1, -1]
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
     ("case", "samples"), [("clipped value", 150), ("gaussian", 60), ("agents that leave", 130), ("heads, one layer", 70)]
 )
-def test_the_gradient_is_that_of_float64(case, samples, tmp_path) -> None:
+def test_the_gradient_equals_that_of_float64(case, samples, tmp_path) -> None:
     features, space, _, leave = CASES[case]
-    args, shape = shaped(case, num_minibatches=1)
+    args, shape = make_shape(case, num_minibatches=1)
     network = network_of(features, space, args)
     exact = copy.deepcopy(network).double()
     s = rollout_of(network, features, 1, samples, leave, torch.Generator().manual_seed(3))
@@ -186,7 +186,7 @@ def test_the_gradient_is_that_of_float64(case, samples, tmp_path) -> None:
     flat = torch.zeros(shape.num_parameters())
     for name, home in parameter_views(shape, network, flat).items():
         home.copy_(dict(network.named_parameters())[name].detach())
-    records = packed(shape, s.obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask)
+    records = expected_records(shape, s.obs, s.action.view(1, samples, -1), s.log_prob, s.advantage, s.target, s.mask)
     those = s.advantage[s.mask] if leave else s.advantage.flatten()
     moved, advantage_sums = those - s.advantage[0, 0], torch.zeros(1, 3, ADVANTAGE_PARTS)
     advantage_sums[0, :, 5] = torch.stack([torch.tensor(float(len(moved))), moved.sum(), moved.square().sum()])
@@ -197,7 +197,7 @@ def test_the_gradient_is_that_of_float64(case, samples, tmp_path) -> None:
         iteration=torch.tensor(0), seed=1, num_minibatches=1, ent_coef=torch.tensor(args.ent_coef), minibatch_size=samples,
         num_samples=samples, index_bits=(samples - 1).bit_length(), clip=args.clip, vf_coef=args.vf_coef,
     )  # fmt: skip
-    found = parameter_views(shape, network, partial_gradients.sum(0) / len(moved))
-    gradient = torch.cat([found[name].flatten() for name, _ in exact.named_parameters()])
-    assert apart(gradient, wanted) < 3e-3  # operands in FP16
+    views = parameter_views(shape, network, partial_gradients.sum(0) / len(moved))
+    gradient = torch.cat([views[name].flatten() for name, _ in exact.named_parameters()])
+    assert relative_error(gradient, wanted) < 3e-3  # operands in FP16
     torch.testing.assert_close(loss_sums.sum(0).double() / len(moved), metrics, rtol=5e-3, atol=2e-3)

@@ -1,4 +1,4 @@
-"""Metrics that are read while the next iteration runs: the same numbers, errors and checkpoints as by reading at once."""
+"""Metrics that are read while the next iteration runs: the same numbers, errors and checkpoints as with immediate reads."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ARGS = PPOArgs(env="gpuvec/CartPole-v1", device="cpu", num_envs=8, num_steps=8, 
 
 @pytest.fixture
 def read_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training on a CPU reads as one on a GPU does."""
+    """Makes training on a CPU read its metrics late, as training on a GPU does."""
     monkeypatch.setattr(training, "reads_late", lambda device: True)
 
 
 def untimed(history: list[dict[str, float]]) -> list[list[tuple[str, str]]]:
-    """What two runs of the same training have in common; as text, in which nan is equal to itself."""
+    """Returns the metrics that do not depend on time, as text, in which nan equals itself."""
     return [[(name, repr(x)) for name, x in row.items() if name not in TIMED] for row in history]
 
 
-def test_reads_are_taken_in_order_and_hold_what_was_there_when_they_were_started(device: str) -> None:
+def test_reads_are_taken_in_order_with_the_values_at_their_start(device: str) -> None:
     source = torch.zeros(3, dtype=torch.float64, device=device)
     readout = Readout(source, depth=2)
     with pytest.raises(RuntimeError, match="no read is pending"):
@@ -48,38 +48,38 @@ def test_reads_are_taken_in_order_and_hold_what_was_there_when_they_were_started
     assert readout.pending == 0
 
 
-def test_history_and_parameters_are_those_of_reading_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once = train(ARGS)
+def test_late_reads_give_the_same_history_and_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    immediate = train(ARGS)
     monkeypatch.setattr(training, "reads_late", lambda device: True)
     late = train(ARGS)
     assert [row["iteration"] for row in late.history] == list(range(1, ITERATIONS + 1))
-    assert untimed(late.history) == untimed(at_once.history)
-    for one, other in zip(late.network.parameters(), at_once.network.parameters(), strict=True):
+    assert untimed(late.history) == untimed(immediate.history)
+    for one, other in zip(late.network.parameters(), immediate.network.parameters(), strict=True):
         assert torch.equal(one, other)
     assert late.history[-1]["seconds"] == late.checkpoint["seconds"]
 
 
 @pytest.mark.parametrize(
-    ("exact_at", "ahead"),
+    ("exact_at", "expected_leads"),
     [
         (None, [0] * ITERATIONS),
         (lambda iteration: False, [1] * (ITERATIONS - 1) + [0]),
         (lambda iteration: iteration % 3 == 0, [1, 1, 0, 1, 1, 0]),
     ],
 )
-def test_the_learner_is_ahead_only_where_nobody_asks_for_its_state(
-    read_late: None, exact_at: Callable[[int], bool] | None, ahead: list[int]
+def test_the_learner_runs_ahead_except_at_exact_iterations(
+    read_late: None, exact_at: Callable[[int], bool] | None, expected_leads: list[int]
 ) -> None:
-    found: list[tuple[int, int]] = []
+    leads: list[tuple[int, int]] = []
 
     def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
-        found.append((int(metrics["iteration"]), learner.iteration - int(metrics["iteration"])))
+        leads.append((int(metrics["iteration"]), learner.iteration - int(metrics["iteration"])))
 
     train(ARGS, on_iteration, exact_at=exact_at)
-    assert found == list(enumerate(ahead, 1))
+    assert leads == list(enumerate(expected_leads, 1))
 
 
-def test_a_checkpoint_of_an_exact_iteration_goes_on_bit_for_bit(read_late: None) -> None:
+def test_a_checkpoint_of_an_exact_iteration_resumes_bit_for_bit(read_late: None) -> None:
     saved: list[dict[str, Any]] = []
 
     def on_iteration(learner: Any, metrics: dict[str, float]) -> None:
@@ -95,19 +95,19 @@ def test_a_checkpoint_of_an_exact_iteration_goes_on_bit_for_bit(read_late: None)
         assert torch.equal(one, other)
 
 
-def test_an_error_names_the_iteration_that_met_it(read_late: None) -> None:
-    """Spoilt while the metrics of iteration 2 are reported: iteration 3 has run by then, and 4 meets it."""
-    seen: list[float] = []
+def test_an_error_names_the_iteration_that_detected_it(read_late: None) -> None:
+    """The weight changes when the metrics of iteration 2 are reported; iteration 3 has run by then, and 4 detects it."""
+    reported_iterations: list[float] = []
 
-    def spoil(learner: Any, metrics: dict[str, float]) -> None:
-        seen.append(metrics["iteration"])
+    def corrupt_weight(learner: Any, metrics: dict[str, float]) -> None:
+        reported_iterations.append(metrics["iteration"])
         if metrics["iteration"] == 2:
             with torch.no_grad():
                 learner.policy.network.body.critic[0].weight[0, 0] = torch.inf
 
     with pytest.raises(NonFiniteError, match=r"is not finite: detected by (estimate|improve) in iteration 4\b"):
-        train(ARGS, spoil, exact_at=lambda iteration: False)
-    assert seen == [1.0, 2.0, 3.0]
+        train(ARGS, corrupt_weight, exact_at=lambda iteration: False)
+    assert reported_iterations == [1.0, 2.0, 3.0]
 
 
 def test_a_target_is_evaluated_with_the_parameters_that_reached_it(read_late: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Actions drawn by kernels: the same on every backend, for any number of rows, and with the distributions that torch has."""
+"""Actions drawn by kernels: the same on every backend and for any number of rows, and distributed as in torch."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuvec.errors import ActionError
-from gpuvec.learners.sampling.sampler import ActionSample, Sampler  # after the package that it cannot do without
+from gpuvec.learners.sampling.sampler import ActionSample, Sampler  # imported after torch, which it needs
 
 R = 50_000
 SIZES = (2, 5, 3)
@@ -41,7 +41,7 @@ def host(drawn):
 
 
 class TestCategorical:
-    def test_log_probabilities_and_entropies_are_torch_s(self, backend):
+    def test_log_probabilities_and_entropies_equal_those_of_torch(self, backend):
         logits = numbers(40, sum(SIZES), scale=4.0)
         drawn = draw(backend, logits, sizes=SIZES)
         heads = [torch.distributions.Categorical(logits=part) for part in torch.from_numpy(logits).split(SIZES, -1)]
@@ -52,33 +52,33 @@ class TestCategorical:
 
     def test_backends_agree(self, backend):
         logits = numbers(40, 7)
-        known, found = host(draw("cpu", logits)), host(draw(backend, logits))
-        exact = backend != "cuda"  # whose exponential is another one
-        assert (known[0] == found[0]).mean() >= (1.0 if exact else 0.95)
-        same = known[0] == found[0]
+        known, actual = host(draw("cpu", logits)), host(draw(backend, logits))
+        exact = backend != "cuda"  # CUDA has another implementation of exp
+        assert (known[0] == actual[0]).mean() >= (1.0 if exact else 0.95)
+        same = known[0] == actual[0]
         for k in (1, 2):
-            np.testing.assert_allclose(found[k][same], known[k][same], rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
+            np.testing.assert_allclose(actual[k][same], known[k][same], rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
 
-    def test_actions_come_as_often_as_they_should(self, device):
+    def test_action_frequencies_match_their_probabilities(self, device):
         logits = np.array([0.0, 1.0, -1.0, 0.5, 2.0], np.float32)
         action = draw(device, np.tile(logits, (R, 1)), sizes=(2, 3)).action.cpu().numpy()
         for k, part in enumerate((logits[:2], logits[2:])):
             chance = np.exp(part) / np.exp(part).sum()
-            seen = np.bincount(action[:, k], minlength=len(part)) / R
-            assert (np.abs(seen - chance) < 5 * np.sqrt(chance * (1 - chance) / R)).all()
+            frequency = np.bincount(action[:, k], minlength=len(part)) / R
+            assert (np.abs(frequency - chance) < 5 * np.sqrt(chance * (1 - chance) / R)).all()
         joint = np.bincount(action[:, 0] * 3 + action[:, 1], minlength=6).reshape(2, 3) / R
         assert np.abs(joint - joint.sum(1, keepdims=True) * joint.sum(0)).max() < 5 * 0.5 / math.sqrt(R)  # independent
 
-    def test_temperature(self, device):
+    def test_the_temperature_divides_the_logits(self, device):
         logits = numbers(100, 5)
         np.testing.assert_array_equal(*(host(x)[0] for x in (draw(device, logits, temperature=0.5), draw(device, logits * 2))))
         assert (host(draw(device, logits, temperature=1e-4))[0] == logits.argmax(1)).all()
 
-    def test_greedy_takes_the_likeliest_and_of_equal_ones_the_first(self, backend):
+    def test_greedy_takes_the_first_of_the_likeliest_actions(self, backend):
         logits = np.array([[0.0, 3.0, 3.0], [1.0, 0.0, 0.5], [2.0, 2.0, 2.0]], np.float32)
         assert host(draw(backend, logits, greedy=True))[0].tolist() == [1, 0, 0]
 
-    def test_what_a_mask_forbids_is_never_drawn_and_counts_nowhere(self, backend):
+    def test_masked_actions_are_never_drawn_and_have_no_probability(self, backend):
         rows = 40 if backend == "simulator" else 2000
         logits, mask = numbers(rows, 6), np.random.default_rng(1).random((rows, 6)) < 0.5
         mask[np.arange(rows), np.arange(rows) % 6] = True
@@ -106,7 +106,7 @@ class TestCategorical:
 
 class TestGaussian:
     @pytest.mark.parametrize("shared", [True, False])
-    def test_log_probabilities_and_entropies_are_torch_s(self, backend, shared):
+    def test_log_probabilities_and_entropies_equal_those_of_torch(self, backend, shared):
         mean, log_std = numbers(40, 3), numbers(1 if shared else 40, 3, seed=1, scale=0.5)
         log_std = log_std[0] if shared else log_std
         action, log_prob, entropy = (x.cpu() for x in draw_normal(backend, mean, log_std))
@@ -114,23 +114,23 @@ class TestGaussian:
         torch.testing.assert_close(log_prob, known.log_prob(action).sum(-1), rtol=1e-5, atol=5e-6)
         torch.testing.assert_close(entropy, known.entropy().sum(-1), rtol=1e-5, atol=2e-6)
 
-    def test_moments(self, device):
+    def test_samples_have_the_given_mean_and_variance(self, device):
         z = host(draw_normal(device, np.zeros((R, 2), np.float32), np.log(np.array([1.0, 2.0], np.float32))))[0] / [1.0, 2.0]
         assert np.abs(z.mean(0)).max() < 5 / math.sqrt(R)
         assert np.abs(z.var(0) - 1).max() < 5 * math.sqrt(2 / R)
         assert abs((z[:, 0] * z[:, 1]).mean()) < 5 / math.sqrt(R)
 
-    def test_squashed(self, device):
+    def test_squashed_log_probabilities_equal_those_of_torch(self, device):
         mean, log_std = numbers(500, 2), np.full(2, -0.3, np.float32)
         x, log_prob, entropy = (y.cpu() for y in draw_normal(device, mean, log_std, squashed=True))
         normal = torch.distributions.Normal(torch.from_numpy(mean).double(), math.exp(-0.3))
         squashed = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform(cache_size=1))
         known = squashed.log_prob(x.double().tanh()).sum(-1)
-        near = x.abs().amax(1) < 4.0  # where the inverse of the hyperbolic tangent, which torch needs, has digits left
-        torch.testing.assert_close(log_prob[near].double(), known[near], rtol=1e-4, atol=1e-4)
+        invertible = x.abs().amax(1) < 4.0  # where the inverse of the hyperbolic tangent, which torch needs, has digits left
+        torch.testing.assert_close(log_prob[invertible].double(), known[invertible], rtol=1e-4, atol=1e-4)
         assert torch.equal(entropy, -log_prob)
 
-    def test_far_out_a_squashed_density_stays_finite(self, device):
+    def test_squashed_log_probabilities_stay_finite_far_from_zero(self, device):
         drawn = draw_normal(device, np.array([[40.0, -40.0]], np.float32), np.zeros(2, np.float32), squashed=True)
         assert torch.isfinite(drawn.log_prob).all()
 
@@ -140,20 +140,20 @@ class TestGaussian:
 
 
 class TestKeys:
-    """A draw is new for another seed, stream, row, iteration or step, and the same whatever else there is."""
+    """A draw depends on seed, stream, row, iteration and step, and on nothing else."""
 
-    def test_any_number_of_rows(self, device):
+    def test_draws_do_not_depend_on_the_number_of_rows(self, device):
         logits = numbers(5000, 6)
         many = host(draw(device, logits))
         for rows in (1, 31, 257, 4999):
-            for known, found in zip(many, host(draw(device, logits[:rows])), strict=True):
-                np.testing.assert_array_equal(found, known[:rows])
+            for known, actual in zip(many, host(draw(device, logits[:rows])), strict=True):
+                np.testing.assert_array_equal(actual, known[:rows])
 
     @pytest.mark.parametrize(
         "other", [{"seed": 4}, {"seed": 3 + 2**40}, {"stream": 1}, {"iteration": 1}, {"step": 1}, {"iteration": 2**31 + 5}]
     )
     @pytest.mark.parametrize("normal", [False, True])
-    def test_every_part_of_a_key_counts(self, device, normal, other):
+    def test_draws_depend_on_every_part_of_the_key(self, device, normal, other):
         def sample(**key):
             if normal:
                 return host(draw_normal(device, np.zeros((1000, 1), np.float32), np.zeros(1, np.float32), **key))[0]
@@ -164,7 +164,7 @@ class TestKeys:
         assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.15
         np.testing.assert_array_equal(first, sample())
 
-    def test_an_environment_of_the_same_seed_draws_other_numbers(self, device):
+    def test_an_environment_with_the_same_seed_has_other_random_numbers(self, device):
         import gymnasium
 
         import gpuvec  # noqa: F401  # registers the environments
@@ -174,8 +174,8 @@ class TestKeys:
         env.close()
         drawn = host(draw_normal(device, np.zeros((1000, 1), np.float32), np.zeros(1, np.float32)))[0][:, 0]
         assert abs(np.corrcoef(start, drawn)[0, 1]) < 0.15
-        few = host(draw(device, np.zeros((1000, 64), np.float32)))[0]
-        assert abs(np.corrcoef(start, few)[0, 1]) < 0.15
+        actions = host(draw(device, np.zeros((1000, 64), np.float32)))[0]
+        assert abs(np.corrcoef(start, actions)[0, 1]) < 0.15
 
 
 class TestNoise:
@@ -186,7 +186,7 @@ class TestNoise:
         high = torch.full((width,), 1e6, device=noise.device)
         return sampler(device).ornstein_uhlenbeck(mean, noise, ended, -high, high, iteration, step, **options)
 
-    def test_it_follows_its_equation(self, backend):
+    def test_noise_follows_the_equation_of_the_process(self, backend):
         noise, ended = tensors(backend, numbers(30, 2), np.arange(30) % 3 == 0)
         before = noise.clone()
         (iteration,) = tensors(backend, np.int64(0))
@@ -196,7 +196,7 @@ class TestNoise:
         torch.testing.assert_close(noise, start - 0.2 * 0.5 * start + 0.3 * math.sqrt(0.5) * z, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(action, noise)
 
-    def test_its_variance_and_memory_are_those_of_the_process(self, device):
+    def test_variance_and_autocorrelation_are_those_of_the_process(self, device):
         noise, ended = tensors(device, np.zeros((20_000, 1), np.float32), np.zeros(20_000, bool))
         for t in range(60):
             last = noise.clone()
@@ -205,7 +205,7 @@ class TestNoise:
         assert abs(noise.var().item() / variance - 1) < 0.05
         assert abs((noise * last).mean().item() / variance - 0.85) < 0.03
 
-    def test_independent_noise(self, device):
+    def test_a_theta_of_one_gives_independent_noise(self, device):
         noise, ended = tensors(device, np.full((R, 1), 5.0, np.float32), np.zeros(R, bool))
         self.noisy(device, noise, ended, theta=1.0, sigma=0.1)
         assert abs(noise.mean().item()) < 0.003
@@ -224,7 +224,7 @@ class TestNoise:
 
 
 class TestBadInput:
-    def test_wrong_tensors_are_named(self):
+    def test_errors_name_the_wrong_tensor(self):
         s, clock = Sampler("cpu", 0), torch.tensor(0)
         logits = torch.zeros(4, 3)
         with pytest.raises(TypeError, match=r"logits must be torch\.float32, got torch\.float64"):

@@ -20,7 +20,7 @@ SHAPES = [(1, 5), (17, 9), (64, 33), (128, 16)]  # (T, E)
 
 
 def rollout(steps: int, envs: int, features: int) -> tuple[Any, ...]:
-    """(obs, reward, terminated, ended, final_obs, what followed): half of the episodes that end are truncated."""
+    """Returns (obs, reward, terminated, ended, final_obs, next_obs); half of the episodes that end are truncated."""
     generator = torch.Generator().manual_seed(steps)
     obs = torch.randn(steps + 1, envs, features, generator=generator)
     final = torch.randn(steps, envs, features, generator=generator)
@@ -30,45 +30,45 @@ def rollout(steps: int, envs: int, features: int) -> tuple[Any, ...]:
     return obs, reward, terminated, ended, final, torch.where(ended.unsqueeze(-1), final, obs[1:])
 
 
-def theirs(x: Any) -> Any:
-    """(E, T, 1) of (T, E)."""
+def to_torchrl(x: Any) -> Any:
+    """Returns a tensor of shape (T, E) in the shape (E, T, 1) that torchrl uses."""
     return x.T.unsqueeze(-1)
 
 
 @pytest.mark.parametrize(("steps", "envs"), SHAPES)
-def test_advantages(device: str, steps: int, envs: int) -> None:
+def test_advantages_equal_those_of_torchrl(device: str, steps: int, envs: int) -> None:
     gamma, lam = 0.97, 0.9
     values, reward, terminated, ended, final, after = rollout(steps, envs, 1)
     value, final_value, after = (x.squeeze(-1) for x in (values, final, after))
     expected = generalized_advantage_estimate(
         gamma,
         lam,
-        theirs(value[:-1]).double(),
-        theirs(after).double(),
-        theirs(reward).double(),
-        theirs(ended),
-        theirs(terminated),
+        to_torchrl(value[:-1]).double(),
+        to_torchrl(after).double(),
+        to_torchrl(reward).double(),
+        to_torchrl(ended),
+        to_torchrl(terminated),
     )
     place = "cuda:0" if device == "cuda" else "cpu"
-    found = AdvantageEstimator(place, gamma, lam)(
+    actual = AdvantageEstimator(place, gamma, lam)(
         *(x.contiguous().to(place) for x in (reward, value, final_value, terminated, ended))
     )
-    for ours, their in zip(found, expected, strict=True):
-        torch.testing.assert_close(theirs(ours.cpu()).double(), their, rtol=1e-5, atol=2e-6)
+    for ours, their in zip(actual, expected, strict=True):
+        torch.testing.assert_close(to_torchrl(ours.cpu()).double(), their, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize(("steps", "envs"), SHAPES[1:])
-def test_returns_of_several_steps(device: str, steps: int, envs: int, n: int) -> None:
+def test_n_step_returns_equal_those_of_torchrl(device: str, steps: int, envs: int, n: int) -> None:
     gamma = 0.97
     obs, reward, terminated, ended, final, after = rollout(steps, envs, 3)
-    following = {"observation": after.transpose(0, 1), "reward": theirs(reward), "done": theirs(ended)}
+    following = {"observation": after.transpose(0, 1), "reward": to_torchrl(reward), "done": to_torchrl(ended)}
     data = {"observation": obs[:-1].transpose(0, 1), "next": following}
     expected = MultiStep(gamma, n)(TensorDict(data, batch_size=[envs, steps]))
-    found = n_step_returns(*(x.to(device) for x in (obs, reward, terminated, ended, final)), gamma, n)
-    total, discount, seen = (x.cpu() for x in found)
-    torch.testing.assert_close(theirs(total), expected["next", "reward"])
-    torch.testing.assert_close(seen.transpose(0, 1), expected["next", "observation"])
-    ahead = expected["steps_to_next_obs"]
-    dead = terminated.T.gather(1, torch.arange(steps) + ahead - 1)
-    torch.testing.assert_close(discount.T, torch.where(dead, 0.0, gamma**ahead))
+    transitions = n_step_returns(*(x.to(device) for x in (obs, reward, terminated, ended, final)), gamma, n)
+    total, discount, next_obs = (x.cpu() for x in transitions)
+    torch.testing.assert_close(to_torchrl(total), expected["next", "reward"])
+    torch.testing.assert_close(next_obs.transpose(0, 1), expected["next", "observation"])
+    steps_ahead = expected["steps_to_next_obs"]
+    dead = terminated.T.gather(1, torch.arange(steps) + steps_ahead - 1)
+    torch.testing.assert_close(discount.T, torch.where(dead, 0.0, gamma**steps_ahead))
