@@ -1,6 +1,6 @@
-"""Trajectories recorded from WarpDrive's own CPU classes, replayed from their starts (fixtures/golden/README.md says how).
+"""Tests that replay trajectories of WarpDrive's CPU classes from their initial states; see fixtures/golden/README.md.
 
-The grid must come out exactly; floats of the continuous game within 1e-5, its flags exactly.
+Results of the grid game must be equal. In the continuous game floats must agree within 1e-5 and flags must be equal.
 """
 
 import json
@@ -29,13 +29,14 @@ STATE = {
 }
 TOLERANCE = 1e-5
 ROWS = 3
-SIMULATED_STEPS = 6  # the simulator runs a thread of the host for each of the GPU's
+# The simulator starts a host thread for each GPU thread, so it runs only a few steps.
+SIMULATED_STEPS = 6
 
 every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
 class Recording:
-    """A golden file, in the names that gpuvec has for what it holds."""
+    """The contents of a golden file, under the names that gpuvec uses for them."""
 
     def __init__(self, file):
         with np.load(file, allow_pickle=False) as arrays:
@@ -46,22 +47,22 @@ class Recording:
         self.params = {k: v for k, v in params.items() if k not in ("action_policy", "seed", "episode_length")}
         self.params["max_episode_steps"] = params["episode_length"]
         self.actions = self.arrays["actions"].astype(np.int32)
-        self.states = {name: self.arrays[stored] for name, stored in STATE.items() if stored in self.arrays}
+        self.states = {name: self.arrays[recorded] for name, recorded in STATE.items() if recorded in self.arrays}
         role = self.arrays["agent_type"] if self.grid else 1 - self.arrays["agent_type"]
         self.start = {"role": role} | {name: values[0] for name, values in self.states.items()}
 
     def check(self, t, obs, state):
-        """Observation (A, D) and {field: (A,)} at time t."""
+        """Compares observations (A, D) and the state {field: (A,)} with the recording at time t."""
         expected = self.arrays["obs"][t]
         if self.grid:
             np.testing.assert_array_equal(obs, expected)
         else:
-            slots, direction = (obs.shape[1] - 1) // 7, np.zeros(obs.shape[1], bool)
-            direction[4 * slots : 5 * slots] = True
-            flags = np.r_[np.zeros(5 * slots, bool), np.ones(2 * slots, bool), False]
-            apart = np.abs(obs - expected)
-            np.testing.assert_array_less(apart[:, ~direction], TOLERANCE)
-            np.testing.assert_array_less(np.abs(apart - np.round(apart))[:, direction], TOLERANCE)
+            num_others, direction = (obs.shape[1] - 1) // 7, np.zeros(obs.shape[1], bool)
+            direction[4 * num_others : 5 * num_others] = True
+            flags = np.r_[np.zeros(5 * num_others, bool), np.ones(2 * num_others, bool), False]
+            difference = np.abs(obs - expected)
+            np.testing.assert_array_less(difference[:, ~direction], TOLERANCE)
+            np.testing.assert_array_less(np.abs(difference - np.round(difference))[:, direction], TOLERANCE)
             np.testing.assert_array_equal(obs[:, flags], expected[:, flags])
         for name, values in self.states.items():
             if values.dtype == np.float32:
@@ -70,14 +71,14 @@ class Recording:
                 np.testing.assert_array_equal(state[name], values[t], err_msg=name)
 
     def check_step(self, t, obs, reward, done, state):
-        """What the step to time t returned."""
+        """Compares what the step to time t returned with the recording."""
         self.check(t, obs, state)
         np.testing.assert_allclose(reward, self.arrays["reward"][t - 1], rtol=0, atol=TOLERANCE)
         assert done == self.arrays["done"][t - 1]
 
 
 @every_file
-def test_the_rules_as_plain_python(file):
+def test_plain_python_reproduces_the_recording(file):
     recording = Recording(file)
     game = ReferenceGame(recording.module.ENV, **recording.params)
     game.set_state(recording.start | ({} if recording.grid else {"playing": True}))
@@ -87,7 +88,8 @@ def test_the_rules_as_plain_python(file):
         recording.check_step(t, result.obs, result.reward, result.terminated or result.truncated, game.get_state())
 
 
-QUICK = ("tag_grid_t2_L4_random_part",)  # the file that the simulator plays in the quick tests
+# The quick tests run this file on the simulator.
+QUICK = ("tag_grid_t2_L4_random_part",)
 
 
 @pytest.mark.first_variants(3)
@@ -95,7 +97,7 @@ QUICK = ("tag_grid_t2_L4_random_part",)  # the file that the simulator plays in 
     "file",
     [pytest.param(file, id=file.stem, marks=() if file.stem in QUICK else pytest.mark.slow_on("simulator")) for file in FILES],
 )
-def test_every_row_of_a_batch(file, backend):
+def test_every_row_of_a_batch_reproduces_the_recording(file, backend):
     recording = Recording(file)
     env = make_vec(recording.id, num_envs=ROWS, device=backend, autoreset_mode="Disabled", **recording.params)
     env.reset(seed=0)
@@ -114,8 +116,8 @@ def test_every_row_of_a_batch(file, backend):
 @pytest.mark.parametrize(
     "file", [file for file in FILES if "part" in file.stem and "chase" in file.stem], ids=lambda file: file.stem
 )
-def test_the_first_observation(file, device):
-    """A start from a pool of one state is observed like any other."""
+def test_the_first_observation_after_a_reset_from_a_pool(file, device):
+    """A reset that takes its state from a pool of one state returns the recorded observation."""
     recording = Recording(file)
     env = make_vec(recording.id, num_envs=ROWS, device=device, autoreset_mode="Disabled", **recording.params)
     start = dict(recording.start)
@@ -128,8 +130,8 @@ def test_the_first_observation(file, device):
     env.close()
 
 
-def test_the_files_show_the_rules():
-    """Tags, several at once, walls and edges, ends by tag and by time, agents of which no role comes first."""
+def test_the_files_cover_the_rules():
+    """The recordings include edge hits, episodes that end by a tag or by the time limit, and agents in mixed order of roles."""
     recordings = [Recording(file) for file in FILES]
     grids, others = [r for r in recordings if r.grid], [r for r in recordings if not r.grid]
     assert {r.arrays["obs"].shape[-1] == 6 for r in grids} == {True, False}
@@ -145,7 +147,7 @@ def test_the_files_show_the_rules():
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if "cont" in file.stem], ids=lambda file: file.stem)
-def test_the_tables(file):
+def test_action_tables_equal_those_of_the_recording(file):
     recording = Recording(file)
     tables = ReferenceGame(recording.module.ENV, **recording.params).p
     np.testing.assert_array_equal(tables.acceleration_levels, recording.arrays["acceleration_actions"])

@@ -1,4 +1,4 @@
-"""One file and one line register an environment or an algorithm: tests, benchmarks and the documentation take it up."""
+"""Tests that registering an environment or an algorithm adds it to the tests, the benchmarks and the documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LISTS = """
+LISTS_PROGRAM = """
 import json, sys
 from pathlib import Path
 from tests.support.bundled_envs import BUNDLED_ENVS, MULTI_AGENT, SINGLE_AGENT, WITH_CUDA_C
@@ -25,7 +25,7 @@ print(json.dumps({
     "sources": list(source_hashes(Path(sys.argv[1]))),
 }))
 """
-PAGE = """
+PAGE_PROGRAM = """
 import environment_pages, repository_pages
 (file,) = (file for file in repository_pages.PAGES if file.name == "second_pole.py")
 print(repository_pages.PAGES[file].name)
@@ -36,7 +36,7 @@ print(environment_pages.page(repository_pages.ENVIRONMENTS[file], "second_pole.p
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package and the bundled environments, and one more: a file and a line."""
+    """Returns a folder with the package, the bundled environments and one further environment."""
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "src").symlink_to(ROOT / "src")
     shutil.copytree(ROOT / "envs", folder / "envs", ignore=shutil.ignore_patterns("__pycache__"))
@@ -50,7 +50,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(*command: str, paths: list[Path]) -> str:
     """Returns what a Python process prints that looks for modules in these folders first."""
     path = os.pathsep.join(map(str, [*paths, ROOT / "src", ROOT / "envs", ROOT, ROOT / "docs" / "_ext"]))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": path},
         cwd=ROOT,
@@ -58,8 +58,8 @@ def run(*command: str, paths: list[Path]) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def collect(test: str, *options: str, paths: list[Path]) -> list[str]:
@@ -68,27 +68,27 @@ def collect(test: str, *options: str, paths: list[Path]) -> list[str]:
     return [line.partition("[")[2].rstrip("]") for line in run(*command, paths=paths).splitlines() if "[" in line]
 
 
-class TestFurtherEnvironment:
-    def test_lists_of_tests_benchmarks_and_records(self, checkout: Path) -> None:
-        lists = json.loads(run("-c", LISTS, str(checkout), paths=[checkout / "envs"]))
+class TestRegisteredEnvironment:
+    def test_tests_benchmarks_and_records_list_a_registered_environment(self, checkout: Path) -> None:
+        lists = json.loads(run("-c", LISTS_PROGRAM, str(checkout), paths=[checkout / "envs"]))
         assert {name for name, envs in lists.items() if "SecondPole-v0" in envs} == lists.keys() - {"multi-agent"}
         assert "SecondPole-v0/cuda-c" in lists["sources"]
 
-    def test_parametrised_tests(self, checkout: Path) -> None:
+    def test_parametrised_tests_include_a_registered_environment(self, checkout: Path) -> None:
         test = "tests/vector/test_make_vec.py::test_both_forms_of_an_id"
         assert "SecondPole-v0" in collect(test, paths=[checkout / "envs"])
         assert "SecondPole-v0" not in collect(test, paths=[])
 
-    def test_documentation(self, checkout: Path) -> None:
+    def test_documentation_has_a_page_of_a_registered_environment(self, checkout: Path) -> None:
         pytest.importorskip("PIL", reason="extra `render`")
-        page = run("-c", PAGE, paths=[checkout / "envs"])
+        page = run("-c", PAGE_PROGRAM, paths=[checkout / "envs"])
         assert page.startswith("SecondPole-v0.md\n")
         assert "| [gpuvec/SecondPole-v0](environments/SecondPole-v0.md) |" in page
         assert "# SecondPole-v0\n" in page
 
 
-class TestFurtherAlgorithm:
-    """The plugin registers PPO once more, with a class of settings of its own."""
+class TestRegisteredAlgorithm:
+    """The plugin registers PPO a second time, with another class of settings."""
 
     PLUGIN = """
 from dataclasses import dataclass
@@ -107,14 +107,14 @@ ALGORITHMS["second"] = Algorithm(SecondArgs, "gpuvec.learners.ppo:PPO")
         (tmp_path / "second_algorithm.py").write_text(self.PLUGIN)
         return tmp_path
 
-    def test_parametrised_tests(self, folder: Path) -> None:
+    def test_parametrised_tests_include_a_registered_algorithm(self, folder: Path) -> None:
         pytest.importorskip("torch")
         pytest.importorskip("tyro")
         test = "tests/learners/test_runs.py::test_a_run_that_was_killed_goes_on_as_if_it_had_not"
         variants = collect(test, "-p", "second_algorithm", paths=[folder])
         assert {variant.rpartition("-")[2] for variant in variants} == {"ppo", "a2c", "ddpg", "second"}
 
-    def test_command_line(self, folder: Path) -> None:
+    def test_command_line_lists_a_registered_algorithm(self, folder: Path) -> None:
         pytest.importorskip("tyro")
         program = "import second_algorithm, sys; from gpuvec.cli import main; sys.exit(main(['train', '--help']))"
         assert "second" in run("-c", program, paths=[folder])

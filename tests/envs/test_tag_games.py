@@ -1,4 +1,4 @@
-"""What surrounds the rules of the tag games: order of turns, starts, parameters, spaces and pictures."""
+"""Tests of the tag games except for their rules: order of agents, initial states, parameters, spaces and pictures."""
 
 import math
 
@@ -16,7 +16,7 @@ from gpuvec_envs import tag_continuous, tag_grid_world
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_agents_take_their_turns_in_any_order(name):
+def test_results_do_not_depend_on_the_order_of_agents(name):
     params = {"num_taggers": 3, "grid_length": 5, "use_full_observation": False}
     one = ReferenceGame(MODULES[name].ENV, **params)
     other = ReferenceGame(MODULES[name].ENV, order=np.random.default_rng(0).permutation(one.agents), **params)
@@ -26,25 +26,26 @@ def test_agents_take_their_turns_in_any_order(name):
         assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
 
 
-class TestStarts:
-    """Of 20,000 rows, or of some in plain Python; seeds are fixed."""
+class TestInitialStates:
+    """Batches have 20,000 rows, plain Python some; seeds are fixed."""
 
     def assert_uniform(self, counts):
         assert stats.chisquare(counts).pvalue > 1e-3
 
-    def test_the_grid_s(self, device):
-        """Of 4 cells the runner's is any, and each tagger's any of the others."""
+    def test_grid_cells_are_uniform_and_taggers_do_not_start_at_the_runner(self, device):
+        """The runner starts in any of the 4 cells, and each tagger in any of the other three."""
         env = gymnasium.make_vec(GRID, num_envs=20_000, device=device, num_taggers=2, grid_length=1)
         env.reset(seed=1)
         state = host(env.get_state())
         cells = 2 * state["y"] + state["x"]
         assert (cells[:, :2] != cells[:, 2:]).all()
         self.assert_uniform(np.bincount(cells[:, 2], minlength=4))
-        between = (cells[:, :2] - cells[:, 2:]) % 4 - 1  # 0 to 2, one number for each of the other cells
-        self.assert_uniform(np.bincount(3 * between[:, 0] + between[:, 1], minlength=9))
+        # The difference is 0 to 2, one number for each of the other cells.
+        difference = (cells[:, :2] - cells[:, 2:]) % 4 - 1
+        self.assert_uniform(np.bincount(3 * difference[:, 0] + difference[:, 1], minlength=9))
         env.close()
 
-    def test_the_grid_s_in_plain_python(self):
+    def test_grid_taggers_do_not_start_at_the_runner_in_plain_python(self):
         game = ReferenceGame(tag_grid_world.ENV, num_taggers=3, grid_length=1)
         for row in range(40):
             game.reset(make_key(row))
@@ -56,20 +57,20 @@ class TestStarts:
             cells = 2 * game.s.y + game.s.x
             assert (cells[[0, 2, 3]] != cells[1]).all()
 
-    def test_the_square_s(self, device):
+    def test_continuous_initial_states_are_uniform_and_uncorrelated(self, device):
         env = gymnasium.make_vec(CONTINUOUS, num_envs=20_000, device=device, num_taggers=1, num_runners=2, grid_length=4.0)
         env.reset(seed=1)
         state = host(env.get_state())
-        drawn = np.concatenate([state["x"], state["y"]], 1)
-        assert drawn.min() >= 0.0
-        assert drawn.max() <= 4.0
-        for column in drawn.T:
+        coordinates = np.concatenate([state["x"], state["y"]], 1)
+        assert coordinates.min() >= 0.0
+        assert coordinates.max() <= 4.0
+        for column in coordinates.T:
             assert stats.kstest(column, stats.uniform(0.0, 4.0).cdf).pvalue > 1e-3
         quarters = state["heading"] / np.float32(0.5 * np.pi)
         assert set(np.unique(quarters)) == {0.0, 1.0, 2.0, 3.0}
         for column in quarters.T:
             self.assert_uniform(np.bincount(column.astype(int)))
-        correlation = np.corrcoef(np.concatenate([drawn, quarters], 1).T) - np.eye(9)
+        correlation = np.corrcoef(np.concatenate([coordinates, quarters], 1).T) - np.eye(9)
         assert np.abs(correlation).max() < 4.5 / math.sqrt(20_000)
         assert state["alive"].all()
         assert not state["speed"].any()
@@ -77,7 +78,7 @@ class TestStarts:
         env.close()
 
     @pytest.mark.parametrize("name", MODULES)
-    def test_a_batch_s_are_those_of_plain_python(self, name, device):
+    def test_a_batch_has_the_initial_states_of_plain_python(self, name, device):
         env, game = make_vec(name, num_envs=3, device=device), ReferenceGame(MODULES[name].ENV)
         obs, state = host(env.reset(seed=5)[0]), host(env.get_state())
         for row in range(3):
@@ -118,14 +119,14 @@ def test_a_heading_is_the_remainder_of_a_turn(angle):
         (CONTINUOUS, {"num_other_agents_observed": 10, "use_full_observation": False}, "must be less than the number of other"),
     ],
 )
-def test_parameters_without_sense_are_refused(name, params, words):
+def test_invalid_parameters_raise(name, params, words):
     with pytest.raises(ValueError, match=words):
         ReferenceGame(MODULES[name].ENV, **params)
     with pytest.raises(ValueError, match=words):
         gymnasium.make_vec(name, num_envs=2, device="cpu", **params)
 
 
-def test_all_others_may_be_observed_in_full_whatever_the_number_of_nearest_ones():
+def test_a_full_observation_ignores_the_number_of_observed_agents():
     assert ReferenceGame(tag_continuous.ENV, num_runners=1).observe().shape == (2, 8)
 
 
@@ -139,8 +140,8 @@ def test_all_others_may_be_observed_in_full_whatever_the_number_of_nearest_ones(
         (CONTINUOUS, {"use_full_observation": False, "num_other_agents_observed": 4}, (29,)),
     ],
 )
-def test_observations_lie_in_their_space(name, params, shape):
-    """Random play from random starts."""
+def test_observations_are_in_the_observation_space(name, params, shape):
+    """Actions and initial states are random."""
     game = ReferenceGame(MODULES[name].ENV, **params)
     observation, action = MODULES[name].ENV.spaces(MODULES[name].Params(**params))
     assert observation.shape == shape
@@ -156,31 +157,31 @@ def test_observations_lie_in_their_space(name, params, shape):
 class TestPictures:
     RED, BLUE, GREY = (204, 77, 77), (52, 101, 164), (128, 128, 128)
 
-    def coloured(self, picture, colour):
-        """(x, y) in pixels from the lower left corner of what has this colour, on average."""
+    def mean_position_of_colour(self, picture, colour):
+        """Returns the mean (x, y) of the pixels of this colour, measured from the lower left corner."""
         rows, columns = np.nonzero((picture == colour).all(-1))
         return columns.mean(), 499 - rows.mean()
 
-    def test_the_grid(self):
+    def test_the_picture_of_the_grid_game(self):
         pytest.importorskip("PIL", reason="pictures need Pillow, of the extra 'render'")
         game = grid_game(make_reference, [(1, 3), (4, 0)])
         picture = tag_grid_world.ENV.draw(game.s, game.p)
         assert (picture.shape, picture.dtype) == ((500, 500, 3), np.uint8)
-        assert self.coloured(picture, self.RED) == pytest.approx((150.0, 350.0), abs=2.0)
-        assert self.coloured(picture, self.BLUE) == pytest.approx((450.0, 50.0), abs=2.0)
+        assert self.mean_position_of_colour(picture, self.RED) == pytest.approx((150.0, 350.0), abs=2.0)
+        assert self.mean_position_of_colour(picture, self.BLUE) == pytest.approx((450.0, 50.0), abs=2.0)
 
-    def test_the_square(self):
+    def test_the_picture_of_the_continuous_game(self):
         pytest.importorskip("PIL", reason="pictures need Pillow, of the extra 'render'")
         game = continuous_game(make_reference, [(2.0, 3.0), (5.0, 5.0), (8.0, 2.0)])
         game.set_state({"alive": np.array([True, True, False])})
         picture = tag_continuous.ENV.draw(game.s, game.p)
         assert (picture.shape, picture.dtype) == ((500, 500, 3), np.uint8)
-        assert self.coloured(picture, self.RED) == pytest.approx((10 + 48 * 2.0, 10 + 48 * 3.0), abs=4.0)
-        assert self.coloured(picture, self.BLUE) == pytest.approx((10 + 48 * 5.0, 10 + 48 * 5.0), abs=4.0)
+        assert self.mean_position_of_colour(picture, self.RED) == pytest.approx((10 + 48 * 2.0, 10 + 48 * 3.0), abs=4.0)
+        assert self.mean_position_of_colour(picture, self.BLUE) == pytest.approx((10 + 48 * 5.0, 10 + 48 * 5.0), abs=4.0)
         assert (picture[499 - (10 + 48 * 2), 10 + 48 * 8] == self.GREY).all()
 
     @pytest.mark.parametrize("name", MODULES)
-    def test_through_render(self, name):
+    def test_render_returns_a_picture_of_each_environment(self, name):
         pytest.importorskip("PIL", reason="pictures need Pillow, of the extra 'render'")
         env = gymnasium.make_vec(name, num_envs=2, device="cpu", output="numpy", render_mode="rgb_array")
         env.reset(seed=0)

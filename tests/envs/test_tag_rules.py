@@ -1,7 +1,7 @@
-"""The rules of both tag games, one by one: known answers, on plain Python and on every backend.
+"""Tests of each rule of both tag games against known results, in plain Python and on every backend.
 
-The rules are those of WarpDrive's CPU classes. Several of these answers are what its GPU versions get wrong: tags at the same
-time, a tag in the last step, neighbours equally near.
+The rules are those of WarpDrive's CPU classes. Its GPU versions differ from them in several of these cases: tags at
+the same time, a tag in the last step, and neighbours at equal distances.
 """
 
 import math
@@ -27,7 +27,7 @@ DIAGONAL = 10.0 * math.sqrt(2.0)
 
 
 class GridRules:
-    def test_moves(self, make):
+    def test_actions_move_agents(self, make):
         game = grid_game(make, [(2, 2), (2, 2), (2, 2), (1, 0)])
         game.step([RIGHT, LEFT, UP, STAY])
         game.step([DOWN, DOWN, DOWN, LEFT])
@@ -41,7 +41,7 @@ class GridRules:
         assert (result.terminated, result.truncated) == (False, False)
 
     def test_a_tag_rewards_every_tagger_once(self, make):
-        """Two of three taggers reach the runner."""
+        """Two of three taggers reach the runner, and all three are rewarded."""
         game = grid_game(make, [(0, 0), (1, 2), (3, 2), (2, 2)], tag_reward_for_tagger=8.0, tag_penalty_for_runner=4.0)
         result = game.step([STAY, RIGHT, LEFT, STAY])
         assert result.reward.tolist() == [8.0, 8.0, 8.0, -4.0]
@@ -49,14 +49,14 @@ class GridRules:
         assert result.agent_mask.all()
         assert not result.agent_terminated.any()
 
-    def test_to_swap_places_is_no_tag(self, make):
+    def test_swapping_cells_is_no_tag(self, make):
         result = grid_game(make, [(1, 2), (0, 0), (0, 0), (2, 2)]).step([RIGHT, STAY, STAY, LEFT])
         assert not result.terminated
         assert result.reward == approx([-0.01, -0.01, -0.01, 0.01])
 
     @pytest.mark.parametrize(("cell", "action"), [((0, 2), LEFT), ((4, 2), RIGHT), ((2, 0), DOWN), ((2, 4), UP)])
-    def test_walls(self, make, cell, action):
-        """A clipped move costs `wall_hit_penalty`, the runner too, and beside the reward of a tag."""
+    def test_hitting_a_wall_costs_a_penalty(self, make, cell, action):
+        """A clipped move costs `wall_hit_penalty` for taggers and runners, in addition to the reward of a tag."""
         game = grid_game(make, [cell, (1, 1), (1, 1), cell], wall_hit_penalty=0.5)
         assert game.step([action, STAY, UP, action]).reward.tolist() == [10.0 - 0.5, 10.0, 10.0, -2.0 - 0.5]
         state = game.get_state()
@@ -70,14 +70,14 @@ class GridRules:
         result = game.step([RIGHT if tagged else STAY, STAY, STAY, STAY])
         assert (result.terminated, result.truncated) == (tagged, True)
 
-    def test_the_full_observation(self, make):
-        """4N + 1 numbers: columns, rows, roles, oneself, time."""
+    def test_the_full_observation_has_positions_roles_and_time(self, make):
+        """It has 4N + 1 numbers: columns, rows, roles, a one-hot index of the agent itself, and the time."""
         obs = grid_game(make, [(0, 1), (2, 2), (3, 0), (4, 3)]).step([STAY] * 4).obs
         columns, rows, roles = [0.0, 0.5, 0.75, 1.0], [0.25, 0.5, 0.0, 0.75], [0.0, 0.0, 0.0, 1.0]
         assert obs.tolist() == [[*columns, *rows, *roles, *np.eye(4)[i], 0.125] for i in range(4)]
 
-    def test_the_partial_observation(self, make):
-        """Own place, the other's, role, time; taggers 1 and 2 are equally near the runner, which sees 1."""
+    def test_the_partial_observation_has_the_nearest_opponent(self, make):
+        """It has two positions, the role and the time. Of the equally near taggers 1 and 2 the runner observes 1."""
         obs = grid_game(make, [(0, 0), (1, 2), (3, 2), (2, 2)], use_full_observation=False).step([STAY] * 4).obs
         runner = [0.5, 0.5]
         assert obs[0].tolist() == [0.0, 0.0, *runner, 0.0, 0.125]
@@ -86,8 +86,8 @@ class GridRules:
         assert obs[3].tolist() == [*runner, 0.25, 0.5, 1.0, 0.125]
 
     @pytest.mark.parametrize("full", [True, False])
-    def test_anyone_may_run(self, make, full):
-        """Agent 1 does; of the taggers 2 and 3 are equally near it."""
+    def test_any_agent_may_be_the_runner(self, make, full):
+        """Agent 1 is the runner; taggers 2 and 3 are at equal distances from it."""
         params = {} if full else {"use_full_observation": False}
         game = grid_game(make, [(0, 0), (2, 2), (2, 4), (4, 2)], **params)
         game.set_state({"role": np.int32([0, 1, 0, 0])})
@@ -136,16 +136,16 @@ class ContinuousRules:
         game = continuous_game(make, [(5.0, 5.75), (5.0, 4.5), (5.0, 5.0), (9.0, 9.0), (1.0, 1.0)], taggers=2)
         assert step_idle(game).reward.tolist() == [0.0, 10.0, -5.0, 0.0, 0.0]
 
-    @pytest.mark.parametrize(("share", "gap", "tagged"), [(0.1, 1.0, False), (0.1, 0.999, True), (0.0, 0.0, False)])
-    def test_the_tagging_distance_is_strict(self, make, share, gap, tagged):
+    @pytest.mark.parametrize(("tagging_distance", "gap", "tagged"), [(0.1, 1.0, False), (0.1, 0.999, True), (0.0, 0.0, False)])
+    def test_the_tagging_distance_is_strict(self, make, tagging_distance, gap, tagged):
         places = [(5.0, 5.0), (5.0 + gap, 5.0), (9.0, 9.0), (1.0, 9.0), (1.0, 1.0)]
-        result = step_idle(continuous_game(make, places, tagging_distance=share))
+        result = step_idle(continuous_game(make, places, tagging_distance=tagging_distance))
         assert result.agent_terminated.tolist() == [False, tagged, False, False, False]
         assert result.reward.tolist() == ([10.0, -5.0, 0.0, 0.0, 0.0] if tagged else [0.0] * 5)
 
     @pytest.mark.parametrize(("exits", "tagged"), [(True, -5.0), (False, -2.0)])
-    def test_no_end_of_game_reward_for_who_leaves_in_the_last_step(self, make, exits, tagged):
-        """One runner has left before, one leaves then, two survive. Where nobody leaves all get it."""
+    def test_a_runner_tagged_in_the_last_step_gets_no_end_of_game_reward(self, make, exits, tagged):
+        """One runner is tagged early, one in the last step, and two never. Without exits all runners get the reward."""
         places = [(5.0, 5.0), (5.5, 5.0), (9.0, 5.0), (1.0, 1.0), (9.0, 9.0)]
         game = continuous_game(make, places, runner_exits_game_after_tagged=exits, end_of_game_reward_for_runner=3.0)
         for _ in range(7):
@@ -166,11 +166,12 @@ class ContinuousRules:
             assert not result.agent_terminated.any()
         assert game.get_state()["alive"].all()
 
-    def test_who_is_out_stays_there(self, make):
-        """No speed, heading, acceleration or reward; no second tag."""
+    def test_an_inactive_agent_does_not_change(self, make):
+        """Its speed, heading and acceleration are zero, and it gets no reward and no second tag."""
         places = [(5.0, 5.0), (5.5, 5.0), (1.0, 1.0), (1.0, 9.0), (9.0, 9.0)]
         game = continuous_game(make, places, step_reward_for_runner=0.25)
-        game.step(np.int32([[0, 0], [10, 10], [0, 0], [0, 0], [0, 0]]))  # the runner gathers speed and is tagged
+        # The runner accelerates and is tagged.
+        game.step(np.int32([[0, 0], [10, 10], [0, 0], [0, 0], [0, 0]]))
         before = game.get_state()
         assert (before["speed"][1], before["heading"][1]) == (approx(0.1), 0.5)
         result = game.step(np.int32([[0, 0], [10, 10], [10, 0], [0, 0], [0, 0]]))
@@ -182,8 +183,8 @@ class ContinuousRules:
         assert [after[k][1] for k in ("x", "y", "tagged_by")] == [before["x"][1], before["y"][1], -1]
         assert after["x"][2] == approx(1.1)
 
-    def test_flags_of_a_full_observation_are_a_step_old(self, make):
-        """Who is out is seen by the others, and itself sees roles and flags."""
+    def test_flags_of_a_full_observation_are_those_before_the_step(self, make):
+        """In the step of its tag a runner is observed as active. After it, an inactive agent observes roles and flags only."""
         game = continuous_game(make, [(5.0, 5.0), (5.5, 5.0), (8.0, 5.0), (9.0, 5.0), (10.0, 5.0)])
         first, second = step_idle(game).obs, step_idle(game).obs
         assert first[0, 24:].tolist() == [1.0, 1.0, 1.0, 1.0, 0.125]
@@ -193,7 +194,7 @@ class ContinuousRules:
         assert second[0, 24:].tolist() == [0.0, 1.0, 1.0, 1.0, 0.25]
         assert second[1].tolist() == [0.0] * 20 + [1.0, 0.0, 0.0, 0.0] + [1.0] * 4 + [0.0]
 
-    def test_who_is_out_is_near_nobody_a_step_later(self, make):
+    def test_an_inactive_agent_is_no_neighbor_one_step_later(self, make):
         game = continuous_game(make, [(5.0, 5.0), (5.5, 5.0), (8.0, 5.0), (9.0, 5.0), (9.5, 5.0)], use_full_observation=False)
         first, second = step_idle(game).obs, step_idle(game).obs
         assert first[0, :2] == approx(np.float32([0.5, 3.0]) / DIAGONAL)
@@ -201,8 +202,8 @@ class ContinuousRules:
         assert first[1].any()
         assert not second[1].any()
 
-    def test_nearest_others_come_in_order_and_places_may_be_empty(self, make):
-        """Tagger 0 sees runners 1 and 2, equally near, the lower id first; when all but 2 are out the second place is 0."""
+    def test_neighbors_are_in_order_of_distance_and_missing_ones_are_zero(self, make):
+        """Runners 1 and 2 are equally near to tagger 0, and the lower id is first. With only runner 2 active the rest is 0."""
         game = continuous_game(make, [(5.0, 5.0), (5.0, 7.0), (5.0, 3.0), (8.0, 5.0), (5.0, 9.0)], use_full_observation=False)
         assert step_idle(game).obs[0, :4] == approx(np.float32([0.0, 0.0, 2.0, -2.0]) / DIAGONAL)
         game.set_state({"alive": np.array([True, False, True, False, False])})
@@ -211,8 +212,8 @@ class ContinuousRules:
         assert obs[0, 10:].tolist() == [0.0, 0.0, 1.0, 0.0, 0.25]
         assert not obs[[1, 3, 4]].any()
 
-    def test_features(self, make):
-        """In units of the diagonal, the top speed and the turn; differences of headings are not wrapped."""
+    def test_features_of_other_agents_are_scaled(self, make):
+        """Units are the diagonal, the top speed and a full turn; differences of headings are not wrapped."""
         places = [(2.0, 2.0), (3.5, 1.0), (9.0, 1.0), (1.0, 9.0), (9.0, 9.0)]
         game = continuous_game(make, places, max_speed=2.0)
         moving = {"speed": [0.0, 1.0, 0.0, 0.0, 0.0], "acceleration": [0.0, 0.5, 0.0, 0.0, 0.0]}
@@ -223,8 +224,8 @@ class ContinuousRules:
         assert obs[0, ::4] == approx([*there, 0.0, 1.0, 0.125])
         assert obs[1, ::4] == approx([*-there, 1.0, 1.0, 0.125])
 
-    def test_features_of_itself(self, make):
-        """Role, speed, acceleration, cosine and sine of the heading, time; who is out keeps its role."""
+    def test_features_of_the_agent_itself(self, make):
+        """They are role, speed, acceleration, cosine and sine of the heading, and time; those of an inactive agent are zero."""
         game = continuous_game(make, [(2.0, 2.0), (5.0, 5.0), (8.0, 8.0)], observe_self=True, max_speed=2.0)
         game.set_state({"heading": np.float32([0.5, 1.0, 1.0]), "speed": np.float32([1.0, 0.5, 0.0])})
         game.set_state({"alive": np.array([True, True, False])})
@@ -233,8 +234,8 @@ class ContinuousRules:
         assert obs[1, -6:] == approx([0.0, 0.25, 0.0, math.cos(1.0), math.sin(1.0), 0.125])
         assert obs[2, -6:].tolist() == [0.0] * 6
 
-    def test_edges_clip_and_cost(self, make):
-        """Agents at the four sides go out; speed and heading stay. The last goes along an edge and pays nothing."""
+    def test_edges_clip_positions_and_cost_a_penalty(self, make):
+        """Four agents cross the four sides and keep speed and heading. The last moves along an edge without a penalty."""
         places = [(9.5, 5.0), (5.0, 9.5), (0.5, 5.0), (5.0, 0.5), (0.0, 2.0)]
         heading = [0.0, 0.5 * math.pi, math.pi, 1.5 * math.pi, 0.0]
         game = continuous_game(make, places, speed=1.0, heading=heading, edge_hit_penalty=-0.5)
@@ -245,8 +246,8 @@ class ContinuousRules:
         assert (state["speed"] == 1.0).all()
         assert state["heading"].tolist() == np.float32(heading).tolist()
 
-    def test_acceleration_adds_up_until_a_bound(self, make):
-        """0.1, then 0.2 more, then 0.3 more, ...; at the top speed or at none it is gone."""
+    def test_acceleration_accumulates_until_a_speed_bound(self, make):
+        """The speed rises by 0.1, 0.2, 0.3, ...; at the top speed or at zero speed the acceleration becomes zero."""
         game = continuous_game(make, [(1.0, y) for y in (1.0, 3.0, 5.0, 7.0, 9.0)], max_speed=0.5)
         speeds, accelerations = [], []
         for level in (10, 10, 10, 10, 1, 1, 1):
@@ -258,29 +259,29 @@ class ContinuousRules:
         assert accelerations == approx([0.1, 0.2, 0.0, 0.0, -0.1, -0.2, 0.0])
         assert state["x"] == approx([1.0 + np.sum(speeds)] * 5)
 
-    def test_headings_stay_within_a_turn(self, make):
+    def test_headings_are_wrapped_to_a_full_turn(self, make):
         game = continuous_game(make, [(1.0, y) for y in (1.0, 3.0, 5.0, 7.0, 9.0)], heading=[0.25, 6.0, 0.0, 0.0, 0.0])
         game.step(np.int32([[0, 1], [0, 10], [0, 0], [0, 0], [0, 0]]))
         step_idle(game)
         assert game.get_state()["heading"] == approx([0.25 - 0.5 + 2.0 * math.pi, 6.5 - 2.0 * math.pi, 0.0, 0.0, 0.0])
 
-    def test_numbers_of_the_tables_play_as_their_levels_do(self, make):
-        """Bit for bit, over steps with tags and edges."""
+    def test_continuous_actions_equal_the_levels_with_the_same_values(self, make):
+        """The results are equal bit for bit, over steps with tags and edge hits."""
         params = STRUCTURE | {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.3, "edge_hit_penalty": -1.0}
         levels, numbers = (make(CONTINUOUS, **params, **kind) for kind in ({}, {"continuous_actions": True}))
         tables, random = ReferenceGame(tag_continuous.ENV, **params).p, np.random.default_rng(4)
         rewards = []
         for _ in range(8):
             action = random.integers(0, 11, (5, 2))
-            chosen = np.stack([tables.acceleration_levels[action[:, 0]], tables.turn_levels[action[:, 1]]], 1)
-            one, other = levels.step(action.astype(np.int32)), numbers.step(chosen)
+            values = np.stack([tables.acceleration_levels[action[:, 0]], tables.turn_levels[action[:, 1]]], 1)
+            one, other = levels.step(action.astype(np.int32)), numbers.step(values)
             rewards.append(one.reward)
             assert [np.asarray(a).tobytes() for a in one] == [np.asarray(b).tobytes() for b in other]
         one, other = levels.get_state(), numbers.get_state()
         assert {k: v.tobytes() for k, v in one.items()} == {k: v.tobytes() for k, v in other.items()}
         assert np.min(rewards) < 0.0
 
-    def test_numbers_are_clipped(self, make):
+    def test_continuous_actions_are_clipped(self, make):
         params = {"continuous_actions": True, "taggers": 2}
         game = continuous_game(make, [(1.0, y) for y in (1.0, 3.0, 5.0, 7.0, 9.0)], speed=0.5, heading=3.0, **params)
         game.step(np.float32([[9.0, 9.0], [-9.0, -9.0], [0.05, 0.25], [0.0, 0.0], [0.0, 0.0]]))
@@ -299,7 +300,7 @@ class TestContinuousInPlainPython(ContinuousRules):
     def make(self):
         return make_reference
 
-    def test_skills_scale_the_top_speed_alone(self, make):
+    def test_skill_levels_scale_only_the_top_speed(self, make):
         game = continuous_game(
             make, [(1.0, y) for y in (1.0, 3.0, 5.0, 7.0, 9.0)], skill_level_runner=0.25, skill_level_tagger=0.5
         )
@@ -307,7 +308,7 @@ class TestContinuousInPlainPython(ContinuousRules):
             game.step(np.int32([[10, 0]] * 5))
             assert game.get_state()["speed"][:2] == approx(speeds)
 
-    def test_no_acceleration_is_a_number_even_if_every_level_is_above_it(self, make):
+    def test_zero_acceleration_is_allowed_if_every_level_is_positive(self, make):
         params = {"min_acceleration": 0.25, "max_acceleration": 0.5, "continuous_actions": True}
         game = continuous_game(make, [(5.0, 5.0), (1.0, 1.0)], **params)
         game.step(np.float32([[9.0, 0.0], [-9.0, 0.0]]))
