@@ -110,7 +110,7 @@ ALGORITHMS["second"] = Algorithm(SecondArgs, "gpuvec.learners.ppo:PPO")
     def test_parametrised_tests_include_a_registered_algorithm(self, folder: Path) -> None:
         pytest.importorskip("torch")
         pytest.importorskip("tyro")
-        test = "tests/learners/test_runs.py::test_a_run_that_was_killed_goes_on_as_if_it_had_not"
+        test = "tests/learners/test_runs.py::test_a_killed_run_resumes_as_if_uninterrupted"
         variants = collect(test, "-p", "second_algorithm", paths=[folder])
         assert {variant.rpartition("-")[2] for variant in variants} == {"ppo", "a2c", "ddpg", "second"}
 

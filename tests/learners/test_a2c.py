@@ -1,4 +1,4 @@
-"""A2C: its loss and gradient against numbers worked out by hand, its updates, and that it learns and goes on where it was."""
+"""A2C: loss and gradient against hand-computed numbers, updates, learning, and resuming from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gpuvec  # noqa: F401  # registers the environments; after the package that it cannot do without
+import gpuvec  # noqa: F401  # registers the environments; imported after torch, which it needs
 from gpuvec.errors import StateError
 from gpuvec.learners.a2c import A2C, A2CArgs, a2c_loss, train
 from gpuvec.learners.buffers.rollout_buffer import Samples
@@ -26,8 +26,8 @@ SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 5, "hidden
 
 def learner(env: str = "gpuvec/CartPole-v1", **settings: Any) -> Learner:
     args = A2CArgs(**{"env": env, **SMALL, **settings}).resolved("cpu")
-    made = gym.make_vec(env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return make_learner(args, made)
+    vector_env = gym.make_vec(env, args.num_envs, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
+    return make_learner(args, vector_env)
 
 
 def samples(obs: Any, action: Any, advantage: Any, target: Any, mask: Any = None) -> Samples:
@@ -37,8 +37,8 @@ def samples(obs: Any, action: Any, advantage: Any, target: Any, mask: Any = None
 
 
 class TestLoss:
-    def test_of_two_samples(self) -> None:
-        """A network that knows the logits: p = 1/4, 3/4; V = 2."""
+    def test_the_loss_of_two_samples_equals_hand_computed_numbers(self) -> None:
+        """The network gives the probabilities 1/4 and 3/4, and a value of 2."""
         network: Any = learner().policy.network
         logits = torch.tensor([0.0, math.log(3.0)])
         for linear in (*network.body.actor, *network.body.critic):
@@ -52,12 +52,12 @@ class TestLoss:
         )
         args = A2CArgs(vf_coef=0.5)
         total, (policy_loss, value_loss, entropy) = a2c_loss(network, batch, args, 0.1)
-        by_hand = -(math.log(0.25) * 1.0 + math.log(0.75) * -2.0) / 2
+        expected_loss = -(math.log(0.25) * 1.0 + math.log(0.75) * -2.0) / 2
         chance = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
-        assert policy_loss.item() == pytest.approx(by_hand, rel=1e-5)
+        assert policy_loss.item() == pytest.approx(expected_loss, rel=1e-5)
         assert value_loss.item() == pytest.approx((0.5 * 9.0 + 0.5 * 1.0) / 2)
         assert entropy.item() == pytest.approx(chance, rel=1e-5)
-        assert total.item() == pytest.approx(by_hand + 0.5 * 2.5 - 0.1 * chance, rel=1e-5)
+        assert total.item() == pytest.approx(expected_loss + 0.5 * 2.5 - 0.1 * chance, rel=1e-5)
         (gradient,) = torch.autograd.grad(total, network.body.critic[-1].bias)
         assert gradient.item() == pytest.approx(0.5 * ((2.0 - 5.0) + (2.0 - 1.0)) / 2)
 
@@ -72,7 +72,7 @@ class TestLoss:
         total, _ = a2c_loss(network, samples(obs, action, advantage, torch.zeros(6, 3)), A2CArgs(vf_coef=0.0), 0.0)
         torch.testing.assert_close(torch.autograd.grad(total, bias)[0], known.sum((0, 1)))
 
-    def test_what_the_mask_leaves_out_changes_nothing(self) -> None:
+    def test_masked_samples_change_neither_loss_nor_gradient(self) -> None:
         network, g = learner().policy.network, torch.Generator().manual_seed(0)
         obs, action = torch.randn(4, 3, 4, generator=g), torch.randint(0, 2, (4, 3), generator=g)
         advantage, target = torch.randn(2, 4, 3, generator=g)
@@ -100,7 +100,7 @@ class TestUpdates:
         assert a2c.read()["grad_norm"] == pytest.approx(math.sqrt(sum(float(g.square().sum()) for g in gradient)), rel=1e-4)
 
     def test_targets_are_returns_of_up_to_t_steps(self) -> None:
-        """With lambda = 1: rewards up to the end of the episode or of the rollout, and V only where it goes on."""
+        """With lambda = 1: rewards up to the end of the episode or of the rollout, and V only where it continues."""
         a2c = learner()
         s, gamma = a2c.policy.buffer, a2c.args.gamma
         a2c.iterate()
@@ -122,7 +122,7 @@ class TestUpdates:
                     total += weight * float(value[5, e])
                 assert float(s.target[t, e]) == pytest.approx(total, rel=1e-5, abs=1e-5)
 
-    def test_all_agents_of_a_game(self) -> None:
+    def test_all_agents_of_an_environment_train(self) -> None:
         args = A2CArgs(env="gpuvec/TagGridWorld-v0", device="cpu", num_envs=4, num_steps=6, hidden=(8,)).resolved("cpu")
         env = gym.make_vec(args.env, 4, device="cpu", output="torch", autoreset_mode="SameStep")
         a2c = make_learner(args, env)
@@ -132,14 +132,14 @@ class TestUpdates:
 
 
 @pytest.mark.slow
-def test_cartpole() -> None:
-    """By settings that all seeds learn with; by the defaults two of five give up."""
+def test_a2c_learns_cartpole() -> None:
+    """All seeds learn with the tuned settings; with the defaults two of five do not."""
     result = train(tuned("gpuvec/CartPole-v1", "cpu", "a2c", total_steps=1_500_000, target_return=400.0))
     assert result.history[-1]["last_return"] >= 400.0
     assert set(result.history[-1]) >= {*ROLLOUT_METRICS, *A2C.update_metrics}
 
 
-def test_a_checkpoint_goes_on_as_if_nothing_had_stopped() -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one() -> None:
     whole = learner(normalize=True)
     for _ in range(8):
         whole.iterate()
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_ppo_is_refused() -> None:
 
 
 @pytest.mark.gpu
-def test_captured_parts_do_what_eager_ones_do(gpu: str) -> None:
+def test_captured_iterations_equal_eager_ones(gpu: str) -> None:
     learners = []
     for captured in (False, True):
         args = A2CArgs(num_envs=512, num_steps=8, total_steps=8 * 512 * 50).resolved("cuda:0")
@@ -188,8 +188,8 @@ def test_captured_parts_do_what_eager_ones_do(gpu: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_a_compiled_loss_learns_the_same() -> None:
-    """With layers and gradients of our own in it."""
-    given: dict[str, Any] = {
+    """The loss contains layers with gradients of their own."""
+    settings: dict[str, Any] = {
         "num_envs": 8,
         "num_steps": 8,
         "total_steps": 256,
@@ -197,6 +197,6 @@ def test_a_compiled_loss_learns_the_same() -> None:
         "activation": "relu",
         "device": "cpu",
     }
-    plain, compiled = (train(A2CArgs(**given, compile=compile)) for compile in (False, True))
+    plain, compiled = (train(A2CArgs(**settings, compile=compile)) for compile in (False, True))
     for p, q in zip(plain.network.parameters(), compiled.network.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)

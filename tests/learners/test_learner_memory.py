@@ -25,10 +25,11 @@ def test_a_rollout_that_does_not_fit_is_refused(device: str) -> None:
     needed, free = (int(x.replace(",", "")) for x in re.findall(r"([\d,]+) (?:bytes|are free)", str(raised.value)))
     assert needed > 64 * 10**10 * 2 * 4 * 4
     assert 0 < free < needed
-    train(ppo.PPOArgs(env="gpuvec/CartPole-v1", device=device, num_envs=4, num_steps=4, total_steps=16))  # the process goes on
+    # The process can still train afterwards.
+    train(ppo.PPOArgs(env="gpuvec/CartPole-v1", device=device, num_envs=4, num_steps=4, total_steps=16))
 
 
-def test_a_ring_of_transitions_that_does_not_fit_is_refused(device: str) -> None:
+def test_a_replay_buffer_that_does_not_fit_is_refused(device: str) -> None:
     args = ddpg.DDPGArgs(env="gpuvec/Pendulum-v1", device=device, num_envs=4, num_steps=4, buffer_size=10**13)
     with pytest.raises(OutOfMemoryError, match=r"a replay buffer of 10,000,000,000,000 transitions needs [\d,]+ bytes"):
         train(args)
@@ -38,9 +39,9 @@ def test_a_ring_of_transitions_that_does_not_fit_is_refused(device: str) -> None
     ("env", "params"),
     [("gpuvec/CartPole-v1", {}), ("gpuvec/TagGridWorld-v0", {"num_taggers": 3})],
 )
-def test_the_bytes_of_a_rollout_are_those_that_it_takes(env: str, params: dict[str, Any]) -> None:
+def test_rollout_bytes_equals_the_allocated_bytes(env: str, params: dict[str, Any]) -> None:
     envs = gym.make_vec(env, 5, device="cpu", output="torch", autoreset_mode="SameStep", **params)
     tensors = [x for x in vars(EnvRollout(envs, 7, "cpu")).values() if isinstance(x, torch.Tensor)]
-    held = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
-    assert rollout_bytes(envs, 7) == sum(held.values())
+    storage_bytes = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+    assert rollout_bytes(envs, 7) == sum(storage_bytes.values())
     envs.close()

@@ -1,4 +1,4 @@
-"""Networks of one's own: two methods are enough, what does not fit is explained, and what is shared is computed once."""
+"""User-defined networks, errors of networks that do not fit, shared layers, action masks, and reduced precision."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from gpuvec.learners.training import make_learner, train
 ARGS: dict[str, Any] = {"env": "gpuvec/CartPole-v1", "num_envs": 16, "num_steps": 32, "hidden": (16,)}
 
 
-class Own(nn.Module):
-    """As a user would write it: convolutions over the observation, with torch's own first weights."""
+class ConvActorCritic(nn.Module):
+    """A network as a user would write it: convolutions over the observation, with torch's default weights."""
 
     def __init__(self, observations: gym.Space[Any], actions: gym.Space[Any]) -> None:
         super().__init__()
         self.features = nn.Sequential(nn.Conv1d(1, 8, 2), nn.Tanh(), nn.Flatten(-2))
         self.logits = nn.Linear(8 * (observations.shape[0] - 1), outputs_of(actions))  # type: ignore[index]
-        self.worth = nn.Linear(self.logits.in_features, 1)
+        self.value_head = nn.Linear(self.logits.in_features, 1)
 
-    def _seen(self, obs: Tensor) -> Tensor:
-        found: Tensor = self.features(obs.reshape(-1, 1, obs.shape[-1]))
-        return found.view(*obs.shape[:-1], -1)
+    def _features(self, obs: Tensor) -> Tensor:
+        features: Tensor = self.features(obs.reshape(-1, 1, obs.shape[-1]))
+        return features.view(*obs.shape[:-1], -1)
 
     def policy(self, obs: Tensor) -> Tensor:
-        out: Tensor = self.logits(self._seen(obs))
+        out: Tensor = self.logits(self._features(obs))
         return out
 
     def value(self, obs: Tensor) -> Tensor:
-        value: Tensor = self.worth(self._seen(obs))
+        value: Tensor = self.value_head(self._features(obs))
         return value.squeeze(-1)
 
 
 class Sliced(nn.Module):
-    """All numbers from one layer, so that neither logits nor values lie side by side."""
+    """One layer computes all outputs, so that neither logits nor values are contiguous."""
 
     def __init__(self, observations: gym.Space[Any], actions: gym.Space[Any]) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class Sliced(nn.Module):
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/Pendulum-v1", "gpuvec/TagContinuous-v0"])
-def test_its_numbers_may_lie_apart(device: str, env: str) -> None:
-    """Logits of one and of several choices, and means."""
+def test_outputs_may_be_noncontiguous(device: str, env: str) -> None:
+    """The outputs are logits of one and of several discrete actions, and means."""
     params = {"num_taggers": 1, "num_runners": 2} if "Tag" in env else {}
     args = args_class("ppo")(**{**ARGS, "env": env, "params": params}, device=device, total_steps=16 * 32 * 2)
     result = train(args, body=Sliced)
@@ -77,14 +77,14 @@ def test_its_numbers_may_lie_apart(device: str, env: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_a_network_of_one_s_own_trains(device: str, algorithm: str) -> None:
+def test_a_user_defined_network_trains(device: str, algorithm: str) -> None:
     args = args_class(algorithm)(**ARGS, device=device, total_steps=16 * 32 * 4)
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    result = train(args, body=Own)
+    result = train(args, body=ConvActorCritic)
     assert torch.equal(torch.get_rng_state(), before)
-    assert isinstance(result.network.body, Own)
-    again, network = load_policy(result.checkpoint, result.args.device, Own)
+    assert isinstance(result.network.body, ConvActorCritic)
+    again, network = load_policy(result.checkpoint, result.args.device, ConvActorCritic)
     assert again == result.args
     parameters = dict(result.network.named_parameters())
     assert all(torch.equal(p, parameters[name]) for name, p in network.named_parameters())  # type: ignore[attr-defined]
@@ -94,13 +94,13 @@ def test_a_network_of_one_s_own_trains(device: str, algorithm: str) -> None:
         load_policy(result.checkpoint, result.args.device)
 
 
-def test_its_first_weights_hang_on_the_seed_of_the_settings() -> None:
-    """Not on torch's global generator; and whether later ones do is up to cuDNN, whose gradients of convolutions vary."""
+def test_initial_weights_depend_on_the_seed_of_the_settings() -> None:
+    """They do not depend on torch's global generator. Later weights may vary, as cuDNN's gradients of convolutions do."""
     env = gym.make_vec("gpuvec/CartPole-v1", 4, device="cpu", output="torch", autoreset_mode="SameStep")
 
     def first(seed: int) -> Any:
         args = args_class("ppo")(**{**ARGS, "num_envs": 4, "seed": seed}).resolved("cpu")
-        return make_learner(args, env, Own).policy.network.body.logits.weight
+        return make_learner(args, env, ConvActorCritic).policy.network.body.logits.weight
 
     assert torch.equal(first(1), first(1))
     assert not torch.equal(first(1), first(2))
@@ -121,70 +121,80 @@ def test_its_first_weights_hang_on_the_seed_of_the_settings() -> None:
         ),
     ],
 )
-def test_one_that_does_not_fit(body: Any, error: type[Exception], words: str) -> None:
+def test_a_network_that_does_not_fit_is_refused(body: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         train(args_class("ppo")(**ARGS, device="cpu"), body=body)
 
 
-class Looking(nn.Module):
-    """A critic of one's own: it looks at the observation before it learns of the action."""
+class LateActionCritic(nn.Module):
+    """A user-defined critic: its first layer receives the observation alone, and its second one also the action."""
 
     def __init__(self, features: int, components: int) -> None:
         super().__init__()
-        self.look, self.judge = nn.Linear(features, 16), nn.Linear(16 + components, 1)
+        self.observation_layer, self.value_layer = nn.Linear(features, 16), nn.Linear(16 + components, 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        value: Tensor = self.judge(torch.cat([self.look(obs).relu(), action], -1))
+        value: Tensor = self.value_layer(torch.cat([self.observation_layer(obs).relu(), action], -1))
         return value.squeeze(-1)
 
 
-class Two(nn.Module):
+class ActorAndCritic(nn.Module):
     def __init__(self, observations: gym.Space[Any], actions: gym.Space[Any]) -> None:
         super().__init__()
         features, components = observations.shape[0], actions.shape[0]  # type: ignore[index]
         self.actor = nn.Sequential(nn.LayerNorm(features), nn.Linear(features, components))
-        self.critic = Looking(features, components)
+        self.critic = LateActionCritic(features, components)
 
 
 class TestDeterministic:
-    """Networks of one's own for DDPG."""
+    """User-defined networks for DDPG."""
 
     @pytest.mark.parametrize("critics", [1, 2])
-    def test_they_train_and_are_found_again(self, device: str, critics: int) -> None:
+    def test_they_train_and_are_loaded_from_a_checkpoint(self, device: str, critics: int) -> None:
         args = args_class("ddpg")(
             env="gpuvec/Pendulum-v1", num_envs=16, batch_size=32, learning_starts=0, total_steps=16 * 4 * 5, critics=critics,
             normalize=True, device=device,
         )  # fmt: skip
-        result = train(args, body=Two)
+        result = train(args, body=ActorAndCritic)
         network = result.network
         assert isinstance(network.actor[0], nn.LayerNorm)
-        assert [type(critic) for critic in network.critics] == [Looking] * critics
+        assert [type(critic) for critic in network.critics] == [LateActionCritic] * critics
         assert len({id(critic) for critic in network.critics}) == critics
         assert result.history[-1]["critic_loss"] > 0.0
         assert all(p.isfinite().all() for p in network.parameters())
-        again, found = load_policy(result.checkpoint, result.args.device, Two)
+        again, loaded = load_policy(result.checkpoint, result.args.device, ActorAndCritic)
         assert again == result.args
         parameters = dict(network.named_parameters())
-        assert all(torch.equal(p, parameters[name]) for name, p in found.named_parameters())
+        assert all(torch.equal(p, parameters[name]) for name, p in loaded.named_parameters())
 
     @pytest.mark.parametrize(
         ("name", "module", "error", "words"),
         [
-            ("actor", None, TypeError, r"Two has no module 'actor': ddpg calls actor\(obs\) and critic\(obs, action\)"),
+            (
+                "actor",
+                None,
+                TypeError,
+                r"ActorAndCritic has no module 'actor': ddpg calls actor\(obs\) and critic\(obs, action\)",
+            ),
             ("actor", nn.Linear(3, 2), ValueError, r"actor\(obs\) gives shape \(2, 2\) .* it must give \(2, 1\)"),
             ("critic", nn.Bilinear(3, 1, 4), ValueError, r"critic\(obs, action\) gives shape \(2, 4\) .* must give \(2,\)"),
-            ("critic.look", None, ValueError, "actor and critics share parameters; each is trained by its own loss"),
+            (
+                "critic.observation_layer",
+                None,
+                ValueError,
+                "actor and critics share parameters; each is trained by its own loss",
+            ),
         ],
     )
-    def test_what_does_not_fit(self, name: str, module: Any, error: type[Exception], words: str) -> None:
+    def test_modules_that_do_not_fit_are_refused(self, name: str, module: Any, error: type[Exception], words: str) -> None:
         def body(observations: Any, actions: Any) -> nn.Module:
-            made = Two(observations, actions)
-            if name == "critic.look":
-                made.critic.look = made.actor[1]
-                made.critic.judge = nn.Linear(2, 1)
+            networks = ActorAndCritic(observations, actions)
+            if name == "critic.observation_layer":
+                networks.critic.observation_layer = networks.actor[1]
+                networks.critic.value_layer = nn.Linear(2, 1)
             else:
-                setattr(made, name, module)
-            return made
+                setattr(networks, name, module)
+            return networks
 
         with pytest.raises(error, match=words):
             train(args_class("ddpg")(env="gpuvec/Pendulum-v1", device="cpu"), body=body)
@@ -195,13 +205,13 @@ class TestShared:
         with seeded_weights(0):
             return ActorCritic(Box(-1, 1, (5,)), MultiDiscrete([2, 3]), SharedMLP(5, 5, (16, 16)))
 
-    def test_the_two_at_once_are_the_two(self) -> None:
+    def test_both_returns_the_policy_and_the_value(self) -> None:
         network, obs = self.network(), torch.randn(7, 5)
         policy, value = network.both(obs)
         assert torch.equal(policy.logits, network.policy(obs).logits)
         assert torch.equal(value, network.value(obs))
 
-    def test_the_hidden_layers_are_computed_once_and_pulled_by_both(self) -> None:
+    def test_the_hidden_layers_are_computed_once_and_have_gradients_of_both(self) -> None:
         network, calls = self.network(), []
         network.body.trunk.register_forward_hook(lambda *_: calls.append(1))
         policy, value = network.both(torch.randn(7, 5))
@@ -217,14 +227,14 @@ class TestShared:
         assert isinstance(result.network.body, SharedMLP)
         assert all(p.isfinite().all() for p in result.network.parameters())
 
-    def test_without_a_hidden_layer_there_is_nothing_to_share(self) -> None:
+    def test_sharing_needs_a_hidden_layer(self) -> None:
         with pytest.raises(ValueError, match="hidden must be sizes of at least one layer, which is shared"):
             args_class("ppo")(hidden=(), shared=True)
 
 
-class TestFirstWeights:
+class TestInitialWeights:
     @pytest.mark.parametrize("init", ["orthogonal", "xavier"])
-    def test_their_spread(self, init: str) -> None:
+    def test_their_standard_deviation(self, init: str) -> None:
         with seeded_weights(0):
             weight = make_linear(64, 256, math.sqrt(2.0), init).weight.detach()
         expected = math.sqrt(2.0) * {"orthogonal": 1 / math.sqrt(256), "xavier": math.sqrt(2.0 / (64 + 256))}[init]
@@ -232,7 +242,7 @@ class TestFirstWeights:
         if init == "xavier":
             assert float(weight.abs().max()) <= math.sqrt(2.0) * math.sqrt(6.0 / (64 + 256))
 
-    def test_a_setting_chooses_them(self) -> None:
+    def test_weight_init_selects_them(self) -> None:
         weights = [
             train(args_class("ppo")(**ARGS, device="cpu", total_steps=512, weight_init=init)).network.body.actor[0].weight
             for init in ("orthogonal", "xavier")
@@ -243,7 +253,7 @@ class TestFirstWeights:
 
 
 class Chooser(nn.Module):
-    """A policy that would like the left best, where it is allowed to go."""
+    """A policy that prefers the left action where that action is allowed."""
 
     def __init__(self, observations: Any, actions: Any) -> None:
         super().__init__()
@@ -257,13 +267,13 @@ class Chooser(nn.Module):
         return self.value_of(obs).squeeze(-1)
 
     def allowed(self, obs: Tensor) -> Tensor:
-        """To push a pole that falls to the right to the left is forbidden."""
+        """Forbids the left action while the pole falls to the right."""
         return torch.stack([obs[..., 2] <= 0.0, torch.ones_like(obs[..., 2], dtype=torch.bool)], -1)
 
 
 class TestAllowedActions:
     @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-    def test_no_other_is_drawn_and_the_update_knows_it(self, device: str, algorithm: str) -> None:
+    def test_only_allowed_actions_are_drawn_and_the_update_uses_the_mask(self, device: str, algorithm: str) -> None:
         place = "cuda:0" if device == "cuda" else "cpu"
         args = args_class(algorithm)(**ARGS, device=place, normalize=True).resolved(place)
         env = gym.make_vec(args.env, args.num_envs, device=place, output="torch", autoreset_mode="SameStep")
@@ -284,7 +294,7 @@ class TestAllowedActions:
             learner.read()
         env.close()
 
-    def test_what_is_forbidden_everywhere_is_never_pulled_at(self) -> None:
+    def test_an_action_forbidden_everywhere_has_no_gradient(self) -> None:
         class Never(Chooser):
             def allowed(self, obs: Tensor) -> Tensor:
                 return torch.tensor([False, True]).expand(*obs.shape[:-1], 2)
@@ -296,7 +306,7 @@ class TestAllowedActions:
         assert (gradient == 0.0).all()
         assert network.policy(obs).mode().eq(1).all()
 
-    def test_one_of_another_kind_is_refused(self) -> None:
+    def test_a_mask_of_another_dtype_is_refused(self) -> None:
         class Numbers(Chooser):
             def allowed(self, obs: Tensor) -> Tensor:
                 return torch.ones(*obs.shape[:-1], 2)
@@ -306,10 +316,10 @@ class TestAllowedActions:
 
 
 class TestLinearReLU:
-    """A layer and its rectifier in one, against the two."""
+    """A linear layer with its ReLU in one operation, compared with the two operations."""
 
-    @pytest.mark.parametrize("inputs", [5, 32, 40, 71])  # narrow ones, and wide ones whose rows are padded or need not be
-    def test_it_is_the_two(self, device: str, inputs: int) -> None:
+    @pytest.mark.parametrize("inputs", [5, 32, 40, 71])  # narrow ones, and wide ones with and without padded rows
+    def test_it_equals_linear_and_relu(self, device: str, inputs: int) -> None:
         layer = make_linear(inputs, 24, 1.0, layer_class=LinearReLU).to(device)
         with torch.no_grad():
             layer.bias.normal_()
@@ -317,10 +327,10 @@ class TestLinearReLU:
         plain = nn.functional.linear(obs, layer.weight, layer.bias).relu()
         weights = torch.randn_like(plain)
         torch.testing.assert_close(layer(obs), plain, rtol=1e-4, atol=1e-4)
-        for found, expected in zip(
+        for actual, expected in zip(
             *(torch.autograd.grad((x * weights).sum(), [obs, *layer.parameters()]) for x in (layer(obs), plain)), strict=True
         ):
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_parameters_are_rounded_once_while_they_do_not_change(self, dtype: torch.dtype) -> None:
@@ -338,7 +348,7 @@ class TestLinearReLU:
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/TagContinuous-v0"])
     def test_it_trains(self, device: str, env: str) -> None:
-        """On observations of 4 and of 71 features."""
+        """The observations have 4 and 71 features."""
         params = {"num_runners": 11, "use_full_observation": False, "num_other_agents_observed": 10} if "Tag" in env else {}
         args = args_class("a2c")(
             **{**ARGS, "env": env, "params": params}, shared=True, activation="relu", total_steps=16 * 32 * 4, device=device
@@ -347,7 +357,7 @@ class TestLinearReLU:
         assert any(isinstance(layer, LinearReLU) for layer in result.network.modules())
         assert all(p.isfinite().all() for p in result.network.parameters())
 
-    def test_a_setting_chooses_it(self) -> None:
+    def test_an_unknown_activation_is_refused(self) -> None:
         with pytest.raises(ValueError, match="activation must be tanh or relu, got 'gelu'"):
             args_class("ppo")(activation="gelu")
 
@@ -357,7 +367,7 @@ class TestPrecision:
 
     @pytest.mark.parametrize("unit", ["tanh", "relu"])
     @pytest.mark.parametrize("kind", [SeparateMLP, SharedMLP])
-    def test_it_is_float32_rounded(self, device: str, kind: type[Any], unit: str) -> None:
+    def test_results_are_close_to_those_of_float32(self, device: str, kind: type[Any], unit: str) -> None:
         with seeded_weights(3):
             body = kind(40, 5, (64, 64), activation=unit, precision="bf16").to(device)
         plain = copy.deepcopy(body)
@@ -369,9 +379,9 @@ class TestPrecision:
             gradient = torch.autograd.grad((out * weight).sum(), list(network.parameters()))
             return out, torch.cat([g.flatten() for g in gradient])
 
-        for found, wanted in zip(out_and_gradient(body), out_and_gradient(plain), strict=True):
-            assert found.dtype == torch.float32
-            assert 1e-4 < float(((found - wanted).norm() / wanted.norm()).detach()) < 5e-2
+        for actual, wanted in zip(out_and_gradient(body), out_and_gradient(plain), strict=True):
+            assert actual.dtype == torch.float32
+            assert 1e-4 < float(((actual - wanted).norm() / wanted.norm()).detach()) < 5e-2
 
     def test_it_trains(self, device: str) -> None:
         args = args_class("a2c")(**ARGS, precision="bf16", shared=True, total_steps=16 * 32 * 4, device=device)
@@ -385,7 +395,7 @@ class TestPrecision:
 
 
 class TestGradients:
-    """Of functions that have their own."""
+    """Gradients of functions with a backward method of their own equal those of autograd."""
 
     @pytest.mark.parametrize("sizes", [(6,), (3, 3), (2, 4)])
     def test_log_probability_and_entropy(self, device: str, sizes: tuple[int, ...]) -> None:
@@ -398,8 +408,8 @@ class TestGradients:
         theirs = sum(o.log_prob(a) for o, a in zip(oracles, action.T, strict=True)), sum(o.entropy() for o in oracles)
         g, h = torch.randn(2, 9, dtype=torch.float64, device=device)
         torch.testing.assert_close((log_prob, entropy), theirs)
-        (found,), (expected,) = (torch.autograd.grad((g * x + h * y).sum(), logits) for x, y in ((log_prob, entropy), theirs))
-        torch.testing.assert_close(found, expected)
+        (actual,), (expected,) = (torch.autograd.grad((g * x + h * y).sum(), logits) for x, y in ((log_prob, entropy), theirs))
+        torch.testing.assert_close(actual, expected)
 
     @pytest.mark.parametrize("outputs", [2, 3, 6])
     def test_the_head_of_shared_layers(self, device: str, outputs: int) -> None:

@@ -1,4 +1,4 @@
-"""Running moments of observations, and a learner whose networks see normalised ones."""
+"""Running moments of observations, and a learner whose networks receive normalised observations."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from gpuvec.learners.training import make_learner
 SMALL: dict[str, Any] = {"device": "cpu", "num_envs": 8, "num_steps": 16, "hidden": (8,), "normalize": True}
 
 
-def test_moments_are_those_of_all_samples_that_count() -> None:
+def test_moments_are_those_of_all_unmasked_samples() -> None:
     random = np.random.default_rng(0)
     batches = [random.normal(50.0, 3.0, (t, 7, 2)).astype(np.float32) for t in (1, 5, 40)]
     masks = [random.random(x.shape[:2]) < 0.6 for x in batches]
-    found = Normalizer(2)
+    normalizer = Normalizer(2)
     for x, mask in zip(batches, masks, strict=True):
-        found.update(torch.from_numpy(x), torch.from_numpy(mask))
-        found.update(torch.from_numpy(x), torch.zeros(x.shape[:2], dtype=torch.bool))  # no sample is no change
+        normalizer.update(torch.from_numpy(x), torch.from_numpy(mask))
+        normalizer.update(torch.from_numpy(x), torch.zeros(x.shape[:2], dtype=torch.bool))  # no sample is no change
     samples = np.concatenate([x[mask] for x, mask in zip(batches, masks, strict=True)]).astype(np.float64)
-    assert found.count.item() == len(samples)
-    np.testing.assert_allclose(found.mean.numpy(), samples.mean(0), rtol=1e-6)
-    np.testing.assert_allclose(found.var.numpy(), samples.var(0), rtol=1e-4)
-    normal = found(torch.from_numpy(samples.astype(np.float32))).numpy()
+    assert normalizer.count.item() == len(samples)
+    np.testing.assert_allclose(normalizer.mean.numpy(), samples.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(normalizer.var.numpy(), samples.var(0), rtol=1e-4)
+    normal = normalizer(torch.from_numpy(samples.astype(np.float32))).numpy()
     np.testing.assert_allclose(normal.mean(0), 0.0, atol=1e-4)
     np.testing.assert_allclose(normal.std(0), 1.0, rtol=1e-4)
 
 
-def test_what_hardly_changes_is_not_blown_up() -> None:
-    found = Normalizer(2)
-    found.update(torch.tensor([[1.0, 0.0], [1.0, 2.0]]))
-    assert found(torch.tensor([1.005, 1.0])).tolist() == pytest.approx([0.5, 0.0], abs=1e-4)
-    assert found(torch.tensor([1e9, -1e9])).tolist() == [LIMIT, -LIMIT]
+def test_nearly_constant_observations_are_not_amplified() -> None:
+    normalizer = Normalizer(2)
+    normalizer.update(torch.tensor([[1.0, 0.0], [1.0, 2.0]]))
+    assert normalizer(torch.tensor([1.005, 1.0])).tolist() == pytest.approx([0.5, 0.0], abs=1e-4)
+    assert normalizer(torch.tensor([1e9, -1e9])).tolist() == [LIMIT, -LIMIT]
 
 
-def test_moments_change_between_rollouts_alone() -> None:
-    """The first minibatch meets the policy that acted: its ratio is 1."""
+def test_moments_change_only_between_rollouts() -> None:
+    """The first minibatch is evaluated by the policy that acted, so that its ratios are 1."""
     import gymnasium as gym
 
     args = PPOArgs(**SMALL, update_epochs=1, num_minibatches=1).resolved("cpu")
@@ -61,7 +61,7 @@ def test_moments_change_between_rollouts_alone() -> None:
     env.close()
 
 
-def test_a_checkpoint_holds_them() -> None:
+def test_a_checkpoint_contains_the_moments() -> None:
     result = train(PPOArgs(**SMALL, total_steps=3 * 8 * 16))
     _, network = load_policy(result.checkpoint, "cpu")
     obs = torch.randn(5, 4)
@@ -72,7 +72,7 @@ def test_a_checkpoint_holds_them() -> None:
     assert network.normalizer.count.item() == 8 + 3 * 8 * 16
 
 
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped() -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one() -> None:
     args, states = PPOArgs(**SMALL, total_steps=6 * 8 * 16), []
     whole = train(args, lambda ppo, _: states.append(ppo.state_dict()))
     rest = train(args, checkpoint=states[2])

@@ -1,4 +1,4 @@
-"""Rewards in units of the deviation of discounted returns: against plain NumPy, and that only what is learned is scaled."""
+"""Scaled rewards, compared with plain NumPy; and that the scale changes targets but not reported returns."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from gpuvec.learners.estimators.reward_scaling import DISCOUNTED_RETURNS, Reward
 from gpuvec.learners.training import make_learner
 
 
-def by_hand(rewards: Any, overs: Any, masks: Any, gamma: float) -> Any:
-    """The scaled rewards of each rollout, from all discounted returns up to its end."""
-    running, seen, scaled = np.zeros(rewards.shape[2]), [], []
+def expected_rewards(rewards: Any, overs: Any, masks: Any, gamma: float) -> Any:
+    """Returns the scaled rewards of each rollout, computed from all discounted returns up to its end."""
+    running, returns, scaled = np.zeros(rewards.shape[2]), [], []
     for reward, over, mask in zip(rewards, overs, masks, strict=True):
         for t in range(len(reward)):
             running = gamma * running + reward[t]
-            seen += list(running[mask[t]])
+            returns += list(running[mask[t]])
             running = np.where(over[t], 0.0, running)
-        scaled.append(reward / np.sqrt(np.var(seen)))
+        scaled.append(reward / np.sqrt(np.var(returns)))
     return scaled
 
 
 @pytest.mark.parametrize("steps", [1, 16, 37])
 @pytest.mark.parametrize("masked", [False, True])
-def test_several_rollouts(device: str, steps: int, masked: bool) -> None:
+def test_rewards_of_several_rollouts_are_scaled_by_the_deviation_of_returns(device: str, steps: int, masked: bool) -> None:
     rng, rows = np.random.default_rng(steps), 33
     overs = rng.random((3, steps, rows)) < 0.2
     masks = rng.random((3, steps, rows)) < 0.7 if masked else np.ones((3, steps, rows), bool)
     rewards = np.where(masks, rng.normal(3.0, 2.0, (3, steps, rows)), 0.0).astype(np.float32)
     place = "cuda:0" if device == "cuda" else "cpu"
     scale = RewardScaler(rows, 0.9, place)
-    for reward, over, mask, known in zip(rewards, overs, masks, by_hand(rewards, overs, masks, 0.9), strict=True):
+    for reward, over, mask, known in zip(rewards, overs, masks, expected_rewards(rewards, overs, masks, 0.9), strict=True):
         tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(place) for x in (reward, over, mask)]
-        found = scale(*tensors[:2], tensors[2] if masked else None)
-        np.testing.assert_allclose(found.cpu().numpy(), known, rtol=1e-4)
+        actual = scale(*tensors[:2], tensors[2] if masked else None)
+        np.testing.assert_allclose(actual.cpu().numpy(), known, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -54,28 +54,29 @@ def test_several_rollouts(device: str, steps: int, masked: bool) -> None:
         (torch.zeros(4, 2), torch.zeros(3, 2).bool(), ValueError, r"done must .* of shape \(4, 2\)"),
     ],
 )
-def test_tensors_that_do_not_fit(reward: Any, over: Any, error: type[Exception], words: str) -> None:
+def test_tensors_that_do_not_fit_are_refused(reward: Any, over: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         RewardScaler(2, 0.9, "cpu")(reward, over)
 
 
 def learner(algorithm: str, **settings: Any) -> Any:
     env = "gpuvec/Pendulum-v1"
-    given = {"num_envs": 8, "num_steps": 16, "params": {"max_episode_steps": 10}, **settings}
-    args = args_class(algorithm)(env=env, device="cpu", **given).resolved("cpu")
-    made = gym.make_vec(env, 8, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
-    return make_learner(args, made)
+    options = {"num_envs": 8, "num_steps": 16, "params": {"max_episode_steps": 10}, **settings}
+    args = args_class(algorithm)(env=env, device="cpu", **options).resolved("cpu")
+    vector_env = gym.make_vec(env, 8, device="cpu", output="torch", autoreset_mode="SameStep", **args.params)
+    return make_learner(args, vector_env)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_what_is_learned_is_scaled_and_what_is_shown_is_not(algorithm: str) -> None:
+def test_targets_are_scaled_and_reported_returns_are_not(algorithm: str) -> None:
     plain, scaled = learner(algorithm, gae_lambda=1.0), learner(algorithm, gae_lambda=1.0, reward_scale=0.125)
     normal = learner(algorithm, gae_lambda=1.0, normalize_returns=True)
     for each in (plain, scaled, normal):
         each.collect()
         each.policy.estimate()
     s, known = plain.policy.buffer, torch.zeros(17, 8)
-    for t in reversed(range(16)):  # a target is a sum of discounted rewards, and at its end a value, which no scale changes
+    # A target is a sum of discounted rewards and a value at its end, which the scale does not change.
+    for t in reversed(range(16)):
         known[t] = s.reward[t] + plain.args.gamma * known[t + 1] * ~s.ended[t]
     torch.testing.assert_close(s.target - scaled.policy.buffer.target, (1.0 - 0.125) * known[:16], rtol=1e-4, atol=1e-3)
     assert torch.equal(plain.policy.metrics[:3], scaled.policy.metrics[:3])
@@ -83,7 +84,7 @@ def test_what_is_learned_is_scaled_and_what_is_shown_is_not(algorithm: str) -> N
     assert float(normal.policy.buffer.target.abs().max()) < 10.0 < float(plain.policy.buffer.target.abs().max())
 
 
-def test_ddpg_remembers_scaled_rewards() -> None:
+def test_ddpg_stores_scaled_rewards() -> None:
     more: dict[str, Any] = {"buffer_size": 400, "batch_size": 16, "n_step": 1}
     plain, scaled = learner("ddpg", **more), learner("ddpg", reward_scale=0.125, **more)
     for each in (plain, scaled):

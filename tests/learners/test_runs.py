@@ -1,4 +1,4 @@
-"""Training runs that are killed, interrupted or spoilt: what is kept, how they go on, and where their metrics go."""
+"""Training runs that are killed, interrupted or not finite: checkpoints, resuming, and where metrics are written."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
-def same(a: Any, b: Any, path: str = "") -> None:
+def assert_same(a: Any, b: Any, path: str = "") -> None:
     if isinstance(a, Mapping):
         assert a.keys() == b.keys(), path
         for name in a.keys() - {"seconds"}:
-            same(a[name], b[name], f"{path}.{name}")
+            assert_same(a[name], b[name], f"{path}.{name}")
     elif isinstance(a, torch.Tensor):
-        bits = {torch.float32: torch.int32, torch.float64: torch.int64}.get(a.dtype, a.dtype)
-        assert torch.equal(a.view(bits), b.view(bits)), path
+        integer_type = {torch.float32: torch.int32, torch.float64: torch.int64}.get(a.dtype, a.dtype)
+        assert torch.equal(a.view(integer_type), b.view(integer_type)), path
     else:
         assert a == b, path
 
 
-# Ends without a word once 57 iterations are logged, as a machine does that loses its power.
+# Kills its own process once 57 iterations are logged, as a loss of power would.
 KILLED = """
 import os, signal, sys
 from gpuvec.learners.runs import sinks
@@ -75,7 +75,7 @@ main(sys.argv[1:])
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not(device: str, algorithm: str, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_as_if_uninterrupted(device: str, algorithm: str, tmp_path: Path) -> None:
     for where in ("whole", "killed"):
         arguments = command(algorithm, tmp_path / where, device)
         if where == "whole":
@@ -88,11 +88,11 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not(device: str, algorithm: 
     assert len(rows_of(killed)) == 57
     assert main(["resume", str(killed), "--episodes", "1"]) == 0
     assert [path.name for path in list_checkpoints(killed)] == ["checkpoint-50.pt", "checkpoint-100.pt"]
-    same(load(killed), load(whole))
+    assert_same(load(killed), load(whole))
     assert rows_of(killed) == rows_of(whole)
 
 
-def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
+def test_the_last_two_checkpoints_remain(tmp_path: Path) -> None:
     assert main([*command("ppo", tmp_path, iterations=7), "--checkpoint-every", "2"]) == 0
     (run,) = tmp_path.iterdir()
     assert [path.name for path in list_checkpoints(run)] == ["checkpoint-6.pt", "checkpoint-7.pt"]
@@ -104,7 +104,7 @@ def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 class TestResume:
-    def test_more_steps(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_complete_run_continues_with_more_steps(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(command("ppo", tmp_path, iterations=3)) == 0
         (run,) = tmp_path.iterdir()
         assert main(["resume", str(run)]) == 1
@@ -120,7 +120,7 @@ class TestResume:
         assert main(["resume", str(run), "--total-steps", str(4 * 128), "--episodes", "1"]) == 0
         assert f"numpy was 1.0 and is {versions['numpy']} now" in capsys.readouterr().out
 
-    def test_what_is_no_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_folder_without_a_run_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["resume", str(tmp_path)]) == 1
         assert "is not a run folder" in capsys.readouterr().err
 
@@ -131,7 +131,7 @@ class TestResume:
             ({"args": {"all": {"algorithm": "sac"}}}, "checkpoint of 'sac'"),
         ],
     )
-    def test_a_checkpoint_of_another_version(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    def test_a_checkpoint_of_another_version_is_refused(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
         assert main(command("ppo", tmp_path, iterations=2)) == 0
         (run,) = tmp_path.iterdir()
         torch.save({**load(run), **change}, run / "checkpoint-3.pt")
@@ -146,7 +146,7 @@ class TestResume:
             ({"hidden": (8,)}, "must have shape"),
         ],
     )
-    def test_a_checkpoint_of_another_training(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    def test_a_checkpoint_of_another_training_is_refused(self, tmp_path: Path, change: dict[str, Any], words: str) -> None:
         assert main(command("ppo", tmp_path, iterations=2)) == 0
         (run,) = tmp_path.iterdir()
         checkpoint = load(run)
@@ -155,7 +155,7 @@ class TestResume:
             train(args, checkpoint=checkpoint)
 
 
-# Sends itself the signal of Ctrl-C in the midst of the fifth iteration.
+# Sends itself SIGINT or SIGTERM during the fifth iteration.
 INTERRUPTED = """
 import os, signal, sys
 from gpuvec.learners.on_policy import OnPolicy
@@ -183,7 +183,7 @@ def test_an_interrupt_ends_the_iteration_and_saves(sent: str, tmp_path: Path) ->
     assert main(["resume", str(run), "--episodes", "1"]) == 0
     assert main(command("ppo", tmp_path / "whole", iterations=20)) == 0
     (whole,) = (tmp_path / "whole").iterdir()
-    same(load(run), load(whole))
+    assert_same(load(run), load(whole))
 
 
 class Clock(NamedTuple):
@@ -195,7 +195,7 @@ class NoParams(NamedTuple):
     pass
 
 
-# Some of the rows, from the 40th step on, get a reward that is no number.
+# Some of the rows have a reward of nan from the 40th step on.
 SPOILT = SingleAgentEnv(
     state=Clock,
     params=NoParams(),
@@ -216,19 +216,19 @@ class TestNumbersThatAreNotFinite:
         row = int(obs[:, 0].argmax())
         assert 0 < row < 8
         args = args_class("ppo")(env="tests/Spoilt-v0", device=device, num_envs=8, num_steps=16, total_steps=5000, seed=3)
-        seen: list[float] = []
+        reported_iterations: list[float] = []
         with pytest.raises(
             NonFiniteError, match=rf"a reward is not finite: detected by collect in iteration 3, row {row} of tests/"
         ):
-            train(args, lambda learner, metrics: seen.append(metrics["iteration"]))
-        assert seen == [1, 2]
+            train(args, lambda learner, metrics: reported_iterations.append(metrics["iteration"]))
+        assert reported_iterations == [1, 2]
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_what_is_learned_is_looked_at(self, device: str, algorithm: str) -> None:
+    def test_a_parameter_that_is_not_finite_is_detected(self, device: str, algorithm: str) -> None:
         env: dict[str, Any] = {"env": ENVS[algorithm], "device": device, "num_envs": 8, "num_steps": 16, "total_steps": 5000}
         args = args_class(algorithm)(**env, **({"learning_starts": 0} if algorithm == "ddpg" else {}))
 
-        def spoil(learner: Any, metrics: dict[str, float]) -> None:
+        def corrupt_weight(learner: Any, metrics: dict[str, float]) -> None:
             if metrics["iteration"] == 4:
                 with torch.no_grad():
                     part = (
@@ -238,16 +238,16 @@ class TestNumbersThatAreNotFinite:
 
         words = "detected by improve" if algorithm == "ddpg" else "detected by (estimate|improve)"
         with pytest.raises(NonFiniteError, match=rf"is not finite: {words} in iteration 5"):
-            train(args, spoil)
+            train(args, corrupt_weight)
 
-    def test_the_last_checkpoint_is_kept(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_last_checkpoint_remains(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         arguments = ["train", "--env", "tests/Spoilt-v0", "--device", "cpu", "--seed", "3", "--runs", str(tmp_path), *SMALL]
         assert main([*arguments, "--total-steps", "5000", "--checkpoint-every", "1"]) == 1
         (run,) = tmp_path.iterdir()
         assert f"The previous checkpoint is {run}/checkpoint-2.pt." in capsys.readouterr().err
         assert load(run)["iteration"] == 2
 
-    def test_the_agent_is_named(self) -> None:
+    def test_the_error_names_the_agent(self) -> None:
         guard = Guard({"collect": ("a reward", "an action")}, {"improve": ("the loss",)}, "cpu")
         values = torch.ones(4, 6, 2)
         guard.check_rows_finite("collect", values[..., 0], values)
@@ -288,15 +288,15 @@ def test_a_mask_that_allows_nothing_stops_training(device: str) -> None:
 
 
 class Tracked:
-    """What Weights & Biases and trackio offer, and what was asked of it."""
+    """A replacement for the modules of Weights & Biases and trackio that records all calls."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.init_arguments: list[dict[str, Any]] = []
         self.points: list[tuple[dict[str, float], int]] = []
         self.finished = 0
 
-    def init(self, **given: Any) -> Tracked:
-        self.asked.append(given)
+    def init(self, **arguments: Any) -> Tracked:
+        self.init_arguments.append(arguments)
         return self
 
     def log(self, metrics: dict[str, float], step: int) -> None:
@@ -307,7 +307,7 @@ class Tracked:
 
 
 class TestSinks:
-    def test_tensorboard(self, tmp_path: Path) -> None:
+    def test_tensorboard_has_all_metrics_of_a_resumed_run(self, tmp_path: Path) -> None:
         loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
         assert main([*command("ppo", tmp_path, iterations=3), "--log", "tensorboard"]) == 0
         (run,) = tmp_path.iterdir()
@@ -320,25 +320,25 @@ class TestSinks:
         assert [point.value for point in points] == pytest.approx([row["entropy"] for row in rows_of(run)])
 
     @pytest.mark.parametrize("package", ["wandb", "trackio"])
-    def test_trackers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    def test_trackers_receive_all_metrics(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
         tracked = Tracked()
         monkeypatch.setitem(sys.modules, package, tracked)
         assert main([*command("ppo", tmp_path, iterations=3), "--log", package]) == 0
         (run,) = tmp_path.iterdir()
-        (asked,) = tracked.asked
-        assert (asked["project"], asked["name"]) == ("gpuvec", run.name)
-        assert asked["config"]["env"] == "gpuvec/CartPole-v1"
+        (arguments,) = tracked.init_arguments
+        assert (arguments["project"], arguments["name"]) == ("gpuvec", run.name)
+        assert arguments["config"]["env"] == "gpuvec/CartPole-v1"
         assert [step for _, step in tracked.points] == [128, 256, 384]
         rows = [{k: v for k, v in row.items() if v is not None} for row in rows_of(run)]
         assert [{k: v for k, v in point.items() if k not in TIMES} for point, _ in tracked.points] == rows
         assert tracked.finished == 1
 
-    def test_one_that_is_not_installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_tracker_that_is_not_installed_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "trackio", None)
         with pytest.raises(MissingExtraError, match=r"metrics cannot be sent to trackio .*: pip install trackio"):
             sinks.require_packages(["trackio"])
 
-    def test_lines_that_were_written_after_the_checkpoint_are_taken_back(self, tmp_path: Path) -> None:
+    def test_lines_after_the_checkpoint_are_removed(self, tmp_path: Path) -> None:
         (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n{"itera')
         log = sinks.JsonLines(RunFolder(tmp_path), 2)
         log.log({"iteration": 3, "return": float("nan")})

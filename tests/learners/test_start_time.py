@@ -1,4 +1,4 @@
-"""What a training waits for before its first iteration: no module that nothing needs is imported, and phases are reported."""
+"""The start of a training: it imports no module that it does not use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(" ".join(name for name in %r if name in sys.modules))
 """
 
 
-def test_training_imports_no_compiler_of_torchs() -> None:
+def test_training_does_not_import_the_compiler_of_torch() -> None:
     """`torch.optim` and `torch.nn.utils.skip_init` import torch's compiler and sympy, which takes seconds."""
     run = subprocess.run([sys.executable, "-c", TRAIN % (SLOW,)], capture_output=True, text=True, check=False, env=os.environ)
     assert run.returncode == 0, run.stderr

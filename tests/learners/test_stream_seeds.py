@@ -1,4 +1,4 @@
-"""Random numbers of a training: adjacent seeds, roles and purposes share none."""
+"""Random numbers of a training: adjacent seeds, roles and purposes share no stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAG: dict[str, Any] = {"env": "gpuvec/TagGridWorld-v0", "num_envs": 2, "num_step
 PURPOSES = (WEIGHTS, ACTIONS, MINIBATCHES, CONFIRMATION, EVALUATION)
 
 
-def test_no_two_of_seed_purpose_and_role_have_a_stream_in_common() -> None:
+def test_each_seed_purpose_and_role_has_its_own_stream() -> None:
     keys = list(product([*range(50), 2**63 - 1], PURPOSES, ("all", "tagger", "runner")))
     seeds = {stream_seed(*key) for key in keys}
     assert len(seeds) == len(keys)
@@ -26,26 +26,26 @@ def test_no_two_of_seed_purpose_and_role_have_a_stream_in_common() -> None:
     assert not seeds & {seed + k for seed, *_ in keys for k in range(4)}
 
 
-def test_names_are_not_run_together() -> None:
+def test_purpose_and_role_are_hashed_separately() -> None:
     assert stream_seed(1, "a", "bc") != stream_seed(1, "ab", "c")
 
 
 def policies_of(seed: int) -> dict[str, Any]:
-    """Those of a learner with two roles."""
+    """Returns the policies of a learner with two roles."""
     import gymnasium as gym
 
-    plan: dict[str, TrainingArgs] = {
+    settings: dict[str, TrainingArgs] = {
         role: A2CArgs(**TAG, total_steps=64, seed=seed).resolved("cpu") for role in ("tagger", "runner")
     }
     env = gym.make_vec(TAG["env"], 2, device="cpu", output="torch", autoreset_mode="SameStep", buffers=1)
     try:
-        return {f"{role} of seed {seed}": policy for role, policy in make_learner(plan, env).policies.items()}
+        return {f"{role} of seed {seed}": policy for role, policy in make_learner(settings, env).policies.items()}
     finally:
         env.close()
 
 
 def test_adjacent_seeds_and_roles_share_no_numbers() -> None:
-    """Role 1 of seed s once shared a generator with role 0 of seed s + 1, and all roles the first weights."""
+    """Roles and seeds differ in their generators, actions and initial weights."""
     policies = {**policies_of(3), **policies_of(4)}
     assert len(policies) == 4
     draws = {name: tuple(torch.rand(4, generator=p.generator).tolist()) for name, p in policies.items()}

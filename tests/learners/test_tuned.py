@@ -14,11 +14,11 @@ from gpuvec.learners.config.tuned import TUNED_SETTINGS, tuned
 TAG = "gpuvec/TagContinuous-v0"
 
 
-def test_an_environment_without_any_has_the_defaults() -> None:
+def test_an_environment_without_tuned_settings_has_the_defaults() -> None:
     assert tuned("mine/Pole-v0", "cpu", seed=3) == PPOArgs(env="mine/Pole-v0", device="cpu", seed=3)
 
 
-def test_what_is_given_comes_first_and_parameters_are_added() -> None:
+def test_arguments_override_tuned_settings_and_parameters_are_merged() -> None:
     args = tuned(TAG, "cpu", gamma=0.5, params={"num_runners": 3})
     known = TUNED_SETTINGS[TAG, "ppo"]
     assert (args.num_envs, args.num_steps, args.gamma) == (32, known.settings["num_steps"], 0.5)
@@ -30,18 +30,18 @@ def test_what_is_given_comes_first_and_parameters_are_added() -> None:
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("given", [[], ["--params", "observe_self", "False", "num_runners", "3"]])
-def test_a_command_line_starts_from_them(given, tmp_path, capsys) -> None:
-    """A small training of taggers and runners with one policy, and what came of each role."""
+@pytest.mark.parametrize("options", [[], ["--params", "observe_self", "False", "num_runners", "3"]])
+def test_the_command_line_starts_from_tuned_settings(options, tmp_path, capsys) -> None:
+    """Taggers and runners train with one policy, and the results of each role are printed."""
     small = ["--num-envs", "2", "--num-steps", "64", "--total-steps", "128", "--hidden", "8", "--episodes", "3"]
-    assert main(["train", "--env", TAG, "--device", "cpu", *small, "--runs", str(tmp_path), *given]) == 0
+    assert main(["train", "--env", TAG, "--device", "cpu", *small, "--runs", str(tmp_path), *options]) == 0
     printed = capsys.readouterr().out
     assert "tagger     mean return" in printed
-    assert f"({3 if given else 10} in each episode" in printed
+    assert f"({3 if options else 10} in each episode" in printed
     (run,) = tmp_path.iterdir()
     settings = (run / "args.json").read_text()
     assert '"gamma": 0.9,' in settings
-    assert f'"observe_self": {"false" if given else "true"}' in settings
+    assert f'"observe_self": {"false" if options else "true"}' in settings
     assert main(["eval", str(run), "--episodes", "2", "--device", "cpu"]) == 0
     assert "runner     mean return" in capsys.readouterr().out
 
