@@ -94,10 +94,10 @@ def test_algorithm_trains_saves_and_logs_returns(device: str, output: str, tmp_p
     assert len(agent.ep_info_buffer) >= 8
     assert all(episode["r"] == episode["l"] for episode in agent.ep_info_buffer)  # CartPole's reward is 1 in each step
     agent.save(tmp_path / "agent")
-    again = PPO.load(tmp_path / "agent", env=ours, device="cpu")
+    loaded_agent = PPO.load(tmp_path / "agent", env=ours, device="cpu")
     obs = ours.reset()
-    np.testing.assert_array_equal(again.predict(obs, deterministic=True)[0], agent.predict(obs, deterministic=True)[0])
-    returns, lengths = evaluate_policy(again, VecMonitor(ours), n_eval_episodes=10, return_episode_rewards=True)
+    np.testing.assert_array_equal(loaded_agent.predict(obs, deterministic=True)[0], agent.predict(obs, deterministic=True)[0])
+    returns, lengths = evaluate_policy(loaded_agent, VecMonitor(ours), n_eval_episodes=10, return_episode_rewards=True)
     assert returns == lengths
     ours.close()
 

@@ -37,8 +37,8 @@ def test_returned_arrays_are_not_overwritten(device, output):
         else:
             steps.append(arrays(env.step(on_device(env, np.full(E, t % 10)))))
         copies.append(host(steps[-1]))
-    for now, then in zip(host(steps), copies, strict=True):
-        for a, b in zip(now, then, strict=True):
+    for step_arrays, step_copies in zip(host(steps), copies, strict=True):
+        for a, b in zip(step_arrays, step_copies, strict=True):
             np.testing.assert_array_equal(a, b)
     assert len({address(row[0]) for row in steps}) == 600
 

@@ -73,12 +73,12 @@ def get_addresses(env):
     return {name: address(array) for name, array in env.unwrapped.simulation.buffers.items() if array.size}
 
 
-def assert_independent(env, other):
+def assert_independent(env, env_copy):
     """Asserts that a copy shares no memory with the original, continues like it, and works after the original is deleted."""
-    assert not set(get_addresses(env).values()) & set(get_addresses(other).values())
+    assert not set(get_addresses(env).values()) & set(get_addresses(env_copy).values())
     before = host(env.unwrapped.get_state())
     third = copy.deepcopy(env)
-    run = run_steps(other)
+    run = run_steps(env_copy)
     for name, values in host(env.unwrapped.get_state()).items():
         np.testing.assert_array_equal(values, before[name])
     assert_equal_runs(run, run_steps(env))
@@ -95,43 +95,43 @@ class TestVectorEnv:
         run_steps(env)
         env.set_attr("noise", [5.0, 6.0, 7.0, 8.0])
         env.set_attr("bonus", 2)
-        other = copy_env(env)
-        assert other.params == env.params
-        assert other.get_attr("noise") == (5.0, 6.0, 7.0, 8.0)
-        assert other.np_random_seed == env.np_random_seed
-        assert (other.spec, other.device, other.num_envs) == (env.spec, env.device, E)
-        assert (other.autoreset_mode, other.max_episode_steps) == (env.autoreset_mode, 6)
-        assert_independent(env, other)
+        env_copy = copy_env(env)
+        assert env_copy.params == env.params
+        assert env_copy.get_attr("noise") == (5.0, 6.0, 7.0, 8.0)
+        assert env_copy.np_random_seed == env.np_random_seed
+        assert (env_copy.spec, env_copy.device, env_copy.num_envs) == (env.spec, env.device, E)
+        assert (env_copy.autoreset_mode, env_copy.max_episode_steps) == (env.autoreset_mode, 6)
+        assert_independent(env, env_copy)
 
     def test_multi_agent_env_with_roles_and_reset_pool(self, device, copy_env):
         env = street_env.make(E, device, autoreset_mode="SameStep", max_episode_steps=3)
         env.set_reset_pool({"x": np.arange(12, dtype=np.float32).reshape(3, 4)})
         env.reset(seed=0)
         env.set_state({"role": on_device(env, np.array([1, 1, 0, 1]))})
-        other = copy_env(env)
-        np.testing.assert_array_equal(other.roles["guard"].start, 2)
-        assert_independent(env, other)
+        env_copy = copy_env(env)
+        np.testing.assert_array_equal(env_copy.roles["guard"].start, 2)
+        assert_independent(env, env_copy)
 
     def test_copy_before_the_first_reset(self, copy_env):
         env = make("tests/Mixed-v0", E)
-        other = copy_env(env)
-        assert not other.ready
+        env_copy = copy_env(env)
+        assert not env_copy.ready
         with pytest.raises(gym.error.ResetNeeded):
-            other.step(np.zeros((E, 2), int))
-        np.testing.assert_array_equal(env.reset(seed=1)[0], other.reset(seed=1)[0])
+            env_copy.step(np.zeros((E, 2), int))
+        np.testing.assert_array_equal(env.reset(seed=1)[0], env_copy.reset(seed=1)[0])
 
     def test_copy_has_the_same_random_generator(self, copy_env):
         env = make("tests/Mixed-v0", E)
         env.np_random.random(3)
-        other = copy_env(env)
-        np.testing.assert_array_equal(env.reset()[0], other.reset()[0])
+        env_copy = copy_env(env)
+        np.testing.assert_array_equal(env.reset()[0], env_copy.reset()[0])
 
     def test_copy_has_its_own_output_buffers(self, device):
         env = make("tests/Mixed-v0", E, device=device, buffers=1)
         obs, _ = env.reset(seed=0)
-        other = copy.deepcopy(env)
+        env_copy = copy.deepcopy(env)
         before = host(obs)
-        assert address(other.reset(seed=1)[0]) != address(obs)
+        assert address(env_copy.reset(seed=1)[0]) != address(obs)
         np.testing.assert_array_equal(host(obs), before)
 
     def test_env_without_a_spec(self):
@@ -166,12 +166,12 @@ class TestWrappers:
         env = RecordEpisodeStatistics(NormalizeReward(NormalizeObservation(env)))
         env.reset(seed=0)
         run_steps(env, 20)
-        other = deepcopy_env(env)
-        np.testing.assert_array_equal(other.statistics().returns, env.statistics().returns)
-        run = run_steps(other, 20)
+        env_copy = deepcopy_env(env)
+        np.testing.assert_array_equal(env_copy.statistics().returns, env.statistics().returns)
+        run = run_steps(env_copy, 20)
         assert_equal_runs(run, run_steps(env, 20))
-        assert env.statistics().episodes == other.statistics().episodes > 0
-        np.testing.assert_array_equal(env.statistics().returns, other.statistics().returns)
+        assert env.statistics().episodes == env_copy.statistics().episodes > 0
+        np.testing.assert_array_equal(env.statistics().returns, env_copy.statistics().returns)
 
     def test_flatten_agents(self, device, deepcopy_env):
         env = FlattenAgents(street_env.make(E, device))
@@ -192,9 +192,9 @@ class TestWrappers:
         env = ToNumpy(NormalizeObservation(make("tests/Mixed-v0", E, output=output)))
         env.reset(seed=0)
         run_steps(env, 2)
-        other = deepcopy_env(env)
+        env_copy = deepcopy_env(env)
         actions = np.ones((E, 2), np.int32)
-        first, second = (one.step(actions)[0] for one in (env, other))
+        first, second = (one.step(actions)[0] for one in (env, env_copy))
         np.testing.assert_array_equal(first, second)
 
 

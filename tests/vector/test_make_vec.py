@@ -34,8 +34,8 @@ def test_both_forms_of_an_id(name):
     assert isinstance(env, gpuvec.VectorEnv)
     assert env.num_envs == 3
     assert env.spec.id == f"gpuvec/{name}"
-    again = gym.make_vec(f"gpuvec:gpuvec/{name}", num_envs=3, device="cpu", output="numpy")
-    assert again.spec == env.spec
+    prefixed_env = gym.make_vec(f"gpuvec:gpuvec/{name}", num_envs=3, device="cpu", output="numpy")
+    assert prefixed_env.spec == env.spec
 
 
 def test_prefix_imports_gpuvec_without_torch():
@@ -56,24 +56,24 @@ def test_import_loads_no_large_library():
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 def test_spec_makes_an_equal_env_and_spec(arguments):
     env = gym.make_vec("gpuvec/CartPole-v1", device="cpu", output="numpy", **arguments)
-    again = gym.make_vec(env.spec)
-    assert again.spec == env.spec
+    env_from_spec = gym.make_vec(env.spec)
+    assert env_from_spec.spec == env.spec
     assert copy.deepcopy(env.spec) == env.spec
     for name in ("num_envs", "autoreset_mode", "metadata", "render_mode", "max_episode_steps", "params", "device", "output"):
-        assert getattr(again, name) == getattr(env, name)
-    assert again.observation_space == env.observation_space
-    assert again.action_space == env.action_space
-    assert again.get_attr("gravity") == env.get_attr("gravity")
+        assert getattr(env_from_spec, name) == getattr(env, name)
+    assert env_from_spec.observation_space == env.observation_space
+    assert env_from_spec.action_space == env.action_space
+    assert env_from_spec.get_attr("gravity") == env.get_attr("gravity")
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 def test_spec_converts_to_json(arguments):
     env = gym.make_vec("gpuvec/CartPole-v1", device="cpu", output="numpy", **arguments)
     text = env.spec.to_json()
-    again = gym.make_vec(EnvSpec.from_json(text))
-    assert json.loads(again.spec.to_json()) == json.loads(text)
-    assert again.autoreset_mode == env.autoreset_mode
-    assert again.get_attr("gravity") == env.get_attr("gravity")
+    env_from_spec = gym.make_vec(EnvSpec.from_json(text))
+    assert json.loads(env_from_spec.spec.to_json()) == json.loads(text)
+    assert env_from_spec.autoreset_mode == env.autoreset_mode
+    assert env_from_spec.get_attr("gravity") == env.get_attr("gravity")
 
 
 def test_arguments_are_not_changed():
@@ -153,8 +153,8 @@ class TestStepLimit:
         assert env.max_episode_steps == limit
         env = make("tests/Mixed-v0", 1, max_episode_steps=value)
         assert env.max_episode_steps == env.spec.max_episode_steps == limit
-        again = gym.make_vec(env.spec)
-        assert again.max_episode_steps == again.spec.max_episode_steps == limit
+        env_from_spec = gym.make_vec(env.spec)
+        assert env_from_spec.max_episode_steps == env_from_spec.spec.max_episode_steps == limit
         assert gym.spec("tests/Mixed-v0").max_episode_steps == 6
 
     @pytest.mark.parametrize("value", [0, -2, 1.5, True, "none"])

@@ -97,9 +97,9 @@ def test_every_array_converts_to_other_libraries_without_a_copy(device):
         env.reset(seed=0)
         for array in arrays(env.step(on_device(env, np.zeros((E, 2), int)))):
             for read in (torch.from_dlpack, xp.from_dlpack):
-                again = read(array)
-                assert address(again) == address(array)
-                np.testing.assert_array_equal(host(again), host(array))
+                converted = read(array)
+                assert address(converted) == address(array)
+                np.testing.assert_array_equal(host(converted), host(array))
 
 
 def test_cupy_recognizes_memory_on_a_gpu(gpu):

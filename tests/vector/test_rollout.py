@@ -195,8 +195,8 @@ def test_random_actions_are_uniform(device, space, dtype):
     np.testing.assert_array_equal(rollout.reward, rollout.action if isinstance(space, Discrete) else rollout.action[..., 0])
     if isinstance(space, Discrete):
         count = np.bincount(rollout.action.ravel() - int(space.start), minlength=int(space.n))
-        expected, drawn = rollout.action.size / space.n, len(count)
-        assert drawn == space.n
+        expected, num_values = rollout.action.size / space.n, len(count)
+        assert num_values == space.n
         assert (np.abs(count - expected) < 5 * np.sqrt(expected)).all()
     else:
         low, high = space.low.astype(float), space.high.astype(float)
@@ -212,11 +212,11 @@ def test_random_actions_are_uniform(device, space, dtype):
 @pytest.mark.parametrize("num_envs", [2, 257, 5000])
 def test_env_is_independent_of_other_envs(device, num_envs):
     """Resets of the other envs do not matter either."""
-    alone, among = (shared("gpuvec/CartPole-v1", n, device=device, autoreset_mode=SAME_STEP) for n in (1, num_envs))
-    alone.reset(seed=[4 + num_envs])
-    among.reset(seed=list(range(5, 5 + num_envs)))
-    reset(among, options={"reset_mask": np.arange(num_envs) < num_envs - 1})
-    one, many = run_rollout(alone, 120), run_rollout(among, 120)
+    single_env, batch_env = (shared("gpuvec/CartPole-v1", n, device=device, autoreset_mode=SAME_STEP) for n in (1, num_envs))
+    single_env.reset(seed=[4 + num_envs])
+    batch_env.reset(seed=list(range(5, 5 + num_envs)))
+    reset(batch_env, options={"reset_mask": np.arange(num_envs) < num_envs - 1})
+    one, many = run_rollout(single_env, 120), run_rollout(batch_env, 120)
     assert one.final_mask.any()
     for name in ("obs", "action", "reward", "terminated", "truncated", "final_mask"):
         np.testing.assert_array_equal(getattr(one, name)[:, 0], getattr(many, name)[:, -1])
@@ -246,10 +246,10 @@ class TestOutputs:
         for a, b, before in zip(first, second, copies, strict=True):
             assert address(a) != address(b)
             np.testing.assert_array_equal(host(a), before)
-        again = env.rollout(6, out=first)
-        assert all(a is b for a, b in zip(again, first, strict=True))
-        np.testing.assert_array_equal(host(again.obs)[0], host(second.obs)[-1])
-        reused = env.rollout(6, policy=second.action, out=again)
+        third = env.rollout(6, out=first)
+        assert all(a is b for a, b in zip(third, first, strict=True))
+        np.testing.assert_array_equal(host(third.obs)[0], host(second.obs)[-1])
+        reused = env.rollout(6, policy=second.action, out=third)
         assert reused.action is second.action
         assert reused.obs is first.obs
 

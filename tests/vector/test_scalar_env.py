@@ -177,8 +177,8 @@ def test_step_after_the_end_warns_like_gymnasium(env):
 def test_scalar_env_equals_a_vector_env_of_one_row(env):
     row = make("gpuvec/CartPole-v1", 1, autoreset_mode=AutoresetMode.DISABLED)
     obs, _ = env.reset(seed=5)
-    drawn = int(np.random.Generator(np.random.PCG64(np.random.SeedSequence(5))).integers(2**63))
-    np.testing.assert_array_equal(row.reset(seed=drawn)[0][0], obs)
+    drawn_seed = int(np.random.Generator(np.random.PCG64(np.random.SeedSequence(5))).integers(2**63))
+    np.testing.assert_array_equal(row.reset(seed=drawn_seed)[0][0], obs)
     for t in range(12):
         np.testing.assert_array_equal(row.step(np.array([t % 2]))[0][0], env.step(t % 2)[0])
 

@@ -116,8 +116,8 @@ def test_first_reset_without_a_seed_draws_from_np_random():
     env = shared("tests/Mixed-v0", E)
     fresh = make("tests/Mixed-v0", E)
     fresh.np_random = np.random.default_rng(8)
-    drawn = int(np.random.default_rng(8).integers(2**63))
-    np.testing.assert_array_equal(reset(fresh), reset(env, seed=drawn))
+    drawn_seed = int(np.random.default_rng(8).integers(2**63))
+    np.testing.assert_array_equal(reset(fresh), reset(env, seed=drawn_seed))
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "1", True, [0, 1, 2, 3, -4], [0, 1, 2, 3, 4.5], np.float64(2.0)])

@@ -153,11 +153,11 @@ class Row:
                 self.begin()
             return False, False, 0.0, 0
         self.total, self.length = self.total * self.decay + reward, self.length + 1
-        now = True, ends, self.total, self.length
+        result = True, ends, self.total, self.length
         if ends:
             self.begin()
             self.over = self.mode is not AutoresetMode.SAME_STEP
-        return now
+        return result
 
 
 def pooled_moments(samples: Any) -> tuple[Any, Any]:
@@ -182,15 +182,15 @@ def test_episode_statistics_equal_those_of_each_row(kind: str, mode: AutoresetMo
             continue
         _, reward, terminated, truncated, _ = recorder.results[-1]
         ends = terminated | truncated
-        now = [row.step(float(r), bool(e)) for row, r, e in zip(rows, reward, ends, strict=True)]
-        finished += [(total, length) for _, ended, total, length in now if ended]
+        row_results = [row.step(float(r), bool(e)) for row, r, e in zip(rows, reward, ends, strict=True)]
+        finished += [(total, length) for _, ended, total, length in row_results if ended]
         info = result[4]
         assert ("final_obs" in info) == (mode is AutoresetMode.SAME_STEP)
         assert to_host(info["episode"]["r"]).dtype == np.float32
         assert to_host(info["episode"]["l"]).dtype == np.int32
-        np.testing.assert_array_equal(host(info["_episode"]), [n[1] for n in now])
-        np.testing.assert_allclose(host(info["episode"]["r"]), [n[2] * n[1] for n in now], rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(host(info["episode"]["l"]), [n[3] * n[1] for n in now])
+        np.testing.assert_array_equal(host(info["_episode"]), [n[1] for n in row_results])
+        np.testing.assert_allclose(host(info["episode"]["r"]), [n[2] * n[1] for n in row_results], rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(host(info["episode"]["l"]), [n[3] * n[1] for n in row_results])
     summary = env.statistics()
     assert summary.episodes == len(finished) > 0
     returns, lengths = zip(*finished[-ring:], strict=True)
@@ -245,8 +245,8 @@ def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return(
                 rows[row].begin()
             continue
         _, reward, terminated, truncated, _ = recorder.results[-1]
-        now = [row.step(float(r), bool(e)) for row, r, e in zip(rows, reward, terminated | truncated, strict=True)]
-        samples += [total for counts, _, total, _ in now if counts]
+        row_results = [row.step(float(r), bool(e)) for row, r, e in zip(rows, reward, terminated | truncated, strict=True)]
+        samples += [total for counts, _, total, _ in row_results if counts]
         var = pooled_moments(samples)[1] if samples else 1.0
         assert to_host(result[1]).dtype == np.float32
         np.testing.assert_allclose(host(env.var), var, rtol=1e-4)
@@ -474,8 +474,8 @@ def test_to_numpy_converts_all_outputs(torch_kind: str) -> None:
         assert {type(x) for x in env.get_state().values()} == {np.ndarray}
         out = {"obs": np.empty((E, 2), np.float32), "reward": np.empty(E, np.float32)}
         env.reset(seed=2)
-        again = env.step(actions, out=out)
-        assert again[0] is out["obs"]
+        second_result = env.step(actions, out=out)
+        assert second_result[0] is out["obs"]
         np.testing.assert_array_equal(out["obs"], obs)
         np.testing.assert_array_equal(out["reward"], reward)
 
