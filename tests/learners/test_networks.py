@@ -150,7 +150,7 @@ class TestDeterministic:
     """User-defined networks for DDPG."""
 
     @pytest.mark.parametrize("critics", [1, 2])
-    def test_they_train_and_are_loaded_from_a_checkpoint(self, device: str, critics: int) -> None:
+    def test_networks_train_and_are_loaded_from_a_checkpoint(self, device: str, critics: int) -> None:
         args = args_class("ddpg")(
             env="gpuvec/Pendulum-v1", num_envs=16, batch_size=32, learning_starts=0, total_steps=16 * 4 * 5, critics=critics,
             normalize=True, device=device,
@@ -222,7 +222,7 @@ class TestShared:
             assert gradient.abs().max() > 0.0
 
     @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-    def test_it_trains(self, device: str, algorithm: str) -> None:
+    def test_shared_layers_train(self, device: str, algorithm: str) -> None:
         result = train(args_class(algorithm)(**ARGS, device=device, shared=True, total_steps=16 * 32 * 4))
         assert isinstance(result.network.body, SharedMLP)
         assert all(p.isfinite().all() for p in result.network.parameters())
@@ -234,7 +234,7 @@ class TestShared:
 
 class TestInitialWeights:
     @pytest.mark.parametrize("init", ["orthogonal", "xavier"])
-    def test_their_standard_deviation(self, init: str) -> None:
+    def test_weights_have_the_expected_standard_deviation(self, init: str) -> None:
         with seeded_weights(0):
             weight = make_linear(64, 256, math.sqrt(2.0), init).weight.detach()
         expected = math.sqrt(2.0) * {"orthogonal": 1 / math.sqrt(256), "xavier": math.sqrt(2.0 / (64 + 256))}[init]
@@ -242,7 +242,7 @@ class TestInitialWeights:
         if init == "xavier":
             assert float(weight.abs().max()) <= math.sqrt(2.0) * math.sqrt(6.0 / (64 + 256))
 
-    def test_weight_init_selects_them(self) -> None:
+    def test_weight_init_selects_the_initial_weights(self) -> None:
         weights = [
             train(args_class("ppo")(**ARGS, device="cpu", total_steps=512, weight_init=init)).network.body.actor[0].weight
             for init in ("orthogonal", "xavier")
@@ -319,7 +319,7 @@ class TestLinearReLU:
     """A linear layer with its ReLU in one operation, compared with the two operations."""
 
     @pytest.mark.parametrize("inputs", [5, 32, 40, 71])  # narrow ones, and wide ones with and without padded rows
-    def test_it_equals_linear_and_relu(self, device: str, inputs: int) -> None:
+    def test_the_layer_equals_linear_and_relu(self, device: str, inputs: int) -> None:
         layer = make_linear(inputs, 24, 1.0, layer_class=LinearReLU).to(device)
         with torch.no_grad():
             layer.bias.normal_()
@@ -347,7 +347,7 @@ class TestLinearReLU:
 
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("env", ["gpuvec/CartPole-v1", "gpuvec/TagContinuous-v0"])
-    def test_it_trains(self, device: str, env: str) -> None:
+    def test_a_network_with_the_layer_trains(self, device: str, env: str) -> None:
         """The observations have 4 and 71 features."""
         params = {"num_runners": 11, "use_full_observation": False, "num_other_agents_observed": 10} if "Tag" in env else {}
         args = args_class("a2c")(
@@ -383,7 +383,7 @@ class TestPrecision:
             assert actual.dtype == torch.float32
             assert 1e-4 < float(((actual - wanted).norm() / wanted.norm()).detach()) < 5e-2
 
-    def test_it_trains(self, device: str) -> None:
+    def test_a_network_in_bfloat16_trains(self, device: str) -> None:
         args = args_class("a2c")(**ARGS, precision="bf16", shared=True, total_steps=16 * 32 * 4, device=device)
         assert all(p.isfinite().all() for p in train(args).network.parameters())
 

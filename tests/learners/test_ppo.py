@@ -108,7 +108,7 @@ class TestFormulas:
     def test_the_surrogate_is_clipped_where_that_lowers_it(self) -> None:
         ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1, 0.9])
         advantage = torch.tensor([2.0, -2.0, 2.0, -2.0, 2.0, -2.0])
-        # Raising a good action's probability pays up to 1.2, lowering a bad one's up to 0.8; the wrong way costs in full.
+        # Ratios are clipped at 1.2 for good actions and at 0.8 for bad ones; changes in the wrong direction are not clipped.
         expected = torch.tensor([2.4, -3.0, 1.0, -1.6, 2.2, -1.8])
         torch.testing.assert_close(clipped_surrogate(ratio, advantage, 0.2), expected)
 

@@ -44,7 +44,7 @@ MORE_STEPS = ["--total-steps", "320", "--episodes", "1"]
 
 
 def make_run(runs: Path, *options: str) -> Path:
-    """The folder of a run of two iterations, with a checkpoint of each."""
+    """Returns the folder of a run of two iterations, with a checkpoint of each."""
     arguments = ["train", *SMALL, *options, "--total-steps", "64", "--checkpoint-every", "1", "--runs", str(runs)]
     assert main(arguments) == 0
     (folder,) = runs.iterdir()
@@ -345,7 +345,7 @@ class TestLinks:
 class TestModulesThatACheckpointNames:
     @pytest.fixture
     def folder(self, ppo_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """A run whose checkpoint names a module that notes that it was imported."""
+        """Returns a run whose checkpoint names a module that creates a file when it is imported."""
         (tmp_path / "module_of_a_run.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\n")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "module_of_a_run", raising=False)
@@ -355,7 +355,7 @@ class TestModulesThatACheckpointNames:
         torch.save(checkpoint, folder / "checkpoint-2.pt")
         return folder
 
-    def test_they_are_imported_only_when_trusted(
+    def test_modules_are_imported_only_when_trusted(
         self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["eval", str(folder), "--device", "cpu"]) == 1
@@ -366,7 +366,7 @@ class TestModulesThatACheckpointNames:
         assert main(["resume", str(folder), *MORE_STEPS, "--trust"]) == 0
         sys.modules.pop("module_of_a_run")
 
-    def test_in_python_those_that_are_imported_are_trusted(self, folder: Path, tmp_path: Path) -> None:
+    def test_modules_that_are_already_imported_are_trusted(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="module_of_a_run"):
             load_policy(load(folder), "cpu")
         assert not (tmp_path / "imported").exists()
