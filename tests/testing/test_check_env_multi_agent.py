@@ -1,4 +1,4 @@
-"""The gate for cooperative environments: agents that depend on their order, and what else goes wrong between agents."""
+"""Tests that `check_env` reports dependence on the order of agents, and other faults of multi-agent environments."""
 
 import dataclasses
 import importlib
@@ -21,8 +21,8 @@ SOURCE = (Path(__file__).parents[1] / "support" / "hunt_env.py").read_text()
 
 
 @pytest.fixture
-def written(tmp_path, monkeypatch, request):
-    """Writes `hunt_env` with one line, or some, replaced to a file outside of the repository; returns its module's name."""
+def write_module(tmp_path, monkeypatch, request):
+    """A function that writes `hunt_env` with `old` replaced to a temporary file and returns the name of the module."""
     monkeypatch.syspath_prepend(tmp_path)
     name = f"hunt_{abs(hash(request.node.name)):x}"
 
@@ -36,163 +36,165 @@ def written(tmp_path, monkeypatch, request):
     sys.modules.pop(name, None)
 
 
-class Wrong(NamedTuple):
-    """`hunt_env` with `new` for `old`, the message that this must give, and the line that it must show if it names any."""
+class FaultyEnv(NamedTuple):
+    """`hunt_env` with `old` replaced by `new`, the expected message, and the line that it must show, if any."""
 
     old: str
     new: str
     message: str
-    shown: str | None
+    expected_line: str | None
 
 
 LEAVE = "        s.alive[i] = False"
 RESET, MOVE = "def reset(i, s, key, p):", "def move(i, s, action, key, p):"
 
-WRONG = {
-    "scatter": Wrong(
+FAULTY_ENVS = {
+    "scatter": FaultyEnv(
         LEAVE,
         f"{LEAVE}\n        s.score[s.hunter[i]] += 1.0",
         r"agent \d writes score\[\d\] in phase `leave`, and may write its own elements only: let agent \d write it",
         "s.score[s.hunter[i]] += 1.0",
     ),
-    "scatter through a view": Wrong(
+    "scatter through a view": FaultyEnv(
         LEAVE,
         "        first = s.x[0:1]\n        first[0] = 0.0",
         r"agent [1-4] writes x\[0\] in phase `leave`, and may write its own elements only: let agent 0 write it",
         "def leave(i, s, action, key, p):",
     ),
-    "read of a field written in the same phase": Wrong(
+    "read of a field written in the same phase": FaultyEnv(
         "    v = 0.8 * s.v[i] +",
         "    v = 0.8 * s.v[(i + 1) % 5] +",
         r"phase `move` reads v\[1\] for agent 0, and writes v too, in line \d+; split it into two phases, or read a copy of v",
         "v = 0.8 * s.v[(i + 1) % 5] + p.push[action] + p.noise * normal(key, 2 * i)",
     ),
-    "rare read of a field written in the same phase": Wrong(
+    "rare read of a field written in the same phase": FaultyEnv(
         "                s.hunter[i] = s.agents_by_role[k]",
         "                s.hunter[i] = s.agents_by_role[k] + 0 * s.hunter[(i + 1) % 5]",
         r"phase `catch` reads hunter\[\d\] for agent \d, and writes hunter too",
         "s.hunter[i] = s.agents_by_role[k] + 0 * s.hunter[(i + 1) % 5]",
     ),
-    "read that no log sees": Wrong(
+    "read that is not logged": FaultyEnv(
         "    v = 0.8 * s.v[i] +",
         "    v = 0.8 * s.v.sum() +",
         r"phase `move` gives [vx]\[\d\] the value .* depending on the order of agents: it reads what it also writes; split",
         MOVE,
     ),
-    "nobody": Wrong(
+    "index of a missing agent": FaultyEnv(
         "    if j < 0:\n        return 0.0, 0.0\n",
         "",
         r"IndexError: x\[-1\] does not exist; where -1 stands for no agent, test for it first",
         "return (s.x[j] - s.x[i]) / p.length, 1.0 if s.role[j] == HUNTER else 0.5",
     ),
-    "write in reward": Wrong(
+    "write in reward": FaultyEnv(
         "    return s.score[i]",
         "    s.score[i] += 2.0\n    return s.score[i]",
         "writes to a read-only array; reset and phases write to the state",
         "s.score[i] += 2.0",
     ),
-    "role written": Wrong(
+    "write to a role": FaultyEnv(
         LEAVE, "        s.role[i] = 0", "writes to a read-only array; .* agents_by_role are the engine's", "s.role[i] = 0"
     ),
-    "number of the env written": Wrong(
+    "write to a number of the env": FaultyEnv(
         LEAVE, "        s.prey = 0", r"assigns to State\.prey; .*let count_of, .* set a number or bool of the env", None
     ),
-    "search read in a phase": Wrong(
+    "search read in a phase": FaultyEnv(
         "    if s.hunter[i] >= 0:\n",
         "    if s.neighbors[i, 0] >= 0:\n",
         r"there is no getitem\(none, .*what `neighbors` finds is not in the state",
         "if s.neighbors[i, 0] >= 0:",
     ),
-    "active of others": Wrong(
+    "active of others": FaultyEnv(
         "def active(i, s, p):\n    return s.alive[i]",
         "def active(i, s, p):\n    return s.alive[0]",
         r"active reads alive\[0\] for agent 1, and may read only elements of agent 1: write the result to a field in a phase",
         "return s.alive[0]",
     ),
-    "reset forgets a field": Wrong(
+    "reset forgets a field": FaultyEnv(
         "    s.hunter[i] = -1\n    s.score[i] = 0.0\n",
         "    s.score[i] = 0.0\n",
         r"reset leaves hunter\[0\] as the last episode left it; write every element of every field",
         RESET,
     ),
-    "reset reads the last episode": Wrong(
+    "reset reads the last episode": FaultyEnv(
         "    s.hunter[i] = -1\n    s.score[i] = 0.0\n",
         "    s.hunter[i] = min(s.hunter[i], -1)\n    s.score[i] = 0.0\n",
         r"reset reads hunter\[0\] for agent 0 before it writes hunter, so the value is of the last episode; compute it from",
         "s.hunter[i] = min(s.hunter[i], -1)",
     ),
-    "draw number twice": Wrong(
+    "draw number twice": FaultyEnv(
         "    s.v[i] = uniform(key, 2 * i + 1, -0.1, 0.1)",
         "    s.v[i] = normal(key, 2 * i)",
         "agent 0 uses draw number 0 twice and draws the same value again; give each draw of an agent in a step its own number",
         RESET,
     ),
-    "draw number of another phase": Wrong(
+    "draw number of another phase": FaultyEnv(
         "    if s.hunter[i] >= 0:\n",
         "    if s.hunter[i] >= 0 or uniform(key, 2 * i, 0.0, 1.0) < 0.1:\n",
         "agent 0 uses draw number 0 after phase `move`, which gets the same key, and draws the same value again",
         "def leave(i, s, action, key, p):",
     ),
-    "key of its own": Wrong(
+    "key of its own": FaultyEnv(
         RESET,
         "from gpuvec import Key\n\n\ndef reset(i, s, own, p):\n    key = Key(1, 2, 3, 4, 5)",
         "draws with a key that it created; draw with the key that is its argument",
         None,
     ),
-    "float64": Wrong(
+    "float64": FaultyEnv(
         "    s.x[i] = min(max(s.x[i] + v, 0.0), p.length)",
         "    s.x[i] = min(max(s.x[i] + v * 2, 0.0), p.length)",
         "makes a float64; an int and a float are operands: write 2.0, not 2",
         "s.x[i] = min(max(s.x[i] + v * 2, 0.0), p.length)",
     ),
-    "float64 table": Wrong("0.3], np.float32)", "0.3])", r"table 'push' of tables\(p\) is float64; it must be float32", None),
-    "row width": Wrong(
+    "float64 table": FaultyEnv(
+        "0.3], np.float32)", "0.3])", r"table 'push' of tables\(p\) is float64; it must be float32", None
+    ),
+    "row width": FaultyEnv(
         ", np.float32(s.prey)\n",
         "\n",
         r"2 neighbors of 2 values and 2 of the agent itself are 6 values, but the observation space has shape \(7,\)",
         "def observe(i, s, t, p):",
     ),
-    "int reward": Wrong("    return s.score[i]", "    return s.hunter[i]", "reward returns int32; it must return a", None),
-    "vote": Wrong("    return s.prey == 0", "    return s.prey", "terminated returns int32; it must return a bool", None),
-    "active": Wrong(
+    "int reward": FaultyEnv("    return s.score[i]", "    return s.hunter[i]", "reward returns int32; it must return a", None),
+    "vote": FaultyEnv("    return s.prey == 0", "    return s.prey", "terminated returns int32; it must return a bool", None),
+    "active": FaultyEnv(
         "def active(i, s, p):\n    return s.alive[i]",
         "def active(i, s, p):\n    return s.x[i]",
         "active returns float32; it must return a bool, as a comparison is",
         "def active(i, s, p):",
     ),
-    "phase that returns": Wrong(
+    "phase that returns": FaultyEnv(
         LEAVE, f"{LEAVE}\n    return s.alive[i]", "phase `leave` returns bool; it must return nothing: write new values", None
     ),
-    "parameters": Wrong(
+    "parameters": FaultyEnv(
         "def leave(i, s, action, key, p):", "def leave(i, s, key, p):", r"must be leave\(i, s, action, key, p\)", None
     ),
-    "count in a field of agents": Wrong(
+    "count in a field of agents": FaultyEnv(
         'count_of("prey"', 'count_of("hunter"', r"count_of\('hunter', ...\) sets a field .* one int for the env", None
     ),
-    "neighbors without features": Wrong(
+    "neighbors without features": FaultyEnv(
         "observe, other_features, p.num_observed", "observe, None, p.num_observed",
         "max_neighbors=2, and other_features is", None,
     ),
-    "distance less than its position allows": Wrong(
+    "distance less than its position allows": FaultyEnv(
         "    return abs(s.x[j] - s.x[i])",
         "    return 0.5 * abs(s.x[j] - s.x[i])",
         r"the distance of agents \d and \d is [\d.]+, less than their difference in 'x', [\d.]+, though the search has "
         r"position=\('x',\), squared=False; declare fields and `squared` so that no distance is less, or leave position out",
         "def distance(i, j, s, p):",
     ),
-    "distance that is not squared": Wrong(
+    "distance that is not squared": FaultyEnv(
         'position=("x",), squared=False',
         'position=("x",), squared=True',
         r"the distance of agents \d and \d is [\d.]+, less than their squared difference in 'x', [\d.]+, though",
         "def distance(i, j, s, p):",
     ),
-    "out of bounds": Wrong(
+    "out of bounds": FaultyEnv(
         " [1.0] * (2 * p.num_observed + 2) +",
         " [1.0] * (2 * p.num_observed) + [0.1, 1.0] +",
         r"after 0 steps observation 4 of agent \d is 0\.\d+, outside its space, 0 to 0\.1: widen the space, or clip",
         "def observe(i, s, t, p):",
     ),
-    "reward not finite": Wrong(
+    "reward not finite": FaultyEnv(
         "    return s.score[i]",
         "    return s.score[i] + 1e38 * s.x[i] * 1e38",
         r"the reward of agent \d in step 1 is inf: guard",
@@ -202,27 +204,27 @@ WRONG = {
 
 
 @pytest.mark.first_variants(10)
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_environments(case, written):
-    wrong = WRONG[case]
-    name = written(wrong.old, wrong.new)
-    with pytest.raises(AuthoringError, match=wrong.message) as caught:
+@pytest.mark.parametrize("case", FAULTY_ENVS)
+def test_a_faulty_environment_raises_with_line_and_remedy(case, write_module):
+    faulty = FAULTY_ENVS[case]
+    name = write_module(faulty.old, faulty.new)
+    with pytest.raises(AuthoringError, match=faulty.message) as error:
         check_env(f"{name}:ENV", num_envs=4, steps=40)
-    if wrong.shown is not None:
-        lines = SOURCE.replace(wrong.old, wrong.new).splitlines()
-        place = next(k + 1 for k, line in enumerate(lines) if line.strip() == wrong.shown)
-        assert f"{name}.py, line {place}, `{wrong.shown}`: " in str(caught.value)
+    if faulty.expected_line is not None:
+        lines = SOURCE.replace(faulty.old, faulty.new).splitlines()
+        place = next(k + 1 for k, line in enumerate(lines) if line.strip() == faulty.expected_line)
+        assert f"{name}.py, line {place}, `{faulty.expected_line}`: " in str(error.value)
 
 
 @pytest.mark.parametrize("name", MULTI_AGENT)
-def test_bundled_games_keep_the_rules(name):
+def test_bundled_games_have_no_races(name):
     assert "no two draws of a step have the same number" in check_races(BUNDLED_ENVS[name], steps=3, seed=0)["draws"]
 
 
-class TestAGoodEnvironment:
-    def test_it_passes(self, written):
-        checks = {check.name: check for check in check_env(f"{written()}:ENV", num_envs=9, steps=24)}
-        found = [
+class TestCorrectEnvironment:
+    def test_all_checks_pass(self, write_module):
+        checks = {check.name: check for check in check_env(f"{write_module()}:ENV", num_envs=9, steps=24)}
+        expected_checks = [
             "parameters",
             "types",
             "reset",
@@ -236,30 +238,30 @@ class TestAGoodEnvironment:
             "simulator",
             "sm_90",
         ]
-        assert list(checks) == found
-        assert all(checks[name].ran for name in found[:10])
+        assert list(checks) == expected_checks
+        assert all(checks[name].ran for name in expected_checks[:10])
         assert checks["ownership"].detail == "in 12 steps with random actions agents write only their own elements"
         assert checks["draws"].detail == "reset draws 10 numbers; no two draws of a step have the same number"
         assert "kernel of a step compiled" in checks["sm_90"].detail or "gpuvec[compile]" in checks["sm_90"].detail
 
     @pytest.mark.slow
-    def test_more_agents(self, written):
-        """Parts of a larger game are looked at: all functions, and observations of some agents."""
-        env = importlib.import_module(written()).ENV
+    def test_a_larger_game_passes(self, write_module):
+        """In a larger game the check covers all functions, and the observations of some agents."""
+        env = importlib.import_module(write_module()).ENV
         larger = dataclasses.replace(env, params=env.params._replace(runners=30, num_observed=4))
         assert "no two draws of a step have the same number" in check_races(larger, steps=2, seed=1)["draws"]
         run = run_compiled(larger, 2, random_actions(larger, 5, 2, 0), (0,))[0]
         assert "resets and steps agree to 1e-05, except 0" in check_against_reference(larger, run, 0)
 
     @pytest.mark.slow
-    def test_runs_that_are_not_plain_python_s(self, written):
-        """Compiled code follows the same source, so here the run is changed."""
-        env = importlib.import_module(written()).ENV
+    def test_runs_that_differ_from_plain_python_raise(self, write_module):
+        """The test changes the run, because compiled code has the same source."""
+        env = importlib.import_module(write_module()).ENV
         for what, name in {"states": "v", "obs": "", "reward": "", "infos": "agent_mask"}.items():
             run = run_compiled(env, 2, random_actions(env, 5, 2, 0), (0,))[0]
             assert "except 0" in check_against_reference(env, run, 0)
-            for kept in getattr(run, what):
-                array = kept[name] if name else kept
+            for arrays in getattr(run, what):
+                array = arrays[name] if name else arrays
                 array[1, 3] = array[1, 3] + 0.25 if array.dtype != np.bool_ else not array[1, 3]
             with pytest.raises(
                 AuthoringError, match=r"results differ from plain Python: after \d steps .* of environment 1 is"
@@ -270,6 +272,6 @@ class TestAGoodEnvironment:
 @pytest.mark.slow
 @pytest.mark.simulator
 @pytest.mark.skipif(not numba_cuda.SIMULATED, reason="needs NUMBA_ENABLE_CUDASIM=1: run `pytest -m simulator` with it")
-def test_the_simulator_takes_part(written):
-    checks = {check.name: check for check in check_env(f"{written()}:ENV", num_envs=3, steps=8)}
+def test_the_simulator_is_checked(write_module):
+    checks = {check.name: check for check in check_env(f"{write_module()}:ENV", num_envs=3, steps=8)}
     assert checks["simulator"] == ("simulator", True, "equals the CPU bit for bit")

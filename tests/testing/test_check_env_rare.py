@@ -1,6 +1,6 @@
-"""Faults that first occur late in an episode, or in a rare state: each is found, with its line.
+"""Tests that the checks report faults that occur late in an episode or in a rare state, with their line.
 
-Most are looked for in a compiled run of an environment without the fault, as states that lead to it are the same.
+Most tests use a compiled run of an environment without the fault, because the states before the fault are the same.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from gpuvec.testing.structural_check import check_structural
 from gpuvec.vector.env import VectorEnv
 
 NUMBERS = itertools.count()
-LATER = DRIFT.replace("horizon: int = 5", "horizon: int = 60").replace("uniform\n", "Key, randint, uniform\n", 1)
-LATER = LATER.replace("\ndef reset", "\nTABLE = np.arange(35, dtype=np.int32)\n\ndef reset", 1)
+LONG_DRIFT = DRIFT.replace("horizon: int = 5", "horizon: int = 60").replace("uniform\n", "Key, randint, uniform\n", 1)
+LONG_DRIFT = LONG_DRIFT.replace("\ndef reset", "\nTABLE = np.arange(35, dtype=np.int32)\n\ndef reset", 1)
 STEPS, ROWS = 70, 5
 
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory):
-    """Writes source to a module, with `new` in place of `old`, and returns its name."""
+    """A function that writes source with `old` replaced by `new` to a module and returns the name of the module."""
     folder, names = tmp_path_factory.mktemp("rare"), []
     sys.path.insert(0, str(folder))
 
@@ -49,11 +49,11 @@ def module(tmp_path_factory):
     sys.path.remove(str(folder))
     for name in names:
         sys.modules.pop(name, None)
-        gym.registry.pop(f"tests/{name}-v0", None)  # whose module is gone
+        gym.registry.pop(f"tests/{name}-v0", None)
 
 
-def played(env):
-    """A compiled run that goes beyond the end of an episode."""
+def run_compiled_steps(env):
+    """Returns a compiled run that is longer than an episode."""
     rows, actions = VectorEnv(env, ROWS, device="cpu", output="numpy"), random_actions(env, STEPS, ROWS, 0)
     results = list(step_results(rows, actions, 0))
     rows.close()
@@ -62,200 +62,212 @@ def played(env):
 
 @pytest.fixture(scope="module")
 def single_run(module):
-    return played(importlib.import_module(module(LATER)).ENV)
+    return run_compiled_steps(importlib.import_module(module(LONG_DRIFT)).ENV)
 
 
 @pytest.fixture(scope="module")
 def game_run(module):
-    return played(importlib.import_module(module(RING)).ENV)
+    return run_compiled_steps(importlib.import_module(module(RING)).ENV)
 
 
-MOVED = "    v = 0.9 * s.v + "
-RETURNED = "    return State(x, v, age, turns), 1.0 - abs(x), turns >= p.horizon"
-SEEN = "    return s.x, s.v"
-FIRST = "    return State(uniform(key, 0, -1.0, 1.0), uniform(key, 1, -0.1, 0.1), 0.0, 0)"
+VELOCITY_LINE = "    v = 0.9 * s.v + "
+RETURN_LINE = "    return State(x, v, age, turns), 1.0 - abs(x), turns >= p.horizon"
+OBSERVE_LINE = "    return s.x, s.v"
+RESET_LINE = "    return State(uniform(key, 0, -1.0, 1.0), uniform(key, 1, -0.1, 0.1), 0.0, 0)"
 
-MOVE = "    s.x[i] = s.last[(i + 1) % p.num_agents]"
-START = "    s.x[i] = uniform(key, i, -1.0, 1.0)"
+MOVE_LINE = "    s.x[i] = s.last[(i + 1) % p.num_agents]"
+START_LINE = "    s.x[i] = uniform(key, i, -1.0, 1.0)"
 
-SINGLE = {
+SINGLE_AGENT_FAULTS = {
     "index of a table": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = np.float32(TABLE[s.turns]) * 0.0 + 0.9 * s.v + ",
         r"IndexError: TABLE\[35\] does not exist; its shape is \(35,\)",
     ),
     "negative index of a table": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = np.float32(TABLE[(29 - s.turns) if s.turns < 32 else 0]) * 0.0 + 0.9 * s.v + ",
         r"IndexError: TABLE\[-1\] does not exist; where -1 stands for no agent",
     ),
     "division by zero": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = np.float32(100 // (s.turns - 40)) * 0.0 + 0.9 * s.v + ",
         "ZeroDivisionError: integer division or modulo by zero",
     ),
     "remainder of zero": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = np.float32(np.int32(100) % np.int32(s.turns - 40)) * 0.0 + 0.9 * s.v + ",
         "ZeroDivisionError: integer .*modulo by zero",
     ),
     "shift": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = np.float32(1 << s.turns) * 0.0 + 0.9 * s.v + ",
         "ValueError: a shift by 32; an integer of 32 bits can be shifted by 0 to 31",
     ),
     "draw number from data": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = 0.01 * uniform(key, 1 + s.turns, 0.0, 1.0) + 0.9 * s.v + ",
         "draw number 1 depends on data, so it may equal that of another draw; compute it from literals",
     ),
     "draw number of the learners": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = 0.01 * uniform(key, 2**31 - 4, 0.0, 1.0) + 0.9 * s.v + ",
         "draw number 2147483644 is reserved; use numbers from 0 to 2147483643",
     ),
     "negative draw number": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = 0.01 * uniform(key, -1, 0.0, 1.0) + 0.9 * s.v + ",
         "draw number -1 is reserved",
     ),
     "draw number twice in a rare state": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = 0.9 * s.v + (uniform(key, 0, 0.0, 0.1) if s.turns == 40 else 0.0) + ",
         "draw number 0 is used twice",
     ),
     "bounds of uniform": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = 0.01 * uniform(key, 1, 0.0, np.float32(39 - s.turns)) + 0.9 * s.v + ",
         "uniform draws from 0 to -1; the lower bound must not be above the upper one",
     ),
     "empty randint": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = 0.01 * np.float32(randint(key, 1, 0, 40 - s.turns)) + 0.9 * s.v + ",
         "randint draws from 0 to below 0, where there is no integer; the upper bound must be greater",
     ),
     "row": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = 0.01 * np.float32(key.row if s.turns == 40 else 0) + 0.9 * s.v + ",
         "reads row of the key, so results depend on the row, the episode or the seed; pass the key to draws alone",
     ),
-    "episode by its index": (FIRST, FIRST.replace("0.0, 0)", "0.0, 0 * np.int32(key[3]))"), "reads element 3 of the key"),
+    "episode by its index": (
+        RESET_LINE,
+        RESET_LINE.replace("0.0, 0)", "0.0, 0 * np.int32(key[3]))"),
+        "reads element 3 of the key",
+    ),
     "key of its own": (
-        MOVED,
+        VELOCITY_LINE,
         "    v = 0.01 * uniform(Key(1, 2, 3, 4, s.turns), 1, 0.0, 1.0) + 0.9 * s.v + ",
         "draws with a key that it created; draw with the key that is its argument",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SINGLE)
-def test_one_agent(case, module, single_run):
-    old, new, message = SINGLE[case]
-    name = module(LATER, old, new)
-    with pytest.raises(AuthoringError, match=message) as caught:
+@pytest.mark.parametrize("case", SINGLE_AGENT_FAULTS)
+def test_a_rare_fault_of_a_single_agent_environment_raises(case, module, single_run):
+    old, new, message = SINGLE_AGENT_FAULTS[case]
+    name = module(LONG_DRIFT, old, new)
+    with pytest.raises(AuthoringError, match=message) as error:
         check_against_reference(importlib.import_module(name).ENV, single_run, 0)
-    assert f"{name}.py, line " in str(caught.value)
+    assert f"{name}.py, line " in str(error.value)
 
 
-def test_nothing_is_found_where_nothing_is_wrong(module, single_run, game_run):
-    env = importlib.import_module(module(LATER)).ENV
+def test_correct_environments_pass(module, single_run, game_run):
+    env = importlib.import_module(module(LONG_DRIFT)).ENV
     assert check_against_reference(env, single_run, 0) == "355 resets and steps agree to 1e-05, except 0"
     game = importlib.import_module(module(RING)).ENV
     assert "agree to 1e-05, except 0" in check_against_reference(game, game_run, 0)
     assert check_races_in_run(game, game_run, 0).startswith("in 150 steps")
 
 
-def test_agents_may_share_a_number_beside_their_own(module):
-    source = RING.replace(START, "    s.x[i] = 0.1 * uniform(key, 4, -1.0, 1.0) + 0.9 * uniform(key, i, -1.0, 1.0)")
+def test_agents_may_share_a_draw_number_besides_their_own(module):
+    source = RING.replace(START_LINE, "    s.x[i] = 0.1 * uniform(key, 4, -1.0, 1.0) + 0.9 * uniform(key, i, -1.0, 1.0)")
     assert check_races(importlib.import_module(module(source)).ENV, 2, 0)["draws"].startswith("reset draws 8 numbers")
 
 
-GAMES = {
+MULTI_AGENT_FAULTS = {
     "index of a field": (
-        MOVE,
+        MOVE_LINE,
         "    s.x[i] = s.last[(i + 1) % p.num_agents + (1 if s.gained[i] == 40.0 and i == 2 else 0)]",
         r"IndexError: last\[4\] does not exist; its shape is \(4,\)",
     ),
     "race in a rare state": (
-        MOVE,
+        MOVE_LINE,
         "    s.x[i] = s.last[i] if s.gained[i] != 40.0 else s.x[(i + 1) % p.num_agents]",
         r"phase `move` reads x\[\d\] for agent \d, and writes x too",
     ),
     "all agents draw one number": (
-        START,
+        START_LINE,
         "    s.x[i] = uniform(key, 0, -1.0, 1.0)",
         "all agents use draw number 0 in `reset` and no other number, so they draw the same; agent i may use",
     ),
     "overlapping ranges": (
-        START,
+        START_LINE,
         "    s.x[i] = uniform(key, 2 * i, -1.0, 0.0) + uniform(key, 3 * i + 1, 0.0, 1.0)",
         "agent 2 uses draw number 4 in `reset`, and agent 1 does in `reset`: they draw the same; agent i may use",
     ),
     "ranges of two phases in different steps": (
-        MOVE,
+        MOVE_LINE,
         "    s.x[i] = s.last[i] + 0.0 * (uniform(key, i, 0.0, 1.0) if s.gained[i] == 39.0 else uniform(key, 3 * i, 0.0, 1.0))",
         r"agent \d uses draw number \d in phase `move`, and agent \d does in phase `move`",
     ),
     "draw number from a field": (
-        MOVE,
+        MOVE_LINE,
         "    s.x[i] = s.last[i] + 0.0 * uniform(key, np.int32(s.gained[i]), 0.0, 1.0)",
         "draw number 0 depends on data",
     ),
 }
 
 
-@pytest.mark.parametrize("case", GAMES)
-def test_many_agents(case, module, game_run):
-    old, new, message = GAMES[case]
+@pytest.mark.parametrize("case", MULTI_AGENT_FAULTS)
+def test_a_rare_fault_of_a_multi_agent_environment_raises(case, module, game_run):
+    old, new, message = MULTI_AGENT_FAULTS[case]
     name = module(RING, old, new)
     env = importlib.import_module(name).ENV
 
-    def find():
+    def check():
         check_races(env, 4, 0)
         check_races_in_run(env, game_run, 0)
 
-    with pytest.raises(AuthoringError, match=message) as caught:
-        find()
-    assert f"{name}.py, line " in str(caught.value)
+    with pytest.raises(AuthoringError, match=message) as error:
+        check()
+    assert f"{name}.py, line " in str(error.value)
 
 
-LATE = {
-    "index": (MOVED, "    v = np.float32(TABLE[s.turns]) * 0.0 + 0.9 * s.v + ", SINGLE["index of a table"][2]),
+LATE_FAULTS = {
+    "index": (
+        VELOCITY_LINE,
+        "    v = np.float32(TABLE[s.turns]) * 0.0 + 0.9 * s.v + ",
+        SINGLE_AGENT_FAULTS["index of a table"][2],
+    ),
     "NaN in the state": (
-        RETURNED,
-        "    age = age + 0.0 * math.sqrt(np.float32(39 - s.turns))\n" + RETURNED,
+        RETURN_LINE,
+        "    age = age + 0.0 * math.sqrt(np.float32(39 - s.turns))\n" + RETURN_LINE,
         "after 41 steps age of the state of environment 0 is nan, which is not finite: guard divisions",
     ),
     "infinite reward": (
-        RETURNED,
+        RETURN_LINE,
         "    return State(x, v, age, turns), 1.0 / np.float32(s.turns - 40), turns >= p.horizon",
         "the reward of environment 0 in step 41 is -?inf: guard divisions",
     ),
     "observation": (
-        SEEN,
+        OBSERVE_LINE,
         "    return s.x, 2.0 if s.turns == 41 else 0.0",
         "after 41 steps observation 1 of environment 0 is 2, outside its space, -1 to 1",
     ),
 }
-BOUNDED = LATER.replace("Box(-np.inf, np.inf, (2,), np.float32)", "Box(-BOUND, BOUND)").replace(
+BOUNDED_DRIFT = LONG_DRIFT.replace("Box(-np.inf, np.inf, (2,), np.float32)", "Box(-BOUND, BOUND)").replace(
     "\ndef spaces", "\nBOUND = np.array([np.inf, 1.0], np.float32)\n\ndef spaces"
 )
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("case", LATE)
-def test_by_default_episodes_are_played_to_their_end(case, module):
-    old, new, message = LATE[case]
-    source = BOUNDED if case == "observation" else LATER
+@pytest.mark.parametrize("case", LATE_FAULTS)
+def test_by_default_whole_episodes_are_checked(case, module):
+    old, new, message = LATE_FAULTS[case]
+    source = BOUNDED_DRIFT if case == "observation" else LONG_DRIFT
     with pytest.raises(AuthoringError, match=message):
         check_env(f"{module(source, old, new)}:ENV", num_envs=5, kernels=False)
 
 
-LOOPS = {
-    "in plain Python too": (MOVED, "    while s.turns > 39:\n        turns = 0\n    v = 0.9 * s.v + ", "while s.turns > 39"),
-    "in the first step": (MOVED, "    while s.x == s.x:\n        turns = 0\n    v = 0.9 * s.v + ", "while s.x == s.x"),
+ENDLESS_LOOPS = {
+    "in plain Python too": (
+        VELOCITY_LINE,
+        "    while s.turns > 39:\n        turns = 0\n    v = 0.9 * s.v + ",
+        "while s.turns > 39",
+    ),
+    "in the first step": (VELOCITY_LINE, "    while s.x == s.x:\n        turns = 0\n    v = 0.9 * s.v + ", "while s.x == s.x"),
     "in compiled code alone": (
-        MOVED,
+        VELOCITY_LINE,
         "    far = 16777215.0\n    while far <= 16777216.0:\n        far += 1.0\n    v = 0.0 * far + 0.9 * s.v + ",
         None,
     ),
@@ -263,14 +275,14 @@ LOOPS = {
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("case", LOOPS)
-def test_a_loop_that_does_not_end_is_named(case, module):
-    """As a float32 16777216 + 1 is 16777216, and plain Python computes the floats of a `SingleAgentEnv` with more bits."""
-    old, new, line = LOOPS[case]
-    name = module(LATER, old, new)
-    with pytest.raises(AuthoringError) as caught:
+@pytest.mark.parametrize("case", ENDLESS_LOOPS)
+def test_an_endless_loop_is_reported(case, module):
+    """In float32 16777216 + 1 is 16777216, and plain Python computes the floats of a `SingleAgentEnv` in float64."""
+    old, new, line = ENDLESS_LOOPS[case]
+    name = module(LONG_DRIFT, old, new)
+    with pytest.raises(AuthoringError) as error:
         check_env(f"{name}:ENV", num_envs=5, kernels=False, time_limit=1.0)
-    message = str(caught.value)
+    message = str(error.value)
     assert f"{name}.py, line " in message
     if line is None:
         assert "`def step(s, action, key, p):`: compiled code" in message
@@ -280,15 +292,15 @@ def test_a_loop_that_does_not_end_is_named(case, module):
 
 
 def test_a_process_that_crashes_is_explained(module, monkeypatch):
-    """Its last states, played again, show the index that is out of range."""
-    name = module(LATER, *SINGLE["index of a table"][:2])
+    """Plain Python repeats the last states and shows the index that is out of range."""
+    name = module(LONG_DRIFT, *SINGLE_AGENT_FAULTS["index of a table"][:2])
     monkeypatch.setattr("gpuvec.testing.environment_check.record_run", crash_in_step_36)
     with pytest.raises(AuthoringError, match=r"IndexError: TABLE\[35\] does not exist; its shape is"):
         check_env(f"{name}:ENV", num_envs=5, kernels=False)
 
 
 def crash_in_step_36(env, folder, *, num_envs, limit, seed, **options):
-    """As `record_run`, in a process that ends as after an access beyond an array."""
+    """Does what `record_run` does, and ends the process as an access beyond an array would."""
     record_run(env, folder, num_envs=num_envs, steps=35, limit=limit, seed=seed, time_limit=20.0)
     actions = np.load(folder / "actions.npy")
     np.save(folder / "actions.npy", np.concatenate([actions, actions[:1]]))
@@ -296,22 +308,24 @@ def crash_in_step_36(env, folder, *, num_envs, limit, seed, **options):
 
 
 class TestStructural:
-    """Each parameter on which shapes depend has to be in `structural`."""
+    """Each parameter on which shapes depend must be in `structural`."""
 
-    def test_it_is_named(self, module):
+    def test_a_missing_structural_parameter_is_reported(self, module):
         name = module(RING, 'structural=("num_agents",), ', "")
         with pytest.raises(
             AuthoringError, match=r"shapes depend on parameter 'num_agents'.* with 5 the number of agents is 5 instead of"
         ):
             check_env(f"{name}:ENV", kernels=False)
 
-    def test_one_agent(self, module):
-        name = module(LATER, "Box(-np.inf, np.inf, (2,), np.float32)", "Box(-np.inf, np.inf, (p.horizon // 30,), np.float32)")
+    def test_a_missing_structural_parameter_of_a_single_agent_environment_is_reported(self, module):
+        name = module(
+            LONG_DRIFT, "Box(-np.inf, np.inf, (2,), np.float32)", "Box(-np.inf, np.inf, (p.horizon // 30,), np.float32)"
+        )
         env = importlib.import_module(name).ENV
         with pytest.raises(AuthoringError, match=r"shapes depend on parameter 'horizon': with 59 the observation space has"):
             check_structural(env)
 
-    def test_values_that_check_refuses_are_left_out(self, module):
+    def test_values_that_check_refuses_are_skipped(self, module):
         env = importlib.import_module(
             module(
                 RING, "ENV = MultiAgentEnv(", "def refuse(p):\n    raise ValueError\n\nENV = MultiAgentEnv(\n    check=refuse,"

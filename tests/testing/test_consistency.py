@@ -1,6 +1,6 @@
-"""`gpuvec check`: backends that agree are green, and a wrong one is shown where it first differs.
+"""Tests that `gpuvec check` accepts equal targets, and reports where a wrong one first differs.
 
-A wrong backend is one whose environment has a wrong line, as an environment that was written again in another language may.
+A wrong target is one whose environment has a wrong line, as a second implementation in another language may have.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from gpuvec.testing.target_check import target_comparison, target_process, targe
 from gpuvec.testing.target_check.differences import differences, differs_in_bits, exceeds_tolerance
 from gpuvec.testing.target_check.target_comparison import ComparisonJob, compare
 
-HERE = {"device": "cpu", "output": "numpy"}
-BY_AGE = DRIFT.replace("turns >= p.horizon", "age >= 1.0")  # which is 1.0000001 after ten steps
+CPU_OPTIONS = {"device": "cpu", "output": "numpy"}
+# After ten steps the age is 1.0000001.
+ENDS_BY_AGE = DRIFT.replace("turns >= p.horizon", "age >= 1.0")
 NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Where modules that tests write can be imported from."""
+def module_folder(tmp_path_factory):
+    """A folder from which modules that tests write can be imported."""
     place = tmp_path_factory.mktemp("modules")
     sys.path.insert(0, str(place))
     yield place
@@ -45,13 +46,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def module(folder):
-    """Writes source to a module, with `new` in place of `old`, and returns its name."""
+def write_module(module_folder):
+    """A function that writes source with `old` replaced by `new` to a module and returns the name of the module."""
 
     def write(source, old="", new=""):
         assert not old or source.count(old) == 1
         name = f"backend_{next(NUMBERS)}"
-        (folder / f"{name}.py").write_text(source.replace(old, new) if old else source)
+        (module_folder / f"{name}.py").write_text(source.replace(old, new) if old else source)
         importlib.invalidate_caches()
         return name
 
@@ -59,8 +60,8 @@ def module(folder):
 
 
 def job(right, wrong, **options):
-    """The environment of one module, and that of another as the wrong backend's."""
-    options = {**HERE, "env": f"{wrong}:ENV", **options}
+    """Returns a job that compares the environment of module `right` with that of module `wrong` as the wrong target."""
+    options = {**CPU_OPTIONS, "env": f"{wrong}:ENV", **options}
     return ComparisonJob(
         f"{right}:tests/{right}-v0", "wrong", options, {}, 3, episodes=2, max_episode_steps=8, modes=("NextStep",)
     )
@@ -84,9 +85,8 @@ NUMBER = r"-?\d[\d.e-]*"
             DRIFT, "turns >= p", "turns > p", "step 5: environment 0, terminated is True on cpu and False on", id="horizon"
         ),
         pytest.param(DRIFT, "key, 1, -0.1", "key, 2, -0.1", "the first reset: environment 0, state v is", id="draw"),
-        pytest.param(  # a missing barrier: the last agent reads what the first has written
-            RING, "s.last[(i + 1)", "s.x[(i + 1)", "step 1: environment 0, agent 3, state x is", id="missing barrier"
-        ),
+        # With a missing barrier the last agent reads what the first has written.
+        pytest.param(RING, "s.last[(i + 1)", "s.x[(i + 1)", "step 1: environment 0, agent 3, state x is", id="missing barrier"),
         pytest.param(
             RING,
             "    s.gained[i] = 0.0\n",
@@ -96,97 +96,111 @@ NUMBER = r"-?\d[\d.e-]*"
         ),
     ],
 )
-def test_a_wrong_line_is_found(module, source, old, new, where):
-    found = compare(job(module(source), module(source, old, new)))
-    assert re.match(f"NextStep, in {where}", found.difference), found.difference
-    assert found.script
+def test_a_wrong_line_is_reported_with_its_place(write_module, source, old, new, where):
+    result = compare(job(write_module(source), write_module(source, old, new)))
+    assert re.match(f"NextStep, in {where}", result.difference), result.difference
+    assert result.script
 
 
-def test_another_limit_is_found(module):
-    name = module(DRIFT)
-    found = compare(job(name, name, max_episode_steps=4)._replace(modes=("SameStep",)))
-    assert found.difference.startswith("SameStep, in step 4: environment 0, truncated is False on cpu and True on wrong")
+def test_another_step_limit_is_reported(write_module):
+    name = write_module(DRIFT)
+    result = compare(job(name, name, max_episode_steps=4)._replace(modes=("SameStep",)))
+    assert result.difference.startswith("SameStep, in step 4: environment 0, truncated is False on cpu and True on wrong")
 
 
-def test_who_agrees_is_green_in_every_mode(module):
-    """Two episodes of five steps; to begin the second is a call of its own in two modes."""
-    name = module(DRIFT)
-    found = compare(job(name, name)._replace(modes=target_comparison.AUTORESET_MODES))
-    assert found == (3 * ((1 + 5 + 1 + 5) + (1 + 5 + 5) + (1 + 5 + 1 + 5)), True, 0, "", "")
+def test_equal_targets_agree_in_every_mode(write_module):
+    """Each run has two episodes of five steps; in two modes the reset of the second is an additional call."""
+    name = write_module(DRIFT)
+    result = compare(job(name, name)._replace(modes=target_comparison.AUTORESET_MODES))
+    assert result == (3 * ((1 + 5 + 1 + 5) + (1 + 5 + 5) + (1 + 5 + 1 + 5)), True, 0, "", "")
 
 
 class TestRounding:
     @pytest.mark.slow
-    def test_a_number_that_is_rounded_over_a_threshold_is_told_from_a_fault(self, module, monkeypatch):
-        """At the age of 1.0000001 an episode ends; two roundings less and it does not."""
-        rounded = job(module(BY_AGE), module(BY_AGE, "s.age + 0.1", "s.age + 0.1 - 2e-7"))._replace(max_episode_steps=30)
-        found = compare(rounded)
-        assert found.difference.startswith("6 of 66 results differ on a threshold, too often for rounding; the first: ")
-        assert "NextStep, in step 10: environment 0, terminated is True on cpu and False on wrong" in found.difference
+    def test_rare_threshold_differences_by_rounding_are_accepted(self, write_module, monkeypatch):
+        """An episode ends at the age of 1.0000001; with an age that is smaller by two roundings it continues."""
+        rounded = job(write_module(ENDS_BY_AGE), write_module(ENDS_BY_AGE, "s.age + 0.1", "s.age + 0.1 - 2e-7"))._replace(
+            max_episode_steps=30
+        )
+        result = compare(rounded)
+        assert result.difference.startswith("6 of 66 results differ on a threshold, too often for rounding; the first: ")
+        assert "NextStep, in step 10: environment 0, terminated is True on cpu and False on wrong" in result.difference
         monkeypatch.setattr(target_comparison, "MAX_THRESHOLD_SHARE", 0.1)
         assert compare(rounded)._replace(num_results=0) == (0, False, 6, "", "")
 
     @pytest.mark.slow
-    def test_another_bound_is_a_fault(self, module, monkeypatch):
+    def test_another_bound_is_reported(self, write_module, monkeypatch):
         monkeypatch.setattr(target_comparison, "MAX_THRESHOLD_SHARE", 1.0)
-        right, wrong = (module(DRIFT, "turns >= p.horizon", f"x > {bound}") for bound in (0.5, 0.6))
-        found = compare(job(right, wrong)._replace(num_envs=50))
-        assert re.match(r"NextStep, in step \d: environment \d+, terminated is True on cpu and False on", found.difference)
+        right, wrong = (write_module(DRIFT, "turns >= p.horizon", f"x > {bound}") for bound in (0.5, 0.6))
+        result = compare(job(right, wrong)._replace(num_envs=50))
+        assert re.match(r"NextStep, in step \d: environment \d+, terminated is True on cpu and False on", result.difference)
 
-    def test_the_rule(self):
+    def test_tolerances_and_types(self):
         one = np.float32([1.0, 100.0, 0.0, np.nan, np.inf, np.inf, 0.5])
         other = np.float32([1.000009, 100.0009, 9e-6, np.nan, np.inf, 3.0, 0.50002])
         assert exceeds_tolerance(one, other).tolist() == [False, False, False, False, False, True, True]
         assert exceeds_tolerance(np.int32([1, 2**20]), np.int32([1, 2**20 + 1])).tolist() == [False, True]
         assert differs_in_bits(np.float32([0.0, 1.0]), np.float32([-0.0, 1.0])).tolist() == [True, False]
-        (found,) = differences({"a": one}, {"a": one.astype(np.float64)})
-        assert found == ("a", (), "float32[7]", "float64[7]")
+        (difference,) = differences({"a": one}, {"a": one.astype(np.float64)})
+        assert difference == ("a", (), "float32[7]", "float64[7]")
         assert differences({"a": one}, {"b": one})[0].name == "names of the results"
 
 
 class TestProcesses:
     @pytest.mark.slow
-    def test_the_simulator_has_one_of_its_own(self, module):
-        name, sim = module(DRIFT), targets.SIMULATOR
-        asked = ComparisonJob(f"{name}:tests/{name}-v0", sim.name, sim.options, sim.variables, 2, 1, 2, modes=("SameStep",))
-        assert target_process.compare_in_processes(asked) == (6, True, 0, "", "")
+    def test_the_simulator_runs_in_a_separate_process(self, write_module):
+        name, sim = write_module(DRIFT), targets.SIMULATOR
+        comparison_job = ComparisonJob(
+            f"{name}:tests/{name}-v0", sim.name, sim.options, sim.variables, 2, 1, 2, modes=("SameStep",)
+        )
+        assert target_process.compare_in_processes(comparison_job) == (6, True, 0, "", "")
 
-    def test_one_that_dies_is_a_difference(self, module):
-        name = module(DRIFT)
-        dying = module("import os, sys\nprint('no such address', file=sys.stderr, flush=True)\nos.abort()\n")
-        found = target_process.compare_in_processes(job(name, dying))
-        assert found.difference == "the process of the target ended with signal SIGABRT\nno such address"
+    def test_a_process_that_aborts_is_reported(self, write_module):
+        name = write_module(DRIFT)
+        dying = write_module("import os, sys\nprint('no such address', file=sys.stderr, flush=True)\nos.abort()\n")
+        result = target_process.compare_in_processes(job(name, dying))
+        assert result.difference == "the process of the target ended with signal SIGABRT\nno such address"
 
-    def test_what_cannot_be_made_is_a_difference(self, module, tmp_path):
-        asked, report = tmp_path / "job.json", tmp_path / "report.json"
-        name = module(DRIFT)
-        asked.write_text(json.dumps(job(name, name, pusch=1.0)._asdict()))
-        target_process.main(str(asked), str(report))
-        found = json.loads(report.read_text())["difference"]
-        assert found.startswith("UnknownParameterError: unknown parameter 'pusch'; did you mean 'push'?")
+    def test_an_error_in_the_process_is_reported(self, write_module, tmp_path):
+        job_file, report = tmp_path / "job.json", tmp_path / "report.json"
+        name = write_module(DRIFT)
+        job_file.write_text(json.dumps(job(name, name, pusch=1.0)._asdict()))
+        target_process.main(str(job_file), str(report))
+        difference = json.loads(report.read_text())["difference"]
+        assert difference.startswith("UnknownParameterError: unknown parameter 'pusch'; did you mean 'push'?")
 
 
-class TestTheCommand:
+class TestCheckCommand:
     @pytest.fixture
-    def right(self, module):
-        return module(DRIFT)
+    def right(self, write_module):
+        return write_module(DRIFT)
 
     @pytest.mark.slow
-    def test_red_with_a_script_that_shows_it(self, right, module, monkeypatch, capfd):
-        """Also what a backend is: an entry in a table."""
-        wrong = module(DRIFT, "turns >= p", "turns > p")
-        entry = targets.CPU._replace(name="twin", options={**HERE, "env": f"{wrong}:ENV"})
-        monkeypatch.setitem(targets.TARGETS, "twin", entry)
-        monkeypatch.setattr("gpuvec.testing.environment_check.check_env", lambda *args, **kwargs: [])  # which takes seconds
-        asked = ["check", f"{right}:tests/{right}-v0", "--targets", "cpu,twin", "--num-envs", "5", "--params", "horizon", "3"]
-        assert main(asked) == 1
+    def test_a_failure_prints_a_script_that_reproduces_it(self, right, write_module, monkeypatch, capfd):
+        """The test adds a faulty target to the table of targets."""
+        wrong = write_module(DRIFT, "turns >= p", "turns > p")
+        entry = targets.CPU._replace(name="faulty", options={**CPU_OPTIONS, "env": f"{wrong}:ENV"})
+        monkeypatch.setitem(targets.TARGETS, "faulty", entry)
+        monkeypatch.setattr("gpuvec.testing.environment_check.check_env", lambda *args, **kwargs: [])
+        arguments = [
+            "check",
+            f"{right}:tests/{right}-v0",
+            "--targets",
+            "cpu,faulty",
+            "--num-envs",
+            "5",
+            "--params",
+            "horizon",
+            "3",
+        ]
+        assert main(arguments) == 1
         printed, _, script = capfd.readouterr().out.partition("To reproduce it:\n")
-        place = "NextStep, in step 3: environment 0, terminated is True on cpu and False on twin"
-        assert printed.splitlines()[-1] == f"twin         FAIL  {place}"
+        place = "NextStep, in step 3: environment 0, terminated is True on cpu and False on faulty"
+        assert printed.splitlines()[-1] == f"faulty       FAIL  {place}"
         command = [sys.executable, "-c", textwrap.dedent(script)]
         monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
-        again = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert again.stdout.split() == ["True", "False"]
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert process.stdout.split() == ["True", "False"]
 
     @pytest.mark.parametrize(
         ("source", "old", "new", "message"),
@@ -198,9 +212,11 @@ class TestTheCommand:
         ],
         ids=["float64", "draw", "missing barrier", "forgotten field"],
     )
-    def test_a_broken_rule_is_red_before_any_backend_plays(self, module, capsys, monkeypatch, source, old, new, message):
+    def test_a_broken_rule_fails_before_targets_are_compared(
+        self, write_module, capsys, monkeypatch, source, old, new, message
+    ):
         monkeypatch.setattr(target_process, "compare_in_processes", lambda job: pytest.fail("nothing to compare"))
-        name = module(source, old, new)
+        name = write_module(source, old, new)
         assert main(["check", f"{name}:tests/{name}-v0"]) == 1
         assert re.search(rf"rules        FAIL  .*{message}", capsys.readouterr().out)
 
@@ -225,21 +241,21 @@ class TestTheCommand:
             (["CartPole-v1", "--seed", "-1"], "seed must be from 0 to 2**64 - 1, got -1."),
         ],
     )
-    def test_what_cannot_be_asked(self, capsys, arguments, message):
+    def test_invalid_arguments_are_explained(self, capsys, arguments, message):
         assert main(["check", *arguments]) == 2
         error = capsys.readouterr().err
         assert error.startswith("gpuvec check: ")
         assert message in error
 
-    def test_backends_that_are_missing(self, monkeypatch, capsys):
+    def test_unavailable_targets_are_reported_with_a_reason(self, monkeypatch, capsys):
         def missing(name):
             raise DeviceError("no usable CUDA driver")
 
         monkeypatch.setattr(targets, "parse_device", missing)
-        monkeypatch.setenv("CXX", sys.executable)  # a compiler that is there
-        why = dict.fromkeys(("numba", "cuda-c"), "no usable CUDA driver")
-        chosen, left_out = targets.select_targets([], load_env("gpuvec_envs.cartpole:ENV"))
-        assert ([b.name for b in chosen], left_out) == (["cuda-c-cpu", "sim"], why)
+        monkeypatch.setenv("CXX", sys.executable)
+        reasons = dict.fromkeys(("numba", "cuda-c"), "no usable CUDA driver")
+        selected, left_out = targets.select_targets([], load_env("gpuvec_envs.cartpole:ENV"))
+        assert ([b.name for b in selected], left_out) == (["cuda-c-cpu", "sim"], reasons)
         _, left_out = targets.select_targets([], dataclasses.replace(load_env("gpuvec_envs.cartpole:ENV"), cuda_c=None))
         assert "has no functions in CUDA C++" in left_out["cuda-c"]
         assert main(["check", "CartPole-v1", "--targets", "sim,numba"]) == 2
@@ -248,8 +264,8 @@ class TestTheCommand:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", BUNDLED_ENVS)
-def test_a_gpu_agrees(gpu, name):
+def test_a_gpu_agrees_with_the_cpu(gpu, name):
     env = BUNDLED_ENVS[name]
     agents = env.agents(env.params) if isinstance(env, MultiAgentEnv) else 1
-    asked = ComparisonJob(f"gpuvec/{name}", "numba", targets.GPU.options, {}, 1024 // agents, 3, 60)
-    assert compare(asked).difference == ""
+    comparison_job = ComparisonJob(f"gpuvec/{name}", "numba", targets.GPU.options, {}, 1024 // agents, 3, 60)
+    assert compare(comparison_job).difference == ""

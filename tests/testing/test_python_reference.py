@@ -1,4 +1,4 @@
-"""What a step of many agents means in plain Python, by hand."""
+"""Tests of `PythonReference`, which runs a multi-agent environment in plain Python, against values calculated by hand."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ def reference():
     return PythonReference(dataclasses.replace(ENV, params=ENV.params._replace(noise=0.0)))
 
 
-def test_a_step(reference):
-    """Prey 2 is as near to both hunters and goes to the first; prey 4 goes to hunter 1; prey 3 is left."""
+def test_a_step_assigns_hunters_rewards_and_masks(reference):
+    """Prey 2 is equally near to both hunters, so hunter 0 catches it; hunter 1 catches prey 4; prey 3 remains."""
     x = [1.0, 1.5, 1.25, 5.0, 1.5]
     before = reference.make_state({"x": x, "alive": [True] * 5, "prey": 3})
     step = reference.step(before, [1] * 5, Key(0, 0, 0, 0, 1), Time(1, 9))
@@ -28,19 +28,19 @@ def test_a_step(reference):
     assert step.votes.tolist() == [False] * 5
     assert step.mask.all()
     assert step.terminated.tolist() == [False, False, True, False, True]
-    again = reference.step(step.state, [1] * 5, Key(0, 0, 0, 0, 2), Time(2, 9))
-    assert again.mask.tolist() == step.state.alive.tolist()
-    assert not again.terminated.any()
+    second = reference.step(step.state, [1] * 5, Key(0, 0, 0, 0, 2), Time(2, 9))
+    assert second.mask.tolist() == step.state.alive.tolist()
+    assert not second.terminated.any()
 
 
-def test_roles(reference):
+def test_agents_by_role_are_sorted(reference):
     s = reference.make_state({"role": [1, 0, 1, 1, 0]})
     assert s.agents_by_role.tolist() == [1, 4, 0, 2, 3]
     assert reference.make_state().role.tolist() == [0, 0, 1, 1, 1]
 
 
-def test_rows(reference):
-    """Of equally near ones the lower comes first; those who are out are not seen, see nobody and still know themselves."""
+def test_observation_rows_have_the_nearest_active_agents(reference):
+    """Of equally near agents the lower index is first. Inactive agents are not observed and observe only themselves."""
     s = reference.make_state({"x": [1.0, 3.0, 2.0, 9.0, 2.5], "alive": [True, True, True, True, False], "prey": 2})
     s = reference.prepare_observations(s)
     rows = reference.observations(s, Time(3, 4))
