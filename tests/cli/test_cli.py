@@ -1,4 +1,4 @@
-"""The command line: what its commands print and write, what a mistake gets, and that asking for help is cheap."""
+"""Tests of the command line: output and files of the commands, error messages, and the cost of `--help`."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ TINY = ["--num-envs", "4", "--num-steps", "8", "--total-steps", "96", "--device"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a run of three iterations, in a process of its own, and what it printed."""
+def training_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run of three iterations in a separate process, and the output of that process."""
     runs = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", "--seed", "5", *TINY]
-    done = subprocess.run([*command, "--runs", str(runs)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([*command, "--runs", str(runs)], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     (folder,) = runs.iterdir()
-    return folder, done.stdout
+    return folder, process.stdout
 
 
 class TestTrain:
     @pytest.mark.slow
-    def test_prints_plain_lines_without_a_terminal(self, trained: tuple[Path, str]) -> None:
-        folder, printed = trained
+    def test_prints_plain_lines_without_a_terminal(self, training_run: tuple[Path, str]) -> None:
+        folder, printed = training_run
         lines = printed.splitlines()
         assert lines[0] == "PPO on gpuvec/CartPole-v1, 4 environments on cpu, seed 5"
         assert "3/3" in lines[-4]
@@ -53,11 +53,11 @@ class TestTrain:
         assert lines[-1] == f"run        {folder}"
         assert "\x1b" not in printed
 
-    def test_writes_a_run_folder(self, trained: tuple[Path, str]) -> None:
-        folder, _ = trained
+    def test_writes_a_run_folder(self, training_run: tuple[Path, str]) -> None:
+        folder, _ = training_run
         assert folder.name.startswith("gpuvec-CartPole-v1__ppo__5__")
-        written = ["args.json", "checkpoint-3.pt", "lock", "metrics.jsonl", "result.json", "versions.json"]
-        assert sorted(p.name for p in folder.iterdir()) == written
+        file_names = ["args.json", "checkpoint-3.pt", "lock", "metrics.jsonl", "result.json", "versions.json"]
+        assert sorted(p.name for p in folder.iterdir()) == file_names
         args = json.loads((folder / "args.json").read_text())
         assert (args["seed"], args["num_envs"], args["device"], args["total_steps"]) == (5, 4, "cpu", 96)
         assert json.loads((folder / "versions.json").read_text())["numpy"]
@@ -65,10 +65,8 @@ class TestTrain:
         assert [(row["iteration"], row["steps"]) for row in rows] == [(1, 32), (2, 64), (3, 96)]
         assert all(set(ROLLOUT_METRICS + PPO.update_metrics) <= row.keys() for row in rows)
 
-    def test_the_checkpoint_is_data_that_eval_plays(
-        self, trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        folder, _ = trained
+    def test_eval_runs_the_checkpoint(self, training_run: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+        folder, _ = training_run
         assert load(folder)["iteration"] == 3
         assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0
         first = capsys.readouterr().out
@@ -78,7 +76,7 @@ class TestTrain:
         assert capsys.readouterr().out == first
 
 
-def test_another_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_and_eval_with_another_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--algorithm", "a2c", "--seed", "5", "--runs", str(tmp_path), *TINY]) == 0
     assert capsys.readouterr().out.startswith("A2C on gpuvec/CartPole-v1, 4 environments on cpu, seed 5\n")
     (folder,) = tmp_path.iterdir()
@@ -90,19 +88,20 @@ def test_another_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         for row in rows
     )
     assert main(["eval", str(folder), "--episodes", "7", "--device", "cpu"]) == 0
-    with pytest.raises(SystemExit):  # a setting of PPO
+    # The setting belongs to PPO.
+    with pytest.raises(SystemExit):
         main(["train", "--algorithm", "a2c", "--clip", "0.1"])
 
 
 def test_the_interval_counts_episodes_and_not_agents() -> None:
-    """1.96 times the standard error, sqrt(5 / 3) / 2 of 1, 2, 3, 4."""
+    """The interval is 1.96 times the standard error, which is sqrt(5 / 3) / 2 for 1, 2, 3, 4."""
     returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
     assert confidence_interval(returns, 3) == " +- 1.265"
     assert confidence_interval(returns[:, None] + torch.tensor([-5.0, 0.0, 5.0]), 3) == " +- 1.265"
     assert confidence_interval(returns[:1]) == ""
 
 
-class TestMistakes:
+class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
@@ -115,7 +114,7 @@ class TestMistakes:
             (["eval", "no/such/run"], "no checkpoint at"),
         ],
     )
-    def test_a_mistake_is_explained_in_a_line(
+    def test_an_error_is_explained_in_one_line(
         self, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         runs = ["--runs", str(tmp_path / "runs")] if arguments[0] == "train" else []
@@ -125,18 +124,18 @@ class TestMistakes:
         assert error.startswith("gpuvec: ")
         assert not (tmp_path / "runs").exists()
 
-    def test_a_setting_out_of_range_names_what_is_allowed(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit) as stop:
+    def test_a_setting_out_of_range_names_the_allowed_range(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as exit_info:
             main(["train", "--gamma", "1.5"])
-        assert stop.value.code == 2
+        assert exit_info.value.code == 2
         assert "gamma must be from 0 to 1" in capsys.readouterr().err
 
-    def test_a_file_that_is_no_checkpoint(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "checkpoint-1.pt").write_bytes(b"nothing of the sort")
         with pytest.raises(StateError, match="cannot be read as a checkpoint"):
             load(tmp_path)
 
-    def test_a_checkpoint_of_an_unknown_algorithm(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_of_an_unknown_algorithm_is_refused(self, tmp_path: Path) -> None:
         torch.save({"format": FORMAT, "args": {"all": {"algorithm": "sac"}}, "env": {}}, tmp_path / "checkpoint-1.pt")
         with pytest.raises(StateError, match=r"is a checkpoint of 'sac'; this version has ppo, a2c, ddpg\."):
             load(tmp_path)
@@ -155,13 +154,13 @@ class TestMistakes:
 
 
 class TestRunFolder:
-    def test_runs_of_the_same_second_keep_apart(self, tmp_path: Path) -> None:
+    def test_runs_of_the_same_second_have_separate_folders(self, tmp_path: Path) -> None:
         runs = [RunWriter.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1}) for _ in range(3)]
         for run in runs:
             run.close()
         assert len({run.path for run in runs}) == 3
 
-    def test_a_failed_write_leaves_the_old_checkpoint(self, tmp_path: Path) -> None:
+    def test_a_failed_write_keeps_the_previous_checkpoint(self, tmp_path: Path) -> None:
         run = RunWriter.new(tmp_path, "ppo", {"env": "a/B-v0", "seed": 1})
         good = {"args": {}, "env": {}, "policies": {}, "iteration": 1, "format": FORMAT}
         path = run.save(good)
@@ -177,16 +176,16 @@ class TestEnvs:
         assert main(["envs"]) == 0
         rows = capsys.readouterr().out.splitlines()
         assert rows[0].split()[:3] == ["id", "observation", "action"]
-        found = {row.split()[0]: row for row in rows[1:]}
+        listed_envs = {row.split()[0]: row for row in rows[1:]}
         bundled = {id for id in gym.registry if id.startswith("gpuvec/")}
         assert len(bundled) >= 5
-        assert bundled <= found.keys()
-        cartpole = found["gpuvec/CartPole-v1"].split()
+        assert bundled <= listed_envs.keys()
+        cartpole = listed_envs["gpuvec/CartPole-v1"].split()
         assert cartpole[1:5] == ["Box(4)", "Discrete(2)", "500", "475"]
         assert "gravity=9.8" in cartpole
 
     def test_the_installed_command_finds_a_module_in_the_working_folder(self, tmp_path: Path) -> None:
-        """Its own folder is the first on the path, as that of a script; a file there takes no package's place."""
+        """The folder of the command is first on the path, as for any script; files in the working folder replace no package."""
         text = "import gpuvec\ngpuvec.register('mine/Pole-v0', 'gpuvec_envs.cartpole:ENV', gravity=3.7)\n"
         (tmp_path / "an_environment_here.py").write_text(text)
         (tmp_path / "json.py").write_text("raise SystemExit('a file of the working folder took the place of a module')")
@@ -196,11 +195,11 @@ class TestEnvs:
         script.write_text("import sys\nfrom gpuvec.cli import main\nsys.exit(main())\n")
         for options, status in (([], 0), (["-P"], 1)):
             command = [sys.executable, *options, str(script), "envs", "an_environment_here"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-            assert done.returncode == status, done.stderr
-        assert "No module named 'an_environment_here'" in done.stderr
+            process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+            assert process.returncode == status, process.stderr
+        assert "No module named 'an_environment_here'" in process.stderr
 
-    def test_lists_those_of_a_module_too(
+    def test_lists_environments_of_an_additional_module(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "an_environment_of_mine.py").write_text(
@@ -216,18 +215,18 @@ class TestEnvs:
 
 
 class TestRuns:
-    def test_lists_runs_with_their_results(self, trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
-        folder, printed = trained
+    def test_lists_runs_with_their_results(self, training_run: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+        folder, printed = training_run
         (folder.parent / "notes.txt").write_text("no run")
         assert main(["runs", str(folder.parent)]) == 0
-        heads, row = capsys.readouterr().out.splitlines()
-        assert heads.split()[:4] == ["run", "environment", "algorithm", "seed"]
+        header, row = capsys.readouterr().out.splitlines()
+        assert header.split()[:4] == ["run", "environment", "algorithm", "seed"]
         cells = row.split()
         assert cells[:5] == [folder.name, "gpuvec/CartPole-v1", "ppo", "5", "3/3"]
         assert f"mean return {cells[5]} over" in printed
         assert cells[-1] == "complete"
 
-    def test_states(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_states_and_progress_of_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         args = {"env": "a/B-v0", "seed": 1, "num_envs": 4, "num_steps": 8, "total_steps": 65}
         run = RunWriter.new(tmp_path, "ppo", args)
         run.log({"iteration": 1.0, "return": 7.0})
@@ -249,7 +248,7 @@ class TestRuns:
         (run.path / "result.json").write_text("")
         assert state() == ["0/?", "none", "damaged"]
 
-    def test_a_folder_without_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_folder_without_runs_is_reported(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["runs", str(tmp_path)]) == 0
         assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
         assert main(["runs", str(tmp_path / "nothing")]) == 1
@@ -259,16 +258,16 @@ class TestRuns:
 class TestBench:
     def test_lists_every_benchmark(self, capfd: pytest.CaptureFixture[str]) -> None:
         assert main(["bench", "--list"]) == 0
-        listed = {line.split()[0] for line in capfd.readouterr().out.splitlines()}
+        benchmark_names = {line.split()[0] for line in capfd.readouterr().out.splitlines()}
         cases = {file.stem for file in (Path(__file__).resolve().parents[2] / "benchmarks" / "cases").glob("*.py")}
         assert cases
-        assert cases <= listed
+        assert cases <= benchmark_names
 
-    def test_an_unknown_one_is_explained(self, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_an_unknown_benchmark_is_explained(self, capfd: pytest.CaptureFixture[str]) -> None:
         assert main(["bench", "env_stop"]) == 2
         assert "there is no benchmark called env_stop; there are env_step, " in capfd.readouterr().err
 
-    def test_without_a_checkout_it_says_where_they_are(
+    def test_without_a_checkout_the_error_says_where_benchmarks_are(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(bench, "__file__", str(tmp_path / "lib/site-packages/gpuvec/cli/bench_command.py"))
@@ -277,16 +276,16 @@ class TestBench:
         assert "Run `gpuvec bench` in a checkout of gpuvec" in capsys.readouterr().err
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_does_not_import_large_packages() -> None:
     code = (
         "import sys\nfrom gpuvec.cli import main\n"
         "try:\n    main(['train', '--help'])\nexcept SystemExit as stop:\n    assert not stop.code\n"
-        "heavy = {'torch', 'numba', 'cupy', 'rich'} & sys.modules.keys()\nassert not heavy, heavy\n"
+        "large = {'torch', 'numba', 'cupy', 'rich'} & sys.modules.keys()\nassert not large, large\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     for option in ("--env", "--num-envs", "--target-return", "--compile"):
-        assert option in done.stdout
+        assert option in process.stdout
 
 
 @pytest.mark.parametrize(
@@ -298,13 +297,13 @@ def test_help_loads_nothing_heavy() -> None:
         (["--env", "gpuvec/Pendulum-v1", "--algorithm", "ddpg"], ["(default: 64)", "(default: 200192)"]),
     ],
 )
-def test_help_shows_the_values_in_force(
+def test_help_shows_effective_defaults(
     arguments: list[str], values: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit) as exit_info:
         main(["train", *arguments, "--help"])
-    assert not stop.value.code
+    assert not exit_info.value.code
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "None)" not in printed
     for value in values:
@@ -312,7 +311,7 @@ def test_help_shows_the_values_in_force(
 
 
 class TestWaiting:
-    def test_what_takes_long_is_named_on_standard_error(
+    def test_a_long_operation_is_named_on_standard_error(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(progress, "SECONDS_UNTIL_SHOWN", 0.0)
@@ -321,28 +320,29 @@ class TestWaiting:
         wait.stop()
         assert capsys.readouterr().err == "compiling ...\n"
 
-    def test_what_does_not_is_not(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_short_operation_is_not_named(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(progress, "SECONDS_UNTIL_SHOWN", 1000.0)
         with waiting("compiling"):
             pass
         assert capsys.readouterr().err == ""
 
-    def test_training_names_what_it_does(self) -> None:
+    def test_training_reports_its_phases(self) -> None:
         phases: list[str] = []
         settings: dict[str, Any] = {"device": "cpu", "num_envs": 4, "num_steps": 8, "total_steps": 32, "hidden": (8,)}
         train(PPOArgs(**settings), on_phase=phases.append)
-        assert phases == ["compiling gpuvec/CartPole-v1", ""] * 2  # its reset, and its step with the first iteration
+        # The reset is compiled first, and the step with the first iteration.
+        assert phases == ["compiling gpuvec/CartPole-v1", ""] * 2
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit) as exit_info:
         main(["--help"])
-    assert not stop.value.code
+    assert not exit_info.value.code
     printed = capsys.readouterr().out
     assert all(command in printed for command in ("train", "eval", "runs", "envs", "check", "new-env", "doctor", "bench"))
 
 
-def test_a_number_that_an_iteration_lacks_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_keeps_the_last_value_of_a_missing_metric(capsys: pytest.CaptureFixture[str]) -> None:
     metrics = {"iteration": 1.0, "steps": 10.0, "seconds": 1.0, "steps_per_second": 10.0, "return": 42.0}
     with Progress("title", 2) as progress:
         progress.update(metrics)

@@ -1,4 +1,4 @@
-"""The report on a machine: complete, and without a crash whatever is missing."""
+"""Tests that the report of `gpuvec doctor` is complete and never fails, even if components are missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "version", unknown)
 
 
-def named(findings: list[Finding], area: str, name: str) -> Finding:
+def find_finding(findings: list[Finding], area: str, name: str) -> Finding:
     (finding,) = [finding for finding in findings if (finding.area, finding.name) == (area, name)]
     return finding
 
@@ -47,14 +47,15 @@ def named(findings: list[Finding], area: str, name: str) -> Finding:
         ((12, 9), "cuda12"),
         ((13, 0), "cuda13"),
         ((13, 3), "cuda13"),
-        ((14, 0), "cuda13"),  # drivers run what was made for older versions
+        # Drivers run programs for older versions.
+        ((14, 0), "cuda13"),
     ],
 )
 def test_extra_follows_the_driver(cuda: tuple[int, int] | None, extra: str) -> None:
     assert doctor.cuda_extra(cuda) == extra
 
 
-def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
         raise OSError(f"{name}: cannot open shared object file")
 
@@ -63,7 +64,7 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeCuda:
-    """libcuda of a machine with one GPU, or without one: `error` is what cuInit returns."""
+    """A libcuda with one GPU, or without one; `error` is the result of cuInit."""
 
     def __init__(self, error: int) -> None:
         self.error = error
@@ -92,13 +93,13 @@ class FakeCuda:
         return 0
 
 
-def test_driver_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_driver_returns_driver_and_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeCuda(0))
     monkeypatch.setattr(doctor, "_driver_version", lambda: "550.54.14")
     assert doctor.find_driver() == Driver((12, 4), "550.54.14", (Gpu("NVIDIA L4", 24 * 2**30),))
 
 
-def test_driver_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_a_gpu_reports_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeCuda(100))
     assert "100" in str(doctor.find_driver())
 
@@ -110,8 +111,8 @@ def test_everything_missing_is_reported_with_a_remedy(
 ) -> None:
     monkeypatch.setattr(doctor, "find_driver", lambda: driver)
     findings = doctor.collect_findings()
-    assert not named(findings, "device", "cpu").works
-    assert not named(findings, "device", "cuda").works
+    assert not find_finding(findings, "device", "cpu").works
+    assert not find_finding(findings, "device", "cuda").works
     assert not any(finding.works for finding in findings if finding.area in ("toolkit", "output"))
     assert all(finding.remedy for finding in findings if not finding.works and finding.area != "output")
     assert doctor.main() == 1
@@ -123,34 +124,35 @@ def test_remedies_name_the_extra_of_the_driver(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(doctor, "find_driver", lambda: H200._replace(cuda_version=(12, 2)))
     findings = doctor.collect_findings()
     for area, name in (("package", "cupy"), ("toolkit", "nvrtc"), ("device", "cuda")):
-        assert named(findings, area, name).remedy == 'pip install "gpuvec[cuda12]"'
-    assert named(findings, "driver", "cuda:0").detail == "NVIDIA H200, 141 GiB"
+        assert find_finding(findings, area, name).remedy == 'pip install "gpuvec[cuda12]"'
+    assert find_finding(findings, "driver", "cuda:0").detail == "NVIDIA H200, 141 GiB"
 
 
-def test_two_cupys_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_cupy_packages_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_installed_version", lambda name: "14.2.0" if name.startswith("cupy-") else "")
-    cupy = named(doctor._check_packages("cuda13"), "package", "cupy")
+    cupy = find_finding(doctor._check_packages("cuda13"), "package", "cupy")
     assert not cupy.works
     assert "pip uninstall cupy-cuda12x cupy-cuda13x" in cupy.remedy
 
 
-def test_outputs_say_why_they_do_not_go_with_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib, "import_module", lambda name: object())  # as if all were installed
+def test_an_unsupported_output_states_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every package seems to be installed.
+    monkeypatch.setattr(importlib, "import_module", lambda name: object())
     findings = doctor._check_outputs(("cpu",), "")
-    assert named(findings, "output", "numpy").works
-    assert named(findings, "output", "dlpack").detail == "cpu"
-    assert not named(findings, "output", "cupy").works
-    assert "not cpu: CuPy arrays are in GPU memory" in named(findings, "output", "cupy").detail
+    assert find_finding(findings, "output", "numpy").works
+    assert find_finding(findings, "output", "dlpack").detail == "cpu"
+    assert not find_finding(findings, "output", "cupy").works
+    assert "not cpu: CuPy arrays are in GPU memory" in find_finding(findings, "output", "cupy").detail
 
 
-def test_cpu_works_here_and_the_exit_status_says_so() -> None:
+def test_exit_status_is_zero_if_the_cpu_works() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "envs"), *sys.path])}
     run = subprocess.run([sys.executable, "-m", "gpuvec.doctor"], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "compiled, reset and stepped an environment" in run.stdout
 
 
-def test_table_aligns_and_sets_remedies_apart() -> None:
+def test_table_aligns_columns_and_puts_remedies_on_their_own_line() -> None:
     text = doctor.format_table(
         [Finding("package", "numpy", True, "2.4.6"), Finding("package", "torch", False, "not installed", "pip")]
     )

@@ -1,4 +1,4 @@
-"""Which variants of a test run, and which of them `run.py test` leaves out: those marked slow, on their own or by a variant."""
+"""Tests of which variants of a test run, and which of them are marked slow, so that `run.py test` leaves them out."""
 
 import itertools
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ from tests.conftest import pytest_collection_modifyitems
 
 
 class Item:
-    """What the choice reads of a test."""
+    """A test item with the attributes that the selection reads."""
 
     def __init__(self, nodeid, markers=(), **params):
         self.nodeid, self.markers, self.names = nodeid, [mark.mark for mark in markers], []
@@ -36,25 +36,25 @@ class Config:
         self.deselected += len(items)
 
 
-def slow(*items):
+def slow_flags(*items):
     pytest_collection_modifyitems(Config(), list(items))
     return ["slow" in item.names for item in items]
 
 
-def test_a_test_is_slow_on_the_backends_that_are_named():
+def test_slow_on_marks_a_test_on_the_named_backends():
     mark = pytest.mark.slow_on("simulator")
     items = [Item(f"f::test[{backend}]", [mark], backend=backend) for backend in ("cpu", "simulator", "cuda")]
-    assert slow(*items, Item("f::other")) == [False, True, False, False]
+    assert slow_flags(*items, Item("f::other")) == [False, True, False, False]
 
 
-def test_variants_are_counted_for_each_test_and_backend():
+def test_first_variants_counts_for_each_test_and_backend():
     mark = pytest.mark.first_variants(2)
     items = [Item(f"f::{test}[{b}-{n}]", [mark], device=b, n=n) for test in "ab" for b in ("cpu", "cuda") for n in range(3)]
-    assert slow(*items) == [False, False, True] * 4
+    assert slow_flags(*items) == [False, False, True] * 4
 
 
-def test_a_test_without_either_is_quick():
-    assert slow(*(Item(f"f::test[{n}]", n=n) for n in range(3))) == [False] * 3
+def test_a_test_without_markers_is_quick():
+    assert slow_flags(*(Item(f"f::test[{n}]", n=n) for n in range(3))) == [False] * 3
 
 
 def product(*markers):
@@ -80,7 +80,7 @@ def test_covering_variants_have_each_combination_on_each_backend(strength):
     assert combinations(remaining) == combinations(items)
 
 
-def test_first_variants_are_counted_among_those_that_cover():
+def test_first_variants_counts_covering_variants():
     remaining = product(pytest.mark.covering(1), pytest.mark.first_variants(1))
     pytest_collection_modifyitems(Config(), remaining)
     for backend in ("cpu", "cuda"):

@@ -1,4 +1,4 @@
-"""`gpuvec new-env`: a package whose tests pass as it stands, and nothing at all where it cannot be written."""
+"""Tests that `gpuvec new-env` writes a package whose tests pass, and leaves no files if it cannot be written."""
 
 from __future__ import annotations
 
@@ -20,29 +20,35 @@ from gpuvec.cli import main
 from gpuvec.cli import new_env_command as new_env
 from gpuvec.engine.backends import device as devices
 
-ROVER, BOAT = "gpuvec_trial_rover", "gpuvec_trial_boat"  # names that no package of the user has
+# No installed package has these names.
+ROVER, BOAT = "gpuvec_trial_rover", "gpuvec_trial_boat"
 HAS_GPU = devices._cuda_problem() is None
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty folder to work in."""
+    """Changes to an empty working folder."""
     monkeypatch.chdir(tmp_path)
 
 
 def run(*arguments, cwd):
-    """Python there, with what this process can import."""
+    """Runs Python in `cwd` with the import path of this process and returns its output."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize(
-    "options", [[], ["--cuda-c"], ["--multi-agent", "--cuda-c"]], ids=" ".join
-)  # the last holds --multi-agent's
-def test_its_tests_pass_as_it_stands(options, capsys):
+    # The last case includes that of --multi-agent alone.
+    "options",
+    [[], ["--cuda-c"], ["--multi-agent", "--cuda-c"]],
+    ids=" ".join,
+)
+def test_the_tests_of_a_new_package_pass(options, capsys):
     assert main(["new-env", ROVER, *options]) == 0
     assert f"the environment {ROVER}/GpuvecTrialRover-v0 is in {ROVER}/src/{ROVER}/env.py" in capsys.readouterr().out
     in_cuda_c = {f"{ROVER}/src/{ROVER}/env.cu", f"{ROVER}/tests/test_{ROVER}_cuda_c.py"}
@@ -61,7 +67,7 @@ def test_its_tests_pass_as_it_stands(options, capsys):
     assert counts.get("skipped", 0) == (int(not HAS_GPU) + int(NO_COMPILER) if "--cuda-c" in options else 0), printed
 
 
-def test_it_can_be_built():
+def test_a_new_package_can_be_built():
     pytest.importorskip("hatchling")
     assert main(["new-env", BOAT, "--to", "elsewhere"]) == 0
     project = tomllib.loads(Path("elsewhere/pyproject.toml").read_text())["project"]
@@ -86,7 +92,7 @@ def test_it_can_be_built():
         ("tests", "there is a package 'tests' already"),
     ],
 )
-def test_names_that_no_package_can_have(name, message, capsys, tmp_path):
+def test_invalid_package_names_are_refused(name, message, capsys, tmp_path):
     with pytest.raises(ValueError, match=message):
         new_env.require_name(name)
     assert main(["new-env", "--to", "there", "--", name]) == 1
@@ -103,7 +109,7 @@ def test_names_that_no_package_can_have(name, message, capsys, tmp_path):
         ("empty", "empty is the working folder"),
     ],
 )
-def test_folders_that_cannot_be_written(to, message, capsys, tmp_path, monkeypatch):
+def test_folders_that_cannot_be_written_are_refused(to, message, capsys, tmp_path, monkeypatch):
     for name in ("full", "empty"):
         (tmp_path / name).mkdir()
     (tmp_path / "full" / "file").write_text("mine")
@@ -117,13 +123,13 @@ def test_folders_that_cannot_be_written(to, message, capsys, tmp_path, monkeypat
     assert (tmp_path / "full" / "file").read_text() == "mine"
 
 
-def test_an_empty_folder_will_do(tmp_path):
+def test_an_empty_folder_is_accepted(tmp_path):
     Path(BOAT).mkdir()
     assert main(["new-env", BOAT]) == 0
     assert (tmp_path / BOAT / "src" / BOAT / "env.py").exists()
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path):
+def test_a_failed_write_leaves_no_files(tmp_path):
     with pytest.raises(IsADirectoryError):
         new_env.write_files(Path("boat"), {"a/b.py": "", "a": "a file in place of a folder"})
     assert not list(tmp_path.iterdir())

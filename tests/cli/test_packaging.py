@@ -1,4 +1,4 @@
-"""What is in the wheel, what importing it costs, and which module may import or call what."""
+"""Tests of the contents of the wheel, the cost of importing it, and the imports and calls that each module may have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES = {
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-# ---- what importing costs
+# ---- the cost of importing
 
 PROBE = """
 import json, sys
@@ -33,7 +33,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-def test_importing_is_light() -> None:
+def test_importing_gpuvec_imports_no_large_package() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "envs"), *sys.path])}
     output = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, check=True, text=True)
     modules = json.loads(output.stdout)
@@ -49,22 +49,22 @@ def test_version_is_the_same_in_package_and_project() -> None:
     assert f"## [{gpuvec.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-# ---- what the wheel holds
+# ---- the contents of the wheel
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     if importlib.util.find_spec("hatchling") is None:
         pytest.skip("needs hatchling, which builds the wheel: extra `test`")
-    place = tmp_path_factory.mktemp("wheel")
+    wheel_folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    built = subprocess.run([*pip, "--wheel-dir", place, ROOT], capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    (file,) = place.glob("*.whl")
+    process = subprocess.run([*pip, "--wheel-dir", wheel_folder, ROOT], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    (file,) = wheel_folder.glob("*.whl")
     return zipfile.ZipFile(file)
 
 
-def test_wheel_holds_both_packages_whole_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_both_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     data = {"gpuvec/py.typed", "gpuvec_envs/py.typed", *(f"gpuvec/cli/templates/{k}.in" for k in ("README", "pyproject"))}
     assert names >= set(SOURCES) | data
@@ -92,19 +92,19 @@ def test_constraints_pin_every_requirement_within_its_range() -> None:
             if text and not text.startswith("-c"):
                 pin = packaging.Requirement(text)
                 pins.setdefault(pin.name, []).append(str(pin.specifier).removeprefix("=="))
-        wanted = [*PROJECT["dependencies"], *(line for extra in extras if extra != other for line in extras[extra])]
-        for requirement in map(packaging.Requirement, wanted):
+        requirements = [*PROJECT["dependencies"], *(line for extra in extras if extra != other for line in extras[extra])]
+        for requirement in map(packaging.Requirement, requirements):
             assert pins.get(requirement.name), f"{requirement.name} has no pin for CUDA {major}"
             assert all(requirement.specifier.contains(pin) for pin in pins[requirement.name]), requirement.name
 
 
-# ---- who may import what; import-linter sees the layers, but no submodule of another distribution
+# ---- allowed imports; import-linter checks the layers, but not submodules of other distributions
 
 AUTHORING = set(gpuvec.__all__) - {"VectorEnv", "fetch_episode", "parallel_env"}
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
-    """(dotted name, whether at the top of the module) of each import; `from a import b` gives "a.b"."""
+    """Yields the dotted name of each import and whether it is at the top of the module; `from a import b` gives "a.b"."""
     tree = ast.parse(source)
     top = {
         id(node)
@@ -119,8 +119,8 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
             yield from ((f"{node.module}.{alias.name}", id(node) in top) for alias in node.names)
 
 
-def misplaced(module: str, source: str) -> list[str]:
-    """The imports that this module, named by its path, may not have."""
+def misplaced_imports(module: str, source: str) -> list[str]:
+    """Returns the imports that the module with this path must not have."""
     wrong = []
     for name, at_top in imports(source):
         parts = name.split(".")
@@ -136,8 +136,8 @@ def misplaced(module: str, source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_imports_are_where_they_belong(module: str) -> None:
-    assert misplaced(module, SOURCES[module].read_text()) == []
+def test_no_import_is_misplaced(module: str) -> None:
+    assert misplaced_imports(module, SOURCES[module].read_text()) == []
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,11 @@ def test_imports_are_where_they_belong(module: str) -> None:
         ("gpuvec_envs/cartpole.py", "import gpuvec"),
     ],
 )
-def test_a_misplaced_import_is_found(module: str, source: str) -> None:
-    assert len(misplaced(module, source)) == 1
+def test_a_misplaced_import_is_reported(module: str, source: str) -> None:
+    assert len(misplaced_imports(module, source)) == 1
 
 
-# ---- nothing runs code that came as data
+# ---- no source runs code that came as data
 
 LOADERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 
@@ -165,8 +165,8 @@ LOADERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "mar
 OWN_PROCESSES = ("cloudpickle", "pickle")
 
 
-def unsafe(module: str, source: str) -> list[str]:
-    """Calls and imports that would run code found in a file or a string."""
+def unsafe_calls(module: str, source: str) -> list[str]:
+    """Returns the calls and imports that would run code from a file or a string."""
     allowed = OWN_PROCESSES if module == "gpuvec/testing/worker_process.py" else ()
     wrong = [f"imports {name}" for name, _ in imports(source) if name.partition(".")[0] in LOADERS and name not in allowed]
     for node in ast.walk(ast.parse(source)):
@@ -174,7 +174,7 @@ def unsafe(module: str, source: str) -> list[str]:
             continue
         name = ast.unparse(node.func)
         literal = {word.arg: word.value.value for word in node.keywords if isinstance(word.value, ast.Constant)}
-        given = {word.arg for word in node.keywords}
+        keywords = {word.arg for word in node.keywords}
         if name == "eval" or name in {"os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}:
             wrong.append(f"calls {name}")
         # That module writes out functions whose shape follows an environment's fields.
@@ -182,16 +182,16 @@ def unsafe(module: str, source: str) -> list[str]:
             wrong.append("calls exec")
         if name == "torch.load" and literal.get("weights_only") is not True:
             wrong.append("torch.load without weights_only=True")
-        if "allow_pickle" in given and literal.get("allow_pickle") is not False:
+        if "allow_pickle" in keywords and literal.get("allow_pickle") is not False:
             wrong.append(f"{name} with allow_pickle")
-        if "shell" in given and literal.get("shell") is not False:
+        if "shell" in keywords and literal.get("shell") is not False:
             wrong.append(f"{name} with shell")
     return wrong
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_nothing_runs_data_as_code(module: str) -> None:
-    assert unsafe(module, SOURCES[module].read_text()) == []
+def test_no_source_runs_data_as_code(module: str) -> None:
+    assert unsafe_calls(module, SOURCES[module].read_text()) == []
 
 
 @pytest.mark.parametrize(
@@ -210,5 +210,5 @@ def test_nothing_runs_data_as_code(module: str) -> None:
         "subprocess.run(line, shell=True)",
     ],
 )
-def test_data_run_as_code_is_found(source: str) -> None:
-    assert len(unsafe("gpuvec/vector/env.py", source)) == 1
+def test_running_data_as_code_is_reported(source: str) -> None:
+    assert len(unsafe_calls("gpuvec/vector/env.py", source)) == 1

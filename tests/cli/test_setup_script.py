@@ -1,4 +1,4 @@
-"""`run.py`: what it chooses, prints, installs and runs. Nothing is installed or fetched here."""
+"""Tests of what `run.py` selects, prints, installs and runs, without an installation or a download."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def script() -> ModuleType:
 
 
 class Recorder:
-    """Stands for `subprocess.run` and `subprocess.call`: keeps the commands, runs none."""
+    """Replaces `subprocess.run` and `subprocess.call`, and records commands without running them."""
 
     def __init__(self, *statuses: int) -> None:
         self.commands: list[list[str]] = []
@@ -40,8 +40,8 @@ class Recorder:
 
 
 @pytest.fixture
-def place(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty directory in the place of `.venv`."""
+def venv_folder(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder that replaces `.venv`."""
     monkeypatch.setattr(script, "VENV", tmp_path)
     return tmp_path
 
@@ -60,7 +60,7 @@ def place(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         ("docs", None, ".[train,render,pettingzoo,docs,compile]", "constraints-cuda13.txt"),
     ],
 )
-def test_choice_follows_the_driver(
+def test_requirement_and_constraints_follow_the_driver(
     script: ModuleType, job: str, driver: tuple[int, int] | None, requirement: str, constraints: str
 ) -> None:
     assert script.pip_target(job, driver)[1:] == (requirement, constraints)
@@ -68,21 +68,21 @@ def test_choice_follows_the_driver(
 
 
 @pytest.mark.parametrize(("option", "driver"), [("none", None), ("12.4", (12, 4)), ("13.0", (13, 0))])
-def test_an_option_replaces_the_driver(script: ModuleType, option: str, driver: tuple[int, int] | None) -> None:
+def test_an_option_overrides_the_driver(script: ModuleType, option: str, driver: tuple[int, int] | None) -> None:
     cuda_version, description = script.find_cuda_version(option)
     assert cuda_version == driver
     assert option in description
 
 
 @pytest.mark.parametrize("option", ["13", "cuda", "12.x", ""])
-def test_bad_driver_is_an_error_that_says_what_is_allowed(script: ModuleType, option: str) -> None:
+def test_an_invalid_driver_option_raises_with_the_allowed_values(script: ModuleType, option: str) -> None:
     with pytest.raises(SystemExit, match=r"it must be none or a CUDA version such as 12\.4"):
         script.find_cuda_version(option)
 
 
 @pytest.mark.parametrize("driver", ["none", "12.4", "13.0"])
-def test_dry_run_prints_and_runs_nothing(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path, driver: str
+def test_dry_run_prints_commands_without_running_them(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], venv_folder: Path, driver: str
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(subprocess, "run", recorder)
@@ -96,11 +96,11 @@ def test_dry_run_prints_and_runs_nothing(
     assert lines[2] == f"resolves  to 2 packages: gpuvec==0.1.0 fits=={expected}"
     assert lines[3].endswith("-m gpuvec train --env gpuvec/CartPole-v1 --seed 3")
     assert recorder.commands == []
-    assert list(place.iterdir()) == []
+    assert list(venv_folder.iterdir()) == []
 
 
-def test_second_run_installs_nothing_and_another_driver_starts_afresh(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, place: Path
+def test_a_second_run_installs_nothing_and_another_driver_reinstalls(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, venv_folder: Path
 ) -> None:
     recorder = Recorder()
     monkeypatch.setattr(subprocess, "run", recorder)
@@ -116,7 +116,7 @@ def test_second_run_installs_nothing_and_another_driver_starts_afresh(
     assert "--clear" in recorder.commands[4]
 
 
-def test_changed_pins_install_again(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_changed_pins_reinstall(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recorder = Recorder()
     monkeypatch.setattr(subprocess, "run", recorder)
     target = script.pip_target("train", None)
@@ -134,7 +134,7 @@ def test_changed_pins_install_again(script: ModuleType, monkeypatch: pytest.Monk
     assert len(recorder.commands) == 4
 
 
-def test_failed_installation_is_tried_again(script: ModuleType, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+def test_a_failed_installation_is_repeated(script: ModuleType, monkeypatch: pytest.MonkeyPatch, venv_folder: Path) -> None:
     def fail(command: list[str], **options: Any) -> None:
         if "pip" in command:
             raise subprocess.CalledProcessError(1, command)
@@ -142,7 +142,7 @@ def test_failed_installation_is_tried_again(script: ModuleType, monkeypatch: pyt
     monkeypatch.setattr(subprocess, "run", fail)
     with pytest.raises(subprocess.CalledProcessError):
         script.install(script.pip_target("train", None), "train")
-    assert not (place / "gpuvec.train").exists()
+    assert not (venv_folder / "gpuvec.train").exists()
 
 
 @pytest.mark.parametrize("module", ["venv", "ensurepip"])
@@ -161,7 +161,9 @@ def test_old_python_is_an_error_that_names_the_version() -> None:
     assert "needs Python 3.11 or newer, this is 3.10" in run.stderr
 
 
-def test_no_install_tests_with_this_python_and_the_sources(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_install_runs_tests_with_the_current_python_and_the_sources(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder(0, 1)
     monkeypatch.setattr(subprocess, "call", recorder)
     assert script.main(["test", "--no-install"]) == 1
@@ -180,7 +182,7 @@ def test_all_includes_the_slow_tests(script: ModuleType, monkeypatch: pytest.Mon
     assert [command[-2:] for command in recorder.commands] == [["-m", "simulator"], ["-m", "not simulator"]]
 
 
-def test_all_is_an_option_of_tests_alone(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_is_an_option_of_the_test_job_only(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         script.main(["train", "--all"])
     assert "--all is an option of the job test, not of train" in capsys.readouterr().err
@@ -188,7 +190,7 @@ def test_all_is_an_option_of_tests_alone(script: ModuleType, capsys: pytest.Capt
 
 @pytest.mark.parametrize(("cores", "divisor"), [(1, 1), (2, 2), (64, 2)])
 @pytest.mark.parametrize("options", [[], ["--all"]])
-def test_it_says_how_long_the_tests_take(
+def test_the_expected_duration_of_the_tests_is_printed(
     script: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -207,7 +209,7 @@ def test_it_says_how_long_the_tests_take(
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 5), (["tests/cli/test_doctor.py"], 0)])
-def test_a_half_without_tests_fails_unless_arguments_name_tests(
+def test_an_empty_part_of_the_tests_fails_unless_arguments_name_tests(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int
 ) -> None:
     monkeypatch.setattr(subprocess, "call", Recorder(5, 0))
@@ -231,6 +233,6 @@ def test_docs_are_built_with_warnings_as_errors_and_then_their_examples_run(scri
     assert not any("execute_tutorials" in word for word in pages)
 
 
-def test_lint_runs_the_four_tools_of_its_environment(script: ModuleType) -> None:
+def test_lint_runs_four_tools_from_its_environment(script: ModuleType) -> None:
     tools = [command[0] for command, _ in script.commands("lint", "/somewhere/bin/python", True, [])]
     assert tools == [f"/somewhere/bin/{tool}" for tool in ("ruff", "ruff", "mypy", "lint-imports")]

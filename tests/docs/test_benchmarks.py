@@ -1,4 +1,4 @@
-"""Benchmarks: the suite has all of them, each starts and has a purpose, and the tools compute ratios, tables and pictures."""
+"""Tests that the suite has all benchmarks, that each starts and has a purpose, and that the tools use their results."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ SCRIPTS = {
 
 
 def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script as a user does, from the root of the checkout."""
+    """Runs a script from the root of the checkout, as a user does."""
     command = [sys.executable, str(script.relative_to(ROOT)), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 class TestSuite:
-    def test_has_every_benchmark(self) -> None:
+    def test_suite_has_every_benchmark(self) -> None:
         assert {benchmark.name: benchmark.script for benchmark in suite.BENCHMARKS} == SCRIPTS
 
     @pytest.mark.parametrize("name", SCRIPTS)
-    def test_each_explains_itself_without_a_gpu(self, name: str) -> None:
-        done = run(SCRIPTS[name], "--help")
-        assert done.returncode == 0, done.stderr
-        assert "--json" in done.stdout
+    def test_each_benchmark_has_help_without_a_gpu(self, name: str) -> None:
+        process = run(SCRIPTS[name], "--help")
+        assert process.returncode == 0, process.stderr
+        assert "--json" in process.stdout
         (benchmark,) = (benchmark for benchmark in suite.BENCHMARKS if benchmark.name == name)
         assert benchmark.purpose
-        assert all(option in done.stdout for option in benchmark.arguments if option.startswith("--"))
+        assert all(option in process.stdout for option in benchmark.arguments if option.startswith("--"))
 
     @pytest.fixture
     def scripts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ class TestSuite:
         monkeypatch.setattr(suite, "BENCHMARKS", tuple(suite.Benchmark(*item) for item in limits.items()))
 
     @pytest.mark.usefixtures("scripts")
-    def test_a_failure_does_not_stop_the_next(
+    def test_a_failed_benchmark_does_not_stop_the_next_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         lines = tmp_path / "figures.jsonl"
@@ -71,11 +71,12 @@ class TestSuite:
         summary = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[-3:]]
         assert summary == [["fails", "status", "3"], ["hangs", "status", "124"], ["works", "status", "0"]]
         with (tmp_path / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the child holds the lock until it ends
+            # The child process has the lock until it ends.
+            fcntl.flock(lock, fcntl.LOCK_EX)
         assert not (tmp_path / "late").exists(), "a process that the benchmark started outlived it"
 
     @pytest.mark.usefixtures("scripts")
-    def test_a_benchmark_runs_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_single_benchmark_can_be_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "argv", ["suite.py", "works", "--json", str(tmp_path / "a"), "--to", str(tmp_path)])
         assert suite.main() == 0
         assert not (tmp_path / "late").exists()
@@ -95,17 +96,17 @@ class TestScripts:
             ("time_to_return", "--envs CartPole-v1 --sizes 10 --seeds 0 --iterations 2 --device cpu", "CartPole-v1.10.seed0"),
         ],
     )
-    def test_runs_on_a_cpu(self, name: str, arguments: str, figure: str, tmp_path: Path) -> None:
+    def test_a_benchmark_runs_on_a_cpu(self, name: str, arguments: str, figure: str, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         to = ["--to", str(tmp_path / "curves.csv")] if name == "time_to_return" else []
-        done = run(SCRIPTS[name], *arguments.split(), "--json", str(tmp_path / "figures.jsonl"), *to)
-        assert done.returncode == 0, done.stderr
+        process = run(SCRIPTS[name], *arguments.split(), "--json", str(tmp_path / "figures.jsonl"), *to)
+        assert process.returncode == 0, process.stderr
         measured, failed = read_figures(tmp_path / "figures.jsonl", source_hashes())
         assert not failed
         assert measured[f"{name}.{figure}"]["value"] > 0
 
-    def test_the_settings_of_trainings_are_valid(self) -> None:
-        """Only a GPU runs them."""
+    def test_training_settings_are_valid(self) -> None:
+        """The test checks the settings only, because the trainings need a GPU."""
         pytest.importorskip("torch")
         from benchmarks.cases.learners import list_cases
 
@@ -126,13 +127,13 @@ class TestScripts:
     def test_a_missing_library_is_reported(self, name: str, library: str, tmp_path: Path) -> None:
         if importlib.util.find_spec(library):
             pytest.skip(f"{library} is installed")
-        done = run(SCRIPTS[f"peers.{name}"], "--json", str(tmp_path / "figures.jsonl"))
-        assert done.returncode == 0, done.stderr
+        process = run(SCRIPTS[f"peers.{name}"], "--json", str(tmp_path / "figures.jsonl"))
+        assert process.returncode == 0, process.stderr
         (row,) = map(json.loads, (tmp_path / "figures.jsonl").read_text().splitlines())
         assert library in row["failed"]
 
 
-def test_ratios_compare_the_best_of_each_side() -> None:
+def test_ratios_compare_the_best_results_of_both_sides() -> None:
     rows: dict[str, Any] = {
         "learners.ppo.4096": {"value": 40.0, "unit": "M steps/s"},
         "learners.ppo.4096.torch": {"value": 20.0, "unit": "M steps/s"},
@@ -165,8 +166,8 @@ def test_ratios_are_appended_to_the_figures(tmp_path: Path) -> None:
         for benchmark, name, value, unit, of, details in measured
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = run(SCRIPTS["ratios"], "--json", str(file))
-    assert done.returncode == 0, done.stderr
+    process = run(SCRIPTS["ratios"], "--json", str(file))
+    assert process.returncode == 0, process.stderr
     recorded, failed = read_figures(file, current)
     assert failed == []
     assert recorded["ratios.ppo.475.jax_ppo"]["value"] == pytest.approx(1.5)
@@ -176,7 +177,7 @@ def test_ratios_are_appended_to_the_figures(tmp_path: Path) -> None:
     assert sum(name.startswith("ratios.") for name in recorded) == 2
 
 
-def test_tables_and_pictures_of_a_record(tmp_path: Path) -> None:
+def test_a_record_gives_tables_and_pictures(tmp_path: Path) -> None:
     details = {"envs": 64, "roofline": 2.0}
     recorded = {
         f"scaling.{device}.CartPole-v1.{n}": {"value": n / 64, "unit": "G steps/s", "details": details}
@@ -196,7 +197,7 @@ def test_tables_and_pictures_of_a_record(tmp_path: Path) -> None:
     assert figures.group_rates(rows, "environments")["cuda", "CartPole-v1"] == [(64.0, 1.0, 2.0), (256.0, 4.0, 2.0)]
     assert figures.group_rates(rows, "agents") == {("cuda", "grid.full"): [(8.0, 3.0, 2.0)]}
     pytest.importorskip("matplotlib")
-    done = run(FOLDER / "tools" / "figures.py", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "solve.png is left out" in done.stdout
+    process = run(FOLDER / "tools" / "figures.py", str(tmp_path))
+    assert process.returncode == 0, process.stderr
+    assert "solve.png is left out" in process.stdout
     assert {file.name for file in tmp_path.glob("*.png")} == {"scaling.png", "cpu_gpu.png"}

@@ -1,4 +1,4 @@
-"""The runner of client checks: the metadata that it reads, how it counts changed lines, and the table that it writes."""
+"""Tests of the runner of client checks: reading metadata, counting changed lines, and writing the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "clients"
 
 
 def load(name: str) -> ModuleType:
-    """Imports a script of the folder, which is not a package."""
+    """Imports a script of the folder, because the folder is not a package."""
     spec = importlib.util.spec_from_file_location(f"clients_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -29,7 +29,7 @@ CHECKS = sorted(FOLDER.glob("check_*.py"))
 
 
 @pytest.mark.parametrize("script", CHECKS, ids=lambda script: script.stem)
-def test_a_check_pins_its_dependencies(script: Path) -> None:
+def test_a_client_check_pins_its_dependencies(script: Path) -> None:
     client = run.load_client(script)
     assert client.script == script
     assert client.title
@@ -39,7 +39,7 @@ def test_a_check_pins_its_dependencies(script: Path) -> None:
     assert "evidence: " in script.read_text()
 
 
-def test_the_versions_of_a_client_replace_those_of_the_project() -> None:
+def test_versions_of_a_client_override_those_of_the_project() -> None:
     names = [run.distribution(line) for line in run.project_versions({"gymnasium"})]
     assert {"numpy", "numba", "numba-cuda"} <= set(names)
     assert "gymnasium" not in names
@@ -74,12 +74,12 @@ def result(**changes: Any) -> dict[str, Any]:
         ({"outcome": "not run"}, "not run"),
     ],
 )
-def test_a_row_tells_whether_the_client_works(changes: dict[str, Any], verdict: str) -> None:
+def test_a_row_states_whether_the_client_works(changes: dict[str, Any], verdict: str) -> None:
     row = run.table({"thing": result(**changes)}).splitlines()[2]
     assert row == f"| Thing, thing 1.2 | {verdict} | `wrap(envs)` | it learns | `python3 clients/run.py thing` |"
 
 
-def test_the_page_shows_the_results() -> None:
+def test_the_page_contains_the_results() -> None:
     results = json.loads(run.RESULTS.read_text())
     page = run.PAGE.read_text()
     section = re.search(f"{run.BEGIN}\n(.*)\n{run.END}", page, re.DOTALL)

@@ -1,4 +1,4 @@
-"""The extensions that build the documentation site, and the examples of the README; a build runs tutorials and pages."""
+"""Tests of the extensions that build the documentation site, and of the examples in the README."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 
 @pytest.fixture(autouse=True)
 def extensions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the site's extensions importable, which are not in a package."""
+    """Makes the extensions of the site importable, which are not in a package."""
     monkeypatch.syspath_prepend(DOCS / "_ext")
 
 
@@ -112,7 +112,7 @@ class TestTutorials:
             extension("tutorial_pages").executed(file)
         assert [(entry.path, entry.lineno + 1) for entry in error.traceback][-1] == (file, 9)
 
-    def test_each_is_in_the_table_of_contents(self) -> None:
+    def test_each_tutorial_is_in_the_table_of_contents(self) -> None:
         contents = (DOCS / "tutorials" / "index.md").read_text()
         for file in extension("repository_pages").TUTORIALS:
             assert contents.count(f"]({file.name})") == 1
@@ -120,7 +120,7 @@ class TestTutorials:
 
 
 def unknown_names(text: str) -> list[str]:
-    """The dotted names of modules, classes and functions of the package in `text` that do not exist."""
+    """Returns the dotted names of the package in `text` that do not exist."""
     unknown = []
     for name in re.findall(r"`((?:engine|vector|testing|learners)\.[\w.]+)`", text):
         try:
@@ -131,12 +131,12 @@ def unknown_names(text: str) -> list[str]:
 
 
 class TestThePageOfTheInside:
-    def test_its_names_exist(self) -> None:
+    def test_names_in_the_documentation_exist(self) -> None:
         text = (DOCS / "concepts" / "inside.md").read_text()
         assert text.count("`engine.") > 15
         assert unknown_names(text) == []
 
-    def test_a_name_that_does_not_exist_is_found(self) -> None:
+    def test_a_missing_name_is_reported(self) -> None:
         names = "`engine.nowhere.f`, `engine.simulation.Simulation`, `engine.simulation.Nobody`"
         assert unknown_names(names) == ["engine.nowhere.f", "engine.simulation.Nobody"]
 

@@ -1,4 +1,4 @@
-"""The scripts in examples/ run and learn; only one of them uses the learners of gpuvec."""
+"""Tests that the scripts in examples/ run and learn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_example(name: str) -> Any:
     return module
 
 
-def test_each_has_a_short_run() -> None:
+def test_each_example_has_a_short_run() -> None:
     assert {file.stem for file in EXAMPLES.glob("*.py")} == set(SHORT_RUNS)
 
 
@@ -54,25 +54,26 @@ def test_an_example_runs(device: str, name: str, capsys: pytest.CaptureFixture[s
 
 def test_ppo_learns() -> None:
     example = load_example("ppo")
-    assert example.main(example.Args(device="cpu", total_steps=100_000)) > 100  # random actions reach 22
+    # Random actions reach a return of 22.
+    assert example.main(example.Args(device="cpu", total_steps=100_000)) > 100
 
 
 @pytest.mark.slow
 def test_a2c_learns() -> None:
-    """Random taggers catch their runner within 50 steps in three of four episodes."""
+    """With random actions the taggers catch their runner within 50 steps in three of four episodes."""
     example = load_example("a2c_tag")
     assert example.main(example.Args(device="cpu", num_envs=32, total_steps=150_000)) > 0.85
 
 
 @pytest.mark.slow
 def test_a_custom_network_learns() -> None:
-    """A random walker seldom reaches the goal within 50 steps."""
+    """With random actions the walker seldom reaches the goal within 50 steps."""
     example = load_example("custom_network")
     assert example.main(example.Args(device="cpu", total_steps=120_000)) > 0.5
 
 
 @pytest.mark.slow
-def test_they_are_commands() -> None:
+def test_examples_are_commands() -> None:
     command = [sys.executable, str(EXAMPLES / "ppo.py"), "--num-envs", "4", "--num-steps", "4", "--total-steps", "16"]
     done = subprocess.run([*command, "--num-minibatches", "2", "--device", "cpu"], capture_output=True, text=True, check=True)
     assert "16 steps" in done.stdout

@@ -1,4 +1,4 @@
-"""Documents quote figures of a record in gpu-results/ that was measured with today's sources, or name the commit."""
+"""Tests that documents quote figures of records in gpu-results/ correctly, from current sources or with the commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
 def find_problems(text: str, records: dict[str, Any], current: dict[str, str]) -> list[str]:
-    """What is wrong with the figures that a document quotes.
+    """Returns the problems of the figures that a document quotes.
 
     Args:
         text: the document.
@@ -42,17 +42,17 @@ def find_problems(text: str, records: dict[str, Any], current: dict[str, str]) -
                 continue
             problems += find_changes(text, name, file, records[file], current)
             numbers = NUMBER.findall(line[: quotation.start()])
-            quoted = numbers[-1].replace(",", "") if numbers else "nothing"
-            digits = len(quoted.partition(".")[2])
-            if quoted != f"{figure['value']:.{digits}f}":
-                problems.append(f"{name} is {figure['value']:.6g}, quoted as {quoted}")
+            quoted_value = numbers[-1].replace(",", "") if numbers else "nothing"
+            digits = len(quoted_value.partition(".")[2])
+            if quoted_value != f"{figure['value']:.{digits}f}":
+                problems.append(f"{name} is {figure['value']:.6g}, quoted as {quoted_value}")
     return problems
 
 
 def find_changes(text: str, name: str, file: str, record: dict[str, Any], current: dict[str, str]) -> list[str]:
-    """Why the figure `name` of a record does not count for the sources of today, unless the document names the commit.
+    """Returns why the figure `name` of a record is not valid for the current sources, unless the document names the commit.
 
-    The reader must see the commit: the name of the file, which may contain it, is in a comment.
+    The commit must be in visible text. The name of the file, which may contain it, is in a comment.
     """
     of, recorded, commit = record["figures"][name]["of"], record["sources"], record["commit"][:7]
     if missing := sources.missing_sources(name, of, recorded, current):
@@ -64,7 +64,7 @@ def find_changes(text: str, name: str, file: str, record: dict[str, Any], curren
 
 
 @pytest.mark.filterwarnings("default")
-def test_documents_quote_todays_sources_or_name_the_commit_and_stale_records_are_reported() -> None:
+def test_documents_quote_current_sources_or_name_the_commit() -> None:
     if not RECORDS:
         pytest.skip("there is no record in gpu-results/ yet")
     records, current = {file.name: json.loads(file.read_text()) for file in RECORDS}, sources.source_hashes()
@@ -87,7 +87,7 @@ CURRENT = {"CartPole-v1": "a", "CartPole-v1/cuda-c": "b", "Pendulum-v1": "c", "v
 def make_records(
     name: str = FIGURE, of: tuple[str, ...] = ("CartPole-v1",), file: str = "h200.json", **changes: str
 ) -> dict[str, Any]:
-    """One record with one figure, whose hashes are those of today but for `changes`."""
+    """Returns one record with one figure, whose hashes are the current ones except for `changes`."""
     figures = {name: {"value": 49.83, "unit": "G steps/s", "of": list(of), "details": {}}}
     return {file: {"commit": "abcdef0123", "sources": CURRENT | changes, "figures": figures}}
 
@@ -104,7 +104,7 @@ def make_records(
         ("no figure", None),
     ],
 )
-def test_a_quotation_is_the_figure_of_the_record(line: str, problem: str | None) -> None:
+def test_a_quotation_must_equal_the_figure_of_the_record(line: str, problem: str | None) -> None:
     problems = find_problems(line, make_records(), CURRENT)
     assert (problems == []) if problem is None else (len(problems) == 1 and problem in problems[0])
 
@@ -122,7 +122,7 @@ def test_a_quotation_is_updated_from_the_record(line: str, updated: str) -> None
 
 
 class TestSourcesOfAFigure:
-    def test_changed_ones_are_refused_until_the_document_names_the_commit(self) -> None:
+    def test_changed_sources_are_refused_unless_the_document_names_the_commit(self) -> None:
         stale = make_records(**{"CartPole-v1": "another"})
         (problem,) = find_problems(LINE, stale, CURRENT)
         assert problem == f"{FIGURE} was measured with other sources of CartPole-v1: name commit abcdef0"
@@ -131,14 +131,14 @@ class TestSourcesOfAFigure:
     def test_changes_of_other_sources_do_not_matter(self) -> None:
         assert find_problems(LINE, make_records(**{"Pendulum-v1": "another", "learners": "another"}), CURRENT) == []
 
-    def test_the_name_of_a_file_does_not_name_the_commit(self) -> None:
+    def test_a_file_name_does_not_count_as_the_commit(self) -> None:
         stale = make_records(file="h200-abcdef0.json", **{"CartPole-v1": "another"})
         line = f"49.8 <!-- h200-abcdef0.json {FIGURE} -->, see [record](gpu-results/h200-abcdef0.json)"
         (problem,) = find_problems(line, stale, CURRENT)
         assert "name commit abcdef0" in problem
 
-    def test_a_record_without_a_hash_of_them_is_refused(self) -> None:
-        """Also if the document names the commit: nothing shows what was measured."""
+    def test_a_record_without_a_hash_of_the_sources_is_refused(self) -> None:
+        """It is refused even if the document names the commit, because the measured sources are unknown."""
         records = make_records()
         del records["h200.json"]["sources"]["CartPole-v1"]
         (problem,) = find_problems(f"Measured at commit abcdef0.\n{LINE}", records, CURRENT)
@@ -160,7 +160,7 @@ class TestSourcesOfAFigure:
             ("learner_kernels.sampler.10000x5", ("CartPole-v1",), "learners"),
         ],
     )
-    def test_a_figure_that_names_those_of_something_else_is_refused(self, name: str, of: tuple[str, ...], missing: str) -> None:
+    def test_a_figure_that_names_other_sources_is_refused(self, name: str, of: tuple[str, ...], missing: str) -> None:
         line = f"Measured at commit abcdef0: 49.8 <!-- h200.json {name} -->"
         (problem,) = find_problems(line, make_records(name, of), CURRENT)
         assert problem == f"{name} does not count: h200.json names no sources of {missing} for it"
@@ -176,18 +176,18 @@ class TestSourcesOfAFigure:
             ("learner_kernels.sampler.10000x5", ("learners",)),
         ],
     )
-    def test_a_figure_that_names_its_own_counts(self, name: str, of: tuple[str, ...]) -> None:
+    def test_a_figure_that_names_its_own_sources_is_accepted(self, name: str, of: tuple[str, ...]) -> None:
         assert find_problems(f"49.8 <!-- h200.json {name} -->", make_records(name, of), CURRENT) == []
 
-    def test_every_record_names_them(self) -> None:
+    def test_every_record_names_its_sources(self) -> None:
         current = sources.source_hashes()
         for file in RECORDS:
             record = json.loads(file.read_text())
             for name, figure in record["figures"].items():
                 assert not sources.missing_sources(name, figure["of"], record["sources"], current), (file.name, name)
 
-    def test_a_figure_that_was_measured_before_a_change_is_not_recorded(self, tmp_path: Path) -> None:
-        """Several runs append to one file, and between them the sources may change."""
+    def test_a_figure_measured_before_a_change_is_not_recorded(self, tmp_path: Path) -> None:
+        """Several runs append to one file, and the sources may change between them."""
         rows = [
             {"name": "CartPole-v1.same_step.4096", "of": ["CartPole-v1"], "sources": {"CartPole-v1": "a"}},
             {"name": "CartPole-v1.next_step.4096", "of": ["CartPole-v1"], "sources": {"CartPole-v1": "before"}},
@@ -220,7 +220,7 @@ CODE = 'def f(x):\n    """What it does."""\n    return x + 1  # why\n'
         (CODE.replace("f(x)", "f(x, y)"), False),
     ],
 )
-def test_a_hash_is_of_what_code_does(tmp_path: Path, changed: str, same: bool) -> None:
+def test_a_hash_depends_on_code_but_not_on_comments_or_docstrings(tmp_path: Path, changed: str, same: bool) -> None:
     file = tmp_path / "a.py"
     file.write_text(CODE)
     before = sources.hash_files([file])
