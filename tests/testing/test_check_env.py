@@ -169,7 +169,7 @@ FAULTY_ENVS = {
     "unknown name": FaultyEnv(
         "pushed", "    return pull", "name 'pull' is not defined", "v = pushed(s.v, action, p) + p.noise * normal(key, 0)"
     ),
-    "assignment to a field": FaultyEnv("x", "    s.x = 0.0\n    x = s.x", "a NamedTuple is immutable: build a new one", STEP),
+    "assignment to a field": FaultyEnv("x", "    s.x = 0.0\n    x = s.x", "a NamedTuple is immutable: build a new one"),
     "_replace": FaultyEnv("x", "    s = s._replace(x=0.0)\n    x = s.x", "build a new State"),
     "action[0]": FaultyEnv("reward", "    reward = action[0] * 1.0", "the action of a Discrete space is an int"),
     "no key": FaultyEnv("step", "def step(s, action, p):\n    key = None", r"must be step\(s, action, key, p\)"),
