@@ -33,7 +33,7 @@ MEASURED_LAYERS = {
     **dict.fromkeys(("learners", "ppo_end_to_end", "solve", "tag_training", "time_to_return"), LAYERS),
     "learner_kernels": {"learners"},
 }
-CUDA_C_BENCHMARKS = ("cuda_c_step", "twins")  # records before 2026 have the second name
+CUDA_C_BENCHMARKS = ("cuda_c_step", "twins")  # earlier records have the second name
 WITHOUT_ENVS = ("learner_kernels", "sanitizer")  # benchmarks whose figures need no environment
 # Figures that depend on no source of this project: the bandwidth, other libraries, and planted faults.
 WITHOUT_SOURCES = re.compile(
