@@ -18,6 +18,7 @@ import pytest
 import gpuvec
 
 ROOT = Path(__file__).parents[2]
+ENVS = ROOT / "envs" / "gpuvec_envs"
 SOURCES = {
     path.relative_to(root).as_posix(): path for root in (ROOT / "src", ROOT / "envs") for path in sorted(root.rglob("*.py"))
 }
@@ -67,6 +68,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def test_wheel_contains_both_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     data = {"gpuvec/py.typed", "gpuvec_envs/py.typed", *(f"gpuvec/cli/templates/{k}.in" for k in ("README", "pyproject"))}
+    data |= {f"gpuvec_envs/{path.relative_to(ENVS).as_posix()}" for path in (ENVS / "data").iterdir()}
     assert names >= set(SOURCES) | data
     assert {name.partition("/")[0] for name in names} == {"gpuvec", "gpuvec_envs"}
     assert not [name for name in names if "test_" in name or name.endswith(".pyc")]
