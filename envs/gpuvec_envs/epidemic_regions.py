@@ -46,13 +46,8 @@ NOT_NEGATIVE, PERCENT = Limits("at least 0", lambda x: x >= 0.0), Limits("from 0
 WEIGHT, PEOPLE = Limits("at least 0 and less than 1", lambda x: 0.0 <= x < 1.0), Limits("at least 1", lambda x: x >= 1.0)
 LEVEL = Limits(f"a whole number from 1 to {NUM_LEVELS}", lambda x: x in range(1, NUM_LEVELS + 1))
 WEIGHT_COLUMNS = tuple(f"unemployment_weight_{k + 1}" for k in range(len(FILTER_DECAY_DAYS)))
-PLANNER_COLUMNS = {
-    "health_weight": WEIGHT,
-    "health_min": ANY,
-    "health_max": ANY,
-    "economic_min": ANY,
-    "economic_max": ANY,
-}
+NORMALIZERS = ("health_min", "health_max", "economic_min", "economic_max")
+PLANNER_COLUMNS = {"health_weight": WEIGHT, **dict.fromkeys(NORMALIZERS, ANY)}
 PEOPLE_COLUMNS = ("susceptible", "infected", "recovered", "vaccinated", "unemployed")
 STATE_COLUMNS = {
     "population": PEOPLE,
@@ -114,10 +109,9 @@ def synthetic_regions(num_states: int, seed: int) -> Regions:
     Raises:
         ValueError: an argument is less than that.
     """
-    if num_states < 1:
-        raise ValueError(f"num_states is {num_states}; it must be at least 1.")
-    if seed < 0:
-        raise ValueError(f"seed is {seed}; it must be at least 0.")
+    for name, value, minimum in (("num_states", num_states, 1), ("seed", seed, 0)):
+        if value < minimum:
+            raise ValueError(f"{name} is {value}; it must be at least {minimum}.")
     rng = np.random.default_rng(seed)
     population = np.rint(np.exp(rng.uniform(math.log(0.5e6), math.log(25.0e6), num_states)))
     open_reproduction, closed_reproduction = rng.uniform(1.6, 2.4, num_states), rng.uniform(0.5, 0.9, num_states)
@@ -128,6 +122,8 @@ def synthetic_regions(num_states: int, seed: int) -> Regions:
     weights = rng.uniform(0.8, 1.6, (num_states, 1)) * shares / shares.sum(axis=1, keepdims=True)
     baseline, health_weight = rng.uniform(2.5, 4.5, num_states), rng.uniform(0.3, 0.9, num_states)
     past_levels, unknown = synthetic_past_levels(num_states, rng), np.full(num_states, np.nan)
+    # They are computed from the other fields below.
+    normalizers: dict[str, Any] = dict.fromkeys(NORMALIZERS, unknown) | {f"planner_{name}": math.nan for name in NORMALIZERS}
     regions = Regions(
         names=np.array([f"state_{k:02d}" for k in range(num_states)]),
         population=population,
@@ -142,15 +138,8 @@ def synthetic_regions(num_states: int, seed: int) -> Regions:
         unemployed=unknown,
         past_levels=past_levels,
         health_weight=health_weight,
-        health_min=unknown,
-        health_max=unknown,
-        economic_min=unknown,
-        economic_max=unknown,
         planner_health_weight=float(population @ health_weight / population.sum()),
-        planner_health_min=math.nan,
-        planner_health_max=math.nan,
-        planner_economic_min=math.nan,
-        planner_economic_max=math.nan,
+        **normalizers,
     )
     regions = regions._replace(unemployed=unemployed_people(filtered_changes(past_levels), regions))
     return with_normalizers(regions, synthetic_response_levels(past_levels[-1], rng))
@@ -170,11 +159,11 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[Mapping[str, str | Non
         )
     with file.open(newline="", encoding="utf-8-sig") as lines:
         reader = csv.DictReader(lines)
-        present = reader.fieldnames or ()
-        missing = [name for name in columns if name not in present]
+        header = reader.fieldnames or ()
+        missing = [name for name in columns if name not in header]
         if missing:
             raise ValueError(
-                f"{file} has the columns {', '.join(present) or 'none'}; it must have {', '.join(missing)} too. Add them."
+                f"{file} has the columns {', '.join(header) or 'none'}; it must have {', '.join(missing)} too. Add them."
             )
         return list(reader)
 
