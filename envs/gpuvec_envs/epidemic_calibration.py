@@ -28,7 +28,7 @@ DAYS_PER_YEAR = 365.0
 NORMALIZER_DAYS = 284  # length of the runs that normalise the daily indices
 
 
-class Regions(NamedTuple):
+class EpidemicRegions(NamedTuple):
     """The calibration of N states and their initial condition; arrays are float64 unless a field says otherwise."""
 
     names: NDArray[np.str_]  # (N,)
@@ -123,13 +123,13 @@ def advance_filter(filtered: Array, change: Array | Levels, forgotten_change: Ar
     return np.exp(-1.0 / FILTER_DECAY_DAYS)[:, None] * filtered + change - remaining
 
 
-def unemployed_people(filtered: Array, regions: Regions) -> Array:
+def unemployed_people(filtered: Array, regions: EpidemicRegions) -> Array:
     """Returns the number of unemployed people of each state, (N,), for filtered changes (5, N)."""
     response = softplus((regions.unemployment_weights.T * filtered).sum(axis=0))
     return (response + regions.baseline_unemployment) * regions.population / 100.0
 
 
-def mean_indices(regions: Regions, levels: Levels) -> MeanIndices:
+def mean_indices(regions: EpidemicRegions, levels: Levels) -> MeanIndices:
     """Runs the model without subsidies and vaccines, and returns the means of the daily indices.
 
     Args:
@@ -167,7 +167,7 @@ def mean_indices(regions: Regions, levels: Levels) -> MeanIndices:
     return MeanIndices(means[:n], means[n : 2 * n], float(means[-2]), float(means[-1]))
 
 
-def with_normalizers(regions: Regions, response_levels: Levels) -> Regions:
+def with_normalizers(regions: EpidemicRegions, response_levels: Levels) -> EpidemicRegions:
     """Returns regions whose indices are 0 at the least and 1 at the greatest of the means of three runs.
 
     In the runs all states are at the highest level of stringency, all are at level 1, and all follow their response.

@@ -20,8 +20,8 @@ from gpuvec_envs.epidemic_calibration import (
     NUM_LEVELS,
     RECOVERY_RATE,
     Array,
+    EpidemicRegions,
     Levels,
-    Regions,
     filtered_changes,
     unemployed_people,
     with_normalizers,
@@ -87,7 +87,7 @@ def synthetic_response_levels(first_levels: Levels, rng: np.random.Generator) ->
     return np.asarray(levels + 2 * (days >= wave), np.int32)
 
 
-def synthetic_regions(num_states: int, seed: int) -> Regions:
+def synthetic_regions(num_states: int, seed: int) -> EpidemicRegions:
     """Returns states whose values are drawn from the ranges below; the same seed gives the same states.
 
     - Population: 0.5 to 25 million, uniform in the logarithm, which spans the sizes of the states of a large federation.
@@ -124,7 +124,7 @@ def synthetic_regions(num_states: int, seed: int) -> Regions:
     past_levels, unknown = synthetic_past_levels(num_states, rng), np.full(num_states, np.nan)
     # They are computed from the other fields below.
     normalizers: dict[str, Any] = dict.fromkeys(NORMALIZERS, unknown) | {f"planner_{name}": math.nan for name in NORMALIZERS}
-    regions = Regions(
+    regions = EpidemicRegions(
         names=np.array([f"state_{k:02d}" for k in range(num_states)]),
         population=population,
         transmission_intercept=open_reproduction * RECOVERY_RATE - slope,
@@ -220,11 +220,11 @@ def require_consistent(file: Path, columns: Mapping[str, Array]) -> None:
                 )
 
 
-def load_regions(folder: str | Path) -> Regions:
+def load_regions(folder: str | Path) -> EpidemicRegions:
     """Reads the regions of a user's own calibration from three CSV files with a header.
 
-    - `states.csv`, a row for each of N states: `state` (its name) and a number for each field of `Regions` with N elements, by
-      the same name and in the same unit. `unemployment_weight_1` to `unemployment_weight_5` are the five weights.
+    - `states.csv`, a row for each of N states: `state` (its name) and a number for each field of `EpidemicRegions` with N
+      elements, by the same name and in the same unit. `unemployment_weight_1` to `unemployment_weight_5` are the five weights.
     - `stringency_levels.csv`, a row for each day and a column for each state, by its name: the levels, whole numbers from 1 to
       10, of the 600 days before the start and, in the last of the 601 rows, of the start day.
     - `planner.csv`, one row: `health_weight`, `health_min`, `health_max`, `economic_min`, `economic_max`.
@@ -254,7 +254,7 @@ def load_regions(folder: str | Path) -> Regions:
     require_consistent(planner_file, planner)
     fields: dict[str, Any] = {name: values for name, values in columns.items() if name not in WEIGHT_COLUMNS}
     fields |= {f"planner_{name}": float(values[0]) for name, values in planner.items()}
-    return Regions(
+    return EpidemicRegions(
         names=np.array(names),
         unemployment_weights=np.stack([columns[name] for name in WEIGHT_COLUMNS], axis=1),
         past_levels=np.stack([levels[name] for name in names], axis=1).astype(np.int32),
@@ -262,7 +262,7 @@ def load_regions(folder: str | Path) -> Regions:
     )
 
 
-def save_regions(regions: Regions, folder: str | Path) -> None:
+def save_regions(regions: EpidemicRegions, folder: str | Path) -> None:
     """Writes regions as the three CSV files that `load_regions` reads; numbers are equal when read again.
 
     Args:

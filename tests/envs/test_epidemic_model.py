@@ -43,7 +43,7 @@ def one_region(**fields):
         "planner_economic_min": 0.0,
         "planner_economic_max": 1.0,
     }
-    return calibration.Regions(**arrays, **others | fields)
+    return calibration.EpidemicRegions(**arrays, **others | fields)
 
 
 def start_model(regions, **settings):
