@@ -98,8 +98,8 @@ class TestEpidemic:
         assert (changed.unemployed > unchanged.unemployed).all()
         before, after = step_idle(changed, 28), step_idle(unchanged, 28)
         assert np.array_equal(changed.susceptible, unchanged.susceptible)
-        assert before.state_obs[:, 7].tolist() == [1.0, 1.0, 1.0]  # the level of day 1 acts in the next step
-        assert (before.state_obs[:, 7] > after.state_obs[:, 7]).all()
+        assert before.state_obs[:, 3 + 7].tolist() == [1.0, 1.0, 1.0]  # the level of day 1 acts in the next step
+        assert (before.state_obs[:, 3 + 7] > after.state_obs[:, 3 + 7]).all()
         step_idle(changed)
         step_idle(unchanged)
         assert (changed.susceptible > unchanged.susceptible).all()
@@ -122,7 +122,7 @@ class TestEpidemic:
     )
     def test_the_observed_time_to_vaccines(self, interval, times):
         model = EpidemicModel(one_region(), vaccine_start=5, delivery_interval=interval)
-        observed = [model.reset().state_obs[0, 12], *(step_idle(model).state_obs[0, 12] for _ in range(8))]
+        observed = [model.reset().state_obs[0, 13], *(step_idle(model).state_obs[0, 13] for _ in range(8))]
         assert observed == pytest.approx(times)
 
     def test_no_more_people_are_vaccinated_than_are_susceptible(self):
@@ -204,7 +204,7 @@ class TestEconomy:
             assert (result.planner_mask[1:] == (day % 90 == 0)).all()
         assert levels == [1] * 90 + [91 % 21] * 90 + [181 % 21]
         assert model.subsidy == pytest.approx([181 % 21 / 20 * 1000.0 * 20_000.0 / 365.0])
-        assert result.state_obs[0, 9:12] == pytest.approx([181 / 540, 89 / 90, 181 % 21 / 20])
+        assert result.state_obs[0, 10:13] == pytest.approx([181 / 540, 89 / 90, 181 % 21 / 20])
 
     def test_the_planner_pays_subsidies_with_interest(self):
         """A state earns the subsidy, and the planner loses 3 % of it."""
@@ -297,6 +297,7 @@ class TestEpisode:
     def test_shapes_and_scales_of_observations(self):
         regions = synthetic_regions(51, 6)
         first = EpidemicModel(regions).reset()
+        own = first.state_obs[:, 51:]
         assert (first.state_obs.shape, first.planner_obs.shape) == ((51, 64), (463,))
         assert (first.state_mask.shape, first.planner_mask.shape) == ((51, 11), (21,))
         assert first.state_mask.all()
@@ -309,13 +310,13 @@ class TestEpisode:
             regions.vaccinated,
             regions.unemployed,
         )
-        assert first.state_obs[:, :6] == pytest.approx(np.transpose(people) / regions.population[:, None])
-        assert first.state_obs[:, 6].tolist() == [0.0] * 51
-        assert first.state_obs[:, 7] == pytest.approx(regions.past_levels[START - 28] / 10.0)
-        assert first.state_obs[:, 8] == pytest.approx(regions.past_levels[START] / 10.0)
-        assert first.state_obs[:, 9:13].tolist() == [[0.0, 1.0, 0.0, 1.0]] * 51
-        assert np.array_equal(first.state_obs[:, 13:], np.eye(51))
-        assert np.array_equal(first.planner_obs, [*first.state_obs[0, 9:13], *first.state_obs[:, :9].ravel()])
+        assert own[:, :6] == pytest.approx(np.transpose(people) / regions.population[:, None])
+        assert own[:, 6].tolist() == [0.0] * 51
+        assert own[:, 7] == pytest.approx(regions.past_levels[START - 28] / 10.0)
+        assert own[:, 8] == pytest.approx(regions.past_levels[START] / 10.0)
+        assert own[:, 9:13].tolist() == [[0.0, 1.0, 0.0, 1.0]] * 51
+        assert np.array_equal(first.state_obs[:, :51], np.eye(51))
+        assert np.array_equal(first.planner_obs, [*own[:, :9].T.ravel(), *own[0, 9:13]])
 
     def test_an_episode_ends_at_its_length_and_a_reset_restores_the_first_state(self):
         model = EpidemicModel(synthetic_regions(3, 7), episode_length=6)

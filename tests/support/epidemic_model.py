@@ -39,8 +39,8 @@ class Settings(NamedTuple):
 class Step(NamedTuple):
     """What a reset or a step returns; rewards and indices are 0 after a reset."""
 
-    state_obs: np.ndarray  # (N, 13 + N)
-    planner_obs: np.ndarray  # (4 + 9 N,)
+    state_obs: np.ndarray  # (N, N + 13)
+    planner_obs: np.ndarray  # (9 N + 4,)
     state_mask: np.ndarray  # (N, 11)
     planner_mask: np.ndarray  # (21,)
     state_reward: np.ndarray  # (N,)
@@ -190,8 +190,8 @@ class EpidemicModel:
         planner_mask = np.ones(c.num_subsidy_levels + 1, bool)
         planner_mask[1:] = self.day % c.subsidy_interval == 0
         return Step(
-            np.concatenate([of_states, np.tile(of_world, (n, 1)), np.eye(n)], axis=1),
-            np.concatenate([of_world, of_states.ravel()]),
+            np.concatenate([np.eye(n), of_states, np.tile(of_world, (n, 1))], axis=1),
+            np.concatenate([of_states.T.ravel(), of_world]),
             state_mask,
             planner_mask,
             state_reward,
