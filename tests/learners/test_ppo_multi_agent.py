@@ -151,7 +151,7 @@ class TestEstimates:
         """
         ppo = learner(num_steps=5, num_envs=E, num_minibatches=1, gamma=1.0, gae_lambda=1.0)
         s = ppo.policy.buffer
-        for x in s:
+        for x in filter(torch.is_tensor, s):
             x.zero_()
         s.obs.fill_(1e4)  # rows of inactive agents, whose V is not small
         s.final_obs.fill_(1e4)

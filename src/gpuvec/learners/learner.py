@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, algorithm_name, args_to_dict
+from gpuvec.learners.buffers.action_mask import action_mask_shape
 from gpuvec.learners.buffers.env_rollout import AgentSubset, EnvRollout
 from gpuvec.learners.buffers.memory_check import require_memory, rollout_bytes
 from gpuvec.learners.config.training_config import TrainingArgs
@@ -50,8 +51,9 @@ class Learner:
         # The iteration from which on an evaluation may confirm that the target return is reached.
         self.next_confirmation = 0
         subject = f"a rollout of {args.num_steps:,} steps of {env.num_envs:,} environments"
-        require_memory(args.device, rollout_bytes(env, args.num_steps), subject)
-        self.rollout = EnvRollout(env, args.num_steps, args.device)
+        mask_shape = action_mask_shape(env)
+        require_memory(args.device, rollout_bytes(env, args.num_steps, mask_shape), subject)
+        self.rollout = EnvRollout(env, args.num_steps, args.device, mask_shape)
         num_agents, action_space = self.rollout.num_agents, env.single_action_space
         self.agents = {role: AgentSubset(None if role == ALL else env.roles[role], num_agents) for role in policies}
         self.policies = {role: make_policy(self._context(role)) for role, make_policy in policies.items()}
@@ -206,7 +208,7 @@ class Learner:
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next iteration depends on, as nested dicts."""
         policies = {role: policy.state_tensors() for role, policy in self.policies.items()}
-        return {"obs": self.rollout.obs[-1], "episode_start": self.rollout.episode_start[-1], "policies": policies}
+        return {**self.rollout.state_tensors(), "policies": policies}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns a checkpoint: copies of tensors, numbers and strings, from which training continues bit for bit."""

@@ -82,7 +82,7 @@ class OnPolicy(Policy):
         self.advantage = AdvantageEstimator(device, args.gamma, args.gae_lambda)
         self.reward_scaler = RewardScaler(R, args.gamma, device) if args.normalize_returns else None
         self.entropy = torch.zeros(R, device=device)  # of the policy in the last step
-        self.has_action_mask = hasattr(self.network.body, "allowed")
+        self.has_action_mask = hasattr(self.network.body, "allowed") or context.rows.action_mask is not None
         checks = {"collect": ("a reward", "the policy's log-probability of an action"), "estimate": ("a value", "an advantage")}
         self.guard = Guard({"act": (ALLOWED,), **checks} if self.has_action_mask else checks, LEARNED, device)
         self.stages = (self.estimate, self.improve)
@@ -143,12 +143,12 @@ class OnPolicy(Policy):
 
         Returns the actions, (R, ...) as the environment takes them.
         """
-        buffer, network = self.buffer, self.network
+        buffer, network, action_mask = self.buffer, self.network, self.rows.action_mask_at(t)
         if self.value_with_policy:
-            policy, value = network.both(buffer.obs[t])
+            policy, value = network.both(buffer.obs[t], action_mask)
             buffer.value[t].copy_(value)
         else:
-            policy = network.policy(buffer.obs[t])
+            policy = network.policy(buffer.obs[t], action_mask)
         policy.draw(self.sampler, self.num_rollouts, t, ActionSample(buffer.action[t], buffer.log_prob[t], self.entropy))
         return network.control(buffer.action[t])
 
@@ -157,8 +157,8 @@ class OnPolicy(Policy):
         super().finish_rollout()
         buffer = self.buffer
         if self.has_action_mask:
-            any_allowed = self.network.any_allowed(buffer.obs[:-1])
-            self.guard.check_allowed(any_allowed if buffer.mask is None else any_allowed | ~buffer.mask)
+            samples = buffer.samples()
+            self.guard.check_allowed(self.network.any_allowed(samples.obs, samples.action_mask), samples.mask)
         self.guard.check_rows_finite("collect", buffer.reward, buffer.log_prob)
 
     @torch.no_grad()

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from gpuvec.errors import StateError
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.cuda_graphs.guard import Guard
+from gpuvec.learners.cuda_graphs.guard import ALLOWED, Guard
 from gpuvec.learners.evaluation.evaluate import agent_spaces, load_policy
+from gpuvec.learners.evaluation.players import action_distribution
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.runs.checkpoint import load
@@ -37,10 +38,11 @@ class Frozen:
 class Scripted:
     """A policy that is a function."""
 
-    act: Callable[[Tensor], Tensor]
+    act: Callable[..., Tensor]
     """Returns actions, (R, ...) as the environment takes them, for observations, (R, D).
 
-    A CUDA graph must be able to capture the function.
+    In environments with action masks the mask, (R, N) bool, is the second argument. A CUDA graph must be able to capture the
+    function.
     """
 
 
@@ -60,7 +62,8 @@ class FrozenPolicy(Policy):
 
     def __init__(self, config: Frozen, args: TrainingArgs, context: PolicyContext) -> None:
         super().__init__(args, context)
-        self.guard, self._greedy = Guard({}, {}, args.device), config.greedy
+        checks = {} if context.rows.action_mask is None else {"act": (ALLOWED,)}
+        self.guard, self._greedy = Guard(checks, {}, args.device), config.greedy
         checkpoint = config.checkpoint if isinstance(config.checkpoint, Mapping) else load(config.checkpoint)
         trained_args, self.network = load_policy(checkpoint, args.device, config.body, config.role)
         observation, action = agent_spaces(trained_args, args.device)
@@ -73,10 +76,17 @@ class FrozenPolicy(Policy):
     @torch.no_grad()
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the actions of the network in step `t`, (R, ...); `episode_start` is not used."""
-        policy = self.network.policy(self.rows.obs[t])
+        policy = action_distribution(self.network, self.rows.obs[t], self.rows.action_mask_at(t))
         action = policy.mode() if self._greedy else policy.draw(self.sampler, self.num_rollouts, t).action
         control: Tensor = self.network.control(action)
         return control
+
+    def finish_rollout(self) -> None:
+        """Counts the rollout, and checks that each row had an allowed action in each step."""
+        super().finish_rollout()
+        rows = self.rows
+        if rows.action_mask is not None:
+            self.guard.check_allowed(self.network.any_allowed(rows.obs[:-1], rows.action_mask[:-1]), rows.mask)
 
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next iteration depends on, as nested dicts."""
@@ -99,10 +109,14 @@ class ScriptedPolicy(Policy):
         super().__init__(args, context)
         self.guard, self._act = Guard({}, {}, args.device), config.act
         obs, space = context.rows.obs[0], context.action_space
-        shape, expected = tuple(config.act(obs).shape), (len(obs), *(space.shape or ()))
+        shape, expected = tuple(self._actions_at(0).shape), (len(obs), *(space.shape or ()))
         if shape != expected:
             raise ValueError(f"the scripted policy returns actions of shape {shape}; for {space} it must return {expected}.")
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Returns the actions of the function in step `t`, (R, ...); `episode_start` is not used."""
-        return self._act(self.rows.obs[t])
+        return self._actions_at(t)
+
+    def _actions_at(self, t: int) -> Tensor:
+        action_mask = self.rows.action_mask_at(t)
+        return self._act(self.rows.obs[t]) if action_mask is None else self._act(self.rows.obs[t], action_mask)

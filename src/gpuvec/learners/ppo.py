@@ -62,7 +62,7 @@ def ppo_loss(network: ActorCritic, samples: Samples, args: PPOArgs, ent_coef: Te
         args: the settings.
         ent_coef: coefficient of the entropy bonus.
     """
-    policy, value = network.both(samples.obs)
+    policy, value = network.both(samples.obs, samples.action_mask)
     log_prob, entropy = policy.log_prob_and_entropy(samples.action)
     log_ratio = log_prob - samples.log_prob
     # The mask is applied before the exponential, because the gradient of one that overflows would be nan even if it is masked.
@@ -122,11 +122,11 @@ class PPO(OnPolicy):
 
     def minibatches(self) -> Iterator[Samples]:
         """Yields `num_minibatches` of the rollout's samples, `update_epochs` times, each time in another random order."""
-        args, samples = self.args, self.buffer.samples()
-        count = samples.advantage.numel()
+        args, samples = self.args, {name: x for name, x in self.buffer.samples()._asdict().items() if x is not None}
+        count = samples["advantage"].numel()
         for _ in range(args.update_epochs):
             # A permutation by sorting random keys: `torch.randperm` would synchronise with the host.
             order = torch.rand(count, generator=self.generator, device=args.device).argsort()
-            chunks = (x.flatten(0, 1).index_select(0, order).chunk(args.num_minibatches) for x in samples if x is not None)
+            chunks = (x.flatten(0, 1).index_select(0, order).chunk(args.num_minibatches) for x in samples.values())
             for minibatch in zip(*chunks, strict=True):
-                yield Samples(*minibatch)
+                yield Samples(**dict(zip(samples, minibatch, strict=True)))

@@ -1,7 +1,7 @@
 """A rollout of a vector environment, and the rows of it that belong to the agents of one policy.
 
-Letters: T steps, E environments, A agents, D observation features, R rows. A row is an agent of a policy, or an environment of
-one agent; rows are sorted by environment.
+Letters: T steps, E environments, A agents, D observation features, N actions, R rows. A row is an agent of a policy, or an
+environment of one agent; rows are sorted by environment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from gpuvec.vector.wrappers.flatten_agents import per_agent_results
 
 AgentIndex = slice | Tensor
 """Agents of an environment: a slice, (n,) indices, or (E, n) indices that differ between environments."""
-VIEW_FIELDS = ("obs", "final_obs", "mask")  # fields of `RolloutRows` that are views if a policy has all agents
+# Fields of `RolloutRows` that are views if a policy has all agents.
+VIEW_FIELDS = ("obs", "final_obs", "mask", "action_mask")
+ACTION_INPUTS = ("obs", "action_mask")  # fields that a policy reads before each step
 
 
 class RolloutRows(NamedTuple):
@@ -28,6 +30,11 @@ class RolloutRows(NamedTuple):
     ended: Tensor  # (T, R) bool: the environment's episode is over, terminated or truncated
     final_obs: Tensor  # (T, R, D): the last observation of an episode, defined where `ended`
     mask: Tensor | None = None  # (T, R) bool: the agent was active; None in environments of one agent
+    action_mask: Tensor | None = None  # (T + 1, R, N) bool: the allowed actions at `obs`; None in environments without masks
+
+    def action_mask_at(self, t: int) -> Tensor | None:
+        """Returns the action mask before step `t`, (R, N) bool; None in environments without masks."""
+        return None if self.action_mask is None else self.action_mask[t]
 
     @property
     def done(self) -> Tensor:
@@ -102,9 +109,10 @@ class EnvRollout:
         env: the environment.
         num_steps: T.
         device: "cpu" or "cuda:<index>".
+        mask_shape: the result of `action_mask_shape(env)`.
     """
 
-    def __init__(self, env: TrainingEnv, num_steps: int, device: str) -> None:
+    def __init__(self, env: TrainingEnv, num_steps: int, device: str, mask_shape: tuple[int, ...] | None = None) -> None:
         self.env, self.num_steps = env, num_steps
         shape = env.single_observation_space.shape or ()
         self.num_agents = shape[0] if len(shape) == 2 else None
@@ -123,6 +131,10 @@ class EnvRollout:
         if self.num_agents is not None:
             self.mask, self.agent_terminated = zeros(*per_agent, dtype=torch.bool), zeros(*per_agent, dtype=torch.bool)
             outputs |= {"agent_mask": self.mask, "agent_terminated": self.agent_terminated}
+        self.action_mask: Tensor | None = None
+        if mask_shape is not None:
+            self.action_mask = zeros(E, *mask_shape, dtype=torch.bool, steps=num_steps + 1).fill_(True)
+            outputs["action_mask"] = self.action_mask[1:]
         self._outputs = [{name: x[t] for name, x in outputs.items()} for t in range(num_steps)]
         limit = env.unwrapped.max_episode_steps
         self.max_truncations = 0 if limit is None else (num_steps - 1) // limit + 1
@@ -132,23 +144,29 @@ class EnvRollout:
     def rows(self, agents: AgentSubset) -> RolloutRows:
         """Returns the rows of `agents`; those that are copies are updated by `update_views` and `update_rows`."""
         if self.num_agents is None:
-            return RolloutRows(self.obs, self.reward, self.terminated, self.ended, self.final_obs)
-        per_agent = self._per_agent()
-        views = {name: agents.select(getattr(self, name)) for name in VIEW_FIELDS}
-        copies = {name: agents.select(x).clone() for name, x in per_agent._asdict().items() if name not in views}
+            return RolloutRows(
+                self.obs, self.reward, self.terminated, self.ended, self.final_obs, action_mask=self.action_mask
+            )  # fmt: skip
+        per_agent = {name: x for name, x in self._per_agent()._asdict().items() if x is not None}
+        views = {name: agents.select(per_agent[name]) for name in VIEW_FIELDS if name in per_agent}
+        copies = {name: agents.select(x).clone() for name, x in per_agent.items() if name not in views}
         rows = RolloutRows(**copies, **{name: x if agents.is_all else x.clone() for name, x in views.items()})
         self._copied_rows.append((agents, rows))
         return rows
 
     def reset(self, seed: int) -> None:
         """Resets the environment with `seed`; the observations are stored as those after the last step of a rollout."""
-        obs, _ = self.env.reset(seed=seed)
+        obs, infos = self.env.reset(seed=seed)
         self.obs[-1].copy_(obs)
+        if self.action_mask is not None:
+            self.action_mask[-1].copy_(infos["action_mask"])
         self.update_views(self.num_steps)
 
     def begin_rollout(self) -> None:
-        """Copies the observations after the last step to those before the first step."""
+        """Copies the observations and action masks after the last step to those before the first step."""
         self.obs[0].copy_(self.obs[-1])
+        if self.action_mask is not None:
+            self.action_mask[0].copy_(self.action_mask[-1])
         self.episode_start[0].copy_(self.episode_start[-1])
 
     def step(self, t: int, action: Tensor) -> None:
@@ -156,10 +174,17 @@ class EnvRollout:
         self.env.step(action, out=self._outputs[t])
 
     def update_views(self, t: int) -> None:
-        """Copies the observations before step `t` to the results of `rows` that are not views."""
+        """Copies the observations and action masks before step `t` to the results of `rows` that are not views."""
         for agents, rows in self._copied_rows:
             if not agents.is_all:
                 agents.copy(self.obs[t], rows.obs[t], 0)
+                if self.action_mask is not None and rows.action_mask is not None:
+                    agents.copy(self.action_mask[t], rows.action_mask[t], 0)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Returns all tensors that the next rollout depends on, without those of the environment."""
+        state = {"obs": self.obs[-1], "episode_start": self.episode_start[-1]}
+        return state if self.action_mask is None else {**state, "action_mask": self.action_mask[-1]}
 
     def update_rows(self) -> None:
         """Copies all outputs of the finished rollout, and the observations after it, to the results of `rows`."""
@@ -168,13 +193,13 @@ class EnvRollout:
         self.update_views(self.num_steps)
         per_agent = self._per_agent()
         for agents, rows in self._copied_rows:
-            for name in RolloutRows._fields:
-                if name != "obs" and not (agents.is_all and name in VIEW_FIELDS):
-                    agents.copy(getattr(per_agent, name), getattr(rows, name))
+            for name, x in per_agent._asdict().items():
+                if x is not None and name not in ACTION_INPUTS and not (agents.is_all and name in VIEW_FIELDS):
+                    agents.copy(x, getattr(rows, name))
 
     def _per_agent(self) -> RolloutRows:
         """Returns the rollout of each agent, (T, E, A, ...)."""
         flags = self.terminated, self.truncated, self.mask, self.agent_terminated
         reward, terminated, _ = per_agent_results(torch, self.reward, *flags)
         ended = self.ended.unsqueeze(-1).expand_as(self.agent_terminated)
-        return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, self.mask)
+        return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, self.mask, self.action_mask)

@@ -13,15 +13,22 @@ from gpuvec.learners.environments import TrainingEnv
 FLOAT32_BYTES = 4
 
 
-def rollout_bytes(env: TrainingEnv, num_steps: int) -> int:
-    """Returns the bytes of a rollout of `num_steps` steps of all environments of `env`, as `EnvRollout` stores it."""
+def rollout_bytes(env: TrainingEnv, num_steps: int, mask_shape: tuple[int, ...] | None = None) -> int:
+    """Returns the bytes of a rollout of all environments, as `EnvRollout` stores it.
+
+    Args:
+        env: the environment.
+        num_steps: T.
+        mask_shape: the result of `action_mask_shape(env)`.
+    """
     shape = env.single_observation_space.shape or ()
     is_multi_agent = len(shape) == 2
     agents = shape[0] if is_multi_agent else 1
     observations = (2 * num_steps + 1) * math.prod(shape) * FLOAT32_BYTES
     # The reward, and with many agents two flags.
     per_agent = num_steps * agents * (FLOAT32_BYTES + 2 * is_multi_agent)
-    return env.num_envs * (observations + per_agent + 3 * num_steps + 1)
+    action_masks = 0 if mask_shape is None else (num_steps + 1) * math.prod(mask_shape)
+    return env.num_envs * (observations + action_masks + per_agent + 3 * num_steps + 1)
 
 
 def require_memory(device: str, needed: int, subject: str) -> None:

@@ -1,6 +1,6 @@
 """The data of an on-policy update: a rollout, the actions of its policy, and their advantages.
 
-Letters: T steps, R rows, D observation features, K action components.
+Letters: T steps, R rows, D observation features, K action components, N actions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class Samples(NamedTuple):
     advantage: Tensor  # (...)
     target: Tensor  # (...): of V(obs)
     mask: Tensor | None = None  # (...) bool: the samples that count; None for all
+    action_mask: Tensor | None = None  # (..., N) bool: the allowed actions; None in environments without masks
 
 
 class RolloutBuffer(NamedTuple):
@@ -36,9 +37,11 @@ class RolloutBuffer(NamedTuple):
     advantage: Tensor  # (T, R)
     target: Tensor  # (T, R): of V(obs)
     mask: Tensor | None = None  # (T, R) bool: the agent was active; None in environments of one agent
+    action_mask: Tensor | None = None  # (T + 1, R, N) bool: the allowed actions at `obs`; None in environments without masks
 
     def samples(self) -> Samples:
         """Returns views of the rollout's T * R samples, with the leading shape (T, R)."""
+        action_mask = None if self.action_mask is None else self.action_mask[:-1]
         return Samples(
-            self.obs[:-1], self.action, self.log_prob, self.value[:-1], self.advantage, self.target, self.mask
+            self.obs[:-1], self.action, self.log_prob, self.value[:-1], self.advantage, self.target, self.mask, action_mask
         )  # fmt: skip

@@ -43,9 +43,14 @@ class Guard:
         is_finite = torch.stack([steps.all(0) for steps in finite])  # (tensors, E)
         self._record(part, torch.where(is_finite.all(1), NO_FAULT, is_finite.int().argmin(1)))
 
-    def check_allowed(self, allowed: Tensor) -> None:
-        """Records the lowest row of `allowed`, (T, E) bool, in which the policy had no allowed action in some step."""
-        has_action = allowed.all(0, keepdim=True)
+    def check_allowed(self, any_allowed: Tensor, mask: Tensor | None = None) -> None:
+        """Records the lowest row in which the policy had no allowed action in some step.
+
+        Args:
+            any_allowed: (T, E) bool: whether an action of each component was allowed.
+            mask: (T, E) bool: the steps in which the policy acted; None for all.
+        """
+        has_action = (any_allowed if mask is None else any_allowed | ~mask).all(0, keepdim=True)
         index = next(k for k, (_, name, _) in enumerate(self.checks) if name == ALLOWED)
         self.fault_rows[index] = torch.where(has_action.all(1), NO_FAULT, has_action.int().argmin(1))[0]
 
@@ -88,8 +93,8 @@ class Guard:
                 where += f"{role} in " if role else ""
                 if quantity == ALLOWED:
                     raise ActionError(
-                        f"`allowed` of the body forbids all actions: in iteration {iteration}, {where}{env}. It must allow at "
-                        "least one action of each component in every observation."
+                        f"all actions are forbidden: in iteration {iteration}, {where}{env}. `allowed` of the body and the "
+                        "environment's action mask must allow at least one action of each component in every observation."
                     )
                 raise NonFiniteError(
                     f"{quantity} is not finite: detected by {part} in iteration {iteration}, {where}{env}. Lower the learning "

@@ -58,7 +58,7 @@ def run_episodes(
     """
     envs = make_env(env, episodes, params or {}, device=device, output="torch", buffers=1)
     try:
-        obs, _ = envs.reset(seed=seed)
+        obs, info = envs.reset(seed=seed)
         has_agents, shape = is_multi_agent(envs), obs.shape[:-1]
         act = player(envs)
         returns = torch.zeros(shape, dtype=torch.float64, device=obs.device)
@@ -67,7 +67,9 @@ def run_episodes(
         for step in range(STEP_LIMIT):
             if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
                 return EpisodeResults(returns.cpu(), was_terminated.cpu(), envs.roles)
-            obs, reward, terminated, truncated, info = envs.step(act(obs))
+            obs, reward, terminated, truncated, info = envs.step(
+                act(obs, info["action_mask"]) if "action_mask" in info else act(obs)
+            )
             returns += reward.where(running & info["agent_mask"] if has_agents else running, 0.0)
             was_terminated |= running & (info["agent_terminated"] if has_agents else terminated)
             running &= ~(terminated | truncated).view_as(running)

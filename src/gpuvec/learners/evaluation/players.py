@@ -12,9 +12,10 @@ from torch import Tensor
 
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.environments import TrainingEnv
+from gpuvec.learners.environments import TrainingEnv, is_multi_agent
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, stream_seed
+from gpuvec.vector.spaces import space_of_one_agent
 
 
 class PolicyNetwork(Protocol):
@@ -23,7 +24,7 @@ class PolicyNetwork(Protocol):
     def policy(self, obs: Tensor) -> Any:
         """Returns the distribution of actions at `obs`, (E, D), with `mode()` and `draw(sampler, iteration, step)`.
 
-        Other leading dimensions are kept.
+        Other leading dimensions are kept. In environments with action masks the mask, (E, N) bool, is the second argument.
         """
 
     def control(self, action: Tensor) -> Tensor:
@@ -33,10 +34,21 @@ class PolicyNetwork(Protocol):
         """
 
 
-Act = Callable[[Tensor], Tensor]
-"""Returns actions (E, ...) for observations (E, ...)."""
+Act = Callable[..., Tensor]
+"""Returns actions (E, ...) for observations (E, ...); in environments with action masks the mask is the second argument."""
 Player = Callable[[TrainingEnv], Act]
 """Returns, for the environment in which it acts, a function of observations."""
+
+
+def action_distribution(network: Any, obs: Tensor, action_mask: Tensor | None) -> Any:
+    """Returns the distribution of actions of a network.
+
+    Args:
+        network: a `PolicyNetwork`.
+        obs: (E, D) or with other leading dimensions.
+        action_mask: (E, N) bool; None in environments without action masks, for which a network needs no second argument.
+    """
+    return network.policy(obs) if action_mask is None else network.policy(obs, action_mask)
 
 
 def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Player:
@@ -56,8 +68,8 @@ def policy(network: PolicyNetwork, *, greedy: bool = True, seed: int = 0) -> Pla
         sampler, steps = Sampler(str(envs.device), seed), count()
         iteration = torch.zeros((), dtype=torch.int64, device=envs.device)
 
-        def act(obs: Tensor) -> Tensor:
-            actions = network.policy(obs)
+        def act(obs: Tensor, action_mask: Tensor | None = None) -> Tensor:
+            actions = action_distribution(network, obs, action_mask)
             return network.control(actions.mode() if greedy else actions.draw(sampler, iteration, next(steps)).action)
 
         return act
@@ -94,7 +106,10 @@ def policies_by_role(networks: Mapping[str, PolicyNetwork], *, greedy: bool = Tr
 
 
 def at_random(seed: int = 0) -> Player:
-    """Returns a player that draws actions uniformly from a Discrete or MultiDiscrete space, by random numbers of `seed`."""
+    """Returns a player that draws actions of a Discrete or MultiDiscrete space, by random numbers of `seed`.
+
+    All actions have the same probability; in environments with action masks all allowed actions.
+    """
 
     def player(envs: TrainingEnv) -> Act:
         generator = torch.Generator(envs.device).manual_seed(seed)
@@ -102,14 +117,28 @@ def at_random(seed: int = 0) -> Player:
         assert isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
         choices = space.n if isinstance(space, gym.spaces.Discrete) else space.nvec
         size, start = (torch.as_tensor(x, device=envs.device) for x in (choices, space.start))
+        one_agent = space_of_one_agent(space) if is_multi_agent(envs) else space
 
-        def act(obs: Tensor) -> Tensor:
+        def act(obs: Tensor, action_mask: Tensor | None = None) -> Tensor:
+            if action_mask is not None:
+                return _draw_allowed(action_mask, one_agent, generator) + start
             uniform = torch.rand((len(obs), *size.shape), generator=generator, device=obs.device)
             return (uniform * size).long() + start
 
         return act
 
     return player
+
+
+def _draw_allowed(action_mask: Tensor, space: gym.Space[Any], generator: torch.Generator) -> Tensor:
+    """Draws allowed actions with equal probabilities: (...) for a Discrete space of one agent, (..., K) for MultiDiscrete.
+
+    The largest of equally distributed numbers is that of each allowed action with the same probability.
+    """
+    uniform = torch.rand(action_mask.shape, generator=generator, device=action_mask.device).masked_fill_(~action_mask, -1.0)
+    if not isinstance(space, gym.spaces.MultiDiscrete):
+        return uniform.argmax(-1)
+    return torch.stack([component.argmax(-1) for component in uniform.split(space.nvec.tolist(), -1)], -1)
 
 
 def by_role(players: Mapping[str, Player]) -> Player:
@@ -130,11 +159,11 @@ def by_role(players: Mapping[str, Player]) -> Player:
             )
         acts = [(roles[role], role_player(envs)) for role, role_player in players.items()]
 
-        def act(obs: Tensor) -> Tensor:
+        def act(*inputs: Tensor) -> Tensor:
             (_, first_act), *rest = acts
-            actions = first_act(obs).clone()
+            actions = first_act(*inputs).clone()
             for agents, role_act in rest:
-                actions[:, agents] = role_act(obs)[:, agents].to(actions.dtype)
+                actions[:, agents] = role_act(*inputs)[:, agents].to(actions.dtype)
             return actions
 
         return act

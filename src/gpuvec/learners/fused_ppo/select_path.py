@@ -48,6 +48,8 @@ def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic
         return f"the device is {args.device}, and the kernels need a GPU"
     if torch.cuda.get_device_capability(args.device) < MIN_COMPUTE_CAPABILITY:
         return "the kernels need compute capability {}.{}".format(*MIN_COMPUTE_CAPABILITY)
+    if context.rows.action_mask is not None:
+        return "the environment has an action mask, which the kernels do not apply"
     shape = make_network_shape(network, args, context.rows.mask is not None)
     if isinstance(shape, str):
         return shape

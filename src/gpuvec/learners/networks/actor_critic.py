@@ -8,7 +8,8 @@ The two methods of such a body, for observations (..., D)::
 
 Two more are optional. `both(obs)` returns (policy(obs), value(obs)) of a body that shares computation between them.
 `allowed(obs)`, (..., N) bool, is the action mask at observations that are not normalised; it allows at least one action of each
-component. Forbidden actions are not drawn, and have probability 0 in the update too. `mlp` has the default bodies.
+component. Forbidden actions are not drawn, and have probability 0 in the update too. An environment may have an action mask of
+its own; then both must allow an action. `mlp` has the default bodies.
 """
 
 from __future__ import annotations
@@ -93,37 +94,58 @@ class ActorCritic(nn.Module):
         self.normalizer = Normalizer(features) if normalize else None
         _require_fit(body, features, outputs, action_space)
 
-    def policy(self, obs: Tensor) -> Policy:
-        """Returns the distribution of actions at `obs`, (E, D) or with other leading dimensions."""
-        return self._distribution(self.body.policy(self._normalized(obs)), obs)
+    def policy(self, obs: Tensor, action_mask: Tensor | None = None) -> Policy:
+        """Returns the distribution of actions.
+
+        Args:
+            obs: (E, D) or with other leading dimensions.
+            action_mask: (E, N) bool: the environment's action mask at `obs`; None without one.
+        """
+        return self._distribution(self.body.policy(self._normalized(obs)), obs, action_mask)
 
     def value(self, obs: Tensor) -> Tensor:
         """Returns V(obs), (E,), for `obs`, (E, D); other leading dimensions are kept."""
         value: Tensor = self.body.value(self._normalized(obs))
         return value
 
-    def both(self, obs: Tensor) -> tuple[Policy, Tensor]:
-        """Returns the distribution of actions and V(obs), (E,), for `obs`, (E, D); other leading dimensions are kept."""
+    def both(self, obs: Tensor, action_mask: Tensor | None = None) -> tuple[Policy, Tensor]:
+        """Returns the distribution of actions and V(obs), (E,).
+
+        Args:
+            obs: (E, D) or with other leading dimensions.
+            action_mask: (E, N) bool: the environment's action mask at `obs`; None without one.
+        """
         features = self._normalized(obs)
         if hasattr(self.body, "both"):
             outputs, value = self.body.both(features)
         else:
             outputs, value = self.body.policy(features), self.body.value(features)
-        return self._distribution(outputs, obs), value
+        return self._distribution(outputs, obs, action_mask), value
 
-    def _distribution(self, outputs: Tensor, obs: Tensor) -> Policy:
-        if hasattr(self.body, "allowed"):
-            outputs = outputs.masked_fill(~self.body.allowed(obs), FORBIDDEN)
+    def _distribution(self, outputs: Tensor, obs: Tensor, action_mask: Tensor | None) -> Policy:
+        allowed = self._allowed(obs, action_mask)
+        if allowed is not None:
+            outputs = outputs.masked_fill(~allowed, FORBIDDEN)
         if self.sizes:
             return MultiCategorical(outputs, self.sizes)
         return Categorical(outputs) if self.discrete else Gaussian(outputs, self.log_std)
 
-    def any_allowed(self, obs: Tensor) -> Tensor:
-        """Returns, (E,) bool, whether the action mask allows an action of each component at `obs`, (E, D).
-
-        Other leading dimensions are kept.
-        """
+    def _allowed(self, obs: Tensor, action_mask: Tensor | None) -> Tensor | None:
+        """Returns the actions, (E, N) bool, that body and environment allow; None if neither has a mask."""
+        if not hasattr(self.body, "allowed"):
+            return action_mask
         allowed: Tensor = self.body.allowed(obs)
+        return allowed if action_mask is None else allowed & action_mask
+
+    def any_allowed(self, obs: Tensor, action_mask: Tensor | None = None) -> Tensor:
+        """Returns, (E,) bool, whether an action of each component is allowed; body or environment must have a mask.
+
+        Args:
+            obs: (E, D) or with other leading dimensions.
+            action_mask: (E, N) bool: the environment's action mask at `obs`; None without one.
+        """
+        allowed = self._allowed(obs, action_mask)
+        assert allowed is not None, "neither the body nor the environment has an action mask"
         parts = allowed.split(self.sizes, -1) if self.sizes else (allowed,)
         return torch.stack([part.any(-1) for part in parts]).all(0)
 

@@ -25,6 +25,7 @@ from gpuvec.learners.config.training_config import MAX_COUNT, TrainingArgs
 FORMAT = 4  # the version of the structure, increased by each change that makes older checkpoints unreadable
 MAX_DEPTH = 8  # of nested mappings; a checkpoint has 5
 KEYS = ("format", "args", "policies", "generators", "env", "obs", "episode_start", "iteration", "seconds", "next_confirmation")
+OPTIONAL_KEYS = ("action_mask",)  # only of environments that have action masks
 GENERATOR_BYTES = (5056, 16)  # the sizes of the state of torch's generator on a CPU and on a GPU
 
 
@@ -49,7 +50,8 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
     settings = _require_roles(checkpoint["args"], "args")
     for role, values in settings.items():
         _require_settings(values, f"args.{role}")
-    _require_keys(checkpoint, KEYS, "", exact=True)
+    optional_keys = tuple(name for name in OPTIONAL_KEYS if name in checkpoint)
+    _require_keys(checkpoint, KEYS + optional_keys, "", exact=True)
     policies = _require_roles(checkpoint["policies"], "policies")
     _require_keys(policies, tuple(settings), "policies", exact=False)
     _require_keys(_require_mapping(checkpoint["generators"], "generators"), tuple(policies), "generators", exact=True)
@@ -57,7 +59,7 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
         _require_generator(state, f"generators.{role}")
     _require_tensors(policies, "policies")
     _require_tensors(_require_mapping(checkpoint["env"], "env"), "env", allow_numbers=True)
-    for name in ("obs", "episode_start"):
+    for name in ("obs", "episode_start", *optional_keys):
         _require_tensor(checkpoint[name], name)
     for role in settings:
         _require_network(policies[role], f"policies.{role}")
