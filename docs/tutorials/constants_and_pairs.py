@@ -52,14 +52,14 @@ def tables(p: Params) -> dict[str, np.ndarray]:
 # %% [markdown]
 # ## Fields for pairs
 #
-# `Annotated[Floats, "num_ports"]` is a row of `num_ports` numbers for each agent, so `cargo[i, j]` is what port `i` ships to
+# `Annotated[Floats, "agents", "num_ports"]` is a row of `num_ports` numbers for each agent, so `cargo[i, j]` is what port `i` ships to
 # port `j`. The row belongs to agent `i`: in a phase, agent `i` writes `cargo[i, j]` for every `j`, and nothing else. What the
 # other ports ship to it is a column, `cargo[j, i]`, which a *later* phase reads.
 
 
 # %%
 class State(NamedTuple):
-    cargo: Annotated[Floats, "num_ports"]  # what port i ships to port j in this step
+    cargo: Annotated[Floats, "agents", "num_ports"]  # what port i ships to port j in this step
     destination: Ints
     received: Floats  # goods of the other kind
     role: Ints

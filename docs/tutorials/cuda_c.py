@@ -36,7 +36,7 @@ class State(NamedTuple):
     x: Floats  # [m]
     y: Floats
     alive: Bools  # in the game
-    rival: Annotated[Ints, "rivals", NearestNeighbors]  # the nearest of the other role
+    rival: Annotated[Ints, "agents", "rivals", NearestNeighbors]  # the nearest of the other role
     role: Ints
     agents_by_role: Ints
 

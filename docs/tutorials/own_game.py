@@ -43,7 +43,7 @@ class State(NamedTuple):
     bush_y: Floats
     eaten_by: Ints  # a bush's sheep in this step, or -1
     caught: int  # how many sheep were caught in this step
-    rival: Annotated[Ints, "rivals", NearestNeighbors]  # the nearest of the other role
+    rival: Annotated[Ints, "agents", "rivals", NearestNeighbors]  # the nearest of the other role
     role: Ints
     agents_by_role: Ints
 

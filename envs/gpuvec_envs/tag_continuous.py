@@ -69,7 +69,7 @@ class State(NamedTuple):
     tagged_by: Ints  # the tagger of a runner in this step, or -1
     role: Ints
     agents_by_role: Ints
-    nearest: Annotated[Ints, "num_other_agents_observed", NearestNeighbors]
+    nearest: Annotated[Ints, "agents", "num_other_agents_observed", NearestNeighbors]
 
 
 class Params(NamedTuple):

@@ -15,21 +15,20 @@ from typing import TYPE_CHECKING, Any
 from gpuvec.angles import sincos, wrap
 from gpuvec.canvas import Canvas
 from gpuvec.fractions import fraction
+from gpuvec.phases import all_of, any_of, argmin_of, assign, count_of, each, max_of, min_of, sum_of
 from gpuvec.random import Key, normal, randint, uniform
 from gpuvec.registration import register
 from gpuvec.spec import (
     Bools,
     Floats,
+    Int8s,
     Ints,
     MultiAgentEnv,
     NearestNeighbors,
     Observation,
     SingleAgentEnv,
     Time,
-    all_of,
-    any_of,
-    argmin_of,
-    count_of,
+    UInt8s,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ __all__ = [
     "Bools",
     "Canvas",
     "Floats",
+    "Int8s",
     "Ints",
     "Key",
     "MultiAgentEnv",
@@ -48,18 +48,24 @@ __all__ = [
     "Observation",
     "SingleAgentEnv",
     "Time",
+    "UInt8s",
     "VectorEnv",
     "all_of",
     "any_of",
     "argmin_of",
+    "assign",
     "count_of",
+    "each",
     "fetch_episode",
     "fraction",
+    "max_of",
+    "min_of",
     "normal",
     "parallel_env",
     "randint",
     "register",
     "sincos",
+    "sum_of",
     "uniform",
     "wrap",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_type_hints
 
 from gpuvec.errors import AuthoringError
+from gpuvec.phases import Assign, Each, Reduction
 
 PARAMETER_TYPES = (float, int, bool)
 
@@ -87,12 +88,14 @@ def require_params(env: Any) -> None:
             )
 
 
-def require_phases(env: Any, reduction: type) -> None:
-    """Checks that the phases are a tuple of functions and reductions.
+PHASE_KINDS = "a function, each(...), assign(...), or a reduction such as count_of(...)"
+
+
+def require_phases(env: Any) -> None:
+    """Checks that the phases are a tuple of functions, assignments and reductions.
 
     Args:
         env: the environment, a `MultiAgentEnv`.
-        reduction: the class of reductions, an argument because its module imports this one.
 
     Raises:
         AuthoringError: they are something else.
@@ -102,7 +105,29 @@ def require_phases(env: Any, reduction: type) -> None:
             env, f"phases is {_describe(env.phases)}; it must be a tuple, even of one phase: phases=(move,)."
         )
     for number, phase in enumerate(env.phases):
-        if not callable(phase) and not isinstance(phase, reduction):
-            raise _declaration_error(
-                env, f"phase {number} is {_describe(phase)}; it must be a function, or count_of, any_of, all_of or argmin_of."
-            )
+        _require_phase(env, f"phase {number}", phase)
+
+
+def require_reset(env: Any) -> None:
+    """Checks that `reset` is a function or a tuple of phases.
+
+    Args:
+        env: the environment, a `MultiAgentEnv`.
+
+    Raises:
+        AuthoringError: it is something else.
+    """
+    if callable(env.reset):
+        return
+    if not isinstance(env.reset, tuple) or hasattr(env.reset, "_fields") or not env.reset:
+        raise _declaration_error(env, f"reset is {_describe(env.reset)}; it must be a function, or a tuple of phases.")
+    for number, phase in enumerate(env.reset):
+        _require_phase(env, f"phase {number} of reset", phase)
+
+
+def _require_phase(env: Any, name: str, phase: Any) -> None:
+    """Raises AuthoringError unless `phase` is one, whose function can be called and whose names are text."""
+    if not callable(phase) and not isinstance(phase, Each | Assign | Reduction):
+        raise _declaration_error(env, f"{name} is {_describe(phase)}; it must be {PHASE_KINDS}.")
+    if not callable(phase) and not callable(phase.function):
+        raise _declaration_error(env, f"{name} has the function {_describe(phase.function)}; it must be a function.")

@@ -59,6 +59,16 @@ def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, i
     return x0, x1, x2, x3  # type: ignore[return-value]  # uint32 scalars
 
 
+def key_of_set(key: Key, number: int) -> Key:
+    """Returns the key of an index set of a multi-agent environment, with random numbers of its own.
+
+    Args:
+        key: the key of the agents.
+        number: the number of the set; 0 for the agents.
+    """
+    return Key(key.seed, np.uint32(key.seed_high ^ np.uint32(number << 24)), key.row, key.episode, key.step)  # type: ignore[arg-type]  # uint32
+
+
 def word(key: Key, draw: int) -> int:
     """Draws 32 random bits. Four consecutive numbers share a block of Philox, which the compiler computes once.
 

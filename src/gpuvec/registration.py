@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from gpuvec.errors import AuthoringError
+from gpuvec.phases import first_function
 from gpuvec.spec import Environment, SingleAgentEnv
 
 VECTOR_ENTRY_POINT = "gpuvec.vector.env:VectorEnv"  # by which environments of gpuvec are recognised in Gymnasium's registry
@@ -82,7 +83,7 @@ def find_import_path(env: Environment) -> str:
     Raises:
         AuthoringError: no global variable of that module holds the environment.
     """
-    name = env.reset.__module__
+    name = first_function(env.reset).__module__
     module = sys.modules.get(name)
     for attribute, value in vars(module).items() if module is not None else ():
         if value is env:

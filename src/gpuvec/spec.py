@@ -17,16 +17,23 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.declaration_checks import require_functions, require_params, require_phases, require_state
+from gpuvec.declaration_checks import require_functions, require_params, require_phases, require_reset, require_state
 
 Floats = NDArray[np.float32]
-"""The type of a state field with one float32 per agent, (A,); with `Annotated[Floats, "parameter"]` as many per agent as the
-parameter says, (A, N). Only the state of a `MultiAgentEnv` has such fields.
+"""The type of a state field of float32. It has one element for each agent, (A,).
+
+`Annotated[Floats, "set", ...]` belongs to another index set of a `MultiAgentEnv`, and sizes after the name add axes: numbers,
+or names of int parameters. `Annotated[Floats, "agents", "num_rays"]` is (A, N), `Annotated[Floats, "cells"]` has the shape of
+the set "cells", and `Annotated[Floats, "world", 3]` is (3,).
 """
 Ints = NDArray[np.int32]
-"""The type of a state field with one int32 per agent, (A,); with `Annotated[Ints, "parameter"]` (A, N), as for `Floats`."""
+"""The type of a state field of int32; sets and sizes as for `Floats`."""
 Bools = NDArray[np.bool_]
-"""The type of a state field with one bool per agent, (A,); with `Annotated[Bools, "parameter"]` (A, N), as for `Floats`."""
+"""The type of a state field of bools, one byte each; sets and sizes as for `Floats`."""
+Int8s = NDArray[np.int8]
+"""The type of a state field of int8, from -128 to 127; sets and sizes as for `Floats`."""
+UInt8s = NDArray[np.uint8]
+"""The type of a state field of uint8, from 0 to 255; sets and sizes as for `Floats`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +126,8 @@ class NearestNeighbors(NamedTuple):
     """
 
     field: str
-    """The name of the state field that the search writes, of type `Annotated[Ints, "parameter", NearestNeighbors]`: (A, N) with
-    N the value of the parameter. `get_state` does not return this field.
+    """The name of the state field that the search writes, of type `Annotated[Ints, "agents", "parameter",
+    NearestNeighbors]`: (A, N) with N the value of the parameter. `get_state` does not return this field.
     """
     distance: Callable[..., Any]
     """`distance(i, j, s, p) -> float` returns the distance between agents i and j. It is infinite for an agent j that is not to
@@ -163,73 +170,17 @@ class Observation(NamedTuple):
     """
 
 
-class Reduction(NamedTuple):
-    """A phase that combines a value of each agent into one value for the env.
-
-    `count_of`, `any_of`, `all_of` and `argmin_of` create it. Inactive agents count as well. The result does not depend on the
-    order of agents.
-    """
-
-    field: str
-    """The name of the state field that the phase writes: an int (`count_of`, `argmin_of`) or a bool (`any_of`, `all_of`)."""
-    function: Callable[..., Any]
-    """`function(i, s, p)` returns the value of agent i: a bool, or a float for `argmin_of`."""
-    kind: str
-    """How values are combined: "count", "any", "all" or "argmin"."""
-
-
-def count_of(field: str, function: Callable[..., Any]) -> Reduction:
-    """Creates a phase that counts agents.
-
-    Args:
-        field: the name of the int field that it writes.
-        function: `function(i, s, p) -> bool`, whether agent i is counted.
-    """
-    return Reduction(field, function, "count")
-
-
-def any_of(field: str, function: Callable[..., Any]) -> Reduction:
-    """Creates a phase that computes whether a condition is true for any agent.
-
-    Args:
-        field: the name of the bool field that it writes.
-        function: `function(i, s, p) -> bool`, the condition for agent i.
-    """
-    return Reduction(field, function, "any")
-
-
-def all_of(field: str, function: Callable[..., Any]) -> Reduction:
-    """Creates a phase that computes whether a condition is true for all agents.
-
-    Args:
-        field: the name of the bool field that it writes.
-        function: `function(i, s, p) -> bool`, the condition for agent i.
-    """
-    return Reduction(field, function, "all")
-
-
-def argmin_of(field: str, function: Callable[..., Any]) -> Reduction:
-    """Creates a phase that finds the agent with the smallest value, or -1 if all values are infinite.
-
-    Among agents with equal values the lowest index is the result.
-
-    Args:
-        field: the name of the int field that it writes.
-        function: `function(i, s, p) -> float`, the value of agent i.
-    """
-    return Reduction(field, function, "argmin")
-
-
 @dataclass(frozen=True, kw_only=True)
 class MultiAgentEnv(OptionalFields):
     """An environment with many agents, which share a world and act at the same time.
 
-    A field of the state is `Floats`, `Ints` or `Bools`, with an element for each agent, or with `Annotated` several; or it is
-    an int or a bool of the env, which a reduction writes. A step is a sequence of phases, and all agents finish a phase before
-    any agent begins the next. In a phase, agent i writes only elements [i], and reads no other agent's element of a field that
-    the phase writes. If an agent affects another one, the other agent writes the change: a runner records who caught it, and in
-    the next phase the catcher counts. With this rule results do not depend on the order of agents, and authors write no
-    barriers.
+    A field of the state belongs to an index set: a float, int or bool to the world, `Floats` and the other array types to the
+    agents, and with `Annotated` to the set that it names. A step is a sequence of phases, each over one set, and all elements
+    finish a phase before any begins the next. In a phase, element `i` writes only elements [i] of fields of its set, and reads
+    no other element of a field that the phase writes. If an agent affects another one, the other agent writes the change: a
+    runner records who caught it, and in the next phase the catcher counts. With this rule results do not depend on the order of
+    elements, and authors write no barriers. Scalars of the world are written by `assign` and by reductions. They are 0 when an
+    episode begins, unless `reset` assigns them.
 
     Two field names have a meaning for the engine. In an environment with `roles`, the Ints field `role` is each agent's role,
     by number, and the Ints field `agents_by_role` contains the agents in the order of their roles. The engine writes them when
@@ -254,15 +205,18 @@ class MultiAgentEnv(OptionalFields):
     """
     agents: Callable[[Any], int]
     """`agents(p) -> int` returns A, the number of agents."""
-    reset: Callable[..., None]
+    reset: Callable[..., None] | tuple[Any, ...]
     """`reset(i, s, key, p)` writes agent i's elements for the first state of an episode.
 
     All agents of an env receive the same key, so agent i draws with the numbers k * i to k * i + k - 1, k being the number of
-    draws that an agent needs.
+    draws that an agent needs. Each index set has random numbers of its own.
+
+    If fields belong to other sets, `reset` is a tuple of phases, which write all fields: such functions for agents, `each` with
+    `function(index, s, key, p)`, `assign`, and reductions.
     """
     phases: tuple[Any, ...]
     """The phases of a step in their order: functions `phase(i, s, action, key, p)`, which write agent i's elements and receive
-    its action as `SingleAgentEnv.step` does, and reductions.
+    its action as `SingleAgentEnv.step` does; `each` for other sets; `assign` for scalars of the world; and reductions.
     """
     reward: Callable[..., Any]
     """`reward(i, s, t, p) -> float` returns the reward of agent i, after the phases."""
@@ -278,6 +232,10 @@ class MultiAgentEnv(OptionalFields):
     roles: Callable[[Any], Mapping[str, int]] | None = None
     """`roles(p) -> {name: number of agents}` returns the roles in the order of their numbers; the sum is A. None without roles.
     """
+    sets: Callable[[Any], Mapping[str, int | tuple[int, ...]]] | None = None
+    """`sets(p) -> {name: size}` declares index sets besides "world", "agents" and "pairs": a number of elements, or a tuple
+    with a number for each axis, such as `{"cells": (p.height, p.width)}`. None if there are no others.
+    """
     tables: Callable[[Any], Mapping[str, NDArray[Any]]] | None = None
     """`tables(p) -> {name: array}` returns constant arrays that are computed from the parameters; functions read them as
     `p.name`. None without tables.
@@ -287,11 +245,12 @@ class MultiAgentEnv(OptionalFields):
 
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
-        require_functions(self, "reset", "spaces", "agents", "reward", "terminated", "observation")
-        require_functions(self, "active", "roles", "tables", optional=True)
+        require_functions(self, "spaces", "agents", "reward", "terminated", "observation")
+        require_functions(self, "active", "roles", "sets", "tables", optional=True)
         require_state(self)
         require_params(self)
-        require_phases(self, Reduction)
+        require_reset(self)
+        require_phases(self)
 
 
 Environment = SingleAgentEnv | MultiAgentEnv

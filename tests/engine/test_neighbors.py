@@ -29,7 +29,7 @@ class PointState(NamedTuple):
     x: Floats
     y: Floats
     is_hidden: Bools  # neither searches nor is observed
-    neighbors: Annotated[Ints, "max_neighbors", NearestNeighbors]
+    neighbors: Annotated[Ints, "agents", "max_neighbors", NearestNeighbors]
 
 
 class Params(NamedTuple):

@@ -47,7 +47,7 @@ DOT = SingleAgentEnv(
 
 class Pile(NamedTuple):
     height: Floats
-    layers: Annotated[Floats, "depth"]
+    layers: Annotated[Floats, "agents", "depth"]
 
 
 class PileParams(NamedTuple):
@@ -211,8 +211,8 @@ class CollidingState(NamedTuple):
     """Fields with the names of buffers of the engine."""
 
     x: Floats
-    floats: Annotated[Floats, "num_observed"]
-    obs: Annotated[Floats, "num_observed"]
+    floats: Annotated[Floats, "agents", "num_observed"]
+    obs: Annotated[Floats, "agents", "num_observed"]
     mask: int
 
 

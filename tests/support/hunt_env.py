@@ -23,7 +23,7 @@ class State(NamedTuple):
     score: Floats  # of this step
     role: Ints
     agents_by_role: Ints
-    neighbors: Annotated[Ints, "num_observed", NearestNeighbors]
+    neighbors: Annotated[Ints, "agents", "num_observed", NearestNeighbors]
     prey: int  # active ones
 
 

@@ -35,7 +35,7 @@ class Street(NamedTuple):
     x: Floats  # position
     is_out: Bools
     caught_by: Ints  # the guard that caught a walker in this step, or -1
-    neighbors: Annotated[Ints, "num_observed", NearestNeighbors]
+    neighbors: Annotated[Ints, "agents", "num_observed", NearestNeighbors]
     role: Ints
     agents_by_role: Ints
     num_walking: int

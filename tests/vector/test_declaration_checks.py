@@ -74,7 +74,7 @@ def move(i: int, s: Any, action: Any, key: Any, p: Any) -> None:
 MULTI_AGENT_CASES = {
     "phases: list": ({"phases": [move]}, r"phases is \[<function move.* \(list\); it must be a tuple, even of one phase"),
     "phases: function": ({"phases": move}, r"phases is <function move.* \(function\); it must be a tuple, .* phases=\(move,\)"),
-    "phases: text": ({"phases": (move, "move")}, r"phase 1 is 'move' \(str\); it must be a function, or count_of"),
+    "phases: text": ({"phases": (move, "move")}, r"phase 1 is 'move' \(str\); it must be a function, each"),
     "observation: roles": ({"observation": {"guard": move}}, r"observation is \{'guard': .* \(dict\); it must be a function"),
     "roles": ({"roles": {"guard": 1}}, r"roles is \{'guard': 1\} \(dict\); it must be a function"),
     "params: dict": ({"params": {"guards": 1}}, r"params is \{'guards': 1\} \(dict\); it must be an instance of a NamedTuple"),
@@ -95,17 +95,20 @@ def test_invalid_declarations_raise(env, changes, message):
         assert env.reset.__module__ in str(caught.value)
 
 
-class WindyState(NamedTuple):
-    x: Floats
-    wind: float
+class UnknownSet(NamedTuple):
+    cells: Annotated[Floats, "cells"]
 
 
-class Grid(NamedTuple):
-    cells: Annotated[Floats, "rows", "cols"]
+class UnknownSize(NamedTuple):
+    cells: Annotated[Floats, "agents", "depth"]
+
+
+class OneNumber(NamedTuple):
+    wind: Annotated[Floats, "world"]
 
 
 class Rows(NamedTuple):
-    cells: Annotated[Ints, "rows"]
+    cells: Annotated[Ints, "agents", "rows"]
 
 
 class GridParams(NamedTuple):
@@ -127,15 +130,35 @@ def too_large(p: Any) -> Any:
 
 ROLES = {"observation": lambda p: {"guard": Observation(lambda i, s, t, p: (0.0,))}}
 RETURN_CASES = {
-    "two numbers of elements": (
-        make_env(Grid),
+    "field of an unknown set": (
+        make_env(UnknownSet),
         AuthoringError,
-        "field 'cells' has 'cols' besides 'rows'; .* name a parameter",
+        "field 'cells' belongs to 'cells'; .* the set that it belongs to: 'world', 'agents', 'pairs'",
     ),
-    "float of the env": (
-        make_env(WindyState),
+    "size that is no parameter": (
+        make_env(UnknownSize),
         AuthoringError,
-        "field 'wind' of State is a float for the env, which nothing can",
+        "field 'cells' has the size 'depth'; .* int parameter of at least 1: rows, cols",
+    ),
+    "array of one number": (
+        make_env(OneNumber),
+        AuthoringError,
+        "field 'wind' is one number of the world: declare it as float",
+    ),
+    "set with a name of the engine": (
+        make_env(sets=lambda p: {"pairs": 3}),
+        AuthoringError,
+        r"sets\(p\) has 'pairs', a set that every environment has",
+    ),
+    "set without elements": (
+        make_env(sets=lambda p: {"cells": (p.rows, 0)}),
+        AuthoringError,
+        r"sets\(p\) gives 'cells' the size \(2, 0\); it must be an integer of at least 1",
+    ),
+    "set beyond an int32": (
+        make_env(sets=lambda p: {"cells": (1 << 16, 1 << 16)}),
+        OutOfMemoryError,
+        "the set 'cells' has 4,294,967,296 elements",
     ),
     "observation by role": (
         make_env(**ROLES),

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.errors import AuthoringError
+from gpuvec.phases import first_function
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import author_action, random_actions
 from gpuvec.testing.reference.author_calls import call_checked
@@ -45,9 +46,9 @@ def check_draws(env: SingleAgentEnv) -> str:
     with record_draws() as draws:
         starts = [call_checked(checked.reset, CheckedKey(0, 0, row, 0, 0), p) for row in range(NUM_STARTS)]
     count = len(draws) // len(starts)
-    check_distinct_draws(env.reset, draws[:count])
+    check_distinct_draws(first_function(env.reset), draws[:count])
     if draws and all(start == starts[0] for start in starts):
-        raise authoring_error(env.reset, EQUAL_STARTS)
+        raise authoring_error(first_function(env.reset), EQUAL_STARTS)
     with record_draws() as draws:
         call_checked(checked.step, checked_state(starts[0]), action, CheckedKey(0, 0, 0, 0, 1), p)
     check_distinct_draws(env.step, draws)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
+from gpuvec.phases import first_function
 from gpuvec.spec import Environment, SingleAgentEnv, Time
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
@@ -57,7 +58,7 @@ def check_against_reference(env: Environment, run: CompiledRun, seed: int) -> st
         places = (place for name in expected for place in _unequal(name, expected[name], compiled[name]))
         first = next(places, None)
         if first is not None:
-            different.append((step_function(env) if moment.key.step else env.reset, t, row, *first))
+            different.append((step_function(env) if moment.key.step else first_function(env.reset), t, row, *first))
     if len(different) > MAX_DIFFERENT_SHARE * len(selected):
         function, t, row, name, value, compiled_value = different[0]
         raise authoring_error(
@@ -109,7 +110,7 @@ def _repeat_single(env: SingleAgentEnv) -> Callable[[Moment], Results]:
                 action = checked_value(author_action(m.action))
                 state, reward, terminated = call_checked(checked.step, before, action, key, p)
                 results = state._asdict() | {"reward": reward, "terminated": terminated}
-        check_distinct_draws(env.step if m.key.step else env.reset, draws)
+        check_distinct_draws(env.step if m.key.step else first_function(env.reset), draws)
         return {**results, "observation": call_checked(checked.observe, after, p)}
 
     return repeat

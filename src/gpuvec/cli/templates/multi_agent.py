@@ -25,7 +25,7 @@ class State(NamedTuple):
 
     x: Floats  # the position of each walker [m]
     y: Floats  # [m]
-    nearest: Annotated[Ints, "num_neighbors", NearestNeighbors]  # the walkers that each walker observes, nearest first
+    nearest: Annotated[Ints, "agents", "num_neighbors", NearestNeighbors]  # the walkers that each observes, nearest first
     all_met: bool  # whether each walker has another one nearby
 
 

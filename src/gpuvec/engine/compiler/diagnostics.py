@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuvec.errors import AuthoringError
+from gpuvec.phases import first_function
 from gpuvec.spec import Environment, SingleAgentEnv
 
 PACKAGE = Path(__file__).parents[2]
@@ -67,12 +68,12 @@ def explain_env_errors(env: Environment, kind: str) -> AbstractContextManager[No
         env: the environment.
         kind: "reset" or "step".
     """
-    return explain_compiler_errors(step_function(env) if kind == "step" else env.reset)
+    return explain_compiler_errors(step_function(env) if kind == "step" else first_function(env.reset))
 
 
 def step_function(env: Environment) -> Callable[..., Any]:
     """Returns the author's function that a message about a step of `env` names."""
-    return env.step if isinstance(env, SingleAgentEnv) else next(filter(callable, env.phases), env.reward)
+    return env.step if isinstance(env, SingleAgentEnv) else next((f for f in env.phases if callable(f)), env.reward)
 
 
 def authoring_error_from(function: Any, error: Exception) -> AuthoringError:

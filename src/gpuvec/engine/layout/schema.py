@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -10,13 +10,15 @@ import numpy as np
 from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
+from gpuvec.engine.layout.index_sets import IndexSets, make_array_field, make_index_sets
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.space_layout import ActionLayout, make_action_layout, observation_features
 from gpuvec.errors import AuthoringError, OutOfMemoryError
-from gpuvec.spec import Bools, Environment, Floats, Ints, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv, Time
+from gpuvec.phases import AGENTS
+from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv, Time
 
-ARRAYS: dict[Any, DType] = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
-PACKED_BUFFERS = {np.float32: "floats", np.int32: "ints", np.bool_: "bools"}  # {dtype: buffer} of `packed_fields`
+# {dtype: the buffer of `packed_fields`, and the array of staged elements}
+PACKED_BUFFERS = {np.float32: "floats", np.int32: "ints", np.bool_: "bools", np.int8: "int8s", np.uint8: "uint8s"}
 # The largest number of agents of an environment: every index of an agent is exact as a float32.
 MAX_AGENTS = 1 << 24
 ENGINE_FIELDS = ("role", "agents_by_role")  # fields that the engine writes
@@ -62,8 +64,10 @@ class MultiAgentSchema(NamedTuple):
     """The schema of a `MultiAgentEnv`.
 
     Attributes:
-        array_fields: {name: buffer} of the fields of the state with elements for each agent.
-        scalar_fields: {name: dtype} of the fields with one value for the env.
+        sets: {name: shape} of the index sets.
+        array_fields: {name: buffer} of the fields of the state with several elements.
+        field_sets: {name of such a field: the set that it belongs to}.
+        scalar_fields: {name: dtype} of the fields with one value for the world.
         num_features: D.
         action: the layout of an agent's action.
         num_agents: A.
@@ -72,7 +76,9 @@ class MultiAgentSchema(NamedTuple):
         search_fields: the fields that a neighbor search fills.
     """
 
+    sets: IndexSets
     array_fields: dict[str, Buffer]
+    field_sets: dict[str, str]
     scalar_fields: dict[str, DType]
     num_features: int
     action: ActionLayout
@@ -87,12 +93,22 @@ class MultiAgentSchema(NamedTuple):
         return (self.num_agents,)
 
     @property
+    def agent_fields(self) -> dict[str, Buffer]:
+        """The array fields that belong to the agents."""
+        return {k: b for k, b in self.array_fields.items() if self.field_sets[k] == AGENTS}
+
+    @property
+    def set_fields(self) -> dict[str, Buffer]:
+        """The array fields that belong to other sets."""
+        return {k: b for k, b in self.array_fields.items() if self.field_sets[k] != AGENTS}
+
+    @property
     def packed_fields(self) -> dict[str, tuple[str, ...]]:
         """{buffer: fields} of the fields that share a buffer: those with one element for each agent, one buffer for each type.
 
         The fields of an env follow each other in the buffer, so that a kernel computes one address for all fields of an agent.
         """
-        dtypes = {k: b.dtype for k, b in self.array_fields.items() if b.shape == self.agents_shape}
+        dtypes = {k: b.dtype for k, b in self.agent_fields.items() if b.shape == self.agents_shape}
         field_groups = {name: tuple(k for k, dtype in dtypes.items() if dtype is t) for t, name in PACKED_BUFFERS.items()}
         return {name: fields for name, fields in field_groups.items() if fields}
 
@@ -142,7 +158,9 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     observation_space, action_space = _spaces(env)
     num_features, action = observation_features(observation_space), make_action_layout(action_space)
     hints = get_type_hints(env.state, include_extras=True)
-    array_fields = {name: _array_field(env, name, hint, count) for name, hint in hints.items() if hint not in SCALARS}
+    sets = make_index_sets(env, count)
+    fields = {name: make_array_field(env, sets, name, hint) for name, hint in hints.items() if hint not in SCALARS}
+    array_fields, field_sets = {k: f.buffer for k, f in fields.items()}, {k: f.index_set for k, f in fields.items()}
     scalar_fields = {name: SCALARS[hint] for name, hint in hints.items() if hint in SCALARS}
     roles = dict(env.roles(env.params)) if env.roles is not None else {}
     if roles and sum(roles.values()) != count:
@@ -153,12 +171,6 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
                 f"a state has Ints fields {' and '.join(ENGINE_FIELDS)} if and only if the environment has roles(p); "
                 "here one is there without the other."
             )
-    for name, dtype in scalar_fields.items():
-        if dtype is np.float32:
-            raise AuthoringError(
-                f"field {name!r} of State is a float for the env, which nothing can write: reductions set ints "
-                "and bools. Use Floats, with an element for each agent, or a parameter."
-            )
     observation = env.observation(env.params)
     if not isinstance(observation, Observation):
         raise AuthoringError(
@@ -166,7 +178,9 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
             "functions may do other things for other roles: `if s.role[i] == TAGGER`."
         )
     search_fields = tuple(name for name, hint in hints.items() if NearestNeighbors in get_args(hint))
-    schema = MultiAgentSchema(array_fields, scalar_fields, num_features, action, count, observation, roles, search_fields)
+    schema = MultiAgentSchema(
+        sets, array_fields, field_sets, scalar_fields, num_features, action, count, observation, roles, search_fields
+    )
     if schema.search is not None:
         _check_search(schema.search, search_fields, array_fields, count)
     return schema
@@ -176,7 +190,8 @@ def _check_search(search: NearestNeighbors, search_fields: tuple[str, ...], arra
     """Raises AuthoringError unless the fields that `search` names have the types that it needs."""
     if search.field not in search_fields or arrays[search.field].dtype != np.int32:
         raise AuthoringError(
-            f"the search fills {search.field!r}, which must be an Annotated[Ints, 'parameter', NearestNeighbors] field."
+            f"the search fills {search.field!r}, which must be a field of type Annotated[Ints, 'agents', 'parameter', "
+            "NearestNeighbors]."
         )
     if isinstance(search.position, str):
         raise AuthoringError(
@@ -232,25 +247,6 @@ def count_agents(env: MultiAgentEnv) -> int:
     if count > MAX_AGENTS:
         raise OutOfMemoryError(f"agents(p) is {count}; an environment holds at most {MAX_AGENTS} agents: use fewer.")
     return int(count)
-
-
-def _array_field(env: MultiAgentEnv, name: str, hint: Any, count: int) -> Buffer:
-    """Returns the buffer of the field `name`, of type `hint`, with elements for each of `count` agents."""
-    shape: tuple[int, ...] = (count,)
-    if get_origin(hint) is Annotated:
-        hint, parameter, *other_arguments = get_args(hint)
-        other_arguments = [argument for argument in other_arguments if argument is not NearestNeighbors]
-        if other_arguments:
-            raise AuthoringError(
-                f"field {name!r} has {other_arguments[0]!r} besides {parameter!r}; a field has one number of elements for each "
-                "agent: name a parameter with the product, and write s.field[i, row * columns + column]."
-            )
-        if parameter not in env.params._fields:
-            raise AuthoringError(f"field {name!r} has {parameter!r} elements for each agent, which is no parameter.")
-        shape += (int(getattr(env.params, parameter)),)
-    if hint not in ARRAYS:
-        raise AuthoringError(f"field {name!r} is a {hint}; it must be Floats, Ints or Bools, or int or bool for the env.")
-    return Buffer(ARRAYS[hint], shape)
 
 
 def feature_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:

@@ -9,7 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
-from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, Reduction
+from gpuvec.phases import Reduction
+from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation
 
 
 def shape_differences(env: Environment, changed_env: Environment) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -19,7 +19,8 @@ from gpuvec.engine.layout.rng_streams import RngStreamAccess, make_rng_streams
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters
-from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Reduction
+from gpuvec.phases import Reduction
+from gpuvec.spec import MultiAgentEnv, NearestNeighbors
 
 
 class ActionReaders(NamedTuple):
@@ -60,9 +61,27 @@ class MultiAgentContext:
         return self.schema.num_agents
 
     @property
-    def reductions(self) -> list[Reduction]:
-        """The reductions among the phases, without the one that runs before observations."""
-        return [phase for phase in self.env.phases if isinstance(phase, Reduction)]
+    def all_reductions(self) -> list[Reduction]:
+        """The reductions of a step, of a reset, and before observations."""
+        phases = (*self.env.phases, *self.reset_phases, self.observed_reduction)
+        return [phase for phase in phases if isinstance(phase, Reduction)]
+
+    @property
+    def reset_phases(self) -> tuple[Any, ...]:
+        """The phases that write the first state of an episode, if `reset` is a tuple of them."""
+        return self.env.reset if isinstance(self.env.reset, tuple) else ()
+
+    def phase_counter(self, number: int) -> int:
+        """Returns the index of the counter of the reduction that is phase `number` of a step."""
+        return _count_reductions(self.env.phases[:number])
+
+    def reset_counter(self, number: int) -> int:
+        """Returns the index of the counter of the reduction that is phase `number` of a reset."""
+        return _count_reductions((*self.env.phases, *self.reset_phases[:number]))
+
+    def observed_counter(self, number: int) -> int:
+        """Returns the index of counter `number` of the reduction before observations."""
+        return _count_reductions((*self.env.phases, *self.reset_phases)) + number
 
     @property
     def observed_reduction(self) -> Reduction | None:
@@ -78,7 +97,7 @@ class MultiAgentContext:
     @property
     def num_counters(self) -> int:
         """The number of counters of reductions. The one before observations has a second counter, for final observations."""
-        return len(self.reductions) + 2 * (self.observed_reduction is not None)
+        return self.observed_counter(2 * (self.observed_reduction is not None))
 
     @property
     def same_step(self) -> bool:
@@ -110,11 +129,16 @@ class MultiAgentContext:
     def num_final_copies(self) -> int:
         """The number of copies of final states in shared memory: one for each env of a block, or none.
 
-        There are copies in SAME_STEP if no reduction and no search runs before observations.
+        There are copies in SAME_STEP if no reduction and no search runs before observations, and all fields belong to agents.
         """
         launch = self.launch
         is_direct = launch.stage_state and launch.stage_final_state and self.search is None and self.observed_reduction is None
+        is_direct = is_direct and not self.schema.set_fields
         return launch.envs_per_block if is_direct and self.same_step else 0
+
+
+def _count_reductions(phases: tuple[Any, ...]) -> int:
+    return sum(isinstance(phase, Reduction) for phase in phases)
 
 
 def make_context(

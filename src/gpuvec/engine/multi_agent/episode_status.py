@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, Work
-from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import AWAITS_RESET, CLOCK, HAS_ENDED, RNG_STREAM
 from gpuvec.random import Key
@@ -63,7 +63,9 @@ def make_episode_status(ctx: MultiAgentContext, access: StateAccess) -> EpisodeS
 
 def _make_start_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:
     """`start_agent` as in `EpisodeStatus`, for steps and resets."""
-    reset, has_pool = device_function(ctx.env.reset), bool(ctx.options.pool)
+    has_pool = bool(ctx.options.pool)
+    # If `reset` is a tuple of phases, other segments start an episode, and nothing calls this function.
+    reset: DeviceFunction = device_function(ctx.env.reset) if callable(ctx.env.reset) else every_agent
     state, set_from_pool = access.state, access.set_from_pool
 
     @inline_function

@@ -100,6 +100,23 @@ def make_end_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeSta
     return end_env
 
 
+def make_save_final_agent(access: StateAccess, condition: DeviceFunction) -> DeviceFunction:
+    """Compiles `save_final_agent(b, w, e, k, i, clock)`, which saves an agent's last state for final observations.
+
+    Args:
+        access: access to the state.
+        condition: `condition(w, k)` -> whether the episode of env k of the block ended.
+    """
+    save_final = access.save_final
+
+    @inline_function
+    def save_final_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+        if condition(w, k):
+            save_final(b, w, e, k, i)
+
+    return save_final_agent
+
+
 def make_start_episode(
     ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus, condition: DeviceFunction
 ) -> DeviceFunction:

@@ -73,8 +73,8 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
         rows = agents * max(1, schema.observation.max_neighbors)
         envs = max(1, min(96 // rows, -(-num_envs // TARGET_BLOCKS)))
         return MultiAgentLaunch(envs, 96, split=False, stage_state=True, stage_final_state=True)
-    threads = _threads_per_block(agents, num_envs)
-    envs = max(1, threads // agents)
+    threads = _threads_per_block(_elements_per_env(schema), num_envs)
+    envs = _envs_per_block(schema, threads)
     state_bytes = _state_bytes(schema, envs)
     if schema.search is None and state_bytes + 4 * envs * agents * schema.num_features <= STAGED_BYTES:
         if agents <= LARGE_ENV_AGENTS:
@@ -96,11 +96,22 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
     )
 
 
-def _threads_per_block(agents: int, num_envs: int) -> int:
+def _elements_per_env(schema: MultiAgentSchema) -> int:
+    """The number of agents, or of elements of the largest set with a field, whose work a block shares."""
+    return max([schema.num_agents, *(int(np.prod(schema.sets[schema.field_sets[k]])) for k in schema.set_fields)])
+
+
+def _envs_per_block(schema: MultiAgentSchema, threads: int) -> int:
+    """The envs of a block: as many as have an agent for each thread, and whose fields of other sets fit in shared memory."""
+    envs = max(1, threads // schema.num_agents)
+    return envs if not schema.set_fields else min(envs, max(1, STAGED_BYTES // _state_bytes(schema, 1)))
+
+
+def _threads_per_block(elements: int, num_envs: int) -> int:
     """The threads of a block of the first kernel: a large env has more, and most if there are few envs."""
-    if agents <= LARGE_ENV_AGENTS:
+    if elements <= LARGE_ENV_AGENTS:
         return 128
-    return LARGE_ENV_THREADS if num_envs > TARGET_BLOCKS else min(1024, -(-agents // 128) * 128)
+    return LARGE_ENV_THREADS if num_envs > TARGET_BLOCKS else min(1024, -(-elements // 128) * 128)
 
 
 def _state_bytes(schema: MultiAgentSchema, envs: int) -> int:

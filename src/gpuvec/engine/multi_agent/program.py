@@ -18,7 +18,12 @@ from gpuvec.engine.compiler.types import DeviceFunction, Work
 from gpuvec.engine.layout.buffers import KernelOptions, named_tuple
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env, make_context
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus, make_episode_status
-from gpuvec.engine.multi_agent.episode_transitions import make_check_end, make_end_env, make_start_episode
+from gpuvec.engine.multi_agent.episode_transitions import (
+    make_check_end,
+    make_end_env,
+    make_save_final_agent,
+    make_start_episode,
+)
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, make_cell_list
 from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
@@ -29,18 +34,22 @@ from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_ro
 from gpuvec.engine.multi_agent.reductions import reduction_segments
 from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
+from gpuvec.engine.multi_agent.set_fields import load_segments, save_final_segments, store_segments
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters
+from gpuvec.engine.multi_agent.start_segments import in_reset, in_step, start_segments
 from gpuvec.engine.multi_agent.state_access import StateAccess, make_state_access
 from gpuvec.engine.multi_agent.state_layout import COUNTERS, WorkArrays, state_work_arrays
 from gpuvec.engine.multi_agent.step_functions import (
     make_load_agent,
     make_load_env,
-    make_phase,
     make_score_agent,
     make_store_agent,
     make_store_env,
+    phase_segment,
 )
-from gpuvec.spec import MultiAgentEnv, Reduction
+from gpuvec.engine.multi_agent.tree_reductions import tree_work_arrays
+from gpuvec.phases import Reduction
+from gpuvec.spec import MultiAgentEnv
 
 f32, i32, i64, b1 = np.float32, np.int32, np.int64, np.bool_
 
@@ -120,6 +129,7 @@ def _work_arrays(parts: _Parts) -> WorkArrays:
         arrays["actions"] = (ctx.schema.action.dtype, (agents * max(1, ctx.schema.action.components),))
     if ctx.stages_active:
         arrays["was_active"] = (b1, (agents,))
+    arrays |= tree_work_arrays(ctx)
     if parts.cell_list is not None and not launch.split:
         arrays |= parts.cell_list.arrays
     if launch.tile_rows and not launch.split:
@@ -133,9 +143,28 @@ def _reset_segments(parts: _Parts) -> list[Segment]:
     ctx, access, status, stages = parts.ctx, parts.access, parts.status, parts.ctx.launch.stage_state
     return [
         Segment(ENVS, make_reset_env(ctx, access, status), barrier=not stages, takes_request=True),
+        *load_segments(ctx, access),
         *([Segment(AGENTS, make_load_state(access))] if stages else []),
-        Segment(AGENTS, make_reset_agent(ctx, status), takes_request=True),
+        *_requested_start_segments(parts),
     ]
+
+
+def _requested_start_segments(parts: _Parts) -> list[Segment]:
+    """The segments that write first states in a reset."""
+    ctx, access, status = parts.ctx, parts.access, parts.status
+    if ctx.reset_phases:
+        return start_segments(ctx, access, status.is_new_episode, in_reset(ctx, status))
+    return [Segment(AGENTS, make_reset_agent(ctx, status), takes_request=True)]
+
+
+def _start_segments(parts: _Parts, condition: DeviceFunction) -> list[Segment]:
+    """The segments that save last states and write first states in a step, in envs for which `condition(w, k)` is true."""
+    ctx, access, status = parts.ctx, parts.access, parts.status
+    if not ctx.reset_phases:
+        return [Segment(AGENTS, make_start_episode(ctx, access, status, condition))]
+    saves_final = ctx.launch.split and ctx.same_step
+    save_final = [*save_final_segments(ctx, access, condition), Segment(AGENTS, make_save_final_agent(access, condition))]
+    return (save_final if saves_final else []) + start_segments(ctx, access, condition, in_step(ctx, status, condition))
 
 
 def _step_segments(parts: _Parts) -> list[Segment]:
@@ -143,15 +172,16 @@ def _step_segments(parts: _Parts) -> list[Segment]:
     ctx, access, status = parts.ctx, parts.access, parts.status
     segments = [
         Segment(ENVS, make_load_env(ctx, access, status), barrier=False),
+        *load_segments(ctx, access),
         Segment(AGENTS, make_load_agent(ctx, access)),
     ]
     if ctx.next_step:
-        segments.append(Segment(AGENTS, make_start_episode(ctx, access, status, status.awaits_reset)))
-    for phase in ctx.env.phases:
+        segments += _start_segments(parts, status.awaits_reset)
+    for number, phase in enumerate(ctx.env.phases):
         if isinstance(phase, Reduction):
-            segments += reduction_segments(ctx, access, phase, ctx.reductions.index(phase), status.is_running)
+            segments += reduction_segments(ctx, access, phase, ctx.phase_counter(number), status.is_running)
         else:
-            segments.append(Segment(AGENTS, make_phase(ctx, access, status, phase)))
+            segments.append(phase_segment(ctx, access, status, phase))
     return [*segments, Segment(AGENTS, make_score_agent(ctx, access, status, parts.features.episode_time))]
 
 
@@ -159,8 +189,7 @@ def _before_observations(parts: _Parts, condition: DeviceFunction, number: int) 
     """The segments of the reduction or search before observations; `number` is 0 for final observations, 1 for all others."""
     ctx = parts.ctx
     if ctx.observed_reduction is not None:
-        counter = len(ctx.reductions) + number
-        return reduction_segments(ctx, parts.access, ctx.observed_reduction, counter, condition)
+        return reduction_segments(ctx, parts.access, ctx.observed_reduction, ctx.observed_counter(number), condition)
     if parts.knn is not None and not ctx.launch.split:
         return search_segments(ctx, parts.access, parts.knn, parts.cell_list, condition)
     return []
@@ -173,9 +202,9 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     segments = _before_observations(parts, status.is_new_episode, 0)
     if not ctx.launch.split and not stages_final:
         segments += direct.final_segments(ctx, parts.features, parts.stores)
-    start_episode = make_start_episode(ctx, access, status, status.is_new_episode)
-    segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=False))
-    segments.append(Segment(AGENTS, start_episode, barrier=not stages_final))
+    starts = _start_segments(parts, status.is_new_episode)
+    segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=bool(ctx.reset_phases)))
+    segments += [*starts[:-1], starts[-1]._replace(barrier=not stages_final)]
     return segments + (direct.staged_final_segments(ctx, parts.features, parts.stores) if stages_final else [])
 
 
@@ -188,6 +217,7 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
     segments.append(Segment(ENVS, make_store_env(access), barrier=False))
     if ctx.launch.stage_state:
         segments.append(Segment(AGENTS, make_store_agent(access), barrier=False))
+        segments += store_segments(ctx, access)
     return segments + ([tiles.drain_segment(ctx)] if ctx.tile_holds_block else [])
 
 

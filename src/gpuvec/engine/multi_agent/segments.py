@@ -18,7 +18,8 @@ class Segment(NamedTuple):
 
     The arguments of its function are the batch `b`, the work `w`, those of its unit, the `clock` of this step, and the request
     `r` of a reset if `takes_request`. A unit of ENVS is (e, k), an env and its index in the block; of AGENTS it is (e, k, i),
-    with an agent; of BLOCK it is (e0, m, thread): the first env of the block, the number of its envs, and the thread.
+    with an agent or an element of another set; of BLOCK it is (e0, m, thread): the first env of the block,
+    the number of its envs, and the thread.
     """
 
     unit: int  # ENVS, AGENTS or BLOCK: the function is called for each env, for each agent, or once by each thread
@@ -27,6 +28,7 @@ class Segment(NamedTuple):
     # after_round(b, w, e0, u, thread, clock) is called after the calls for agents u to u + threads of one env.
     after_round: DeviceFunction | None = None
     takes_request: bool = False
+    num_elements: int = 0  # for a unit of AGENTS, the elements of each env, if they are those of another set than the agents
 
 
 class BlockShape(NamedTuple):
@@ -65,6 +67,7 @@ def segment_source(segment: Segment, name: str, block: BlockShape, margin: str) 
         margin: spaces before each line.
     """
     call = f"{name}(b, w, {{}}, clock{', r' if segment.takes_request else ''})"
+    block = block._replace(agents=segment.num_elements) if segment.num_elements else block
     if segment.unit == BLOCK:
         lines = [call.format("e0, m, thread")]
     elif segment.unit == ENVS:

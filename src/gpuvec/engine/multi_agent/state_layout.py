@@ -37,7 +37,8 @@ class StateLayout(NamedTuple):
     arrays: dict[str, Buffer]  # all fields with elements for each agent
     searched: tuple[str, ...]  # fields that the first kernel's search fills before every observation
     staged: dict[str, Buffer]  # fields in shared memory
-    changing: dict[str, Buffer]  # fields that a step may change and the next step reads
+    changing: dict[str, Buffer]  # fields of the agents that a step may change and the next step reads
+    set_fields: dict[str, Buffer]  # fields of other sets, all of which a step may change
     offsets: dict[str, int]  # {staged field: its first element in the array of its dtype}
     sizes: dict[DType, int]  # {dtype: number of elements of its array}
     packed: dict[str, PackedField]  # fields that share a buffer with others
@@ -46,8 +47,8 @@ class StateLayout(NamedTuple):
 
     @property
     def loaded(self) -> dict[str, Buffer]:
-        """The staged fields that a kernel loads when it begins."""
-        return {name: buffer for name, buffer in self.staged.items() if name not in self.searched}
+        """The staged fields of the agents that a kernel loads when it begins."""
+        return {k: b for k, b in self.staged.items() if k not in self.searched and k not in self.set_fields}
 
     def staged_views(self) -> dict[str, str]:
         """Returns {staged field: source of a view of its elements for env `k` of the block}."""
@@ -74,7 +75,8 @@ def make_state_layout(ctx: MultiAgentContext) -> StateLayout:
         arrays=schema.array_fields,
         searched=searched,
         staged=staged,
-        changing={k: b for k, b in own.items() if k not in searched and k not in ENGINE_FIELDS},
+        changing={k: b for k, b in schema.agent_fields.items() if k in own and k not in (*searched, *ENGINE_FIELDS)},
+        set_fields=schema.set_fields,
         offsets=offsets,
         sizes={dtype: size for dtype, size in sizes.items() if size},
         packed={k: PackedField(name, len(ks), ks.index(k)) for name, ks in schema.packed_fields.items() for k in ks},

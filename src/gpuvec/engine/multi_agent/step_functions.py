@@ -15,6 +15,8 @@ from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
+from gpuvec.engine.multi_agent.phase_functions import make_assignment, make_each_element, unit_of_set
+from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import (
     AWAITS_RESET,
@@ -25,6 +27,7 @@ from gpuvec.engine.multi_agent.state_layout import (
     TIME,
     VOTES_AGAINST,
 )
+from gpuvec.phases import WORLD, Assign, Each
 
 f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
 
@@ -130,6 +133,38 @@ def make_phase(
             run_phase(i, state(b, w, e, k), action, key, params(b, e))
 
     return act
+
+
+def phase_segment(
+    ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus, phase: Each | Assign | Callable[..., None]
+) -> Segment:
+    """Compiles the segment of a phase that is no reduction.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        status: the status of the episodes.
+        phase: the phase.
+    """
+    if isinstance(phase, Assign):
+        index_set, element = WORLD, make_assignment(ctx, access, phase)
+    elif isinstance(phase, Each):
+        index_set, element = phase.index_set, make_each_element(ctx, access, phase, has_action=True)
+    else:
+        return Segment(AGENTS, make_phase(ctx, access, status, phase))
+    is_running, step_key, params = status.is_running, status.step_key, ctx.params
+    unit, count = unit_of_set(ctx, index_set)
+
+    @inline_function
+    def run(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
+        if is_running(w, k):
+            element(b, w, e, k, c, step_key(w, k, u32(w.status[k, START]), w.status[k, TIME]), params(b, e))
+
+    @inline_function
+    def run_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
+        run(b, w, e, k, 0, clock)
+
+    return Segment(unit, run_env if unit == ENVS else run, num_elements=count)
 
 
 def make_score_agent(

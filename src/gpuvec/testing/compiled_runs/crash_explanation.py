@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
+from gpuvec.phases import first_function
 from gpuvec.random import Key
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
@@ -44,7 +45,7 @@ def explain_crash(
     for row in range(num_envs):
         key = Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0)
         repeat(Moment(0, row, key, {}, {}, None, 1) if moments is None else moments.following(row))
-    function = env.reset if moments is None else step_function(env)
+    function = first_function(env.reset) if moments is None else step_function(env)
     call = "in the first reset" if moments is None else f"in step {len(moments.run.obs)}"
     remedy = "look for a loop, or an index, that depends on rounding"
     raise authoring_error(function, f"{problem}, {call}; plain Python shows no fault: {remedy}")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.engine.layout.schema import MultiAgentSchema, feature_widths, make_schema
+from gpuvec.phases import first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun
 from gpuvec.testing.target_check.differences import differences, differs_in_bits
@@ -62,7 +63,7 @@ def _check_states(env: Environment, run: CompiledRun, t: int) -> None:
             is_reset = t == 0 or bool(run.terminated[t - 2][row] | run.truncated[t - 2][row] if t > 1 else False)
             value = values[(row, *rest)]
             problem = f"after {t} steps {place} of the state of environment {row} is {value}, which is not finite"
-            function = env.reset if is_reset else step_function(env)
+            function = first_function(env.reset) if is_reset else step_function(env)
             raise authoring_error(function, f"{problem}: {FINITE}, and mark a missing value by a bool")
 
 
@@ -149,7 +150,7 @@ def check_equal_step(
         first = different[0]
         place = first.place(isinstance(env, MultiAgentEnv))
         problem = f"{runs} differ: after {t} steps {place} is {first.expected} and {first.actual}"
-        function = step_function(env) if t else env.reset
+        function = step_function(env) if t else first_function(env.reset)
         raise authoring_error(function, f"{problem}; results must depend on the arguments alone")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,24 +14,32 @@ from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
+from gpuvec.phases import Assign, Reduction, first_function
 from gpuvec.random import Key
-from gpuvec.spec import MultiAgentEnv, Reduction, Time
+from gpuvec.spec import MultiAgentEnv, Time
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, random_actions, short_episode_steps
 from gpuvec.testing.compiled_runs.run_checks import check_observations, check_reward
 from gpuvec.testing.compiled_runs.run_moments import RunMoments
 from gpuvec.testing.draw_check import EQUAL_STARTS, NUM_STARTS
-from gpuvec.testing.races.ownership import OwnershipCheck, differing_agents
+from gpuvec.testing.races.ownership import OwnershipCheck, name_element
 from gpuvec.testing.reference.author_calls import NotPlainError, call_checked
 from gpuvec.testing.reference.checked_arrays import checked_value
 from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
-from gpuvec.testing.reference.python_reference import PythonReference, checked_time
+from gpuvec.testing.reference.python_reference import PythonReference, checked_time, reset_phases
 
 NUM_ENVS = 3
 NUM_STEPS = 4  # the number of steps of each env before anything is compiled
 NUM_OBSERVERS = 16  # the number of agents whose observations are computed in a step
 NUM_MOMENTS = 150  # the number of steps of a compiled run that are repeated
 MAX_ACCESSES = 200_000  # no step begins after as many; they take some seconds
-STALE = {"f": np.nan, "i": np.iinfo(np.int32).max, "b": True}  # {kind of dtype: a value that the last episode may have left}
+STALE = {"f": math.nan, "b": True}  # {kind of dtype: a value that the last episode may have left}
+
+
+def _stale(buffer: Buffer) -> NDArray[Any]:
+    """A field with the values that the last episode may have left."""
+    dtype = np.dtype(buffer.dtype)
+    value = np.iinfo(buffer.dtype).max if dtype.kind in "iu" else STALE[dtype.kind]
+    return np.full(buffer.shape, value, dtype)
 
 
 def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
@@ -96,8 +106,8 @@ def _check_first_states(env: MultiAgentEnv) -> int:
     with record_draws() as draws:
         starts = [reference.reset(CheckedKey(0, 0, row, 0, 0), reference.make_state()) for row in range(NUM_STARTS)]
     fields = reference.schema.array_fields
-    if draws and not any(differing_agents(getattr(s, k), getattr(starts[0], k)) for s in starts for k in fields):
-        raise authoring_error(env.reset, EQUAL_STARTS)
+    if draws and not any(getattr(s, k).tobytes() != getattr(starts[0], k).tobytes() for s in starts for k in fields):
+        raise authoring_error(first_function(env.reset), EQUAL_STARTS)
     return len(draws) // len(starts)
 
 
@@ -140,15 +150,22 @@ class RaceCheck:
         """Resets from zeros and from values that an episode may have left, which must result in the same state."""
         reference = self._reference
         roles = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if reference.schema.roles}
-        stale_fields = {k: np.full(b.shape, STALE[np.dtype(b.dtype).kind]) for k, b in self._author_fields().items()}
+        stale_fields = {k: _stale(b) for k, b in self._author_fields().items()}
         blank, stale = reference.make_state(roles), reference.make_state(roles | stale_fields)
-        self.ownership.begin_step(blank)
-        after = self.ownership.run(self.env.reset, blank, lambda _: (key, reference.p))
+        self.ownership.begin_step(blank, is_reset=True)
+        after = self._run_phases(reset_phases(self.env), blank, None, key)
         other = reference.reset(key.plain(), stale)
         for name in self._author_fields():
-            for i in differing_agents(getattr(after, name), getattr(other, name)):
-                problem = f"reset leaves {name}[{i}] as the last episode left it; write every element of every field"
-                raise authoring_error(self.env.reset, problem)
+            for element in self.ownership.differing_elements(name, after, other):
+                place = name_element(name, element)
+                problem = f"reset leaves {place} as the last episode left it; write every element of every field"
+                raise authoring_error(first_function(self.env.reset), problem)
+        for name in reference.schema.scalar_fields:
+            if getattr(after, name) != getattr(other, name):
+                problem = (
+                    f"reset gives {name} a value that depends on the last episode; compute it from fields that reset wrote"
+                )
+                raise authoring_error(first_function(self.env.reset), problem)
         return after
 
     def _author_fields(self) -> dict[str, Buffer]:
@@ -193,21 +210,24 @@ class RaceCheck:
         reference, t = self._reference, Time(key.step, self._limit)
         actions = [checked_value(author_action(value)) for value in values]
         with suppress(NotPlainError):  # the environment may never reach such a state
-            self._run_phases(self._with_equal_agents(s), actions, key)
+            self._run_step(self._with_equal_agents(s), actions, key)
         mask = self._active(s)
-        result = reference.step_result(self._run_phases(s, actions, key), mask, t)
+        result = reference.step_result(self._run_step(s, actions, key), mask, t)
         self._active(result.state)
         check_reward(self.env, result.reward, [f"agent {i}" for i in reference.agents], t.step)
         return self._observed(result.state, t.step), bool(result.votes.all())
 
-    def _run_phases(self, s: EnvState, actions: list[Action], key: CheckedKey) -> EnvState:
-        reference = self._reference
+    def _run_step(self, s: EnvState, actions: list[Action], key: CheckedKey) -> EnvState:
         self.ownership.begin_step(s)
-        for phase in self.env.phases:
-            if isinstance(phase, Reduction):
+        return self._run_phases(self.env.phases, s, actions, key)
+
+    def _run_phases(self, phases: tuple[Any, ...], s: EnvState, actions: list[Action] | None, key: CheckedKey) -> EnvState:
+        reference = self._reference
+        for phase in phases:
+            if isinstance(phase, Reduction | Assign):
                 s = reference.run_phase(phase, reference.copy(s), actions, key)
             else:
-                s = self.ownership.run(phase, s, lambda i: (actions[i], key, reference.p))
+                s = self.ownership.run(reference.phase_calls(phase, actions, key), s)
         return s
 
     def _with_equal_agents(self, s: EnvState) -> EnvState:
@@ -215,7 +235,7 @@ class RaceCheck:
         s, num_agents = self._reference.copy(s), len(self._reference.agents)
         is_unchanged = self._random.random(num_agents) < 0.5
         source = np.where(is_unchanged, np.arange(num_agents), self._random.integers(0, num_agents, num_agents))
-        for name in self._author_fields():
+        for name in self._author_fields().keys() & self._reference.schema.agent_fields.keys():
             getattr(s, name)[:] = getattr(s, name)[source]
         return s
 
@@ -229,9 +249,10 @@ class RaceCheck:
             self.ownership.clear_log()
             mask[i] = call_checked(active, i, reference.view(s), reference.p)
             for access in self.ownership.log:
-                if access.agent != i and access.field not in ENGINE_FIELDS:
+                if access.element != (i,) and access.field not in ENGINE_FIELDS:
                     problem = (
-                        f"active reads {access.field}[{access.agent}] for agent {i}, and may read only elements of agent {i}"
+                        f"active reads {name_element(access.field, access.element)} for agent {i}, and may read only "
+                        f"elements of agent {i}"
                     )
                     raise authoring_error_at(access.file, access.line, f"{problem}: write the result to a field in a phase")
         return mask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +18,10 @@ Index = Any  # anything that NumPy accepts as an index
 
 
 class Access(NamedTuple):
-    """A read of one agent's elements of a field, or a write to them."""
+    """A read of the numbers of a field that belong to one element of its index set, or a write to them."""
 
     field: str
-    agent: int
+    element: tuple[int, ...]  # the index in the set: (agent,), or () in a field of the world
     writes: bool
     file: str
     line: int
@@ -39,9 +40,12 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
     name: str
     log: AccessLog | None
     integers: type[CheckedInt]
+    num_set_axes: int  # the first axes, which are those of the field's index set
 
     @staticmethod
-    def of(array: NDArray[Any], name: str, log: AccessLog | None = None, data: bool = True) -> CheckedArray:
+    def of(
+        array: NDArray[Any], name: str, log: AccessLog | None = None, data: bool = True, num_set_axes: int = 1
+    ) -> CheckedArray:
         """Returns a checked view of an array.
 
         Args:
@@ -49,28 +53,31 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
             name: the name of the array in messages.
             log: the log to which accesses are added; None for no log.
             data: whether its integers come from data.
+            num_set_axes: the number of axes of the index set that it belongs to.
         """
         view = array.view(CheckedArray)
         view.name, view.log, view.integers = name, log, DataInt if data else CheckedInt
+        view.num_set_axes = num_set_axes
         return view
 
     def __array_finalize__(self, obj: object) -> None:
         """Initialises a new view or copy of `obj`, for NumPy. It has no log."""
         self.name, self.log = getattr(obj, "name", "an array"), None
         self.integers = getattr(obj, "integers", DataInt)
+        self.num_set_axes = getattr(obj, "num_set_axes", 1)
 
     def __getitem__(self, index: Index) -> Any:
         """Returns the elements at `index`, as an array of NumPy does; a single integer is a checked one."""
         self._access(index, False)
         element = np.ndarray.__getitem__(self, index)
-        return self.integers(element) if isinstance(element, np.signedinteger) else element
+        return self.integers(element) if isinstance(element, np.integer) else element
 
     def __setitem__(self, index: Index, value: Any) -> None:
         """Writes `value` to `index`. An integer beyond the range of the dtype wraps, as in compiled code."""
         self._access(index, True)
-        if isinstance(value, int) and self.dtype.kind == "i":
-            half = 1 << (8 * self.dtype.itemsize - 1)
-            value = (int(value) + half) % (2 * half) - half
+        if isinstance(value, int) and self.dtype.kind in "iu":
+            limits = np.iinfo(self.dtype)
+            value = (int(value) - limits.min) % (1 << limits.bits) + limits.min
         np.ndarray.__setitem__(self, index, value)
 
     def _access(self, index: Index, writes: bool) -> None:
@@ -83,13 +90,15 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
                 raise IndexError(f"{problem}; its shape is {self.shape}")
         if self.log is None:
             return
-        agent_index = parts[0]
+        set_index = parts[: self.num_set_axes]
         frame = sys._getframe(2)
         place = (writes, frame.f_code.co_filename, frame.f_lineno)
-        if isinstance(agent_index, INTEGERS):
-            self.log.append(Access(self.name, int(agent_index), *place))
+        if len(set_index) == self.num_set_axes and all(isinstance(part, INTEGERS) for part in set_index):
+            self.log.append(Access(self.name, tuple(map(int, set_index)), *place))
         else:
-            self.log.extend(Access(self.name, agent, *place) for agent in np.unique(np.arange(len(self))[agent_index]).tolist())
+            is_accessed = np.zeros(self.shape[: self.num_set_axes], np.bool_)
+            is_accessed[set_index] = True
+            self.log.extend(Access(self.name, tuple(element), *place) for element in np.argwhere(is_accessed).tolist())
 
 
 def checked_value(value: object, data: bool = True) -> Any:
@@ -111,15 +120,17 @@ def checked_value(value: object, data: bool = True) -> Any:
     return value
 
 
-def checked_state(s: EnvState, log: AccessLog | None = None) -> EnvState:
+def checked_state(s: EnvState, log: AccessLog | None = None, num_set_axes: Mapping[str, int] | None = None) -> EnvState:
     """Returns a view of a state with checked integers and arrays.
 
     Args:
         s: the state, whose arrays share their memory with the view.
         log: the log to which accesses to arrays are added; None for no log.
+        num_set_axes: {array field: the number of axes of its index set}; None if all fields belong to the agents.
     """
+    axes = num_set_axes or {}
     parts = (
-        CheckedArray.of(v, k, log, data=k not in ENGINE_FIELDS) if isinstance(v, np.ndarray) else checked_value(v)
+        CheckedArray.of(v, k, log, k not in ENGINE_FIELDS, axes.get(k, 1)) if isinstance(v, np.ndarray) else checked_value(v)
         for k, v in zip(s._fields, s, strict=True)
     )
     return type(s)(*parts)

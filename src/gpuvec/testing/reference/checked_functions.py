@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpuvec import random
 from gpuvec.engine.compiler.types import EnvParams
-from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, Reduction, SingleAgentEnv
+from gpuvec.phases import Assign, Each, Reduction
+from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv
 from gpuvec.testing.reference.checked_arrays import CheckedArray, checked_value
 from gpuvec.testing.reference.checked_draws import checked_randint, checked_uniform, checked_word
 from gpuvec.testing.reference.checked_values import BUILTINS, CONVERSIONS, CheckedNumpy
@@ -73,14 +73,17 @@ class CheckedFunctions:
         if isinstance(env, SingleAgentEnv):
             changed = {name: self.function(getattr(env, name)) for name in ("reset", "step", "observe")}
             return dataclasses.replace(env, **changed)
-        names = ("reset", "reward", "terminated", "active")
+        names = ("reward", "terminated", "active")
         changed = {name: self.function(getattr(env, name)) for name in names}
+        changed["reset"] = tuple(map(self._phase, env.reset)) if isinstance(env.reset, tuple) else self.function(env.reset)
         changed["phases"] = tuple(self._phase(phase) for phase in env.phases)
         changed["observation"] = lambda p: self._observation(env, p)
         return dataclasses.replace(env, **changed)
 
-    def _phase(self, phase: Reduction | Callable[..., None]) -> Any:
-        return phase._replace(function=self.function(phase.function)) if isinstance(phase, Reduction) else self.function(phase)
+    def _phase(self, phase: Any) -> Any:
+        if isinstance(phase, Each | Assign | Reduction):
+            return phase._replace(function=self.function(phase.function))
+        return self.function(phase)
 
     def _observation(self, env: MultiAgentEnv, p: EnvParams) -> Observation:
         observation = env.observation(p)

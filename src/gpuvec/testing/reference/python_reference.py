@@ -9,12 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuvec.engine.compiler.types import Action, EnvState
+from gpuvec.engine.layout.index_sets import set_number
 from gpuvec.engine.layout.params import kernel_params
+from gpuvec.engine.layout.reductions import COMBINE, count_lanes, identity_of
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
-from gpuvec.random import Key
-from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Reduction, Time
+from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
+from gpuvec.random import Key, key_of_set
+from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Time
 from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
+from gpuvec.testing.reference.checked_draws import CheckedKey
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.checked_values import CheckedInt, DataInt
 from gpuvec.testing.reference.position_bound import check_position_bound
@@ -28,6 +32,15 @@ class StepResult(NamedTuple):
     votes: NDArray[np.bool_]  # (A,) whether each agent votes for the end; the episode ends if all do
     mask: NDArray[np.bool_]  # (A,) whether each agent was active before the step
     terminated: NDArray[np.bool_]  # (A,) whether each agent was active before the step and is not after it
+
+
+class PhaseCalls(NamedTuple):
+    """The calls of an author's function that a phase consists of: `function(*indices[n], s, *arguments(n))`."""
+
+    index_set: str
+    function: Callable[..., Any]
+    indices: list[tuple[Any, ...]]
+    arguments: Callable[[int], tuple[Any, ...]]
 
 
 class PythonReference:
@@ -87,24 +100,69 @@ class PythonReference:
             s: the state before, whose roles stay.
         """
         s = self.copy(s)._replace(**{k: dtype(0).item() for k, dtype in self.schema.scalar_fields.items()})
-        self._call_for_each(self.env.reset, s, key, self.p)
+        for phase in reset_phases(self.env):
+            s = self.run_phase(phase, s, None, key)
         return s
 
-    def run_phase(self, phase: Reduction | Callable[..., None], s: EnvState, actions: Sequence[Action], key: Key) -> EnvState:
-        """Returns the state after a phase of all agents.
+    def run_phase(self, phase: Any, s: EnvState, actions: Sequence[Action] | None, key: Key) -> EnvState:
+        """Returns the state after a phase.
 
         Args:
             phase: a phase of the environment.
             s: the state before, whose arrays are changed.
-            actions: A actions.
+            actions: A actions; None in a reset.
             key: the key of the draws.
         """
         if isinstance(phase, Reduction):
             return self._reduced(phase, s)
-        view = self.view(s)
-        for i in self.agents:
-            call_checked(phase, i, view, checked_value(actions[i]), key, self.p)
+        calls, view = self.phase_calls(phase, actions, key), self.view(s)
+        if isinstance(phase, Assign):
+            return s._replace(**self.assigned(phase, call_checked(phase.function, view, *calls.arguments(0))))
+        for number, index in enumerate(calls.indices):
+            call_checked(calls.function, *index, view, *calls.arguments(number))
         return s
+
+    def assigned(self, phase: Assign, values: Any) -> dict[str, Any]:
+        """Returns {field: value} of the scalars of an assignment, rounded to the types of their fields.
+
+        Args:
+            phase: the assignment.
+            values: what its function returned.
+        """
+        values = values if len(phase.fields) > 1 else (values,)
+        dtypes = self.schema.scalar_fields
+        return {k: dtypes[k](value).item() for k, value in zip(phase.fields, values, strict=True)}
+
+    def phase_calls(self, phase: Any, actions: Sequence[Action] | None, key: Key) -> PhaseCalls:
+        """Returns the calls of the author's function that a phase consists of.
+
+        Args:
+            phase: a function for agents, `each` or `assign`.
+            actions: A actions; None in a reset.
+            key: the key of the draws of agents.
+        """
+        index_set = phase.index_set if isinstance(phase, Each) else WORLD if isinstance(phase, Assign) else AGENTS
+        function = phase.function if isinstance(phase, Each | Assign) else phase
+        set_key, indices = key_of_named_set(key, self.schema, index_set), self.indices(index_set)
+        if actions is None or index_set not in (AGENTS, PAIRS):
+            return PhaseCalls(index_set, function, indices, lambda number: (set_key, self.p))
+        per_agent = len(self.agents) if index_set == PAIRS else 1
+
+        def arguments(number: int) -> tuple[Any, ...]:
+            return checked_value(actions[number // per_agent]), set_key, self.p
+
+        return PhaseCalls(index_set, function, indices, arguments)
+
+    def indices(self, index_set: str) -> list[tuple[Any, ...]]:
+        """Returns the index arguments of each element of a set: () for the world, else (index,).
+
+        Args:
+            index_set: the name of the set.
+        """
+        shape = self.schema.sets[index_set]
+        if len(shape) == 1:
+            return [(CheckedInt(n),) for n in range(shape[0])]
+        return [(tuple(map(CheckedInt, index)),) for index in np.ndindex(*shape)] if shape else [()]
 
     def step(self, s: EnvState, actions: Sequence[Action], key: Key, t: Time) -> StepResult:
         """Returns the results of a step.
@@ -151,7 +209,9 @@ class PythonReference:
         return s
 
     def _reduced(self, reduction: Reduction, s: EnvState) -> EnvState:
-        return s._replace(**{reduction.field: reduce(reduction.kind, self._call_for_each(reduction.function, s, self.p))})
+        view = self.view(s)
+        values = [call_checked(reduction.function, *index, view, self.p) for index in self.indices(reduction.over)]
+        return s._replace(**{reduction.field: reduce(reduction.kind, values, self.schema.scalar_fields[reduction.field])})
 
     def _nearest(self, search: NearestNeighbors, i: int, s: EnvState) -> list[int]:
         """The neighbors of agent i, nearest first, and -1 for missing ones."""
@@ -184,6 +244,55 @@ class PythonReference:
         return np.array(rows, np.float32)
 
 
+def reset_phases(env: MultiAgentEnv) -> tuple[Any, ...]:
+    """Returns the phases of the reset of an environment.
+
+    Args:
+        env: the environment.
+    """
+    return env.reset if isinstance(env.reset, tuple) else (env.reset,)
+
+
+def key_of_named_set(key: Key, schema: MultiAgentSchema, index_set: str) -> Key:
+    """Returns the key of the draws in a set.
+
+    Args:
+        key: the key of the draws of agents.
+        schema: the schema of the environment.
+        index_set: the name of the set.
+    """
+    number = set_number(schema.sets, index_set)
+    if number == 0:
+        return key
+    set_key = key_of_set(key.plain() if isinstance(key, CheckedKey) else key, number)
+    return type(key)(*map(int, set_key))
+
+
+def tree_reduce(kind: str, values: Sequence[Any], dtype: Any) -> float | int:
+    """Combines numbers in lanes and then in a tree, as kernels do.
+
+    Args:
+        kind: "sum", "min" or "max".
+        values: N numbers.
+        dtype: float32 or int32.
+    """
+    lanes = [dtype(identity_of(kind, dtype))] * count_lanes(len(values))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for n, value in enumerate(values):
+            lanes[n % len(lanes)] = _combine(kind, lanes[n % len(lanes)], dtype(value))
+        while len(lanes) > 1:
+            half = len(lanes) // 2
+            lanes = [_combine(kind, x, y) for x, y in zip(lanes[:half], lanes[half:], strict=True)]
+    result: float | int = lanes[0].item()
+    return result
+
+
+def _combine(kind: str, x: Any, y: Any) -> Any:
+    if kind == "sum":
+        return x + y
+    return (y if y < x else x) if kind == "min" else (y if y > x else x)
+
+
 def checked_time(t: Time) -> Time:
     """Returns a time with checked integers.
 
@@ -193,13 +302,16 @@ def checked_time(t: Time) -> Time:
     return Time(DataInt(t.step), CheckedInt(t.limit))
 
 
-def reduce(kind: str, values: Sequence[Any]) -> int | bool:
+def reduce(kind: str, values: Sequence[Any], dtype: Any = np.int32) -> float | int | bool:
     """Computes the result of a reduction.
 
     Args:
-        kind: "argmin", "any", "all" or "count".
-        values: A values, one of each agent.
+        kind: "argmin", "any", "all", "count", "sum", "min" or "max".
+        values: N values, one of each element.
+        dtype: the type of the result.
     """
+    if kind in COMBINE:
+        return tree_reduce(kind, values, dtype)
     if kind == "argmin":
         pairs = [(np.float32(value), i) for i, value in enumerate(values)]
         return min((pair for pair in pairs if pair[0] < np.inf), default=(np.inf, -1))[1]

@@ -13,7 +13,8 @@ from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema, make_schema
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import MultiAgentEnv, Reduction, Time
+from gpuvec.phases import AGENTS, PAIRS, Assign, Each, Reduction, phase_function
+from gpuvec.spec import MultiAgentEnv, Time
 from gpuvec.testing.type_check.typed_functions import KEY, action_type, check_parameters, result_type, tuple_width
 
 RESULT_TYPES = {  # {name: (Numba type of a result, the rule for the author)}
@@ -22,12 +23,16 @@ RESULT_TYPES = {  # {name: (Numba type of a result, the rule for the author)}
     "bool": (types.Boolean, "a bool, as a comparison is"),
     "nothing": (types.NoneType, "nothing: write new values to the state, s.x[i] = ..."),
 }
-REDUCTION_TYPES = {
-    "count": (np.int32, "bool"),
-    "argmin": (np.int32, "number"),
-    "any": (np.bool_, "bool"),
-    "all": (np.bool_, "bool"),
+REDUCTION_TYPES = {  # {kind: (dtypes of the field, result of the function)}
+    "count": ((np.int32,), "bool"),
+    "argmin": ((np.int32,), "number"),
+    "any": ((np.bool_,), "bool"),
+    "all": ((np.bool_,), "bool"),
+    "sum": ((np.float32, np.int32), "number"),
+    "min": ((np.float32, np.int32), "number"),
+    "max": ((np.float32, np.int32), "number"),
 }
+TYPE_NAMES = {np.float32: "float", np.int32: "int", np.bool_: "bool"}
 
 
 def check_types(env: MultiAgentEnv) -> str:
@@ -55,19 +60,11 @@ def check_types(env: MultiAgentEnv) -> str:
     s, observed = _state_type(env, schema), _state_type(env, schema, has_neighbors=True)
     observation = schema.observation
     before = (observation.neighbors,) if isinstance(observation.neighbors, Reduction) else ()
-
-    _check_result("reset", env.reset, "i, s, key, p", (i, mutable, KEY, p), "nothing")
+    phase_types = _PhaseTypes(schema, s, mutable, action, p)
+    for phase in env.reset if isinstance(env.reset, tuple) else (env.reset,):
+        phase_types.check(phase, in_reset=True)
     for phase in (*env.phases, *before):
-        if isinstance(phase, Reduction):
-            dtype, result = REDUCTION_TYPES[phase.kind]
-            name = f"{phase.kind}_of({phase.field!r}, ...)"
-            if schema.scalar_fields.get(phase.field) is not dtype:
-                kind = "bool" if dtype is np.bool_ else "int"
-                raise AuthoringError(f"{name} sets a field of the state that must be one {kind} for the env.")
-            _check_result(f"the function of {name}", phase.function, "i, s, p", (i, s, p), result)
-        else:
-            name = f"phase `{getattr(phase, '__name__', phase)}`"
-            _check_result(name, phase, "i, s, action, key, p", (i, mutable, action, KEY, p), "nothing")
+        phase_types.check(phase)
     _check_result("reward", env.reward, "i, s, t, p", (i, s, t, p), "float")
     _check_result("terminated", env.terminated, "i, s, p", (i, s, p), "bool")
     if env.active is not None:
@@ -80,6 +77,67 @@ def check_types(env: MultiAgentEnv) -> str:
     own = _num_features("self_features", observation.self_features, "i, s, t, p", (i, observed, t, p))
     _check_num_features(schema, other, own)
     return "every value is a float32, an integer or a bool; only reset and phases write"
+
+
+class _PhaseTypes:
+    """Checks the functions of phases with these types of their arguments."""
+
+    def __init__(self, schema: MultiAgentSchema, s: types.Type, mutable: types.Type, action: types.Type, p: types.Type) -> None:
+        self._schema, self._state, self._mutable, self._action, self._params = schema, s, mutable, action, p
+
+    def check(self, phase: Any, in_reset: bool = False) -> None:
+        """Raises AuthoringError for a wrong parameter, result, field or set of a phase, which may be one of a reset."""
+        if isinstance(phase, Reduction):
+            self._check_reduction(phase)
+        elif isinstance(phase, Assign):
+            self._check_assignment(phase)
+        else:
+            index_set = phase.index_set if isinstance(phase, Each) else AGENTS
+            function = phase_function(phase)
+            place = "reset" if in_reset and not isinstance(phase, Each) else f"phase `{function.__name__}`"
+            index, index_types = self._index(index_set, place)
+            has_action = not in_reset and index_set in (AGENTS, PAIRS)
+            parameters = ", ".join([*index, "s", *(["action"] if has_action else []), "key", "p"])
+            action = (self._action,) if has_action else ()
+            arguments = (*index_types, self._mutable, *action, KEY, self._params)
+            _check_result(place, function, parameters, arguments, "nothing")
+
+    def _index(self, index_set: str, place: str) -> tuple[list[str], tuple[types.Type, ...]]:
+        """The name and the type of the index argument of a set; none for the world."""
+        if index_set not in self._schema.sets:
+            known = ", ".join(map(repr, self._schema.sets))
+            raise AuthoringError(f"{place} runs over {index_set!r}, which is no index set: there are {known}.")
+        num_axes = len(self._schema.sets[index_set])
+        if num_axes == 0:
+            return [], ()
+        name = {AGENTS: "i", PAIRS: "pair"}.get(index_set, "index")
+        return [name], (types.int32 if num_axes == 1 else types.UniTuple(types.int64, num_axes),)
+
+    def _check_reduction(self, phase: Reduction) -> None:
+        dtypes, result = REDUCTION_TYPES[phase.kind]
+        name = f"{phase.kind}_of({phase.field!r}, ...)"
+        if self._schema.scalar_fields.get(phase.field) not in dtypes:
+            allowed = " or ".join(TYPE_NAMES[dtype] for dtype in dtypes)
+            raise AuthoringError(f"{name} sets a field of the state that must be one {allowed} for the world.")
+        index, index_types = self._index(phase.over, name)
+        parameters = ", ".join([*index, "s", "p"])
+        _check_result(f"the function of {name}", phase.function, parameters, (*index_types, self._state, self._params), result)
+
+    def _check_assignment(self, phase: Assign) -> None:
+        name = f"assign({phase.fields!r}, ...)"
+        if unknown := [field for field in phase.fields if field not in self._schema.scalar_fields]:
+            scalars = ", ".join(self._schema.scalar_fields) or "none"
+            raise AuthoringError(
+                f"{name} writes {unknown[0]!r}; it writes float, int and bool fields of the state: {scalars}. A field with "
+                "several elements is written by each(...)."
+            )
+        check_parameters(name, phase.function, "s, key, p")
+        result = result_type(phase.function, (self._state, KEY, self._params))
+        count = len(phase.fields)
+        width = 1 if isinstance(result, types.Number | types.Boolean) else tuple_width(phase.function, result, "numbers")
+        if width != count or isinstance(result, types.BaseTuple) != (count > 1):
+            rule = "a number" if count == 1 else f"a tuple of {count} numbers"
+            raise authoring_error(phase.function, f"the function of {name} returns {result}; it must return {rule}")
 
 
 def _check_result(

@@ -28,7 +28,8 @@ from gpuvec.engine.compiler.types import DeviceFunction, DType
 from gpuvec.engine.layout.buffers import SCALARS, KernelOptions
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema, make_schema
-from gpuvec.spec import Environment, NearestNeighbors, Observation, Reduction, SingleAgentEnv
+from gpuvec.phases import Reduction, first_function
+from gpuvec.spec import Environment, NearestNeighbors, Observation, SingleAgentEnv
 
 # Names of the conversions in generated functions: each member of a structure has the type that the header declares.
 CONVERSIONS = {np.float32: "f32", np.int32: "i32", np.bool_: "bool"}
@@ -92,7 +93,7 @@ def _make_cuda_functions(
     not_finite = (k for k, value in env.params._asdict().items() if isinstance(value, float) and not math.isfinite(value))
     runtime_params = (*per_env, *env.reset_options, *not_finite)
     prototypes = _prototypes(env, schema)
-    lines = find_definitions(file, text, {f.name for f in prototypes.values()}, module_globals(env.reset))
+    lines = find_definitions(file, text, {f.name for f in prototypes.values()}, module_globals(first_function(env.reset)))
     header = header_text(env, schema, runtime_params)
     # A process may link several files: the hash keeps the symbols of their functions distinct.
     digest = hashlib.sha256((header + "\0".join(content for _, content in texts)).encode()).hexdigest()[:12]

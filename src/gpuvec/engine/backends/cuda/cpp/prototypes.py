@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema, feature_widths
-from gpuvec.spec import MultiAgentEnv, NearestNeighbors, Reduction, SingleAgentEnv
+from gpuvec.phases import Reduction
+from gpuvec.spec import MultiAgentEnv, NearestNeighbors, SingleAgentEnv
 
 
 class Parameter(NamedTuple):
@@ -72,7 +73,8 @@ def multi_agent_prototypes(env: MultiAgentEnv, schema: MultiAgentSchema) -> dict
         if function is not None:
             prototypes[function] = Prototype(function.__name__, parameters, returns)
 
-    add(env.reset, ("i", "mutable_state", "key", "params"), "void")
+    for phase in env.reset if isinstance(env.reset, tuple) else (env.reset,):
+        add(phase, ("i", "mutable_state", "key", "params"), "void")
     for phase in [*env.phases, *([neighbors] if isinstance(neighbors, Reduction) else [])]:
         if isinstance(phase, Reduction):
             add(phase.function, ("i", "const_state", "params"), "float" if phase.kind == "argmin" else "bool")

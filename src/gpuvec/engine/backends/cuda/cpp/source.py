@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuvec.errors import AuthoringError, CompilerWarning
+from gpuvec.phases import first_function
 from gpuvec.spec import Environment
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -43,14 +44,14 @@ def cuda_c_file(env: Environment) -> Path:
     Raises:
         AuthoringError: the environment names no file, or one that does not exist.
     """
-    module = env.reset.__module__
+    module = first_function(env.reset).__module__
     if env.cuda_c is None:
         raise AuthoringError(
             f"the environment of {module} has no functions in CUDA C++: name their file, as in "
             'SingleAgentEnv(..., cuda_c="name.cu"), '
             'or choose backend="numba".'
         )
-    path = Path(env.reset.__globals__.get("__file__") or ".").parent / env.cuda_c
+    path = Path(first_function(env.reset).__globals__.get("__file__") or ".").parent / env.cuda_c
     if not path.is_file():
         raise AuthoringError(f"cuda_c of the environment of {module} is {env.cuda_c!r}: there is no file {path}.")
     return path

@@ -1,0 +1,155 @@
+"""The functions of phases, compiled for one element of an index set, whatever calls them: a step, or the start of an episode.
+
+Letters: e an env, k its index in the block, c the number of an element of the set, A agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.types import Action, Batch, DeviceFunction, EnvParams, Work
+from gpuvec.engine.layout.index_sets import set_number
+from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.segments import AGENTS as AGENT_UNIT
+from gpuvec.engine.multi_agent.segments import ENVS
+from gpuvec.engine.multi_agent.state_access import StateAccess
+from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each
+from gpuvec.random import Key, key_of_set
+
+u32 = np.uint32
+
+
+def unit_of_set(ctx: MultiAgentContext, index_set: str) -> tuple[int, int]:
+    """Returns (unit, count) of the segments that run once for each element of a set.
+
+    Args:
+        ctx: the context.
+        index_set: the name of the set.
+    """
+    if index_set == WORLD:
+        return ENVS, 0
+    return AGENT_UNIT, 0 if index_set == AGENTS else int(np.prod(ctx.schema.sets[index_set]))
+
+
+def make_index(ctx: MultiAgentContext, index_set: str) -> DeviceFunction:
+    """Compiles `index(c)`, which returns the index of element c of a set: an int, or a tuple if the set has several axes.
+
+    Args:
+        ctx: the context.
+        index_set: the name of the set.
+    """
+    shape = ctx.schema.sets[index_set]
+    lines: list[str] = []
+    names: list[str] = []
+    rest = "c"
+    for axis in range(len(shape) - 1, 0, -1):
+        lines.append(f"    q{axis}, i{axis} = divmod_u32({rest}, {shape[axis]})\n")
+        names.insert(0, f"i{axis}")
+        rest = f"q{axis}"
+    value = f"({', '.join([rest, *names])})" if names else "c"
+    source = f"def index(c):\n{''.join(lines)}    return {value}\n"
+    return inline_function(generate_function("index", source, divmod_u32=ctx.array_ops.divmod_u32))
+
+
+def make_set_key(ctx: MultiAgentContext, index_set: str) -> DeviceFunction:
+    """Compiles `set_key(key)`, the key of the draws of a set, so that equal draw numbers of two sets are different draws.
+
+    Args:
+        ctx: the context.
+        index_set: the name of the set.
+    """
+    number, of_set = set_number(ctx.schema.sets, index_set), device_function(key_of_set)
+
+    @inline_function
+    def set_key(key: Key) -> Key:
+        return of_set(key, number)  # type: ignore[no-any-return]  # a Key
+
+    @inline_function
+    def agents_key(key: Key) -> Key:
+        return key
+
+    return set_key if number else agents_key
+
+
+def make_element_action(ctx: MultiAgentContext) -> DeviceFunction:
+    """Compiles `action_of(b, w, e, k, i)`, the action of agent i as an argument of the author's functions.
+
+    Args:
+        ctx: the context.
+    """
+    A, stage_state = ctx.num_agents, ctx.launch.stage_state
+    load_action, read_staged_action = ctx.actions.load_action, ctx.actions.read_staged_action
+
+    @inline_function
+    def action_of(b: Batch, w: Work, e: int, k: int, i: int) -> Action:
+        return read_staged_action(w, k * A + i) if stage_state else load_action(b, e * A + i)
+
+    return action_of
+
+
+def make_each_element(ctx: MultiAgentContext, access: StateAccess, phase: Each, has_action: bool) -> DeviceFunction:
+    """Compiles `run(b, w, e, k, c, key, p)`, which calls the function of a phase for element c of its set.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        phase: the phase.
+        has_action: whether its function receives the action of an agent, as those of agents and pairs do in a step.
+    """
+    state, function, action_of = access.state, device_function(phase.function), make_element_action(ctx)
+    index, set_key, A = make_index(ctx, phase.index_set), make_set_key(ctx, phase.index_set), ctx.num_agents
+    is_pair = phase.index_set == PAIRS
+
+    @inline_function
+    def run_world(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
+        function(state(b, w, e, k), set_key(key), p)
+
+    @inline_function
+    def run_with_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
+        action = action_of(b, w, e, k, c // A if is_pair else c)
+        function(index(c), state(b, w, e, k), action, set_key(key), p)
+
+    @inline_function
+    def run(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
+        function(index(c), state(b, w, e, k), set_key(key), p)
+
+    if phase.index_set == WORLD:
+        return run_world
+    return run_with_action if has_action and phase.index_set in (AGENTS, PAIRS) else run
+
+
+def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) -> DeviceFunction:
+    """Compiles `run(b, w, e, k, c, key, p)`, which writes the scalars of a phase; `c` is not used.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        phase: the phase.
+    """
+    columns = [access.layout.scalar_columns[field].format("k") for field in phase.fields]
+    values = [f"values[{n}]" for n in range(len(columns))] if len(columns) > 1 else ["values"]
+    source = "def run(b, w, e, k, c, key, p):\n    values = function(state(b, w, e, k), set_key(key), p)\n"
+    source += "".join(f"    {column} = {value}\n" for column, value in zip(columns, values, strict=True))
+    scope: dict[str, Any] = {"function": device_function(phase.function), "state": access.state}
+    return inline_function(generate_function("run", source, **scope, set_key=make_set_key(ctx, WORLD)))
+
+
+def make_agent_reset(ctx: MultiAgentContext, access: StateAccess, function: Callable[..., None]) -> DeviceFunction:
+    """Compiles `run(b, w, e, k, i, key, p)`, which calls an author's `reset` for agent i.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        function: the author's function.
+    """
+    reset, state = device_function(function), access.state
+
+    @inline_function
+    def run(b: Batch, w: Work, e: int, k: int, i: int, key: Key, p: EnvParams) -> None:
+        reset(i, state(b, w, e, k), key, p)
+
+    return run

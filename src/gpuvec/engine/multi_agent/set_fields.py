@@ -1,0 +1,97 @@
+"""Segments that move the fields of index sets other than the agents between global and shared memory, element by element.
+
+Letters: e an env, k its index in the block, c the number of an element of a field.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.types import DeviceFunction
+from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.layout.rng_streams import POOL_DRAW
+from gpuvec.engine.layout.schema import PACKED_BUFFERS
+from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.segments import AGENTS, Segment
+from gpuvec.engine.multi_agent.state_access import StateAccess
+from gpuvec.random import randint
+
+SIGNATURE = "b, w, e, k, c, clock"
+
+
+def load_segments(ctx: MultiAgentContext, access: StateAccess) -> list[Segment]:
+    """Compiles the segments that load the fields to shared memory; none if the launch leaves the state in its buffers.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+    """
+    line = "{shared} = load(b.state_{field}, e * {size} + c, t)"
+    return _segments(ctx, access, line) if ctx.launch.stage_state else []
+
+
+def store_segments(ctx: MultiAgentContext, access: StateAccess) -> list[Segment]:
+    """Compiles the segments that store the fields from shared memory; none if the launch leaves the state in its buffers.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+    """
+    line = "store(b.state_{field}, e * {size} + c, {shared}, t)"
+    return _segments(ctx, access, line) if ctx.launch.stage_state else []
+
+
+def save_final_segments(ctx: MultiAgentContext, access: StateAccess, condition: DeviceFunction) -> list[Segment]:
+    """Compiles the segments that save the last values of an episode for the kernel that writes final observations.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        condition: `condition(w, k)` -> whether the episode of env k of the block ended.
+    """
+    if not (ctx.launch.split and ctx.same_step):
+        return []
+    return _segments(ctx, access, "if condition(w, k): store(b.final_state_{field}, e * {size} + c, {element}, t)", condition)
+
+
+def pool_element(ctx: MultiAgentContext, access: StateAccess, field: str) -> DeviceFunction:
+    """Compiles `set_from_pool(b, w, e, k, c, key, p)`: sets element c of a field from a random state of the reset pool.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        field: the name of the field.
+    """
+    buffer = access.layout.set_fields[field]
+    size = math.prod(buffer.shape)
+    source = "def set_from_pool(b, w, e, k, c, key, p):\n    q = randint(key, POOL_DRAW, 0, load(b.pool_size, 0, i32))\n"
+    source += f"    value = load(b.pool_{field}, q * {size} + c, t)\n"
+    source += f"    {_element_source(access, field, buffer)} = value\n" if ctx.launch.stage_state else ""
+    source += "" if ctx.launch.stage_state else f"    store(b.state_{field}, e * {size} + c, value, t)\n"
+    scope = {"randint": device_function(randint), "POOL_DRAW": POOL_DRAW, "load": ctx.ops.load, "store": ctx.ops.store}
+    return inline_function(generate_function("set_from_pool", source, **scope, t=buffer.dtype, i32=np.int32))
+
+
+def _segments(
+    ctx: MultiAgentContext, access: StateAccess, template: str, condition: DeviceFunction | None = None
+) -> list[Segment]:
+    """Segments without barriers that run a line for each element of each field."""
+    segments = []
+    for field, buffer in access.layout.set_fields.items():
+        size = math.prod(buffer.shape)
+        shared = _element_source(access, field, buffer) if ctx.launch.stage_state else ""
+        element = shared or f"load(b.state_{field}, e * {size} + c, t)"
+        line = template.format(field=field, size=size, shared=shared, element=element)
+        source = f"def move({SIGNATURE}):\n    {line}\n"
+        scope = {"load": ctx.ops.load, "store": ctx.ops.store, "t": buffer.dtype, "condition": condition}
+        move = inline_function(generate_function("move", source, **scope))
+        segments.append(Segment(AGENTS, move, barrier=False, num_elements=size))
+    return segments
+
+
+def _element_source(access: StateAccess, field: str, buffer: Buffer) -> str:
+    """The source of element c of a field in shared memory."""
+    return f"w.{PACKED_BUFFERS[buffer.dtype]}[{access.layout.offsets[field]} + k * {math.prod(buffer.shape)} + c]"

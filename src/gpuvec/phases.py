@@ -1,0 +1,176 @@
+"""The parts of a step: functions that run for each element of an index set, assignments of scalars, and reductions.
+
+An index set has a shape, and its elements are numbered in C order. Four sets always exist: "world" with one element, "agents"
+(A,), "pairs" (A, A), whose element (i, j) belongs to agent i, and each role. An environment declares others with `sets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+WORLD, AGENTS, PAIRS = "world", "agents", "pairs"
+"""The names of the sets that every environment with many agents has."""
+
+
+class Each(NamedTuple):
+    """A phase in which a function runs for each element of an index set; `each` creates it."""
+
+    index_set: str
+    """The name of the set."""
+    function: Callable[..., Any]
+    """`function(index, s, key, p)` writes the elements at `index`: an int, or a tuple of ints if the set has several axes. For
+    the world it is `function(s, key, p)`, for agents and pairs `function(index, s, action, key, p)`.
+    """
+
+
+def each(index_set: str, function: Callable[..., Any]) -> Each:
+    """Creates a phase that runs a function for each element of an index set.
+
+    The function writes only the elements at its index, in fields of that set, and reads no other element of a field that it
+    writes. For the pair (i, j) it receives the action of agent i.
+
+    Args:
+        index_set: the name of a set of `sets`, or "world", "agents" or "pairs".
+        function: `function(index, s, key, p)`; `function(s, key, p)` for the world; `function(index, s, action, key, p)` for
+            agents and pairs.
+    """
+    return Each(index_set, function)
+
+
+class Assign(NamedTuple):
+    """A phase that computes scalars of the world; `assign` creates it."""
+
+    fields: tuple[str, ...]
+    """The names of the scalar fields that it writes."""
+    function: Callable[..., Any]
+    """`function(s, key, p)` returns a tuple of one number for each field."""
+
+
+def assign(fields: str | tuple[str, ...], function: Callable[..., Any]) -> Assign:
+    """Creates a phase that computes scalars of the world.
+
+    Args:
+        fields: the name of a float, int or bool field of the state, or a tuple of names.
+        function: `function(s, key, p)` returns the new value, or a tuple of one value for each of several fields.
+    """
+    return Assign((fields,) if isinstance(fields, str) else tuple(fields), function)
+
+
+class Reduction(NamedTuple):
+    """A phase that combines a value of each element of an index set into one value for the world.
+
+    `count_of`, `any_of`, `all_of`, `argmin_of`, `sum_of`, `min_of` and `max_of` create it. Inactive agents count as well. The
+    result does not depend on the order in which elements are visited: floats are added in an order that depends only on the
+    size of the set.
+    """
+
+    field: str
+    """The name of the state field that the phase writes: an int (`count_of`, `argmin_of`), a bool (`any_of`, `all_of`), or an
+    int or a float (`sum_of`, `min_of`, `max_of`).
+    """
+    function: Callable[..., Any]
+    """`function(index, s, p)` returns the value of an element: a bool, a float for `argmin_of`, or a number."""
+    kind: str
+    """How values are combined: "count", "any", "all", "argmin", "sum", "min" or "max"."""
+    over: str = AGENTS
+    """The name of the set whose elements are combined."""
+
+
+def phase_function(phase: Any) -> Callable[..., Any]:
+    """Returns the author's function of a phase.
+
+    Args:
+        phase: a function, or the result of `each`, `assign` or a reduction.
+    """
+    function: Callable[..., Any] = phase.function if isinstance(phase, Each | Assign | Reduction) else phase
+    return function
+
+
+def first_function(reset: Any) -> Callable[..., Any]:
+    """Returns the function `reset` of an environment, or the first one if it is a tuple of phases.
+
+    Args:
+        reset: the field of an environment.
+    """
+    return phase_function(reset[0]) if isinstance(reset, tuple) else reset
+
+
+def count_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+    """Creates a phase that counts elements.
+
+    Args:
+        field: the name of the int field that it writes.
+        function: `function(index, s, p) -> bool`, whether the element is counted.
+        over: the name of the set.
+    """
+    return Reduction(field, function, "count", over)
+
+
+def any_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+    """Creates a phase that computes whether a condition is true for any element.
+
+    Args:
+        field: the name of the bool field that it writes.
+        function: `function(index, s, p) -> bool`, the condition.
+        over: the name of the set.
+    """
+    return Reduction(field, function, "any", over)
+
+
+def all_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+    """Creates a phase that computes whether a condition is true for all elements.
+
+    Args:
+        field: the name of the bool field that it writes.
+        function: `function(index, s, p) -> bool`, the condition.
+        over: the name of the set.
+    """
+    return Reduction(field, function, "all", over)
+
+
+def argmin_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+    """Creates a phase that finds the element with the smallest value, or -1 if all values are infinite.
+
+    Among elements with equal values the lowest number is the result. In a set with several axes, elements are numbered in C
+    order.
+
+    Args:
+        field: the name of the int field that it writes.
+        function: `function(index, s, p) -> float`, the value of an element.
+        over: the name of the set.
+    """
+    return Reduction(field, function, "argmin", over)
+
+
+def sum_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+    """Creates a phase that adds numbers.
+
+    Args:
+        field: the name of the float or int field that it writes.
+        function: `function(index, s, p)`, a number of the type of the field.
+        over: the name of the set.
+    """
+    return Reduction(field, function, "sum", over)
+
+
+def min_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+    """Creates a phase that finds the smallest number.
+
+    Args:
+        field: the name of the float or int field that it writes.
+        function: `function(index, s, p)`, a number of the type of the field.
+        over: the name of the set.
+    """
+    return Reduction(field, function, "min", over)
+
+
+def max_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+    """Creates a phase that finds the largest number.
+
+    Args:
+        field: the name of the float or int field that it writes.
+        function: `function(index, s, p)`, a number of the type of the field.
+        over: the name of the set.
+    """
+    return Reduction(field, function, "max", over)

@@ -1,0 +1,53 @@
+"""Fields, phases and reductions of all index sets: equal to the reference in Python on every backend, and known results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.arrays import host, on_device
+from tests.support.meadow_env import MEADOW, make
+
+from gpuvec.random import Key
+from gpuvec.spec import Time
+from gpuvec.testing.reference.python_reference import PythonReference
+
+NUM_ENVS, LIMIT = 3, 20
+
+
+def assert_states_equal(env: Any, states: list[Any]) -> None:
+    """Asserts that the fields of all envs are those of `states`, bit for bit."""
+    actual = {name: host(values) for name, values in env.get_state().items()}
+    for row, state in enumerate(states):
+        for name, values in actual.items():
+            np.testing.assert_array_equal(values[row], getattr(state, name), err_msg=f"{name} of env {row}")
+
+
+def play(env: Any, seed: int, **params: Any) -> None:
+    """Plays episodes in lockstep with the reference, in Disabled mode with a reset of all envs at the end of each episode."""
+    declaration = MEADOW.__class__(**{**vars(MEADOW), "params": MEADOW.params._replace(**params)})
+    reference, num_agents = PythonReference(declaration), env.num_agents
+    rng = np.random.default_rng(seed)
+    for episode in range(2):
+        env.reset(seed=seed + episode)
+        states = [reference.reset(Key(seed + episode, 0, row, 0, 0), reference.make_state()) for row in range(NUM_ENVS)]
+        assert_states_equal(env, states)
+        running = np.ones(NUM_ENVS, bool)
+        for t in range(1, LIMIT + 1):
+            actions = rng.integers(0, 3, (NUM_ENVS, num_agents))
+            obs, reward, terminated = map(host, env.step(on_device(env, actions))[:3])
+            for row in np.flatnonzero(running):
+                key = Key(seed + episode, 0, int(row), 0, t)
+                result = reference.step(states[row], actions[row].tolist(), key, Time(t, LIMIT))
+                states[row] = result.state
+                np.testing.assert_array_equal(reward[row], result.reward)
+                assert terminated[row] == result.votes.all()
+                np.testing.assert_array_equal(obs[row], reference.observations(result.state, Time(t, LIMIT)))
+            assert_states_equal(env, states)
+            running &= ~terminated
+
+
+@pytest.mark.parametrize("params", [{}, {"sheep": 5, "height": 7, "width": 11}, {"sheep": 1, "height": 1, "width": 1}])
+def test_steps_equal_the_reference(device, params):
+    play(make(NUM_ENVS, device, autoreset_mode="Disabled", **params), 3, **params)
