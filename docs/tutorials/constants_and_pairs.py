@@ -52,8 +52,9 @@ def tables(p: Params) -> dict[str, np.ndarray]:
 # %% [markdown]
 # ## Fields for pairs
 #
-# `Annotated[Floats, "agents", "num_ports"]` is a row of `num_ports` numbers for each agent, so `cargo[i, j]` is what port `i` ships to
-# port `j`. The row belongs to agent `i`: in a phase, agent `i` writes `cargo[i, j]` for every `j`, and nothing else. What the
+# `Annotated[Floats, "agents", "num_ports"]` is a row of `num_ports` numbers for each agent, so `cargo[i, j]` is what port
+# `i` ships to port `j`. The row belongs to agent `i`: in a phase, agent `i` writes `cargo[i, j]` for every `j`, and nothing
+# else. What the
 # other ports ship to it is a column, `cargo[j, i]`, which a *later* phase reads.
 
 
