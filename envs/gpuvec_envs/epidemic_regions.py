@@ -99,7 +99,8 @@ def synthetic_regions(num_states: int, seed: int) -> EpidemicRegions:
       filters whose shares differ by a factor of 3 at most, so that closing costs work and the effect decays within months.
       The initial number of unemployed people follows from the past levels.
     - Past levels: see `synthetic_past_levels`.
-    - Health weight: 0.3 to 0.9. The planner's is the mean over people.
+    - Health weight: 0.6 to 0.9, with which a constant level between the extremes gives greater rewards than either. With 0.3 to
+      0.9 the planner's reward is greatest if all states stay open. The planner's weight is the mean over people.
     - Normalisers: three runs of 284 days, see `with_normalizers` and `synthetic_response_levels`.
 
     Args:
@@ -120,7 +121,7 @@ def synthetic_regions(num_states: int, seed: int) -> EpidemicRegions:
     recovered = np.rint(infected / (open_reproduction - 1.0))
     shares = rng.uniform(0.5, 1.5, (num_states, len(FILTER_DECAY_DAYS)))
     weights = rng.uniform(0.8, 1.6, (num_states, 1)) * shares / shares.sum(axis=1, keepdims=True)
-    baseline, health_weight = rng.uniform(2.5, 4.5, num_states), rng.uniform(0.3, 0.9, num_states)
+    baseline, health_weight = rng.uniform(2.5, 4.5, num_states), rng.uniform(0.6, 0.9, num_states)
     past_levels, unknown = synthetic_past_levels(num_states, rng), np.full(num_states, np.nan)
     # They are computed from the other fields below.
     normalizers: dict[str, Any] = dict.fromkeys(NORMALIZERS, unknown) | {f"planner_{name}": math.nan for name in NORMALIZERS}

@@ -338,7 +338,7 @@ class TestSyntheticRegions:
             (regions.infected / regions.population, 1.9e-4, 2.1e-3),
             (regions.unemployment_weights, 0.8 * 0.5 / 6.5, 1.6 * 1.5 / 3.5),
             (regions.unemployed / regions.population, 0.025, 0.2),
-            (regions.health_weight, 0.3, 0.9),
+            (regions.health_weight, 0.6, 0.9),
             (regions.past_levels[START], 6, 9),
         ):
             assert ((values >= low) & (values <= high)).all()
@@ -349,6 +349,16 @@ class TestSyntheticRegions:
         assert (regions.economic_min < regions.economic_max).all()
         assert regions.planner_health_min < regions.planner_health_max
         assert regions.planner_economic_min < regions.planner_economic_max
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_level_between_the_extremes_is_best(self, seed):
+        """Neither a planner nor the mean of the states earns most if all states are always open, or always closed."""
+        rewards = {}
+        for level in (1, 8, 10):
+            model, actions = start_model(synthetic_regions(20, seed)), np.full(20, level)
+            results = [model.step(actions, 0) for _ in range(540)]
+            rewards[level] = [np.sum([r.planner_reward for r in results]), np.sum([r.state_reward for r in results])]
+        assert (np.array(rewards[8]) > 1.02 * np.maximum(rewards[1], rewards[10])).all()
 
     def test_a_seed_determines_the_regions(self):
         first, second, other = synthetic_regions(4, 8), synthetic_regions(4, 8), synthetic_regions(4, 9)
