@@ -12,8 +12,13 @@ torch = pytest.importorskip("torch")
 
 from gpuvec.engine.backends import elementwise_kernels
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.learners.estimators.advantage import ADVANTAGES, PREFETCHED_STEPS, AdvantageEstimator  # needs torch
-from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics  # needs torch
+from gpuvec.learners.estimators.advantage import (
+    ADVANTAGES,
+    MASKED_ADVANTAGES,
+    PREFETCHED_STEPS,
+    AdvantageEstimator,
+)
+from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 
 NAN = math.nan
 
@@ -94,19 +99,20 @@ def test_the_advantage_is_the_weighted_sum_of_the_deltas(device: str, steps: int
 
 
 @pytest.mark.compile
-def test_the_kernel_has_no_float64_and_prefetches_several_steps() -> None:
+@pytest.mark.parametrize(("operation", "inputs"), [(ADVANTAGES, 5), (MASKED_ADVANTAGES, 6)])
+def test_the_kernel_has_no_float64_and_prefetches_several_steps(operation: Any, inputs: int) -> None:
     from tests.engine.test_kernels_compile import compile_kernel
 
     with numba_cuda.offline((9, 0)):
         kernel = compile_kernel(
-            elementwise_kernels.kernel_body(ADVANTAGES),
-            numba_cuda.kernel_signature(ADVANTAGES.batch, None, ()),
-            ADVANTAGES.threads,
+            elementwise_kernels.kernel_body(operation),
+            numba_cuda.kernel_signature(operation.batch, None, ()),
+            operation.threads,
         )
     assert kernel.float64 == []
     assert (kernel.stack, kernel.spills) == (0, 0)
     loads = re.findall(r"ld\.global|st\.global", kernel.ptx)
-    assert "ld.global" * 5 * PREFETCHED_STEPS in "".join(loads)  # without a store between them
+    assert "ld.global" * inputs * PREFETCHED_STEPS in "".join(loads)  # without a store between them
 
 
 def test_lambda_0_is_one_step_and_lambda_1_the_whole_return(backend: str) -> None:

@@ -23,7 +23,7 @@ def expected_rewards(rewards: Any, overs: Any, masks: Any, gamma: float) -> Any:
     running, returns, scaled = np.zeros(rewards.shape[2]), [], []
     for reward, over, mask in zip(rewards, overs, masks, strict=True):
         for t in range(len(reward)):
-            running = gamma * running + reward[t]
+            running = np.where(mask[t], gamma * running, running) + reward[t]
             returns += list(running[mask[t]])
             running = np.where(over[t], 0.0, running)
         scaled.append(reward / np.sqrt(np.var(returns)))

@@ -103,7 +103,8 @@ def test_rows_equal_those_of_flatten_agents() -> None:
             for role, part in parts.items():
                 assert torch.equal(getattr(rows[role], name)[t], part.select(x.view(E, 5), 0)), (role, name)
         assert torch.equal(every.final_obs[t][info["_final_obs"]], info["final_obs"][info["_final_obs"]])
-        assert torch.equal(every.done[t], terminated | truncated | info["_final_obs"])
+        done = (terminated | truncated | info["_final_obs"]) & info["agent_mask"]
+        assert torch.equal(every.done[t], done)
     assert torch.equal(every.obs[T], obs)
     for role, part in parts.items():
         assert torch.equal(rows[role].obs, part.select(every.obs.view(T + 1, E, 5, -1)))

@@ -159,8 +159,7 @@ class DDPG(Policy):
         reward = rows.reward * args.reward_scale
         returns = n_step_returns(rows.obs, reward, rows.terminated, rows.ended, rows.final_obs, args.gamma, args.n_step)
         self.replay.add(Transitions(rows.obs[:-1], self.action, *returns, rows.mask))
-        done = rows.done if rows.mask is None else rows.done & rows.mask
-        episodes, total_return, total_length = self.episodes.add(rows.reward, done, rows.mask)
+        episodes, total_return, total_length = self.episodes.add(rows.reward, rows.done, rows.mask)
         last_return = self.episodes.last_return.mean()
         self.metrics[:4] = torch.stack([episodes, total_return / episodes, total_length / episodes, last_return])
         if self.network.normalizer is not None:

@@ -5,8 +5,8 @@ Two stages follow a rollout:
 - `estimate` computes V of all observations, generalised advantages, and targets of the value function.
 - `improve` is the update of the algorithm.
 
-In a multi-agent environment a row is an agent, and the mask says in which steps it was active. Losses and metrics do not
-include inactive agents.
+In a multi-agent environment a row is an agent, and the mask says in which steps it acted. Losses do not include other steps.
+The rewards of an agent that waits for its turn belong to its last action.
 
 Letters: T steps, R rows, D observation features, K action components.
 """
@@ -174,12 +174,11 @@ class OnPolicy(Policy):
             self.compute_final_values()
         reward = buffer.reward * self.args.reward_scale
         if self.reward_scaler is not None:
-            reward = self.reward_scaler(reward, done, buffer.mask)
-        self.advantage(
-            reward, buffer.value, self.final_value, buffer.terminated, buffer.ended, (buffer.advantage, buffer.target)
-        )
+            reward = self.reward_scaler(reward, done, buffer.mask, buffer.in_episode)
+        inputs = reward, buffer.value, self.final_value, buffer.terminated, buffer.ended, buffer.mask
+        self.advantage(*inputs, out=(buffer.advantage, buffer.target))
         self.guard.check_rows_finite("estimate", buffer.value, buffer.advantage)
-        self._write_rollout_metrics(done if buffer.mask is None else done & buffer.mask)
+        self._write_rollout_metrics(done)
 
     def _write_rollout_metrics(self, done: Tensor) -> None:
         buffer = self.buffer

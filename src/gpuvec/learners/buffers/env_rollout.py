@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.environments import TrainingEnv
+from gpuvec.learners.estimators.row_episodes import steps_in_episode
 from gpuvec.vector.wrappers.flatten_agents import per_agent_results
 
 AgentIndex = slice | Tensor
 """Agents of an environment: a slice, (n,) indices, or (E, n) indices that differ between environments."""
 # Fields of `RolloutRows` that are views if a policy has all agents.
-VIEW_FIELDS = ("obs", "final_obs", "mask", "action_mask")
+VIEW_FIELDS = ("obs", "final_obs", "mask", "action_mask", "in_episode")
 ACTION_INPUTS = ("obs", "action_mask")  # fields that a policy reads before each step
 
 
@@ -25,12 +26,13 @@ class RolloutRows(NamedTuple):
     """A rollout of the agents of one policy."""
 
     obs: Tensor  # (T + 1, R, D); the last row is the first of the next rollout
-    reward: Tensor  # (T, R), 0 outside the mask
+    reward: Tensor  # (T, R), 0 outside the row's episodes
     terminated: Tensor  # (T, R) bool: the environment or this agent terminated
     ended: Tensor  # (T, R) bool: the environment's episode is over, terminated or truncated
     final_obs: Tensor  # (T, R, D): the last observation of an episode, defined where `ended`
-    mask: Tensor | None = None  # (T, R) bool: the agent was active; None in environments of one agent
+    mask: Tensor | None = None  # (T, R) bool: the agent acted; None in environments of one agent
     action_mask: Tensor | None = None  # (T + 1, R, N) bool: the allowed actions at `obs`; None in environments without masks
+    in_episode: Tensor | None = None  # (T, R) bool: the agent acted, or waited in a running episode; None like `mask`
 
     def action_mask_at(self, t: int) -> Tensor | None:
         """Returns the action mask before step `t`, (R, N) bool; None in environments without masks."""
@@ -39,7 +41,7 @@ class RolloutRows(NamedTuple):
     @property
     def done(self) -> Tensor:
         """(T, R) bool: the last step of a row's episode. An agent may terminate while its environment continues."""
-        return self.ended if self.mask is None else self.ended | self.terminated
+        return self.ended if self.in_episode is None else (self.ended | self.terminated) & self.in_episode
 
 
 class AgentSubset:
@@ -131,6 +133,9 @@ class EnvRollout:
         if self.num_agents is not None:
             self.mask, self.agent_terminated = zeros(*per_agent, dtype=torch.bool), zeros(*per_agent, dtype=torch.bool)
             outputs |= {"agent_mask": self.mask, "agent_terminated": self.agent_terminated}
+            self.in_episode = zeros(*per_agent, dtype=torch.bool)
+            # Whether the episode of an agent continues after the last step, so that rewards belong to an action before it.
+            self.episode_continues = zeros(*per_agent, dtype=torch.bool, steps=1)[0]
         self.action_mask: Tensor | None = None
         if mask_shape is not None:
             self.action_mask = zeros(E, *mask_shape, dtype=torch.bool, steps=num_steps + 1).fill_(True)
@@ -160,6 +165,8 @@ class EnvRollout:
         self.obs[-1].copy_(obs)
         if self.action_mask is not None:
             self.action_mask[-1].copy_(infos["action_mask"])
+        if self.num_agents is not None:
+            self.episode_continues.zero_()
         self.update_views(self.num_steps)
 
     def begin_rollout(self) -> None:
@@ -184,13 +191,20 @@ class EnvRollout:
     def state_tensors(self) -> dict[str, Tensor]:
         """Returns all tensors that the next rollout depends on, without those of the environment."""
         state = {"obs": self.obs[-1], "episode_start": self.episode_start[-1]}
-        return state if self.action_mask is None else {**state, "action_mask": self.action_mask[-1]}
+        if self.action_mask is not None:
+            state["action_mask"] = self.action_mask[-1]
+        if self.num_agents is not None:
+            state["episode_continues"] = self.episode_continues
+        return state
 
     def update_rows(self) -> None:
         """Copies all outputs of the finished rollout, and the observations after it, to the results of `rows`."""
         if not self._copied_rows:
             return
         self.update_views(self.num_steps)
+        done = self.agent_terminated | self.ended.unsqueeze(-1)
+        self.in_episode.copy_(steps_in_episode(self.mask, done, self.episode_continues))
+        self.episode_continues.copy_(self.in_episode[-1] & ~done[-1])
         per_agent = self._per_agent()
         for agents, rows in self._copied_rows:
             for name, x in per_agent._asdict().items():
@@ -199,7 +213,9 @@ class EnvRollout:
 
     def _per_agent(self) -> RolloutRows:
         """Returns the rollout of each agent, (T, E, A, ...)."""
-        flags = self.terminated, self.truncated, self.mask, self.agent_terminated
+        # A waiting agent is rewarded, too.
+        flags = self.terminated, self.truncated, self.in_episode, self.agent_terminated
         reward, terminated, _ = per_agent_results(torch, self.reward, *flags)
         ended = self.ended.unsqueeze(-1).expand_as(self.agent_terminated)
-        return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, self.mask, self.action_mask)
+        masks = self.mask, self.action_mask, self.in_episode
+        return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, *masks)

@@ -25,8 +25,8 @@ def rollout_bytes(env: TrainingEnv, num_steps: int, mask_shape: tuple[int, ...] 
     is_multi_agent = len(shape) == 2
     agents = shape[0] if is_multi_agent else 1
     observations = (2 * num_steps + 1) * math.prod(shape) * FLOAT32_BYTES
-    # The reward, and with many agents two flags.
-    per_agent = num_steps * agents * (FLOAT32_BYTES + 2 * is_multi_agent)
+    # The reward; with many agents also three flags, and the one that says whether an episode continues.
+    per_agent = agents * (num_steps * (FLOAT32_BYTES + 3 * is_multi_agent) + is_multi_agent)
     action_masks = 0 if mask_shape is None else (num_steps + 1) * math.prod(mask_shape)
     return env.num_envs * (observations + action_masks + per_agent + 3 * num_steps + 1)
 

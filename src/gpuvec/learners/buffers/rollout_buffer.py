@@ -36,8 +36,9 @@ class RolloutBuffer(NamedTuple):
     value: Tensor  # (T + 1, R): V(obs)
     advantage: Tensor  # (T, R)
     target: Tensor  # (T, R): of V(obs)
-    mask: Tensor | None = None  # (T, R) bool: the agent was active; None in environments of one agent
+    mask: Tensor | None = None  # (T, R) bool: the agent acted; None in environments of one agent
     action_mask: Tensor | None = None  # (T + 1, R, N) bool: the allowed actions at `obs`; None in environments without masks
+    in_episode: Tensor | None = None  # (T, R) bool: the agent acted, or waited in a running episode; None like `mask`
 
     def samples(self) -> Samples:
         """Returns views of the rollout's T * R samples, with the leading shape (T, R)."""

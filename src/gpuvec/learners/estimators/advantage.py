@@ -5,6 +5,8 @@ Letters: T steps, R rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,6 +27,11 @@ class AdvantageEstimator:
     delta = reward + gamma V(next) - V, without V(next) after a termination. A truncated episode would have continued, so its
     last step uses V of its final observation; the sum stops there too, because the next step belongs to another episode.
 
+    With a mask the sum is over the steps in which a row acts: an agent that waits for its turn does not act. The reward of an
+    action then includes the rewards until the next action, and V(next) is that of the observation at the next action, so that
+    both are discounted once for each action. After the last action of a rollout it is V of the observation after the rollout.
+    A row that acts again after it had terminated begins another episode.
+
     Args:
         device: "cpu" or "cuda:<index>".
         gamma: the discount factor.
@@ -42,9 +49,12 @@ class AdvantageEstimator:
         final_value: Tensor,
         terminated: Tensor,
         ended: Tensor,
+        mask: Tensor | None = None,
         out: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Returns (advantage, target), (T, R) float32 each; the target of the value function is the advantage plus V.
+
+        The advantage of a step in which a row does not act is 0.
 
         Args:
             reward: (T, R) float32.
@@ -52,6 +62,7 @@ class AdvantageEstimator:
             final_value: (T, R) float32: V of an episode's final observation where it ended, undefined elsewhere.
             terminated: (T, R) bool: the environment or this agent terminated.
             ended: (T, R) bool: the episode of the environment is over, terminated or truncated.
+            mask: (T, R) bool: the steps in which the row acts; None for all.
             out: tensors to write to; None for new ones.
 
         Raises:
@@ -62,18 +73,18 @@ class AdvantageEstimator:
         numbers: dict[str, Tensor] = {
             "reward": reward, "final_value": final_value, "advantage": advantage, "target": target
         }  # fmt: skip
-        flags = {"terminated": terminated, "ended": ended}
+        flags = {"terminated": terminated, "ended": ended, "mask": mask}
         expected: dict[str, TensorSpec] = dict.fromkeys(numbers, ((steps, rows), torch.float32))
         expected |= dict.fromkeys(flags, ((steps, rows), torch.bool))
         expected |= {"value": ((steps + 1, rows), torch.float32), "factors": ((2,), torch.float32)}
-        tensors = {**numbers, **flags, "value": value, "factors": self._factors}
-        self._launcher(ADVANTAGES, rows, tensors, expected, [steps])
+        tensors: dict[str, Tensor | None] = {**numbers, **flags, "value": value, "factors": self._factors}
+        self._launcher(ADVANTAGES if mask is None else MASKED_ADVANTAGES, rows, tensors, expected, [steps])
         return advantage, target
 
 
 def _make_column(ops: MemoryOps) -> DeviceFunction:
-    """Returns the function of a row, which goes through its steps from the last to the first."""
-    load, store = ops.load, ops.store
+    """Returns the function of a row that acts in each step."""
+    store = ops.store
     inputs = {"reward": "f32", "value": "f32", "final_value": "f32", "terminated": "b1", "ended": "b1"}
 
     @inline_function
@@ -96,19 +107,72 @@ def _make_column(ops: MemoryOps) -> DeviceFunction:
         store(b.target, index, advantage + value, f32)
         return value, advantage
 
-    source = "def column(b, row):\n    gamma, decay = load(b.factors, 0, f32), load(b.factors, 1, f32)\n"
-    source += "    t, advantage = i64(b.steps), f32(0.0)\n    next_value = load(b.value, t * b.n + row, f32)\n"
+    return _generate_column(ops, add, inputs, ("next_value", "advantage"))
+
+
+def _make_masked_column(ops: MemoryOps) -> DeviceFunction:
+    """Returns the function of a row that does not act in each step."""
+    store = ops.store
+    inputs = {"reward": "f32", "value": "f32", "final_value": "f32", "terminated": "b1", "ended": "b1", "mask": "b1"}
+
+    @inline_function
+    def add(
+        b: Batch,
+        index: int,
+        step: tuple[np.float32, np.float32, np.float32, bool, bool, bool],
+        next_value: np.float32,
+        advantage: np.float32,
+        waiting_reward: np.float32,
+        gamma: np.float32,
+        decay: np.float32,
+    ) -> tuple[np.float32, np.float32, np.float32]:
+        """Returns V and advantage of the first action from this step on, and the rewards before it.
+
+        The arguments are those of the first action after this step, or of the end of the rollout.
+        """
+        reward, value, final_value, terminated, ended, acts = step
+        # What follows the end of an episode belongs to another episode.
+        is_last = terminated or ended
+        following = f32(0.0) if terminated else final_value if ended else next_value
+        reward = reward if is_last else reward + waiting_reward
+        delta = reward + gamma * following - value
+        own_advantage = delta if is_last else delta + decay * advantage
+        store(b.advantage, index, own_advantage if acts else f32(0.0), f32)
+        store(b.target, index, own_advantage + value if acts else value, f32)
+        if acts:
+            return value, own_advantage, f32(0.0)
+        return following, f32(0.0) if is_last else advantage, reward
+
+    return _generate_column(ops, add, inputs, ("next_value", "advantage", "waiting_reward"))
+
+
+def _generate_column(
+    ops: MemoryOps, add: DeviceFunction, inputs: Mapping[str, str], carried: tuple[str, ...]
+) -> DeviceFunction:
+    """Returns the function of a row, which calls `add` for its steps from the last to the first.
+
+    Args:
+        ops: the memory operations of the target.
+        add: `add(b, index, step, *carried, gamma, decay)` returns the values of `carried` for the step before.
+        inputs: {member: dtype} of the values of a step.
+        carried: names of the values that a step passes to the one before, of which the first is initially V of the last
+            observation, and the others are 0.
+    """
+    variables, load = ", ".join(carried), ops.load
+    source = "def column(b, row):\n    gamma, decay = load(b.factors, 0, f32), load(b.factors, 1, f32)\n    t = i64(b.steps)\n"
+    source += f"    {variables} = load(b.value, t * b.n + row, f32){', f32(0.0)' * (len(carried) - 1)}\n"
     for count in (PREFETCHED_STEPS, 1):
         source += f"    while t >= {count}:\n        t -= {count}\n"
         for k in reversed(range(count)):
             loads = ", ".join(f"load(b.{name}, index{k}, {dtype})" for name, dtype in inputs.items())
             source += f"        index{k} = (t + {k}) * b.n + row\n        step{k} = ({loads})\n"
         for k in reversed(range(count)):
-            source += f"        next_value, advantage = add(b, index{k}, step{k}, next_value, advantage, gamma, decay)\n"
+            source += f"        {variables} = add(b, index{k}, step{k}, {variables}, gamma, decay)\n"
     column: DeviceFunction = inline_function(generate_function("column", source, load=load, add=add, f32=f32, i64=i64, b1=b1))
     return column
 
 
-MEMBERS = ("reward", "final_value", "advantage", "target", "terminated", "ended", "value", "factors", "steps")
+MEMBERS = ("reward", "final_value", "advantage", "target", "terminated", "ended", "mask", "value", "factors", "steps")
 # Blocks are small, because there are few rows.
 ADVANTAGES = Elementwise("advantage", MEMBERS, _make_column, threads=32)
+MASKED_ADVANTAGES = Elementwise("masked advantage", MEMBERS, _make_masked_column, threads=32)

@@ -20,7 +20,7 @@ class EpisodeStatistics(NamedTuple):
     running_return: Tensor
     """Undiscounted return of the running episode so far."""
     running_length: Tensor
-    """Its steps so far."""
+    """Its steps so far in which the row acted."""
     last_return: Tensor
     """Mean return of a row's episodes in the last rollout in which an episode ended; nan before the first."""
 
@@ -34,9 +34,9 @@ class EpisodeStatistics(NamedTuple):
         """Adds a rollout, and updates these tensors in place.
 
         Args:
-            reward: (T, R), 0 outside the mask.
-            ended: (T, R) bool: the last step of an episode; none outside the mask.
-            mask: (T, R) bool: the steps that count; None for all.
+            reward: (T, R), 0 outside episodes.
+            ended: (T, R) bool: the last step of an episode; none outside episodes.
+            mask: (T, R) bool: the steps that count for the length, in which the row acted; None for all.
 
         Returns:
             The number of episodes that ended, the sum of their returns and the sum of their lengths; each a scalar.

@@ -25,7 +25,8 @@ class RewardScaler:
     """reward / sqrt(var), where var is the running variance of G <- gamma G + reward over all rows.
 
     G starts at 0 with each episode, and includes the reward of the last step. The variance is that of all rollouts so far,
-    including the one whose rewards are scaled. Rewards are not centred.
+    including the one whose rewards are scaled. Rewards are not centred. G is discounted once for each action: in steps in which
+    a row waits, rewards are added without a discount.
 
     Args:
         rows: R.
@@ -40,25 +41,28 @@ class RewardScaler:
         self.moments = Normalizer(1).to(device)
 
     @torch.no_grad()
-    def __call__(self, reward: Tensor, done: Tensor, mask: Tensor | None = None) -> Tensor:
+    def __call__(self, reward: Tensor, done: Tensor, mask: Tensor | None = None, in_episode: Tensor | None = None) -> Tensor:
         """Returns the scaled rewards, (T, R) float32.
 
         Args:
-            reward: (T, R) float32, 0 outside the mask.
+            reward: (T, R) float32, 0 outside the row's episodes.
             done: (T, R) bool: the row's episode ended in that step.
-            mask: (T, R) bool: the steps that count; None for all.
+            mask: (T, R) bool: the steps in which the row acted; None for all.
+            in_episode: (T, R) bool: the steps whose G counts for the variance; None for those of `mask`.
 
         Raises:
             TypeError, ValueError: tensors of other types, shapes or devices.
         """
         steps, rows = len(reward), len(self.running)
         returns = torch.empty_like(reward)
-        tensors = {"reward": reward, "done": done, "returns": returns, "running": self.running, "gamma": self._gamma}
+        numbers = {"returns": returns, "running": self.running, "gamma": self._gamma}
+        tensors = {"reward": reward, "done": done, "mask": mask, **numbers}
         expected: dict[str, TensorSpec] = dict.fromkeys(("reward", "returns"), ((steps, rows), torch.float32))
-        expected |= {"done": ((steps, rows), torch.bool), "running": (tuple(self.running.shape), torch.float32)}
-        expected |= {"gamma": ((1,), torch.float32)}
-        self._launcher(DISCOUNTED_RETURNS, rows, tensors, expected, [steps])
-        self.moments.update(returns.unsqueeze(-1), mask)
+        expected |= dict.fromkeys(("done", "mask"), ((steps, rows), torch.bool))
+        expected |= {"running": (tuple(self.running.shape), torch.float32), "gamma": ((1,), torch.float32)}
+        kernel = DISCOUNTED_RETURNS if mask is None else MASKED_DISCOUNTED_RETURNS
+        self._launcher(kernel, rows, tensors, expected, [steps])
+        self.moments.update(returns.unsqueeze(-1), mask if in_episode is None else in_episode)
         return reward / (self.moments.var + EPSILON).sqrt().float()
 
     def state_tensors(self) -> dict[str, Tensor]:
@@ -66,14 +70,21 @@ class RewardScaler:
         return {"running": self.running, **self.moments.state_dict()}
 
 
-def _make_column(ops: MemoryOps) -> DeviceFunction:
-    """Returns the function of a row, which goes through its steps from the first to the last."""
+def _make_column(ops: MemoryOps, has_mask: bool) -> DeviceFunction:
+    """Returns the function of a row, which goes through its steps from the first to the last.
+
+    Args:
+        ops: the memory operations of the target.
+        has_mask: whether rows do not act in each step.
+    """
     load, store = ops.load, ops.store
 
     @inline_function
-    def add(b: Batch, index: int, reward: np.float32, done: bool, total: np.float32, gamma: np.float32) -> np.float32:
+    def add(
+        b: Batch, index: int, reward: np.float32, done: bool, acts: bool, total: np.float32, gamma: np.float32
+    ) -> np.float32:
         """Stores G of a step, and returns G before the next one."""
-        total = gamma * total + reward
+        total = gamma * total + reward if acts else total + reward
         store(b.returns, index, total, f32)
         return f32(0.0) if done else total
 
@@ -83,7 +94,9 @@ def _make_column(ops: MemoryOps) -> DeviceFunction:
         for k in range(count):
             source += f"        index{k} = (t + {k}) * b.n + row\n"
             source += f"        reward{k}, done{k} = load(b.reward, index{k}, f32), load(b.done, index{k}, b1)\n"
-        source += "".join(f"        total = add(b, index{k}, reward{k}, done{k}, total, gamma)\n" for k in range(count))
+            source += f"        acts{k} = {f'load(b.mask, index{k}, b1)' if has_mask else 'True'}\n"
+        calls = (f"        total = add(b, index{k}, reward{k}, done{k}, acts{k}, total, gamma)\n" for k in range(count))
+        source += "".join(calls)
         source += f"        t += {count}\n"
     source += "    store(b.running, row, total, f32)\n"
     column: DeviceFunction = inline_function(
@@ -92,5 +105,6 @@ def _make_column(ops: MemoryOps) -> DeviceFunction:
     return column
 
 
-MEMBERS = ("reward", "done", "returns", "running", "gamma", "steps")
-DISCOUNTED_RETURNS = Elementwise("returns", MEMBERS, _make_column, threads=32)
+MEMBERS = ("reward", "done", "mask", "returns", "running", "gamma", "steps")
+DISCOUNTED_RETURNS = Elementwise("returns", MEMBERS, _make_column, (False,), threads=32)
+MASKED_DISCOUNTED_RETURNS = Elementwise("masked returns", MEMBERS, _make_column, (True,), threads=32)

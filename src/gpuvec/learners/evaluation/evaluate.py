@@ -26,7 +26,7 @@ STEPS_BETWEEN_CHECKS = 32
 class EpisodeResults(NamedTuple):
     """The results of E episodes; tensors on the CPU."""
 
-    returns: Tensor  # (E,) float64, undiscounted; with many agents (E, A), while they were active
+    returns: Tensor  # (E,) float64, undiscounted; with many agents (E, A), from their first action until they terminated
     terminated: Tensor  # (E,) bool: whether the episode was terminated; with many agents (E, A): whether the agent was
     roles: Mapping[str, Any]  # {role: its agents, as an index of the axis A}
 
@@ -63,6 +63,7 @@ def run_episodes(
         act = player(envs)
         returns = torch.zeros(shape, dtype=torch.float64, device=obs.device)
         was_terminated = torch.zeros(shape, dtype=torch.bool, device=obs.device)
+        in_episode = torch.zeros_like(was_terminated)  # agents that act, or wait after an action
         running = torch.ones((episodes, 1) if has_agents else (episodes,), dtype=torch.bool, device=obs.device)
         for step in range(STEP_LIMIT):
             if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
@@ -70,8 +71,12 @@ def run_episodes(
             obs, reward, terminated, truncated, info = envs.step(
                 act(obs, info["action_mask"]) if "action_mask" in info else act(obs)
             )
-            returns += reward.where(running & info["agent_mask"] if has_agents else running, 0.0)
+            if has_agents:
+                in_episode |= info["agent_mask"]
+            returns += reward.where(running & in_episode if has_agents else running, 0.0)
             was_terminated |= running & (info["agent_terminated"] if has_agents else terminated)
+            if has_agents:
+                in_episode &= ~info["agent_terminated"]
             running &= ~(terminated | truncated).view_as(running)
     finally:
         envs.close()

@@ -22,10 +22,10 @@ from gpuvec.learners.algorithms import ALGORITHMS, args_from_dict
 from gpuvec.learners.config.setting_types import setting_types
 from gpuvec.learners.config.training_config import MAX_COUNT, TrainingArgs
 
-FORMAT = 4  # the version of the structure, increased by each change that makes older checkpoints unreadable
+FORMAT = 5  # the version of the structure, increased by each change that makes older checkpoints unreadable
 MAX_DEPTH = 8  # of nested mappings; a checkpoint has 5
 KEYS = ("format", "args", "policies", "generators", "env", "obs", "episode_start", "iteration", "seconds", "next_confirmation")
-OPTIONAL_KEYS = ("action_mask",)  # only of environments that have action masks
+OPTIONAL_KEYS = ("action_mask", "episode_continues")  # of environments with action masks, or with many agents
 GENERATOR_BYTES = (5056, 16)  # the sizes of the state of torch's generator on a CPU and on a GPU
 
 
