@@ -18,7 +18,7 @@ REGIONS_FILE = Path(__file__).parent / "data" / "rice_regions.csv"
 
 NUM_REGIONS = 27
 NUM_ACTIVITY_STEPS = 20
-YEARS_PER_STEP = 5  # [yr] of an activity step
+YEARS_PER_STEP = 5.0  # [yr] of an activity step
 
 # Climate
 TEMPERATURE_START = (0.85, 0.0068)  # of air and deep ocean, above that of 1750 [degC]
