@@ -18,6 +18,8 @@ from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 from gpuvec.testing.reference.checked_values import DataInt
 
+KEY_RULE = "so results depend on the row, the episode or the seed; pass the key to draws alone"
+OWN_KEY = "draws with a key that it created; draw with the key that is its argument"
 _word = lru_cache(maxsize=4096)(random.word)  # a phase runs several times, and Philox in plain Python takes 0.2 ms
 _uniform, _randint = random.uniform, random.randint
 
@@ -58,8 +60,7 @@ class CheckedKey(Key):
     """The key that author code receives, which may draw with it and read its `step`, but no other field."""
 
     def _refuse(self, name: str) -> AuthoringError:
-        problem = f"reads {name} of the key, so results depend on the row, the episode or the seed"
-        return authoring_error_at(*_author_place(), f"{problem}; pass the key to draws alone")
+        return authoring_error_at(*_author_place(), f"reads {name} of the key, {KEY_RULE}")
 
     def __getattribute__(self, name: str) -> Any:
         """Returns the field `name`, which may only be `step`."""
@@ -138,7 +139,7 @@ def record_draws() -> Iterator[list[Draw]]:
         frame = _author_frame()
         place = frame.f_code.co_filename, frame.f_lineno
         if not isinstance(key, CheckedKey):
-            raise authoring_error_at(*place, "draws with a key that it created; draw with the key that is its argument")
+            raise authoring_error_at(*place, OWN_KEY)
         if isinstance(draw, DataInt):
             problem = f"draw number {int(draw)} depends on data, so it may equal that of another draw"
             remedy = "compute it from literals, the agent's index and the indices of loops, such as 3 * i + 1"

@@ -17,6 +17,7 @@ from gpuvec.engine.compiler.functions import compile_for, device_function
 from gpuvec.engine.layout.space_layout import ActionLayout
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
+from gpuvec.testing.type_check.key_use import key_fault
 
 KEY = typeof(Key._make([*(np.uint32(0),) * 4, np.int32(0)]))
 
@@ -88,7 +89,7 @@ def result_type(function: Callable[..., Any], arguments: tuple[types.Type, ...])
 def _check_value_types(
     dispatcher: Dispatcher, arguments: tuple[types.Type, ...], checked: set[tuple[Dispatcher, tuple[types.Type, ...]]]
 ) -> None:
-    """Raises AuthoringError for the first line with a container, or with a float64 that is computed from other types."""
+    """Raises AuthoringError for the first line with a container, a float64 computed from other types, or a misused key."""
     if (dispatcher, arguments) in checked:
         return
     checked.add((dispatcher, arguments))
@@ -106,6 +107,9 @@ def _check_value_types(
         if is_text or isinstance(kind, types.List | types.Set | types.DictType):
             problem = "makes a list, set, dict or string, which device code does not have; use a tuple, or fields of the state"
             raise authoring_error(dispatcher.py_func, problem, line)
+        misuse = key_fault(value, kind, lambda variable: annotated.typemap[variable.name])
+        if misuse is not None:
+            raise authoring_error(dispatcher.py_func, misuse, line)
         callee = annotated.typemap[value.func.name] if isinstance(value, ir.Expr) and value.op == "call" else None
         if isinstance(callee, types.Dispatcher) and not callee.dispatcher.py_func.__module__.startswith("gpuvec."):
             _check_value_types(callee.dispatcher, tuple(annotated.calltypes[value].args), checked)
