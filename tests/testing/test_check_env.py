@@ -176,11 +176,10 @@ FAULTY_ENVS = {
     "draw number twice": FaultyEnv(
         "reset",
         "    return State(uniform(key, 0, -1.0, 1.0), uniform(key, 0, 0.0, 1.0), 0, True)",
-        "number 0 is used twice",
-        RESET,
+        r"number 0 is used twice, first in line \d+, and gives the same value twice",
     ),
     "normal takes two": FaultyEnv(
-        "reset", "    return State(uniform(key, 3, -1.0, 1.0), v, 0, True)", r"number 3 is used twice.*normal\(\) two", RESET
+        "reset", "    return State(uniform(key, 3, -1.0, 1.0), v, 0, True)", r"number 3 is used twice.*normal\(\) two"
     ),
     "key of its own": FaultyEnv(
         "reset", "    return State(uniform(Key(1, 2, 3, 4, 5), 0, -1.0, 1.0), 0.0, 0, True)", "draws with a key that it created"
@@ -299,6 +298,8 @@ class TestCorrectEnvironment:
             check_env("CartPole-v1")
         with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
             check_env(module.ENV, steps=0)
+        with pytest.raises(ValueError, match="replay_seconds must be at least 0 CPU seconds, got -1"):
+            check_env(module.ENV, replay_seconds=-1)
         with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
             check_env(module.ENV, num_envs=0)
 

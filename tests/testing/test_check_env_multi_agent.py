@@ -124,14 +124,14 @@ FAULTY_ENVS = {
     "draw number twice": FaultyEnv(
         "    s.v[i] = uniform(key, 2 * i + 1, -0.1, 0.1)",
         "    s.v[i] = normal(key, 2 * i)",
-        "agent 0 uses draw number 0 twice and draws the same value again; give each draw of an agent in a step its own number",
-        RESET,
+        r"agent 0 uses draw number 0 twice, first in line \d+, and draws the same value again; give each draw of an agent in a",
+        "s.v[i] = normal(key, 2 * i)",
     ),
     "draw number of another phase": FaultyEnv(
         "    if s.hunter[i] >= 0:\n",
         "    if s.hunter[i] >= 0 or uniform(key, 2 * i, 0.0, 1.0) < 0.1:\n",
         "agent 0 uses draw number 0 after phase `move`, which gets the same key, and draws the same value again",
-        "def leave(i, s, action, key, p):",
+        "if s.hunter[i] >= 0 or uniform(key, 2 * i, 0.0, 1.0) < 0.1:",
     ),
     "key of its own": FaultyEnv(
         RESET,

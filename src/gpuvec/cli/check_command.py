@@ -32,6 +32,7 @@ class _Options(NamedTuple):
     max_episode_steps: int | None
     seed: int
     time_limit: float
+    replay_seconds: float
     params: Params
 
 
@@ -43,6 +44,7 @@ def check(
     max_episode_steps: int | None = None,
     seed: int = 0,
     time_limit: float = 20.0,
+    replay_seconds: float = 1.0,
     params: dict[str, bool | int | float] | None = None,
 ) -> int:
     """Check that an environment follows the rules of device code and has the same results on every target.
@@ -63,12 +65,14 @@ def check(
         max_episode_steps: the step limit of an episode. By default that of the environment, in the simulator 3.
         seed: the seed of the environments and of the actions.
         time_limit: the CPU seconds of one call of a function of the environment after which it counts as an endless loop.
+        replay_seconds: the CPU seconds for which plain Python repeats further steps of the compiled episodes, after a selection
+            of rare and random ones. A longer time finds rarer faults.
         params: parameters of the environment that differ from its defaults, such as --params gravity 3.7.
     """
     from gpuvec.testing.environment_check import check_env, resolve
     from gpuvec.testing.target_check.targets import select_targets
 
-    options = _Options(num_envs, episodes, max_episode_steps, seed, time_limit, params or {})
+    options = _Options(num_envs, episodes, max_episode_steps, seed, time_limit, replay_seconds, params or {})
     try:
         _check_options(options)
         spec = _find_spec(env)
@@ -79,7 +83,8 @@ def check(
         return 2
     try:
         print(f"rules        compiling and running {spec.id} ...", flush=True)
-        check_env(spec.id, seed=seed, time_limit=time_limit, progress=_print_check, **options.params)
+        progress = _print_check
+        check_env(spec.id, seed=seed, time_limit=time_limit, replay_seconds=replay_seconds, progress=progress, **options.params)
     except AuthoringError as error:
         print(f"rules        FAIL  {error}")
         return 1
@@ -134,6 +139,8 @@ def _check_options(options: _Options) -> None:
             raise ValueError(f"{name} must be at least 1, got {count}.")
     if not options.time_limit > 0:
         raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {options.time_limit}.")
+    if not options.replay_seconds >= 0:
+        raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {options.replay_seconds}.")
     if not 0 <= options.seed < 2**64:
         raise ValueError(f"seed must be from 0 to 2**64 - 1, got {options.seed}.")
 

@@ -7,7 +7,6 @@ numbers would be a copy of the others.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,29 +45,39 @@ def check_draws(env: SingleAgentEnv) -> str:
     with record_draws() as draws:
         starts = [call_checked(checked.reset, CheckedKey(0, 0, row, 0, 0), p) for row in range(NUM_STARTS)]
     count = len(draws) // len(starts)
-    check_distinct_draws(first_function(env.reset), draws[:count])
+    check_distinct_draws(draws[:count])
     if draws and all(start == starts[0] for start in starts):
         raise authoring_error(first_function(env.reset), EQUAL_STARTS)
     with record_draws() as draws:
         call_checked(checked.step, checked_state(starts[0]), action, CheckedKey(0, 0, 0, 0, 1), p)
-    check_distinct_draws(env.step, draws)
+    check_distinct_draws(draws)
     return f"reset draws {count} numbers, step draws {len(draws)} numbers"
 
 
-def check_distinct_draws(function: AuthorFunction, draws: Sequence[Draw]) -> None:
+def check_distinct_draws(draws: Sequence[Draw]) -> None:
     """Checks that a call used no draw number twice.
 
     Args:
-        function: an author's function.
-        draws: all draws of one call of it.
+        draws: all draws of one call of an author's function.
 
     Raises:
-        AuthoringError: a number is used twice; the message names it.
+        AuthoringError: a number is used twice; the message names it, and both lines.
     """
-    repeated = [number for number, times in Counter(draw.number for draw in draws).items() if times > 1]
-    if repeated:
-        problem = f"draw number {repeated[0]} is used twice and gives the same value twice"
-        raise authoring_error(function, f"{problem}; give each draw its own number, and normal() two")
+    pair = _equal_draws(draws)
+    if pair is not None:
+        first, second = pair
+        problem = f"draw number {second.number} is used twice, first in line {first.line}, and gives the same value twice"
+        remedy = "give each draw its own number, and normal() two"
+        raise authoring_error_at(second.file, second.line, f"{problem}; {remedy}")
+
+
+def _equal_draws(draws: Sequence[Draw]) -> tuple[Draw, Draw] | None:
+    """The first two draws of the same number, or None."""
+    first: dict[int, Draw] = {}
+    for draw in draws:
+        if first.setdefault(draw.number, draw) is not draw:
+            return first[draw.number], draw
+    return None
 
 
 class AgentDraws:
@@ -106,10 +115,9 @@ class AgentDraws:
         Raises:
             AuthoringError: a number is used twice in the call.
         """
-        numbers = [draw.number for draw in draws]
-        for number in numbers:
-            if numbers.count(number) > 1:
-                raise self._repeated(function, i, number, "twice")
+        pair = _equal_draws(draws)
+        if pair is not None:
+            raise self._repeated(pair[1], i, f"twice, first in line {pair[0].line},")
         self._in_function[i] = list(draws)
 
     def check(self, function: AuthorFunction) -> None:
@@ -137,16 +145,17 @@ class AgentDraws:
         number = draw.number
         agent, first_function = self._in_step.setdefault(number, (owner, function))
         if agent in (owner, ALL_AGENTS) and first_function is not function:
-            raise self._repeated(function, i, number, f"after {describe(first_function)}, which gets the same key,")
+            raise self._repeated(draw, i, f"after {describe(first_function)}, which gets the same key,")
         agent, first_function = self._in_run.setdefault((function is self._reset, self._roles, number), (owner, function))
         if agent != owner:
             others = "all agents do" if agent == ALL_AGENTS else f"agent {agent} does"
             problem = f"agent {i} uses draw number {number} in {describe(function)}, and {others} in {describe(first_function)}"
             raise authoring_error_at(draw.file, draw.line, f"{problem}: they draw the same; {RULE}")
 
-    def _repeated(self, function: AuthorFunction, i: int, number: int, occasion: str) -> AuthoringError:
-        problem = f"agent {i} uses draw number {number} {occasion} and draws the same value again"
-        return authoring_error(function, f"{problem}; give each draw of an agent in a step its own number, and normal() two")
+    def _repeated(self, draw: Draw, i: int, occasion: str) -> AuthoringError:
+        problem = f"agent {i} uses draw number {draw.number} {occasion} and draws the same value again"
+        remedy = "give each draw of an agent in a step its own number, and normal() two"
+        return authoring_error_at(draw.file, draw.line, f"{problem}; {remedy}")
 
 
 def _shared_numbers(draws_by_agent: dict[int, list[Draw]]) -> set[int]:

@@ -16,7 +16,7 @@ from gpuvec.errors import AuthoringError
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, random_actions, run_compiled, short_episode_steps
-from gpuvec.testing.compiled_runs.crash_explanation import explain_crash
+from gpuvec.testing.compiled_runs.crash_explanation import explain_crash, explain_error
 from gpuvec.testing.compiled_runs.recorded_run import load_recorded_run, record_run
 from gpuvec.testing.compiled_runs.run_checks import check_equal_runs, check_spaces
 from gpuvec.testing.cuda_cpp_check import check_cuda_results, check_cuda_source
@@ -32,6 +32,7 @@ from gpuvec.testing.worker_process import WorkerError, WorkerProcess
 from gpuvec.vector.env_params import apply_params
 
 TIME_LIMIT = 20.0  # CPU seconds; a call usually takes milliseconds
+REPLAY_SECONDS = 1.0  # CPU seconds; plain Python repeats about 20,000 steps of a small environment in them
 NUM_SIMULATED_ENVS, NUM_SIMULATED_STEPS = 5, 12  # a simulated thread is a Python thread
 DEFAULT_EPISODE_STEPS = 1000  # the length of an episode if the environment has no step limit
 MAX_STEPS = 4000  # the limit of the default number of steps
@@ -75,14 +76,16 @@ def check_env(
     *,
     kernels: bool = True,
     time_limit: float = TIME_LIMIT,
+    replay_seconds: float = REPLAY_SECONDS,
     progress: Callable[[Check], None] | None = None,
     **params: Any,
 ) -> list[Check]:
     """Checks the types, draws, spaces and seeds of an environment, and that its results are the same on every device.
 
-    Compiled code runs whole episodes with random actions. Plain Python then repeats some of their steps, those with rare states
-    first, and checks every index, integer divisor, shift and draw. For a `MultiAgentEnv` it also checks that agents write only
-    their own elements, that the order of agents does not matter, and that `reset` keeps no value of the last episode.
+    Compiled code runs whole episodes with random actions. Plain Python then repeats their steps, those with rare states first,
+    and checks every index, integer divisor, shift and draw, until `replay_seconds` are over or all steps are repeated. For a
+    `MultiAgentEnv` it also checks that agents write only their own elements, that the order of agents does not matter, and that
+    `reset` keeps no value of the last episode.
 
     Args:
         env: the environment, its name "module:NAME", or its id.
@@ -92,6 +95,8 @@ def check_env(
         seed: the seed of the environments and of the actions.
         kernels: whether to compile the kernels for a GPU, if NVIDIA's compiler libraries are installed.
         time_limit: the CPU seconds that one call of a function, or one compiled step of all environments, may take.
+        replay_seconds: the CPU seconds for which plain Python repeats further steps after a selection of rare and random ones,
+            which it repeats in any case.
         progress: called with each check when it has finished.
         params: parameters of the environment that differ from its defaults.
 
@@ -100,9 +105,9 @@ def check_env(
 
     Raises:
         AuthoringError: the environment has a fault; the message names the place and a remedy.
-        ValueError: `num_envs` or `steps` below 1, or `time_limit` not above 0.
+        ValueError: `num_envs` or `steps` below 1, `time_limit` not above 0, or `replay_seconds` below 0.
     """
-    _check_arguments(num_envs, steps, time_limit)
+    _check_arguments(num_envs, steps, time_limit, replay_seconds)
     env = resolve(env, params)
     checks = _Checks(progress)
     size = _run_size(env, num_envs, steps)
@@ -115,12 +120,8 @@ def check_env(
         nullcontext() if missing else WorkerProcess(compile_kernels, env) as compiler,
     ):
         _check_functions(checks, env, seed)
-        try:
-            seeds = runner.answer()
-        except WorkerError as error:
-            run = load_recorded_run(runner.folder, size.limit)
-            explain_crash(env, run, error, size.num_envs, seed, time_limit)
-        _check_run(checks, env, load_recorded_run(runner.folder, size.limit), seed)
+        seeds = _answer_with_line(runner, env, size, seed, time_limit)
+        _check_run(checks, env, load_recorded_run(runner.folder, size.limit), seed, replay_seconds)
         checks.add("seeds", seeds)
         _check_simulator(checks, env, seed)
         _check_cuda_c(checks, env, seed, compiles=compiler is not None)
@@ -148,12 +149,14 @@ def resolve(env: Environment | str, params: Mapping[str, Any]) -> Environment:
     return apply_params(load_env(env), params, (), 1)[0]
 
 
-def _check_arguments(num_envs: int, steps: int | None, time_limit: float) -> None:
+def _check_arguments(num_envs: int, steps: int | None, time_limit: float, replay_seconds: float) -> None:
     for name, value in {"num_envs": num_envs, "steps": steps}.items():
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value!r}.")
     if not time_limit > 0:
         raise ValueError(f"time_limit must be greater than 0 CPU seconds, got {time_limit!r}.")
+    if not replay_seconds >= 0:
+        raise ValueError(f"replay_seconds must be at least 0 CPU seconds, got {replay_seconds!r}.")
 
 
 def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
@@ -169,6 +172,18 @@ def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
     return _RunSize(min(max_envs, num_envs), steps, limit)
 
 
+def _answer_with_line(runner: WorkerProcess, env: Environment, size: _RunSize, seed: int, time_limit: float) -> str:
+    """Returns the answer of the compiled run; if it ended early, plain Python repeats its last call and shows the line."""
+    try:
+        return runner.answer()
+    except WorkerError as error:
+        run = load_recorded_run(runner.folder, size.limit)
+        explain_crash(env, run, error, size.num_envs, seed, time_limit)
+    except AuthoringError:
+        explain_error(env, load_recorded_run(runner.folder, size.limit), size.num_envs, seed)
+        raise
+
+
 def _check_functions(checks: _Checks, env: Environment, seed: int) -> None:
     """Checks the author's functions without compiled runs."""
     if isinstance(env, SingleAgentEnv):
@@ -180,13 +195,14 @@ def _check_functions(checks: _Checks, env: Environment, seed: int) -> None:
         checks.add(name, detail)
 
 
-def _check_run(checks: _Checks, env: Environment, run: CompiledRun | None, seed: int) -> None:
+def _check_run(checks: _Checks, env: Environment, run: CompiledRun | None, seed: int, replay_seconds: float) -> None:
     """Checks the results of the compiled run."""
     assert run is not None, "the worker process has answered"
     checks.add("spaces", check_spaces(env, run))
     if not isinstance(env, SingleAgentEnv):
-        checks.add("rare states", check_races_in_run(env, run, seed))
-    checks.add("plain Python", check_against_reference(env, run, seed))
+        replay_seconds /= 2  # half of the time for each of the two checks
+        checks.add("rare states", check_races_in_run(env, run, seed, replay_seconds))
+    checks.add("plain Python", check_against_reference(env, run, seed, replay_seconds))
 
 
 def _check_cuda_c(checks: _Checks, env: Environment, seed: int, compiles: bool) -> None:

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
-from gpuvec.phases import first_function
-from gpuvec.spec import Environment, SingleAgentEnv, Time
+from gpuvec.phases import AGENTS, WORLD, Assign, Each, Reduction, first_function
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.draw_check import check_distinct_draws
+from gpuvec.testing.recorded_draws import RecordedDraws
 from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
-from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
+from gpuvec.testing.reference.checked_draws import CheckedKey, Draw, record_draws
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
+from gpuvec.testing.reference.fault_place import fault_place
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.testing.target_check.differences import TOLERANCE, exceeds_tolerance
 
 MAX_DIFFERENT_SHARE = 0.01  # of moments, for comparisons near a threshold and angles near their wrap
 NUM_CALLS = 3_000  # of functions of a `SingleAgentEnv`
 NUM_AGENT_CALLS = 40_000  # of functions of a `MultiAgentEnv`, approximately; they take some seconds
-NUM_OBSERVERS = 16  # the number of agents whose observations are compared
+NUM_OBSERVERS = 16  # the number of agents whose observations are compared; one agent in further moments
+GROUP_SIZE = 256  # the number of resets and steps whose results are compared at once
 Results = dict[str, Any]  # {name: value} of one environment
 
 
-def check_against_reference(env: Environment, run: CompiledRun, seed: int) -> str:
+def check_against_reference(env: Environment, run: CompiledRun, seed: int, seconds: float = 0.0) -> str:
     """Repeats resets and steps of a run in plain Python, checks every index, divisor, shift and draw, and compares the results.
 
     Args:
         env: the environment.
         run: its compiled results.
         seed: the seed of the run.
+        seconds: the CPU seconds for which further moments are repeated after a first selection.
 
     Returns:
         What was compared, as text.
@@ -42,44 +48,77 @@ def check_against_reference(env: Environment, run: CompiledRun, seed: int) -> st
     Raises:
         AuthoringError: plain Python shows a fault, or results differ too often; the message names the first.
     """
-    moments = RunMoments(run, seed)
-    if isinstance(env, SingleAgentEnv):
-        observers, count, repeat = None, NUM_CALLS // 2, _repeat_single(env)
-    else:
-        reference = PythonReference(env)
-        observers = np.unique(np.linspace(0, len(reference.agents) - 1, NUM_OBSERVERS).astype(int)).tolist()
-        count = max(1, NUM_AGENT_CALLS // _calls_per_moment(reference, len(observers)))
-        repeat = _repeat_multi(reference, observers)
-    different = []
-    selected = sorted(moments.select(count))
-    for t, row in selected:
-        moment = moments.at(t, row)
-        expected, compiled = repeat(moment), _compiled_results(run, moment, observers)
-        places = (place for name in expected for place in _unequal(name, expected[name], compiled[name]))
-        first = next(places, None)
-        if first is not None:
-            different.append((step_function(env) if moment.key.step else first_function(env.reset), t, row, *first))
-    if len(different) > MAX_DIFFERENT_SHARE * len(selected):
-        function, t, row, name, value, compiled_value = different[0]
+    moments, comparison = RunMoments(run, seed), _Comparison()
+    with record_draws() as draws:
+        if isinstance(env, SingleAgentEnv):
+            count, repeat = NUM_CALLS // 2, _repeat_single(env, draws)
+        else:
+            count, repeat = _repeat_multi(env, draws)
+        for k, (t, row) in enumerate(moments.select(count, seconds)):
+            moment = moments.at(t, row)
+            with fault_place(moment.place()):
+                expected = repeat(moment, k >= count)
+            comparison.add((t, row), expected, _compiled_results(run, moment, expected))
+    different = sorted(comparison.different())
+    if len(different) > MAX_DIFFERENT_SHARE * comparison.count:
+        (t, row), name, value, compiled_value = different[0]
+        function = step_function(env) if moments.times[t, row] else first_function(env.reset)
         raise authoring_error(
             function,
-            f"{len(different)} of {len(selected)} results differ from plain Python: after {t} steps {name} of environment "
+            f"{len(different)} of {comparison.count} results differ from plain Python: after {t} steps {name} of environment "
             f"{row} is {compiled_value} compiled and {value} in plain Python; do not use what changes between calls, or "
             "differences that float32 cannot resolve",
         )
-    return f"{len(selected):,} resets and steps agree to {TOLERANCE}, except {len(different)}"
+    return f"{comparison.count:,} of {moments.times.size:,} resets and steps agree to {TOLERANCE}, except {len(different)}"
 
 
-def _compiled_results(run: CompiledRun, moment: Moment, observers: Sequence[int] | None) -> Results:
-    """The compiled results of a reset or a step, with the observations of some agents."""
+class _Comparison:
+    """Compares results in groups, since a call of NumPy for each result takes longer than the functions of most authors."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._group: list[tuple[tuple[int, int], Results, Results]] = []
+        self._different: list[tuple[tuple[int, int], str, float, float]] = []
+
+    def add(self, place: tuple[int, int], expected: Results, compiled: Results) -> None:
+        """Adds the results of a reset or a step.
+
+        Args:
+            place: (t, row) of it.
+            expected: the results in plain Python.
+            compiled: the compiled results of the same names.
+        """
+        self._group.append((place, expected, compiled))
+        self.count += 1
+        if len(self._group) >= GROUP_SIZE:
+            self.different()
+
+    def different(self) -> list[tuple[tuple[int, int], str, float, float]]:
+        """Returns ((t, row), name, expected value, compiled value) of the first difference of each reset or step with one."""
+        group, self._group = self._group, []
+        is_different: set[int] = set()
+        for name in dict.fromkeys(name for _, expected, _ in group for name in expected):
+            indices = [k for k, (_, expected, _) in enumerate(group) if name in expected]
+            a = np.array([group[k][1][name] for k in indices])
+            b = np.array([group[k][2][name] for k in indices])
+            exceeding = exceeds_tolerance(a, b).reshape(len(indices), -1).any(1)
+            is_different.update(indices[k] for k in np.flatnonzero(exceeding))
+        for place, expected, compiled in (group[k] for k in is_different):
+            first = (_unequal(name, expected[name], compiled[name]) for name in expected)
+            self._different.append((place, *next(chain.from_iterable(first))))
+        return self._different
+
+
+def _compiled_results(run: CompiledRun, moment: Moment, expected: Results) -> Results:
+    """The compiled results of a reset or a step, with the observations that are expected."""
     t, row = moment.t, moment.row
     obs = run.obs[t][row]
-    names: Results = {"observation": obs} if observers is None else {_obs_name(i): obs[i] for i in observers}
-    results = moment.after | names
+    results: Results = {"observation": obs} if obs.ndim == 1 else {_obs_name(i): values for i, values in enumerate(obs)}
+    results |= moment.after
     if moment.key.step > 0:
         results |= {"reward": run.reward[t - 1][row], "terminated": run.terminated[t - 1][row]}
         results |= {k: v[row] for k, v in run.infos[t - 1].items()}
-    return results
+    return {name: results[name] for name in expected}
 
 
 def _unequal(name: str, expected: ArrayLike, compiled: ArrayLike) -> list[tuple[str, float, float]]:
@@ -93,49 +132,55 @@ def _unequal(name: str, expected: ArrayLike, compiled: ArrayLike) -> list[tuple[
     return [(name + place, a[index].item(), b[index].item())]
 
 
-def _repeat_single(env: SingleAgentEnv) -> Callable[[Moment], Results]:
+def _repeat_single(env: SingleAgentEnv, draws: list[Draw]) -> Callable[[Moment, bool], Results]:
     """Returns a function that repeats a reset or a step of a `SingleAgentEnv`."""
     checked, p = CheckedFunctions().environment(env), checked_params(env.params)
 
-    def repeat(m: Moment) -> Results:
+    def repeat(m: Moment, is_further: bool) -> Results:
         before, after = (
             checked_state(env.state(*(values[k].item() for k in env.state._fields))) for values in (m.before, m.after)
         )
         key = CheckedKey(*m.key)
-        with record_draws() as draws:
-            if m.key.step == 0:
-                results = call_checked(checked.reset, key, p)._asdict()
-            else:
-                assert m.action is not None, "a step has an action"
-                action = checked_value(author_action(m.action))
-                state, reward, terminated = call_checked(checked.step, before, action, key, p)
-                results = state._asdict() | {"reward": reward, "terminated": terminated}
-        check_distinct_draws(env.step if m.key.step else first_function(env.reset), draws)
+        draws.clear()
+        if m.key.step == 0:
+            results = call_checked(checked.reset, key, p)._asdict()
+        else:
+            assert m.action is not None, "a step has an action"
+            action = checked_value(author_action(m.action), name="action")
+            state, reward, terminated = call_checked(checked.step, before, action, key, p)
+            results = state._asdict() | {"reward": reward, "terminated": terminated}
+        check_distinct_draws(draws)
         return {**results, "observation": call_checked(checked.observe, after, p)}
 
     return repeat
 
 
-def _repeat_multi(reference: PythonReference, observers: Sequence[int]) -> Callable[[Moment], Results]:
-    """Returns a function that repeats a reset or a step of a `MultiAgentEnv`, with the observations of some agents."""
+def _repeat_multi(env: MultiAgentEnv, draws: list[Draw]) -> tuple[int, Callable[[Moment, bool], Results]]:
+    """Returns a number of moments, and a function that repeats a reset or a step of a `MultiAgentEnv`."""
+    reference = PythonReference(env)
+    recorded_draws = RecordedDraws(reference, draws)
+    num_agents = len(reference.agents)
+    observers = np.unique(np.linspace(0, num_agents - 1, NUM_OBSERVERS).astype(int)).tolist()
 
-    def repeat(m: Moment) -> Results:
-        t, before, results = Time(m.key.step, m.limit), reference.make_state(m.before), Results()
+    def repeat(m: Moment, is_further: bool) -> Results:
+        agents = [(m.t + m.row) % num_agents] if is_further else observers
+        t, before, results, key = Time(m.key.step, m.limit), reference.make_state(m.before), Results(), CheckedKey(*m.key)
+        recorded_draws.begin_step(before)
         if m.key.step == 0:
-            state = reference.reset(m.key, before)
+            state = reference.reset(key, before)
         else:
             assert m.action is not None, "a step has an action"
-            result = reference.step(before, [author_action(a) for a in m.action], m.key, t)
+            result = reference.step(before, [author_action(a) for a in m.action], key, t)
             state = result.state
             results = {"reward": result.reward, "terminated": result.votes.all()}
             results |= {"agent_mask": result.mask, "agent_terminated": result.terminated}
         state = reference.prepare_observations(state, ())
-        after = reference.prepare_observations(reference.make_state(m.after), observers)
-        rows = zip(observers, reference.observations(after, t, observers), strict=True)
+        after = reference.prepare_observations(reference.make_state(m.after), agents)
+        rows = zip(agents, reference.observations(after, t, agents), strict=True)
         fields = {k: getattr(state, k) for k in reference.schema.fields}
         return results | fields | {_obs_name(i): row for i, row in rows}
 
-    return repeat
+    return max(1, NUM_AGENT_CALLS // _calls_per_moment(reference, len(observers))), repeat
 
 
 def _obs_name(i: int) -> str:
@@ -147,4 +192,12 @@ def _calls_per_moment(reference: PythonReference, num_observers: int) -> int:
     num_agents, observation = len(reference.agents), reference.schema.observation
     candidates = num_agents if reference.schema.search else 0
     calls_per_observer = observation.max_neighbors + candidates + 1
-    return num_agents * (len(reference.env.phases) + 4) + num_observers * calls_per_observer
+    num_calls = sum(math.prod(reference.schema.sets[_index_set(phase)]) for phase in reference.env.phases)
+    return num_calls + num_agents * 4 + num_observers * calls_per_observer
+
+
+def _index_set(phase: Any) -> str:
+    """The name of the set for whose elements a phase calls its function."""
+    if isinstance(phase, Reduction):
+        return phase.over
+    return phase.index_set if isinstance(phase, Each) else WORLD if isinstance(phase, Assign) else AGENTS

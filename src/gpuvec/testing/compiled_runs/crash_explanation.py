@@ -16,6 +16,7 @@ from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
+from gpuvec.testing.reference.fault_place import fault_place
 from gpuvec.testing.worker_process import WorkerError
 
 
@@ -41,14 +42,37 @@ def explain_crash(
     if moments is not None and len(moments.run.obs) > len(moments.run.actions):
         condition = f"with {2 * num_envs} environments and not with {num_envs}"
         raise authoring_error(step_function(env), f"{problem}, {condition}; check it with a larger num_envs")
-    repeat = _repeat_single(env) if isinstance(env, SingleAgentEnv) else _repeat_multi(env, seed, moments)
-    for row in range(num_envs):
-        key = Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0)
-        repeat(Moment(0, row, key, {}, {}, None, 1) if moments is None else moments.following(row))
+    _repeat_following(env, moments, num_envs, seed)
     function = first_function(env.reset) if moments is None else step_function(env)
     call = "in the first reset" if moments is None else f"in step {len(moments.run.obs)}"
     remedy = "look for a loop, or an index, that depends on rounding"
     raise authoring_error(function, f"{problem}, {call}; plain Python shows no fault: {remedy}")
+
+
+def explain_error(env: Environment, run: CompiledRun | None, num_envs: int, seed: int) -> None:
+    """Raises an error about the line in which compiled code raised one, such as an index beyond the end of a tuple.
+
+    Args:
+        env: the environment.
+        run: the results before the error; None if there are none.
+        num_envs: the number of environments, E.
+        seed: the seed of the environments.
+
+    Raises:
+        AuthoringError: plain Python shows a fault in the call after the last results.
+    """
+    if run is not None and len(run.obs) <= len(run.actions):
+        _repeat_following(env, RunMoments(run, seed), num_envs, seed)
+
+
+def _repeat_following(env: Environment, moments: RunMoments | None, num_envs: int, seed: int) -> None:
+    """Repeats in plain Python the call in which a compiled run ended; `moments` is None if that was the first reset."""
+    repeat = _repeat_single(env) if isinstance(env, SingleAgentEnv) else _repeat_multi(env, seed, moments)
+    for row in range(num_envs):
+        key = Key(seed & 0xFFFFFFFF, seed >> 32, row, 0, 0)
+        moment = Moment(0, row, key, {}, {}, None, 1) if moments is None else moments.following(row)
+        with fault_place(moment.place()):
+            repeat(moment)
 
 
 def _repeat_single(env: SingleAgentEnv) -> Callable[[Moment], None]:
@@ -62,7 +86,7 @@ def _repeat_single(env: SingleAgentEnv) -> Callable[[Moment], None]:
             else:
                 assert m.action is not None, "a step has an action"
                 before = checked_state(env.state(*(m.before[k].item() for k in env.state._fields)))
-                after, _, _ = call_checked(checked.step, before, checked_value(author_action(m.action)), key, p)
+                after, _, _ = call_checked(checked.step, before, checked_value(author_action(m.action), name="action"), key, p)
         call_checked(checked.observe, checked_state(after), p)
 
     return repeat

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from itertools import chain, zip_longest
+from itertools import chain, islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,12 @@ class Moment(NamedTuple):
     after: dict[str, NDArray[Any]]
     action: NDArray[Any] | None  # (...) or (..., K); None for a reset
     limit: int  # the number of steps of an episode
+
+    def place(self) -> str:
+        """Describes the moment for messages."""
+        if self.key.step == 0:
+            return f"in the reset of environment {self.row} after {self.t} steps"
+        return f"in step {self.t} of environment {self.row}, step {self.key.step} of its episode"
 
 
 class RunMoments:
@@ -74,20 +81,30 @@ class RunMoments:
         before = {k: v[row] for k, v in run.states[-1].items()}
         return Moment(t, row, key, before, {}, run.actions[t - 1, row], run.limit or NO_STEP_LIMIT)
 
-    def select(self, count: int) -> list[tuple[int, int]]:
-        """Selects moments, those around rare states first.
+    def select(self, count: int, seconds: float = 0.0) -> Iterator[tuple[int, int]]:
+        """Selects moments: some in any case, ordered by time, then further ones while there is time.
 
         Args:
-            count: the largest number of moments.
+            count: the number of moments that are selected in any case, those around rare states first.
+            seconds: the CPU seconds of this thread for which further moments are selected, in random order.
 
-        Returns:
+        Yields:
             (t, row) of each, the arguments of `at`.
         """
-        rng = np.random.default_rng(self._seed)
-        permutation = rng.permutation(self.times.size)
-        others = ((int(k) // self.times.shape[1], int(k) % self.times.shape[1]) for k in permutation[: 2 * count])
-        selected = dict.fromkeys(chain(self._rare(), others))
-        return list(selected)[:count]
+        order = self.order()
+        yield from sorted(islice(order, count))
+        start = time.thread_time()
+        yield from takewhile(lambda _: time.thread_time() - start < seconds, order)
+
+    def order(self) -> Iterator[tuple[int, int]]:
+        """Yields (t, row) of all moments, those around rare states first, then all others in random order."""
+        permutation = np.random.default_rng(self._seed).permutation(self.times.size)
+        others = ((int(k) // self.times.shape[1], int(k) % self.times.shape[1]) for k in permutation)
+        yielded: set[tuple[int, int]] = set()
+        for place in chain(self._rare(), others):
+            if place not in yielded:
+                yielded.add(place)
+                yield place
 
     def _rare(self) -> Iterator[tuple[int, int]]:
         """Yields (t, row) around the extremes of each float field, around values of integer fields, and at ends of episodes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -25,12 +26,13 @@ from gpuvec.testing.races.ownership import OwnershipCheck, name_element
 from gpuvec.testing.reference.author_calls import NotPlainError, call_checked
 from gpuvec.testing.reference.checked_arrays import checked_value
 from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
+from gpuvec.testing.reference.fault_place import fault_place
 from gpuvec.testing.reference.python_reference import PythonReference, checked_time, reset_phases
 
 NUM_ENVS = 3
 NUM_STEPS = 4  # the number of steps of each env before anything is compiled
 NUM_OBSERVERS = 16  # the number of agents whose observations are computed in a step
-NUM_MOMENTS = 150  # the number of steps of a compiled run that are repeated
+NUM_MOMENTS = 150  # the number of steps of a compiled run that are repeated in any case
 MAX_ACCESSES = 200_000  # no step begins after as many; they take some seconds
 STALE = {"f": math.nan, "b": True}  # {kind of dtype: a value that the last episode may have left}
 
@@ -75,13 +77,14 @@ def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
     }
 
 
-def check_races_in_run(env: MultiAgentEnv, run: CompiledRun, seed: int) -> str:
+def check_races_in_run(env: MultiAgentEnv, run: CompiledRun, seed: int, seconds: float = 0.0) -> str:
     """Repeats steps from states of a compiled run, those with rare states first.
 
     Args:
         env: the environment.
         run: its compiled results.
         seed: the seed of the run.
+        seconds: the CPU seconds for which further steps are repeated, in random order.
 
     Returns:
         What was checked, as text.
@@ -91,13 +94,19 @@ def check_races_in_run(env: MultiAgentEnv, run: CompiledRun, seed: int) -> str:
     """
     moments, num_steps = RunMoments(run, seed), 0
     race_check = RaceCheck(env, moments.at(0, 0).limit, seed)
-    for t, row in moments.select(2 * NUM_MOMENTS):
+    start = None
+    for t, row in moments.order():
         moment, num_accesses = moments.at(t, row), race_check.ownership.num_accesses
-        has_budget = num_steps < NUM_MOMENTS and (num_accesses < MAX_ACCESSES or num_steps < NUM_ENVS)
-        if moment.action is not None and has_budget:
-            race_check.step_from(moment.before, moment.action, moment.key)
+        if num_steps >= NUM_MOMENTS or (num_accesses >= MAX_ACCESSES and num_steps >= NUM_ENVS):
+            start = time.thread_time() if start is None else start
+            if time.thread_time() - start >= seconds:
+                break
+        if moment.action is not None:
+            with fault_place(moment.place()):
+                race_check.step_from(moment.before, moment.action, moment.key)
             num_steps += 1
-    return f"in {num_steps:,} steps from all of {len(run.reward):,} agents write only their own elements"
+    total = int((moments.times > 0).sum())
+    return f"in {num_steps:,} of {total:,} steps agents write only their own elements"
 
 
 def _check_first_states(env: MultiAgentEnv) -> int:
@@ -181,7 +190,8 @@ class RaceCheck:
             actions: (A,) or (A, K) actions.
         """
         self._times[row] += 1
-        self._states[row], over = self._step(self._states[row], actions, self._key(row))
+        with fault_place(f"in step {self._times[row]} of an episode of environment {row}"):
+            self._states[row], over = self._step(self._states[row], actions, self._key(row))
         if over or self._times[row] >= self._limit:
             self._episodes[row], self._times[row] = self._episodes[row] + 1, 0
             self.begin_episode(row)

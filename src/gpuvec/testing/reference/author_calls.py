@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from gpuvec.engine.compiler.diagnostics import authoring_error_at
 from gpuvec.errors import AuthoringError
 from gpuvec.testing.reference.checked_draws import in_package
+from gpuvec.testing.reference.fault_place import add_place
 from gpuvec.testing.reference.time_limit import CallTimeout
 
 
@@ -25,6 +27,12 @@ class _IntegerDivision:
             raise ZeroDivisionError("integer division or modulo by zero")
 
 
+REMEDIES = {  # what an author can do about an error, by a part of its message
+    "division": "test the divisor first",
+    "modulo": "test the divisor first",
+    "math domain": "clip the argument of a root, a logarithm or an arc function to its domain",
+    "a shift by": "clip the count, or test it first",
+}
 _NUMPY_ERRORS = {"over": "ignore", "under": "ignore", "invalid": "ignore", "divide": "log", "call": _IntegerDivision()}
 
 
@@ -42,16 +50,28 @@ def call_checked(function: Callable[..., Any], *arguments: object) -> Any:
     try:
         with np.errstate(**_NUMPY_ERRORS):  # type: ignore[arg-type]  # a dictionary with values of several types
             return function(*arguments)
-    except AuthoringError:
+    except AuthoringError as error:
+        _add_elements(error, function, arguments)
         raise
     except CallTimeout as error:
-        raise NotPlainError(*_fault_in(function, error, error.message(function.__name__)).args) from None
+        raise _fault_in(function, arguments, error, error.message(function.__name__)) from None
     except Exception as error:
-        problem = f"does not run as plain Python, {type(error).__name__}: {error}; it must run in any state that it can reach"
-        raise NotPlainError(*_fault_in(function, error, problem).args) from error
+        remedy = next((f"{text}; " for part, text in REMEDIES.items() if part in str(error)), "")
+        problem = (
+            f"does not run as plain Python, {type(error).__name__}: {error}; {remedy}it must run in any state that it can reach"
+        )
+        raise _fault_in(function, arguments, error, problem) from error
 
 
-def _fault_in(function: Callable[..., Any], error: BaseException, problem: str) -> AuthoringError:
+def _add_elements(error: AuthoringError, function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+    """Appends the indices with which a function was called to the message, such as "for i = 2"."""
+    indices = list(itertools.takewhile(lambda argument: isinstance(argument, int), arguments))
+    if indices:
+        names = function.__code__.co_varnames
+        add_place(error, "for " + ", ".join(f"{name} = {index}" for name, index in zip(names, indices, strict=False)))
+
+
+def _fault_in(function: Callable[..., Any], arguments: tuple[object, ...], error: BaseException, problem: str) -> NotPlainError:
     """An error that names the innermost line of author code in the traceback of `error`."""
     code = function.__code__
     place, trace = (code.co_filename, code.co_firstlineno), error.__traceback__
@@ -59,4 +79,6 @@ def _fault_in(function: Callable[..., Any], error: BaseException, problem: str) 
         if not in_package(trace.tb_frame.f_code.co_filename):
             place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
-    return authoring_error_at(*place, problem)
+    fault = NotPlainError(*authoring_error_at(*place, problem).args)
+    _add_elements(fault, function, arguments)
+    return fault

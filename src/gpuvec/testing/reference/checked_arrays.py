@@ -1,9 +1,9 @@
-"""Arrays that check every index and can log every access with its field, its agent and its line."""
+"""Arrays and tuples that check every index. Arrays can also log every access with its field, its agent and its line."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,11 +83,9 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
     def _access(self, index: Index, writes: bool) -> None:
         parts = index if isinstance(index, tuple) else (index,)
         for k, part in enumerate(parts):
-            if isinstance(part, INTEGERS) and not 0 <= part < self.shape[min(k, self.ndim - 1)]:
-                problem = f"{self.name}[{', '.join(map(str, parts))}] does not exist"
-                if part < 0:
-                    raise IndexError(f"{problem}; where -1 stands for no agent, test for it first")
-                raise IndexError(f"{problem}; its shape is {self.shape}")
+            size = self.shape[min(k, self.ndim - 1)]
+            if isinstance(part, INTEGERS) and not 0 <= part < size:
+                raise _index_error(f"{self.name}[{', '.join(map(str, parts))}]", bool(part < 0), f"shape is {self.shape}", size)
         if self.log is None:
             return
         set_index = parts[: self.num_set_axes]
@@ -101,22 +99,55 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
             self.log.extend(Access(self.name, tuple(element), *place) for element in np.argwhere(is_accessed).tolist())
 
 
-def checked_value(value: object, data: bool = True) -> Any:
-    """Replaces integers and arrays, even within a tuple, by checked ones.
+class CheckedTuple(tuple[Any, ...]):
+    """A tuple that author code receives, in which a computed index has to exist. A literal index may be negative."""
+
+    name = "a tuple"
+
+    @staticmethod
+    def of(parts: Iterable[object], name: str) -> CheckedTuple:
+        """Returns a tuple.
+
+        Args:
+            parts: its elements.
+            name: the name of the tuple in messages.
+        """
+        checked = CheckedTuple(parts)
+        checked.name = name
+        return checked
+
+    def __getitem__(self, index: Index) -> Any:
+        """Returns the elements at `index`, as a tuple does."""
+        if isinstance(index, CheckedInt) and not 0 <= index < len(self):
+            raise _index_error(f"{self.name}[{int(index)}]", index < 0, f"length is {len(self)}", len(self))
+        return super().__getitem__(index)
+
+
+def _index_error(element: str, is_negative: bool, size_text: str, size: int) -> IndexError:
+    """An error about an index that does not exist; compiled code would read or write other memory, or count from the end."""
+    if is_negative:
+        allowed = f"the index must be from 0 to {size - 1}, and Python would count a negative one from the end"
+        return IndexError(f"{element} does not exist; where -1 stands for no agent, test for it first; {allowed}")
+    return IndexError(f"{element} does not exist; its {size_text}, so clip the index to 0 to {size - 1}, or test it first")
+
+
+def checked_value(value: object, data: bool = True, name: str | None = None) -> Any:
+    """Replaces integers, arrays and tuples, even within a tuple, by checked ones.
 
     Args:
         value: an argument of author code.
         data: whether its integers come from data.
+        name: the name of the value in messages.
     """
     if isinstance(value, np.ndarray):
-        return value if isinstance(value, CheckedArray) else CheckedArray.of(value, "an array", data=data)
+        return value if isinstance(value, CheckedArray) else CheckedArray.of(value, name or "an array", data=data)
     if isinstance(value, bool | np.bool_ | CheckedInt):
         return value
     if isinstance(value, int | np.signedinteger):
         return (DataInt if data else CheckedInt)(value)
     if isinstance(value, tuple) and value:
-        parts = [checked_value(part, data) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        parts = [checked_value(part, data, name) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else CheckedTuple.of(parts, name or CheckedTuple.name)
     return value
 
 

@@ -12,7 +12,7 @@ from gpuvec import random
 from gpuvec.engine.compiler.types import EnvParams
 from gpuvec.phases import Assign, Each, Reduction
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv
-from gpuvec.testing.reference.checked_arrays import CheckedArray, checked_value
+from gpuvec.testing.reference.checked_arrays import CheckedArray, CheckedTuple, checked_value
 from gpuvec.testing.reference.checked_draws import checked_randint, checked_uniform, checked_word
 from gpuvec.testing.reference.checked_values import BUILTINS, CONVERSIONS, CheckedNumpy
 
@@ -40,19 +40,20 @@ class CheckedFunctions:
             return function
         if function not in self._copies:
             scope: dict[str, Any] = {"__builtins__": BUILTINS, "__name__": function.__module__}
-            copy = types.FunctionType(function.__code__, scope, function.__name__)
+            code = _with_checked_tuples(function.__code__)
+            copy = types.FunctionType(code, scope, function.__name__)
             self._copies[function] = copy  # stored before the functions that it calls are copied, because they may call it
             names = _names(function.__code__)
             scope |= {k: self._value(v, k) for k, v in function.__globals__.items() if k in names}
             cells = tuple(types.CellType(self._value(cell.cell_contents)) for cell in function.__closure__ or ())
             if cells:
-                copy = types.FunctionType(function.__code__, scope, function.__name__, None, cells)
+                copy = types.FunctionType(code, scope, function.__name__, None, cells)
                 self._copies[function] = copy
             copy.__defaults__ = self._value(function.__defaults__)
             copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
         return self._copies[function]
 
-    def _value(self, value: object, name: str = "an array") -> Any:
+    def _value(self, value: object, name: str | None = None) -> Any:
         """The value that author code receives instead of `value`, that of the variable `name`."""
         if value is np:
             return CheckedNumpy()
@@ -60,9 +61,7 @@ class CheckedFunctions:
             return CONVERSIONS.get(value, value)
         if isinstance(value, types.FunctionType):
             return self.function(value)
-        if isinstance(value, np.ndarray):
-            return CheckedArray.of(value, name, data=False)
-        return checked_value(value, data=False)
+        return checked_value(value, data=False, name=name)
 
     def environment(self, env: Environment) -> Any:
         """Returns a copy of an environment with checked copies of all functions that kernels run.
@@ -108,6 +107,16 @@ def checked_params(p: EnvParams) -> EnvParams:
         for k, v in zip(p._fields, p, strict=True)
     )
     return type(p)(*parts)
+
+
+def _with_checked_tuples(code: types.CodeType) -> types.CodeType:
+    """A copy of `code` whose literal tuples of numbers check their indices."""
+    return code.replace(co_consts=tuple(CheckedTuple.of(c, str(c)) if _is_table(c) else c for c in code.co_consts))
+
+
+def _is_table(value: object) -> bool:
+    """Whether a value is a tuple of numbers, or of such tuples."""
+    return isinstance(value, tuple) and len(value) > 0 and all(isinstance(v, int | float) or _is_table(v) for v in value)
 
 
 def _names(code: types.CodeType) -> set[str]:
