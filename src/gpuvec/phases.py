@@ -44,7 +44,9 @@ class Assign(NamedTuple):
     fields: tuple[str, ...]
     """The names of the scalar fields that it writes."""
     function: Callable[..., Any]
-    """`function(s, key, p)` returns a tuple of one number for each field."""
+    """`function(s, key, p)` returns a tuple of one number for each field, or the number of a single field."""
+    has_action: bool = False
+    """Whether it is `function(s, action, key, p)`, with the action of the only agent; the engine sets this."""
 
 
 def assign(fields: str | tuple[str, ...], function: Callable[..., Any]) -> Assign:

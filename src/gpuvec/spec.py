@@ -55,6 +55,8 @@ class OptionalFields:
     States by `set_state`, reset pools and checkpoints with values outside of it are refused. Declare the fields with which
     functions index arrays. None if no field has a range.
     """
+    structural: tuple[str, ...] = ()
+    """The names of parameters on which shapes, spaces or tables depend. They are fixed when the environment is created."""
     check: Callable[[Any], None] | None = None
     """`check(p)` raises ValueError for parameters that make no sense together, with a message that names the value and what is
     allowed. None if all parameters are allowed.
@@ -84,23 +86,36 @@ class SingleAgentEnv(OptionalFields):
     """
 
     state: type[Any]
-    """The class of the state, a NamedTuple with a float, int or bool for each variable; units are in comments."""
+    """The class of the state, a NamedTuple with a float, int or bool for each variable, or an array of the world, such as
+    `Annotated[Bools, "world", "height", "width"]`; units are in comments.
+    """
     params: Any
     """The parameters with their defaults, an instance of a NamedTuple class with floats, ints and bools. `make_vec` takes them
     as keyword arguments.
     """
     reset: Callable[..., Any]
-    """`reset(key, p) -> State` returns the first state of an episode."""
+    """`reset(key, p) -> State` returns the first state of an episode.
+
+    If the state has arrays, it is `reset(s, key, p) -> State`: it writes every element of the arrays of `s`, and returns them
+    with the scalars, as in `State(x, y, s.bricks)`.
+    """
     step: Callable[..., tuple[Any, Any, Any]]
     """`step(s, action, key, p) -> (State, reward, terminated)` returns the next state, the reward, a float, and whether the
     episode ends by a rule of the environment, a bool.
 
-    `action` is an int for a Discrete space, and a tuple of K numbers for Box((K,)) and MultiDiscrete.
+    `action` is an int for a Discrete space, and a tuple of K numbers for Box((K,)) and MultiDiscrete. Arrays of the state are
+    changed in place, as in `s.bricks[y, x] = False`.
     """
     observe: Callable[..., tuple[Any, ...]]
-    """`observe(s, p) -> tuple` returns the observation of a state, D floats."""
+    """`observe(s, p) -> tuple` returns the observation of a state, D floats.
+
+    If observations are images, it is `observe(cell, s, p) -> tuple` and returns the C channels of one pixel, at `cell`, a tuple
+    (row, column).
+    """
     spaces: Callable[[Any], tuple[gym.spaces.Box, gym.Space[Any]]]
-    """`spaces(p) -> (observation, action)` returns the spaces: a Box((D,)), and a Discrete, MultiDiscrete or Box((K,))."""
+    """`spaces(p) -> (observation, action)` returns the spaces: a Box((D,)) of float32 or, for images, a Box((C, H, W)) of uint8
+    or float32; and a Discrete, MultiDiscrete or Box((K,)).
+    """
 
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
@@ -155,8 +170,10 @@ class Observation(NamedTuple):
     the S values of `self_features`.
     """
 
-    self_features: Callable[..., tuple[Any, ...]]
-    """`self_features(i, s, t, p) -> tuple` returns the features of agent i itself, S floats, at `t`, a `Time`."""
+    self_features: Callable[..., tuple[Any, ...]] | None = None
+    """`self_features(i, s, t, p) -> tuple` returns the features of agent i itself, S floats, at `t`, a `Time`. None only if
+    observations are images.
+    """
     other_features: Callable[..., tuple[Any, ...]] | None = None
     """`other_features(i, slot, s, t, p) -> tuple` returns what agent i observes of the neighbor with number `slot`, 0 to M - 1,
     as F floats. The function looks up the neighbor's index, for example in the field of a `NearestNeighbors` search, and
@@ -167,6 +184,10 @@ class Observation(NamedTuple):
     neighbors: Any = None
     """A `NearestNeighbors` search or a reduction that runs before every observation, whose result both functions may read; None
     for neither.
+    """
+    pixel: Callable[..., tuple[Any, ...]] | None = None
+    """`pixel(i, cell, s, t, p) -> tuple` returns the C channels of one pixel of agent i's image, at `cell`, a tuple (row,
+    column). It is set if and only if the observation space is an image, a Box of shape (C, H, W) and dtype uint8 or float32.
     """
 
 
@@ -240,8 +261,6 @@ class MultiAgentEnv(OptionalFields):
     """`tables(p) -> {name: array}` returns constant arrays that are computed from the parameters; functions read them as
     `p.name`. None without tables.
     """
-    structural: tuple[str, ...] = ()
-    """The names of parameters on which shapes, spaces or tables depend. They are fixed when the environment is created."""
 
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""

@@ -24,7 +24,7 @@ def assert_states_equal(env: Any, states: list[Any]) -> None:
             np.testing.assert_array_equal(values[row], getattr(state, name), err_msg=f"{name} of env {row}")
 
 
-def play(env: Any, seed: int, **params: Any) -> None:
+def play(env: Any, seed: int, num_steps: int = LIMIT, **params: Any) -> None:
     """Plays episodes in lockstep with the reference, in Disabled mode with a reset of all envs at the end of each episode."""
     declaration = MEADOW.__class__(**{**vars(MEADOW), "params": MEADOW.params._replace(**params)})
     reference, num_agents = PythonReference(declaration), env.num_agents
@@ -34,7 +34,7 @@ def play(env: Any, seed: int, **params: Any) -> None:
         states = [reference.reset(Key(seed + episode, 0, row, 0, 0), reference.make_state()) for row in range(NUM_ENVS)]
         assert_states_equal(env, states)
         running = np.ones(NUM_ENVS, bool)
-        for t in range(1, LIMIT + 1):
+        for t in range(1, num_steps + 1):
             actions = rng.integers(0, 3, (NUM_ENVS, num_agents))
             obs, reward, terminated = map(host, env.step(on_device(env, actions))[:3])
             for row in np.flatnonzero(running):
@@ -51,3 +51,36 @@ def play(env: Any, seed: int, **params: Any) -> None:
 @pytest.mark.parametrize("params", [{}, {"sheep": 5, "height": 7, "width": 11}, {"sheep": 1, "height": 1, "width": 1}])
 def test_steps_equal_the_reference(device, params):
     play(make(NUM_ENVS, device, autoreset_mode="Disabled", **params), 3, **params)
+
+
+@pytest.mark.parametrize("height", [3, 4])
+@pytest.mark.parametrize("image_bytes", [1, 4])
+def test_images_equal_the_reference(device, height, image_bytes):
+    params = {"height": height, "width": 5, "image_bytes": image_bytes}
+    env = make(NUM_ENVS, device, autoreset_mode="Disabled", **params)
+    assert env.observation_space.shape == (NUM_ENVS, 3, 3, height, 5)
+    play(env, 5, num_steps=4, **params)
+
+
+@pytest.mark.parametrize("params", [{}, {"image_bytes": 1, "height": 4}, {"height": 90, "width": 100, "image_bytes": 1}])
+def test_same_step_returns_the_results_of_disabled_mode(device, params):
+    """In SAME_STEP the final observation is that of an env that is not reset, and the next episode has another first state."""
+    envs = [make(NUM_ENVS, device, autoreset_mode=mode, **params) for mode in ("Disabled", "SameStep")]
+    for env in envs:
+        env.reset(seed=1)
+    running, ended_at = np.ones(NUM_ENVS, bool), np.zeros(NUM_ENVS, int)
+    rng = np.random.default_rng(0)
+    for t in range(1, LIMIT + 1):
+        actions = rng.integers(0, 3, (NUM_ENVS, 3))
+        (obs, reward, *_), (next_obs, next_reward, terminated, truncated, infos) = (
+            env.step(on_device(env, actions)) for env in envs
+        )
+        ended = host(terminated) | host(truncated)
+        np.testing.assert_array_equal(host(reward)[running], host(next_reward)[running])
+        np.testing.assert_array_equal(host(obs)[running & ~ended], host(next_obs)[running & ~ended])
+        first = running & ended
+        np.testing.assert_array_equal(host(obs)[first], host(infos["final_obs"])[first])
+        ended_at[first] = t
+        running &= ~ended
+    assert not running.any()
+    assert (ended_at > 0).all()

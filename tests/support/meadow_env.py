@@ -59,6 +59,7 @@ class Params(NamedTuple):
     width: int = 5
     num_marks: int = 2
     warming: float = 0.1
+    image_bytes: int = 0  # of a channel of an image: 1 for uint8, 4 for float32; 0 for features
 
 
 def reset_sheep(i: int, s: Meadow, key: Key, p: Params) -> None:
@@ -163,7 +164,18 @@ def features(i: int, s: Meadow, t: Time, p: Params) -> tuple[float, float, float
     return here, marks, s.temperature, s.rain[2], s.mean_eaten, s.least_eaten, np.float32(s.greenest), np.float32(s.most_grass)
 
 
+def pixel(i: int, cell: tuple[int, int], s: Meadow, t: Time, p: Params) -> tuple[int, int, int]:
+    """The grass, the number of sheep, and the sheep itself."""
+    y, x = cell
+    count = 0
+    for j in range(p.sheep):
+        count += 1 if s.y[j] == y and s.x[j] == x else 0
+    return 60 * s.grass[cell], count, 200 if s.y[i] == y and s.x[i] == x else t.step
+
+
 def spaces(p: Params) -> tuple[Box, Discrete]:
+    if p.image_bytes:
+        return Box(0, 255, (3, p.height, p.width), np.uint8 if p.image_bytes == 1 else np.float32), Discrete(3)
     return Box(-np.inf, np.inf, (8,)), Discrete(3)
 
 
@@ -185,8 +197,8 @@ MEADOW = MultiAgentEnv(
     ),
     reward=reward,
     terminated=terminated,
-    observation=lambda p: Observation(features),
-    structural=("sheep", "height", "width", "num_marks"),
+    observation=lambda p: Observation(pixel=pixel) if p.image_bytes else Observation(features),
+    structural=("sheep", "height", "width", "num_marks", "image_bytes"),
     max_episode_steps=20,
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from gpuvec.engine.layout.structure import shape_differences
 from gpuvec.errors import AuthoringError
-from gpuvec.spec import Environment, MultiAgentEnv
+from gpuvec.spec import Environment
 
 
 def check_structural(env: Environment) -> str:
@@ -23,7 +23,7 @@ def check_structural(env: Environment) -> str:
     Raises:
         AuthoringError: a shape depends on a parameter that is not in `structural`.
     """
-    structural = env.structural if isinstance(env, MultiAgentEnv) else ()
+    structural = env.structural
     num_varied = 0
     for name, value in env.params._asdict().items():
         others = [other for other in _other_values(value) if name not in structural]
@@ -37,10 +37,8 @@ def check_structural(env: Environment) -> str:
                 continue  # values that make no sense together
             num_varied += 1
             if changes:
-                remedy = f"put {name!r} into structural=(...)"
-                if not isinstance(env, MultiAgentEnv):
-                    remedy = "declare an environment for each shape, because the shapes of a SingleAgentEnv are fixed"
-                raise AuthoringError(f"shapes depend on parameter {name!r}: with {other!r} {'; '.join(changes)}; {remedy}.")
+                problem = f"shapes depend on parameter {name!r}: with {other!r} {'; '.join(changes)}"
+                raise AuthoringError(f"{problem}; put {name!r} into structural=(...).")
     return f"with {num_varied} other values of parameters that are not structural all shapes stay the same"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from gpuvec.errors import FixedParameterError
-from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.env_properties import EnvProperties
 from gpuvec.vector.native_arrays import on_stream
@@ -60,7 +59,7 @@ class RowAttributes(EnvProperties):
             TypeError: a list for a parameter that is not stored per environment.
             FixedParameterError: a parameter that determines shapes; nothing changes then.
         """
-        if isinstance(self._env, MultiAgentEnv) and name in self._env.structural:
+        if name in self._env.structural:
             raise FixedParameterError(f"parameter {name!r} shapes the environment: make a new one with {name}={values!r}.")
         per_env = self.simulation.options.per_env
         stored = {per_env_name: self._stored_values(per_env_name) for per_env_name in per_env}

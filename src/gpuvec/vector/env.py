@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.device import has_several_gpus, parse_device
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
+from gpuvec.engine.layout.schema import EnvSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
@@ -144,7 +144,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self._stream = self._framework.stream
         self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self.is_multi_agent = isinstance(schema, MultiAgentSchema)
+        self.is_multi_agent = bool(schema.agents_shape)
         self._has_several_gpus = self._device.kind == "cuda" and has_several_gpus()
 
     def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

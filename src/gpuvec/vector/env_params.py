@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.layout.structure import constant_differences, params_of_structure, shape_differences
 from gpuvec.errors import FixedParameterError, UnknownParameterError
-from gpuvec.spec import Environment, MultiAgentEnv
+from gpuvec.spec import Environment
 
 FLOAT_MAX, INT_LIMITS = float(np.finfo(np.float32).max), np.iinfo(np.int32)
 Rows = Mapping[str, Sequence[Any]]  # {parameter: (E,) values}
@@ -87,7 +87,7 @@ def _check_names(env: Environment, names: Sequence[str], keywords: Sequence[str]
 
 def _check_can_be_stored(env: Environment, per_env: tuple[str, ...]) -> None:
     """Raises FixedParameterError if a structural parameter is named in `per_env`."""
-    structural = set(env.structural if isinstance(env, MultiAgentEnv) else ()) & set(per_env)
+    structural = set(env.structural) & set(per_env)
     if structural:
         raise FixedParameterError(f"parameters {sorted(structural)} shape the environment and cannot be stored per row.")
 

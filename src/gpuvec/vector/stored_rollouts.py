@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, is_unbounded, stored_action_dtype
-from gpuvec.spec import MultiAgentEnv
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.outputs import OutputBuffers, Outputs
 from gpuvec.vector.stateful import Stateful
@@ -121,9 +121,9 @@ class Rollouts(Stateful):
 
     def _check_rollout(self, num_steps: int, out: Rollout | None) -> None:
         """Raises an error if this environment has no rollouts, or an argument has a wrong type or value."""
-        if isinstance(self._env, MultiAgentEnv):
+        if isinstance(self.simulation.schema, MultiAgentSchema):
             raise NotImplementedError(
-                "rollout() supports environments of one agent; those of many agents not yet: step() them."
+                "rollout() supports environments of one agent with features and a state of scalars. Call step() for others."
             )
         if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer) or not 1 <= num_steps < 2**31:
             raise ValueError(f"num_steps must be an integer from 1 to 2**31 - 1, got {num_steps!r}.")

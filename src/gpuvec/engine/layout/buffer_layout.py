@@ -50,7 +50,7 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
         name: Buffer(arrays[fields[0]].dtype, (len(fields), *shape)) for name, fields in schema.packed_fields.items()
     }
     separate_fields = {k: b for k, b in arrays.items() if not any(k in fields for fields in schema.packed_fields.values())}
-    scalar_buffers = {k: Buffer(dtype) for k, dtype in schema.scalar_fields.items()}
+    scalar_buffers = {k: Buffer(dtype) for k, dtype in schema.stored_scalars.items()}
     persistent = packed_buffers | {f"state_{k}": b for k, b in separate_fields.items() if k not in schema.search_fields}
     persistent |= {f"state_{k}": b for k, b in scalar_buffers.items()}
     # The number of steps of the last episode, until the env is reset.
@@ -62,11 +62,14 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
     if options.reward != "agents":
         scratch["agent_reward"] = Buffer(np.float32, shape)
     outputs = {
-        "obs": Buffer(np.float32, (*shape, schema.num_features), wide=schema.has_only_self_features),
+        "obs": Buffer(schema.obs.dtype, (*shape, *schema.obs.shape), wide=schema.has_only_self_features),
         "reward": Buffer(np.float32, shape if options.reward == "agents" else ()),
         "terminated": Buffer(np.bool_),
         "truncated": Buffer(np.bool_),
-        "agent_mask": Buffer(np.bool_, shape),
-        "agent_terminated": Buffer(np.bool_, shape),
     }
+    agent_flags = {"agent_mask": Buffer(np.bool_, shape), "agent_terminated": Buffer(np.bool_, shape)}
+    if schema.is_single_agent:  # The kernels write them, and nobody reads them.
+        scratch |= agent_flags
+    else:
+        outputs |= agent_flags
     return Layout(persistent, scratch, {}, {}, outputs)

@@ -11,8 +11,9 @@ from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.index_sets import IndexSets, make_array_field, make_index_sets
+from gpuvec.engine.layout.one_agent import STEP_RESULTS, as_multi_agent, needs_block
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.space_layout import ActionLayout, make_action_layout, observation_features
+from gpuvec.engine.layout.space_layout import ActionLayout, ObservationLayout, make_action_layout, make_observation_layout
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 from gpuvec.phases import AGENTS
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv, Time
@@ -30,14 +31,19 @@ class SingleAgentSchema(NamedTuple):
     Attributes:
         float_fields: the names of the float fields of the state, which share a buffer.
         non_float_fields: {name: dtype} of the int and bool fields, which have a buffer each.
-        num_features: D.
+        obs: the layout of an observation.
         action: the layout of an action.
     """
 
     float_fields: tuple[str, ...]
     non_float_fields: dict[str, DType]
-    num_features: int
+    obs: ObservationLayout
     action: ActionLayout
+
+    @property
+    def num_features(self) -> int:
+        """The number of elements of an observation, D or C * H * W."""
+        return self.obs.num_features
 
     @property
     def agents_shape(self) -> tuple[int, ...]:
@@ -68,29 +74,36 @@ class MultiAgentSchema(NamedTuple):
         array_fields: {name: buffer} of the fields of the state with several elements.
         field_sets: {name of such a field: the set that it belongs to}.
         scalar_fields: {name: dtype} of the fields with one value for the world.
-        num_features: D.
+        obs: the layout of an agent's observation.
         action: the layout of an agent's action.
         num_agents: A.
         observation: what the author's function `observation` returned.
         roles: {name: number of agents}.
         search_fields: the fields that a neighbor search fills.
+        is_single_agent: whether it is that of a `SingleAgentEnv`, whose arrays have no axis of agents.
     """
 
     sets: IndexSets
     array_fields: dict[str, Buffer]
     field_sets: dict[str, str]
     scalar_fields: dict[str, DType]
-    num_features: int
+    obs: ObservationLayout
     action: ActionLayout
     num_agents: int
     observation: Observation
     roles: dict[str, int]
     search_fields: tuple[str, ...]
+    is_single_agent: bool = False
 
     @property
-    def agents_shape(self) -> tuple[int]:
-        """The shape of a value for each agent of an env: (A,)."""
-        return (self.num_agents,)
+    def num_features(self) -> int:
+        """The number of elements of an observation, D or C * H * W."""
+        return self.obs.num_features
+
+    @property
+    def agents_shape(self) -> tuple[int, ...]:
+        """The shape of a value for each agent of an env: (A,), or () for a `SingleAgentEnv`."""
+        return () if self.is_single_agent else (self.num_agents,)
 
     @property
     def agent_fields(self) -> dict[str, Buffer]:
@@ -108,7 +121,7 @@ class MultiAgentSchema(NamedTuple):
 
         The fields of an env follow each other in the buffer, so that a kernel computes one address for all fields of an agent.
         """
-        dtypes = {k: b.dtype for k, b in self.agent_fields.items() if b.shape == self.agents_shape}
+        dtypes = {k: b.dtype for k, b in self.agent_fields.items() if b.shape == (self.num_agents,)}
         field_groups = {name: tuple(k for k, dtype in dtypes.items() if dtype is t) for t, name in PACKED_BUFFERS.items()}
         return {name: fields for name, fields in field_groups.items() if fields}
 
@@ -126,7 +139,13 @@ class MultiAgentSchema(NamedTuple):
     def fields(self) -> dict[str, Buffer]:
         """{field: buffer} of the state in the form in which `get_state` returns it."""
         arrays = {k: b for k, b in self.array_fields.items() if k not in self.search_fields and k != "agents_by_role"}
-        return arrays | {k: Buffer(dtype) for k, dtype in self.scalar_fields.items()}
+        return arrays | {k: Buffer(dtype) for k, dtype in self.stored_scalars.items()}
+
+    @property
+    def stored_scalars(self) -> dict[str, DType]:
+        """The scalar fields that belong to the state; a `SingleAgentEnv` has others during a step."""
+        transient = STEP_RESULTS if self.is_single_agent else ()
+        return {k: dtype for k, dtype in self.scalar_fields.items() if k not in transient}
 
 
 EnvSchema: TypeAlias = SingleAgentSchema | MultiAgentSchema
@@ -138,25 +157,29 @@ def make_schema(env: Environment) -> EnvSchema:
     Raises:
         AuthoringError: a field, a space or a number of agents that kernels do not support.
     """
-    return _single_agent_schema(env) if isinstance(env, SingleAgentEnv) else _multi_agent_schema(env)
+    if isinstance(env, MultiAgentEnv):
+        return _multi_agent_schema(env)
+    if needs_block(env, _spaces(env)[0]):
+        return _multi_agent_schema(as_multi_agent(env))._replace(is_single_agent=True)
+    return _single_agent_schema(env)
 
 
 def _single_agent_schema(env: SingleAgentEnv) -> SingleAgentSchema:
     observation_space, action_space = _spaces(env)
-    num_features, action = observation_features(observation_space), make_action_layout(action_space)
+    obs, action = make_observation_layout(observation_space), make_action_layout(action_space)
     hints = get_type_hints(env.state, include_extras=True)
     for name, hint in hints.items():
         if hint not in SCALARS:
             raise AuthoringError(f"{env.state.__module__}.State.{name} is a {hint}; a state field is float, int or bool.")
     float_fields = tuple(name for name, hint in hints.items() if hint is float)
     non_float_fields = {name: SCALARS[hint] for name, hint in hints.items() if hint is not float}
-    return SingleAgentSchema(float_fields, non_float_fields, num_features, action)
+    return SingleAgentSchema(float_fields, non_float_fields, obs, action)
 
 
 def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     count = count_agents(env)
     observation_space, action_space = _spaces(env)
-    num_features, action = observation_features(observation_space), make_action_layout(action_space)
+    obs, action = make_observation_layout(observation_space), make_action_layout(action_space)
     hints = get_type_hints(env.state, include_extras=True)
     sets = make_index_sets(env, count)
     fields = {name: make_array_field(env, sets, name, hint) for name, hint in hints.items() if hint not in SCALARS}
@@ -177,13 +200,29 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
             f"observation(p) returned a {type(observation).__name__}; it must return one Observation(...) for all agents: its "
             "functions may do other things for other roles: `if s.role[i] == TAGGER`."
         )
+    _check_observation(observation, obs)
     search_fields = tuple(name for name, hint in hints.items() if NearestNeighbors in get_args(hint))
     schema = MultiAgentSchema(
-        sets, array_fields, field_sets, scalar_fields, num_features, action, count, observation, roles, search_fields
+        sets, array_fields, field_sets, scalar_fields, obs, action, count, observation, roles, search_fields
     )
     if schema.search is not None:
         _check_search(schema.search, search_fields, array_fields, count)
     return schema
+
+
+def _check_observation(observation: Observation, obs: ObservationLayout) -> None:
+    """Raises AuthoringError unless `observation` has functions for features, or for an image one for its pixels."""
+    has_features = observation.self_features is not None or observation.other_features is not None
+    if obs.is_image and (observation.pixel is None or has_features):
+        raise AuthoringError(
+            f"the observation space is an image of shape {obs.shape}; observation(p) must return Observation(pixel=...), "
+            "without features."
+        )
+    if not obs.is_image and (observation.pixel is not None or observation.self_features is None):
+        raise AuthoringError(
+            f"the observation space has shape {obs.shape}; observation(p) must return Observation(self_features, ...), and "
+            "pixel only for an image of shape (channels, height, width)."
+        )
 
 
 def _check_search(search: NearestNeighbors, search_fields: tuple[str, ...], arrays: dict[str, Buffer], agents: int) -> None:
@@ -260,6 +299,8 @@ def feature_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, i
         AuthoringError: an observation of these features does not have D numbers.
     """
     p, observation = kernel_params(env), schema.observation
+    if observation.self_features is None:  # an image
+        return 0, 0
     zeros = {k: np.zeros(b.shape, b.dtype) for k, b in schema.array_fields.items()}
     s = env.state(**{k: zeros[k] if k in zeros else schema.scalar_fields[k](0) for k in env.state._fields})
     other_width = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -9,6 +10,8 @@ import numpy as np
 
 from gpuvec.engine.compiler.types import DType
 from gpuvec.errors import AuthoringError
+
+IMAGE_AXES = 3  # (C, H, W)
 
 
 class ActionLayout(NamedTuple):
@@ -33,15 +36,43 @@ class ActionLayout(NamedTuple):
         return (self.components,) if self.components else ()
 
 
-def observation_features(observation: gym.Space[Any]) -> int:
-    """Returns the number of features D of the space `observation`.
+class ObservationLayout(NamedTuple):
+    """The layout of an agent's observation.
+
+    Attributes:
+        shape: (D,) or, for an image, (C, H, W).
+        dtype: float32, or uint8 for an image.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType = np.float32
+
+    @property
+    def is_image(self) -> bool:
+        """Whether observations are images."""
+        return len(self.shape) == IMAGE_AXES
+
+    @property
+    def num_features(self) -> int:
+        """The number of elements, D or C * H * W."""
+        return math.prod(self.shape)
+
+
+def make_observation_layout(observation: gym.Space[Any]) -> ObservationLayout:
+    """Returns the layout of the observations of the space `observation`.
 
     Raises:
-        AuthoringError: the space is not a Box of shape (D,) and dtype float32.
+        AuthoringError: the space is not a Box of shape (D,) and dtype float32, or (C, H, W) and dtype uint8 or float32.
     """
-    if not isinstance(observation, gym.spaces.Box) or len(observation.shape) != 1 or observation.dtype != np.float32:
-        raise AuthoringError(f"the observation space is {observation}; it must be a Box of shape (D,) and dtype float32.")
-    return observation.shape[0]
+    if isinstance(observation, gym.spaces.Box):
+        dtypes: dict[int, tuple[DType, ...]] = {1: (np.float32,), IMAGE_AXES: (np.uint8, np.float32)}
+        for dtype in dtypes.get(len(observation.shape), ()):
+            if observation.dtype == dtype:
+                return ObservationLayout(observation.shape, dtype)
+    raise AuthoringError(
+        f"the observation space is {observation}; it must be a Box of shape (D,) and dtype float32, or for images a Box of "
+        "shape (channels, height, width) and dtype uint8 or float32."
+    )
 
 
 def make_action_layout(space: gym.Space[Any]) -> ActionLayout:

@@ -126,7 +126,7 @@ def _constants(env: Environment) -> dict[str, Any]:
         observation: Observation = env.observation(env.params)
         constants |= {
             f"function `{name}` of the observation": _code(getattr(observation, name))
-            for name in ("self_features", "other_features")
+            for name in ("self_features", "other_features", "pixel")
         }
         neighbors: Any = observation.neighbors
         for name in ("distance", "mask", "of"):

@@ -14,13 +14,14 @@ from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, Work
 from gpuvec.engine.layout.action_access import make_action_reader, make_staged_action_reader
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
+from gpuvec.engine.layout.one_agent import as_multi_agent
 from gpuvec.engine.layout.params import make_param_readers
 from gpuvec.engine.layout.rng_streams import RngStreamAccess, make_rng_streams
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters
 from gpuvec.phases import Reduction
-from gpuvec.spec import MultiAgentEnv, NearestNeighbors
+from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, SingleAgentEnv
 
 
 class ActionReaders(NamedTuple):
@@ -133,7 +134,7 @@ class MultiAgentContext:
         """
         launch = self.launch
         is_direct = launch.stage_state and launch.stage_final_state and self.search is None and self.observed_reduction is None
-        is_direct = is_direct and not self.schema.set_fields
+        is_direct = is_direct and not self.schema.set_fields and not self.schema.obs.is_image
         return launch.envs_per_block if is_direct and self.same_step else 0
 
 
@@ -142,7 +143,7 @@ def _count_reductions(phases: tuple[Any, ...]) -> int:
 
 
 def make_context(
-    env: MultiAgentEnv,
+    env: Environment,
     options: KernelOptions,
     ops: MemoryOps,
     array_ops: ArrayOps,
@@ -160,7 +161,8 @@ def make_context(
         launch: the shape of the launches, or `CPU_LAUNCH`.
     """
     schema = make_schema(env)
-    assert isinstance(schema, MultiAgentSchema), "the schema of a MultiAgentEnv"
+    assert isinstance(schema, MultiAgentSchema), "the schema of an environment whose envs are shared by threads"
+    env = as_multi_agent(env) if isinstance(env, SingleAgentEnv) else env
     params, reset_params = make_param_readers(env, options, ops)
     space, layout = env.spaces(env.params)[1], schema.action
     actions = ActionReaders(

@@ -22,6 +22,7 @@ CELL_LIST_MIN_AGENTS = 512
 MAX_CELLS = 8192  # With more cells, the rounding of positions would exceed `cell_list.MARGIN`.
 MAX_AGENTS_PER_CELL = 32  # With more agents per cell on average, a list of cells is not faster.
 CELL_SEARCH_THREADS = 256  # per block
+IMAGE_THREADS, IMAGE_MAX_ENVS = 256, 128  # per block, if observations are images
 ROW_TILE_BYTES = 28 << 10  # of shared memory for rows, in the kernel that only writes observations
 
 
@@ -52,7 +53,7 @@ def count_cells(schema: MultiAgentSchema, list_bytes: int | None = None) -> int:
         schema: the schema of the environment.
         list_bytes: the memory for the list; None if it is not limited.
     """
-    (agents,), search = schema.agents_shape, schema.search
+    agents, search = schema.num_agents, schema.search
     if search is None or not search.position or agents < CELL_LIST_MIN_AGENTS:
         return 0
     max_neighbors = schema.array_fields[search.field].shape[1]
@@ -68,7 +69,9 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
         schema: the schema of the environment.
         num_envs: E.
     """
-    (agents,) = schema.agents_shape
+    agents = schema.num_agents
+    if schema.obs.is_image:
+        return _image_launch(schema)
     if agents <= DIRECT_MAX_AGENTS and agents * num_envs <= DIRECT_MAX_TOTAL:
         rows = agents * max(1, schema.observation.max_neighbors)
         envs = max(1, min(96 // rows, -(-num_envs // TARGET_BLOCKS)))
@@ -96,6 +99,14 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
     )
 
 
+def _image_launch(schema: MultiAgentSchema) -> MultiAgentLaunch:
+    """The launches for images: more threads than envs, as a thread computes few pixels of an image."""
+    envs = min(IMAGE_MAX_ENVS, _envs_per_block(schema, IMAGE_THREADS))
+    stage_state = _state_bytes(schema, envs) <= STAGED_BYTES
+    split = schema.search is not None or not stage_state
+    return MultiAgentLaunch(envs, IMAGE_THREADS, split, stage_state, threads_per_row_block=IMAGE_THREADS)
+
+
 def _elements_per_env(schema: MultiAgentSchema) -> int:
     """The number of agents, or of elements of the largest set with a field, whose work a block shares."""
     return max([schema.num_agents, *(int(np.prod(schema.sets[schema.field_sets[k]])) for k in schema.set_fields)])
@@ -118,4 +129,4 @@ def _state_bytes(schema: MultiAgentSchema, envs: int) -> int:
     """The bytes of the states and the actions of so many `envs` in shared memory."""
     fields = (b for name, b in schema.array_fields.items() if name not in schema.search_fields)
     state = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in fields)
-    return int(envs * (state + 4 * schema.agents_shape[0] * max(1, schema.action.components)))
+    return int(envs * (state + 4 * schema.num_agents * max(1, schema.action.components)))

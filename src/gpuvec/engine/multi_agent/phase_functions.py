@@ -132,10 +132,12 @@ def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) 
     """
     columns = [access.layout.scalar_columns[field].format("k") for field in phase.fields]
     values = [f"values[{n}]" for n in range(len(columns))] if len(columns) > 1 else ["values"]
-    source = "def run(b, w, e, k, c, key, p):\n    values = function(state(b, w, e, k), set_key(key), p)\n"
+    arguments = "state(b, w, e, k), action_of(b, w, e, k, 0), key" if phase.has_action else "state(b, w, e, k), set_key(key)"
+    source = f"def run(b, w, e, k, c, key, p):\n    values = function({arguments}, p)\n"
     source += "".join(f"    {column} = {value}\n" for column, value in zip(columns, values, strict=True))
     scope: dict[str, Any] = {"function": device_function(phase.function), "state": access.state}
-    return inline_function(generate_function("run", source, **scope, set_key=make_set_key(ctx, WORLD)))
+    scope |= {"set_key": make_set_key(ctx, WORLD), "action_of": make_element_action(ctx)}
+    return inline_function(generate_function("run", source, **scope))
 
 
 def make_agent_reset(ctx: MultiAgentContext, access: StateAccess, function: Callable[..., None]) -> DeviceFunction:

@@ -30,6 +30,7 @@ from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, make_neighbor_search, search_segments
 from gpuvec.engine.multi_agent.observations import direct, tiles
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_observation_features
+from gpuvec.engine.multi_agent.observations.images import ImageStores, image_segment, make_image_stores
 from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
 from gpuvec.engine.multi_agent.reductions import reduction_segments
 from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
@@ -49,7 +50,7 @@ from gpuvec.engine.multi_agent.step_functions import (
 )
 from gpuvec.engine.multi_agent.tree_reductions import tree_work_arrays
 from gpuvec.phases import Reduction
-from gpuvec.spec import MultiAgentEnv
+from gpuvec.spec import Environment
 
 f32, i32, i64, b1 = np.float32, np.int32, np.int64, np.bool_
 
@@ -76,12 +77,13 @@ class _Parts(NamedTuple):
     status: EpisodeStatus
     features: ObservationFeatures
     stores: direct.DirectStores
+    images: ImageStores | None  # if observations are images
     knn: KnnFunctions | None
     cell_list: CellList | None
 
 
 def make_program(
-    env: MultiAgentEnv,
+    env: Environment,
     options: KernelOptions,
     ops: MemoryOps,
     array_ops: ArrayOps,
@@ -103,7 +105,8 @@ def make_program(
     features = make_observation_features(ctx, access)
     stores = direct.make_direct_stores(ctx, access, features)
     knn = make_knn(ctx, ctx.search) if ctx.search is not None else None
-    parts = _Parts(ctx, access, make_episode_status(ctx, access), features, stores, knn, make_cell_list(ctx))
+    images = make_image_stores(ctx) if ctx.schema.obs.is_image else None
+    parts = _Parts(ctx, access, make_episode_status(ctx, access), features, stores, images, knn, make_cell_list(ctx))
     arrays = _work_arrays(parts)
     return Program(
         work=named_tuple("Work", tuple(arrays)),
@@ -113,7 +116,7 @@ def make_program(
         check_end=Segment(ENVS, make_check_end(ctx, access, parts.status)),
         episode_end=tuple(_episode_end_segments(parts)) if ctx.same_step else (),
         finish=tuple(_finish_segments(parts)),
-        row_kernel=make_row_kernel(ctx, access, parts.features),
+        row_kernel=make_row_kernel(ctx, access, parts.features, images),
         search=make_neighbor_search(ctx, access, knn, parts.cell_list) if knn is not None and launch.split else None,
     )
 
@@ -200,7 +203,9 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     ctx, access, status = parts.ctx, parts.access, parts.status
     stages_final = ctx.num_final_copies > 0
     segments = _before_observations(parts, status.is_new_episode, 0)
-    if not ctx.launch.split and not stages_final:
+    if not ctx.launch.split and parts.images is not None:
+        segments.append(image_segment(ctx, access, parts.features, parts.images, is_final=True))
+    elif not ctx.launch.split and not stages_final:
         segments += direct.final_segments(ctx, parts.features, parts.stores)
     starts = _start_segments(parts, status.is_new_episode)
     segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=bool(ctx.reset_phases)))
@@ -224,6 +229,8 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
 def _observation_segments(parts: _Parts) -> list[Segment]:
     """The segments that write observations: by a tile with all rows of the block, by a tile in several rounds, or directly."""
     ctx, access, features = parts.ctx, parts.access, parts.features
+    if parts.images is not None:
+        return [image_segment(ctx, access, features, parts.images, is_final=False)]
     if ctx.tile_holds_block:
         return tiles.fill_segments(ctx, access, features)
     if ctx.launch.tile_rows and ctx.schema.has_only_self_features:

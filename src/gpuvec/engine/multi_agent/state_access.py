@@ -80,7 +80,9 @@ class _FieldFunctions:
 
         `buffer` returns the source of an address, from the names of the buffers of current and of final states.
         """
-        scalars = {k: f"load({buffer(f'state_{k}', f'final_state_{k}')}, e, t_{k})" for k in self.ctx.schema.scalar_fields}
+        schema = self.ctx.schema
+        scalars = {k: f"t_{k}(0)" for k in schema.scalar_fields}
+        scalars |= {k: f"load({buffer(f'state_{k}', f'final_state_{k}')}, e, t_{k})" for k in schema.stored_scalars}
         return self.state_function(name, arguments, self.global_views(buffer) | scalars)
 
     def global_views(self, buffer: Callable[[str, str], str]) -> dict[str, str]:
@@ -157,6 +159,7 @@ def make_state_access(ctx: MultiAgentContext) -> StateAccess:
     function, each_element = generator.function, generator.each_element
     loaded, changing, columns = layout.loaded, layout.changing, layout.scalar_columns
     scalars = {name: column.format("k") for name, column in columns.items()}
+    stored = {name: column for name, column in scalars.items() if name in ctx.schema.stored_scalars}
     element = "{shared}" if layout.staged else "load(b.{buffer}, {index}, t_{field})"
     unchanging = {name: b for name, b in loaded.items() if name not in changing}
     load_to_shared = each_element(loaded, "{shared} = load(b.{buffer}, {index}, t_{field})")
@@ -178,10 +181,10 @@ def make_state_access(ctx: MultiAgentContext) -> StateAccess:
             "store_to_global", agent_arguments, each_element(changing, "store(b.{buffer}, {index}, {shared}, t_{field})")
         ),
         load_scalars=function(
-            "load_scalars", env_arguments, [f"{column} = load(b.state_{k}, e, t_{k})" for k, column in scalars.items()]
+            "load_scalars", env_arguments, [f"{column} = load(b.state_{k}, e, t_{k})" for k, column in stored.items()]
         ),
         store_scalars=function(
-            "store_scalars", env_arguments, [f"store(b.state_{k}, e, {column}, t_{k})" for k, column in scalars.items()]
+            "store_scalars", env_arguments, [f"store(b.state_{k}, e, {column}, t_{k})" for k, column in stored.items()]
         ),
         save_final=function(
             "save_final", agent_arguments, each_element(changing, f"store(b.{{final}}, {{index}}, {element}, t_{{field}})")
@@ -189,7 +192,7 @@ def make_state_access(ctx: MultiAgentContext) -> StateAccess:
         save_final_scalars=function(
             "save_final_scalars",
             env_arguments,
-            [f"store(b.final_state_{k}, e, {column}, t_{k})" for k, column in scalars.items()],
+            [f"store(b.final_state_{k}, e, {column}, t_{k})" for k, column in stored.items()],
         ),
         clear_scalars=function("clear_scalars", "w, k", [f"{scalars[k]} = {zero!r}" for k, zero in zeros.items()]),
         stage_copy=function("stage_copy", "w, k, i", each_element(changing, "{copy} = {shared}")),

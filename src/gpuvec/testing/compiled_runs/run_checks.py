@@ -25,8 +25,11 @@ def _feature_function(env: Environment, k: int) -> Callable[..., Any]:
     schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
     observation = schema.observation
+    if observation.pixel is not None:
+        return observation.pixel
     if observation.other_features is not None and k < observation.max_neighbors * feature_widths(env, schema)[0]:
         return observation.other_features
+    assert observation.self_features is not None, "other observations than images have features"
     return observation.self_features
 
 
@@ -84,7 +87,7 @@ def check_observations(env: Environment, obs: NDArray[np.float32], names: Sequen
         AuthoringError: one is not; the message names the first.
     """
     space = env.spaces(env.params)[0]
-    low, high = space.low, space.high
+    low, high, obs = space.low.ravel(), space.high.ravel(), obs.reshape(len(obs), -1)
     for is_wrong, rule in (
         (~np.isfinite(obs), f"which is not finite: {FINITE}"),
         ((obs < low) | (obs > high), "outside its space, {:.7g} to {:.7g}: widen the space, or clip"),

@@ -92,8 +92,9 @@ class CheckedFunctions:
             neighbors = neighbors._replace(distance=distance, mask=mask)
         elif isinstance(neighbors, Reduction):
             neighbors = self._phase(neighbors)
-        own, others = self.function(observation.self_features), self.function(observation.other_features)
-        return observation._replace(self_features=own, other_features=others, neighbors=neighbors)
+        names = ("self_features", "other_features", "pixel")
+        functions = {name: self.function(getattr(observation, name)) for name in names}
+        return observation._replace(neighbors=neighbors, **functions)
 
 
 def checked_params(p: EnvParams) -> EnvParams:

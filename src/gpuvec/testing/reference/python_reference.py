@@ -224,8 +224,8 @@ class PythonReference:
         max_neighbors = self.schema.array_fields[search.field].shape[1]
         return (nearest + [-1] * max_neighbors)[:max_neighbors]
 
-    def observations(self, s: EnvState, t: Time, agents: Sequence[int] | None = None) -> NDArray[np.float32]:
-        """Computes the observations of N agents, (N, D).
+    def observations(self, s: EnvState, t: Time, agents: Sequence[int] | None = None) -> NDArray[Any]:
+        """Computes the observations of N agents, (N, D) or (N, C, H, W).
 
         Args:
             s: the state after `prepare_observations`.
@@ -234,6 +234,8 @@ class PythonReference:
         """
         observation = self.schema.observation
         view, rows, t = self.view(s), [], checked_time(t)
+        if observation.pixel is not None:
+            return self._images(view, t, self.agents if agents is None else tuple(map(CheckedInt, agents)))
         slot_indices = tuple(map(CheckedInt, range(observation.max_neighbors)))
         for i in self.agents if agents is None else map(CheckedInt, agents):
             others = []
@@ -242,6 +244,16 @@ class PythonReference:
             own = call_checked(observation.self_features, i, view, t, self.p)
             rows.append([x for feature in zip(*others, strict=True) for x in feature] + list(own))
         return np.array(rows, np.float32)
+
+    def _images(self, view: EnvState, t: Time, agents: Sequence[int]) -> NDArray[Any]:
+        """The images of N agents, (N, C, H, W)."""
+        pixel: Any = self.schema.observation.pixel
+        channels, height, width = self.schema.obs.shape
+        images = np.zeros((len(agents), channels, height, width), self.schema.obs.dtype)
+        for n, i in enumerate(agents):
+            for y, x in np.ndindex(height, width):
+                images[n, :, y, x] = call_checked(pixel, i, (CheckedInt(y), CheckedInt(x)), view, t, self.p)
+        return images
 
 
 def reset_phases(env: MultiAgentEnv) -> tuple[Any, ...]:

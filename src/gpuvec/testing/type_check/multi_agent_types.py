@@ -73,6 +73,9 @@ def check_types(env: MultiAgentEnv) -> str:
         _check_result("distance", schema.search.distance, "i, j, s, p", (i, i, s, p), "float")
         if schema.search.mask is not None:
             _check_result("mask", schema.search.mask, "i, s, p", (i, s, p), "bool")
+    if schema.obs.is_image:
+        _check_pixel(schema, (i, types.UniTuple(types.int64, 2), observed, t, p))
+        return "every value is a float32, an integer or a bool; only reset and phases write"
     other = _num_features("other_features", observation.other_features, "i, slot, s, t, p", (i, i, observed, t, p))
     own = _num_features("self_features", observation.self_features, "i, s, t, p", (i, observed, t, p))
     _check_num_features(schema, other, own)
@@ -156,6 +159,15 @@ def _num_features(name: str, function: Callable[..., Any] | None, parameters: st
         return 0
     check_parameters(name, function, parameters)
     return tuple_width(function, result_type(function, arguments), "a tuple of numbers")
+
+
+def _check_pixel(schema: MultiAgentSchema, arguments: tuple[types.Type, ...]) -> None:
+    """Raises AuthoringError unless `pixel` returns a number for each channel."""
+    pixel, channels = schema.observation.pixel, schema.obs.shape[0]
+    width = _num_features("pixel", pixel, "i, cell, s, t, p", arguments)
+    if width != channels:
+        assert pixel is not None, "an image has a function for its pixels"
+        raise authoring_error(pixel, f"it returns {width} values, but the observation space has {channels} channels")
 
 
 def _check_num_features(schema: MultiAgentSchema, other: int, own: int) -> None:

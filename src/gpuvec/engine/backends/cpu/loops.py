@@ -23,7 +23,7 @@ from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, ResetRequ
 from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class, request_dtypes
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
 from gpuvec.engine.multi_agent.launch_mapping import CPU_LAUNCH
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.engine.multi_agent.segments import BlockShape, Segment, segment_source
@@ -34,7 +34,7 @@ from gpuvec.engine.single_agent.rollout_options import Policy
 from gpuvec.engine.single_agent.rollout_policies import explain_policy_errors
 from gpuvec.engine.single_agent.step import compose_reset
 from gpuvec.engine.single_agent.step_blocked import BLOCK_SIZE, compose_block_step
-from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
+from gpuvec.spec import Environment, SingleAgentEnv
 
 
 class _MultiAgentLoop(NamedTuple):
@@ -48,7 +48,7 @@ class _MultiAgentLoop(NamedTuple):
 
 
 @lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
-def _multi_agent_loop(env: MultiAgentEnv, options: KernelOptions) -> _MultiAgentLoop:
+def _multi_agent_loop(env: Environment, options: KernelOptions) -> _MultiAgentLoop:
     """The functions of an environment of many agents, each of which does for one env what a CUDA block does."""
     array_ops = cpu_array_ops()
     program = make_program(env, options, cpu_memory_ops(), array_ops, cpu_shared_counters(), CPU_LAUNCH)
@@ -58,7 +58,7 @@ def _multi_agent_loop(env: MultiAgentEnv, options: KernelOptions) -> _MultiAgent
         scope[f"t_{name}"] = dtype
         views.append(f"view(address + {scratch_bytes}, 0, {shape}, t_{name})")
         scratch_bytes += -(-math.prod(shape) * np.dtype(dtype).itemsize // 8) * 8  # each view is aligned to 8 bytes
-    block = BlockShape(1, make_schema(env).agents_shape[0], 1)
+    block = BlockShape(1, make_schema(env).num_agents, 1)
 
     def segment_lines(name: str, segments: tuple[Segment, ...], margin: str = "    ") -> str:
         """Lines that run the segments, without barriers, as there is one thread."""
@@ -137,7 +137,7 @@ def compile_reset_loop(env: Environment, options: KernelOptions) -> ObjectCode:
     batch_class = make_layout(env, options).batch
     load, read_batch = cpu_memory_ops().load, make_batch_reader(batch_class)
     read_request = _make_tuple_reader(request_class(env), request_dtypes(env), len(batch_class._fields))
-    if isinstance(env, SingleAgentEnv):
+    if isinstance(env, SingleAgentEnv) and isinstance(make_schema(env), SingleAgentSchema):
         scratch_bytes, make_work, reset_env = _single_agent_reset(env, options)
     else:
         scratch_bytes, make_work, reset_env, _ = _multi_agent_loop(env, options)
@@ -160,12 +160,12 @@ def compile_step_loop(env: Environment, options: KernelOptions) -> ObjectCode:
         options: what the loop is compiled for.
     """
     with explain_env_errors(env, "step"):
-        if isinstance(env, SingleAgentEnv):
+        if isinstance(env, SingleAgentEnv) and isinstance(make_schema(env), SingleAgentSchema):
             return _compile_single_agent_step(env, options)
         return _compile_multi_agent_step(env, options)
 
 
-def _compile_multi_agent_step(env: MultiAgentEnv, options: KernelOptions) -> ObjectCode:
+def _compile_multi_agent_step(env: Environment, options: KernelOptions) -> ObjectCode:
     """The loop of a step of many agents, env by env."""
     ops, read_batch = cpu_memory_ops(), make_batch_reader(make_layout(env, options).batch)
     load, store = ops.load, ops.store

@@ -92,7 +92,7 @@ class CpuKernels:
 
     def __init__(self, env: Environment, num_envs: int) -> None:
         self._env, self._num_envs = frozen_environment(env), num_envs
-        (agents,) = make_schema(env).agents_shape or (1,)
+        agents = make_schema(env).num_agents
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.num_threads = max(1, min(cores, num_envs * agents // AGENTS_PER_THREAD, num_envs))
         bounds = [num_envs * k // self.num_threads for k in range(self.num_threads + 1)]

@@ -28,7 +28,6 @@ from gpuvec.engine.compiler.frozen import frozen_function
 from gpuvec.engine.layout.buffer_layout import make_layout
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.params import request_class, request_dtypes
-from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.single_agent.rollout_options import ROLLOUT_REQUEST_DTYPES, Policy, RolloutRequest
 from gpuvec.spec import Environment, SingleAgentEnv
 
@@ -53,12 +52,11 @@ def make_kernels(
         request = (None, ()) if is_step else (request_class(env), request_dtypes(env))
         signature = numba_cuda.kernel_signature(make_layout(env, options, launch_config.split).batch, *request)
     env, source = substitute_cuda_functions(env, options)
-    if isinstance(env, SingleAgentEnv):
-        assert isinstance(launch_config, SingleAgentLaunch), "of a SingleAgentEnv"
+    if isinstance(launch_config, SingleAgentLaunch):
+        assert isinstance(env, SingleAgentEnv), "a thread has an env of one agent"
         compose = compose_step_kernel if is_step else compose_reset_kernel
         kernels = [compose(env, options, launch_config)]
     else:
-        assert isinstance(launch_config, MultiAgentLaunch), "of a MultiAgentEnv"
         kernels = compose_kernels(env, options, launch_config, is_step)
     return tuple(kernel._replace(signature=signature, linked_source=source) for kernel in kernels)
 

@@ -29,7 +29,7 @@ from gpuvec.engine.multi_agent.observations.tiles import tile_elements
 from gpuvec.engine.multi_agent.program import Program, make_program
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
 from gpuvec.engine.multi_agent.state_layout import WorkArrays
-from gpuvec.spec import MultiAgentEnv
+from gpuvec.spec import Environment
 
 u32 = np.uint32
 TILE_ALIGNMENT = "" if numba_cuda.SIMULATED else ", 16"  # bytes of a tile, from which four floats are loaded at once
@@ -60,7 +60,7 @@ class _KernelParts(NamedTuple):
         return f"def kernel({'b' if self.is_step else 'b, r'}):\n" + PROLOGUE
 
 
-def compose_kernels(env: MultiAgentEnv, options: KernelOptions, launch: MultiAgentLaunch, is_step: bool) -> list[Kernel]:
+def compose_kernels(env: Environment, options: KernelOptions, launch: MultiAgentLaunch, is_step: bool) -> list[Kernel]:
     """The kernels of a step or a reset in the order of their launches, without their signature.
 
     Args:
@@ -70,10 +70,10 @@ def compose_kernels(env: MultiAgentEnv, options: KernelOptions, launch: MultiAge
         is_step: whether the kernels are those of a step.
     """
     schema = make_schema(env)
-    assert isinstance(schema, MultiAgentSchema), "of a MultiAgentEnv"
+    assert isinstance(schema, MultiAgentSchema), "of an environment whose envs are shared by threads"
     program = _program(env, options, launch)
     examples = example_arguments(env, options, launch.split)
-    parts = _KernelParts(program, launch, schema.agents_shape[0], schema.num_features, is_step, *examples)
+    parts = _KernelParts(program, launch, schema.num_agents, schema.num_features, is_step, *examples)
     grid_size = GridSize(1, launch.envs_per_block)
     body, threads = _program_body(parts), launch.threads_per_block
     kernels = [Kernel(body, None, threads, grid_size, launch.min_blocks_per_sm, MAX_SPILL_BYTES)]
@@ -85,7 +85,7 @@ def compose_kernels(env: MultiAgentEnv, options: KernelOptions, launch: MultiAge
 
 
 @lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
-def _program(env: MultiAgentEnv, options: KernelOptions, launch: MultiAgentLaunch) -> Program:
+def _program(env: Environment, options: KernelOptions, launch: MultiAgentLaunch) -> Program:
     """The segments of a reset and of a step."""
     operations = numba_cuda.cuda_memory_ops(), numba_cuda.cuda_array_ops(), numba_cuda.cuda_shared_counters()
     return make_program(env, options, *operations, launch)

@@ -40,7 +40,7 @@ def make_observation_features(ctx: MultiAgentContext, access: StateAccess) -> Ob
     """Compiles the features for a context `ctx`, whose state `access` reads."""
     other_width, num_self_features = feature_widths(ctx.env, ctx.schema)
     limit, params, state = ctx.step_limit, ctx.params, access.state
-    self_features = device_function(ctx.schema.observation.self_features)
+    self_features = _self_features(ctx.schema)
 
     @inline_function
     def episode_time(t: int) -> Time:
@@ -76,6 +76,18 @@ def _make_store_self_features(ctx: MultiAgentContext, num_self_features: int) ->
             store_row_streaming(out, r, to_floats(values, like))
 
     return store_self_features
+
+
+def _self_features(schema: MultiAgentSchema) -> DeviceFunction:
+    """The author's function for an agent itself, or one that is never called if observations are images."""
+    if schema.observation.self_features is not None:
+        return device_function(schema.observation.self_features)
+
+    @inline_function
+    def no_features(i: int, s: EnvState, t: Time, p: EnvParams) -> Features:
+        return ()
+
+    return no_features
 
 
 def _other_features(schema: MultiAgentSchema) -> DeviceFunction:

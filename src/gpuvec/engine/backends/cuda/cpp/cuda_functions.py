@@ -196,6 +196,7 @@ def _replace_functions(env: Environment, replacements: Mapping[Callable[..., Any
         return original._replace(
             self_features=replace(original.self_features),
             other_features=replace(original.other_features),
+            pixel=replace(original.pixel),
             neighbors=replace_within(original.neighbors),
         )
 
