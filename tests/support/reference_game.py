@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import numpy as np
 
 from gpuvec import Bools, Floats, Ints, Key, MultiAgentEnv, NearestNeighbors, Time
-from gpuvec.spec import Reduction
+from gpuvec.phases import Reduction
 
 ARRAY_DTYPES = {Floats: np.float32, Ints: np.int32, Bools: np.bool_}
 SCALAR_DTYPES = {float: np.float32, int: np.int32, bool: np.bool_}

@@ -236,12 +236,13 @@ class PythonReference:
         view, rows, t = self.view(s), [], checked_time(t)
         if observation.pixel is not None:
             return self._images(view, t, self.agents if agents is None else tuple(map(CheckedInt, agents)))
+        self_features: Any = observation.self_features
         slot_indices = tuple(map(CheckedInt, range(observation.max_neighbors)))
         for i in self.agents if agents is None else map(CheckedInt, agents):
             others = []
             if observation.other_features is not None:
                 others = [call_checked(observation.other_features, i, slot, view, t, self.p) for slot in slot_indices]
-            own = call_checked(observation.self_features, i, view, t, self.p)
+            own = call_checked(self_features, i, view, t, self.p)
             rows.append([x for feature in zip(*others, strict=True) for x in feature] + list(own))
         return np.array(rows, np.float32)
 
