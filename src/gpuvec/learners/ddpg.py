@@ -108,8 +108,12 @@ class DDPG(Policy):
             role: the initial weights depend on it.
 
         Raises:
-            TypeError, ValueError: a body that does not fit, or an action space of another kind.
+            TypeError, ValueError: a body that does not fit, or a space of another kind.
         """
+        if len(observation_space.shape or ()) != 1:
+            raise ValueError(
+                f"the observation space is {observation_space}; ddpg takes observations of shape (D,): use PPO or A2C."
+            )
         spaces = observation_space, action_space
         features, components = features_of(observation_space), require_bounded_box(action_space).shape[0]
         with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):

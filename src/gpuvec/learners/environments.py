@@ -67,5 +67,10 @@ def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: An
 
 
 def is_multi_agent(env: TrainingEnv) -> bool:
-    """Returns whether observations of `env` are (E, A, D)."""
-    return len(env.single_observation_space.shape or ()) == 2
+    """Returns whether arrays of `env` have an axis of agents, such as observations (E, A, D) or images (E, A, C, H, W).
+
+    A wrapper such as `FlattenAgents` may have removed it, which its action space shows.
+    """
+    base = env.unwrapped
+    has_agents_axis = len(env.single_action_space.shape or ()) == len(base.single_action_space.shape or ())
+    return bool(base.is_multi_agent) and has_agents_axis

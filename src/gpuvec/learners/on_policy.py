@@ -32,6 +32,7 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
+from gpuvec.learners.networks.cnn import SharedCNN, is_image
 from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
 from gpuvec.learners.sampling.sampler import ActionSample
@@ -100,23 +101,31 @@ class OnPolicy(Policy):
         Args:
             args: the settings.
             observation_space, action_space: of one agent.
-            body: makes the network, see `networks.actor_critic`; None for a perceptron as in `args`.
+            body: makes the network, see `networks.actor_critic`; None for one as in `args`: a perceptron, or for images a
+                convolution and a perceptron.
             role: the initial weights depend on it.
 
         Raises:
-            TypeError, ValueError: a body that does not fit, or an action space of another kind.
+            TypeError, ValueError: a body that does not fit, or a space of another kind.
         """
         if body is not None and args.precision != "tf32":
             raise ValueError(
                 f"precision={args.precision!r} is for the layers of `hidden`; your own body determines its precision."
             )
 
-        def make_perceptron(observations: gym.Space[Any], actions: gym.Space[Any]) -> nn.Module:
+        def make_default(observations: gym.Space[Any], actions: gym.Space[Any]) -> nn.Module:
             layers = args.hidden, args.weight_init, args.activation, args.precision
+            if is_image(observations):
+                return SharedCNN(observations, outputs_of(actions), *layers)
+            if len(observations.shape or ()) != 1:
+                raise ValueError(
+                    f"the observation space is {observations}; the default networks take observations of shape (D,) or "
+                    "(C, H, W): give a body of your own."
+                )
             return (SharedMLP if args.shared else SeparateMLP)(features_of(observations), outputs_of(actions), *layers)
 
         with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):
-            module = (body or make_perceptron)(observation_space, action_space)
+            module = (body or make_default)(observation_space, action_space)
             return ActorCritic(observation_space, action_space, module, args.normalize)
 
     def _allocate_buffer(self) -> tuple[RolloutBuffer, Tensor]:
@@ -199,7 +208,7 @@ class OnPolicy(Policy):
         truncated = buffer.ended & ~buffer.terminated
         for _ in range(self.max_truncations):
             step = truncated.byte().argmax(0, keepdim=True)  # (1, R): the first of each row
-            index = step.unsqueeze(-1).expand(-1, -1, buffer.final_obs.shape[-1])
+            index = step.view(1, -1, *[1] * (buffer.final_obs.dim() - 2)).expand(1, *buffer.final_obs.shape[1:])
             final_obs = buffer.final_obs.gather(0, index).squeeze(0)
             self.final_value.scatter_(0, step, self.network.value(final_obs).unsqueeze(0))
             truncated = truncated.scatter(0, step, False)

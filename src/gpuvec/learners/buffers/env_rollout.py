@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpuvec.learners.environments import TrainingEnv
+from gpuvec.learners.environments import TrainingEnv, is_multi_agent
 from gpuvec.learners.estimators.row_episodes import steps_in_episode
+from gpuvec.learners.networks.actor_critic import obs_dtype
 from gpuvec.vector.wrappers.flatten_agents import per_agent_results
 
 AgentIndex = slice | Tensor
@@ -25,7 +26,8 @@ ACTION_INPUTS = ("obs", "action_mask")  # fields that a policy reads before each
 class RolloutRows(NamedTuple):
     """A rollout of the agents of one policy."""
 
-    obs: Tensor  # (T + 1, R, D); the last row is the first of the next rollout
+    # (T + 1, R, D), or images (T + 1, R, C, H, W) in the environment's dtype; the last row is the first of the next rollout.
+    obs: Tensor
     reward: Tensor  # (T, R), 0 outside the row's episodes
     terminated: Tensor  # (T, R) bool: the environment or this agent terminated
     ended: Tensor  # (T, R) bool: the environment's episode is over, terminated or truncated
@@ -116,14 +118,16 @@ class EnvRollout:
 
     def __init__(self, env: TrainingEnv, num_steps: int, device: str, mask_shape: tuple[int, ...] | None = None) -> None:
         self.env, self.num_steps = env, num_steps
-        shape = env.single_observation_space.shape or ()
-        self.num_agents = shape[0] if len(shape) == 2 else None
-        E, per_agent = env.num_envs, (env.num_envs, *shape[:-1])
+        space = env.single_observation_space
+        shape, dtype = space.shape or (), obs_dtype(space)
+        self.num_agents = shape[0] if is_multi_agent(env) else None
+        E, per_agent = env.num_envs, (env.num_envs, *shape[: 0 if self.num_agents is None else 1])
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32, steps: int = num_steps) -> Tensor:
             return torch.zeros((steps, *shape), dtype=dtype, device=device)
 
-        self.obs, self.final_obs, self.reward = zeros(E, *shape, steps=num_steps + 1), zeros(E, *shape), zeros(*per_agent)
+        self.obs = zeros(E, *shape, dtype=dtype, steps=num_steps + 1)
+        self.final_obs, self.reward = zeros(E, *shape, dtype=dtype), zeros(*per_agent)
         self.terminated, self.truncated = zeros(E, dtype=torch.bool), zeros(E, dtype=torch.bool)
         # Element t says whether an episode begins with step t.
         self.episode_start = zeros(E, dtype=torch.bool, steps=num_steps + 1).fill_(True)

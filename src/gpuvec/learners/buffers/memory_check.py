@@ -8,7 +8,8 @@ import torch
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import OutOfMemoryError
-from gpuvec.learners.environments import TrainingEnv
+from gpuvec.learners.environments import TrainingEnv, is_multi_agent
+from gpuvec.learners.networks.actor_critic import obs_dtype
 
 FLOAT32_BYTES = 4
 
@@ -21,12 +22,12 @@ def rollout_bytes(env: TrainingEnv, num_steps: int, mask_shape: tuple[int, ...] 
         num_steps: T.
         mask_shape: the result of `action_mask_shape(env)`.
     """
-    shape = env.single_observation_space.shape or ()
-    is_multi_agent = len(shape) == 2
-    agents = shape[0] if is_multi_agent else 1
-    observations = (2 * num_steps + 1) * math.prod(shape) * FLOAT32_BYTES
+    space = env.single_observation_space
+    shape, has_agents = space.shape or (), is_multi_agent(env)
+    agents = shape[0] if has_agents else 1
+    observations = (2 * num_steps + 1) * math.prod(shape) * obs_dtype(space).itemsize
     # The reward; with many agents also three flags, and the one that says whether an episode continues.
-    per_agent = agents * (num_steps * (FLOAT32_BYTES + 3 * is_multi_agent) + is_multi_agent)
+    per_agent = agents * (num_steps * (FLOAT32_BYTES + 3 * has_agents) + has_agents)
     action_masks = 0 if mask_shape is None else (num_steps + 1) * math.prod(mask_shape)
     return env.num_envs * (observations + action_masks + per_agent + 3 * num_steps + 1)
 

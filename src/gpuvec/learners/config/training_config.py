@@ -46,7 +46,7 @@ class TrainingArgs:
     target_return: float | None = None
     """Stop when the mean return of the environments' last episodes reaches this and an evaluation confirms it."""
     hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers, of the policy and of the value function."""
+    """Sizes of the hidden layers, of the policy and of the value function. For images a convolution precedes them."""
     reward_scale: float = 1.0
     """Factor of the rewards that are learned from. Reported returns do not contain it."""
     normalize: bool = False
@@ -133,7 +133,7 @@ class OnPolicyArgs(TrainingArgs):
     max_grad_norm: float = 0.5
     """Largest norm of the gradient; a larger one is scaled down."""
     shared: bool = False
-    """Share the hidden layers between policy and value function."""
+    """Share the hidden layers between policy and value function. For images they are always shared."""
     weight_init: Literal["orthogonal", "xavier"] = "orthogonal"
     """Distribution of the initial weights."""
     activation: Literal["tanh", "relu"] = "tanh"

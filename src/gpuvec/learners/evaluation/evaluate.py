@@ -59,7 +59,8 @@ def run_episodes(
     envs = make_env(env, episodes, params or {}, device=device, output="torch", buffers=1)
     try:
         obs, info = envs.reset(seed=seed)
-        has_agents, shape = is_multi_agent(envs), obs.shape[:-1]
+        has_agents = is_multi_agent(envs)
+        shape = obs.shape[: 2 if has_agents else 1]
         act = player(envs)
         returns = torch.zeros(shape, dtype=torch.float64, device=obs.device)
         was_terminated = torch.zeros(shape, dtype=torch.bool, device=obs.device)

@@ -1,6 +1,6 @@
 """Policy and value function: a module with two methods, and its connection to the spaces of an environment.
 
-The two methods of such a body, for observations (..., D)::
+The two methods of such a body, for observations (..., D), or images (..., C, H, W) as the environment returns them::
 
     policy(obs)    (..., N): logits of a Discrete(N) action; for MultiDiscrete the concatenated logits of all components;
                    for a Box of shape (N,) the means
@@ -37,6 +37,11 @@ def features_of(space: gym.Space[Any]) -> int:
     return int(np.prod(space.shape or (1,)))
 
 
+def obs_dtype(space: gym.Space[Any]) -> torch.dtype:
+    """Returns the dtype of the observations of `space`: images may be uint8, and all others are float32."""
+    return torch.uint8 if space.dtype == np.uint8 else torch.float32
+
+
 def outputs_of(space: gym.Space[Any]) -> int:
     """Returns N, the number of outputs of a body's `policy` for an action `space`.
 
@@ -53,7 +58,7 @@ def outputs_of(space: gym.Space[Any]) -> int:
 
 
 class ActorCritic(nn.Module):
-    """A policy and a value function for Box((D,)) observations, and Discrete, MultiDiscrete or Box((K,)) actions.
+    """A policy and a value function for Box observations, and Discrete, MultiDiscrete or Box((K,)) actions.
 
     For Discrete(N) the policy is Categorical over N actions, for MultiDiscrete it is one Categorical per component. For
     Box((K,)) it is Gaussian, and its standard deviation does not depend on the observation; samples are clipped to the space
@@ -66,7 +71,8 @@ class ActorCritic(nn.Module):
         normalize: whether the body receives normalised observations; the learner updates `normalizer`.
 
     Raises:
-        TypeError, ValueError: a body without those methods, or whose outputs do not fit; an action space of another kind.
+        TypeError, ValueError: a body without those methods, or whose outputs do not fit; an action space of another kind;
+            `normalize` for observations that are not float32.
     """
 
     low: Tensor
@@ -77,7 +83,7 @@ class ActorCritic(nn.Module):
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], body: nn.Module, normalize: bool = False
     ) -> None:
         super().__init__()
-        features, outputs = features_of(observation_space), outputs_of(action_space)
+        outputs = outputs_of(action_space)
         self.discrete = isinstance(action_space, gym.spaces.Discrete)
         self.sizes: tuple[int, ...] = ()  # of the components of a MultiDiscrete action
         if isinstance(action_space, gym.spaces.Discrete):
@@ -91,8 +97,14 @@ class ActorCritic(nn.Module):
             self.register_buffer("high", torch.from_numpy(action_space.high.astype(np.float32)), persistent=False)
         # torch types the attributes of a module as tensors or modules, not as methods.
         self.body: Any = body
-        self.normalizer = Normalizer(features) if normalize else None
-        _require_fit(body, features, outputs, action_space)
+        if normalize and obs_dtype(observation_space) != torch.float32:
+            raise ValueError(
+                f"normalize=True is for float32 observations, and the observation space is {observation_space}: set "
+                "normalize=False for images of uint8."
+            )
+        obs_shape = observation_space.shape or (1,)
+        self.normalizer = Normalizer(*obs_shape) if normalize else None
+        _require_fit(body, torch.zeros(2, *obs_shape, dtype=obs_dtype(observation_space)), outputs, action_space)
 
     def policy(self, obs: Tensor, action_mask: Tensor | None = None) -> Policy:
         """Returns the distribution of actions.
@@ -166,7 +178,7 @@ class ActorCritic(nn.Module):
 
 
 @torch.no_grad()
-def _require_fit(body: nn.Module, features: int, outputs: int, action_space: gym.Space[Any]) -> None:
+def _require_fit(body: nn.Module, obs: Tensor, outputs: int, action_space: gym.Space[Any]) -> None:
     device = next(iter(body.parameters()), torch.zeros(())).device
     for name, shape in (("policy", (2, outputs)), ("value", (2,)), ("allowed", (2, outputs))):
         method = getattr(body, name, None)
@@ -174,10 +186,10 @@ def _require_fit(body: nn.Module, features: int, outputs: int, action_space: gym
             continue
         if not callable(method):
             raise TypeError(f"{type(body).__name__} has no method {name!r}: a network has policy(obs) and value(obs).")
-        result = method(torch.zeros(2, features, device=device))
+        result = method(obs.to(device))
         if tuple(result.shape) != shape:
             raise ValueError(
-                f"{type(body).__name__}.{name} gives shape {tuple(result.shape)} for observations of shape {(2, features)}; "
+                f"{type(body).__name__}.{name} gives shape {tuple(result.shape)} for observations of shape {tuple(obs.shape)}; "
                 f"for {action_space} it must give {shape}."
             )
         if name == "allowed" and (result.dtype != torch.bool or isinstance(action_space, gym.spaces.Box)):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ HIDDEN_GAIN = math.sqrt(2.0)
 # The gain of a policy's last layer. It is small, so that the first policy prefers no action.
 POLICY_GAIN = 0.01
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": LinearReLU}
+L = TypeVar("L", nn.Conv2d, Linear)
 # The dtype in which layers compute; the results of a network are float32.
 PRECISIONS = {"tf32": torch.float32, "bf16": torch.bfloat16}
 
@@ -42,12 +43,22 @@ def make_linear(
         inputs: number of its inputs.
         outputs: number of its outputs.
         gain: factor of the initial weights.
-        weight_init: "orthogonal" (Saxe, McClelland and Ganguli, 2014) or "xavier", uniform (Glorot and Bengio, 2010).
+        weight_init: as in `init_layer`.
         layer_class: the class of the layer.
     """
-    layer = layer_class(inputs, outputs)
+    return init_layer(layer_class(inputs, outputs), gain, weight_init)
+
+
+def init_layer(layer: L, gain: float, weight_init: str) -> L:
+    """Writes initial weights, and biases of 0, to a linear or convolutional layer, and returns it.
+
+    Args:
+        layer: the layer.
+        gain: factor of the initial weights.
+        weight_init: "orthogonal" (Saxe, McClelland and Ganguli, 2014) or "xavier", uniform (Glorot and Bengio, 2010).
+    """
     (nn.init.orthogonal_ if weight_init == "orthogonal" else nn.init.xavier_uniform_)(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
+    nn.init.zeros_(cast(Tensor, layer.bias))
     return layer
 
 
@@ -57,7 +68,7 @@ def make_hidden_layers(sizes: Sequence[int], activation: type[nn.Module], weight
     Args:
         sizes: number of the inputs, and of the outputs of each layer.
         activation: the class of the activations, or `LinearReLU`, which is a layer with its activation.
-        weight_init: as in `make_linear`.
+        weight_init: as in `init_layer`.
     """
     if activation is LinearReLU:
         return [make_linear(*pair, HIDDEN_GAIN, weight_init, LinearReLU) for pair in pairwise(sizes)]
@@ -74,7 +85,7 @@ def make_mlp(
         sizes: number of the inputs, and of the outputs of each layer.
         gain: factor of the initial weights of the last layer.
         activation: as in `make_hidden_layers`.
-        weight_init: as in `make_linear`.
+        weight_init: as in `init_layer`.
     """
     *hidden, outputs = sizes
     hidden_layers = make_hidden_layers(hidden, activation, weight_init)

@@ -13,20 +13,22 @@ MIN_STD = 1e-2
 class Normalizer(nn.Module):
     """Normalises (..., D) by the moments of all samples of its updates; it starts with mean 0 and variance 1.
 
+    Images (..., C, H, W) are normalised by the moments of each pixel.
+
     Moments are merged rollout by rollout (Chan, Golub and LeVeque, 1979), in float64: in float32 the count would stop at 2**24.
 
     Args:
-        features: D.
+        shape: (D,) or (C, H, W), as one argument for each dimension.
     """
 
     mean: Tensor
     var: Tensor
     count: Tensor
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, *shape: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(features, dtype=torch.float64))
-        self.register_buffer("var", torch.ones(features, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.tensor(0.0, dtype=torch.float64))
 
     @torch.no_grad()
@@ -35,8 +37,9 @@ class Normalizer(nn.Module):
 
         The mask None stands for all samples; a mask without samples changes nothing.
         """
-        weight = torch.ones_like(obs[..., :1]) if mask is None else mask.unsqueeze(-1).to(obs.dtype)
-        samples = tuple(range(obs.dim() - 1))
+        leading, ones = obs.shape[: obs.dim() - self.mean.dim()], (1,) * self.mean.dim()
+        weight = obs.new_ones(*leading, *ones) if mask is None else mask.view(*leading, *ones).to(obs.dtype)
+        samples = tuple(range(len(leading)))
         count = weight.sum(dtype=torch.float64)
         divisor = count.clamp(min=1.0)
         mean = (obs * weight).sum(samples, dtype=torch.float64) / divisor

@@ -1,0 +1,220 @@
+"""Learning from images: the convolutional network, the dtype of stored images, and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+torch = pytest.importorskip("torch")
+
+from tests.support import street_env  # noqa: F401  # registers the street
+from tests.support.image_env import SIDE, ImageEnv, feature_images
+from torch import nn
+
+from gpuvec.learners.algorithms import args_class
+from gpuvec.learners.buffers.env_rollout import EnvRollout
+from gpuvec.learners.buffers.memory_check import rollout_bytes
+from gpuvec.learners.cuda_graphs.settings import torch_settings
+from gpuvec.learners.environments import is_multi_agent
+from gpuvec.learners.evaluation import evaluate as evaluation
+from gpuvec.learners.evaluation.evaluate import load_policy, run_episodes
+from gpuvec.learners.evaluation.players import at_random, policy
+from gpuvec.learners.learner import Learner
+from gpuvec.learners.networks.cnn import FILTERS, SharedCNN
+from gpuvec.learners.networks.mlp import SeparateMLP
+from gpuvec.learners.networks.normalizer import Normalizer
+from gpuvec.learners.on_policy import OnPolicy
+from gpuvec.learners.training import make_learner
+from gpuvec.vector.wrappers import FlattenAgents
+
+E, T = 4, 16
+STREET: dict[str, Any] = {"guards": 2, "walkers": 3, "length": 4, "num_observed": 1, "max_episode_steps": 7}
+SETTINGS: dict[str, Any] = {"num_envs": E, "num_steps": T, "hidden": (16,), "seed": 3, "device": "cpu"}
+
+
+def make_env(env: str = "gpuvec/CartPole-v1", num_envs: int = E, device: str = "cpu", **params: Any) -> Any:
+    return gym.make_vec(env, num_envs, device=device, output="torch", autoreset_mode="SameStep", **params)
+
+
+def image_env(num_envs: int = E, device: str = "cpu", **image: Any) -> ImageEnv:
+    return ImageEnv(make_env(num_envs=num_envs, device=device), **image)
+
+
+def make_image_learner(algorithm: str = "ppo", env: Any = None, **settings: Any) -> Learner:
+    args = args_class(algorithm)(**{**SETTINGS, **settings}).resolved(settings.get("device", "cpu"))
+    return make_learner(args, env or image_env(args.num_envs, args.device))
+
+
+def image_space(high: float = 255, dtype: Any = np.uint8) -> Box:
+    return Box(0, high, (3, 6, 5), dtype)
+
+
+class TestNetwork:
+    @pytest.mark.parametrize("space", [image_space(), image_space(1), image_space(255, np.float32)])
+    def test_it_equals_the_layers_of_torch(self, space: Any) -> None:
+        network, obs = SharedCNN(space, 4, (32, 8), activation="relu"), torch.from_numpy(space.sample()).expand(2, 9, 3, 6, 5)
+        plain = nn.Conv2d(3, FILTERS, 3)
+        plain.load_state_dict(network.convolution.state_dict())
+        images = obs.flatten(0, 1).float() / (255 if space.high.max() == 255 else 1)
+        expected = network.layers.both(plain(images).relu().flatten(1))
+        outputs, value = network.both(obs)
+        assert (outputs.shape, value.shape) == ((2, 9, 4), (2, 9))
+        torch.testing.assert_close(outputs.flatten(0, 1), expected[0])
+        torch.testing.assert_close(value.flatten(0, 1), expected[1])
+        assert torch.equal(network.policy(obs), outputs)
+        assert torch.equal(network.value(obs), value)
+        assert network.layers.trunk[0].in_features == FILTERS * 4 * 3
+
+    def test_bfloat16_is_close_to_float32(self) -> None:
+        network, obs = SharedCNN(image_space(), 4, (32,), precision="bf16"), torch.randint(256, (9, 3, 6, 5), dtype=torch.uint8)
+        rounded = network.value(obs).detach()
+        network.layers.dtype = torch.float32
+        exact = network.value(obs).detach()
+        assert rounded.dtype == torch.float32
+        assert 0.0 < float((rounded - exact).norm() / exact.norm()) < 5e-2
+
+    @pytest.mark.parametrize(
+        ("space", "body"),
+        [(Box(-1, 1, (5,)), SeparateMLP), (image_space(), SharedCNN), (image_space(1.0, np.float32), SharedCNN)],
+    )
+    @pytest.mark.parametrize("actions", [Discrete(3), MultiDiscrete([2, 4]), Box(-1, 1, (2,))])
+    def test_the_shape_of_the_observations_selects_the_network(self, space: Any, body: Any, actions: Any) -> None:
+        network = OnPolicy.make_network(args_class("ppo")(**SETTINGS), space, actions)
+        assert type(network.body) is body
+        obs = torch.stack([torch.from_numpy(space.sample()) for _ in range(6)])
+        assert network.value(obs).shape == (6,)
+        assert network.control(network.policy(obs).mode()).shape == (6, *(actions.shape or ()))
+
+    def test_images_of_float32_are_normalised_by_pixel(self) -> None:
+        obs = 3.0 + 2.0 * torch.randn(20, 9, 3, 6, 5)
+        mask = torch.rand(20, 9) < 0.5
+        normalizer, flat = Normalizer(3, 6, 5), Normalizer(90)
+        for m in (None, mask):
+            normalizer.update(obs, m)
+            flat.update(obs.flatten(2), m)
+        assert torch.equal(normalizer(obs).flatten(2), flat(obs.flatten(2)))
+
+    @pytest.mark.parametrize(
+        ("space", "settings", "words"),
+        [
+            (image_space(), {"normalize": True}, r"normalize=True is for float32 observations.*uint8"),
+            (image_space(), {"hidden": ()}, "at least one layer behind the convolution"),
+            (Box(0, 1, (3, 2, 5)), {}, "at least 3 rows and columns"),
+            (Box(0, 1, (3, 5)), {}, r"take observations of shape \(D,\) or \(C, H, W\)"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, space: Any, settings: dict[str, Any], words: str) -> None:
+        with pytest.raises(ValueError, match=words):
+            OnPolicy.make_network(args_class("ppo")(**{**SETTINGS, **settings}), space, Discrete(2))
+
+    def test_ddpg_refuses_images(self) -> None:
+        env = ImageEnv(make_env("gpuvec/Pendulum-v1"), feature_images)
+        with pytest.raises(ValueError, match=r"ddpg takes observations of shape \(D,\)"):
+            make_image_learner("ddpg", env)
+
+
+class TestRollout:
+    @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+    def test_buffers_have_the_dtype_of_the_images(self, dtype: Any) -> None:
+        learner = make_image_learner("ppo", image_env(dtype=dtype))
+        learner.collect()
+        expected = torch.uint8 if dtype == np.uint8 else torch.float32
+        s = learner.policy.buffer
+        assert (s.obs.dtype, s.final_obs.dtype) == (expected, expected)
+        assert s.obs.shape == (T + 1, E, 2, SIDE, SIDE)
+        assert (s.obs.float().sum((-1, -2)) == 1.0).all()
+        assert next(iter(learner.policy.minibatches())).obs.dtype == expected
+        assert learner.state_dict()["obs"].dtype == expected
+
+    @pytest.mark.parametrize("many", [False, True])
+    def test_rollout_bytes_equals_the_allocated_bytes(self, many: bool) -> None:
+        env = ImageEnv(make_env("tests/Street-v0", **STREET), feature_images) if many else image_env()
+        tensors = [x for x in vars(EnvRollout(env, 7, "cpu")).values() if isinstance(x, torch.Tensor)]
+        storage_bytes = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+        assert rollout_bytes(env, 7) == sum(storage_bytes.values())
+
+    def test_agents_are_those_of_the_environment(self) -> None:
+        """The number of dimensions of an observation does not say whether there are agents."""
+        street = make_env("tests/Street-v0", **STREET)
+        assert is_multi_agent(street)
+        assert is_multi_agent(ImageEnv(street, feature_images))
+        assert not is_multi_agent(FlattenAgents(street))
+        assert not is_multi_agent(image_env())
+        assert not is_multi_agent(make_env())
+        rollout = EnvRollout(ImageEnv(street, feature_images), 3, "cpu")
+        assert rollout.num_agents == 5
+        assert rollout.obs.shape == (4, E, 5, 1, 3, SIDE)
+        assert rollout.reward.shape == (3, E, 5)
+
+    def test_values_of_truncated_episodes_are_those_of_their_final_images(self) -> None:
+        env = ImageEnv(make_env(max_episode_steps=5))
+        learner = make_image_learner("ppo", env)
+        learner.collect()
+        learner.policy.estimate()
+        s = learner.policy.buffer
+        truncated = s.ended & ~s.terminated
+        assert truncated.any()
+        with torch.no_grad():
+            expected = learner.policy.network.value(s.final_obs)
+        torch.testing.assert_close(learner.policy.final_value[truncated], expected[truncated])
+
+
+class TestLearning:
+    def test_ppo_improves_from_images(self) -> None:
+        learner = make_image_learner(num_envs=32, num_steps=32, hidden=(32,), learning_rate=2.5e-3, total_steps=32 * 32 * 20)
+        returns = []
+        for _ in range(20):
+            learner.iterate()
+            returns.append(learner.read()["return"])
+        assert np.mean(returns[-3:]) > 2.0 * returns[0]
+
+    @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+    @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+    def test_many_agents_learn_from_images(self, algorithm: str, dtype: Any) -> None:
+        env = ImageEnv(make_env("tests/Street-v0", **STREET), feature_images, 255, dtype)
+        learner = make_image_learner(algorithm, env, normalize=dtype == np.float32)
+        for _ in range(3):
+            learner.iterate()
+        assert learner.policy.buffer.obs.shape == (T + 1, E * 5, 1, 3, SIDE)
+        assert np.isfinite(list(learner.read().values())[-4:]).all()
+
+    def test_policies_of_roles_learn_from_images(self) -> None:
+        env = ImageEnv(make_env("tests/Street-v0", **STREET), feature_images)
+        args = args_class("ppo")(**{**SETTINGS, "env": "tests/Street-v0"}).resolved("cpu")
+        learner = make_learner({"guard": args, "walker": args}, env)
+        for _ in range(2):
+            learner.iterate()
+            learner.read()
+        rows = learner.policies["walker"].rows
+        assert torch.equal(rows.obs, learner.rollout.obs[:, :, 2:].flatten(1, 2))
+        assert rows.obs.dtype == torch.uint8
+
+    def test_a_checkpoint_is_resumed_and_evaluated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(evaluation, "make_env", lambda env, n, params, **kwargs: ImageEnv(gym.make_vec(env, n, **kwargs)))
+        whole, rest = make_image_learner(), make_image_learner()
+        whole.iterate()
+        rest.load_state_dict(whole.state_dict())
+        for learner in (whole, rest):
+            learner.iterate()
+        for x, y in zip(whole.policy.parameters.values(), rest.policy.parameters.values(), strict=True):
+            assert torch.equal(x, y)
+        _, network = load_policy(whole.state_dict(), "cpu")
+        for player in (policy(network), at_random(1)):
+            assert run_episodes("gpuvec/CartPole-v1", player, episodes=6, device="cpu").returns.shape == (6,)
+
+    @pytest.mark.gpu
+    def test_captured_iterations_equal_eager_ones(self, gpu: str) -> None:
+        learners = []
+        for captured in (False, True):
+            learners.append(make_image_learner(num_envs=64, device="cuda:0"))
+            with torch_settings("cuda:0", 1):
+                if captured:
+                    learners[-1].capture()
+                for _ in range(4):
+                    learners[-1].iterate()
+        for x, y in zip(*(learner.policy.parameters.values() for learner in learners), strict=True):
+            assert torch.equal(x, y)
