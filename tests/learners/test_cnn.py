@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 torch = pytest.importorskip("torch")
 
-from tests.support import street_env  # noqa: F401  # registers the street
+from tests.support import pictured_line_env, street_env  # noqa: F401  # registers the environments
 from tests.support.image_env import SIDE, ImageEnv, feature_images
 from torch import nn
 
@@ -28,7 +28,7 @@ from gpuvec.learners.networks.cnn import FILTERS, SharedCNN
 from gpuvec.learners.networks.mlp import SeparateMLP
 from gpuvec.learners.networks.normalizer import Normalizer
 from gpuvec.learners.on_policy import OnPolicy
-from gpuvec.learners.training import make_learner
+from gpuvec.learners.training import make_learner, train
 from gpuvec.vector.wrappers import FlattenAgents
 
 E, T = 4, 16
@@ -171,6 +171,12 @@ class TestLearning:
             learner.iterate()
             returns.append(learner.read()["return"])
         assert np.mean(returns[-3:]) > 2.0 * returns[0]
+
+    def test_agents_learn_from_the_images_of_an_environment(self) -> None:
+        settings = {**SETTINGS, "num_envs": 32, "num_steps": 20, "total_steps": 32 * 20 * 16, "env": "tests/PicturedLine-v0"}
+        result = train(args_class("ppo")(**settings))
+        assert type(result.network.body) is SharedCNN
+        assert result.history[-1]["return"] > 1.5 * result.history[0]["return"]
 
     @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
     @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
