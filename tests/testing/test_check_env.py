@@ -194,7 +194,6 @@ FAULTY_ENVS = {
         "observe",
         "    return s.x, s.v, 0.0 / (s.x - s.x)",
         "after 0 steps observation 2 of environment 0 is nan, which is not finite: guard divisions",
-        OBSERVE,
     ),
     "reward not finite": FaultyEnv(
         "reward", "    reward = 1e38 * x * 1e38", "the reward of environment 0 in step 1 is -?inf", STEP

@@ -113,7 +113,7 @@ def _compiled_results(run: CompiledRun, moment: Moment, expected: Results) -> Re
     """The compiled results of a reset or a step, with the observations that are expected."""
     t, row = moment.t, moment.row
     obs = run.obs[t][row]
-    results: Results = {"observation": obs} if obs.ndim == 1 else {_obs_name(i): values for i, values in enumerate(obs)}
+    results: Results = {"observation": obs} if "observation" in expected else {_obs_name(i): x for i, x in enumerate(obs)}
     results |= moment.after
     if moment.key.step > 0:
         results |= {"reward": run.reward[t - 1][row], "terminated": run.terminated[t - 1][row]}

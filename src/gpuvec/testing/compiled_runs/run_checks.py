@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,39 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.engine.layout.schema import MultiAgentSchema, feature_widths, make_schema
+from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun
 from gpuvec.testing.target_check.differences import differences, differs_in_bits
 
 FINITE = "guard divisions, roots and logarithms"
+
+
+class NonFiniteError(AuthoringError):
+    """A result of a compiled run is not finite."""
+
+    part: str  # "state", "reward" or "observation"
+    t: int  # the number of steps before it
+    row: int  # the number of the agent or the environment in the array that was checked
+    value: float
+    problem: str  # the message without its place
+
+    @staticmethod
+    def of(function: Callable[..., Any], problem: str, part: str, t: int, row: int, value: float) -> NonFiniteError:
+        """Returns an error about a function.
+
+        Args:
+            function: the author's function.
+            problem: what is wrong, and the remedy.
+            part: "state", "reward" or "observation".
+            t: the number of steps.
+            row: the number of the agent or the environment in the array that was checked.
+            value: the value.
+        """
+        error = NonFiniteError(*authoring_error(function, problem).args)
+        error.part, error.t, error.row, error.value, error.problem = part, t, row, value, problem
+        return error
 
 
 def _feature_function(env: Environment, k: int) -> Callable[..., Any]:
@@ -49,11 +77,11 @@ def check_spaces(env: Environment, run: CompiledRun) -> str:
     names = [_agent_name(index) for index in np.ndindex(run.obs[0].shape[:-1])]
     space = env.spaces(env.params)[0]
     for t, obs in enumerate(run.obs):
+        _check_states(env, run, t)
         if not ((obs >= space.low) & (obs <= space.high) & np.isfinite(obs)).all():
             check_observations(env, obs.reshape(len(names), -1), names, t)
         if t > 0 and not np.isfinite(run.reward[t - 1]).all():
             check_reward(env, run.reward[t - 1].reshape(-1), names, t)
-        _check_states(env, run, t)
     return f"{len(run.obs) * len(names):,} observations are finite and within their bounds, all rewards and states finite"
 
 
@@ -67,7 +95,8 @@ def _check_states(env: Environment, run: CompiledRun, t: int) -> None:
             value = values[(row, *rest)]
             problem = f"after {t} steps {place} of the state of environment {row} is {value}, which is not finite"
             function = first_function(env.reset) if is_reset else step_function(env)
-            raise authoring_error(function, f"{problem}: {FINITE}, and mark a missing value by a bool")
+            problem = f"{problem}: {FINITE}, and mark a missing value by a bool"
+            raise NonFiniteError.of(function, problem, "state", t, row, float(value))
 
 
 def _agent_name(index: tuple[int, ...]) -> str:
@@ -94,8 +123,11 @@ def check_observations(env: Environment, obs: NDArray[np.float32], names: Sequen
     ):
         if is_wrong.any():
             row, k = np.argwhere(is_wrong)[0]
-            value = f"after {t} steps observation {k} of {names[row]} is {obs[row, k]:.7g}, "
-            raise authoring_error(_feature_function(env, k), value + rule.format(low[k], high[k]))
+            function, value = _feature_function(env, k), float(obs[row, k])
+            problem = f"after {t} steps observation {k} of {names[row]} is {value:.7g}, {rule.format(low[k], high[k])}"
+            if math.isfinite(value):
+                raise authoring_error(function, problem)
+            raise NonFiniteError.of(function, problem, "observation", t, int(row), value)
 
 
 def check_reward(env: Environment, reward: NDArray[np.float32], names: Sequence[str], t: int) -> None:
@@ -110,10 +142,11 @@ def check_reward(env: Environment, reward: NDArray[np.float32], names: Sequence[
     Raises:
         AuthoringError: one is not; the message names the first.
     """
-    for name, value in zip(names, reward, strict=True):
+    for row, (name, value) in enumerate(zip(names, reward, strict=True)):
         if not np.isfinite(value):
             problem = f"the reward of {name} in step {t} is {value}: {FINITE}"
-            raise authoring_error(env.step if isinstance(env, SingleAgentEnv) else env.reward, problem)
+            function = env.step if isinstance(env, SingleAgentEnv) else env.reward
+            raise NonFiniteError.of(function, problem, "reward", t, row, float(value))
 
 
 def check_equal_runs(env: Environment, run: CompiledRun, other: CompiledRun, runs: str) -> None:

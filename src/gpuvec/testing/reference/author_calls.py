@@ -18,6 +18,8 @@ from gpuvec.testing.reference.time_limit import CallTimeout
 class NotPlainError(AuthoringError):
     """A function does not run as plain Python."""
 
+    place: tuple[str, int]  # the file and the line
+
 
 class _IntegerDivision:
     """Receives NumPy's reports of divisions by zero. Those of integers raise an error, those of floats follow IEEE 754."""
@@ -80,5 +82,6 @@ def _fault_in(function: Callable[..., Any], arguments: tuple[object, ...], error
             place = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
     fault = NotPlainError(*authoring_error_at(*place, problem).args)
+    fault.place = place
     _add_elements(fault, function, arguments)
     return fault
