@@ -1,0 +1,120 @@
+"""Agents that patrol a line; their functions use a table, fields, integers, a loop and draws late in an episode.
+
+Tests of `check_env` replace lines of this file by faults that occur only after many steps.
+"""
+
+import math
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from gpuvec import Floats, Ints, MultiAgentEnv, Observation, count_of, randint, uniform
+
+REACH = 4.0  # [m]
+NUM_SECTIONS = 20
+
+
+class State(NamedTuple):
+    x: Floats  # [m]
+    v: Floats  # [m/s]
+    heat: Floats  # from 0 to 1
+    age: Ints  # steps since the reset
+    leader: Ints  # the agent that this one follows, or -1
+    memory: Annotated[Floats, "agents", "memory_size"]  # the last positions [m]
+    num_followers: int
+
+
+class Params(NamedTuple):
+    num_agents: int = 3
+    memory_size: int = 8
+    horizon: int = 210  # steps
+    section: int = 10  # steps
+
+
+def reset(i, s, key, p):
+    s.x[i] = uniform(key, 3 * i, -1.0, 1.0)
+    s.v[i] = 0.0
+    s.heat[i] = 0.0
+    s.age[i] = 0
+    s.leader[i] = -1
+    for k in range(p.memory_size):
+        s.memory[i, k] = 0.0
+
+
+def remember(i, s, action, key, p):
+    s.age[i] += 1
+    s.memory[i, s.age[i] % p.memory_size] = s.x[i]
+    s.heat[i] = 0.99 * s.heat[i] + 0.01 * math.sqrt(max(1.0 - np.float32(s.age[i]) / 200.0, 0.0))
+
+
+def num_digits(age):
+    rest, count = age, 0
+    while rest > 0:
+        rest = rest // 10
+        count += 1
+    return count
+
+
+def accelerate(i, s, action, key, p):
+    age = s.age[i]
+    slope = p.slopes[min(age // p.section, NUM_SECTIONS - 1)]
+    brake = np.float32((1 << min(age // 8, 20)) & 255) / 255.0 + np.float32(200 // max(200 - age, 1)) / 200.0
+    gust = uniform(key, 3 * i, -0.01, 0.01)
+    if age > 190:
+        gust += 0.01 * np.float32(randint(key, 3 * i + 1, 0, max(210 - age, 1)))
+    thrust = 0.1 if action == 1 else -0.1
+    s.v[i] = 0.8 * s.v[i] + thrust + slope - 0.001 * brake + gust - 0.0001 * np.float32(num_digits(age))
+
+
+def follow(i, s, action, key, p):
+    s.leader[i] = (i + 1) % p.num_agents if action == 1 else -1
+    pull = 0.0
+    if s.leader[i] >= 0:
+        pull = 0.1 * s.v[s.leader[i]]
+    s.x[i] = min(max(s.x[i] + s.v[i] + pull, -REACH), REACH)
+
+
+def is_follower(i, s, p):
+    return s.leader[i] >= 0
+
+
+def reward(i, s, t, p):
+    return 1.0 - abs(s.x[i]) / REACH
+
+
+def terminated(i, s, p):
+    return s.age[i] >= p.horizon
+
+
+def observe(i, s, t, p):
+    return s.x[i], s.v[i], s.heat[i], np.float32(s.num_followers)
+
+
+def observation(p):
+    return Observation(observe)
+
+
+def spaces(p):
+    high = np.array([REACH, np.inf, 1.0, p.num_agents], np.float32)
+    return Box(-high, high), Discrete(2)
+
+
+def tables(p):
+    return {"slopes": np.linspace(-0.02, 0.02, NUM_SECTIONS).astype(np.float32)}
+
+
+ENV = MultiAgentEnv(
+    state=State,
+    params=Params(),
+    spaces=spaces,
+    agents=lambda p: p.num_agents,
+    reset=reset,
+    phases=(remember, accelerate, follow, count_of("num_followers", is_follower)),
+    reward=reward,
+    terminated=terminated,
+    observation=observation,
+    tables=tables,
+    structural=("num_agents", "memory_size"),
+    max_episode_steps=220,
+)
