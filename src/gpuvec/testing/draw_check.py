@@ -7,18 +7,20 @@ numbers would be a copy of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function
+from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import author_action, random_actions
-from gpuvec.testing.reference.author_calls import call_checked
-from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
+from gpuvec.testing.reference.checked_arrays import stale_array
 from gpuvec.testing.reference.checked_draws import CheckedKey, Draw, record_draws
-from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
+from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
 
 ALL_AGENTS = -1  # stands for the index of an agent where all agents share a number
 RULE = "agent i may use k * i to k * i + k - 1, with one k in all phases"
@@ -40,18 +42,38 @@ def check_draws(env: SingleAgentEnv) -> str:
     Raises:
         AuthoringError: a draw is not allowed, a number is used twice, or all initial states are equal.
     """
-    checked, p = CheckedFunctions().environment(env), checked_params(env.params)
-    action = checked_value(author_action(random_actions(env, 1, 1, 0)[0, 0]))
+    reference = SingleAgentReference(env)
+    action = author_action(random_actions(env, 1, 1, 0)[0, 0])
     with record_draws() as draws:
-        starts = [call_checked(checked.reset, CheckedKey(0, 0, row, 0, 0), p) for row in range(NUM_STARTS)]
+        starts = [reference.reset(CheckedKey(0, 0, row, 0, 0))._asdict() for row in range(NUM_STARTS)]
     count = len(draws) // len(starts)
     check_distinct_draws(draws[:count])
-    if draws and all(start == starts[0] for start in starts):
+    if draws and all(_are_equal(start, starts[0]) for start in starts):
         raise authoring_error(first_function(env.reset), EQUAL_STARTS)
+    _check_reset_of_arrays(env, reference, starts[0])
     with record_draws() as draws:
-        call_checked(checked.step, checked_state(starts[0]), action, CheckedKey(0, 0, 0, 0, 1), p)
+        reference.step(starts[0], action, CheckedKey(0, 0, 0, 0, 1))
     check_distinct_draws(draws)
     return f"reset draws {count} numbers, step draws {len(draws)} numbers"
+
+
+def _are_equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two states have equal numbers."""
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def _check_reset_of_arrays(env: SingleAgentEnv, reference: SingleAgentReference, start: Mapping[str, Any]) -> None:
+    """Raises AuthoringError unless `reset` writes all elements of the arrays, whatever they were before."""
+    if not reference.arrays:
+        return
+    stale = {name: stale_array(buffer) for name, buffer in reference.arrays.items()}
+    other = reference.reset(Key(0, 0, 0, 0, 0), {**start, **stale})._asdict()
+    for name in start:
+        if not np.array_equal(start[name], other[name]):
+            element = np.argwhere(np.atleast_1d(start[name] != other[name]))[0].tolist()
+            place = f"{name}{element}" if name in reference.arrays else name
+            problem = f"reset leaves {place} as the last episode left it; write every element of every array"
+            raise authoring_error(env.reset, problem)
 
 
 def check_distinct_draws(draws: Sequence[Draw]) -> None:

@@ -17,12 +17,10 @@ from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.draw_check import check_distinct_draws
 from gpuvec.testing.recorded_draws import RecordedDraws
-from gpuvec.testing.reference.author_calls import call_checked
-from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_draws import CheckedKey, Draw, record_draws
-from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.fault_place import fault_place
 from gpuvec.testing.reference.python_reference import PythonReference
+from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
 from gpuvec.testing.target_check.differences import TOLERANCE, exceeds_tolerance
 
 MAX_DIFFERENT_SHARE = 0.01  # of moments, for comparisons near a threshold and angles near their wrap
@@ -134,23 +132,19 @@ def _unequal(name: str, expected: ArrayLike, compiled: ArrayLike) -> list[tuple[
 
 def _repeat_single(env: SingleAgentEnv, draws: list[Draw]) -> Callable[[Moment, bool], Results]:
     """Returns a function that repeats a reset or a step of a `SingleAgentEnv`."""
-    checked, p = CheckedFunctions().environment(env), checked_params(env.params)
+    reference = SingleAgentReference(env)
 
     def repeat(m: Moment, is_further: bool) -> Results:
-        before, after = (
-            checked_state(env.state(*(values[k].item() for k in env.state._fields))) for values in (m.before, m.after)
-        )
         key = CheckedKey(*m.key)
         draws.clear()
         if m.key.step == 0:
-            results = call_checked(checked.reset, key, p)._asdict()
+            results = reference.reset(key, m.before)._asdict()
         else:
             assert m.action is not None, "a step has an action"
-            action = checked_value(author_action(m.action), name="action")
-            state, reward, terminated = call_checked(checked.step, before, action, key, p)
+            state, reward, terminated = reference.step(m.before, author_action(m.action), key)
             results = state._asdict() | {"reward": reward, "terminated": terminated}
         check_distinct_draws(draws)
-        return {**results, "observation": call_checked(checked.observe, after, p)}
+        return {**results, "observation": reference.observe(m.after)}
 
     return repeat
 

@@ -132,7 +132,9 @@ def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) 
     """
     columns = [access.layout.scalar_columns[field].format("k") for field in phase.fields]
     values = [f"values[{n}]" for n in range(len(columns))] if len(columns) > 1 else ["values"]
-    arguments = "state(b, w, e, k), action_of(b, w, e, k, 0), key" if phase.has_action else "state(b, w, e, k), set_key(key)"
+    action = "action_of(b, w, e, k, 0), " if phase.has_action else ""
+    # An environment with one agent has one set of random numbers.
+    arguments = f"state(b, w, e, k), {action}{'key' if ctx.schema.is_single_agent else 'set_key(key)'}"
     source = f"def run(b, w, e, k, c, key, p):\n    values = function({arguments}, p)\n"
     source += "".join(f"    {column} = {value}\n" for column, value in zip(columns, values, strict=True))
     scope: dict[str, Any] = {"function": device_function(phase.function), "state": access.state}

@@ -12,11 +12,9 @@ from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.races.race_check import RaceCheck
-from gpuvec.testing.reference.author_calls import call_checked
-from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
-from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.fault_place import fault_place
+from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
 from gpuvec.testing.worker_process import WorkerError
 
 
@@ -76,18 +74,17 @@ def _repeat_following(env: Environment, moments: RunMoments | None, num_envs: in
 
 
 def _repeat_single(env: SingleAgentEnv) -> Callable[[Moment], None]:
-    checked, p = CheckedFunctions().environment(env), checked_params(env.params)
+    reference = SingleAgentReference(env)
 
     def repeat(m: Moment) -> None:
         key = CheckedKey(*m.key)
         with record_draws():
             if m.key.step == 0:
-                after = call_checked(checked.reset, key, p)
+                after = reference.reset(key, m.before)
             else:
                 assert m.action is not None, "a step has an action"
-                before = checked_state(env.state(*(m.before[k].item() for k in env.state._fields)))
-                after, _, _ = call_checked(checked.step, before, checked_value(author_action(m.action), name="action"), key, p)
-        call_checked(checked.observe, checked_state(after), p)
+                after, _, _ = reference.step(m.before, author_action(m.action), key)
+        reference.observe(after._asdict())
 
     return repeat
 

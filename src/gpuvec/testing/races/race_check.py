@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,7 +23,7 @@ from gpuvec.testing.compiled_runs.run_moments import RunMoments
 from gpuvec.testing.draw_check import EQUAL_STARTS, NUM_STARTS
 from gpuvec.testing.races.ownership import OwnershipCheck, name_element
 from gpuvec.testing.reference.author_calls import NotPlainError, call_checked
-from gpuvec.testing.reference.checked_arrays import checked_value
+from gpuvec.testing.reference.checked_arrays import checked_value, stale_array
 from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
 from gpuvec.testing.reference.fault_place import fault_place
 from gpuvec.testing.reference.python_reference import PythonReference, checked_time, reset_phases
@@ -34,14 +33,6 @@ NUM_STEPS = 4  # the number of steps of each env before anything is compiled
 NUM_OBSERVERS = 16  # the number of agents whose observations are computed in a step
 NUM_MOMENTS = 150  # the number of steps of a compiled run that are repeated in any case
 MAX_ACCESSES = 200_000  # no step begins after as many; they take some seconds
-STALE = {"f": math.nan, "b": True}  # {kind of dtype: a value that the last episode may have left}
-
-
-def _stale(buffer: Buffer) -> NDArray[Any]:
-    """A field with the values that the last episode may have left."""
-    dtype = np.dtype(buffer.dtype)
-    value = np.iinfo(buffer.dtype).max if dtype.kind in "iu" else STALE[dtype.kind]
-    return np.full(buffer.shape, value, dtype)
 
 
 def check_races(env: MultiAgentEnv, steps: int, seed: int) -> dict[str, str]:
@@ -159,7 +150,7 @@ class RaceCheck:
         """Resets from zeros and from values that an episode may have left, which must result in the same state."""
         reference = self._reference
         roles = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if reference.schema.roles}
-        stale_fields = {k: _stale(b) for k, b in self._author_fields().items()}
+        stale_fields = {k: stale_array(b) for k, b in self._author_fields().items()}
         blank, stale = reference.make_state(roles), reference.make_state(roles | stale_fields)
         self.ownership.begin_step(blank, is_reset=True)
         after = self._run_phases(reset_phases(self.env), blank, None, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.types import EnvState
+from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.testing.reference.checked_values import CheckedInt, DataInt
 
@@ -129,6 +131,20 @@ def _index_error(element: str, is_negative: bool, size_text: str, size: int) -> 
         allowed = f"the index must be from 0 to {size - 1}, and Python would count a negative one from the end"
         return IndexError(f"{element} does not exist; where -1 stands for no agent, test for it first; {allowed}")
     return IndexError(f"{element} does not exist; its {size_text}, so clip the index to 0 to {size - 1}, or test it first")
+
+
+STALE = {"f": math.nan, "b": True}  # {kind of dtype: a value that the last episode may have left}
+
+
+def stale_array(buffer: Buffer) -> NDArray[Any]:
+    """Returns a field with values that the last episode may have left.
+
+    Args:
+        buffer: the shape and the dtype of the field.
+    """
+    dtype = np.dtype(buffer.dtype)
+    value = np.iinfo(buffer.dtype).max if dtype.kind in "iu" else STALE[dtype.kind]
+    return np.full(buffer.shape, value, dtype)
 
 
 def checked_value(value: object, data: bool = True, name: str | None = None) -> Any:

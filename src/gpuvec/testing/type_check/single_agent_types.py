@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
+import numpy as np
 from numba import typeof, types
 
 from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.compiler.functions import params_as_scalars
 from gpuvec.engine.layout.buffers import SCALARS
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.type_check.typed_functions import KEY, action_type, check_parameters, result_type, tuple_width
 
@@ -29,12 +30,17 @@ def check_types(env: SingleAgentEnv) -> str:
             type.
     """
     schema = make_schema(env)
-    for name, expected in {"reset": "key, p", "step": "s, action, key, p", "observe": "s, p"}.items():
+    arrays = schema.array_fields if isinstance(schema, MultiAgentSchema) else {}
+    is_image = schema.obs.is_image
+    reset_parameters, observe_parameters = "s, key, p" if arrays else "key, p", "cell, s, p" if is_image else "s, p"
+    for name, expected in {"reset": reset_parameters, "step": "s, action, key, p", "observe": observe_parameters}.items():
         check_parameters(name, getattr(env, name), expected)
     action, p = action_type(schema.action), typeof(params_as_scalars(env.params))
-    state = typeof(env.state(*(SCALARS[hint](0) for hint in get_type_hints(env.state).values())))
+    hints = get_type_hints(env.state, include_extras=True)
+    zeros = {k: np.zeros(arrays[k].shape, arrays[k].dtype) if k in arrays else SCALARS[hint](0) for k, hint in hints.items()}
+    state = typeof(env.state(**zeros))
 
-    _check_state_type(env, env.reset, result_type(env.reset, (KEY, p)))
+    _check_state_type(env, env.reset, result_type(env.reset, ((state,) if arrays else ()) + (KEY, p)))
     result = result_type(env.step, (state, action, KEY, p))
     if not isinstance(result, types.BaseTuple) or len(result) != 3:
         raise authoring_error(env.step, f"it returns {result}; it must return (State, reward, terminated), on every path")
@@ -46,11 +52,12 @@ def check_types(env: SingleAgentEnv) -> str:
         )
     if not isinstance(terminated, types.Boolean):
         raise authoring_error(env.step, f"terminated is {types.unliteral(terminated)}; it must be a bool, as a comparison is")
-    width = tuple_width(env.observe, result_type(env.observe, (state, p)), f"a tuple of {schema.num_features} floats")
-    if width != schema.num_features:
-        raise authoring_error(
-            env.observe, f"it returns {width} values, but the observation space has shape ({schema.num_features},)"
-        )
+    expected_width = schema.obs.shape[0]
+    cell = (types.UniTuple(types.int64, 2),) if is_image else ()
+    kind = "channels" if is_image else "floats"
+    width = tuple_width(env.observe, result_type(env.observe, (*cell, state, p)), f"a tuple of {expected_width} {kind}")
+    if width != expected_width:
+        raise authoring_error(env.observe, f"it returns {width} values, but the observation space has shape {schema.obs.shape}")
     return "every value is a float32, an integer or a bool"
 
 
@@ -60,7 +67,12 @@ def _check_state_type(env: SingleAgentEnv, function: Callable[..., Any], result:
     if not isinstance(result, types.BaseNamedTuple) or result.instance_class is not env.state:
         raise authoring_error(function, f"the state that it returns is {result}; it must be a {state}, on every path")
     allowed = {float: (types.Float, "0.0, not 0"), int: (types.Integer, "np.int32(x)"), bool: (types.Boolean, "a comparison")}
-    for (name, hint), kind in zip(get_type_hints(env.state).items(), result, strict=True):
+    for (name, hint), kind in zip(get_type_hints(env.state, include_extras=True).items(), result, strict=True):
+        if hint not in allowed:
+            if not isinstance(kind, types.Array):
+                problem = f"field {name!r} of {state} is an array and gets {kind}: write its elements, and return s.{name}"
+                raise authoring_error(function, problem)
+            continue
         if not isinstance(kind, allowed[hint][0]):
             problem = f"field {name!r} of {state} is declared as {hint.__name__} and gets {kind}: write {allowed[hint][1]}"
             raise authoring_error(function, problem)

@@ -1,0 +1,87 @@
+"""Runs a `SingleAgentEnv` in plain Python, as the reference for compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpuvec.engine.compiler.types import Action, EnvState
+from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.random import Key
+from gpuvec.spec import SingleAgentEnv
+from gpuvec.testing.reference.author_calls import call_checked
+from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
+from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
+from gpuvec.testing.reference.checked_values import CheckedInt
+
+
+class SingleAgentReference:
+    """Runs one env of a `SingleAgentEnv` without step limits and autoreset, which the engine adds.
+
+    It calls the copies of functions that `CheckedFunctions` creates.
+
+    Args:
+        env: the environment.
+    """
+
+    def __init__(self, env: SingleAgentEnv) -> None:
+        self.env = CheckedFunctions().environment(env)
+        self.p = checked_params(env.params)
+        schema = make_schema(env)
+        self.obs = schema.obs
+        self.arrays: dict[str, Buffer] = schema.array_fields if isinstance(schema, MultiAgentSchema) else {}
+
+    def make_state(self, values: Mapping[str, ArrayLike] | None = None) -> EnvState:
+        """Creates a state, a copy of the values with checked arrays and numbers.
+
+        Args:
+            values: {field: value}; without them all fields are zero.
+        """
+        fields: dict[str, Any] = {}
+        for name in self.env.state._fields:
+            value = 0 if values is None else values[name]
+            buffer = self.arrays.get(name)
+            fields[name] = np.asarray(value).item() if buffer is None else np.full(buffer.shape, value, buffer.dtype)
+        return checked_state(self.env.state(**fields), num_set_axes=dict.fromkeys(self.arrays, 0))
+
+    def reset(self, key: Key, before: Mapping[str, ArrayLike] | None = None) -> EnvState:
+        """Returns the first state of an episode.
+
+        Args:
+            key: the key of the draws.
+            before: {field: value} of the state before, whose arrays `reset` writes; zeros by default.
+        """
+        if not self.arrays:
+            return call_checked(self.env.reset, key, self.p)
+        return call_checked(self.env.reset, self.make_state(before or None), key, self.p)
+
+    def step(self, before: Mapping[str, ArrayLike], action: Action, key: Key) -> tuple[EnvState, float, bool]:
+        """Returns the state after a step, the reward, and whether the episode terminated.
+
+        Args:
+            before: {field: value} of the state before.
+            action: the action.
+            key: the key of the draws.
+        """
+        result: tuple[EnvState, float, bool] = call_checked(
+            self.env.step, self.make_state(before), checked_value(action, name="action"), key, self.p
+        )
+        return result
+
+    def observe(self, values: Mapping[str, ArrayLike]) -> NDArray[Any]:
+        """Returns the observation of a state, (D,) or (C, H, W).
+
+        Args:
+            values: {field: value} of the state.
+        """
+        s = self.make_state(values)
+        if not self.obs.is_image:
+            return np.array(call_checked(self.env.observe, s, self.p))
+        image = np.zeros(self.obs.shape, self.obs.dtype)
+        for y, x in np.ndindex(*self.obs.shape[1:]):
+            image[:, y, x] = call_checked(self.env.observe, (CheckedInt(y), CheckedInt(x)), s, self.p)
+        return image
