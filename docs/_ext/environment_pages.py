@@ -19,6 +19,7 @@ from gpuvec.random import Key
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, MultiAgentEnv
 from gpuvec.testing.reference.python_reference import PythonReference
+from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
 
 SECTIONS = ("Observation", "Action", "Reward", "Termination", "Parameters", "Source")
 """What the docstring of an environment's module says, in this order."""
@@ -48,16 +49,16 @@ def picture(env: Environment) -> bytes:
         reference = PythonReference(env)
         start, p = reference.reset(key, reference.make_state()), reference.p
     else:
-        start = env.reset(key, p)
+        start = SingleAgentReference(env).reset(key)
     Image.fromarray(env.draw(start, p)).save(file, "png")
     return file.getvalue()
 
 
 def _space(space: gym.Space[Any]) -> str:
     if isinstance(space, gym.spaces.Box):
-        bounds = ([f"{bound:.4g}" for bound in side.tolist()] for side in (space.low, space.high))
+        bounds = ([f"{bound:.4g}" for bound in side.ravel().tolist()] for side in (space.low, space.high))
         low, high = (side[0] if len(set(side)) == 1 else f"[{', '.join(side)}]" for side in bounds)
-        return f"`Box({low}, {high}, {space.shape}, float32)`"
+        return f"`Box({low}, {high}, {space.shape}, {space.dtype})`"
     return f"`{space}`"
 
 

@@ -1,12 +1,22 @@
 """The bundled environments. Importing this package registers them with Gymnasium."""
 
 from gpuvec import register
-from gpuvec_envs import acrobot, cartpole, continuous_mountain_car, mountain_car, pendulum, tag_continuous, tag_grid_world
+from gpuvec_envs import (
+    acrobot,
+    breakout,
+    cartpole,
+    continuous_mountain_car,
+    mountain_car,
+    pendulum,
+    tag_continuous,
+    tag_grid_world,
+)
 
 register("gpuvec/CartPole-v1", cartpole.ENV)
 register("gpuvec/Acrobot-v1", acrobot.ENV)
 register("gpuvec/MountainCar-v0", mountain_car.ENV)
 register("gpuvec/MountainCarContinuous-v0", continuous_mountain_car.ENV)
 register("gpuvec/Pendulum-v1", pendulum.ENV)
+register("gpuvec/Breakout-v0", breakout.ENV)
 register("gpuvec/TagGridWorld-v0", tag_grid_world.ENV)
 register("gpuvec/TagContinuous-v0", tag_continuous.ENV)

@@ -50,6 +50,16 @@ def cartpole(s: Any, p: Any) -> Picture:
     return canvas.array()
 
 
+def breakout(s: Any, p: Any) -> Picture:
+    """Returns a picture, (200, 200, 3), of the bricks, the paddle, the ball and its trail."""
+    picture = np.zeros((*s.bricks.shape, 3), np.uint8)
+    picture[s.bricks] = ROD
+    picture[s.last_y, s.last_x] = GREY
+    picture[s.ball_y, s.ball_x] = PALE
+    picture[-1, s.paddle_x] = LINK
+    return picture.repeat(20, 0).repeat(20, 1)
+
+
 def mountain_car(s: Any, p: Any) -> Picture:
     """Returns a picture, (400, 600, 3), of the valley from wall to wall, the car and the flag at the goal."""
     scale = 600.0 / (p.max_position - p.min_position)
