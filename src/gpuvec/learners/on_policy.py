@@ -184,8 +184,8 @@ class OnPolicy(Policy):
         reward = buffer.reward * self.args.reward_scale
         if self.reward_scaler is not None:
             reward = self.reward_scaler(reward, done, buffer.mask, buffer.in_episode)
-        inputs = reward, buffer.value, self.final_value, buffer.terminated, buffer.ended, buffer.mask
-        self.advantage(*inputs, out=(buffer.advantage, buffer.target))
+        inputs = reward, buffer.value, self.final_value, buffer.terminated, buffer.ended
+        self.advantage(*inputs, out=(buffer.advantage, buffer.target), mask=buffer.mask)
         self.guard.check_rows_finite("estimate", buffer.value, buffer.advantage)
         self._write_rollout_metrics(done)
 

@@ -49,8 +49,8 @@ class AdvantageEstimator:
         final_value: Tensor,
         terminated: Tensor,
         ended: Tensor,
-        mask: Tensor | None = None,
         out: tuple[Tensor, Tensor] | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Returns (advantage, target), (T, R) float32 each; the target of the value function is the advantage plus V.
 
@@ -62,8 +62,8 @@ class AdvantageEstimator:
             final_value: (T, R) float32: V of an episode's final observation where it ended, undefined elsewhere.
             terminated: (T, R) bool: the environment or this agent terminated.
             ended: (T, R) bool: the episode of the environment is over, terminated or truncated.
-            mask: (T, R) bool: the steps in which the row acts; None for all.
             out: tensors to write to; None for new ones.
+            mask: (T, R) bool: the steps in which the row acts; None for all.
 
         Raises:
             TypeError, ValueError: tensors of other types, shapes or devices.
