@@ -57,6 +57,14 @@ class OptionalFields:
     """
     structural: tuple[str, ...] = ()
     """The names of parameters on which shapes, spaces or tables depend. They are fixed when the environment is created."""
+    allowed: Callable[..., Any] | None = None
+    """`allowed(i, action, s, p) -> bool` returns whether agent i may choose an action in state `s`; with one agent it is
+    `allowed(action, s, p)`. For a MultiDiscrete space `action` is a pair (component, value). None if all actions are allowed.
+
+    `infos["action_mask"]` of a reset and a step are the masks of the next actions, (E, A, N) bool, with one agent (E, N): N is
+    the number of actions of a Discrete space, or the sum of the sizes of a MultiDiscrete one. At least one action of each
+    component must be allowed. Steps do not enforce masks.
+    """
     check: Callable[[Any], None] | None = None
     """`check(p)` raises ValueError for parameters that make no sense together, with a message that names the value and what is
     allowed. None if all parameters are allowed.
@@ -120,6 +128,7 @@ class SingleAgentEnv(OptionalFields):
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
         require_functions(self, "reset", "step", "observe", "spaces")
+        require_functions(self, "allowed", optional=True)
         require_state(self)
         require_params(self)
 
@@ -265,7 +274,7 @@ class MultiAgentEnv(OptionalFields):
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
         require_functions(self, "spaces", "agents", "reward", "terminated", "observation")
-        require_functions(self, "active", "roles", "sets", "tables", optional=True)
+        require_functions(self, "active", "allowed", "roles", "sets", "tables", optional=True)
         require_state(self)
         require_params(self)
         require_reset(self)

@@ -84,3 +84,25 @@ def test_same_step_returns_the_results_of_disabled_mode(device, params):
         running &= ~ended
     assert not running.any()
     assert (ended_at > 0).all()
+
+
+def masks(env: Any) -> Any:
+    """The masks of all agents by the rule of the meadow, (E, A, 3)."""
+    state = host(env.get_state())
+    mask = np.ones((*state["x"].shape, 3), bool)
+    mask[..., 1] = state["x"] < 4
+    mask[..., 2] = ~state["is_dry"][:, None] | (state["y"] > 0)
+    return mask
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep", "Disabled"])
+def test_action_masks_are_those_of_the_state(device, mode):
+    env = make(50, device, autoreset_mode=mode)
+    _, infos = env.reset(seed=2)
+    np.testing.assert_array_equal(host(infos["action_mask"]), masks(env))
+    rng, forbidden = np.random.default_rng(1), 0
+    for _ in range(45):
+        infos = env.step(on_device(env, rng.integers(0, 3, (50, 3))))[4]
+        np.testing.assert_array_equal(host(infos["action_mask"]), masks(env))
+        forbidden += int((~masks(env)).sum(axis=(0, 1))[2])
+    assert forbidden > 0

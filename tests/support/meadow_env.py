@@ -147,6 +147,11 @@ def eaten_by(i: int, s: Meadow, p: Params) -> float:
     return s.eaten[i]
 
 
+def allowed(i: int, action: int, s: Meadow, p: Params) -> bool:
+    """A sheep may not leave the last column to the right, nor the first row downwards on a dry day."""
+    return (action != 1 or s.x[i] < p.width - 1) and (action != 2 or not s.is_dry or s.y[i] > 0)
+
+
 def reward(i: int, s: Meadow, t: Time, p: Params) -> float:
     received = np.float32(0.0)
     for j in range(p.sheep):
@@ -197,6 +202,7 @@ MEADOW = MultiAgentEnv(
     ),
     reward=reward,
     terminated=terminated,
+    allowed=allowed,
     observation=lambda p: Observation(pixel=pixel) if p.image_bytes else Observation(features),
     structural=("sheep", "height", "width", "num_marks", "image_bytes"),
     max_episode_steps=20,

@@ -54,7 +54,7 @@ class ReferenceGame:
             return SCALAR_DTYPES[hint](0)
         shape: tuple[int, ...] = (len(self.agents),)
         if get_origin(hint) is Annotated:
-            hint, parameter, *_ = get_args(hint)
+            hint, _, parameter, *_ = get_args(hint)
             shape += (getattr(self.p, parameter),)
         return np.zeros(shape, ARRAY_DTYPES[hint])
 

@@ -373,7 +373,7 @@ class TestErrors:
     def test_multi_agent_envs_and_wrappers_refuse_rollouts(self, device):
         game = make("gpuvec/TagGridWorld-v0", 2, device=device)
         game.reset(seed=0)
-        with pytest.raises(NotImplementedError, match="not yet: step"):
+        with pytest.raises(NotImplementedError, match="features and a state of scalars"):
             game.rollout(3)
         for wrapped in (wrappers.FlattenAgents(game), wrappers.RecordEpisodeStatistics(game), wrappers.ToNumpy(game)):
             with pytest.raises(wrappers.WrapperError, match=f"{type(wrapped).__name__} works on single steps"):

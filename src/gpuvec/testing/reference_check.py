@@ -144,6 +144,8 @@ def _repeat_single(env: SingleAgentEnv, draws: list[Draw]) -> Callable[[Moment, 
             state, reward, terminated = reference.step(m.before, author_action(m.action), key)
             results = state._asdict() | {"reward": reward, "terminated": terminated}
         check_distinct_draws(draws)
+        if env.allowed is not None and m.key.step > 0:
+            results["action_mask"] = reference.action_mask(m.after)
         return {**results, "observation": reference.observe(m.after)}
 
     return repeat
@@ -171,6 +173,8 @@ def _repeat_multi(env: MultiAgentEnv, draws: list[Draw]) -> tuple[int, Callable[
         state = reference.prepare_observations(state, ())
         after = reference.prepare_observations(reference.make_state(m.after), agents)
         rows = zip(agents, reference.observations(after, t, agents), strict=True)
+        if reference.env.allowed is not None and m.key.step > 0:
+            results["action_mask"] = reference.action_masks(after)
         fields = {k: getattr(state, k) for k in reference.schema.fields}
         return results | fields | {_obs_name(i): row for i, row in rows}
 

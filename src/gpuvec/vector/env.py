@@ -145,6 +145,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.is_multi_agent = bool(schema.agents_shape)
+        names = tuple(self.simulation.layout.outputs)
+        self._mask_index = names.index("action_mask") if "action_mask" in names else None
+        self._flags_index = names.index("agent_mask") if "agent_mask" in names else None
         self._has_several_gpus = self._device.kind == "cuda" and has_several_gpus()
 
     def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -158,7 +161,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
                 wait for it; there, a mask without a True resets nothing.
 
         Returns:
-            The observations of all rows, and empty infos.
+            The observations of all rows, and infos, which are empty but for "action_mask" of an environment with `allowed`.
 
         Raises:
             TypeError, ValueError, UnknownParameterError, gymnasium.error.Error: seeds or options of a wrong kind or value.
@@ -187,7 +190,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         elif seed is not None:
             self._seed = int(seed)
         self._was_reset = True
-        return self._framework.wrap(arrays[0]) if self._copies else arrays[0], {}
+        indices = (0,) if self._mask_index is None else (0, self._mask_index)
+        obs, *masks = (self._framework.wrap(arrays[k]) if self._copies else arrays[k] for k in indices)
+        return obs, ({"action_mask": masks[0]} if masks else {})
 
     def _rows_to_reset(self, options: Mapping[str, Any]) -> Any:
         """The mask in the options of a reset as (E,) bool on the device; None for all rows.
@@ -238,8 +243,10 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         if self._same_step:
             final_mask = arrays[-1]
             infos = {"final_obs": arrays[-2], "_final_obs": final_mask, "final_info": {}, "_final_info": final_mask}
-        if self.is_multi_agent:
-            infos["agent_mask"], infos["agent_terminated"] = arrays[4:6]
+        if self._flags_index is not None:
+            infos["agent_mask"], infos["agent_terminated"] = arrays[self._flags_index], arrays[self._flags_index + 1]
+        if self._mask_index is not None:
+            infos["action_mask"] = arrays[self._mask_index]
         return arrays[0], arrays[1], arrays[2], arrays[3], infos
 
     def check(self) -> None:

@@ -106,12 +106,13 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             options: the environment's own reset options; others are ignored, as PettingZoo specifies.
 
         Returns:
-            A dict with the observation (D,) of each active agent, and one with an empty dict for each.
+            A dict with the observation (D,) of each active agent, and one with the infos of each: "action_mask", (N,) int8, as
+            spaces take it, in an environment with masks.
         """
         own_options = {name: value for name, value in (options or {}).items() if name in self._reset_option_names}
-        obs, _ = self._envs.reset(seed=seed, options=own_options)
+        obs, info = self._envs.reset(seed=seed, options=own_options)
         self.agents, self._episode_ended = self._active_agents(), False
-        return self._by_agent(obs[0].copy()), {name: {} for name in self.agents}
+        return self._by_agent(obs[0].copy()), self._infos(info)
 
     def step(
         self, actions: dict[str, Any]
@@ -148,10 +149,16 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             self._by_agent(np.where(mask, reward[0], 0).tolist()),
             self._by_agent(agent_terminated.tolist()),
             self._by_agent(agent_truncated.tolist()),
-            {name: {} for name in self.agents},
+            self._infos(info),
         )
         self.agents = active
         return results  # type: ignore[no-any-return]  # the values of PettingZoo's dicts
+
+    def _infos(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """The infos of the agents in `agents`: "action_mask", (N,) int8, in an environment with masks."""
+        if "action_mask" not in info:
+            return {name: {} for name in self.agents}
+        return {name: {"action_mask": mask} for name, mask in self._by_agent(info["action_mask"][0].astype(np.int8)).items()}
 
     def _active_agents(self) -> list[str]:
         """The active agents, by the environment's function `active`, in the order of `possible_agents`."""

@@ -68,6 +68,8 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
         "truncated": Buffer(np.bool_),
     }
     agent_flags = {"agent_mask": Buffer(np.bool_, shape), "agent_terminated": Buffer(np.bool_, shape)}
+    if schema.mask_size:
+        outputs |= {"action_mask": Buffer(np.bool_, (*shape, schema.mask_size))}
     if schema.is_single_agent:  # The kernels write them, and nobody reads them.
         scratch |= agent_flags
     else:

@@ -13,7 +13,13 @@ from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.index_sets import IndexSets, make_array_field, make_index_sets
 from gpuvec.engine.layout.one_agent import STEP_RESULTS, as_multi_agent, needs_block
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.space_layout import ActionLayout, ObservationLayout, make_action_layout, make_observation_layout
+from gpuvec.engine.layout.space_layout import (
+    ActionLayout,
+    ObservationLayout,
+    make_action_layout,
+    make_observation_layout,
+    mask_size,
+)
 from gpuvec.errors import AuthoringError, OutOfMemoryError
 from gpuvec.phases import AGENTS
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv, Time
@@ -80,6 +86,7 @@ class MultiAgentSchema(NamedTuple):
         observation: what the author's function `observation` returned.
         roles: {name: number of agents}.
         search_fields: the fields that a neighbor search fills.
+        mask_size: the number of elements of an agent's action mask; 0 without masks.
         is_single_agent: whether it is that of a `SingleAgentEnv`, whose arrays have no axis of agents.
     """
 
@@ -93,6 +100,7 @@ class MultiAgentSchema(NamedTuple):
     observation: Observation
     roles: dict[str, int]
     search_fields: tuple[str, ...]
+    mask_size: int = 0
     is_single_agent: bool = False
 
     @property
@@ -203,8 +211,9 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     _check_observation(observation, obs)
     search_fields = tuple(name for name, hint in hints.items() if NearestNeighbors in get_args(hint))
     schema = MultiAgentSchema(
-        sets, array_fields, field_sets, scalar_fields, obs, action, count, observation, roles, search_fields
-    )
+        sets, array_fields, field_sets, scalar_fields, obs, action, count, observation, roles, search_fields,
+        mask_size(action_space) if env.allowed is not None else 0,
+    )  # fmt: skip
     if schema.search is not None:
         _check_search(schema.search, search_fields, array_fields, count)
     return schema

@@ -75,6 +75,19 @@ def make_observation_layout(observation: gym.Space[Any]) -> ObservationLayout:
     )
 
 
+def mask_size(space: gym.Space[Any]) -> int:
+    """Returns N, the number of elements of an action mask for the action `space` of one agent.
+
+    Raises:
+        AuthoringError: the space is a Box, whose actions cannot be masked.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    raise AuthoringError(f"the action space is {space}; allowed(...) is for Discrete and MultiDiscrete actions: remove it.")
+
+
 def make_action_layout(space: gym.Space[Any]) -> ActionLayout:
     """Returns the layout of the actions of `space`.
 

@@ -16,6 +16,7 @@ from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, Work
 from gpuvec.engine.layout.buffers import KernelOptions, named_tuple
+from gpuvec.engine.multi_agent.action_masks import mask_segments
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env, make_context
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus, make_episode_status
 from gpuvec.engine.multi_agent.episode_transitions import (
@@ -219,6 +220,7 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
     segments = _before_observations(parts, every_env, 1)
     if not ctx.launch.split:
         segments += _observation_segments(parts)
+    segments += mask_segments(ctx, access)
     segments.append(Segment(ENVS, make_store_env(access), barrier=False))
     if ctx.launch.stage_state:
         segments.append(Segment(AGENTS, make_store_agent(access), barrier=False))

@@ -13,6 +13,8 @@ from gpuvec.engine.compiler.types import Action
 from gpuvec.spec import Environment, SingleAgentEnv
 from gpuvec.vector.env import VectorEnv
 
+INFO_NAMES = ("agent_mask", "agent_terminated", "action_mask")
+
 
 class CompiledRun(NamedTuple):
     """The results of T steps of E environments; "..." in a shape is A for a `MultiAgentEnv`, else nothing."""
@@ -23,7 +25,7 @@ class CompiledRun(NamedTuple):
     reward: list[NDArray[np.float32]]  # T of (E, ...)
     terminated: list[NDArray[np.bool_]]  # T of (E,)
     truncated: list[NDArray[np.bool_]]  # T of (E,)
-    infos: list[dict[str, NDArray[Any]]]  # T of {name: (E, A)}; empty for a `SingleAgentEnv`
+    infos: list[dict[str, NDArray[Any]]]  # T of {name: (E, A) or (E, ..., N)}, the names of `INFO_NAMES` that the infos have
     limit: int | None = None  # the number of steps after which an episode was truncated
 
 
@@ -94,7 +96,7 @@ def make_run(actions: NDArray[Any], results: Sequence[dict[str, NDArray[Any]]], 
     steps = results[1:]
     reward, terminated, truncated = ([result[name] for result in steps] for name in ("reward", "terminated", "truncated"))
     states = [{k.removeprefix("state "): v for k, v in result.items() if k.startswith("state ")} for result in results]
-    infos = [{k: v for k, v in result.items() if k.startswith("agent_")} for result in steps]
+    infos = [{k: v for k, v in result.items() if k in INFO_NAMES} for result in steps]
     obs = [result["observation"] for result in results]
     return CompiledRun(actions, obs, states, reward, terminated, truncated, infos, limit)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -246,6 +247,16 @@ class PythonReference:
             rows.append([x for feature in zip(*others, strict=True) for x in feature] + list(own))
         return np.array(rows, np.float32)
 
+    def action_masks(self, s: EnvState) -> NDArray[np.bool_]:
+        """Returns the action masks of all agents, (A, N).
+
+        Args:
+            s: the state.
+        """
+        view, allowed = self.view(s), self.env.allowed
+        actions = choices_of(self.env.spaces(self.env.params)[1])
+        return np.array([[call_checked(allowed, i, action, view, self.p) for action in actions] for i in self.agents], np.bool_)
+
     def _images(self, view: EnvState, t: Time, agents: Sequence[int]) -> NDArray[Any]:
         """The images of N agents, (N, C, H, W)."""
         pixel: Any = self.schema.observation.pixel
@@ -255,6 +266,18 @@ class PythonReference:
             for y, x in np.ndindex(height, width):
                 images[n, :, y, x] = call_checked(pixel, i, (CheckedInt(y), CheckedInt(x)), view, t, self.p)
         return images
+
+
+def choices_of(space: Any) -> list[Any]:
+    """Returns the arguments `action` of `allowed` for all elements of a mask.
+
+    Args:
+        space: the action space of one agent.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return [DataInt(space.start + n) for n in range(space.n)]
+    sizes = zip(space.start.tolist(), space.nvec.tolist(), strict=True)
+    return [(CheckedInt(k), DataInt(start + n)) for k, (start, size) in enumerate(sizes) for n in range(size)]
 
 
 def reset_phases(env: MultiAgentEnv) -> tuple[Any, ...]:

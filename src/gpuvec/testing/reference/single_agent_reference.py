@@ -17,6 +17,7 @@ from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.checked_values import CheckedInt
+from gpuvec.testing.reference.python_reference import choices_of
 
 
 class SingleAgentReference:
@@ -71,6 +72,15 @@ class SingleAgentReference:
             self.env.step, self.make_state(before), checked_value(action, name="action"), key, self.p
         )
         return result
+
+    def action_mask(self, values: Mapping[str, ArrayLike]) -> NDArray[np.bool_]:
+        """Returns the action mask of a state, (N,).
+
+        Args:
+            values: {field: value} of the state.
+        """
+        s, choices = self.make_state(values), choices_of(self.env.spaces(self.env.params)[1])
+        return np.array([call_checked(self.env.allowed, action, s, self.p) for action in choices], np.bool_)
 
     def observe(self, values: Mapping[str, ArrayLike]) -> NDArray[Any]:
         """Returns the observation of a state, (D,) or (C, H, W).

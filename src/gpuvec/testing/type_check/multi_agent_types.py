@@ -15,7 +15,14 @@ from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema, make_sc
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import AGENTS, PAIRS, Assign, Each, Reduction, phase_function
 from gpuvec.spec import MultiAgentEnv, Time
-from gpuvec.testing.type_check.typed_functions import KEY, action_type, check_parameters, result_type, tuple_width
+from gpuvec.testing.type_check.typed_functions import (
+    KEY,
+    action_type,
+    allowed_action_type,
+    check_parameters,
+    result_type,
+    tuple_width,
+)
 
 RESULT_TYPES = {  # {name: (Numba type of a result, the rule for the author)}
     "float": (types.Float, "a float on every path: write 1.0, not 1"),
@@ -69,6 +76,9 @@ def check_types(env: MultiAgentEnv) -> str:
     _check_result("terminated", env.terminated, "i, s, p", (i, s, p), "bool")
     if env.active is not None:
         _check_result("active", env.active, "i, s, p", (i, s, p), "bool")
+    if env.allowed is not None:
+        choice = allowed_action_type(env.spaces(env.params)[1])
+        _check_result("allowed", env.allowed, "i, action, s, p", (i, choice, s, p), "bool")
     if schema.search is not None:
         _check_result("distance", schema.search.distance, "i, j, s, p", (i, i, s, p), "float")
         if schema.search.mask is not None:

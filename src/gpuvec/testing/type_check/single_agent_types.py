@@ -13,7 +13,14 @@ from gpuvec.engine.compiler.functions import params_as_scalars
 from gpuvec.engine.layout.buffers import SCALARS
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.spec import SingleAgentEnv
-from gpuvec.testing.type_check.typed_functions import KEY, action_type, check_parameters, result_type, tuple_width
+from gpuvec.testing.type_check.typed_functions import (
+    KEY,
+    action_type,
+    allowed_action_type,
+    check_parameters,
+    result_type,
+    tuple_width,
+)
 
 
 def check_types(env: SingleAgentEnv) -> str:
@@ -52,6 +59,11 @@ def check_types(env: SingleAgentEnv) -> str:
         )
     if not isinstance(terminated, types.Boolean):
         raise authoring_error(env.step, f"terminated is {types.unliteral(terminated)}; it must be a bool, as a comparison is")
+    if env.allowed is not None:
+        check_parameters("allowed", env.allowed, "action, s, p")
+        is_allowed = result_type(env.allowed, (allowed_action_type(env.spaces(env.params)[1]), state, p))
+        if not isinstance(is_allowed, types.Boolean):
+            raise authoring_error(env.allowed, f"it returns {types.unliteral(is_allowed)}; it must return a bool")
     expected_width = schema.obs.shape[0]
     cell = (types.UniTuple(types.int64, 2),) if is_image else ()
     kind = "channels" if is_image else "floats"

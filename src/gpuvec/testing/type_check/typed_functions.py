@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from numba import typeof, types
 from numba.core import ir
@@ -30,6 +31,15 @@ def action_type(actions: ActionLayout) -> types.Type:
     """
     number = actions.dtype(0)
     return typeof((number,) * actions.components if actions.components else number)
+
+
+def allowed_action_type(space: gym.Space[Any]) -> types.Type:
+    """Returns the Numba type of the argument `action` of an author's function `allowed`.
+
+    Args:
+        space: the action space of one agent.
+    """
+    return types.int32 if isinstance(space, gym.spaces.Discrete) else types.UniTuple(types.int32, 2)
 
 
 def check_parameters(name: str, function: object, expected: str) -> None:

@@ -118,6 +118,8 @@ class FlattenAgents(Wrapper):
         if tuple(getattr(mask, "shape", ())) == (self.num_envs,):
             options = {**(options or {}), "reset_mask": self._mask_of_envs(mask)}
         obs, info = super().reset(seed=seed, options=options)
+        if "action_mask" in info:
+            info = {**info, "action_mask": self._flat(info["action_mask"])}
         return self._flat(obs), info
 
     def step(self, actions: Any, out: Out = None) -> Step:
@@ -136,6 +138,8 @@ class FlattenAgents(Wrapper):
         xp, mask, agent_terminated = self._ns.xp, info["agent_mask"], info["agent_terminated"]
         reward, terminated, truncated = per_agent_results(xp, reward, terminated, truncated, mask, agent_terminated)
         info = {**info, "agent_mask": self._flat(mask), "agent_terminated": self._flat(agent_terminated)}
+        if "action_mask" in info:
+            info["action_mask"] = self._flat(info["action_mask"])
         if "_final_obs" in info:
             final_mask = self._flat(xp.broadcast_to(info["_final_obs"][:, None], mask.shape))
             final_mask = write_to_out(final_mask, "_final_obs", out)
