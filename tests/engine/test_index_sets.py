@@ -9,6 +9,7 @@ import pytest
 from tests.support.arrays import host, on_device
 from tests.support.meadow_env import MEADOW, make
 
+from gpuvec.errors import StateError
 from gpuvec.random import Key
 from gpuvec.spec import Time
 from gpuvec.testing.reference.python_reference import PythonReference
@@ -106,3 +107,44 @@ def test_action_masks_are_those_of_the_state(device, mode):
         np.testing.assert_array_equal(host(infos["action_mask"]), masks(env))
         forbidden += int((~masks(env)).sum(axis=(0, 1))[2])
     assert forbidden > 0
+
+
+def test_states_are_saved_and_restored_with_their_dtypes(device):
+    env = make(5, device, autoreset_mode="SameStep")
+    env.reset(seed=3)
+    actions = [on_device(env, np.random.default_rng(t).integers(0, 3, (5, 3))) for t in range(8)]
+    for t in range(4):
+        env.step(actions[t])
+    saved, state = env.state_dict(), host(env.get_state())
+    assert {name: str(values.dtype) for name, values in state.items()}["layers"] == "uint8"
+    expected = [host(env.step(action)[:4]) for action in actions[4:]]
+    other = make(5, device, autoreset_mode="SameStep")
+    other.reset(seed=9)
+    other.load_state_dict(saved)
+    for action, results in zip(actions[4:], expected, strict=True):
+        for a, b in zip(host(other.step(action)[:4]), results, strict=True):
+            np.testing.assert_array_equal(a, b)
+    env.set_state(state)
+    np.testing.assert_array_equal(host(env.get_state())["layers"], state["layers"])
+
+
+@pytest.mark.parametrize(("field", "value"), [("grass", 128), ("layers", -1), ("layers", 0.5)])
+def test_numbers_beyond_the_type_of_a_field_are_refused(field, value):
+    env = make(2)
+    env.reset(seed=0)
+    values = host(env.get_state())[field].astype(np.float32)
+    values[1, 2, 0] = value
+    with pytest.raises(StateError, match=f"state field '{field}', row 1.*given {value}.*, allowed whole numbers from"):
+        env.set_state({field: values})
+
+
+def test_a_reset_pool_sets_fields_of_all_sets(device):
+    env = make(40, device, autoreset_mode="SameStep")
+    grass = np.stack([np.full((3, 5), 1), np.full((3, 5), 3)]).astype(np.int8)
+    env.set_reset_pool({"grass": grass, "x": np.array([[0, 1, 2], [4, 4, 4]], np.int32)})
+    env.reset(seed=0)
+    state = host(env.get_state())
+    chosen = state["grass"][:, 0, 0]
+    assert set(chosen.tolist()) == {1, 3}
+    np.testing.assert_array_equal(state["grass"], np.where(chosen == 1, 1, 3)[:, None, None] * np.ones((1, 3, 5), int))
+    np.testing.assert_array_equal(state["x"], np.where((chosen == 1)[:, None], [[0, 1, 2]], [[4, 4, 4]]))

@@ -17,7 +17,7 @@ from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import StateError
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.native_arrays import as_native
-from gpuvec.vector.state_checks import check_fields, check_saved, to_int32
+from gpuvec.vector.state_checks import check_fields, check_saved, to_integer
 
 
 def get_state(sim: Simulation) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _parse_fields(sim: Simulation, fields: Mapping[str, Any], num_rows: int, poo
 def _parse_field(sim: Simulation, name: str, values: Any, num_rows: int, pool: bool) -> Any:
     """One field of `_parse_fields`; outside a pool, one state or number for all rows is allowed too."""
     buffer = sim.schema.fields[name]
-    is_integer = buffer.dtype is np.int32
+    is_integer = np.dtype(buffer.dtype).kind in "iu"
     values = values if hasattr(values, "shape") else np.asarray(values)
     if isinstance(values, np.ndarray) and values.dtype.kind not in "biuf":
         raise StateError(f"state field {name!r} must hold numbers, got an array of dtype {values.dtype}.")
@@ -69,7 +69,7 @@ def _parse_field(sim: Simulation, name: str, values: Any, num_rows: int, pool: b
         per_row = "state of the pool" if pool else "value per environment"
         raise StateError(f"state field {name!r} must have shape {shape}, one {per_row}{per_agent}, got {array.shape}.")
     array = sim.device.arrays.broadcast_to(array, shape)
-    return to_int32(name, array, "state of the pool" if pool else "row") if is_integer else array
+    return to_integer(name, array, buffer.dtype, "state of the pool" if pool else "row") if is_integer else array
 
 
 def _per_env_values(sim: Simulation) -> dict[str, Any]:
@@ -142,9 +142,9 @@ def state_dict(sim: Simulation) -> dict[str, Any]:
 
 
 def _saved_view(name: str, array: Any) -> Any:
-    """The part of a buffer that is saved, with unsigned integers as int32, which every framework supports."""
+    """The part of a buffer that is saved, with large unsigned integers as int32, which every framework supports."""
     array = array[:1] if name == "clock" else array  # every block has a copy of the clock
-    return array.view(np.int32) if array.dtype.kind == "u" else array
+    return array.view(np.int32) if array.dtype.kind == "u" and array.itemsize > 1 else array
 
 
 def load_state_dict(sim: Simulation, saved: Mapping[str, Any]) -> None:

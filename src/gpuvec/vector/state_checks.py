@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.device_arrays import to_numpy
+from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import NO_FAULT, NO_STEP_LIMIT
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
@@ -46,23 +47,24 @@ def refuse_wrong(name: str, values: Any, wrong: Any, describe_allowed: DescribeA
     raise StateError(f"{name}, {place}: given {value}, allowed {describe_allowed(row, *agent)}.")
 
 
-def to_int32(name: str, values: Any, unit: str) -> Any:
-    """Returns the values of an integer field as int32.
+def to_integer(name: str, values: Any, dtype: DType, unit: str) -> Any:
+    """Returns the values of an integer field with its dtype.
 
     Args:
         name: the name of the field.
         values: an array (N, ...) or () of numbers.
+        dtype: int32, int8 or uint8.
         unit: how an error message calls a row.
 
     Raises:
-        StateError: a value that is not an integer of 32 bits, which the conversion would change silently.
+        StateError: a value that is not an integer of that type, which the conversion would change silently.
     """
-    if values.dtype != np.int32 and values.dtype.kind in "iuf":
-        limits = np.iinfo(np.int32)
+    if values.dtype != dtype and values.dtype.kind in "iuf":
+        limits = np.iinfo(dtype)
         rows = values.reshape(1) if values.ndim == 0 else values
         wrong = ~((rows >= limits.min) & (rows <= limits.max) & (rows == np.floor(rows)))
         refuse_wrong(f"state field {name!r}", rows, wrong, lambda *at: f"whole numbers from {limits.min} to {limits.max}", unit)
-    return values.astype(np.int32)
+    return values.astype(dtype)
 
 
 def check_fields(
