@@ -65,6 +65,13 @@ class OptionalFields:
     the number of actions of a Discrete space, or the sum of the sizes of a MultiDiscrete one. At least one action of each
     component must be allowed. Steps do not enforce masks.
     """
+    metrics: Callable[..., Any] | None = None
+    """`metrics(s, p) -> Metrics` returns a NamedTuple of floats, which the engine combines over the steps of an episode.
+
+    The annotation of the function names the class, and that of each field how it is combined: `Annotated[float, "mean"]`,
+    "sum", "min", "max", or "last", as for float alone. `infos["metrics"]` of a step is {name: (E,) float32}, the metrics of
+    the episode up to that step; they are complete where the episode ended in it.
+    """
     check: Callable[[Any], None] | None = None
     """`check(p)` raises ValueError for parameters that make no sense together, with a message that names the value and what is
     allowed. None if all parameters are allowed.
@@ -128,7 +135,7 @@ class SingleAgentEnv(OptionalFields):
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
         require_functions(self, "reset", "step", "observe", "spaces")
-        require_functions(self, "allowed", optional=True)
+        require_functions(self, "allowed", "metrics", optional=True)
         require_state(self)
         require_params(self)
 
@@ -274,7 +281,7 @@ class MultiAgentEnv(OptionalFields):
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
         require_functions(self, "spaces", "agents", "reward", "terminated", "observation")
-        require_functions(self, "active", "allowed", "roles", "sets", "tables", optional=True)
+        require_functions(self, "active", "allowed", "metrics", "roles", "sets", "tables", optional=True)
         require_state(self)
         require_params(self)
         require_reset(self)

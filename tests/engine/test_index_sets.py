@@ -148,3 +148,39 @@ def test_a_reset_pool_sets_fields_of_all_sets(device):
     assert set(chosen.tolist()) == {1, 3}
     np.testing.assert_array_equal(state["grass"], np.where(chosen == 1, 1, 3)[:, None, None] * np.ones((1, 3, 5), int))
     np.testing.assert_array_equal(state["x"], np.where((chosen == 1)[:, None], [[0, 1, 2]], [[4, 4, 4]]))
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep", "Disabled"])
+def test_metrics_are_combined_over_each_episode(device, mode):
+    env = make(20, device, autoreset_mode=mode)
+    env.reset(seed=4)
+    rng, episodes = np.random.default_rng(0), [[] for _ in range(20)]
+    awaits_reset = np.zeros(20, bool)
+    for _ in range(45):
+        _, _, terminated, truncated, infos = env.step(on_device(env, rng.integers(0, 3, (20, 3))))
+        state, ended = host(env.get_state()), host(terminated) | host(truncated)
+        metrics = host(infos["metrics"])
+        for row in np.flatnonzero(~awaits_reset):
+            if mode == "SameStep" and ended[row]:  # The state is that of the next episode.
+                grass, rain, warm = (metrics[name][row] for name in ("grass", "total_rain", "warmest"))
+                seen = episodes[row]
+                rain_now = rain - np.float32(sum((r for _, r, _ in seen), np.float32(0)))
+                assert metrics["least_grass"][row] == min([grass, *(g for g, _, _ in seen)])
+                np.testing.assert_allclose(metrics["mean_rain"][row], rain / (len(seen) + 1), rtol=1e-6)
+                assert 0 <= rain_now < 1
+                assert warm >= max([w for _, _, w in seen], default=warm)
+                episodes[row] = []
+                continue
+            episodes[row].append((state["total_grass"][row], state["rain"][row, 0], state["temperature"][row]))
+            grass, rain, warm = map(list, zip(*episodes[row], strict=True))
+            assert metrics["grass"][row] == grass[-1]
+            assert metrics["least_grass"][row] == min(grass)
+            assert metrics["warmest"][row] == max(warm)
+            np.testing.assert_allclose(metrics["total_rain"][row], np.sum(rain, dtype=np.float64), rtol=1e-6)
+            np.testing.assert_allclose(metrics["mean_rain"][row], np.mean(rain, dtype=np.float64), rtol=1e-6)
+        if mode == "NextStep":
+            episodes = [[] if done else seen for done, seen in zip(ended, episodes, strict=True)]
+            awaits_reset = ended
+        elif mode == "Disabled" and ended.any():
+            env.reset(options={"reset_mask": ended})
+            episodes = [[] if done else seen for done, seen in zip(ended, episodes, strict=True)]

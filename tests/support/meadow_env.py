@@ -152,6 +152,19 @@ def allowed(i: int, action: int, s: Meadow, p: Params) -> bool:
     return (action != 1 or s.x[i] < p.width - 1) and (action != 2 or not s.is_dry or s.y[i] > 0)
 
 
+class Metrics(NamedTuple):
+    grass: float
+    mean_rain: Annotated[float, "mean"]
+    total_rain: Annotated[float, "sum"]
+    least_grass: Annotated[float, "min"]
+    warmest: Annotated[float, "max"]
+
+
+def metrics(s: Meadow, p: Params) -> Metrics:
+    grass = np.float32(s.total_grass)
+    return Metrics(grass, s.rain[0], s.rain[0], grass, s.temperature)  # type: ignore[arg-type]  # float32
+
+
 def reward(i: int, s: Meadow, t: Time, p: Params) -> float:
     received = np.float32(0.0)
     for j in range(p.sheep):
@@ -203,6 +216,7 @@ MEADOW = MultiAgentEnv(
     reward=reward,
     terminated=terminated,
     allowed=allowed,
+    metrics=metrics,
     observation=lambda p: Observation(pixel=pixel) if p.image_bytes else Observation(features),
     structural=("sheep", "height", "width", "num_marks", "image_bytes"),
     max_episode_steps=20,

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gpuvec.engine.backends.device import has_several_gpus, parse_device
 from gpuvec.engine.backends.device_arrays import address_of
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import EnvSchema
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment
@@ -147,6 +147,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self.is_multi_agent = bool(schema.agents_shape)
         names = tuple(self.simulation.layout.outputs)
         self._mask_index = names.index("action_mask") if "action_mask" in names else None
+        metrics = schema.metrics if isinstance(schema, MultiAgentSchema) else ()
+        self._metric_indices = {name: names.index(f"metric_{name}") for name in metrics}
         self._flags_index = names.index("agent_mask") if "agent_mask" in names else None
         self._has_several_gpus = self._device.kind == "cuda" and has_several_gpus()
 
@@ -247,6 +249,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             infos["agent_mask"], infos["agent_terminated"] = arrays[self._flags_index], arrays[self._flags_index + 1]
         if self._mask_index is not None:
             infos["action_mask"] = arrays[self._mask_index]
+        if self._metric_indices:
+            infos["metrics"] = {name: arrays[k] for name, k in self._metric_indices.items()}
         return arrays[0], arrays[1], arrays[2], arrays[3], infos
 
     def check(self) -> None:

@@ -68,6 +68,9 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
         "truncated": Buffer(np.bool_),
     }
     agent_flags = {"agent_mask": Buffer(np.bool_, shape), "agent_terminated": Buffer(np.bool_, shape)}
+    if schema.metrics:
+        persistent["metric_state"] = Buffer(np.float32, (len(schema.metrics),))
+        outputs |= {f"metric_{name}": Buffer(np.float32) for name in schema.metrics}
     if schema.mask_size:
         outputs |= {"action_mask": Buffer(np.bool_, (*shape, schema.mask_size))}
     if schema.is_single_agent:  # The kernels write them, and nobody reads them.

@@ -33,14 +33,16 @@ def scalar_fields(env: SingleAgentEnv) -> tuple[str, ...]:
 
 
 def needs_block(env: SingleAgentEnv, observation_space: gym.Space[Any]) -> bool:
-    """Returns whether the threads of a block share an env: its state has arrays, its observations are images, or it has masks.
+    """Returns whether the threads of a block share an env: it has arrays, images, masks or metrics.
 
     Args:
         env: the environment.
         observation_space: the space of its observations.
     """
     has_arrays = len(scalar_fields(env)) < len(env.state._fields)
-    return has_arrays or env.allowed is not None or make_observation_layout(observation_space).is_image
+    return (
+        has_arrays or env.allowed is not None or env.metrics is not None or make_observation_layout(observation_space).is_image
+    )
 
 
 @lru_cache(maxsize=64)
@@ -73,6 +75,7 @@ def as_multi_agent(env: SingleAgentEnv) -> MultiAgentEnv:
         terminated=functions["terminated"],
         observation=observation,
         allowed=functions["allowed"] if env.allowed is not None else None,
+        metrics=functions["metrics"] if env.metrics is not None else None,
         structural=env.structural,
         max_episode_steps=env.max_episode_steps,
         reset_options=env.reset_options,
@@ -97,8 +100,9 @@ def _functions(env: SingleAgentEnv, scalars: tuple[str, ...]) -> dict[str, Any]:
         "terminated": f"(i, s, p):\n    return s.{step_terminated}\n",
         "pixel": f"(i, cell, s, t, p):\n    return author_observe(cell, {state}, p)\n",
         "allowed": f"(i, action, s, p):\n    return author_allowed(action, {state}, p)\n",
+        "metrics": f"(s, p):\n    return author_metrics({state}, p)\n",
         "features": f"(i, s, t, p):\n    return author_observe({state}, p)\n",
     }
     scope = {"State": env.state, "author_reset": env.reset, "author_step": env.step, "author_observe": env.observe}
-    scope |= {"author_allowed": env.allowed, "zero": np.float32(0.0)}
+    scope |= {"author_allowed": env.allowed, "author_metrics": env.metrics, "zero": np.float32(0.0)}
     return {name: generate_function(name, f"def {name}{source}", **scope) for name, source in sources.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 import gymnasium as gym
@@ -11,6 +13,7 @@ from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.index_sets import IndexSets, make_array_field, make_index_sets
+from gpuvec.engine.layout.metrics import metric_kinds
 from gpuvec.engine.layout.one_agent import STEP_RESULTS, as_multi_agent, needs_block
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.space_layout import (
@@ -87,6 +90,7 @@ class MultiAgentSchema(NamedTuple):
         roles: {name: number of agents}.
         search_fields: the fields that a neighbor search fills.
         mask_size: the number of elements of an agent's action mask; 0 without masks.
+        metrics: {name: how it is combined over an episode}.
         is_single_agent: whether it is that of a `SingleAgentEnv`, whose arrays have no axis of agents.
     """
 
@@ -101,6 +105,7 @@ class MultiAgentSchema(NamedTuple):
     roles: dict[str, int]
     search_fields: tuple[str, ...]
     mask_size: int = 0
+    metrics: Mapping[str, str] = MappingProxyType({})
     is_single_agent: bool = False
 
     @property
@@ -166,9 +171,10 @@ def make_schema(env: Environment) -> EnvSchema:
         AuthoringError: a field, a space or a number of agents that kernels do not support.
     """
     if isinstance(env, MultiAgentEnv):
-        return _multi_agent_schema(env)
+        return _multi_agent_schema(env)._replace(metrics=metric_kinds(env))
     if needs_block(env, _spaces(env)[0]):
-        return _multi_agent_schema(as_multi_agent(env))._replace(is_single_agent=True)
+        schema = _multi_agent_schema(as_multi_agent(env))
+        return schema._replace(is_single_agent=True, metrics=metric_kinds(env))
     return _single_agent_schema(env)
 
 

@@ -26,6 +26,7 @@ from gpuvec.engine.multi_agent.episode_transitions import (
     make_start_episode,
 )
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
+from gpuvec.engine.multi_agent.metrics import metric_segments
 from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, make_cell_list
 from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, make_neighbor_search, search_segments
@@ -186,6 +187,7 @@ def _step_segments(parts: _Parts) -> list[Segment]:
             segments += reduction_segments(ctx, access, phase, ctx.phase_counter(number), status.is_running)
         else:
             segments.append(phase_segment(ctx, access, status, phase))
+    segments += metric_segments(ctx, access, status)
     return [*segments, Segment(AGENTS, make_score_agent(ctx, access, status, parts.features.episode_time))]
 
 

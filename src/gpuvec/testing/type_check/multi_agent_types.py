@@ -19,6 +19,7 @@ from gpuvec.testing.type_check.typed_functions import (
     KEY,
     action_type,
     allowed_action_type,
+    check_metrics,
     check_parameters,
     result_type,
     tuple_width,
@@ -79,6 +80,8 @@ def check_types(env: MultiAgentEnv) -> str:
     if env.allowed is not None:
         choice = allowed_action_type(env.spaces(env.params)[1])
         _check_result("allowed", env.allowed, "i, action, s, p", (i, choice, s, p), "bool")
+    if env.metrics is not None:
+        check_metrics(env.metrics, (s, p))
     if schema.search is not None:
         _check_result("distance", schema.search.distance, "i, j, s, p", (i, i, s, p), "float")
         if schema.search.mask is not None:

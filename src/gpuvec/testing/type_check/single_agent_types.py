@@ -17,6 +17,7 @@ from gpuvec.testing.type_check.typed_functions import (
     KEY,
     action_type,
     allowed_action_type,
+    check_metrics,
     check_parameters,
     result_type,
     tuple_width,
@@ -64,6 +65,8 @@ def check_types(env: SingleAgentEnv) -> str:
         is_allowed = result_type(env.allowed, (allowed_action_type(env.spaces(env.params)[1]), state, p))
         if not isinstance(is_allowed, types.Boolean):
             raise authoring_error(env.allowed, f"it returns {types.unliteral(is_allowed)}; it must return a bool")
+    if env.metrics is not None:
+        check_metrics(env.metrics, (state, p))
     expected_width = schema.obs.shape[0]
     cell = (types.UniTuple(types.int64, 2),) if is_image else ()
     kind = "channels" if is_image else "floats"

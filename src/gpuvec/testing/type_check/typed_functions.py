@@ -42,6 +42,24 @@ def allowed_action_type(space: gym.Space[Any]) -> types.Type:
     return types.int32 if isinstance(space, gym.spaces.Discrete) else types.UniTuple(types.int32, 2)
 
 
+def check_metrics(function: Callable[..., Any], arguments: tuple[types.Type, ...]) -> None:
+    """Checks the function `metrics` of an environment.
+
+    Args:
+        function: the function.
+        arguments: the Numba types of the state and the parameters.
+
+    Raises:
+        AuthoringError: it has other parameters, or returns other values than floats.
+    """
+    check_parameters("metrics", function, "s, p")
+    result = result_type(function, arguments)
+    tuple_width(function, result, "a NamedTuple of floats")
+    for name, kind in zip(result.fields if isinstance(result, types.BaseNamedTuple) else (), result, strict=False):
+        if not isinstance(kind, types.Float):
+            raise authoring_error(function, f"metric {name!r} is {types.unliteral(kind)}; it must be a float: np.float32(x)")
+
+
 def check_parameters(name: str, function: object, expected: str) -> None:
     """Checks that a field of an environment is a plain function with the right number of parameters.
 

@@ -1,0 +1,44 @@
+"""The metrics of an environment: what its function `metrics` returns, and how each is combined over an episode."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from gpuvec.errors import AuthoringError
+from gpuvec.spec import Environment
+
+KINDS = ("last", "mean", "sum", "min", "max")
+
+
+def metric_kinds(env: Environment) -> dict[str, str]:
+    """Returns {name: kind} of the metrics of an environment; kinds are those of `KINDS`.
+
+    Args:
+        env: the environment.
+
+    Raises:
+        AuthoringError: `metrics` does not declare a NamedTuple of floats as its result.
+    """
+    if env.metrics is None:
+        return {}
+    try:
+        result = get_type_hints(env.metrics, include_extras=True).get("return")
+    except NameError as error:
+        raise AuthoringError(f"the annotation of metrics names {error.name!r}, which its module does not have.") from error
+    if not (isinstance(result, type) and issubclass(result, tuple) and hasattr(result, "_fields")):
+        raise AuthoringError(
+            f"metrics(s, p) is annotated to return {result}; it must be a NamedTuple class: def metrics(s, p) -> Metrics."
+        )
+    hints = get_type_hints(result, include_extras=True)
+    return {name: _kind(name, hints[name]) for name in result._fields}
+
+
+def _kind(name: str, hint: Any) -> str:
+    """The kind of a metric, "last" if its annotation does not say it."""
+    base, *arguments = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    kind = arguments[0] if arguments else "last"
+    if base is not float or len(arguments) > 1 or kind not in KINDS:
+        raise AuthoringError(
+            f"metric {name!r} is {hint}; it must be float, or Annotated[float, kind] with a kind of {', '.join(KINDS)}."
+        )
+    return str(kind)
