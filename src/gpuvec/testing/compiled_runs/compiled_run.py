@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -78,11 +78,21 @@ def step_results(envs: VectorEnv, actions: NDArray[Any], seed: int) -> Iterator[
     for action in actions:
         obs, reward, terminated, truncated, infos = envs.step(action)
         step_values = {"reward": reward, "terminated": terminated, "truncated": truncated}
-        yield {"observation": obs} | _states(envs) | step_values | infos
+        yield {"observation": obs} | _states(envs) | step_values | flat_infos(infos)
 
 
 def _states(envs: VectorEnv) -> dict[str, NDArray[Any]]:
     return {f"state {name}": array for name, array in envs.get_state().items()}
+
+
+def flat_infos(infos: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Returns {name: array} of infos, in which metrics have names such as "metric grass".
+
+    Args:
+        infos: those of a step.
+    """
+    metrics = {f"metric {name}": values for name, values in infos.get("metrics", {}).items()}
+    return {name: values for name, values in infos.items() if name != "metrics"} | metrics
 
 
 def make_run(actions: NDArray[Any], results: Sequence[dict[str, NDArray[Any]]], limit: int | None) -> CompiledRun:
@@ -96,7 +106,7 @@ def make_run(actions: NDArray[Any], results: Sequence[dict[str, NDArray[Any]]], 
     steps = results[1:]
     reward, terminated, truncated = ([result[name] for result in steps] for name in ("reward", "terminated", "truncated"))
     states = [{k.removeprefix("state "): v for k, v in result.items() if k.startswith("state ")} for result in results]
-    infos = [{k: v for k, v in result.items() if k in INFO_NAMES} for result in steps]
+    infos = [{k: v for k, v in result.items() if k in INFO_NAMES or k.startswith("metric ")} for result in steps]
     obs = [result["observation"] for result in results]
     return CompiledRun(actions, obs, states, reward, terminated, truncated, infos, limit)
 

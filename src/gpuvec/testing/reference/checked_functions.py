@@ -70,9 +70,9 @@ class CheckedFunctions:
             env: the environment.
         """
         if isinstance(env, SingleAgentEnv):
-            changed = {name: self.function(getattr(env, name)) for name in ("reset", "step", "observe", "allowed", "metrics")}
+            changed = {name: self.function(getattr(env, name)) for name in ("reset", "step", "observe", "allowed")}
             return dataclasses.replace(env, **changed)
-        names = ("reward", "terminated", "active", "allowed", "metrics")
+        names = ("reward", "terminated", "active", "allowed")
         changed = {name: self.function(getattr(env, name)) for name in names}
         changed["reset"] = tuple(map(self._phase, env.reset)) if isinstance(env.reset, tuple) else self.function(env.reset)
         changed["phases"] = tuple(self._phase(phase) for phase in env.phases)

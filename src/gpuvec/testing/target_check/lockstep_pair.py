@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from gpuvec.spec import Environment
+from gpuvec.testing.compiled_runs.compiled_run import flat_infos
 from gpuvec.testing.target_check.targets import CPU
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
@@ -122,7 +123,7 @@ def _results(env: ToNumpy, obs: NDArray[Any], *step_results: Any) -> Results:
     reward, terminated, truncated, infos = step_results or (None, None, None, {})
     results = {"terminated": terminated, "truncated": truncated}
     results |= {f"state {name}": array for name, array in env.get_state().items()}
-    results |= {"reward": reward, "observation": obs, **infos}
+    results |= {"reward": reward, "observation": obs, **flat_infos(infos)}
     if "final_obs" in infos:
         ended = infos["_final_obs"].reshape(-1, *(1,) * (obs.ndim - 1))
         results["final_obs"] = np.where(ended, infos["final_obs"], np.float32(0.0))
