@@ -76,7 +76,7 @@ def page(spec: Any, code: str) -> str:
     facts = {"make": f'`gymnasium.make_vec("{spec.id}", num_envs=...)`'}
     if isinstance(env, MultiAgentEnv):
         named = ", ".join(f"{count} {role}" for role, count in (env.roles(env.params) if env.roles else {}).items())
-        facts["agents"] = f"{env.agents(env.params)}: {named}"
+        facts["agents"] = f"{env.agents(env.params)}: {named}" if named else str(env.agents(env.params))
     facts[f"observation{' of an agent' * many}"] = _space(observation)
     facts[f"action{' of an agent' * many}"] = _space(action)
     facts["steps until truncation"] = str(spec.max_episode_steps or "no limit")
@@ -110,9 +110,9 @@ def table() -> str:
     for file, spec in ENVIRONMENTS.items():
         env = load_env(spec.kwargs["env"])
         summary, _ = sections_of(sys.modules[spec.kwargs["env"].partition(":")[0]].__doc__ or "")
-        many = (
-            ", ".join(f"{role}s" for role in env.roles(env.params)) if isinstance(env, MultiAgentEnv) and env.roles else "one"
-        )
+        many = "one"
+        if isinstance(env, MultiAgentEnv):
+            many = ", ".join(f"{role}s" for role in env.roles(env.params)) if env.roles else "many"
         rows.append(f"| [{spec.id}](environments/{PAGES[file].name}) | {summary} | {many} |")
     return "\n".join(rows) + "\n"
 

@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 
 import gpuvec  # noqa: F401  # registers the environments
+from gpuvec.phases import first_function
 from gpuvec.registration import registered_envs
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -28,7 +29,8 @@ COPIED = {file: GENERATED / "design" / file.name for file in sorted((ROOT / "des
 """{file of the repository: the page that is its copy}"""
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
 ENVIRONMENTS = {
-    Path(inspect.getfile(env.reset)).resolve(): gym.spec(f"gpuvec/{name}") for name, env in registered_envs("gpuvec").items()
+    Path(inspect.getfile(first_function(env.reset))).resolve(): gym.spec(f"gpuvec/{name}")
+    for name, env in registered_envs("gpuvec").items()
 }
 """{file of a bundled environment: its spec}"""
 PAGES = {
