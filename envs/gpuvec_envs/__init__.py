@@ -8,6 +8,7 @@ from gpuvec_envs import (
     continuous_mountain_car,
     mountain_car,
     pendulum,
+    simple_spread,
     tag_continuous,
     tag_grid_world,
 )
@@ -18,5 +19,6 @@ register("gpuvec/MountainCar-v0", mountain_car.ENV)
 register("gpuvec/MountainCarContinuous-v0", continuous_mountain_car.ENV)
 register("gpuvec/Pendulum-v1", pendulum.ENV)
 register("gpuvec/Breakout-v0", breakout.ENV)
+register("gpuvec/SimpleSpread-v0", simple_spread.ENV)
 register("gpuvec/TagGridWorld-v0", tag_grid_world.ENV)
 register("gpuvec/TagContinuous-v0", tag_continuous.ENV)

@@ -109,6 +109,20 @@ def acrobot(s: Any, p: Any) -> Picture:
     return canvas.array()
 
 
+def simple_spread(s: Any, p: Any) -> Picture:
+    """Returns a picture, (500, 500, 3), of the agents and, on them, the landmarks.
+
+    It shows the square in which episodes begin, and more of the plane where an agent has left it.
+    """
+    extent = max(1.0, float(np.abs(s.position).max())) + p.radius
+    canvas = Canvas(500, 500, 250.0 / extent, origin=(250.0, 250.0))
+    for x, y in s.position:
+        canvas.circle((x, y), p.radius, RUNNER)
+    for x, y in s.landmark:
+        canvas.circle((x, y), p.radius / 3.0, BLACK)
+    return canvas.array()
+
+
 def tag_grid_world(s: Any, p: Any) -> Picture:
     """Returns a picture, (500, 500, 3): taggers are squares, and the runner is a smaller disc, visible on a tagger's cell."""
     cells = p.grid_length + 1
