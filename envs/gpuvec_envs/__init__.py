@@ -5,6 +5,7 @@ from gpuvec_envs import (
     acrobot,
     breakout,
     cartpole,
+    connect_four,
     continuous_mountain_car,
     mountain_car,
     pendulum,
@@ -20,5 +21,6 @@ register("gpuvec/MountainCarContinuous-v0", continuous_mountain_car.ENV)
 register("gpuvec/Pendulum-v1", pendulum.ENV)
 register("gpuvec/Breakout-v0", breakout.ENV)
 register("gpuvec/SimpleSpread-v0", simple_spread.ENV)
+register("gpuvec/ConnectFour-v0", connect_four.ENV)
 register("gpuvec/TagGridWorld-v0", tag_grid_world.ENV)
 register("gpuvec/TagContinuous-v0", tag_continuous.ENV)

@@ -60,6 +60,17 @@ def breakout(s: Any, p: Any) -> Picture:
     return picture.repeat(20, 0).repeat(20, 1)
 
 
+def connect_four(s: Any, p: Any) -> Picture:
+    """Returns a picture, (240, 280, 3), of the board and its pieces."""
+    rows, columns = s.board.shape
+    canvas = Canvas(40 * columns, 40 * rows, 40.0)
+    canvas.polygon(rectangle(0.0, columns, 0.0, rows), RUNNER)
+    for y in range(rows):
+        for x in range(columns):
+            canvas.circle((x + 0.5, rows - 0.5 - y), 0.4, (PALE, TAGGER, FLAG)[int(s.board[y, x])])
+    return canvas.array()
+
+
 def mountain_car(s: Any, p: Any) -> Picture:
     """Returns a picture, (400, 600, 3), of the valley from wall to wall, the car and the flag at the goal."""
     scale = 600.0 / (p.max_position - p.min_position)

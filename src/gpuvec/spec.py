@@ -264,7 +264,15 @@ class MultiAgentEnv(OptionalFields):
     """`observation(p) -> Observation` returns what agents observe."""
     active: Callable[..., Any] | None = None
     """`active(i, s, p) -> bool` returns whether agent i takes part in the game, from agent i's elements alone; None if all
-    agents always do. `infos["agent_mask"]` reports it. The functions of a step are called for inactive agents as well.
+    agents always do. `infos["agent_mask"]` reports it. The functions of a step are called for inactive agents as well. An
+    inactive agent may become active again, as one that is born.
+    """
+    to_move: Callable[..., Any] | None = None
+    """`to_move(s, p) -> int` returns the agent whose turn it is in state `s`, or -1 if all act; None without turns.
+
+    `infos["to_move"]` of a reset and a step is (E,) int32, whose turn it is next, and `infos["agent_mask"]` says which agents
+    acted in the step. The functions of a step are called for waiting agents too, with actions that mean nothing. Rewards that
+    an agent receives while it waits belong to its last action.
     """
     roles: Callable[[Any], Mapping[str, int]] | None = None
     """`roles(p) -> {name: number of agents}` returns the roles in the order of their numbers; the sum is A. None without roles.
@@ -281,7 +289,7 @@ class MultiAgentEnv(OptionalFields):
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
         require_functions(self, "spaces", "agents", "reward", "terminated", "observation")
-        require_functions(self, "active", "allowed", "metrics", "roles", "sets", "tables", optional=True)
+        require_functions(self, "active", "allowed", "metrics", "roles", "to_move", "sets", "tables", optional=True)
         require_state(self)
         require_params(self)
         require_reset(self)

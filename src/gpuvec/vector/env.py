@@ -146,7 +146,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.is_multi_agent = bool(schema.agents_shape)
         names = tuple(self.simulation.layout.outputs)
-        self._mask_index = names.index("action_mask") if "action_mask" in names else None
+        # Outputs that are infos of both a reset and a step.
+        self._info_indices: dict[str, int] = {name: names.index(name) for name in ("action_mask", "to_move") if name in names}
         metrics = schema.metrics if isinstance(schema, MultiAgentSchema) else ()
         self._metric_indices = {name: names.index(f"metric_{name}") for name in metrics}
         self._flags_index = names.index("agent_mask") if "agent_mask" in names else None
@@ -163,7 +164,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
                 wait for it; there, a mask without a True resets nothing.
 
         Returns:
-            The observations of all rows, and infos, which are empty but for "action_mask" of an environment with `allowed`.
+            The observations of all rows, and infos: "action_mask" of an environment with `allowed`, "to_move" with turns.
 
         Raises:
             TypeError, ValueError, UnknownParameterError, gymnasium.error.Error: seeds or options of a wrong kind or value.
@@ -192,9 +193,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         elif seed is not None:
             self._seed = int(seed)
         self._was_reset = True
-        indices = (0,) if self._mask_index is None else (0, self._mask_index)
-        obs, *masks = (self._framework.wrap(arrays[k]) if self._copies else arrays[k] for k in indices)
-        return obs, ({"action_mask": masks[0]} if masks else {})
+        indices: dict[str, int] = {"obs": 0, **self._info_indices}
+        results = {name: self._framework.wrap(arrays[k]) if self._copies else arrays[k] for name, k in indices.items()}
+        return results.pop("obs"), results
 
     def _rows_to_reset(self, options: Mapping[str, Any]) -> Any:
         """The mask in the options of a reset as (E,) bool on the device; None for all rows.
@@ -247,8 +248,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             infos = {"final_obs": arrays[-2], "_final_obs": final_mask, "final_info": {}, "_final_info": final_mask}
         if self._flags_index is not None:
             infos["agent_mask"], infos["agent_terminated"] = arrays[self._flags_index], arrays[self._flags_index + 1]
-        if self._mask_index is not None:
-            infos["action_mask"] = arrays[self._mask_index]
+        for name, k in self._info_indices.items():
+            infos[name] = arrays[k]
         if self._metric_indices:
             infos["metrics"] = {name: arrays[k] for name, k in self._metric_indices.items()}
         return arrays[0], arrays[1], arrays[2], arrays[3], infos

@@ -71,6 +71,9 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
     if schema.metrics:
         persistent["metric_state"] = Buffer(np.float32, (len(schema.metrics),))
         outputs |= {f"metric_{name}": Buffer(np.float32) for name in schema.metrics}
+    if schema.has_turns:
+        scratch["agent_active"] = Buffer(np.bool_, shape)
+        outputs |= {"to_move": Buffer(np.int32)}
     if schema.mask_size:
         outputs |= {"action_mask": Buffer(np.bool_, (*shape, schema.mask_size))}
     if schema.is_single_agent:  # The kernels write them, and nobody reads them.

@@ -91,6 +91,7 @@ class MultiAgentSchema(NamedTuple):
         search_fields: the fields that a neighbor search fills.
         mask_size: the number of elements of an agent's action mask; 0 without masks.
         metrics: {name: how it is combined over an episode}.
+        has_turns: whether one agent may act while the others wait.
         is_single_agent: whether it is that of a `SingleAgentEnv`, whose arrays have no axis of agents.
     """
 
@@ -106,6 +107,7 @@ class MultiAgentSchema(NamedTuple):
     search_fields: tuple[str, ...]
     mask_size: int = 0
     metrics: Mapping[str, str] = MappingProxyType({})
+    has_turns: bool = False
     is_single_agent: bool = False
 
     @property
@@ -171,7 +173,7 @@ def make_schema(env: Environment) -> EnvSchema:
         AuthoringError: a field, a space or a number of agents that kernels do not support.
     """
     if isinstance(env, MultiAgentEnv):
-        return _multi_agent_schema(env)._replace(metrics=metric_kinds(env))
+        return _multi_agent_schema(env)._replace(metrics=metric_kinds(env), has_turns=env.to_move is not None)
     if needs_block(env, _spaces(env)[0]):
         schema = _multi_agent_schema(as_multi_agent(env))
         return schema._replace(is_single_agent=True, metrics=metric_kinds(env))

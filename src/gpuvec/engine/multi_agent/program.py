@@ -51,6 +51,7 @@ from gpuvec.engine.multi_agent.step_functions import (
     phase_segment,
 )
 from gpuvec.engine.multi_agent.tree_reductions import tree_work_arrays
+from gpuvec.engine.multi_agent.turns import acting_segments, next_turn_segments
 from gpuvec.phases import Reduction
 from gpuvec.spec import Environment
 
@@ -180,6 +181,7 @@ def _step_segments(parts: _Parts) -> list[Segment]:
         *load_segments(ctx, access),
         Segment(AGENTS, make_load_agent(ctx, access)),
     ]
+    segments += acting_segments(ctx, access, status)
     if ctx.next_step:
         segments += _start_segments(parts, status.awaits_reset)
     for number, phase in enumerate(ctx.env.phases):
@@ -222,7 +224,7 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
     segments = _before_observations(parts, every_env, 1)
     if not ctx.launch.split:
         segments += _observation_segments(parts)
-    segments += mask_segments(ctx, access)
+    segments += mask_segments(ctx, access) + next_turn_segments(ctx, access)
     segments.append(Segment(ENVS, make_store_env(access), barrier=False))
     if ctx.launch.stage_state:
         segments.append(Segment(AGENTS, make_store_agent(access), barrier=False))

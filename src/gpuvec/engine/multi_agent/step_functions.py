@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import device_function, inline_function
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
@@ -78,6 +78,15 @@ def make_load_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeSt
     return load_env
 
 
+def make_active_flags(ctx: MultiAgentContext) -> DeviceFunction:
+    """Compiles `active_flags(b)`, the buffer of which agents were active before the step, for a context `ctx`.
+
+    Without turns it is the mask of the agents that act.
+    """
+    name = "agent_active" if ctx.schema.has_turns else "agent_mask"
+    return inline_function(generate_function("active_flags", f"def active_flags(b):\n    return b.{name}\n"))
+
+
 def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFunction:
     """Compiles `load_agent(b, w, e, k, i, clock)`, which loads an agent's state and action, and stores whether it is active.
 
@@ -89,7 +98,9 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
     stage_action, report_invalid_action = ctx.actions.stage_action, ctx.actions.report_invalid_action
     active = device_function(ctx.env.active) if ctx.env.active is not None else every_agent
     state, load_to_shared, stages_active = access.state, access.load_to_shared, ctx.stages_active
-    stage_state, same_step, validate = ctx.launch.stage_state, ctx.same_step, ctx.options.validate
+    stage_state, same_step, has_turns = ctx.launch.stage_state, ctx.same_step, ctx.schema.has_turns
+    validate = ctx.options.validate and not has_turns
+    active_flags = make_active_flags(ctx)
 
     @inline_function
     def load_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
@@ -101,7 +112,7 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
             stage_action(b, w, v, k * A + i)
         start = load(b.start, e, u32)
         is_active = (same_step or start != u32(clock)) and active(i, state(b, w, e, k), params(b, e))
-        store(b.agent_mask, v, is_active, b1)
+        store(active_flags(b), v, is_active, b1)
         if stages_active:
             w.was_active[k * A + i] = is_active
         if validate and is_active:
@@ -184,6 +195,7 @@ def make_score_agent(
     state, stage_copy, stages_final = access.state, access.stage_copy, ctx.num_final_copies > 0
     is_running, increment, stages_active = status.is_running, ctx.counters.increment, ctx.stages_active
     one_reward_per_env = ctx.options.reward != "agents"
+    active_flags = make_active_flags(ctx)
 
     @inline_function
     def score_agent(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
@@ -191,7 +203,7 @@ def make_score_agent(
         agent_reward, became_inactive = f32(0.0), False
         if is_running(w, k):
             agent_reward = f32(reward(i, s, episode_time(w.status[k, TIME]), p))
-            was_active = w.was_active[k * A + i] if stages_active else load(b.agent_mask, v, b1)
+            was_active = w.was_active[k * A + i] if stages_active else load(active_flags(b), v, b1)
             became_inactive = was_active and not active(i, s, p)
             if not vote(i, s, p):
                 increment(w.status, k, VOTES_AGAINST)

@@ -72,7 +72,7 @@ class CheckedFunctions:
         if isinstance(env, SingleAgentEnv):
             changed = {name: self.function(getattr(env, name)) for name in ("reset", "step", "observe", "allowed")}
             return dataclasses.replace(env, **changed)
-        names = ("reward", "terminated", "active", "allowed")
+        names = ("reward", "terminated", "active", "allowed", "to_move")
         changed = {name: self.function(getattr(env, name)) for name in names}
         changed["reset"] = tuple(map(self._phase, env.reset)) if isinstance(env.reset, tuple) else self.function(env.reset)
         changed["phases"] = tuple(self._phase(phase) for phase in env.phases)

@@ -31,7 +31,7 @@ class StepResult(NamedTuple):
     state: EnvState
     reward: NDArray[np.float32]  # (A,)
     votes: NDArray[np.bool_]  # (A,) whether each agent votes for the end; the episode ends if all do
-    mask: NDArray[np.bool_]  # (A,) whether each agent was active before the step
+    mask: NDArray[np.bool_]  # (A,) whether each agent acted in the step: it was active before it, and had its turn
     terminated: NDArray[np.bool_]  # (A,) whether each agent was active before the step and is not after it
 
 
@@ -175,10 +175,16 @@ class PythonReference:
             t: the time after the step.
         """
         mask = np.array(self._call_for_each(self.env.active, s, self.p), np.bool_)
+        acting = mask & self._has_turn(s)
         s = self.copy(s)
         for phase in self.env.phases:
             s = self.run_phase(phase, s, actions, key)
-        return self.step_result(s, mask, t)
+        return self.step_result(s, mask, t)._replace(mask=acting)
+
+    def _has_turn(self, s: EnvState) -> NDArray[np.bool_]:
+        """Whether it is the turn of each agent, (A,)."""
+        mover = -1 if self.env.to_move is None else int(call_checked(self.env.to_move, self.view(s), self.p))
+        return np.array([mover in (-1, i) for i in self.agents], np.bool_)
 
     def step_result(self, s: EnvState, mask: NDArray[np.bool_], t: Time) -> StepResult:
         """Returns the results of a step after its phases.

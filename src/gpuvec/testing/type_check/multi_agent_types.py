@@ -28,6 +28,7 @@ from gpuvec.testing.type_check.typed_functions import (
 RESULT_TYPES = {  # {name: (Numba type of a result, the rule for the author)}
     "float": (types.Float, "a float on every path: write 1.0, not 1"),
     "number": (types.Number, "a number on every path"),
+    "integer": (types.Integer, "an int, the index of an agent, or -1"),
     "bool": (types.Boolean, "a bool, as a comparison is"),
     "nothing": (types.NoneType, "nothing: write new values to the state, s.x[i] = ..."),
 }
@@ -80,6 +81,8 @@ def check_types(env: MultiAgentEnv) -> str:
     if env.allowed is not None:
         choice = allowed_action_type(env.spaces(env.params)[1])
         _check_result("allowed", env.allowed, "i, action, s, p", (i, choice, s, p), "bool")
+    if env.to_move is not None:
+        _check_result("to_move", env.to_move, "s, p", (s, p), "integer")
     if env.metrics is not None:
         check_metrics(env.metrics, (s, p))
     if schema.search is not None:

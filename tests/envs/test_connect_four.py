@@ -1,0 +1,98 @@
+"""ConnectFour against PettingZoo's game, to the end of many episodes, and known results of turns and masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.arrays import host, on_device
+
+from gpuvec import VectorEnv
+
+NUM_EPISODES = 1000
+
+
+def make(num_envs: int, device: str, mode: str = "Disabled", **kwargs: Any) -> Any:
+    """Returns envs that return NumPy arrays, on a GPU CuPy arrays."""
+    output = "cupy" if device == "cuda" else "numpy"
+    return VectorEnv("gpuvec_envs.connect_four:ENV", num_envs, device=device, output=output, autoreset_mode=mode, **kwargs)
+
+
+def play(env: Any, columns: list[int]) -> tuple[list[Any], list[Any]]:
+    """Plays the columns in turn in the first env; returns the last results, and all rewards of that env."""
+    rewards, results = [], []
+    for column in columns:
+        results = host(env.step(on_device(env, np.full((env.num_envs, 2), column)))[:3])
+        rewards.append(results[1][0].tolist())
+    return list(results), rewards
+
+
+@pytest.mark.first_variants(1)
+def test_episodes_equal_those_of_pettingzoo(device):
+    classic = pytest.importorskip("pettingzoo.classic.connect_four.connect_four")
+    rng = np.random.default_rng(0)
+    env, games = make(NUM_EPISODES, device), [classic.raw_env() for _ in range(NUM_EPISODES)]
+    obs, infos = map(host, env.reset(seed=0))
+    for game in games:
+        game.reset(seed=0)
+    running, num_draws = np.ones(NUM_EPISODES, bool), 0
+    while running.any():
+        mask, turn = infos["action_mask"], infos["to_move"]
+        actions = np.zeros((NUM_EPISODES, 2), np.int32)
+        for row in np.flatnonzero(running):
+            game, player = games[row], turn[row]
+            assert game.agent_selection == f"player_{player}"
+            seen = game.observe(f"player_{player}")
+            np.testing.assert_array_equal(obs[row, player], seen["observation"].transpose(2, 0, 1))
+            np.testing.assert_array_equal(mask[row, player], seen["action_mask"] != 0)
+            actions[row, player] = rng.choice(np.flatnonzero(mask[row, player]))
+            game.step(int(actions[row, player]))
+        obs, reward, terminated, _, infos = map(host, env.step(on_device(env, actions)))
+        for row in np.flatnonzero(running):
+            assert reward[row].tolist() == [games[row].rewards[f"player_{k}"] for k in range(2)]
+            assert terminated[row] == any(games[row].terminations.values())
+            assert infos["agent_mask"][row].tolist() == [turn[row] == 0, turn[row] == 1]
+        num_draws += int((running & terminated & (reward == 0).all(1)).sum())
+        running &= ~terminated
+    assert num_draws > 0
+
+
+LINES = {  # {name: (columns in turn, the winner)}
+    "column": ([0, 1, 0, 1, 0, 1, 0], 0),
+    "row": ([0, 0, 1, 1, 2, 2, 3], 0),
+    "second player": ([6, 0, 6, 0, 6, 0, 1, 0], 1),
+    "diagonal": ([0, 1, 1, 2, 2, 3, 2, 3, 3, 6, 3], 0),
+}
+
+
+@pytest.mark.parametrize(("columns", "winner"), LINES.values(), ids=LINES)
+def test_a_line_of_four_wins(device, columns, winner):
+    env = make(2, device)
+    env.reset(seed=0)
+    (_, _, terminated), rewards = play(env, columns)
+    assert rewards[:-1] == [[0.0, 0.0]] * (len(columns) - 1)
+    assert rewards[-1] == ([1.0, -1.0] if winner == 0 else [-1.0, 1.0])
+    assert terminated.all()
+
+
+def test_a_full_column_is_forbidden_and_loses(device):
+    env = make(2, device)
+    env.reset(seed=0)
+    play(env, [3, 3, 3, 3, 3, 3])
+    _, reward, terminated, _, infos = map(host, env.step(on_device(env, np.full((2, 2), 3))))
+    assert infos["action_mask"][0, 0].tolist() == [True, True, True, False, True, True, True]
+    assert reward[0].tolist() == [-1.0, 0.0]
+    assert terminated.all()
+
+
+def test_actions_of_the_waiting_player_mean_nothing(device):
+    env = make(1, device, validate=True)
+    env.reset(seed=0)
+    env.step(on_device(env, np.array([[2, 99]])))
+    env.step(on_device(env, np.array([[99, 2]])))
+    env.check()
+    board = host(env.get_state())["board"][0]
+    assert board[5, 2] == 1
+    assert board[4, 2] == 2
+    assert (board != 0).sum() == 2
