@@ -54,7 +54,7 @@ for value in (-1, 10**9, 2**31 - 1, -(2**31)):
         for part in parts:
             other = {key: one.copy() for key, one in saved["buffers"].items()}
             with np.errstate(all="ignore"):
-                other[name][part] = value
+                other[name][part] = np.int64(value).astype(other[name].dtype)
             attempt(lambda other=other: envs.load_state_dict({**saved, "buffers": other}))
     for name in envs.get_state():
         attempt(lambda name=name, value=value: envs.set_state({name: value}))
