@@ -250,6 +250,27 @@ def env_fingerprint(*args, **fields):
     return fingerprint(make_env(*args, **fields), OPTIONS, (9, 0))
 
 
+MASK_AND_METRICS = """
+from typing import Annotated, NamedTuple
+def allowed(action, s, p):
+    return s.x > action  #
+class Metrics(NamedTuple):
+    x: Annotated[float,
+        'sum'  #
+    ]
+def metrics(s, p) -> Metrics:
+    return Metrics(s.x * 2.0  #
+    )
+"""
+
+
+def _with_mask_and_metrics(source):
+    """The fingerprint of the environment of SOURCE with the functions `allowed` and `metrics` of a source."""
+    scope = {"__name__": "generated"}
+    exec(source, scope)
+    return env_fingerprint(allowed=scope["allowed"], metrics=scope["metrics"])
+
+
 class TestFingerprint:
     def test_equal_environments_have_equal_fingerprints(self):
         assert env_fingerprint() == env_fingerprint()
@@ -280,6 +301,14 @@ class TestFingerprint:
 
     def test_fields_that_only_the_host_uses_change_nothing(self):
         assert env_fingerprint() == env_fingerprint(render_fps=7, reward_threshold=3.0, check=print, draw=lambda s, p: object())
+
+    @pytest.mark.parametrize("old", ["action", "'sum'", "2.0"])
+    def test_differs_by_the_action_mask_and_the_metrics(self, old):
+        new = {"action": "0", "'sum'": "'mean'", "2.0": "3.0"}[old]
+        assert _with_mask_and_metrics(MASK_AND_METRICS) == _with_mask_and_metrics(MASK_AND_METRICS)
+        assert _with_mask_and_metrics(MASK_AND_METRICS) != _with_mask_and_metrics(
+            MASK_AND_METRICS.replace(f"{old}  #", f"{new}  #")
+        )
 
     def test_differs_by_params_options_and_further_arguments(self):
         env = make_env()

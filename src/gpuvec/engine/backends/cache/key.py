@@ -15,13 +15,15 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import Any, TypeVar, get_type_hints
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gpuvec.engine.compiler.frozen import Freezer
 from gpuvec.engine.compiler.frozen_content import Content
 from gpuvec.engine.compiler.types import EnvParams
 from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.layout.metrics import metric_kinds
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment, OptionalFields
 
@@ -42,7 +44,7 @@ AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "spec.py")
 # Functions of an environment whose results for its parameters are hashed, in place of the functions
 FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "tables")
 # Fields of an environment that kernels do not read
-HOST_FIELDS = {*OptionalFields.__dataclass_fields__, "structural"} - {"reset_options"}
+HOST_FIELDS = {*OptionalFields.__dataclass_fields__, "structural"} - {"reset_options", "allowed", "metrics"}
 
 
 class NotHashable(Exception):
@@ -75,6 +77,9 @@ def frozen_environment(env: E) -> E:
         if name in FUNCTIONS_OF_PARAMS and value is not None:
             freezer.update(name)
             changes[name] = _constant(env.params, freezer.copy_value(value(env.params)))
+        elif name == "metrics" and value is not None:
+            freezer.update(name, *metric_kinds(env).items())
+            changes[name] = _with_annotations(freezer.copy_value(value), value)
         elif name not in HOST_FIELDS:
             freezer.update(name)
             changes[name] = freezer.copy_value(value)
@@ -86,6 +91,13 @@ def frozen_environment(env: E) -> E:
         frozen = _environments.setdefault((content.digest, _hashable(content.origin)), frozen)
     _contents[frozen] = content
     return frozen
+
+
+def _with_annotations(frozen: FunctionType, original: FunctionType) -> FunctionType:
+    """A copy of a frozen function with the annotations of its original, which functions of equal content do not share."""
+    copy = FunctionType(frozen.__code__, frozen.__globals__, frozen.__name__, frozen.__defaults__, frozen.__closure__)
+    copy.__annotations__ = get_type_hints(original, include_extras=True)
+    return copy
 
 
 def _hashable(origin: tuple[Any, ...]) -> tuple[Any, ...]:
