@@ -136,6 +136,7 @@ ENV = SingleAgentEnv(
     step=step,
     observe=observe,
     spaces=spaces,
+    cuda_c="cuda_c/breakout.cu",
     max_episode_steps=1000,
     field_ranges=field_ranges,
     check=check,

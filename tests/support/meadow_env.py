@@ -219,6 +219,7 @@ MEADOW = MultiAgentEnv(
     metrics=metrics,
     observation=lambda p: Observation(pixel=pixel) if p.image_bytes else Observation(features),
     structural=("sheep", "height", "width", "num_marks", "image_bytes"),
+    cuda_c="meadow.cu",
     max_episode_steps=20,
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 import gymnasium as gym
 import numpy as np
 
-from gpuvec.engine.compiler.functions import generate_function
+from gpuvec.engine.compiler.functions import author_function, generate_function
 from gpuvec.engine.layout.buffers import SCALARS
 from gpuvec.engine.layout.space_layout import make_observation_layout
 from gpuvec.phases import Assign
@@ -105,4 +105,8 @@ def _functions(env: SingleAgentEnv, scalars: tuple[str, ...]) -> dict[str, Any]:
     }
     scope = {"State": env.state, "author_reset": env.reset, "author_step": env.step, "author_observe": env.observe}
     scope |= {"author_allowed": env.allowed, "author_metrics": env.metrics, "zero": np.float32(0.0)}
-    return {name: generate_function(name, f"def {name}{source}", **scope) for name, source in sources.items()}
+    functions = {name: generate_function(name, f"def {name}{source}", **scope) for name, source in sources.items()}
+    # The engine counts features in Python, where a CUDA C++ implementation of `observe` cannot be called.
+    scope["author_observe"] = author_function(env.observe)
+    functions["features"].author = generate_function("features", f"def features{sources['features']}", **scope)
+    return functions

@@ -20,19 +20,25 @@ from gpuvec.engine.backends.cache.key import frozen_environment
 from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.definitions import find_definitions, refuse_shared_variables
 from gpuvec.engine.backends.cuda.cpp.header import header_text, wrapper_text
-from gpuvec.engine.backends.cuda.cpp.prototypes import Prototype, multi_agent_prototypes, single_agent_prototypes
+from gpuvec.engine.backends.cuda.cpp.prototypes import (
+    INDICES,
+    Prototype,
+    multi_agent_prototypes,
+    single_agent_prototypes,
+)
 from gpuvec.engine.backends.cuda.cpp.source import AuthorSource, cuda_c_file, read_with_includes
 from gpuvec.engine.compiler.frozen import module_globals
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.compiler.types import DeviceFunction, DType
 from gpuvec.engine.layout.buffers import SCALARS, KernelOptions
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema, make_schema
-from gpuvec.phases import Reduction, first_function
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, make_schema
+from gpuvec.phases import Assign, Each, Reduction, first_function
 from gpuvec.spec import Environment, NearestNeighbors, Observation, SingleAgentEnv
 
 # Names of the conversions in generated functions: each member of a structure has the type that the header declares.
 CONVERSIONS = {np.float32: "f32", np.int32: "i32", np.bool_: "bool"}
+RESULT_DTYPES: dict[str, DType] = {"float": np.float32, "int": np.int32, "bool": np.bool_}
 KEY_MEMBERS = "u32(key.seed), u32(key.seed_high), u32(key.row), u32(key.episode), i32(key.step)"
 ExternCall = Callable[[str, Sequence[DType]], DeviceFunction]
 """(symbol of a C function, dtypes of its results) -> an intrinsic that calls it."""
@@ -107,7 +113,6 @@ def _make_cuda_functions(
 def _prototypes(env: Environment, schema: EnvSchema) -> dict[Callable[..., Any], Prototype]:
     """{Python function of `env`: its prototype in C++}."""
     if isinstance(env, SingleAgentEnv):
-        assert isinstance(schema, SingleAgentSchema), "the schema of a SingleAgentEnv"
         return single_agent_prototypes(env, schema)
     assert isinstance(schema, MultiAgentSchema), "the schema of a MultiAgentEnv"
     return multi_agent_prototypes(env, schema)
@@ -136,17 +141,16 @@ class _CallerFactory:
             "time": ("t", "(i32(t.step), i32(t.limit))"),
             "params": ("p", _tuple_source(params[k] for k in names if k in params)),  # in the order of the members of `Params`
             "action": ("action", _tuple_source(action)),
-            "i": ("i", "i32(i)"),
-            "j": ("j", "i32(j)"),
+            **{kind: (index.partition("[")[0], f"i32({index})") for kind, index in INDICES.items()},
         } | dict.fromkeys(("state", "const_state", "mutable_state"), ("s", _tuple_source(state)))
 
     def make(self, author: Callable[..., Any], prototype: Prototype, symbol: str) -> Any:
         """The replacement of the Python function `author`, which calls the C function `symbol`."""
         names, arguments = zip(*(self._arguments[kind] for kind in prototype.parameters), strict=True)
         dtypes, result = self._results(prototype.returns)
-        source = (
-            f"def {prototype.name}({', '.join(names)}):\n    r = extern_call({_tuple_source(arguments)})\n    return {result}\n"
-        )
+        # The parts of an index are several arguments in C++, and one tuple in Python.
+        head = f"def {prototype.name}({', '.join(dict.fromkeys(names))}):\n"
+        source = f"{head}    r = extern_call({_tuple_source(arguments)})\n    return {result}\n"
         scope = {"f32": np.float32, "i32": np.int32, "u32": np.uint32, "bool": bool, "State": self._env.state}
         replacement = generate_function(prototype.name, source, extern_call=self._extern_call(symbol, dtypes), **scope)
         replacement.author = author
@@ -156,14 +160,22 @@ class _CallerFactory:
         """(dtypes of the results of the C function, expression for Python's result, in which `r` is the tuple of them)."""
         if returns == "void":
             return [], ""
-        if returns in ("float", "bool"):
-            return ([np.float32], "r[0]") if returns == "float" else ([np.int32], "r[0] != 0")
-        if returns.startswith("Floats"):
-            count = int(returns.removeprefix("Floats<").removesuffix(">"))
-            return [np.float32] * count, _tuple_source(f"r[{k}]" for k in range(count))
-        assert isinstance(self._schema, SingleAgentSchema), "the schema of a SingleAgentEnv"
-        dtypes = [self._schema.non_float_fields.get(k, np.float32) for k in self._env.state._fields]
-        state = f"State({', '.join(f'r[{k}]' for k in range(len(dtypes)))})"
+        if returns in RESULT_DTYPES:
+            return ([np.int32], "r[0] != 0") if returns == "bool" else ([RESULT_DTYPES[returns]], "r[0]")
+        template, _, arguments = returns.removesuffix(">").partition("<")
+        if template in ("Floats", "Ints"):
+            count = int(arguments)
+            return [np.float32 if template == "Floats" else np.int32] * count, _tuple_source(f"r[{k}]" for k in range(count))
+        if template == "Tuple":
+            types = arguments.split(", ")
+            return [RESULT_DTYPES[cpp_type] for cpp_type in types], _tuple_source(f"r[{k}]" for k in range(len(types)))
+        if isinstance(self._schema, MultiAgentSchema):
+            scalars: Mapping[str, DType] = self._schema.stored_scalars
+        else:
+            scalars = {k: self._schema.non_float_fields.get(k, np.float32) for k in self._env.state._fields}
+        dtypes = list(scalars.values())
+        numbers = {k: f"r[{n}]" for n, k in enumerate(scalars)}
+        state = f"State({', '.join(numbers.get(k, f's.{k}') for k in self._env.state._fields)})"
         if returns == "State":
             return dtypes, state
         return [*dtypes, np.float32, np.bool_], f"({state}, r[{len(dtypes)}], r[{len(dtypes) + 1}])"
@@ -181,7 +193,7 @@ def _replace_functions(env: Environment, replacements: Mapping[Callable[..., Any
         return replacements.get(function, function)
 
     def replace_within(part: Any) -> Any:
-        if isinstance(part, Reduction):
+        if isinstance(part, Reduction | Each | Assign):
             return part._replace(function=replace(part.function))
         if isinstance(part, NearestNeighbors):
             return part._replace(distance=replace(part.distance), mask=replace(part.mask))
@@ -201,4 +213,6 @@ def _replace_functions(env: Environment, replacements: Mapping[Callable[..., Any
         )
 
     functions = {name: replace(getattr(env, name)) for name in ("reset", "reward", "terminated", "active")}
+    if isinstance(env.reset, tuple):
+        functions["reset"] = tuple(map(replace_within, env.reset))
     return dataclasses.replace(env, phases=tuple(map(replace_within, env.phases)), observation=observation, **functions)

@@ -1,27 +1,29 @@
 """The C++ text that gpuvec adds to an author's file: type declarations before it, and wrappers for the kernels after it.
 
 Types have their Python names: `State`, `Params`, `Key`, `Time`, and `Action`. The state of one agent is a structure of numbers;
-the state of many agents has a pointer for each field with elements per agent. Parameters with one value for all envs are
+a field with several elements is a pointer. Sizes of sets and of arrays, and parameters with one value for all envs, are
 compile-time constants.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpuvec.engine.backends.cuda.cpp.prototypes import PARAMETERS, Prototype
+from gpuvec.engine.backends.cuda.cpp.prototypes import CPP_TYPES, INDICES, PARAMETERS, Prototype, observation_type
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema
 from gpuvec.engine.layout.space_layout import ActionLayout
-from gpuvec.spec import Environment
+from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign
+from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 
 LIBRARY = Path(__file__).with_name("authoring.cuh")
-CPP_TYPES: dict[Any, str] = {np.float32: "float", np.int32: "int", np.bool_: "bool", np.uint32: "unsigned"}
 IS_SAME = "template <typename A, typename B> struct IsSame { static constexpr bool value = false; };\n"
 IS_SAME += "template <typename A> struct IsSame<A, A> { static constexpr bool value = true; };\n"
 
@@ -36,12 +38,16 @@ def header_text(env: Environment, schema: EnvSchema, runtime_params: Collection[
     """
     constants = f"FEATURES = {schema.num_features}"
     if isinstance(schema, MultiAgentSchema):
-        constants += f", AGENTS = {schema.num_agents}, MAX_NEIGHBORS = {schema.observation.max_neighbors}"
+        if not schema.is_single_agent:
+            constants += f", AGENTS = {schema.num_agents}, MAX_NEIGHBORS = {schema.observation.max_neighbors}"
+        constants += "".join(f", {name} = {size}" for name, size in _size_constants(schema).items())
     return "\n".join(
         [
             LIBRARY.read_text(),
             f"[[maybe_unused]] constexpr int {constants};",
             f"using Action = {action_type(schema.action)};",
+            *_tuple_declarations(env),
+            *([f"{_pixel_declaration(schema)};"] if isinstance(schema, MultiAgentSchema) else []),
             _state_declarations(env, schema),
             _params_declaration(env, runtime_params),
             "",
@@ -53,11 +59,49 @@ def _state_declarations(env: Environment, schema: EnvSchema) -> str:
     """The declaration of `State`, and for one agent that of `Step`, which the author's function `step` returns."""
     names = env.state._fields
     if isinstance(schema, MultiAgentSchema):
-        scalars = {k: f"{CPP_TYPES[dtype]} {k}" for k, dtype in schema.scalar_fields.items()}
-        declarations = scalars | {k: pointer_declaration(k, field) for k, field in schema.array_fields.items()}
-        return f"struct State {{ {' '.join(f'{declarations[k]};' for k in names)} }};"
-    state = struct_declaration("State", {k: CPP_TYPES[schema.non_float_fields.get(k, np.float32)] for k in names})
-    return f"{state}\n{struct_declaration('Step', {'s': 'State', 'reward': 'float', 'terminated': 'bool'})}"
+        declarations = {k: f"{CPP_TYPES[dtype]} {k}" for k, dtype in schema.scalar_fields.items()}
+        declarations |= {k: pointer_declaration(k, field) for k, field in schema.array_fields.items()}
+        if not isinstance(env, SingleAgentEnv):
+            return f"struct State {{ {' '.join(f'{declarations[k]};' for k in names)} }};"
+    else:
+        declarations = {k: f"{CPP_TYPES[schema.non_float_fields.get(k, np.float32)]} {k}" for k in names}
+    state = struct_declaration("State", {k: declarations[k] for k in names})
+    step = {"s": "State s", "reward": "float reward", "terminated": "bool terminated"}
+    return f"{state}\n{struct_declaration('Step', step)}"
+
+
+def _size_constants(schema: MultiAgentSchema) -> dict[str, int]:
+    """{name: value} of the constants for the sizes of declared sets, and of arrays of the world."""
+    shapes = {name: shape for name, shape in schema.sets.items() if name not in (WORLD, AGENTS, PAIRS)}
+    shapes |= {k: field.shape for k, field in schema.set_fields.items() if schema.field_sets[k] == WORLD and k not in shapes}
+    constants = {}
+    for name, shape in shapes.items():
+        prefix = re.sub(r"\W", "_", name).upper()
+        axes = ("ROWS", "COLUMNS") if len(shape) == 2 else tuple(f"AXIS_{axis}" for axis in range(len(shape)))
+        constants[f"{prefix}_SIZE"] = math.prod(shape)
+        constants |= {f"{prefix}_{axis}": size for axis, size in zip(axes, shape, strict=True) if len(shape) > 1}
+    return constants
+
+
+def _pixel_declaration(schema: EnvSchema) -> str:
+    """The declaration of `Pixel`, the channels of a pixel. Without images it ignores its arguments, and so a file compiles."""
+    if schema.obs.is_image:
+        return f"using Pixel = {observation_type(schema)}"
+    return "struct Pixel { template <typename... T> __device__ Pixel(T...) {} }"
+
+
+def _tuple_declarations(env: Environment) -> list[str]:
+    """Declarations of `Tuple<...>` for each number of scalars that a phase of `env` assigns."""
+    resets = env.reset if isinstance(env.reset, tuple) else ()
+    phases = (*resets, *env.phases) if isinstance(env, MultiAgentEnv) else ()
+    counts = sorted({len(phase.fields) for phase in phases if isinstance(phase, Assign) and len(phase.fields) > 1})
+    lines = ["template <typename... T> struct Tuple;"] if counts else []
+    for count in counts:
+        types = ", ".join(f"T{k}" for k in range(count))
+        fields = {f"v{k}": f"T{k} v{k}" for k in range(count)}
+        template = f"template <{', '.join(f'typename T{k}' for k in range(count))}> "
+        lines.append(template + struct_declaration("Tuple", fields, f"<{types}>"))
+    return lines
 
 
 def _params_declaration(env: Environment, runtime_params: Collection[str]) -> str:
@@ -73,19 +117,20 @@ def _params_declaration(env: Environment, runtime_params: Collection[str]) -> st
     return f"struct Params {{ {' '.join(members)} }};"
 
 
-def struct_declaration(name: str, members: Mapping[str, str]) -> str:
+def struct_declaration(name: str, members: Mapping[str, str], arguments: str = "") -> str:
     """Returns the declaration of a structure that can only be constructed from values of all its members.
 
     Without the constructor, C++ would accept too few values, and a variable whose members have no value.
 
     Args:
         name: the name of the structure.
-        members: {name: type}, in order.
+        members: {name: declaration}, in order.
+        arguments: the arguments of a template of which this is a specialization.
     """
-    fields = " ".join(f"{cpp_type} {k};" for k, cpp_type in members.items())
-    parameters = ", ".join(f"{cpp_type} {k}" for k, cpp_type in members.items())
+    fields = " ".join(f"{declaration};" for declaration in members.values())
     initializers = ", ".join(f"{k}({k})" for k in members)
-    return f"struct {name} {{ {fields} __device__ {name}({parameters}) : {initializers} {{}} }};"
+    constructor = f"__device__ {name}({', '.join(members.values())}) : {initializers} {{}}"
+    return f"struct {name}{arguments} {{ {fields} {constructor} }};"
 
 
 def action_type(actions: ActionLayout) -> str:
@@ -96,9 +141,9 @@ def action_type(actions: ActionLayout) -> str:
 
 
 def pointer_declaration(name: str, field: Buffer) -> str:
-    """Returns the declaration of the pointer `name` to the elements of a state's `field` in one env: (A,) or (A, K)."""
-    cpp_type = CPP_TYPES[field.dtype]
-    return f"{cpp_type}* {name}" if len(field.shape) == 1 else f"{cpp_type} (*{name})[{field.shape[1]}]"
+    """Returns the declaration of the pointer `name` to the elements of a state's `field` in one env, with an index per axis."""
+    cpp_type, sizes = CPP_TYPES[field.dtype], "".join(f"[{size}]" for size in field.shape[1:])
+    return f"{cpp_type} (*{name}){sizes}" if sizes else f"{cpp_type}* {name}"
 
 
 def constant_definition(name: str, value: Any) -> str:
@@ -132,9 +177,17 @@ def _wrapper(symbol: str, f: Prototype) -> str:
     """The definition of the wrapper `symbol`, which stores the result of the author's function at its last argument."""
     parameters = [PARAMETERS[k].wrapper_declaration for k in f.parameters]
     call = f"{f.name}({', '.join(PARAMETERS[k].argument for k in f.parameters)})"
-    if f.returns != "void":
+    result_type = ""
+    if f.numbers is not None:
+        # Kernels know the arrays of a state, whose addresses do not change: its numbers alone are returned.
+        members = " ".join(f"{cpp_type} v{k};" for k, (cpp_type, _) in enumerate(f.numbers))
+        result_type = f"struct {symbol}_result {{ {members} }};\n" if f.numbers else ""
+        parameters += [f"{symbol}_result* out"] if f.numbers else []
+        values = ", ".join(member for _, member in f.numbers)
+        call = f"const {f.returns} r = {call}; *out = {{{values}}}" if f.numbers else call
+    elif f.returns != "void":
         # A bool is returned as an int: in memory it would be one byte, and a register of a GPU has four.
         parameters.append(f"{'int' if f.returns == 'bool' else f.returns}* out")
         call = f"*out = {call}"
-    assumptions = "".join(f"__builtin_assume({k} >= 0); " for k in f.parameters if k in ("i", "j"))
-    return f'extern "C" __device__ void {symbol}({", ".join(parameters)}) {{\n    {assumptions}{call};\n}}'
+    assumptions = "".join(f"__builtin_assume({PARAMETERS[k].argument} >= 0); " for k in f.parameters if k in INDICES)
+    return f'{result_type}extern "C" __device__ void {symbol}({", ".join(parameters)}) {{\n    {assumptions}{call};\n}}'

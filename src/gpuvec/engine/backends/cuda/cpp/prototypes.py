@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema, feature_widths
-from gpuvec.phases import Reduction
+import numpy as np
+
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema, feature_widths
+from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.spec import MultiAgentEnv, NearestNeighbors, SingleAgentEnv
+
+CPP_TYPES: dict[Any, str] = {
+    np.float32: "float", np.int32: "int", np.bool_: "bool", np.uint32: "unsigned", np.int8: "signed char",
+    np.uint8: "unsigned char",
+}  # fmt: skip
+MAX_AXES = 16  # of an index set
 
 
 class Parameter(NamedTuple):
@@ -23,6 +31,13 @@ class Parameter(NamedTuple):
         return self.declaration.rpartition(" ")[0]
 
 
+def _index_parameter(name: str) -> Parameter:
+    return Parameter(f"int {name}", name, f"int {name}")
+
+
+# The parts of an index: {key of PARAMETERS: source of its value in Python}. A set with two axes has rows and columns.
+INDICES = {"i": "i", "j": "j", "pair_i": "pair[0]", "pair_j": "pair[1]", "row": "cell[0]", "column": "cell[1]"}
+INDICES |= {f"index{axis}": f"cell[{axis}]" for axis in range(MAX_AXES)}
 PARAMETERS = {
     "key": Parameter("const Key& key", "*key", "const Key* key"),
     "params": Parameter("const Params& p", "*p", "const Params* p"),
@@ -31,9 +46,7 @@ PARAMETERS = {
     "mutable_state": Parameter("State& s", "*s", "State* s"),
     "time": Parameter("Time t", "*t", "const Time* t"),
     "action": Parameter("Action action", "*action", "const Action* action"),
-    "i": Parameter("int i", "i", "int i"),
-    "j": Parameter("int j", "j", "int j"),
-}
+} | {k: _index_parameter(k.removeprefix("pair_")) for k in INDICES}
 
 
 class Prototype(NamedTuple):
@@ -42,6 +55,8 @@ class Prototype(NamedTuple):
     name: str
     parameters: tuple[str, ...]  # keys of PARAMETERS
     returns: str  # a C++ type
+    # (type, source) of the numbers of a result `r` that has arrays as well, which are not returned to kernels
+    numbers: tuple[tuple[str, str], ...] | None = None
 
     @property
     def declaration(self) -> str:
@@ -54,13 +69,46 @@ class Prototype(NamedTuple):
         return f"{self.returns} (*)({', '.join(PARAMETERS[k].type for k in self.parameters)})"
 
 
-def single_agent_prototypes(env: SingleAgentEnv, schema: SingleAgentSchema) -> dict[Callable[..., Any], Prototype]:
+def index_parameters(schema: MultiAgentSchema, index_set: str) -> tuple[str, ...]:
+    """Returns the parameters that are the index of an element of a set, one for each axis.
+
+    Args:
+        schema: the schema of the environment.
+        index_set: the name of the set.
+    """
+    axes = len(schema.sets[index_set])
+    if index_set == PAIRS:
+        return "pair_i", "pair_j"
+    return {0: (), 1: ("i",), 2: ("row", "column")}.get(axes, tuple(f"index{axis}" for axis in range(axes)))
+
+
+def single_agent_prototypes(env: SingleAgentEnv, schema: EnvSchema) -> dict[Callable[..., Any], Prototype]:
     """Returns {Python function of `env`: its prototype in C++}; `schema` is that of `env`."""
+    # A state with arrays exists before `reset`, which writes them in place.
+    first_state = () if isinstance(schema, SingleAgentSchema) else ("state",)
+    pixel_index = ("row", "column") if schema.obs.is_image else ()
+    state_numbers, step_numbers = None, None
+    if isinstance(schema, MultiAgentSchema):
+        scalars = {k: CPP_TYPES[dtype] for k, dtype in schema.stored_scalars.items()}
+        state_numbers = tuple((cpp_type, f"r.{k}") for k, cpp_type in scalars.items())
+        step_numbers = (*((cpp_type, f"r.s.{k}") for k, cpp_type in scalars.items()), ("float", "r.reward"))
+        step_numbers += (("bool", "r.terminated"),)
     return {
-        env.reset: Prototype("reset", ("key", "params"), "State"),
-        env.step: Prototype("step", ("state", "action", "key", "params"), "Step"),
-        env.observe: Prototype("observe", ("const_state", "params"), f"Floats<{schema.num_features}>"),
+        env.reset: Prototype("reset", (*first_state, "key", "params"), "State", state_numbers),
+        env.step: Prototype("step", ("state", "action", "key", "params"), "Step", step_numbers),
+        env.observe: Prototype("observe", (*pixel_index, "const_state", "params"), observation_type(schema)),
     }
+
+
+def observation_type(schema: EnvSchema) -> str:
+    """Returns the C++ type of all features of an observation, or of all channels of a pixel of an image.
+
+    Args:
+        schema: the schema of the environment.
+    """
+    if schema.obs.is_image:
+        return f"{'Ints' if schema.obs.dtype is np.uint8 else 'Floats'}<{schema.obs.shape[0]}>"
+    return f"Floats<{schema.num_features}>"
 
 
 def multi_agent_prototypes(env: MultiAgentEnv, schema: MultiAgentSchema) -> dict[Callable[..., Any], Prototype]:
@@ -74,19 +122,45 @@ def multi_agent_prototypes(env: MultiAgentEnv, schema: MultiAgentSchema) -> dict
             prototypes[function] = Prototype(function.__name__, parameters, returns)
 
     for phase in env.reset if isinstance(env.reset, tuple) else (env.reset,):
-        add(phase, ("i", "mutable_state", "key", "params"), "void")
+        add(*_phase_prototype(schema, phase, has_action=False))
     for phase in [*env.phases, *([neighbors] if isinstance(neighbors, Reduction) else [])]:
-        if isinstance(phase, Reduction):
-            add(phase.function, ("i", "const_state", "params"), "float" if phase.kind == "argmin" else "bool")
-        else:
-            add(phase, ("i", "mutable_state", "action", "key", "params"), "void")
+        add(*_phase_prototype(schema, phase, has_action=True))
     add(env.reward, ("i", "const_state", "time", "params"), "float")
     add(env.terminated, ("i", "const_state", "params"), "bool")
     add(env.active, ("i", "const_state", "params"), "bool")
     add(observation.self_features, ("i", "const_state", "time", "params"), f"Floats<{num_self_features}>")
+    add(observation.pixel, ("i", "row", "column", "const_state", "time", "params"), observation_type(schema))
     if features_per_neighbor:
         add(observation.other_features, ("i", "j", "const_state", "time", "params"), f"Floats<{features_per_neighbor}>")
     if isinstance(neighbors, NearestNeighbors):
         add(neighbors.distance, ("i", "j", "const_state", "params"), "float")
         add(neighbors.mask, ("i", "const_state", "params"), "bool")
     return prototypes
+
+
+def _phase_prototype(schema: MultiAgentSchema, phase: Any, has_action: bool) -> tuple[Callable[..., Any], tuple[str, ...], str]:
+    """(the author's function of a phase, its parameters, the type of its result).
+
+    Args:
+        schema: the schema of the environment.
+        phase: a function, or the result of `each`, `assign` or a reduction.
+        has_action: whether functions of agents and pairs receive an action, as in a step.
+    """
+    if isinstance(phase, Reduction):
+        index = index_parameters(schema, phase.over)
+        return phase.function, (*index, "const_state", "params"), _reduction_type(schema, phase)
+    if isinstance(phase, Assign):
+        types = [CPP_TYPES[schema.scalar_fields[field]] for field in phase.fields]
+        returns = types[0] if len(types) == 1 else f"Tuple<{', '.join(types)}>"
+        return phase.function, ("const_state", "key", "params"), returns
+    index_set, function = (phase.index_set, phase.function) if isinstance(phase, Each) else (AGENTS, phase)
+    action = ("action",) if has_action and index_set in (AGENTS, PAIRS) else ()
+    index = () if index_set == WORLD else index_parameters(schema, index_set)
+    return function, (*index, "mutable_state", *action, "key", "params"), "void"
+
+
+def _reduction_type(schema: MultiAgentSchema, reduction: Reduction) -> str:
+    """The C++ type of the value of an element."""
+    if reduction.kind in ("count", "any", "all"):
+        return "bool"
+    return "float" if reduction.kind == "argmin" else CPP_TYPES[schema.scalar_fields[reduction.field]]
