@@ -71,6 +71,8 @@ def test_functions_compute_what_python_does(env, params):
         states, expected_states = cuda_c_env.get_state(), python_env.get_state()
         for name, values in expected_states.items():
             np.testing.assert_array_equal(states[name], values, err_msg=name)
+        for name, values in expected[4].items():
+            np.testing.assert_equal(outputs[4][name], values, err_msg=name)
         num_ended += int(np.sum(outputs[2] | outputs[3]))
     assert num_ended >= 8
 
@@ -85,7 +87,13 @@ def test_all_functions_are_replaced():
             assert isinstance(replaced, MultiAgentEnv)
             observation = replaced.observation(replaced.params)
             functions = [getattr(phase, "function", phase) for phase in (*replaced.reset, *replaced.phases)]
-            functions += [replaced.reward, replaced.terminated, observation.pixel or observation.self_features]
+            functions += [
+                replaced.reward,
+                replaced.terminated,
+                replaced.allowed,
+                replaced.metrics,
+                observation.pixel or observation.self_features,
+            ]
         assert all(hasattr(function, "author") for function in functions)
 
 

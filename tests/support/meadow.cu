@@ -69,6 +69,15 @@ __device__ float share_eaten(int i, const State& s, const Params& p) { return s.
 
 __device__ float eaten_by(int i, const State& s, const Params& p) { return s.eaten[i]; }
 
+// A sheep may not leave the last column to the right, nor the first row downwards on a dry day.
+__device__ bool allowed(int i, Action action, const State& s, const Params& p) {
+    return (action != 1 || s.x[i] < p.width - 1) && (action != 2 || !s.is_dry || s.y[i] > 0);
+}
+
+__device__ Floats<5> metrics(const State& s, const Params& p) {
+    return {s.total_grass, s.rain[0], s.rain[0], s.total_grass, s.temperature};
+}
+
 __device__ float reward(int i, const State& s, Time t, const Params& p) {
     float received = 0.0f;
     for (int j = 0; j < AGENTS; j++) received += s.gifts[j][i];

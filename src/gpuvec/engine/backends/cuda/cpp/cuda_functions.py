@@ -21,6 +21,7 @@ from gpuvec.engine.backends.cuda import numba_cuda
 from gpuvec.engine.backends.cuda.cpp.definitions import find_definitions, refuse_shared_variables
 from gpuvec.engine.backends.cuda.cpp.header import header_text, wrapper_text
 from gpuvec.engine.backends.cuda.cpp.prototypes import (
+    CHOICES,
     INDICES,
     Prototype,
     multi_agent_prototypes,
@@ -141,7 +142,7 @@ class _CallerFactory:
             "time": ("t", "(i32(t.step), i32(t.limit))"),
             "params": ("p", _tuple_source(params[k] for k in names if k in params)),  # in the order of the members of `Params`
             "action": ("action", _tuple_source(action)),
-            **{kind: (index.partition("[")[0], f"i32({index})") for kind, index in INDICES.items()},
+            **{kind: (index.partition("[")[0], f"i32({index})") for kind, index in (INDICES | CHOICES).items()},
         } | dict.fromkeys(("state", "const_state", "mutable_state"), ("s", _tuple_source(state)))
 
     def make(self, author: Callable[..., Any], prototype: Prototype, symbol: str) -> Any:
@@ -200,7 +201,8 @@ def _replace_functions(env: Environment, replacements: Mapping[Callable[..., Any
         return replace(part)
 
     if isinstance(env, SingleAgentEnv):
-        return dataclasses.replace(env, reset=replace(env.reset), step=replace(env.step), observe=replace(env.observe))
+        names: tuple[str, ...] = ("reset", "step", "observe", "allowed", "metrics")
+        return dataclasses.replace(env, **{name: replace(getattr(env, name)) for name in names})
     author_observation = env.observation
 
     def observation(p: Any) -> Observation:
@@ -212,7 +214,8 @@ def _replace_functions(env: Environment, replacements: Mapping[Callable[..., Any
             neighbors=replace_within(original.neighbors),
         )
 
-    functions = {name: replace(getattr(env, name)) for name in ("reset", "reward", "terminated", "active")}
+    names = ("reset", "reward", "terminated", "active", "allowed", "metrics")
+    functions = {name: replace(getattr(env, name)) for name in names}
     if isinstance(env.reset, tuple):
         functions["reset"] = tuple(map(replace_within, env.reset))
     return dataclasses.replace(env, phases=tuple(map(replace_within, env.phases)), observation=observation, **functions)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuvec.engine.layout.metrics import metric_kinds
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema, feature_widths
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.spec import MultiAgentEnv, NearestNeighbors, SingleAgentEnv
@@ -31,13 +32,15 @@ class Parameter(NamedTuple):
         return self.declaration.rpartition(" ")[0]
 
 
-def _index_parameter(name: str) -> Parameter:
+def _int_parameter(name: str) -> Parameter:
     return Parameter(f"int {name}", name, f"int {name}")
 
 
 # The parts of an index: {key of PARAMETERS: source of its value in Python}. A set with two axes has rows and columns.
 INDICES = {"i": "i", "j": "j", "pair_i": "pair[0]", "pair_j": "pair[1]", "row": "cell[0]", "column": "cell[1]"}
 INDICES |= {f"index{axis}": f"cell[{axis}]" for axis in range(MAX_AXES)}
+# The parts of an action that a mask allows, in a MultiDiscrete space
+CHOICES = {"component": "action[0]", "value": "action[1]"}
 PARAMETERS = {
     "key": Parameter("const Key& key", "*key", "const Key* key"),
     "params": Parameter("const Params& p", "*p", "const Params* p"),
@@ -46,7 +49,7 @@ PARAMETERS = {
     "mutable_state": Parameter("State& s", "*s", "State* s"),
     "time": Parameter("Time t", "*t", "const Time* t"),
     "action": Parameter("Action action", "*action", "const Action* action"),
-} | {k: _index_parameter(k.removeprefix("pair_")) for k in INDICES}
+} | {k: _int_parameter(k.removeprefix("pair_")) for k in (*INDICES, *CHOICES)}
 
 
 class Prototype(NamedTuple):
@@ -93,11 +96,21 @@ def single_agent_prototypes(env: SingleAgentEnv, schema: EnvSchema) -> dict[Call
         state_numbers = tuple((cpp_type, f"r.{k}") for k, cpp_type in scalars.items())
         step_numbers = (*((cpp_type, f"r.s.{k}") for k, cpp_type in scalars.items()), ("float", "r.reward"))
         step_numbers += (("bool", "r.terminated"),)
-    return {
+    prototypes = {
         env.reset: Prototype("reset", (*first_state, "key", "params"), "State", state_numbers),
         env.step: Prototype("step", ("state", "action", "key", "params"), "Step", step_numbers),
         env.observe: Prototype("observe", (*pixel_index, "const_state", "params"), observation_type(schema)),
     }
+    if env.allowed is not None:
+        prototypes[env.allowed] = Prototype("allowed", (*_choice_parameters(schema), "const_state", "params"), "bool")
+    if env.metrics is not None:
+        prototypes[env.metrics] = Prototype("metrics", ("const_state", "params"), f"Floats<{len(metric_kinds(env))}>")
+    return prototypes
+
+
+def _choice_parameters(schema: EnvSchema) -> tuple[str, ...]:
+    """The parameters that are an element of an action mask."""
+    return ("component", "value") if schema.action.components else ("action",)
 
 
 def observation_type(schema: EnvSchema) -> str:
@@ -128,6 +141,8 @@ def multi_agent_prototypes(env: MultiAgentEnv, schema: MultiAgentSchema) -> dict
     add(env.reward, ("i", "const_state", "time", "params"), "float")
     add(env.terminated, ("i", "const_state", "params"), "bool")
     add(env.active, ("i", "const_state", "params"), "bool")
+    add(env.allowed, ("i", *_choice_parameters(schema), "const_state", "params"), "bool")
+    add(env.metrics, ("const_state", "params"), f"Floats<{len(schema.metrics)}>")
     add(observation.self_features, ("i", "const_state", "time", "params"), f"Floats<{num_self_features}>")
     add(observation.pixel, ("i", "row", "column", "const_state", "time", "params"), observation_type(schema))
     if features_per_neighbor:
