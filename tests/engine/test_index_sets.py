@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
 from tests.support.meadow_env import MEADOW, make
+from tests.support.trolley_env import ENV as TROLLEY
 
 from gpuvec.errors import StateError
 from gpuvec.random import Key
 from gpuvec.spec import Time
 from gpuvec.testing.reference.python_reference import PythonReference
+from gpuvec.vector.env import VectorEnv
 
 NUM_ENVS, LIMIT = 3, 20
 
@@ -184,3 +187,18 @@ def test_metrics_are_combined_over_each_episode(device, mode):
         elif mode == "Disabled" and ended.any():
             env.reset(options={"reset_mask": ended})
             episodes = [[] if done else seen for done, seen in zip(ended, episodes, strict=True)]
+
+
+def test_an_environment_of_scalars_may_have_an_action_mask() -> None:
+    """The functions of a `SingleAgentEnv` without arrays have the same arguments with and without a mask."""
+    plain = TROLLEY
+    masked = dataclasses.replace(plain, allowed=lambda action, s, p: action == 0 or s.age % 2 == 0)
+    actions = np.random.default_rng(0).integers(0, 2, (6, 2))
+    results = []
+    for env in (plain, masked):
+        envs = VectorEnv(env, 2, device="cpu", output="numpy")
+        obs, infos = envs.reset(seed=0)
+        results.append([obs, *(envs.step(action)[0] for action in actions)])
+        envs.close()
+    np.testing.assert_array_equal(*results)
+    assert infos["action_mask"].tolist() == [[True, True]] * 2

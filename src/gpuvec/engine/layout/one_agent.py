@@ -91,9 +91,10 @@ def _functions(env: SingleAgentEnv, scalars: tuple[str, ...]) -> dict[str, Any]:
     """{name: function} of the multi-agent form, which call the author's functions."""
     state = f"State({', '.join(f's.{name}' for name in env.state._fields)})"
     new_scalars = "".join(f"new.{name}, " for name in scalars)
+    reset_arguments = "key, p" if len(scalars) == len(env.state._fields) else f"{state}, key, p"
     step_reward, step_terminated = STEP_RESULTS
     sources = {
-        "reset": f"(s, key, p):\n    new = author_reset({state}, key, p)\n    return ({new_scalars}zero, False)\n",
+        "reset": f"(s, key, p):\n    new = author_reset({reset_arguments})\n    return ({new_scalars}zero, False)\n",
         "step": f"(s, action, key, p):\n    new, reward, terminated = author_step({state}, action, key, p)\n"
         f"    return ({new_scalars}reward, terminated)\n",
         "reward": f"(i, s, t, p):\n    return s.{step_reward}\n",
