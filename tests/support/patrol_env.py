@@ -1,4 +1,4 @@
-"""Agents that patrol a line; their functions use a table, fields, integers, a loop and draws late in an episode.
+"""Agents that patrol a line, and grass in cells: tables, fields, integers, a loop and draws late in an episode.
 
 Tests of `check_env` replace lines of this file by faults that occur only after many steps.
 """
@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Floats, Ints, MultiAgentEnv, Observation, count_of, randint, uniform
+from gpuvec import Floats, Ints, MultiAgentEnv, Observation, assign, count_of, each, randint, uniform
 
 REACH = 4.0  # [m]
 NUM_SECTIONS = 20
@@ -22,6 +22,8 @@ class State(NamedTuple):
     age: Ints  # steps since the reset
     leader: Ints  # the agent that this one follows, or -1
     memory: Annotated[Floats, "agents", "memory_size"]  # the last positions [m]
+    grass: Annotated[Floats, "cells"]  # from 0 to 1
+    day: int
     num_followers: int
 
 
@@ -30,6 +32,8 @@ class Params(NamedTuple):
     memory_size: int = 8
     horizon: int = 210  # steps
     section: int = 10  # steps
+    rows: int = 2
+    columns: int = 2
 
 
 def reset(i, s, key, p):
@@ -40,6 +44,22 @@ def reset(i, s, key, p):
     s.leader[i] = -1
     for k in range(p.memory_size):
         s.memory[i, k] = 0.0
+
+
+def sow(cell, s, key, p):
+    s.grass[cell] = 0.5
+
+
+def next_day(s, key, p):
+    return s.day + 1
+
+
+def grow(cell, s, key, p):
+    y, x = cell
+    growth = p.slopes[min(s.day // p.section, NUM_SECTIONS - 1)] + 0.001 / np.float32(max(200 - s.day, 1))
+    if s.day > 190:
+        growth += uniform(key, p.columns * y + x, 0.0, 0.01)
+    s.grass[cell] = 0.9 * s.grass[cell] + 0.1 * growth
 
 
 def remember(i, s, action, key, p):
@@ -109,12 +129,20 @@ ENV = MultiAgentEnv(
     params=Params(),
     spaces=spaces,
     agents=lambda p: p.num_agents,
-    reset=reset,
-    phases=(remember, accelerate, follow, count_of("num_followers", is_follower)),
+    sets=lambda p: {"cells": (p.rows, p.columns)},
+    reset=(reset, each("cells", sow)),
+    phases=(
+        remember,
+        accelerate,
+        follow,
+        count_of("num_followers", is_follower),
+        assign("day", next_day),
+        each("cells", grow),
+    ),
     reward=reward,
     terminated=terminated,
     observation=observation,
     tables=tables,
-    structural=("num_agents", "memory_size"),
+    structural=("num_agents", "memory_size", "rows", "columns"),
     max_episode_steps=220,
 )

@@ -1,6 +1,6 @@
 """Tests that `check_env`, with its defaults, finds faults that occur only late in an episode.
 
-Each fault replaces a part of `trolley_env` or `patrol_env`, which are the correct versions of all faulty environments.
+Each fault replaces a part of `trolley_env`, `patrol_env` or `board_env`, which are the correct versions of all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuvec.testing import check_env
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PAGE = Path(__file__).parents[2] / "docs" / "api" / "late_faults.md"
-SOURCES = {"trolley": (SUPPORT / "trolley_env.py").read_text(), "patrol": (SUPPORT / "patrol_env.py").read_text()}
+SOURCES = {name: (SUPPORT / f"{name}_env.py").read_text() for name in ("trolley", "patrol", "board")}
 TIME_LIMIT = 2.0  # CPU seconds, after which a loop counts as endless
 
 
@@ -257,8 +257,58 @@ MULTI_AGENT = {
         "reads episode of the key" + DEPENDS,
     ),
 }
+ARRAYS = {
+    "index above an array of the state": LateFault(
+        "y = (s.y + 1) % p.height if action == DOWN else s.y",
+        "y = s.age // 34 if action == DOWN else s.y",
+        r".*IndexError: painted\[3, \d\] does not exist; its shape is \(3, 4\), so clip the index to 0 to 2" + IN_STEP,
+        "s.painted[y, x] = ",
+    ),
+    "negative index of an array of the state": LateFault(
+        "x = (s.x + 1) % p.width if action == RIGHT else s.x",
+        "x = (s.x + 1) % p.width - s.age // 100 if action == RIGHT else s.x",
+        r".*IndexError: painted\[\d, -1\] does not exist; .* the index must be from 0 to 3, and Python would" + IN_STEP,
+        "s.painted[y, x] = ",
+    ),
+    "infinity in an array of the state": LateFault(
+        "max(100 - age, 2)",
+        "max(100 - age, 0)",
+        r"after 100 steps wetness\[\d\]\[\d\] of the state of environment 0 is inf, which is not finite: guard divisions",
+    ),
+    "pixel outside its space": LateFault(
+        "np.float32(min(s.age, 100)) / 100.0",
+        "np.float32(s.age) / 100.0",
+        r"after 101 steps observation \d+ of environment 0 is 1\.01, outside its space, 0 to 1: widen the space, or clip",
+        "def observe(cell, s, p):",
+    ),
+    "modulo by zero in the action mask": LateFault(
+        "s.age % 4 != 3",
+        "100 % (105 - s.age) != 3",
+        ".*ZeroDivisionError: integer .*modulo by zero; test the divisor first.* This occurs for action = [12] in step 105 of",
+    ),
+}
+CELLS = {
+    "index above a table in a phase of cells": LateFault(
+        "p.slopes[min(s.day // p.section, NUM_SECTIONS - 1)]",
+        "p.slopes[s.day // p.section]",
+        r".*IndexError: p\.slopes\[20\] does not exist; .* This occurs for cell = \(0, 0\) in step 20\d of",
+    ),
+    "draw number of two cells": LateFault(
+        "uniform(key, p.columns * y + x, 0.0, 0.01)",
+        "uniform(key, y + x, 0.0, 0.01)",
+        "element 2 of 'cells' uses draw number 1 in .*, and element 1 of 'cells' does in .*: they draw the same",
+    ),
+    "infinity in a field of cells": LateFault(
+        "max(200 - s.day, 1)",
+        "max(200 - s.day, 0)",
+        r"after 200 steps grass\[0\]\[0\] of the state of environment 0 is inf, .* raises FloatingPointError here",
+        "s.grass[cell] = ",
+    ),
+}
+MULTI_AGENT |= CELLS
 FAULTS = {("trolley", name): fault for name, fault in SINGLE_AGENT.items()}
 FAULTS |= {("patrol", name): fault for name, fault in MULTI_AGENT.items()}
+FAULTS |= {("board", name): fault for name, fault in ARRAYS.items()}
 
 
 @pytest.fixture
@@ -305,10 +355,8 @@ def test_the_number_of_planted_faults():
     assert len(SINGLE_AGENT) >= 12
     assert len(MULTI_AGENT) >= 12
     rows = re.findall(r"^\| (.+?) \| (.*?) \| (.*?) \|", PAGE.read_text(), re.MULTILINE)
-    documented = {
-        (env, name) for name, single, multi in rows for env, mark in (("trolley", single), ("patrol", multi)) if mark == "yes"
-    }
-    assert documented == set(FAULTS)
+    assert {name for name, single, _ in rows if single == "yes"} == SINGLE_AGENT.keys() | ARRAYS.keys()
+    assert {name for name, _, multi in rows if multi == "yes"} == MULTI_AGENT.keys()
 
 
 @pytest.mark.first_variants(1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.errors import AuthoringError
-from gpuvec.phases import first_function
+from gpuvec.phases import AGENTS, first_function
 from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import author_action, random_actions
@@ -107,10 +107,12 @@ class AgentDraws:
 
     Args:
         reset: the environment's function `reset`. Steps may use its numbers again, because they have other keys.
+        index_set: the name of the set whose elements draw.
     """
 
-    def __init__(self, reset: AuthorFunction) -> None:
+    def __init__(self, reset: AuthorFunction, index_set: str = AGENTS) -> None:
         self._reset = reset
+        self._index_set = index_set
         self._in_step: dict[int, tuple[int, AuthorFunction]] = {}  # {number: (agent, function)}
         # {(whether in a reset, roles, number): (agent, function)} over all steps. Numbers may depend on the role of an agent.
         self._in_run: dict[tuple[bool, bytes, int], tuple[int, AuthorFunction]] = {}
@@ -156,8 +158,8 @@ class AgentDraws:
         numbers = {draw.number for draws in draws_by_agent.values() for draw in draws}
         if len(draws_by_agent) > 1 and numbers == shared:
             draw = next(iter(draws_by_agent.values()))[0]
-            problem = f"all agents use draw number {draw.number} in {describe(function)} and no other number"
-            remedy = f"{RULE}. Let one agent draw a value that all share, in an earlier phase"
+            problem = f"all {self._elements()} use draw number {draw.number} in {describe(function)} and no other number"
+            remedy = f"{self._rule()}. Let one of them draw a value that all share, in an earlier phase"
             raise authoring_error_at(draw.file, draw.line, f"{problem}, so they draw the same; {remedy}")
         for i, draws in draws_by_agent.items():
             for draw in draws:
@@ -170,13 +172,25 @@ class AgentDraws:
             raise self._repeated(draw, i, f"after {describe(first_function)}, which gets the same key,")
         agent, first_function = self._in_run.setdefault((function is self._reset, self._roles, number), (owner, function))
         if agent != owner:
-            others = "all agents do" if agent == ALL_AGENTS else f"agent {agent} does"
-            problem = f"agent {i} uses draw number {number} in {describe(function)}, and {others} in {describe(first_function)}"
-            raise authoring_error_at(draw.file, draw.line, f"{problem}: they draw the same; {RULE}")
+            others = f"all {self._elements()} do" if agent == ALL_AGENTS else f"{self._name(agent)} does"
+            problem = (
+                f"{self._name(i)} uses draw number {number} in {describe(function)}, and {others} in {describe(first_function)}"
+            )
+            raise authoring_error_at(draw.file, draw.line, f"{problem}: they draw the same; {self._rule()}")
+
+    def _name(self, i: int) -> str:
+        return f"agent {i}" if self._index_set == AGENTS else f"element {i} of {self._index_set!r}"
+
+    def _elements(self) -> str:
+        return "agents" if self._index_set == AGENTS else f"elements of {self._index_set!r}"
+
+    def _rule(self) -> str:
+        return RULE if self._index_set == AGENTS else RULE.replace("agent i", "element number i")
 
     def _repeated(self, draw: Draw, i: int, occasion: str) -> AuthoringError:
-        problem = f"agent {i} uses draw number {draw.number} {occasion} and draws the same value again"
-        remedy = "give each draw of an agent in a step its own number, and normal() two"
+        problem = f"{self._name(i)} uses draw number {draw.number} {occasion} and draws the same value again"
+        owner = "an agent" if self._index_set == AGENTS else "an element"
+        remedy = f"give each draw of {owner} in a step its own number, and normal() two"
         return authoring_error_at(draw.file, draw.line, f"{problem}; {remedy}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -179,7 +180,8 @@ def _answer_with_line(runner: WorkerProcess, env: Environment, size: _RunSize, s
         return runner.answer()
     except WorkerError as error:
         run = load_recorded_run(runner.folder, size.limit)
-        explain_crash(env, run, error, size.num_envs, seed, time_limit)
+        check_run = partial(_check_run, _Checks(None), env, seed=seed, replay_seconds=REPLAY_SECONDS)
+        explain_crash(env, run, error, size.num_envs, seed, time_limit, check_run)
     except AuthoringError:
         explain_error(env, load_recorded_run(runner.folder, size.limit), size.num_envs, seed)
         raise

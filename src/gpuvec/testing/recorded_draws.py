@@ -51,7 +51,7 @@ class RecordedDraws:
 
     def _recorded(self, function: Callable[..., None], index_set: str) -> Callable[..., None]:
         """A function that calls `function` for an element, and checks the draws of the set after its last element."""
-        draws = self._by_set.setdefault(index_set, AgentDraws(self._reset))
+        draws = self._by_set.setdefault(index_set, AgentDraws(self._reset, index_set))
         size, number = math.prod(self._schema.sets[index_set]), 0
 
         @functools.wraps(function)

@@ -19,7 +19,13 @@ from gpuvec.testing.worker_process import WorkerError
 
 
 def explain_crash(
-    env: Environment, run: CompiledRun | None, error: WorkerError, num_envs: int, seed: int, time_limit: float
+    env: Environment,
+    run: CompiledRun | None,
+    error: WorkerError,
+    num_envs: int,
+    seed: int,
+    time_limit: float,
+    check_run: Callable[[CompiledRun], None],
 ) -> NoReturn:
     """Raises an error about the function during which the worker process ended.
 
@@ -30,6 +36,7 @@ def explain_crash(
         num_envs: the number of environments, E.
         seed: the seed of the environments.
         time_limit: the CPU seconds that a call was allowed to take.
+        check_run: checks the results before the crash, since a write to other memory may end the process only later.
 
     Raises:
         AuthoringError: always. The message names the line if plain Python shows the fault too, and otherwise the function.
@@ -38,9 +45,12 @@ def explain_crash(
     effect = f"does not return within {time_limit:g} s of CPU time" if error.out_of_time else f"ends the process: {error}"
     problem = f"compiled code of the environment, which begins with this function, {effect}"
     if moments is not None and len(moments.run.obs) > len(moments.run.actions):
+        check_run(moments.run)
         condition = f"with {2 * num_envs} environments and not with {num_envs}"
         raise authoring_error(step_function(env), f"{problem}, {condition}; check it with a larger num_envs")
     _repeat_following(env, moments, num_envs, seed)
+    if moments is not None:
+        check_run(moments.run)
     function = first_function(env.reset) if moments is None else step_function(env)
     call = "in the first reset" if moments is None else f"in step {len(moments.run.obs)}"
     remedy = "look for a loop, or an index, that depends on rounding"

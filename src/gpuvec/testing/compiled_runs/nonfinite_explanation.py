@@ -14,12 +14,12 @@ from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
 from gpuvec.testing.compiled_runs.run_checks import NonFiniteError
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
-from gpuvec.testing.reference.author_calls import NotPlainError, call_checked
-from gpuvec.testing.reference.checked_arrays import CheckedArray, Index, checked_state, checked_value
+from gpuvec.testing.reference.author_calls import NotPlainError
+from gpuvec.testing.reference.checked_arrays import CheckedArray, Index, checked_state
 from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
-from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.nonfinite_trace import NonFiniteTrace
 from gpuvec.testing.reference.python_reference import PythonReference
+from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
 
 
 class FiniteArray(CheckedArray):
@@ -61,20 +61,19 @@ def explain_nonfinite(env: Environment, run: CompiledRun, error: NonFiniteError,
 
 def _repeat_single(env: SingleAgentEnv, m: Moment, part: str, trace: NonFiniteTrace) -> None:
     """Repeats the function of a `SingleAgentEnv` that computes a part of the results."""
-    checked, p, key = CheckedFunctions().environment(env), checked_params(env.params), CheckedKey(*m.key)
-    before, after = (checked_state(env.state(*(v[k].item() for k in env.state._fields))) for v in (m.before, m.after))
+    reference = SingleAgentReference(env, _finite_view if part == "state" else None)
     with trace.active():
         if part == "observation":
-            call_checked(checked.observe, after, p)
+            reference.observe(m.after)
         elif m.action is None:
-            call_checked(checked.reset, key, p)
+            reference.reset(CheckedKey(*m.key), m.before)
         else:
-            call_checked(checked.step, before, checked_value(author_action(m.action), name="action"), key, p)
+            reference.step(m.before, author_action(m.action), CheckedKey(*m.key))
 
 
 def _repeat_multi(env: MultiAgentEnv, m: Moment, part: str, agent: int, trace: NonFiniteTrace) -> None:
     """Repeats the functions of a `MultiAgentEnv` that compute a part of the results."""
-    view: Callable[[EnvState], EnvState] = _finite_view if part == "state" else checked_state
+    view: Callable[[EnvState], EnvState] = (lambda s: _finite_view(checked_state(s))) if part == "state" else checked_state
     reference, key, t = PythonReference(env, view), CheckedKey(*m.key), Time(m.key.step, m.limit)
     before, after = reference.make_state(m.before), reference.make_state(m.after)
     if part == "observation":
@@ -92,6 +91,6 @@ def _repeat_multi(env: MultiAgentEnv, m: Moment, part: str, agent: int, trace: N
 
 
 def _finite_view(s: EnvState) -> EnvState:
-    """A view of a state whose arrays store only finite numbers."""
-    parts = (part.view(FiniteArray) if isinstance(part, CheckedArray) else part for part in checked_state(s))
+    """A view of a checked state whose arrays store only finite numbers."""
+    parts = (part.view(FiniteArray) if isinstance(part, CheckedArray) else part for part in s)
     return type(s)(*parts)

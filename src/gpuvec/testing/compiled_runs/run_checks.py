@@ -74,7 +74,8 @@ def check_spaces(env: Environment, run: CompiledRun) -> str:
     Raises:
         AuthoringError: a value is not; the message names the first.
     """
-    names = [_agent_name(index) for index in np.ndindex(run.obs[0].shape[:-1])]
+    num_axes = 2 if isinstance(env, MultiAgentEnv) else 1  # environments and agents; an image has several more axes
+    names = [_agent_name(index) for index in np.ndindex(run.obs[0].shape[:num_axes])]
     space = env.spaces(env.params)[0]
     for t, obs in enumerate(run.obs):
         _check_states(env, run, t)

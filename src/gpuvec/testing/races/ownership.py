@@ -76,7 +76,7 @@ class OwnershipCheck:
         """
         reference, after = self.reference, self.reference.copy(s)
         schema, function, written = reference.schema, calls.function, set(self._fields_written)
-        agent_draws = self._draws.setdefault(calls.index_set, AgentDraws(first_function(reference.env.reset)))
+        agent_draws = self._draws.setdefault(calls.index_set, AgentDraws(first_function(reference.env.reset), calls.index_set))
         with record_draws() as draws:
             for number, index in enumerate(calls.indices):
                 alone, element = reference.copy(s), _element(index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -66,10 +67,10 @@ def call_checked(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def _add_elements(error: AuthoringError, function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
-    """Appends the indices with which a function was called to the message, such as "for i = 2"."""
-    indices = list(itertools.takewhile(lambda argument: isinstance(argument, int), arguments))
+    """Appends the indices with which a function was called to the message, such as "for i = 2" or "for cell = (0, 1)"."""
+    indices = list(itertools.takewhile(lambda argument: isinstance(argument, int) or type(argument) is tuple, arguments))
     if indices:
-        names = function.__code__.co_varnames
+        names = inspect.unwrap(function).__code__.co_varnames
         add_place(error, "for " + ", ".join(f"{name} = {index}" for name, index in zip(names, indices, strict=False)))
 
 

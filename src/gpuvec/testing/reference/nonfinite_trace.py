@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuvec.random import Key
 from gpuvec.testing.reference.checked_draws import in_package
 
 Trace = Any  # the type of a trace function, which returns itself
@@ -30,7 +31,8 @@ class NonFiniteTrace:
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Trace:
         """Inspects a frame, as `sys.settrace` specifies it."""
-        if self.place is not None or in_package(frame.f_code.co_filename):
+        file = frame.f_code.co_filename
+        if self.place is not None or in_package(file) or file.startswith("<"):  # NamedTuple classes have methods in "<string>"
             return None
         names = frozenset(
             name for name, value in frame.f_locals.items() if not isinstance(value, tuple) and self._matches(value)
@@ -40,14 +42,14 @@ class NonFiniteTrace:
             return self
         line, before = self._frames.get(frame, (frame.f_lineno, frozenset()))
         if names - before:
-            self.place = frame.f_code.co_filename, line
+            self.place = file, line
         elif event == "return" and not before and self._matches(argument):
-            self.place = frame.f_code.co_filename, frame.f_lineno
+            self.place = file, frame.f_lineno
         self._frames[frame] = frame.f_lineno, before
         return self
 
     def _matches(self, value: Any) -> bool:
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) and not isinstance(value, Key):
             return any(map(self._matches, value))
         if not isinstance(value, float | np.floating):
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,11 @@ class SingleAgentReference:
 
     Args:
         env: the environment.
+        view: returns another view of the checked state that functions receive; None for none.
     """
 
-    def __init__(self, env: SingleAgentEnv) -> None:
+    def __init__(self, env: SingleAgentEnv, view: Callable[[EnvState], EnvState] | None = None) -> None:
+        self._view = view
         self.env = CheckedFunctions().environment(env)
         self.p = checked_params(env.params)
         schema = make_schema(env)
@@ -47,7 +49,8 @@ class SingleAgentReference:
             value = 0 if values is None else values[name]
             buffer = self.arrays.get(name)
             fields[name] = np.asarray(value).item() if buffer is None else np.full(buffer.shape, value, buffer.dtype)
-        return checked_state(self.env.state(**fields), num_set_axes=dict.fromkeys(self.arrays, 0))
+        s = checked_state(self.env.state(**fields), num_set_axes=dict.fromkeys(self.arrays, 0))
+        return s if self._view is None else self._view(s)
 
     def reset(self, key: Key, before: Mapping[str, ArrayLike] | None = None) -> EnvState:
         """Returns the first state of an episode.
