@@ -20,6 +20,7 @@ from gpuvec.random import Key, normal, randint, uniform
 from gpuvec.registration import register
 from gpuvec.spec import (
     Bools,
+    Features,
     Floats,
     Int8s,
     Ints,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bools",
     "Canvas",
+    "Features",
     "Floats",
     "Int8s",
     "Ints",

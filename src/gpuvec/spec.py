@@ -179,11 +179,21 @@ class NearestNeighbors(NamedTuple):
     """
 
 
-class Observation(NamedTuple):
-    """What each agent observes: F features of each of M neighbors, then its own features.
+class Features(NamedTuple):
+    """Features of each element of an index set, a block of an observation."""
 
-    A row of observations has D = F * M + S floats: the first feature of all M neighbors, the second of all M, and so on, then
-    the S values of `self_features`.
+    over: str
+    """The name of the set, of N elements."""
+    function: Callable[..., tuple[Any, ...]]
+    """`function(i, index, s, t, p) -> tuple` returns what agent i observes of the element at `index`, F floats."""
+
+
+class Observation(NamedTuple):
+    """What each agent observes: F features of each of M neighbors, features of index sets, and its own features.
+
+    A row of observations has the first feature of all M neighbors, the second of all M, and so on; then the blocks, each in the
+    same order, the first feature of all elements of its set, the second of all, and so on; then the S values of
+    `self_features`.
     """
 
     self_features: Callable[..., tuple[Any, ...]] | None = None
@@ -205,6 +215,8 @@ class Observation(NamedTuple):
     """`pixel(i, cell, s, t, p) -> tuple` returns the C channels of one pixel of agent i's image, at `cell`, a tuple (row,
     column). It is set if and only if the observation space is an image, a Box of shape (C, H, W) and dtype uint8 or float32.
     """
+    blocks: tuple[Features, ...] = ()
+    """Features of index sets, such as those of all pairs of agents; () for none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,21 @@ def test_steps_equal_the_reference(device, params):
     play(make(NUM_ENVS, device, autoreset_mode="Disabled", **params), 3, **params)
 
 
+def test_blocks_of_sets_equal_the_reference(device):
+    env = make(NUM_ENVS, device, autoreset_mode="Disabled", observe_sets=True)
+    assert env.observation_space.shape == (NUM_ENVS, 3, 8 + 9 + 30)
+    play(env, 6, num_steps=6, observe_sets=True)
+
+
+def test_features_are_in_the_order_of_their_sets(device):
+    env = make(2, device, observe_sets=True)
+    obs = host(env.reset(seed=1)[0])
+    state = host(env.get_state())
+    own_row = np.array([10.0, 0.0, 0.0]).repeat(3)
+    np.testing.assert_array_equal(obs[0, 0, :9], state["gifts"][0].ravel() + own_row)
+    np.testing.assert_array_equal(obs[0, 0, 9:24], state["grass"][0].ravel())
+
+
 @pytest.mark.parametrize("height", [3, 4])
 @pytest.mark.parametrize("image_bytes", [1, 4])
 def test_images_equal_the_reference(device, height, image_bytes):
@@ -66,7 +81,10 @@ def test_images_equal_the_reference(device, height, image_bytes):
     play(env, 5, num_steps=4, **params)
 
 
-@pytest.mark.parametrize("params", [{}, {"image_bytes": 1, "height": 4}, {"height": 90, "width": 100, "image_bytes": 1}])
+LARGE_IMAGE = {"height": 90, "width": 100, "image_bytes": 1}
+
+
+@pytest.mark.parametrize("params", [{}, {"observe_sets": True}, {"image_bytes": 1, "height": 4}, LARGE_IMAGE])
 def test_same_step_returns_the_results_of_disabled_mode(device, params):
     """In SAME_STEP the final observation is that of an env that is not reset, and the next episode has another first state."""
     envs = [make(NUM_ENVS, device, autoreset_mode=mode, **params) for mode in ("Disabled", "SameStep")]

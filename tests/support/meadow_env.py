@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 
 from gpuvec import (
     Bools,
+    Features,
     Floats,
     Int8s,
     Ints,
@@ -59,6 +60,7 @@ class Params(NamedTuple):
     width: int = 5
     num_marks: int = 2
     warming: float = 0.1
+    observe_sets: bool = False  # whether a sheep observes all pairs and cells
     image_bytes: int = 0  # of a channel of an image: 1 for uint8, 4 for float32; 0 for features
 
 
@@ -191,7 +193,26 @@ def pixel(i: int, cell: tuple[int, int], s: Meadow, t: Time, p: Params) -> tuple
     return 60 * s.grass[cell], count, 200 if s.y[i] == y and s.x[i] == x else t.step
 
 
+def gift_feature(i: int, pair: tuple[int, int], s: Meadow, t: Time, p: Params) -> tuple[float]:
+    return (s.gifts[pair] + (10.0 if pair[0] == i else 0.0),)
+
+
+def cell_features(i: int, cell: tuple[int, int], s: Meadow, t: Time, p: Params) -> tuple[float, float]:
+    y, x = cell
+    return np.float32(s.grass[cell]), np.float32(abs(s.y[i] - y) + abs(s.x[i] - x))
+
+
+def observation(p: Params) -> Observation:
+    if p.image_bytes:
+        return Observation(pixel=pixel)
+    if p.observe_sets:
+        return Observation(features, blocks=(Features("pairs", gift_feature), Features("cells", cell_features)))
+    return Observation(features)
+
+
 def spaces(p: Params) -> tuple[Box, Discrete]:
+    if p.observe_sets:
+        return Box(-np.inf, np.inf, (8 + p.sheep**2 + 2 * p.height * p.width,)), Discrete(3)
     if p.image_bytes:
         return Box(0, 255, (3, p.height, p.width), np.uint8 if p.image_bytes == 1 else np.float32), Discrete(3)
     return Box(-np.inf, np.inf, (8,)), Discrete(3)
@@ -217,8 +238,8 @@ MEADOW = MultiAgentEnv(
     terminated=terminated,
     allowed=allowed,
     metrics=metrics,
-    observation=lambda p: Observation(pixel=pixel) if p.image_bytes else Observation(features),
-    structural=("sheep", "height", "width", "num_marks", "image_bytes"),
+    observation=observation,
+    structural=("sheep", "height", "width", "num_marks", "observe_sets", "image_bytes"),
     cuda_c="meadow.cu",
     max_episode_steps=20,
 )  # fmt: skip

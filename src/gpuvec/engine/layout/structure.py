@@ -128,6 +128,8 @@ def _constants(env: Environment) -> dict[str, Any]:
             f"function `{name}` of the observation": _code(getattr(observation, name))
             for name in ("self_features", "other_features", "pixel")
         }
+        for block in observation.blocks:
+            constants |= {f"function of the features over {block.over!r}": _code(block.function)}
         neighbors: Any = observation.neighbors
         for name in ("distance", "mask", "of"):
             constants |= {f"function `{name}` before an observation": _code(getattr(neighbors, name, None))}

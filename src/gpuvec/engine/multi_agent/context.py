@@ -134,7 +134,8 @@ class MultiAgentContext:
         """
         launch = self.launch
         is_direct = launch.stage_state and launch.stage_final_state and self.search is None and self.observed_reduction is None
-        is_direct = is_direct and not self.schema.set_fields and not self.schema.obs.is_image
+        observes_agents = not self.schema.obs.is_image and not self.schema.observation.blocks
+        is_direct = is_direct and not self.schema.set_fields and observes_agents
         return launch.envs_per_block if is_direct and self.same_step else 0
 
 

@@ -70,8 +70,8 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
         num_envs: E.
     """
     agents = schema.num_agents
-    if schema.obs.is_image:
-        return _image_launch(schema)
+    if schema.obs.is_image or schema.observation.blocks:
+        return _launch_without_tiles(schema)
     if agents <= DIRECT_MAX_AGENTS and agents * num_envs <= DIRECT_MAX_TOTAL:
         rows = agents * max(1, schema.observation.max_neighbors)
         envs = max(1, min(96 // rows, -(-num_envs // TARGET_BLOCKS)))
@@ -99,8 +99,8 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
     )
 
 
-def _image_launch(schema: MultiAgentSchema) -> MultiAgentLaunch:
-    """The launches for images: more threads than envs, as a thread computes few pixels of an image."""
+def _launch_without_tiles(schema: MultiAgentSchema) -> MultiAgentLaunch:
+    """The launches for images and blocks: more threads than envs, as a thread computes few pixels of an image."""
     envs = min(IMAGE_MAX_ENVS, _envs_per_block(schema, IMAGE_THREADS))
     stage_state = _state_bytes(schema, envs) <= STAGED_BYTES
     split = schema.search is not None or not stage_state

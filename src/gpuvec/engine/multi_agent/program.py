@@ -31,6 +31,7 @@ from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, make_cell_li
 from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, make_neighbor_search, search_segments
 from gpuvec.engine.multi_agent.observations import direct, tiles
+from gpuvec.engine.multi_agent.observations.blocks import BlockStore, block_segments, make_block_stores
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_observation_features
 from gpuvec.engine.multi_agent.observations.images import ImageStores, image_segment, make_image_stores
 from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
@@ -81,6 +82,7 @@ class _Parts(NamedTuple):
     features: ObservationFeatures
     stores: direct.DirectStores
     images: ImageStores | None  # if observations are images
+    blocks: list[BlockStore]
     knn: KnnFunctions | None
     cell_list: CellList | None
 
@@ -108,8 +110,8 @@ def make_program(
     features = make_observation_features(ctx, access)
     stores = direct.make_direct_stores(ctx, access, features)
     knn = make_knn(ctx, ctx.search) if ctx.search is not None else None
-    images = make_image_stores(ctx) if ctx.schema.obs.is_image else None
-    parts = _Parts(ctx, access, make_episode_status(ctx, access), features, stores, images, knn, make_cell_list(ctx))
+    images, blocks = make_image_stores(ctx) if ctx.schema.obs.is_image else None, make_block_stores(ctx, features)
+    parts = _Parts(ctx, access, make_episode_status(ctx, access), features, stores, images, blocks, knn, make_cell_list(ctx))
     arrays = _work_arrays(parts)
     return Program(
         work=named_tuple("Work", tuple(arrays)),
@@ -119,7 +121,7 @@ def make_program(
         check_end=Segment(ENVS, make_check_end(ctx, access, parts.status)),
         episode_end=tuple(_episode_end_segments(parts)) if ctx.same_step else (),
         finish=tuple(_finish_segments(parts)),
-        row_kernel=make_row_kernel(ctx, access, parts.features, images),
+        row_kernel=make_row_kernel(ctx, access, parts.features, images, blocks),
         search=make_neighbor_search(ctx, access, knn, parts.cell_list) if knn is not None and launch.split else None,
     )
 
@@ -209,8 +211,9 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     stages_final = ctx.num_final_copies > 0
     segments = _before_observations(parts, status.is_new_episode, 0)
     if not ctx.launch.split and parts.images is not None:
-        segments.append(image_segment(ctx, access, parts.features, parts.images, is_final=True))
+        segments.append(image_segment(ctx, access, parts.features, parts.images, status.is_new_episode))
     elif not ctx.launch.split and not stages_final:
+        segments += block_segments(ctx, access, parts.features, parts.blocks, status.is_new_episode)
         segments += direct.final_segments(ctx, parts.features, parts.stores)
     starts = _start_segments(parts, status.is_new_episode)
     segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=bool(ctx.reset_phases)))
@@ -236,9 +239,9 @@ def _observation_segments(parts: _Parts) -> list[Segment]:
     """The segments that write observations: by a tile with all rows of the block, by a tile in several rounds, or directly."""
     ctx, access, features = parts.ctx, parts.access, parts.features
     if parts.images is not None:
-        return [image_segment(ctx, access, features, parts.images, is_final=False)]
+        return [image_segment(ctx, access, features, parts.images)]
     if ctx.tile_holds_block:
         return tiles.fill_segments(ctx, access, features)
     if ctx.launch.tile_rows and ctx.schema.has_only_self_features:
         return [tiles.self_rows_segment(ctx, features.compute_self_features)]
-    return direct.direct_segments(ctx, features, parts.stores)
+    return block_segments(ctx, access, features, parts.blocks) + direct.direct_segments(ctx, features, parts.stores)

@@ -94,7 +94,8 @@ class CheckedFunctions:
             neighbors = self._phase(neighbors)
         names = ("self_features", "other_features", "pixel")
         functions = {name: self.function(getattr(observation, name)) for name in names}
-        return observation._replace(neighbors=neighbors, **functions)
+        blocks = tuple(block._replace(function=self.function(block.function)) for block in observation.blocks)
+        return observation._replace(neighbors=neighbors, blocks=blocks, **functions)
 
 
 def checked_params(p: EnvParams) -> EnvParams:

@@ -250,7 +250,11 @@ class PythonReference:
             if observation.other_features is not None:
                 others = [call_checked(observation.other_features, i, slot, view, t, self.p) for slot in slot_indices]
             own = call_checked(self_features, i, view, t, self.p)
-            rows.append([x for feature in zip(*others, strict=True) for x in feature] + list(own))
+            row = _by_feature(others)
+            for block in observation.blocks:
+                indices = self.indices(block.over)
+                row += _by_feature([call_checked(block.function, i, *index, view, t, self.p) for index in indices])
+            rows.append(row + list(own))
         return np.array(rows, np.float32)
 
     def action_masks(self, s: EnvState) -> NDArray[np.bool_]:
@@ -284,6 +288,11 @@ def choices_of(space: Any) -> list[Any]:
         return [DataInt(space.start + n) for n in range(space.n)]
     sizes = zip(space.start.tolist(), space.nvec.tolist(), strict=True)
     return [(CheckedInt(k), DataInt(start + n)) for k, (start, size) in enumerate(sizes) for n in range(size)]
+
+
+def _by_feature(features: Sequence[Sequence[Any]]) -> list[Any]:
+    """The first feature of all elements, then the second of all, and so on."""
+    return [x for feature in zip(*features, strict=True) for x in feature]
 
 
 def reset_phases(env: MultiAgentEnv) -> tuple[Any, ...]:

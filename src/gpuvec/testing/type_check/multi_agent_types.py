@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -93,8 +94,15 @@ def check_types(env: MultiAgentEnv) -> str:
         _check_pixel(schema, (i, types.UniTuple(types.int64, 2), observed, t, p))
         return "every value is a float32, an integer or a bool; only reset and phases write"
     other = _num_features("other_features", observation.other_features, "i, slot, s, t, p", (i, i, observed, t, p))
+    in_blocks = 0
+    for block in observation.blocks:
+        axes = len(schema.sets.get(block.over, ()))
+        index = types.int32 if axes == 1 else types.UniTuple(types.int64, axes)
+        name = f"the function of Features({block.over!r}, ...)"
+        width = _num_features(name, block.function, "i, index, s, t, p", (i, index, observed, t, p))
+        in_blocks += width * math.prod(schema.sets.get(block.over, ()))
     own = _num_features("self_features", observation.self_features, "i, s, t, p", (i, observed, t, p))
-    _check_num_features(schema, other, own)
+    _check_num_features(schema, other, in_blocks, own)
     return "every value is a float32, an integer or a bool; only reset and phases write"
 
 
@@ -186,16 +194,17 @@ def _check_pixel(schema: MultiAgentSchema, arguments: tuple[types.Type, ...]) ->
         raise authoring_error(pixel, f"it returns {width} values, but the observation space has {channels} channels")
 
 
-def _check_num_features(schema: MultiAgentSchema, other: int, own: int) -> None:
+def _check_num_features(schema: MultiAgentSchema, other: int, in_blocks: int, own: int) -> None:
     observation = schema.observation
     if (observation.other_features is None) != (observation.max_neighbors == 0):
         problem = "other_features is missing" if observation.other_features is None else "other_features is set"
         raise AuthoringError(
             f"observation(p) has max_neighbors={observation.max_neighbors}, and {problem}; set both, or neither."
         )
-    total = other * observation.max_neighbors + own
+    total = other * observation.max_neighbors + in_blocks + own
     if total != schema.num_features:
         neighbors = f"{observation.max_neighbors} neighbors of {other} values"
+        neighbors += f", {in_blocks} in blocks" if observation.blocks else ""
         problem = f"{neighbors} and {own} of the agent itself are {total} values, but the observation space"
         raise authoring_error(observation.self_features, f"{problem} has shape ({schema.num_features},)")
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import device_function, inline_function
+from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, Features, Work
-from gpuvec.engine.layout.schema import MultiAgentSchema, feature_widths
+from gpuvec.engine.layout.schema import MultiAgentSchema, block_widths, feature_widths
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import TIME
@@ -27,6 +27,7 @@ class ObservationFeatures(NamedTuple):
     num_features: int  # D
     num_neighbors: int  # M; 0 if a neighbor has no features
     num_self_features: int  # number of an agent's own features, at the end of a row
+    block_widths: tuple[int, ...]  # the number of features of an element in each block
     episode_time: DeviceFunction  # episode_time(t) -> Time
     self_features: DeviceFunction  # the author's self_features(i, s, t, p)
     other_features: DeviceFunction  # the author's other_features(i, j, s, t, p)
@@ -54,12 +55,19 @@ def make_observation_features(ctx: MultiAgentContext, access: StateAccess) -> Ob
         num_features=ctx.schema.num_features,
         num_neighbors=ctx.schema.observation.max_neighbors if other_width else 0,
         num_self_features=num_self_features,
+        block_widths=block_widths(ctx.env, ctx.schema),
         episode_time=episode_time,
         self_features=self_features,
         other_features=_other_features(ctx.schema),
         compute_self_features=compute_self_features,
         store_self_features=_make_store_self_features(ctx, num_self_features),
     )
+
+
+def make_output(is_final: bool) -> DeviceFunction:
+    """Compiles `output(b)`, the buffer of observations, or of final observations if `is_final`."""
+    name = "final_obs" if is_final else "obs"
+    return inline_function(generate_function("output", f"def output(b):\n    return b.{name}\n"))
 
 
 def _make_store_self_features(ctx: MultiAgentContext, num_self_features: int) -> DeviceFunction:

@@ -17,10 +17,10 @@ from gpuvec.engine.compiler.functions import device_function, generate_function,
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env
-from gpuvec.engine.multi_agent.observations.features import ObservationFeatures
+from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_output
 from gpuvec.engine.multi_agent.segments import AGENTS, Segment
 from gpuvec.engine.multi_agent.state_access import StateAccess
-from gpuvec.engine.multi_agent.state_layout import HAS_ENDED, TIME
+from gpuvec.engine.multi_agent.state_layout import TIME
 
 f32, u8, u32 = np.float32, np.uint8, np.uint32
 
@@ -65,7 +65,11 @@ def make_image_stores(ctx: MultiAgentContext) -> ImageStores:
 
 
 def image_segment(
-    ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, stores: ImageStores, is_final: bool
+    ctx: MultiAgentContext,
+    access: StateAccess,
+    features: ObservationFeatures,
+    stores: ImageStores,
+    condition: DeviceFunction | None = None,
 ) -> Segment:
     """Compiles the segment that stores the images of all agents, or the final ones of envs whose episode ended.
 
@@ -74,13 +78,11 @@ def image_segment(
         access: access to the state.
         features: has the time of an episode.
         stores: the function that stores part of an image.
-        is_final: whether the images are the final observations of episodes.
+        condition: `condition(w, k)` -> whether the episode of env k ended, for final observations; None for all others.
     """
     A, groups, store_group = ctx.num_agents, stores.groups_per_image, stores.store_group
     state, params, episode_time, divmod_u32 = access.state, ctx.params, features.episode_time, ctx.array_ops.divmod_u32
-    buffer = "final_obs" if is_final else "obs"
-    out = inline_function(generate_function("out", f"def out(b):\n    return b.{buffer}\n"))
-    is_stored = _make_has_ended() if is_final else every_env
+    out, is_stored = make_output(condition is not None), condition or every_env
 
     @inline_function
     def store(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
@@ -88,14 +90,4 @@ def image_segment(
             i, q = divmod_u32(x, groups)
             store_group(out(b), e * A + i, q, i, state(b, w, e, k), episode_time(w.status[k, TIME]), params(b, e))
 
-    return Segment(AGENTS, store, barrier=is_final, num_elements=A * groups)
-
-
-def _make_has_ended() -> DeviceFunction:
-    """`has_ended(w, k)`: whether the episode of env k of the block ended in this step."""
-
-    @inline_function
-    def has_ended(w: Work, k: int) -> bool:
-        return bool(w.status[k, HAS_ENDED] != np.int32(0))
-
-    return has_ended
+    return Segment(AGENTS, store, barrier=condition is not None, num_elements=A * groups)

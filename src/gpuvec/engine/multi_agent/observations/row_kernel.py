@@ -12,6 +12,7 @@ import numpy as np
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, SharedArray, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.observations.blocks import BlockStore, make_row_parts
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures
 from gpuvec.engine.multi_agent.observations.images import ImageStores
 from gpuvec.engine.multi_agent.observations.tiles import make_drain, make_fill, make_tile_offset
@@ -33,7 +34,11 @@ class RowKernel(NamedTuple):
 
 
 def make_row_kernel(
-    ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, images: ImageStores | None
+    ctx: MultiAgentContext,
+    access: StateAccess,
+    features: ObservationFeatures,
+    images: ImageStores | None,
+    blocks: list[BlockStore],
 ) -> RowKernel:
     """Compiles the functions for one context.
 
@@ -42,11 +47,14 @@ def make_row_kernel(
         access: access to the state.
         features: the features of an observation.
         images: the functions that store images, if observations are images.
+        blocks: the functions that store blocks of index sets.
     """
     items = max(features.num_neighbors, 1)
     observation_time = _make_observation_time(ctx, features)
     if images is not None:
-        return _make_image_kernel(ctx, access, features, images, observation_time)
+        return _make_item_kernel(ctx, access, features, images.groups_per_image, images.store_group, observation_time)
+    if blocks:
+        return _make_item_kernel(ctx, access, features, *make_row_parts(ctx, features, blocks), observation_time)
     store_final_item = _make_store_final_item(ctx, access, features, items)
     return RowKernel(
         store_item=_make_store_item(ctx, access, features, observation_time, store_final_item, items),
@@ -56,33 +64,34 @@ def make_row_kernel(
     )
 
 
-def _make_image_kernel(
+def _make_item_kernel(
     ctx: MultiAgentContext,
     access: StateAccess,
     features: ObservationFeatures,
-    images: ImageStores,
+    items: int,
+    store_part: DeviceFunction,
     observation_time: DeviceFunction,
 ) -> RowKernel:
-    """The kernel for images, in which an item is a group of pixels. It has no rows in shared memory."""
-    A, groups, load, params, same_step = ctx.num_agents, images.groups_per_image, ctx.ops.load, ctx.params, ctx.same_step
+    """The kernel for images and blocks, which has no rows in shared memory: `store_part` stores item j of a row."""
+    A, load, params, same_step = ctx.num_agents, ctx.ops.load, ctx.params, ctx.same_step
     divmod_u32, from_global, load_final = ctx.array_ops.divmod_u32, access.from_global, access.load_final
-    store_group, episode_time = images.store_group, features.episode_time
+    episode_time = features.episode_time
 
     @inline_function
     def store_item(b: Batch, x: int, is_step: bool) -> None:
-        r = i64(u64(x) // u64(groups))  # There may be more than 2**32 items.
-        q = x - r * groups
+        r = i64(u64(x) // u64(items))  # There may be more than 2**32 items.
+        j = x - r * items
         e, i = divmod_u32(r, A)
-        store_group(b.obs, r, q, i, from_global(b, e), observation_time(b, e), params(b, e))
+        store_part(b.obs, r, j, i, from_global(b, e), observation_time(b, e), params(b, e))
         if same_step and is_step and load(b.final_mask, e, b1):
             t = episode_time(load(b.last_time, e, i32))
-            store_group(b.final_obs, r, q, i, load_final(b, e), t, params(b, e))
+            store_part(b.final_obs, r, j, i, load_final(b, e), t, params(b, e))
 
     @inline_function
     def nothing(b: Batch, tile: SharedArray, r0: int, m: int, thread: int) -> None:
         pass
 
-    return RowKernel(store_item, nothing, nothing, groups)
+    return RowKernel(store_item, nothing, nothing, items)
 
 
 def _make_observation_time(ctx: MultiAgentContext, features: ObservationFeatures) -> DeviceFunction:
