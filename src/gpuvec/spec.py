@@ -265,7 +265,8 @@ class MultiAgentEnv(OptionalFields):
     """
     phases: tuple[Any, ...]
     """The phases of a step in their order: functions `phase(i, s, action, key, p)`, which write agent i's elements and receive
-    its action as `SingleAgentEnv.step` does; `each` for other sets; `assign` for scalars of the world; and reductions.
+    its action as `SingleAgentEnv.step` does; `each` for other sets; `assign` for scalars of the world; and reductions. An
+    action of more than 16 components is an array, of which `action[k]` reads one.
     """
     reward: Callable[..., Any]
     """`reward(i, s, t, p) -> float` returns the reward of agent i, after the phases."""

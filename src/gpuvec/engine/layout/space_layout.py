@@ -12,6 +12,7 @@ from gpuvec.engine.compiler.types import DType
 from gpuvec.errors import AuthoringError
 
 IMAGE_AXES = 3  # (C, H, W)
+MAX_TUPLE_COMPONENTS = 16  # of an action that many agents' functions receive as a tuple
 
 
 class ActionLayout(NamedTuple):
@@ -29,6 +30,11 @@ class ActionLayout(NamedTuple):
     def dtype(self) -> DType:
         """The type of a component as an argument of the author's functions: int32 or float32."""
         return np.int32 if self.discrete else np.float32
+
+    @property
+    def is_long(self) -> bool:
+        """Whether functions of a multi-agent environment receive an action as an array, since a tuple would fill registers."""
+        return self.components > MAX_TUPLE_COMPONENTS
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, Work
-from gpuvec.engine.layout.action_access import make_action_reader, make_staged_action_reader
+from gpuvec.engine.layout.action_access import make_action_reader, make_long_action_reader, make_staged_action_reader
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
 from gpuvec.engine.layout.one_agent import as_multi_agent
 from gpuvec.engine.layout.params import make_param_readers
@@ -33,8 +33,10 @@ class ActionReaders(NamedTuple):
     report_invalid_action: DeviceFunction
     # stage_action(b, w, v, u): copies action v to element u in shared memory
     stage_action: DeviceFunction
-    # read_staged_action(w, u) -> the action in element u
+    # read_staged_action(w, u) -> the action in element u, as an argument of the author's functions
     read_staged_action: DeviceFunction
+    # stage_component(b, w, v, u, k): copies element v of the actions, component k of a long action, to element u
+    stage_component: DeviceFunction | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,11 @@ class MultiAgentContext:
         return self.launch.stage_state and self.env.active is not None
 
     @property
+    def stages_actions(self) -> bool:
+        """Whether shared memory holds the actions of a block: with the state, or if they are long."""
+        return self.launch.stage_state or self.schema.action.is_long
+
+    @property
     def num_final_copies(self) -> int:
         """The number of copies of final states in shared memory: one for each env of a block, or none.
 
@@ -166,9 +173,11 @@ def make_context(
     env = as_multi_agent(env) if isinstance(env, SingleAgentEnv) else env
     params, reset_params = make_param_readers(env, options, ops)
     space, layout = env.spaces(env.params)[1], schema.action
-    actions = ActionReaders(
-        *make_action_reader(space, layout, options, ops), *make_staged_action_reader(space, layout, options, ops)
-    )
+    readers = make_action_reader(space, layout, options, ops)
+    actions = ActionReaders(*readers, *make_staged_action_reader(space, layout, options, ops))
+    if layout.is_long:
+        stage_component, read = make_long_action_reader(space, layout, options, ops, array_ops.subarray)
+        actions = actions._replace(read_staged_action=read, stage_component=stage_component)
     return MultiAgentContext(
         env, schema, options, launch, ops, array_ops, counters, params, reset_params, actions, make_rng_streams(ops)
     )

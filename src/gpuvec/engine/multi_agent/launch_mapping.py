@@ -115,6 +115,8 @@ def _elements_per_env(schema: MultiAgentSchema) -> int:
 def _envs_per_block(schema: MultiAgentSchema, threads: int) -> int:
     """The envs of a block: as many as have an agent for each thread, and whose fields of other sets fit in shared memory."""
     envs = max(1, threads // schema.num_agents)
+    if schema.action.is_long:
+        envs = min(envs, max(1, STAGED_BYTES // (4 * schema.num_agents * schema.action.components)))
     return envs if not schema.set_fields else min(envs, max(1, STAGED_BYTES // _state_bytes(schema, 1)))
 
 

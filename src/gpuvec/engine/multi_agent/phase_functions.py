@@ -81,12 +81,12 @@ def make_element_action(ctx: MultiAgentContext) -> DeviceFunction:
     Args:
         ctx: the context.
     """
-    A, stage_state = ctx.num_agents, ctx.launch.stage_state
+    A, stages_actions = ctx.num_agents, ctx.stages_actions
     load_action, read_staged_action = ctx.actions.load_action, ctx.actions.read_staged_action
 
     @inline_function
     def action_of(b: Batch, w: Work, e: int, k: int, i: int) -> Action:
-        return read_staged_action(w, k * A + i) if stage_state else load_action(b, e * A + i)
+        return read_staged_action(w, k * A + i) if stages_actions else load_action(b, e * A + i)
 
     return action_of
 

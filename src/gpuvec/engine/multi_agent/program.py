@@ -50,6 +50,7 @@ from gpuvec.engine.multi_agent.step_functions import (
     make_store_agent,
     make_store_env,
     phase_segment,
+    stage_action_segments,
 )
 from gpuvec.engine.multi_agent.tree_reductions import tree_work_arrays
 from gpuvec.engine.multi_agent.turns import acting_segments, next_turn_segments
@@ -133,7 +134,7 @@ def _work_arrays(parts: _Parts) -> WorkArrays:
     arrays: WorkArrays = {"status": (i32, (rows, COUNTERS + counters))}
     arrays |= state_work_arrays(ctx, parts.access.layout)
     agents = launch.envs_per_block * ctx.num_agents
-    if launch.stage_state:
+    if ctx.stages_actions:
         arrays["actions"] = (ctx.schema.action.dtype, (agents * max(1, ctx.schema.action.components),))
     if ctx.stages_active:
         arrays["was_active"] = (b1, (agents,))
@@ -181,6 +182,7 @@ def _step_segments(parts: _Parts) -> list[Segment]:
     segments = [
         Segment(ENVS, make_load_env(ctx, access, status), barrier=False),
         *load_segments(ctx, access),
+        *stage_action_segments(ctx),
         Segment(AGENTS, make_load_agent(ctx, access)),
     ]
     segments += acting_segments(ctx, access, status)

@@ -78,6 +78,28 @@ def make_load_env(ctx: MultiAgentContext, access: StateAccess, status: EpisodeSt
     return load_env
 
 
+def stage_action_segments(ctx: MultiAgentContext) -> list[Segment]:
+    """Compiles the segment that copies long actions to shared memory, component by component; none if they are short.
+
+    Args:
+        ctx: the context.
+    """
+    stage_component = ctx.actions.stage_component
+    if stage_component is None:
+        return []
+    elements, K, divmod_u32 = (
+        ctx.num_agents * ctx.schema.action.components,
+        ctx.schema.action.components,
+        ctx.array_ops.divmod_u32,
+    )
+
+    @inline_function
+    def stage(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
+        stage_component(b, w, e * elements + x, k * elements + x, divmod_u32(x, K)[1])
+
+    return [Segment(AGENTS, stage, barrier=False, num_elements=elements)]
+
+
 def make_active_flags(ctx: MultiAgentContext) -> DeviceFunction:
     """Compiles `active_flags(b)`, the buffer of which agents were active before the step, for a context `ctx`.
 
@@ -99,6 +121,7 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
     active = device_function(ctx.env.active) if ctx.env.active is not None else every_agent
     state, load_to_shared, stages_active = access.state, access.load_to_shared, ctx.stages_active
     stage_state, same_step, has_turns = ctx.launch.stage_state, ctx.same_step, ctx.schema.has_turns
+    stages_action = stage_state and not ctx.schema.action.is_long
     validate = ctx.options.validate and not has_turns
     active_flags = make_active_flags(ctx)
 
@@ -109,6 +132,7 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
         v = e * A + i
         if stage_state:
             load_to_shared(b, w, e, k, i)
+        if stages_action:
             stage_action(b, w, v, k * A + i)
         start = load(b.start, e, u32)
         is_active = (same_step or start != u32(clock)) and active(i, state(b, w, e, k), params(b, e))
@@ -132,14 +156,14 @@ def make_phase(
         status: the status of the episodes.
         phase: the author's function.
     """
-    A, stage_state, params = ctx.num_agents, ctx.launch.stage_state, ctx.params
+    A, stages_actions, params = ctx.num_agents, ctx.stages_actions, ctx.params
     load_action, read_staged_action = ctx.actions.load_action, ctx.actions.read_staged_action
     state, is_running, step_key, run_phase = access.state, status.is_running, status.step_key, device_function(phase)
 
     @inline_function
     def act(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
         if is_running(w, k):
-            action = read_staged_action(w, k * A + i) if stage_state else load_action(b, e * A + i)
+            action = read_staged_action(w, k * A + i) if stages_actions else load_action(b, e * A + i)
             key = step_key(w, k, u32(w.status[k, START]), w.status[k, TIME])
             run_phase(i, state(b, w, e, k), action, key, params(b, e))
 

@@ -66,7 +66,7 @@ def check_types(env: MultiAgentEnv) -> str:
     _check_tables(env)
     i, p = types.int32, typeof(kernel_params(env))
     t = types.NamedTuple([types.int32] * 2, Time)
-    action, mutable = action_type(schema.action), _state_type(env, schema, writes=True)
+    action, mutable = action_type(schema.action, is_multi_agent=True), _state_type(env, schema, writes=True)
     s, observed = _state_type(env, schema), _state_type(env, schema, has_neighbors=True)
     observation = schema.observation
     before = (observation.neighbors,) if isinstance(observation.neighbors, Reduction) else ()

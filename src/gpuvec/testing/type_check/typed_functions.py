@@ -23,13 +23,16 @@ from gpuvec.testing.type_check.key_use import key_fault
 KEY = typeof(Key._make([*(np.uint32(0),) * 4, np.int32(0)]))
 
 
-def action_type(actions: ActionLayout) -> types.Type:
+def action_type(actions: ActionLayout, is_multi_agent: bool = False) -> types.Type:
     """Returns the Numba type of the action of an agent.
 
     Args:
         actions: the layout of actions.
+        is_multi_agent: whether functions of a multi-agent environment receive it, as an array if it is long.
     """
     number = actions.dtype(0)
+    if is_multi_agent and actions.is_long:
+        return types.Array(typeof(number), 1, "C", readonly=True)
     return typeof((number,) * actions.components if actions.components else number)
 
 
