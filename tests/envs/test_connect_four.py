@@ -96,3 +96,18 @@ def test_actions_of_the_waiting_player_mean_nothing(device):
     assert board[5, 2] == 1
     assert board[4, 2] == 2
     assert (board != 0).sum() == 2
+
+
+def test_no_agent_acts_in_the_step_that_resets(device):
+    """In NextStep mode a step resets an episode that ended in the step before."""
+    # The buffers of earlier steps are written again, so an element that is not written has an earlier value.
+    env, rng = make(64, device, mode="NextStep", buffers=2), np.random.default_rng(0)
+    env.reset(seed=0)
+    awaits_reset, num_resets = np.zeros(64, bool), 0
+    for _ in range(40):
+        _, _, terminated, _, infos = env.step(on_device(env, rng.integers(0, 7, (64, 2))))
+        mask = host(infos["agent_mask"]).view(np.uint8)
+        np.testing.assert_array_equal(mask.sum(1), ~awaits_reset)
+        num_resets += int(awaits_reset.sum())
+        awaits_reset = host(terminated).copy()
+    assert num_resets > 64

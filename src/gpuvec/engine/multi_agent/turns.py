@@ -42,6 +42,8 @@ def acting_segments(ctx: MultiAgentContext, access: StateAccess, status: Episode
             store(b.agent_mask, v, acts, b1)
             if validate and acts:
                 report_invalid_action(b, v)
+        else:
+            store(b.agent_mask, v, False, b1)
 
     return [Segment(AGENTS, mark_acting)]
 
