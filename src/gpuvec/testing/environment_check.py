@@ -183,7 +183,10 @@ def _answer_with_line(runner: WorkerProcess, env: Environment, size: _RunSize, s
         check_run = partial(_check_run, _Checks(None), env, seed=seed, replay_seconds=REPLAY_SECONDS)
         explain_crash(env, run, error, size.num_envs, seed, time_limit, check_run)
     except AuthoringError:
-        explain_error(env, load_recorded_run(runner.folder, size.limit), size.num_envs, seed)
+        run = load_recorded_run(runner.folder, size.limit)
+        explain_error(env, run, size.num_envs, seed)
+        if run is not None:  # Runs that differ may read other memory, whose index plain Python shows.
+            _check_run(_Checks(None), env, run, seed, REPLAY_SECONDS)
         raise
 
 
