@@ -14,7 +14,7 @@ import numpy as np
 from gpuvec.engine.compiler.dtypes import f32, i32, i64, u32, u64
 from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
-from gpuvec.engine.compiler.types import Action, Batch, DeviceFunction, DType, Work
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, Work
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.space_layout import ActionLayout
 
@@ -48,21 +48,20 @@ def make_staged_action_reader(
     )
 
 
-def make_long_action_reader(
-    space: gym.Space[Any], layout: ActionLayout, options: KernelOptions, ops: MemoryOps, subarray: DeviceFunction
-) -> tuple[DeviceFunction, DeviceFunction]:
-    """Compiles the functions that read actions of many components through shared memory.
+def make_long_action_stage(
+    space: gym.Space[Any], layout: ActionLayout, options: KernelOptions, ops: MemoryOps
+) -> DeviceFunction:
+    """Compiles the function that copies actions of many components to shared memory.
 
     Args:
         space: the action space of one agent.
         layout: the number of components of an action, K, and whether they are discrete.
         options: the dtype of the actions in global memory.
         ops: the operations on buffers.
-        subarray: `ArrayOps.subarray`.
 
     Returns:
         `stage_component(b, w, v, u, k)`, which copies element v of the actions, component k of one of them, to element u of
-        `w.actions`; and `read_staged_action(w, u)`, which returns the action in row u, an array (K,).
+        `w.actions`.
     """
     K, load, raw, dtype = layout.components, ops.load, options.action_dtype, layout.dtype
     lows, highs = action_bounds(space)
@@ -79,11 +78,7 @@ def make_long_action_reader(
     def stage_number(b: Batch, w: Work, v: int, u: int, k: int) -> None:
         w.actions[u] = dtype(load(b.action, v, raw))
 
-    @inline_function
-    def read_staged_action(w: Work, u: int) -> Action:
-        return subarray(w.actions, u * K, (K,))
-
-    return stage_integer if layout.discrete else stage_number, read_staged_action
+    return stage_integer if layout.discrete else stage_number
 
 
 def _action_scope(space: gym.Space[Any], options: KernelOptions, ops: MemoryOps) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, Work
-from gpuvec.engine.layout.action_access import make_action_reader, make_long_action_reader, make_staged_action_reader
+from gpuvec.engine.layout.action_access import make_action_reader, make_long_action_stage, make_staged_action_reader
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
 from gpuvec.engine.layout.one_agent import as_multi_agent
 from gpuvec.engine.layout.params import make_param_readers
@@ -176,8 +176,7 @@ def make_context(
     readers = make_action_reader(space, layout, options, ops)
     actions = ActionReaders(*readers, *make_staged_action_reader(space, layout, options, ops))
     if layout.is_long:
-        stage_component, read = make_long_action_reader(space, layout, options, ops, array_ops.subarray)
-        actions = actions._replace(read_staged_action=read, stage_component=stage_component)
+        actions = actions._replace(stage_component=make_long_action_stage(space, layout, options, ops))
     return MultiAgentContext(
         env, schema, options, launch, ops, array_ops, counters, params, reset_params, actions, make_rng_streams(ops)
     )

@@ -103,6 +103,7 @@ def make_each_element(ctx: MultiAgentContext, access: StateAccess, phase: Each, 
     state, function, action_of = access.state, device_function(phase.function), make_element_action(ctx)
     index, set_key, A = make_index(ctx, phase.index_set), make_set_key(ctx, phase.index_set), ctx.num_agents
     is_pair = phase.index_set == PAIRS
+    K, subarray = ctx.schema.action.components, ctx.array_ops.subarray
 
     @inline_function
     def run_world(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
@@ -114,12 +115,20 @@ def make_each_element(ctx: MultiAgentContext, access: StateAccess, phase: Each, 
         function(index(c), state(b, w, e, k), action, set_key(key), p)
 
     @inline_function
+    def run_with_long_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
+        # A function that a kernel calls cannot return an array.
+        action = subarray(w.actions, (k * A + (c // A if is_pair else c)) * K, (K,))
+        function(index(c), state(b, w, e, k), action, set_key(key), p)
+
+    @inline_function
     def run(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
         function(index(c), state(b, w, e, k), set_key(key), p)
 
     if phase.index_set == WORLD:
         return run_world
-    return run_with_action if has_action and phase.index_set in (AGENTS, PAIRS) else run
+    if not has_action or phase.index_set not in (AGENTS, PAIRS):
+        return run
+    return run_with_long_action if ctx.schema.action.is_long else run_with_action
 
 
 def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) -> DeviceFunction:
@@ -132,13 +141,15 @@ def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) 
     """
     columns = [access.layout.scalar_columns[field].format("k") for field in phase.fields]
     values = [f"values[{n}]" for n in range(len(columns))] if len(columns) > 1 else ["values"]
-    action = "action_of(b, w, e, k, 0), " if phase.has_action else ""
+    K = ctx.schema.action.components
+    action_of = f"subarray(w.actions, k * {K}, ({K},))" if ctx.schema.action.is_long else "action_of(b, w, e, k, 0)"
+    action = f"{action_of}, " if phase.has_action else ""
     # An environment with one agent has one set of random numbers.
     arguments = f"state(b, w, e, k), {action}{'key' if ctx.schema.is_single_agent else 'set_key(key)'}"
     source = f"def run(b, w, e, k, c, key, p):\n    values = function({arguments}, p)\n"
     source += "".join(f"    {column} = {value}\n" for column, value in zip(columns, values, strict=True))
     scope: dict[str, Any] = {"function": device_function(phase.function), "state": access.state}
-    scope |= {"set_key": make_set_key(ctx, WORLD), "action_of": make_element_action(ctx)}
+    scope |= {"set_key": make_set_key(ctx, WORLD), "action_of": make_element_action(ctx), "subarray": ctx.array_ops.subarray}
     return inline_function(generate_function("run", source, **scope))
 
 

@@ -157,6 +157,7 @@ def make_phase(
         phase: the author's function.
     """
     A, stages_actions, params = ctx.num_agents, ctx.stages_actions, ctx.params
+    K, subarray = ctx.schema.action.components, ctx.array_ops.subarray
     load_action, read_staged_action = ctx.actions.load_action, ctx.actions.read_staged_action
     state, is_running, step_key, run_phase = access.state, status.is_running, status.step_key, device_function(phase)
 
@@ -167,7 +168,15 @@ def make_phase(
             key = step_key(w, k, u32(w.status[k, START]), w.status[k, TIME])
             run_phase(i, state(b, w, e, k), action, key, params(b, e))
 
-    return act
+    @inline_function
+    def act_long(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
+        if is_running(w, k):
+            # A function that a kernel calls cannot return an array.
+            action = subarray(w.actions, (k * A + i) * K, (K,))
+            key = step_key(w, k, u32(w.status[k, START]), w.status[k, TIME])
+            run_phase(i, state(b, w, e, k), action, key, params(b, e))
+
+    return act_long if ctx.schema.action.is_long else act
 
 
 def phase_segment(
