@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.support.bundled_envs import SINGLE_AGENT
+from tests.support.bundled_envs import THREAD_PER_ENV
 
 from gpuvec import uniform
 from gpuvec.engine.backends import elementwise_kernels
@@ -139,7 +139,7 @@ def check_validated(kernel):
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
-@pytest.mark.parametrize("name", SINGLE_AGENT)
+@pytest.mark.parametrize("name", THREAD_PER_ENV)
 class TestEveryKernel:
     @pytest.mark.first_variants(1)
     def test_reset_kernel(self, name, mode):
@@ -270,7 +270,7 @@ class TestRollouts:
     @pytest.mark.covering(1)
     @pytest.mark.first_variants(1)
     @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
-    @pytest.mark.parametrize("name", SINGLE_AGENT)
+    @pytest.mark.parametrize("name", THREAD_PER_ENV)
     def test_rollout_kernel_of_random_actions(self, name, mode):
         """A step only stores its outputs: obs, action, reward and flags, and in SAME_STEP the final obs and their mask."""
         kernel = compile_rollout(name, mode, RANDOM)

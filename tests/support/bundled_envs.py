@@ -9,10 +9,13 @@ import gymnasium
 
 import gpuvec  # noqa: F401  # registers the environments
 from gpuvec import SingleAgentEnv
+from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
 from gpuvec.registration import registered_envs
 
 BUNDLED_ENVS = registered_envs("gpuvec")
 SINGLE_AGENT = tuple(name for name, env in BUNDLED_ENVS.items() if isinstance(env, SingleAgentEnv))
+# Those whose kernels give each env a thread: the state is scalars, and observations are features.
+THREAD_PER_ENV = tuple(name for name in SINGLE_AGENT if isinstance(make_schema(BUNDLED_ENVS[name]), SingleAgentSchema))
 MULTI_AGENT = tuple(name for name in BUNDLED_ENVS if name not in SINGLE_AGENT)
 # The environments that Gymnasium has under the same name, with which tests can compare ours.
 IN_GYMNASIUM = tuple(name for name in SINGLE_AGENT if name in gymnasium.registry)

@@ -201,7 +201,7 @@ FAULTY_ENVS = {
     "no plain Python": FaultyEnv(
         "reward",
         "    reward = 1.0 if 1.0 / (x - x) > 0.0 else 0.0",
-        "does not run as plain Python, ZeroDivisionError: float division by zero; it must run in any state",
+        "does not run as plain Python, ZeroDivisionError: float division by zero; test the divisor first; it must run",
     ),
     "not pure": FaultyEnv(
         "x",

@@ -169,7 +169,7 @@ FAULTY_ENVS = {
         "def leave(i, s, action, key, p):", "def leave(i, s, key, p):", r"must be leave\(i, s, action, key, p\)", None
     ),
     "count in a field of agents": FaultyEnv(
-        'count_of("prey"', 'count_of("hunter"', r"count_of\('hunter', ...\) sets a field .* one int for the env", None
+        'count_of("prey"', 'count_of("hunter"', r"count_of\('hunter', ...\) sets a field .* one int for the world", None
     ),
     "neighbors without features": FaultyEnv(
         "observe, other_features, p.num_observed", "observe, None, p.num_observed",

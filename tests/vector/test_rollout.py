@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from tests.support.arrays import address, host, on_device, reset, step
-from tests.support.bundled_envs import SINGLE_AGENT
+from tests.support.bundled_envs import THREAD_PER_ENV
 from tests.support.counter_env import make, shared
 
 import gpuvec
@@ -72,7 +72,7 @@ def assert_same_state(a: Any, b: Any, rounded: bool = False) -> None:
 @pytest.mark.covering(1)
 @pytest.mark.first_variants(1)
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.value)
-@pytest.mark.parametrize("name", SINGLE_AGENT)
+@pytest.mark.parametrize("name", THREAD_PER_ENV)
 def test_rollout_equals_the_steps_of_every_environment(device, name, mode):
     ours, theirs = (make(f"gpuvec/{name}", 33, device=device, autoreset_mode=mode, max_episode_steps=7) for _ in "ab")
     rounded = device == "cuda" and name == "Pendulum-v1"
