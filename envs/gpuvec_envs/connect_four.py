@@ -62,7 +62,7 @@ def drop(cell: tuple[int, int], s: State, key: Key, p: Params) -> None:
 
 
 def count_pieces(y: int, x: int, dy: int, dx: int, s: State) -> int:
-    """Returns how many pieces of one player lie in a row from (y, x) on, up to four."""
+    """Returns how many pieces of one player follow each other from (y, x) on, up to four."""
     piece, count = s.board[y, x], 0
     while count < LINE and 0 <= y < ROWS and 0 <= x < COLUMNS and s.board[y, x] == piece:
         y, x, count = y + dy, x + dx, count + 1

@@ -160,7 +160,7 @@ class TestEstimates:
         s.reward[:, 0] = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
         s.reward[:, 1] = torch.tensor([1.0, -7.0, 0.0, 0.0, 2.0])
         s.mask[:, :2] = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 0], [1, 1]], dtype=torch.bool)
-        s.in_episode.copy_(s.mask)  # nobody waits
+        s.in_episode.copy_(s.mask)  # no agent waits
         s.terminated[1, 1] = True
         s.ended[3, :2] = True
         ppo.policy.estimate()

@@ -260,7 +260,7 @@ def test_agents_that_join_again_begin_another_episode() -> None:
     for t in range(6):
         rollout.step(t, torch.zeros(2, 4, dtype=torch.int64))
     rollout.update_rows()
-    assert torch.equal(rows.in_episode, rows.mask)  # nobody waits
+    assert torch.equal(rows.in_episode, rows.mask)  # no agent waits
     assert rows.in_episode[:, 2].tolist() == [True, True, False, False, True, True]
     assert rows.done[:, 2].tolist() == [False, True, False, False, False, True]
     assert rows.done[:, 3].tolist() == [True, False, False, False, False, False]

@@ -76,7 +76,7 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
         outputs |= {"to_move": Buffer(np.int32)}
     if schema.mask_size:
         outputs |= {"action_mask": Buffer(np.bool_, (*shape, schema.mask_size))}
-    if schema.is_single_agent:  # The kernels write them, and nobody reads them.
+    if schema.is_single_agent:  # The kernels write them, and they are no results.
         scratch |= agent_flags
     else:
         outputs |= agent_flags

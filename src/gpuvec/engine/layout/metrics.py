@@ -8,11 +8,17 @@ from gpuvec.engine.compiler.functions import author_function
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment
 
-KINDS = ("last", "mean", "sum", "min", "max")
+COMBINE = {  # {kind: source of the combination of `old`, that of the earlier steps, with the `value` of a step}
+    "last": "value",
+    "mean": "old + value",
+    "sum": "old + value",
+    "min": "value if value < old else old",
+    "max": "value if value > old else old",
+}
 
 
 def metric_kinds(env: Environment) -> dict[str, str]:
-    """Returns {name: kind} of the metrics of an environment; kinds are those of `KINDS`.
+    """Returns {name: kind} of the metrics of an environment; kinds are those of `COMBINE`.
 
     Args:
         env: the environment.
@@ -38,8 +44,8 @@ def _kind(name: str, hint: Any) -> str:
     """The kind of a metric, "last" if its annotation does not say it."""
     base, *arguments = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     kind = arguments[0] if arguments else "last"
-    if base is not float or len(arguments) > 1 or kind not in KINDS:
+    if base is not float or len(arguments) > 1 or kind not in COMBINE:
         raise AuthoringError(
-            f"metric {name!r} is {hint}; it must be float, or Annotated[float, kind] with a kind of {', '.join(KINDS)}."
+            f"metric {name!r} is {hint}; it must be float, or Annotated[float, kind] with a kind of {', '.join(COMBINE)}."
         )
     return str(kind)

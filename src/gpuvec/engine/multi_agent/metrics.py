@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.layout.metrics import COMBINE
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
 from gpuvec.engine.multi_agent.segments import ENVS, Segment
@@ -15,13 +16,6 @@ from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import TIME
 
 f32 = np.float32
-COMBINE = {  # {kind: source of the combination of `old` with the value of a step}
-    "last": "value",
-    "mean": "old + value",
-    "sum": "old + value",
-    "min": "value if value < old else old",
-    "max": "value if value > old else old",
-}
 
 
 def metric_segments(ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus) -> list[Segment]:
