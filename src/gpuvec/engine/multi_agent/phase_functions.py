@@ -5,7 +5,6 @@ Letters: e an env, k its index in the block, c the number of an element of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from gpuvec.engine.compiler.types import Action, Batch, DeviceFunction, EnvParam
 from gpuvec.engine.layout.index_sets import set_number
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.segments import AGENTS as AGENT_UNIT
-from gpuvec.engine.multi_agent.segments import ENVS
+from gpuvec.engine.multi_agent.segments import ENVS, Segment
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each
 from gpuvec.random import Key, key_of_set
@@ -91,6 +90,50 @@ def make_element_action(ctx: MultiAgentContext) -> DeviceFunction:
     return action_of
 
 
+def make_phase_element(ctx: MultiAgentContext, access: StateAccess, phase: Any, has_action: bool) -> tuple[str, DeviceFunction]:
+    """Compiles `run(b, w, e, k, c, key, p)`, which runs a phase that is no reduction for element c of its set.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        phase: an author's function of agents, or the result of `each` or `assign`.
+        has_action: whether the phase is one of a step, in which functions of agents and pairs receive an action.
+
+    Returns:
+        The name of the set, and the function.
+    """
+    if isinstance(phase, Assign):
+        return WORLD, make_assignment(ctx, access, phase)
+    each = phase if isinstance(phase, Each) else Each(AGENTS, phase)
+    return each.index_set, make_each_element(ctx, access, each, has_action)
+
+
+def make_step_segment(
+    ctx: MultiAgentContext, unit: int, element: DeviceFunction, condition: DeviceFunction, key_of: DeviceFunction
+) -> Segment:
+    """Compiles the segment of a step that calls `element(b, w, e, k, c, key, p)` for each unit.
+
+    Args:
+        ctx: the context.
+        unit: ENVS or AGENTS; the caller sets `num_elements`.
+        element: the function.
+        condition: `condition(w, k)` -> whether it is called in env k of the block.
+        key_of: `key_of(w, k)` -> the key of its draws.
+    """
+    params = ctx.params
+
+    @inline_function
+    def run(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
+        if condition(w, k):
+            element(b, w, e, k, c, key_of(w, k), params(b, e))
+
+    @inline_function
+    def run_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
+        run(b, w, e, k, 0, clock)
+
+    return Segment(unit, run_env if unit == ENVS else run)
+
+
 def make_each_element(ctx: MultiAgentContext, access: StateAccess, phase: Each, has_action: bool) -> DeviceFunction:
     """Compiles `run(b, w, e, k, c, key, p)`, which calls the function of a phase for element c of its set.
 
@@ -151,20 +194,3 @@ def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) 
     scope: dict[str, Any] = {"function": device_function(phase.function), "state": access.state}
     scope |= {"set_key": make_set_key(ctx, WORLD), "action_of": make_element_action(ctx), "subarray": ctx.array_ops.subarray}
     return inline_function(generate_function("run", source, **scope))
-
-
-def make_agent_reset(ctx: MultiAgentContext, access: StateAccess, function: Callable[..., None]) -> DeviceFunction:
-    """Compiles `run(b, w, e, k, i, key, p)`, which calls an author's `reset` for agent i.
-
-    Args:
-        ctx: the context.
-        access: access to the state.
-        function: the author's function.
-    """
-    reset, state = device_function(function), access.state
-
-    @inline_function
-    def run(b: Batch, w: Work, e: int, k: int, i: int, key: Key, p: EnvParams) -> None:
-        reset(i, state(b, w, e, k), key, p)
-
-    return run

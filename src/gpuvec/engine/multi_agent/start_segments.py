@@ -13,13 +13,12 @@ from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, ResetRequest, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
-from gpuvec.engine.multi_agent.phase_functions import make_agent_reset, make_assignment, make_each_element, unit_of_set
+from gpuvec.engine.multi_agent.phase_functions import make_phase_element, make_step_segment, unit_of_set
 from gpuvec.engine.multi_agent.reductions import reduction_segments
 from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
 from gpuvec.engine.multi_agent.set_fields import pool_element
 from gpuvec.engine.multi_agent.state_access import StateAccess
-from gpuvec.phases import AGENTS as AGENT_SET
-from gpuvec.phases import WORLD, Assign, Each, Reduction
+from gpuvec.phases import Reduction
 from gpuvec.random import Key
 
 i32, u32 = np.int32, np.uint32
@@ -41,12 +40,7 @@ def start_segments(ctx: MultiAgentContext, access: StateAccess, condition: Devic
         if isinstance(phase, Reduction):
             segments += reduction_segments(ctx, access, phase, ctx.reset_counter(number), condition)
             continue
-        if isinstance(phase, Assign):
-            index_set, element = WORLD, make_assignment(ctx, access, phase)
-        elif isinstance(phase, Each):
-            index_set, element = phase.index_set, make_each_element(ctx, access, phase, has_action=False)
-        else:
-            index_set, element = AGENT_SET, make_agent_reset(ctx, access, phase)
+        index_set, element = make_phase_element(ctx, access, phase, has_action=False)
         unit, count = unit_of_set(ctx, index_set)
         segments.append(wrap(unit, element)._replace(num_elements=count))
     return segments + _pool_segments(ctx, access, wrap)
@@ -78,21 +72,13 @@ def in_step(ctx: MultiAgentContext, status: EpisodeStatus, condition: DeviceFunc
         status: the status of the episodes.
         condition: `condition(w, k)` -> whether an episode begins in env k of the block.
     """
-    params, step_key, current_clock = ctx.params, status.step_key, status.current_clock
+    step_key, current_clock = status.step_key, status.current_clock
 
-    def wrap(unit: int, element: DeviceFunction) -> Segment:
-        @inline_function
-        def run(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
-            if condition(w, k):
-                element(b, w, e, k, c, step_key(w, k, current_clock(w, k), i32(0)), params(b, e))
+    @inline_function
+    def key_of(w: Work, k: int) -> Key:
+        return step_key(w, k, current_clock(w, k), i32(0))  # type: ignore[no-any-return]  # a Key
 
-        @inline_function
-        def run_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-            run(b, w, e, k, 0, clock)
-
-        return Segment(unit, run_env if unit == ENVS else run)
-
-    return wrap
+    return lambda unit, element: make_step_segment(ctx, unit, element, condition, key_of)
 
 
 def in_reset(ctx: MultiAgentContext, status: EpisodeStatus) -> WrapElement:

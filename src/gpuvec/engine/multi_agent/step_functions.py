@@ -15,8 +15,8 @@ from gpuvec.engine.compiler.functions import device_function, generate_function,
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_agent
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
-from gpuvec.engine.multi_agent.phase_functions import make_assignment, make_each_element, unit_of_set
-from gpuvec.engine.multi_agent.segments import AGENTS, ENVS, Segment
+from gpuvec.engine.multi_agent.phase_functions import make_phase_element, make_step_segment, unit_of_set
+from gpuvec.engine.multi_agent.segments import AGENTS, Segment
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import (
     AWAITS_RESET,
@@ -27,7 +27,8 @@ from gpuvec.engine.multi_agent.state_layout import (
     TIME,
     VOTES_AGAINST,
 )
-from gpuvec.phases import WORLD, Assign, Each
+from gpuvec.phases import Assign, Each
+from gpuvec.random import Key
 
 f32, i32, i64, u32, u64, b1 = np.float32, np.int32, np.int64, np.uint32, np.uint64, np.bool_
 
@@ -145,44 +146,10 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
     return load_agent
 
 
-def make_phase(
-    ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus, phase: Callable[..., None]
-) -> DeviceFunction:
-    """Compiles `act(b, w, e, k, i, clock)`, which calls the function of a phase for an agent, if the episode is running.
-
-    Args:
-        ctx: the context.
-        access: access to the state.
-        status: the status of the episodes.
-        phase: the author's function.
-    """
-    A, stages_actions, params = ctx.num_agents, ctx.stages_actions, ctx.params
-    K, subarray = ctx.schema.action.components, ctx.array_ops.subarray
-    load_action, read_staged_action = ctx.actions.load_action, ctx.actions.read_staged_action
-    state, is_running, step_key, run_phase = access.state, status.is_running, status.step_key, device_function(phase)
-
-    @inline_function
-    def act(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-        if is_running(w, k):
-            action = read_staged_action(w, k * A + i) if stages_actions else load_action(b, e * A + i)
-            key = step_key(w, k, u32(w.status[k, START]), w.status[k, TIME])
-            run_phase(i, state(b, w, e, k), action, key, params(b, e))
-
-    @inline_function
-    def act_long(b: Batch, w: Work, e: int, k: int, i: int, clock: int) -> None:
-        if is_running(w, k):
-            # A function that a kernel calls cannot return an array.
-            action = subarray(w.actions, (k * A + i) * K, (K,))
-            key = step_key(w, k, u32(w.status[k, START]), w.status[k, TIME])
-            run_phase(i, state(b, w, e, k), action, key, params(b, e))
-
-    return act_long if ctx.schema.action.is_long else act
-
-
 def phase_segment(
     ctx: MultiAgentContext, access: StateAccess, status: EpisodeStatus, phase: Each | Assign | Callable[..., None]
 ) -> Segment:
-    """Compiles the segment of a phase that is no reduction.
+    """Compiles the segment of a phase that is no reduction, which runs if the episode is running.
 
     Args:
         ctx: the context.
@@ -190,25 +157,15 @@ def phase_segment(
         status: the status of the episodes.
         phase: the phase.
     """
-    if isinstance(phase, Assign):
-        index_set, element = WORLD, make_assignment(ctx, access, phase)
-    elif isinstance(phase, Each):
-        index_set, element = phase.index_set, make_each_element(ctx, access, phase, has_action=True)
-    else:
-        return Segment(AGENTS, make_phase(ctx, access, status, phase))
-    is_running, step_key, params = status.is_running, status.step_key, ctx.params
+    index_set, element = make_phase_element(ctx, access, phase, has_action=True)
+    step_key = status.step_key
+
+    @inline_function
+    def key_of(w: Work, k: int) -> Key:
+        return step_key(w, k, u32(w.status[k, START]), w.status[k, TIME])  # type: ignore[no-any-return]  # a Key
+
     unit, count = unit_of_set(ctx, index_set)
-
-    @inline_function
-    def run(b: Batch, w: Work, e: int, k: int, c: int, clock: int) -> None:
-        if is_running(w, k):
-            element(b, w, e, k, c, step_key(w, k, u32(w.status[k, START]), w.status[k, TIME]), params(b, e))
-
-    @inline_function
-    def run_env(b: Batch, w: Work, e: int, k: int, clock: int) -> None:
-        run(b, w, e, k, 0, clock)
-
-    return Segment(unit, run_env if unit == ENVS else run, num_elements=count)
+    return make_step_segment(ctx, unit, element, status.is_running, key_of)._replace(num_elements=count)
 
 
 def make_score_agent(
