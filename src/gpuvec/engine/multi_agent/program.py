@@ -31,9 +31,10 @@ from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, make_cell_li
 from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, make_neighbor_search, search_segments
 from gpuvec.engine.multi_agent.observations import direct, tiles
-from gpuvec.engine.multi_agent.observations.blocks import BlockStore, block_segments, make_block_stores
+from gpuvec.engine.multi_agent.observations.blocks import make_block_stores
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_observation_features
-from gpuvec.engine.multi_agent.observations.images import ImageStores, image_segment, make_image_stores
+from gpuvec.engine.multi_agent.observations.images import make_image_store
+from gpuvec.engine.multi_agent.observations.items import ItemStore, item_segment
 from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
 from gpuvec.engine.multi_agent.reductions import reduction_segments
 from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
@@ -82,8 +83,8 @@ class _Parts(NamedTuple):
     status: EpisodeStatus
     features: ObservationFeatures
     stores: direct.DirectStores
-    images: ImageStores | None  # if observations are images
-    blocks: list[BlockStore]
+    image: ItemStore | None  # if observations are images
+    blocks: list[ItemStore]
     knn: KnnFunctions | None
     cell_list: CellList | None
 
@@ -111,8 +112,8 @@ def make_program(
     features = make_observation_features(ctx, access)
     stores = direct.make_direct_stores(ctx, access, features)
     knn = make_knn(ctx, ctx.search) if ctx.search is not None else None
-    images, blocks = make_image_stores(ctx) if ctx.schema.obs.is_image else None, make_block_stores(ctx, features)
-    parts = _Parts(ctx, access, make_episode_status(ctx, access), features, stores, images, blocks, knn, make_cell_list(ctx))
+    image, blocks = make_image_store(ctx) if ctx.schema.obs.is_image else None, make_block_stores(ctx, features)
+    parts = _Parts(ctx, access, make_episode_status(ctx, access), features, stores, image, blocks, knn, make_cell_list(ctx))
     arrays = _work_arrays(parts)
     return Program(
         work=named_tuple("Work", tuple(arrays)),
@@ -122,7 +123,7 @@ def make_program(
         check_end=Segment(ENVS, make_check_end(ctx, access, parts.status)),
         episode_end=tuple(_episode_end_segments(parts)) if ctx.same_step else (),
         finish=tuple(_finish_segments(parts)),
-        row_kernel=make_row_kernel(ctx, access, parts.features, images, blocks),
+        row_kernel=make_row_kernel(ctx, access, parts.features, image, blocks),
         search=make_neighbor_search(ctx, access, knn, parts.cell_list) if knn is not None and launch.split else None,
     )
 
@@ -212,10 +213,10 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     ctx, access, status = parts.ctx, parts.access, parts.status
     stages_final = ctx.num_final_copies > 0
     segments = _before_observations(parts, status.is_new_episode, 0)
-    if not ctx.launch.split and parts.images is not None:
-        segments.append(image_segment(ctx, access, parts.features, parts.images, status.is_new_episode))
+    if not ctx.launch.split and parts.image is not None:
+        segments.append(item_segment(ctx, access, parts.features, parts.image, status.is_new_episode)._replace(barrier=True))
     elif not ctx.launch.split and not stages_final:
-        segments += block_segments(ctx, access, parts.features, parts.blocks, status.is_new_episode)
+        segments += [item_segment(ctx, access, parts.features, block, status.is_new_episode) for block in parts.blocks]
         segments += direct.final_segments(ctx, parts.features, parts.stores)
     starts = _start_segments(parts, status.is_new_episode)
     segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=bool(ctx.reset_phases)))
@@ -240,10 +241,12 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
 def _observation_segments(parts: _Parts) -> list[Segment]:
     """The segments that write observations: by a tile with all rows of the block, by a tile in several rounds, or directly."""
     ctx, access, features = parts.ctx, parts.access, parts.features
-    if parts.images is not None:
-        return [image_segment(ctx, access, features, parts.images)]
+    if parts.image is not None:
+        return [item_segment(ctx, access, features, parts.image)]
     if ctx.tile_holds_block:
         return tiles.fill_segments(ctx, access, features)
     if ctx.launch.tile_rows and ctx.schema.has_only_self_features:
         return [tiles.self_rows_segment(ctx, features.compute_self_features)]
-    return block_segments(ctx, access, features, parts.blocks) + direct.direct_segments(ctx, features, parts.stores)
+    return [item_segment(ctx, access, features, block) for block in parts.blocks] + direct.direct_segments(
+        ctx, features, parts.stores
+    )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
+from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, Features, Work
 from gpuvec.engine.layout.schema import MultiAgentSchema, block_widths, feature_widths
@@ -62,12 +62,6 @@ def make_observation_features(ctx: MultiAgentContext, access: StateAccess) -> Ob
         compute_self_features=compute_self_features,
         store_self_features=_make_store_self_features(ctx, num_self_features),
     )
-
-
-def make_output(is_final: bool) -> DeviceFunction:
-    """Compiles `output(b)`, the buffer of observations, or of final observations if `is_final`."""
-    name = "final_obs" if is_final else "obs"
-    return inline_function(generate_function("output", f"def output(b):\n    return b.{name}\n"))
 
 
 def _make_store_self_features(ctx: MultiAgentContext, num_self_features: int) -> DeviceFunction:

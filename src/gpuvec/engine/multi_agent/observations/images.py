@@ -2,35 +2,22 @@
 
 Consecutive threads have consecutive pixels, so their stores are coalesced. Four pixels of uint8 are one word.
 
-Letters: A agents per env, C channels, N pixels of an image, e an env, k its index in the block, i an agent, q a group of
-pixels.
+Letters: C channels, i an agent, q a group of pixels, r an image of the buffer.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
-from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.layout.schema import MultiAgentSchema
-from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env
-from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_output
-from gpuvec.engine.multi_agent.segments import AGENTS, Segment
-from gpuvec.engine.multi_agent.state_access import StateAccess
-from gpuvec.engine.multi_agent.state_layout import TIME
+from gpuvec.engine.multi_agent.context import MultiAgentContext
+from gpuvec.engine.multi_agent.observations.items import ItemStore
 
-f32, u8, u32 = np.float32, np.uint8, np.uint32
-
-
-class ImageStores(NamedTuple):
-    """The compiled function that stores part of an image."""
-
-    groups_per_image: int
-    # store_group(out, r, q, i, s, t, p): group q of the pixels of agent i, in image r of the buffer `out`
-    store_group: DeviceFunction
+u8, u32 = np.uint8, np.uint32
 
 
 def pixels_per_group(schema: MultiAgentSchema) -> int:
@@ -42,8 +29,8 @@ def pixels_per_group(schema: MultiAgentSchema) -> int:
     return 4 if schema.obs.dtype is u8 and math.prod(schema.obs.shape[1:]) % 4 == 0 else 1
 
 
-def make_image_stores(ctx: MultiAgentContext) -> ImageStores:
-    """Compiles the function for a context `ctx`."""
+def make_image_store(ctx: MultiAgentContext) -> ItemStore:
+    """Compiles the function that stores a group of pixels, for a context `ctx`."""
     channels, _, width = ctx.schema.obs.shape
     num_pixels, group = math.prod(ctx.schema.obs.shape[1:]), pixels_per_group(ctx.schema)
     pixel: Any = ctx.schema.observation.pixel
@@ -61,33 +48,4 @@ def make_image_stores(ctx: MultiAgentContext) -> ImageStores:
         "u32": u32,
     }
     scope |= {"store_streaming": ctx.ops.store_streaming, "dtype": ctx.schema.obs.dtype}
-    return ImageStores(num_pixels // group, inline_function(generate_function("store_group", source, **scope)))
-
-
-def image_segment(
-    ctx: MultiAgentContext,
-    access: StateAccess,
-    features: ObservationFeatures,
-    stores: ImageStores,
-    condition: DeviceFunction | None = None,
-) -> Segment:
-    """Compiles the segment that stores the images of all agents, or the final ones of envs whose episode ended.
-
-    Args:
-        ctx: the context.
-        access: access to the state.
-        features: has the time of an episode.
-        stores: the function that stores part of an image.
-        condition: `condition(w, k)` -> whether the episode of env k ended, for final observations; None for all others.
-    """
-    A, groups, store_group = ctx.num_agents, stores.groups_per_image, stores.store_group
-    state, params, episode_time, divmod_u32 = access.state, ctx.params, features.episode_time, ctx.array_ops.divmod_u32
-    out, is_stored = make_output(condition is not None), condition or every_env
-
-    @inline_function
-    def store(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
-        if is_stored(w, k):
-            i, q = divmod_u32(x, groups)
-            store_group(out(b), e * A + i, q, i, state(b, w, e, k), episode_time(w.status[k, TIME]), params(b, e))
-
-    return Segment(AGENTS, store, barrier=condition is not None, num_elements=A * groups)
+    return ItemStore(num_pixels // group, inline_function(generate_function("store_group", source, **scope)))

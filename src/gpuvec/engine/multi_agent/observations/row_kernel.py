@@ -12,9 +12,9 @@ import numpy as np
 from gpuvec.engine.compiler.functions import inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, SharedArray, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext
-from gpuvec.engine.multi_agent.observations.blocks import BlockStore, make_row_parts
+from gpuvec.engine.multi_agent.observations.blocks import make_row_items
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures
-from gpuvec.engine.multi_agent.observations.images import ImageStores
+from gpuvec.engine.multi_agent.observations.items import ItemStore
 from gpuvec.engine.multi_agent.observations.tiles import make_drain, make_fill, make_tile_offset
 from gpuvec.engine.multi_agent.state_access import StateAccess
 
@@ -37,8 +37,8 @@ def make_row_kernel(
     ctx: MultiAgentContext,
     access: StateAccess,
     features: ObservationFeatures,
-    images: ImageStores | None,
-    blocks: list[BlockStore],
+    image: ItemStore | None,
+    blocks: list[ItemStore],
 ) -> RowKernel:
     """Compiles the functions for one context.
 
@@ -46,15 +46,14 @@ def make_row_kernel(
         ctx: the context.
         access: access to the state.
         features: the features of an observation.
-        images: the functions that store images, if observations are images.
+        image: the function that stores a group of pixels, if observations are images.
         blocks: the functions that store blocks of index sets.
     """
     items = max(features.num_neighbors, 1)
     observation_time = _make_observation_time(ctx, features)
-    if images is not None:
-        return _make_item_kernel(ctx, access, features, images.groups_per_image, images.store_group, observation_time)
-    if blocks:
-        return _make_item_kernel(ctx, access, features, *make_row_parts(ctx, features, blocks), observation_time)
+    row_items = make_row_items(ctx, features, blocks) if blocks else image
+    if row_items is not None:
+        return _make_item_kernel(ctx, access, features, row_items, observation_time)
     store_final_item = _make_store_final_item(ctx, access, features, items)
     return RowKernel(
         store_item=_make_store_item(ctx, access, features, observation_time, store_final_item, items),
@@ -68,11 +67,11 @@ def _make_item_kernel(
     ctx: MultiAgentContext,
     access: StateAccess,
     features: ObservationFeatures,
-    items: int,
-    store_part: DeviceFunction,
+    row_items: ItemStore,
     observation_time: DeviceFunction,
 ) -> RowKernel:
-    """The kernel for images and blocks, which has no rows in shared memory: `store_part` stores item j of a row."""
+    """The kernel for images and blocks, which has no rows in shared memory."""
+    items, store = row_items
     A, load, params, same_step = ctx.num_agents, ctx.ops.load, ctx.params, ctx.same_step
     divmod_u32, from_global, load_final = ctx.array_ops.divmod_u32, access.from_global, access.load_final
     episode_time = features.episode_time
@@ -82,10 +81,10 @@ def _make_item_kernel(
         r = i64(u64(x) // u64(items))  # There may be more than 2**32 items.
         j = x - r * items
         e, i = divmod_u32(r, A)
-        store_part(b.obs, r, j, i, from_global(b, e), observation_time(b, e), params(b, e))
+        store(b.obs, r, j, i, from_global(b, e), observation_time(b, e), params(b, e))
         if same_step and is_step and load(b.final_mask, e, b1):
             t = episode_time(load(b.last_time, e, i32))
-            store_part(b.final_obs, r, j, i, load_final(b, e), t, params(b, e))
+            store(b.final_obs, r, j, i, load_final(b, e), t, params(b, e))
 
     @inline_function
     def nothing(b: Batch, tile: SharedArray, r0: int, m: int, thread: int) -> None:

@@ -1,0 +1,54 @@
+"""Observations whose threads each store an item: a group of pixels of an image, or the features of an element of a set.
+
+Letters: A agents per env, e an env, k its index in the block, i an agent, j an item, r a row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuvec.engine.compiler.functions import generate_function, inline_function
+from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
+from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env
+from gpuvec.engine.multi_agent.observations.features import ObservationFeatures
+from gpuvec.engine.multi_agent.segments import AGENTS, Segment
+from gpuvec.engine.multi_agent.state_access import StateAccess
+from gpuvec.engine.multi_agent.state_layout import TIME
+
+
+class ItemStore(NamedTuple):
+    """The compiled function that stores an item of a row."""
+
+    items_per_row: int
+    store: DeviceFunction  # store(out, r, j, i, s, t, p): item j of agent i, in row r of the buffer `out`
+
+
+def item_segment(
+    ctx: MultiAgentContext,
+    access: StateAccess,
+    features: ObservationFeatures,
+    items: ItemStore,
+    condition: DeviceFunction | None = None,
+) -> Segment:
+    """Compiles the segment that stores the items of all agents, or of the final observations of envs whose episode ended.
+
+    Args:
+        ctx: the context.
+        access: access to the state.
+        features: has the time of an episode.
+        items: the function that stores an item.
+        condition: `condition(w, k)` -> whether the episode of env k ended, for final observations; None for all others.
+    """
+    A, (items_per_row, store) = ctx.num_agents, items
+    state, params, episode_time, divmod_u32 = access.state, ctx.params, features.episode_time, ctx.array_ops.divmod_u32
+    name = "obs" if condition is None else "final_obs"
+    output = inline_function(generate_function("output", f"def output(b):\n    return b.{name}\n"))
+    is_stored = condition or every_env
+
+    @inline_function
+    def store_item(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
+        if is_stored(w, k):
+            i, j = divmod_u32(x, items_per_row)
+            store(output(b), e * A + i, j, i, state(b, w, e, k), episode_time(w.status[k, TIME]), params(b, e))
+
+    return Segment(AGENTS, store_item, barrier=False, num_elements=A * items_per_row)
