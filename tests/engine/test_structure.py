@@ -196,10 +196,23 @@ class TestAllowedChanges:
         assert issubclass(FixedParameterError, TypeError)
 
 
+class BoardState(NamedTuple):
+    """A state of one agent with an array, whose size is a parameter."""
+
+    board: Annotated[Floats, "world", "copies"]
+
+
 class TestParamsOfStructure:
     def test_params_that_the_declaration_reads(self):
         assert params_of_structure(DOT) == {"copies", "choices", "bound"}
         assert params_of_structure(PILE) == {"depth", "weight", "tall"}
+
+    def test_params_that_give_sizes_of_sets_and_of_arrays(self):
+        sets = {"sets": lambda p: {"cells": (p.length, p.guards)}}
+        assert {"length", "guards"} <= params_of_structure(replace(STREET, **sets))
+        assert "copies" in params_of_structure(
+            replace(DOT, state=BoardState, spaces=lambda p: (Box(-1.0, 1.0, (2,)), Discrete(2)))
+        )
 
     @pytest.mark.parametrize("read", [lambda p: p[1], lambda p: list(p)[1], lambda p: p._asdict()["choices"]])
     def test_params_read_by_index_iteration_and_dict(self, read):

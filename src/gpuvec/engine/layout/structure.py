@@ -84,15 +84,15 @@ def params_of_structure(env: Environment) -> frozenset[str]:
     p = Recorder(*env.params)
     env.spaces(p)
     if isinstance(env, MultiAgentEnv):
-        for function in (env.agents, env.observation, env.roles, env.tables):
+        for function in (env.agents, env.observation, env.roles, env.sets, env.tables):
             if function is not None:
                 function(p)
-        names_read |= {name for name in _field_parameters(env) if name in fields}
+    names_read |= {name for name in _field_parameters(env) if name in fields}
     return frozenset(names_read)
 
 
-def _field_parameters(env: MultiAgentEnv) -> list[Any]:
-    """Returns what follows the type in `Annotated` fields of the state: names of parameters, and `NearestNeighbors`."""
+def _field_parameters(env: Environment) -> list[Any]:
+    """Returns what follows the type in `Annotated` fields of the state, among it the names of parameters."""
     return [argument for hint in get_type_hints(env.state, include_extras=True).values() for argument in get_args(hint)[1:]]
 
 
