@@ -26,7 +26,7 @@ LINE = 4  # pieces in a line that wins
 class State(NamedTuple):
     board: Annotated[Int8s, "cells"]  # 0 where it is empty, else 1 plus the player
     column: Ints  # the column that each player chose; that of the waiting one means nothing
-    turn: int  # the player whose turn it is
+    player: int  # whose turn it is
     row: int  # the row of the last piece; -1 if its column was full
     moves: int  # pieces on the board
     has_line: bool  # whether the last piece completes a line
@@ -50,15 +50,15 @@ def choose(i: int, s: State, action: int, key: Key, p: Params) -> None:
 
 def find_row(s: State, key: Key, p: Params) -> int:
     """Returns the lowest empty row of the column that was chosen, or -1."""
-    column, row = s.column[s.turn], ROWS - 1
+    column, row = s.column[s.player], ROWS - 1
     while row >= 0 and s.board[row, column] != EMPTY:
         row -= 1
     return row
 
 
 def drop(cell: tuple[int, int], s: State, key: Key, p: Params) -> None:
-    if cell[0] == s.row and cell[1] == s.column[s.turn]:
-        s.board[cell] = 1 + s.turn
+    if cell[0] == s.row and cell[1] == s.column[s.player]:
+        s.board[cell] = 1 + s.player
 
 
 def count_pieces(y: int, x: int, dy: int, dx: int, s: State) -> int:
@@ -84,11 +84,11 @@ def begins_line(cell: tuple[int, int], s: State, p: Params) -> bool:
 
 
 def end_turn(s: State, key: Key, p: Params) -> tuple[int, int]:
-    return 1 - s.turn, s.moves + 1
+    return 1 - s.player, s.moves + 1
 
 
 def reward(i: int, s: State, t: Time, p: Params) -> float:
-    moved = i != s.turn  # `turn` is that of the next step.
+    moved = i != s.player  # `player` is that of the next step.
     if s.row < 0:
         return -1.0 if moved else 0.0
     if s.has_line:
@@ -101,7 +101,7 @@ def terminated(i: int, s: State, p: Params) -> bool:
 
 
 def to_move(s: State, p: Params) -> int:
-    return s.turn
+    return s.player
 
 
 def allowed(i: int, action: int, s: State, p: Params) -> bool:
@@ -118,7 +118,7 @@ def spaces(p: Params) -> tuple[Box, Discrete]:
 
 
 def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
-    return {"board": (EMPTY, 2), "column": (0, COLUMNS - 1), "turn": (0, 1), "row": (-1, ROWS - 1)}
+    return {"board": (EMPTY, 2), "column": (0, COLUMNS - 1), "player": (0, 1), "row": (-1, ROWS - 1)}
 
 
 ENV = MultiAgentEnv(
@@ -130,7 +130,7 @@ ENV = MultiAgentEnv(
     reset=(reset_player, each("cells", reset_cell)),
     phases=(
         choose, assign("row", find_row), each("cells", drop), any_of("has_line", begins_line, "cells"),
-        assign(("turn", "moves"), end_turn),
+        assign(("player", "moves"), end_turn),
     ),
     reward=reward,
     terminated=terminated,

@@ -19,9 +19,9 @@ from gpuvec.learners.evaluation.evaluate import evaluate
 from gpuvec.learners.learner import Learner, PolicyFactory
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.opponents import Frozen, FrozenPolicy, Scripted, ScriptedPolicy
-from gpuvec.learners.phases import OnPhase, phase
 from gpuvec.learners.policy import Policy, PolicyContext
 from gpuvec.learners.seeds import CONFIRMATION, stream_seed
+from gpuvec.learners.wait_reports import OnPhase, phase
 
 ITERATIONS_TO_CONFIRM = 8  # between two evaluations that may confirm the target
 SHARED_SETTINGS = (

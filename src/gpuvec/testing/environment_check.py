@@ -20,7 +20,7 @@ from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, random_action
 from gpuvec.testing.compiled_runs.crash_explanation import explain_crash, explain_error
 from gpuvec.testing.compiled_runs.nonfinite_explanation import explain_nonfinite
 from gpuvec.testing.compiled_runs.recorded_run import load_recorded_run, record_run
-from gpuvec.testing.compiled_runs.run_checks import NonFiniteError, check_equal_runs, check_spaces
+from gpuvec.testing.compiled_runs.run_checks import NonFiniteResultError, check_equal_runs, check_spaces
 from gpuvec.testing.cuda_cpp_check import check_cuda_results, check_cuda_source
 from gpuvec.testing.draw_check import check_draws
 from gpuvec.testing.kernel_check import compile_kernels, missing_compiler
@@ -206,7 +206,7 @@ def _check_run(checks: _Checks, env: Environment, run: CompiledRun | None, seed:
     assert run is not None, "the worker process has answered"
     try:
         checks.add("spaces", check_spaces(env, run))
-    except NonFiniteError as error:
+    except NonFiniteResultError as error:
         raise explain_nonfinite(env, run, error, seed) from None
     if not isinstance(env, SingleAgentEnv):
         replay_seconds /= 2  # half of the time for each of the two checks

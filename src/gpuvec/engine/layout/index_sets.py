@@ -83,9 +83,9 @@ def make_array_field(env: MultiAgentEnv, sets: IndexSets, name: str, hint: Any) 
             f"field {name!r} is a {hint}; it must be Floats, Ints, Bools, Int8s or UInt8s, or float, int or bool for the world."
         )
     if not arguments or arguments[0] not in sets:
-        given = repr(arguments[0]) if arguments else "nothing"
+        declared_set = repr(arguments[0]) if arguments else "nothing"
         raise AuthoringError(
-            f"field {name!r} belongs to {given}; the first argument of Annotated is the set that it belongs to: "
+            f"field {name!r} belongs to {declared_set}; the first argument of Annotated is the set that it belongs to: "
             f"{', '.join(map(repr, sets))}. Sizes follow it, as in Annotated[Floats, 'agents', 'num_rays']."
         )
     sizes = tuple(_size(env, name, argument) for argument in arguments[1:])

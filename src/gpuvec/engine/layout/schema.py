@@ -14,7 +14,7 @@ from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.index_sets import IndexSets, make_array_field, make_index_sets
-from gpuvec.engine.layout.metrics import metric_kinds
+from gpuvec.engine.layout.metric_kinds import metric_kinds
 from gpuvec.engine.layout.one_agent import STEP_RESULTS, as_multi_agent, needs_block
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.space_layout import (

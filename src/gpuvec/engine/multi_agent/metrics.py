@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
-from gpuvec.engine.layout.metrics import COMBINE
+from gpuvec.engine.layout.metric_kinds import COMBINE
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus
 from gpuvec.engine.multi_agent.segments import ENVS, Segment

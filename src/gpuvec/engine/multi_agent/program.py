@@ -54,7 +54,7 @@ from gpuvec.engine.multi_agent.step_functions import (
     stage_action_segments,
 )
 from gpuvec.engine.multi_agent.tree_reductions import tree_work_arrays
-from gpuvec.engine.multi_agent.turns import acting_segments, next_turn_segments
+from gpuvec.engine.multi_agent.turn_order import acting_segments, next_turn_segments
 from gpuvec.phases import Reduction
 from gpuvec.spec import Environment
 

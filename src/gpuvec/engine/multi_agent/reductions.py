@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
-from gpuvec.engine.layout.reductions import COMBINE
+from gpuvec.engine.layout.reduction_order import COMBINE
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.phase_functions import make_index, unit_of_set
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment

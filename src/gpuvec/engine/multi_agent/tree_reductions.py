@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuvec.engine.compiler.functions import device_function, generate_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, DType, Work
-from gpuvec.engine.layout.reductions import COMBINE, count_lanes, identity_of
+from gpuvec.engine.layout.reduction_order import COMBINE, count_lanes, identity_of
 from gpuvec.engine.layout.schema import PACKED_BUFFERS
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.phase_functions import make_index

@@ -12,7 +12,7 @@ from gpuvec.engine.compiler.types import EnvState
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
-from gpuvec.testing.compiled_runs.run_checks import NonFiniteError
+from gpuvec.testing.compiled_runs.run_checks import NonFiniteResultError
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.reference.author_calls import NotPlainError
 from gpuvec.testing.reference.checked_arrays import CheckedArray, Index, checked_state
@@ -32,7 +32,7 @@ class FiniteArray(CheckedArray):
         super().__setitem__(index, value)
 
 
-def explain_nonfinite(env: Environment, run: CompiledRun, error: NonFiniteError, seed: int) -> AuthoringError:
+def explain_nonfinite(env: Environment, run: CompiledRun, error: NonFiniteResultError, seed: int) -> AuthoringError:
     """Returns an error about the line that computes a number that is not finite.
 
     Args:

@@ -20,7 +20,7 @@ from gpuvec.testing.target_check.differences import differences, differs_in_bits
 FINITE = "guard divisions, roots and logarithms"
 
 
-class NonFiniteError(AuthoringError):
+class NonFiniteResultError(AuthoringError):
     """A result of a compiled run is not finite."""
 
     part: str  # "state", "reward" or "observation"
@@ -30,7 +30,7 @@ class NonFiniteError(AuthoringError):
     problem: str  # the message without its place
 
     @staticmethod
-    def of(function: Callable[..., Any], problem: str, part: str, t: int, row: int, value: float) -> NonFiniteError:
+    def of(function: Callable[..., Any], problem: str, part: str, t: int, row: int, value: float) -> NonFiniteResultError:
         """Returns an error about a function.
 
         Args:
@@ -41,7 +41,7 @@ class NonFiniteError(AuthoringError):
             row: the number of the agent or the environment in the array that was checked.
             value: the value.
         """
-        error = NonFiniteError(*authoring_error(function, problem).args)
+        error = NonFiniteResultError(*authoring_error(function, problem).args)
         error.part, error.t, error.row, error.value, error.problem = part, t, row, value, problem
         return error
 
@@ -97,7 +97,7 @@ def _check_states(env: Environment, run: CompiledRun, t: int) -> None:
             problem = f"after {t} steps {place} of the state of environment {row} is {value}, which is not finite"
             function = first_function(env.reset) if is_reset else step_function(env)
             problem = f"{problem}: {FINITE}, and mark a missing value by a bool"
-            raise NonFiniteError.of(function, problem, "state", t, row, float(value))
+            raise NonFiniteResultError.of(function, problem, "state", t, row, float(value))
 
 
 def _agent_name(index: tuple[int, ...]) -> str:
@@ -128,7 +128,7 @@ def check_observations(env: Environment, obs: NDArray[np.float32], names: Sequen
             problem = f"after {t} steps observation {k} of {names[row]} is {value:.7g}, {rule.format(low[k], high[k])}"
             if math.isfinite(value):
                 raise authoring_error(function, problem)
-            raise NonFiniteError.of(function, problem, "observation", t, int(row), value)
+            raise NonFiniteResultError.of(function, problem, "observation", t, int(row), value)
 
 
 def check_reward(env: Environment, reward: NDArray[np.float32], names: Sequence[str], t: int) -> None:
@@ -147,7 +147,7 @@ def check_reward(env: Environment, reward: NDArray[np.float32], names: Sequence[
         if not np.isfinite(value):
             problem = f"the reward of {name} in step {t} is {value}: {FINITE}"
             function = env.step if isinstance(env, SingleAgentEnv) else env.reward
-            raise NonFiniteError.of(function, problem, "reward", t, row, float(value))
+            raise NonFiniteResultError.of(function, problem, "reward", t, row, float(value))
 
 
 def check_equal_runs(env: Environment, run: CompiledRun, other: CompiledRun, runs: str) -> None:

@@ -75,7 +75,7 @@ class OwnershipCheck:
             AuthoringError: elements depend on each other, or one of them uses a draw number twice.
         """
         reference, after = self.reference, self.reference.copy(s)
-        schema, function, written = reference.schema, calls.function, set(self._fields_written)
+        schema, function, fields_before = reference.schema, calls.function, set(self._fields_written)
         agent_draws = self._draws.setdefault(calls.index_set, AgentDraws(first_function(reference.env.reset), calls.index_set))
         with record_draws() as draws:
             for number, index in enumerate(calls.indices):
@@ -83,7 +83,7 @@ class OwnershipCheck:
                 self.clear_log()
                 draws.clear()
                 call_checked(function, *index, self._view(alone, self.log), *calls.arguments(number))
-                self._check_accesses(calls, element, written)
+                self._check_accesses(calls, element, fields_before)
                 agent_draws.add(function, number, draws)
                 for name in schema.array_fields:
                     for other in self.differing_elements(name, s, alone):
@@ -138,9 +138,9 @@ class OwnershipCheck:
         self.num_accesses += len(self.log)
         self.log.clear()
 
-    def _check_accesses(self, calls: PhaseCalls, element: Element, written: set[str]) -> None:
+    def _check_accesses(self, calls: PhaseCalls, element: Element, fields_before: set[str]) -> None:
         """Checks the logged accesses of an element; a reset has to write a field before it reads it."""
-        function, fields_written = calls.function, set(written)
+        function, fields_written = calls.function, set(fields_before)
         for access in self.log:
             field, other = access.field, access.element
             is_own = self._owns(calls.index_set, element, field, other)

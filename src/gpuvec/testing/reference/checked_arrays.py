@@ -79,7 +79,7 @@ class CheckedArray(np.ndarray[Any, np.dtype[Any]]):
         self._access(index, True)
         if isinstance(value, int) and self.dtype.kind in "iu":
             limits = np.iinfo(self.dtype)
-            value = (int(value) - limits.min) % (1 << limits.bits) + limits.min
+            value = (int(value) - limits.min) % (1 << 8 * self.dtype.itemsize) + limits.min
         np.ndarray.__setitem__(self, index, value)
 
     def _access(self, index: Index, writes: bool) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.index_sets import set_number
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.reductions import COMBINE, count_lanes, identity_of
+from gpuvec.engine.layout.reduction_order import COMBINE, count_lanes, identity_of
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.random import Key, key_of_set

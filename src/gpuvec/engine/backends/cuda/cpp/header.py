@@ -183,7 +183,7 @@ def _wrapper(symbol: str, f: Prototype) -> str:
         members = " ".join(f"{cpp_type} v{k};" for k, (cpp_type, _) in enumerate(f.numbers))
         result_type = f"struct {symbol}_result {{ {members} }};\n" if f.numbers else ""
         parameters += [f"{symbol}_result* out"] if f.numbers else []
-        values = ", ".join(member for _, member in f.numbers)
+        values = ", ".join(expression for _, expression in f.numbers)
         call = f"const {f.returns} r = {call}; *out = {{{values}}}" if f.numbers else call
     elif f.returns != "void":
         # A bool is returned as an int: in memory it would be one byte, and a register of a GPU has four.
