@@ -7,7 +7,8 @@ import pytest
 from tests.support.hunt_env import ENV
 
 from gpuvec import Key, Time
-from gpuvec.testing.reference.python_reference import PythonReference, reduce
+from gpuvec.testing.reference.python_reference import PythonReference
+from gpuvec.testing.reference.reduced_values import reduce
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
-from gpuvec.engine.layout.schema import MultiAgentSchema, feature_widths, make_schema
+from gpuvec.engine.layout.observation_widths import feature_widths
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.index_sets import set_number
 from gpuvec.engine.layout.params import kernel_params
-from gpuvec.engine.layout.reduction_order import COMBINE, count_lanes, identity_of
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.random import Key, key_of_set
@@ -23,6 +22,7 @@ from gpuvec.testing.reference.checked_draws import CheckedKey
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.checked_values import CheckedInt, DataInt
 from gpuvec.testing.reference.position_bound import check_position_bound
+from gpuvec.testing.reference.reduced_values import reduce
 
 
 class StepResult(NamedTuple):
@@ -319,31 +319,6 @@ def key_of_named_set(key: Key, schema: MultiAgentSchema, index_set: str) -> Key:
     return type(key)(*map(int, set_key))
 
 
-def tree_reduce(kind: str, values: Sequence[Any], dtype: Any) -> float | int:
-    """Combines numbers in lanes and then in a tree, as kernels do.
-
-    Args:
-        kind: "sum", "min" or "max".
-        values: N numbers.
-        dtype: float32 or int32.
-    """
-    lanes = [dtype(identity_of(kind, dtype))] * count_lanes(len(values))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for n, value in enumerate(values):
-            lanes[n % len(lanes)] = _combine(kind, lanes[n % len(lanes)], dtype(value))
-        while len(lanes) > 1:
-            half = len(lanes) // 2
-            lanes = [_combine(kind, x, y) for x, y in zip(lanes[:half], lanes[half:], strict=True)]
-    result: float | int = lanes[0].item()
-    return result
-
-
-def _combine(kind: str, x: Any, y: Any) -> Any:
-    if kind == "sum":
-        return x + y
-    return (y if y < x else x) if kind == "min" else (y if y > x else x)
-
-
 def checked_time(t: Time) -> Time:
     """Returns a time with checked integers.
 
@@ -351,20 +326,3 @@ def checked_time(t: Time) -> Time:
         t: the time.
     """
     return Time(DataInt(t.step), CheckedInt(t.limit))
-
-
-def reduce(kind: str, values: Sequence[Any], dtype: Any = np.int32) -> float | int | bool:
-    """Computes the result of a reduction.
-
-    Args:
-        kind: "argmin", "any", "all", "count", "sum", "min" or "max".
-        values: N values, one of each element.
-        dtype: the type of the result.
-    """
-    if kind in COMBINE:
-        return tree_reduce(kind, values, dtype)
-    if kind == "argmin":
-        pairs = [(np.float32(value), i) for i, value in enumerate(values)]
-        return min((pair for pair in pairs if pair[0] < np.inf), default=(np.inf, -1))[1]
-    flags = [bool(value) for value in values]
-    return any(flags) if kind == "any" else all(flags) if kind == "all" else sum(flags)

@@ -12,7 +12,8 @@ import numpy as np
 from gpuvec.engine.compiler.functions import device_function, inline_function
 from gpuvec.engine.compiler.memory_ops import row_of
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, EnvParams, EnvState, Features, Work
-from gpuvec.engine.layout.schema import MultiAgentSchema, block_widths, feature_widths
+from gpuvec.engine.layout.observation_widths import block_widths, feature_widths
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import TIME

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuvec.engine.layout.metric_kinds import metric_kinds
-from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema, feature_widths
+from gpuvec.engine.layout.observation_widths import feature_widths
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.spec import MultiAgentEnv, NearestNeighbors, SingleAgentEnv
 
