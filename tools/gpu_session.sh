@@ -44,7 +44,7 @@ part() {
 run() {
     case $1 in
     tests) # one thread per worker; each would start as many as there are cores
-        OMP_NUM_THREADS=1 part tests 240 "$python" -m pytest tests -m gpu -n "$workers" --dist worksteal --timeout 120 \
+        OMP_NUM_THREADS=1 part tests 330 "$python" -m pytest tests -m gpu -n "$workers" --dist worksteal --timeout 120 \
             -q --no-header -p no:cacheprovider -p no:benchmark --deselect tests/gpu/test_memory.py --junitxml "$out/tests.xml"
         ;;
     memory) # runs alone, since it reads the free memory of the device

@@ -21,6 +21,7 @@ from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.backends.cuda.multi_agent_kernels import MAX_SPILL_BYTES
 from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.layout.buffers import KernelOptions
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.vector.env_params import apply_params
 
@@ -103,6 +104,12 @@ def test_kernel_of_each_launch_mapping(case, which):
     launch_config = make_launch_config(env, num_envs)
     assert (launch_config.split, launch_config.tile_rows > 0) == (split, tile)
     compile_and_check(env, num_envs, which, mode)
+
+
+def test_images_are_stored_by_a_kernel_of_their_own_if_a_launch_asks_for_it():
+    launch_config = MultiAgentLaunch(2, 32, split=True, stage_state=True, tile_rows=8, threads_per_row_block=64)
+    kernels = compile_kernels(load_bundled_env("ConnectFour-v0"), KernelOptions(SAME_STEP, 42), "reset", launch_config)
+    assert [len(kernel.lines(r"\bst\.global")) > 0 for kernel in kernels] == [True, True]
 
 
 def test_reset_and_step_share_device_functions():

@@ -4,13 +4,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from tests.support.arrays import host, on_device
-from tests.support.bundled_envs import MULTI_AGENT, SINGLE_AGENT
+from tests.support.bundled_envs import BUNDLED_ENVS, THREAD_PER_ENV
 
 from gpuvec.engine.backends.cpu import threads as cpu_threads
 from gpuvec.engine.backends.cuda.launch_config import SingleAgentLaunch
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 
-MULTI_AGENT_PARAMS = {name: {} for name in MULTI_AGENT} | {
+# Environments with agents or sets, and parameters with which their episodes end soon.
+SET_PARAMS = {name: {} for name in BUNDLED_ENVS if name not in THREAD_PER_ENV} | {
     "TagGridWorld-v0": {"num_taggers": 3, "grid_length": 4},
     "TagContinuous-v0": {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.3},
 }
@@ -44,8 +45,8 @@ def assert_equal(a, b):
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
-def test_tag_is_independent_of_the_number_of_cpu_threads(name, params, monkeypatch):
+@pytest.mark.parametrize(("name", "params"), SET_PARAMS.items())
+def test_sets_are_independent_of_the_number_of_cpu_threads(name, params, monkeypatch):
     monkeypatch.setattr(cpu_threads, "AGENTS_PER_THREAD", 16)
     runs = []
     for threads in (1, 2, 7):
@@ -72,8 +73,8 @@ def test_simulator_is_independent_of_threads_per_block(simulator, monkeypatch, n
 @pytest.mark.slow
 @pytest.mark.simulator
 @pytest.mark.parametrize("launch_config", LAUNCH_CONFIGS, ids=str)
-@pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
-def test_tag_in_the_simulator_is_independent_of_the_launch_config(simulator, monkeypatch, name, params, launch_config):
+@pytest.mark.parametrize(("name", "params"), SET_PARAMS.items())
+def test_sets_in_the_simulator_are_independent_of_the_launch_config(simulator, monkeypatch, name, params, launch_config):
     monkeypatch.setattr(
         "gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda schema, num_envs: launch_config
     )
@@ -83,7 +84,7 @@ def test_tag_in_the_simulator_is_independent_of_the_launch_config(simulator, mon
 
 @pytest.mark.gpu
 class TestOnGpu:
-    @pytest.mark.parametrize("name", SINGLE_AGENT)
+    @pytest.mark.parametrize("name", THREAD_PER_ENV)
     def test_outputs_are_independent_of_threads_per_block(self, gpu, monkeypatch, name):
         runs = []
         for launch_config in (
@@ -102,8 +103,8 @@ class TestOnGpu:
         for run in runs[1:]:
             assert_equal(runs[0], run)
 
-    @pytest.mark.parametrize(("name", "params"), MULTI_AGENT_PARAMS.items())
-    def test_tag_is_independent_of_the_launch_config(self, gpu, monkeypatch, name, params):
+    @pytest.mark.parametrize(("name", "params"), SET_PARAMS.items())
+    def test_sets_are_independent_of_the_launch_config(self, gpu, monkeypatch, name, params):
         runs = []
         for launch_config in (*LAUNCH_CONFIGS, MultiAgentLaunch(8, 128, False, True), MultiAgentLaunch(1, 1024, False, True)):
             monkeypatch.setattr(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode
-from tests.support.bundled_envs import SINGLE_AGENT
+from tests.support.bundled_envs import THREAD_PER_ENV
 
 torch = pytest.importorskip("torch")
 
@@ -325,7 +325,7 @@ def test_fused_on_a_cpu_is_refused_and_auto_logs_the_reason(caplog) -> None:
 
 
 # Limits of different lengths, so that episodes end at different steps of a rollout.
-MAX_EPISODE_STEPS = dict(zip(SINGLE_AGENT, itertools.cycle((30, 20, 9, 25, 17)), strict=False))
+MAX_EPISODE_STEPS = dict(zip(THREAD_PER_ENV, itertools.cycle((30, 20, 9, 25, 17)), strict=False))
 
 
 @pytest.mark.gpu

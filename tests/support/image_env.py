@@ -22,8 +22,9 @@ def cart_pole_images(obs: Tensor) -> Tensor:
 
     A channel has one pixel of value 1, whose row and column are those of two features.
     """
-    limits = torch.tensor(LIMITS, device=obs.device)
-    place = ((obs / limits).clamp(-1, 1) * (SIDE // 2)).round().long() + SIDE // 2  # (..., 4)
+    # They are divided as columns, since a tensor of the limits would be copied from the host, which a CUDA graph cannot.
+    scaled = torch.stack([obs[..., k] / limit for k, limit in enumerate(LIMITS)], dim=-1)
+    place = (scaled.clamp(-1, 1) * (SIDE // 2)).round().long() + SIDE // 2  # (..., 4)
     pixels = place[..., ::2] * SIDE + place[..., 1::2]
     return functional.one_hot(pixels, SIDE * SIDE).view(*obs.shape[:-1], 2, SIDE, SIDE)
 

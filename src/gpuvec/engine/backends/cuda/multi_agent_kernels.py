@@ -25,6 +25,7 @@ from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch
+from gpuvec.engine.multi_agent.observations.row_kernel import TileFunctions
 from gpuvec.engine.multi_agent.observations.tiles import tile_elements
 from gpuvec.engine.multi_agent.program import Program, make_program
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
@@ -81,7 +82,8 @@ def compose_kernels(env: Environment, options: KernelOptions, launch: MultiAgent
         return kernels
     if program.search is not None:
         kernels.append(_search_kernel(parts, program.search))
-    return [*kernels, _tile_kernel(parts) if launch.tile_rows else _item_kernel(parts)]
+    tile = program.row_kernel.tile if launch.tile_rows else None
+    return [*kernels, _item_kernel(parts) if tile is None else _tile_kernel(parts, tile)]
 
 
 @lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
@@ -144,14 +146,14 @@ def _search_kernel(parts: _KernelParts, search: NeighborSearch) -> Kernel:
     return Kernel(body, None, threads, grid_size, min_blocks_per_sm=1 if blocks else SEARCH_BLOCKS_PER_SM)
 
 
-def _tile_kernel(parts: _KernelParts) -> Kernel:
+def _tile_kernel(parts: _KernelParts, functions: TileFunctions) -> Kernel:
     """The third kernel, if rows of observations are assembled in shared memory: a block has a tile of rows."""
-    threads, rows, tile_rows = parts.launch.threads_per_row_block, parts.program.row_kernel, parts.launch.tile_rows
+    threads, tile_rows = parts.launch.threads_per_row_block, parts.launch.tile_rows
     batch, tile = parts.example_batch, np.zeros(1, np.float32)
     scope = _prologue_scope() | {"is_step": parts.is_step, "tile_rows": tile_rows, "f32": np.float32}
     scope["elements"] = tile_elements(tile_rows, parts.num_features)
-    scope["fill"] = callable_from_kernel(rows.fill, batch, tile, 0, 0, 0)
-    scope["drain"] = callable_from_kernel(rows.drain, batch, tile, 0, 0, 0, True)
+    scope["fill"] = callable_from_kernel(functions.fill, batch, tile, 0, 0, 0)
+    scope["drain"] = callable_from_kernel(functions.drain, batch, tile, 0, 0, 0, True)
     source = parts.source_head + f"    tile = cuda.shared.array(elements, f32{TILE_ALIGNMENT})\n    r0 = block * tile_rows\n"
     source += f"    m = min(tile_rows, assume_nonnegative(b.n * {parts.num_agents} - r0))\n    fill(b, tile, r0, m, thread)\n"
     source += "    cuda.syncthreads()\n    drain(b, tile, r0, m, thread, is_step)\n"

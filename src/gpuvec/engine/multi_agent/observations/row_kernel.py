@@ -21,6 +21,13 @@ from gpuvec.engine.multi_agent.state_access import StateAccess
 i32, i64, u32, u64, b1 = np.int32, np.int64, np.uint32, np.uint64, np.bool_
 
 
+class TileFunctions(NamedTuple):
+    """The functions that assemble rows in shared memory, in which each sector of memory is then written once."""
+
+    fill: DeviceFunction  # fill(b, tile, r0, m, thread): writes rows r0 to r0 + m to shared memory
+    drain: DeviceFunction  # drain(b, tile, r0, m, thread, is_step): stores them from there, and final rows directly
+
+
 class RowKernel(NamedTuple):
     """The compiled functions of the kernel; `is_step` is false in a reset, in which no episode ends.
 
@@ -28,8 +35,7 @@ class RowKernel(NamedTuple):
     """
 
     store_item: DeviceFunction  # store_item(b, x, is_step): stores item x of all rows directly
-    fill: DeviceFunction  # fill(b, tile, r0, m, thread): writes rows r0 to r0 + m to shared memory
-    drain: DeviceFunction  # drain(b, tile, r0, m, thread, is_step): stores them from there, and final rows directly
+    tile: TileFunctions | None  # None for images and blocks, which are always stored directly
     items_per_row: int
 
 
@@ -57,8 +63,10 @@ def make_row_kernel(
     store_final_item = _make_store_final_item(ctx, access, features, items)
     return RowKernel(
         store_item=_make_store_item(ctx, access, features, observation_time, store_final_item, items),
-        fill=_make_fill_rows(ctx, access, features, observation_time),
-        drain=_make_drain_rows(ctx, features, store_final_item, items),
+        tile=TileFunctions(
+            fill=_make_fill_rows(ctx, access, features, observation_time),
+            drain=_make_drain_rows(ctx, features, store_final_item, items),
+        ),
         items_per_row=items,
     )
 
@@ -86,11 +94,7 @@ def _make_item_kernel(
             t = episode_time(load(b.last_time, e, i32))
             store(b.final_obs, r, j, i, load_final(b, e), t, params(b, e))
 
-    @inline_function
-    def nothing(b: Batch, tile: SharedArray, r0: int, m: int, thread: int) -> None:
-        pass
-
-    return RowKernel(store_item, nothing, nothing, items)
+    return RowKernel(store_item, None, items)
 
 
 def _make_observation_time(ctx: MultiAgentContext, features: ObservationFeatures) -> DeviceFunction:
