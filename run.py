@@ -3,7 +3,7 @@
 
     python3 run.py train     trains PPO on CartPole and evaluates it
     python3 run.py test      runs the quick tests; with --all the slow ones as well
-    python3 run.py lint      checks style, types and layers
+    python3 run.py lint      checks style, types, layers and what makes code hard to read
     python3 run.py docs      builds the documentation in build/docs/html, which runs the tutorials and the examples
 
 Further arguments are passed to the command of the job: `python3 run.py train --seed 3`. The script needs Python >= 3.11 with
@@ -153,7 +153,8 @@ def commands(
         return [([python, "-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", *job_arguments], {})]
     if job == "lint":
         tools = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["lint-imports"])
-        return [([str(Path(python).parent / tool), *options], {}) for tool, *options in tools]
+        tool_commands = [[str(Path(python).parent / tool), *options] for tool, *options in tools]
+        return [(command, {}) for command in (*tool_commands, [python, "tools/measure_code.py"])]
     one_thread = {"OMP_NUM_THREADS": "1"}  # otherwise each of two processes would start a thread per core
     if job == "docs":
         sphinx = [python, "-m", "sphinx", "-W", "--keep-going", "-d", "build/docs/doctrees", "docs"]

@@ -28,6 +28,7 @@ MAX_FUNCTION_LINES = 60
 MAX_NESTING = 2  # functions inside functions
 ARRAYS = ("Tensor", "NDArray", "ndarray", "Array")  # annotations whose docstring gives a shape
 SHAPE = re.compile(r"\((?:[A-Z]|\d+)(?:[-+* ]+\w+)*(?:, ?(?:\.\.\.|[\w*+ -]+))*,?\)|(?<=\s)\((?:\.\.\.)?\)")
+MESSAGE_WORDS = 6  # A term in backquotes with so many words is a message of the package, whose words are no names.
 ENTRY = re.compile(r"^\| (?P<retired>.+?) \| (?P<use>.+?) \|$")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -209,7 +210,8 @@ def retired_words(modules: list[Module]) -> Iterator[Place]:
             yield from (Place(file, line, words) for line, words in find_matches(phrase, text))
             for number, line in enumerate(text.splitlines(), 1):
                 for code in re.findall(r"`([^`]+)`", line):
-                    yield from (Place(file, number, name) for name in quoted.findall(code))
+                    if len(code.split()) < MESSAGE_WORDS:
+                        yield from (Place(file, number, name) for name in quoted.findall(code))
 
 
 def find_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, str]]:
