@@ -65,15 +65,13 @@ def main() -> None:
     arguments = parser.parse_args()
     figures = Figures("cuda_c_step", arguments.json)
     for name in ENVS:
-        try:
+        with figures.continue_after_failure(f"compile.{name}"):
             first_step, file_alone = compile_seconds(name)
             figures.add(f"compile.{name}", first_step, "s", (f"{name}/cuda-c",), nvrtc_s=file_alone)
-        except Exception as error:  # noqa: BLE001  # a row that fails must not stop the others
-            figures.add_failure(f"compile.{name}", error)
     bandwidth = measure_bandwidth("cuda")
     figures.add("add", bandwidth / 1e12, "TB/s", ())
     for case in arguments.cases:
-        try:
+        with figures.continue_after_failure(case):
             microseconds = {}
             for backend in BACKENDS:
                 name, rate = measure(case, bandwidth, backend)
@@ -81,8 +79,6 @@ def main() -> None:
                 figures.add(f"{backend}.{case}", rate.per_second / 1e6, "M steps/s", (f"{name}/cuda-c",), **rate.details)
             ratio = microseconds["numba"] / microseconds["cuda-c"]
             figures.add(f"ratio.{case}", ratio, "x", (f"{name}/cuda-c",))
-        except Exception as error:  # noqa: BLE001  # a row that fails must not stop the others
-            figures.add_failure(case, error)
 
 
 if __name__ == "__main__":

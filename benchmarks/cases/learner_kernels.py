@@ -90,15 +90,11 @@ def main() -> None:
     figures = Figures("learner_kernels", arguments.json)
     bandwidth = measure_bandwidth()
     for rows in (10_000, 1_000_000):
-        try:
+        with figures.continue_after_failure(f"sampler.{rows}x5"):
             measure_sampler(figures, rows, 5, bandwidth)
-        except Exception as error:  # noqa: BLE001  # a row that fails must not stop the others
-            figures.add_failure(f"sampler.{rows}x5", error)
     for steps, rows in ((128, 4096), (32, 65_536)):
-        try:
+        with figures.continue_after_failure(f"advantage.{steps}x{rows}"):
             measure_advantages(figures, steps, rows, bandwidth)
-        except Exception as error:  # noqa: BLE001  # a row that fails must not stop the others
-            figures.add_failure(f"advantage.{steps}x{rows}", error)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Env steps per second of whole training iterations, with each stage in a CUDA graph.
 
 PPO on CartPole and Pendulum: T = 32, 4 epochs of 4 minibatches, networks of 2 x 64; with fused kernels, with PyTorch operations
-(`torch`), and with a compiled loss (`compiled`). A2C and DDPG have the settings of WarpDrive's examples, whose networks share
-hidden layers of rectified units: 2 x 32, in TagContinuous 2 x 256 with two policies; DDPG makes one update per iteration, with
-as many transitions as an iteration has. All cases use TF32, except one in bfloat16 (`bf16`), and bootstrap at truncation.
-Capture and compilation do not count. The stages are also timed on their own, which shows what to optimize. A step of a game
-counts once for all its agents.
+(`torch`), and with a compiled loss (`compiled`). On the images of Breakout the network has a convolution of 16 filters and a
+layer of 128 units, which policy and value function share. A2C and DDPG have the settings of WarpDrive's examples, whose
+networks share hidden layers of rectified units: 2 x 32, in TagContinuous 2 x 256 with two policies; DDPG makes one update per
+iteration, with as many transitions as an iteration has. All cases use TF32, except those in bfloat16 (`bf16`), and bootstrap
+where an episode is truncated. Capture and compilation do not count. The stages are also timed on their own, which shows what to
+optimize. A step of a game counts once for all its agents.
 
 Where PPO is fused, `reads` compares iterations whose metrics the host does not read with iterations whose metrics it reads as
 `train` does: one iteration late, or immediately. `cost` is the share of the throughput that a read takes.
@@ -67,6 +68,9 @@ def list_ppo_cases() -> Iterator[Case]:
             yield Case(f"ppo.{num_envs}{suffix}", "CartPole-v1", args, ON_POLICY)
     for num_envs in (65_536, 16_384, 4096):  # an environment with a Gaussian policy
         yield Case(f"ppo.pendulum.{num_envs}", "Pendulum-v1", PPOArgs(num_envs=num_envs, num_steps=32), ON_POLICY)
+    for suffix, settings in {"": {}, ".bf16": {"precision": "bf16"}, ".compiled": {"compile": True}}.items():  # with images
+        args = PPOArgs(num_envs=4096, num_steps=32, hidden=(128,), activation="relu", **settings)
+        yield Case(f"ppo.breakout.4096{suffix}", "Breakout-v0", args, ON_POLICY)
 
 
 def list_a2c_cases(is_compiled: bool) -> Iterator[Case]:
@@ -122,7 +126,6 @@ def measure(figures: Figures, case: Case) -> None:
     import gpuvec  # noqa: F401  # registers the environments
     from gpuvec.learners.training import make_learner
 
-    torch.set_float32_matmul_precision("high")  # TF32, as `train` sets it
     policies = case.policies if isinstance(case.policies, dict) else {"all": case.policies}
     policies = {
         role: replace(args, env=f"gpuvec/{case.env}", total_steps=10_000 * args.steps_per_iteration).resolved("cuda:0")
@@ -203,6 +206,14 @@ def main() -> None:
     arguments = parser.parse_args()
     require_gpu()
     figures = Figures("learners", arguments.json)
+    from gpuvec.learners.cuda_graphs.settings import torch_settings
+
+    with torch_settings("cuda", threads=1):
+        measure_cases(figures, arguments)
+
+
+def measure_cases(figures: Figures, arguments: Any) -> None:
+    """Measures the cases that the `arguments` of the command line select, and adds their rows to `figures`."""
     import torch
 
     for case in list_cases():
@@ -210,10 +221,8 @@ def main() -> None:
             continue
         if arguments.cases is not None and case.name not in arguments.cases:
             continue
-        try:
+        with figures.continue_after_failure(case.name):
             measure(figures, case)
-        except Exception as error:  # noqa: BLE001  # a row that fails must not stop the others
-            figures.add_failure(case.name, error)
         gc.collect()  # the graphs of a learner hold memory of their own
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

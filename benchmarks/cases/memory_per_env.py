@@ -20,6 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases import env_step, tag_step
 from benchmarks.tools.measure import Figures, make_parser
+from benchmarks.tools.step_rate import random_actions
 
 SINGLE_AGENT_ROWS = 4_194_304
 GAMES: dict[str, tuple[str, int, dict[str, Any]]] = {  # {name: (environment, E, parameters)}
@@ -71,7 +72,7 @@ def env_bytes(name: str, num_envs: int, params: dict[str, Any], device: str) -> 
     options: dict[str, Any] = {"device": device, "output": "torch", "buffers": 1, "autoreset_mode": "SameStep", **params}
     with closing(gymnasium.make_vec(f"gpuvec/{name}", num_envs=num_envs, **options)) as env:
         env.reset(seed=0)
-        (actions,) = (tag_step if env.num_agents > 1 else env_step).random_actions(env, 1)
+        (actions,) = random_actions(env, 1)
         env.step(actions)
         del actions
         buffers = env.simulation.layout.outputs.values()
@@ -92,14 +93,12 @@ def main() -> None:
     for game in arguments.games:
         name, rows, params = GAMES[game]
         num_envs = max(1, int(rows * arguments.part))
-        try:
+        with figures.continue_after_failure(game):
             env_bytes(name, 2, params, arguments.device)  # loads the kernels, whose memory must not count
             (small, outputs), (large, _) = (env_bytes(name, n, params, arguments.device) for n in (num_envs, 2 * num_envs))
             per_env = (large - small) / num_envs
             details = {"rows": num_envs, "outputs": outputs, "fit": free_bytes(arguments.device) / per_env}
             figures.add(game, per_env, "B per env", (name, "vector"), **details)
-        except Exception as error:  # noqa: BLE001  # a game that fails must not stop the others
-            figures.add_failure(game, error)
 
 
 if __name__ == "__main__":

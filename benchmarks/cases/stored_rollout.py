@@ -1,8 +1,8 @@
 """Steps per second of stored rollouts: one kernel takes T steps, draws the actions of a random policy and stores everything.
 
 On a GPU one launch is captured into a CUDA graph and replayed, always into the same storage; on a CPU it is timed by the wall
-clock. Before the measurement the ends of episodes are spread as in `env_step.py`. In NEXT_STEP the steps that only reset an env
-do not count.
+clock. Before the measurement the ends of episodes are spread as in `step_rate.py`. In NEXT_STEP the steps that only reset an
+env do not count.
 
 Bytes per step are those of what is stored: observations, actions, rewards and flags, in SAME_STEP also the mask and the sectors
 of `final_obs` that hold a row of an env whose episode ended, at the measured rate. Nothing is read. The share of the memory's
@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from benchmarks.cases.env_step import ENVS, FULL, VARIANTS, sector_bytes, spread_ends
+from benchmarks.cases.env_step import FULL, STEPS_BEFORE, VARIANTS
 from benchmarks.tools.measure import Figures, StepRate, device_time, make_parser, measure_bandwidth
+from benchmarks.tools.step_rate import sector_bytes, spread_ends
+from gpuvec.engine.layout.schema import SingleAgentSchema, make_schema
+from gpuvec.registration import registered_envs
 
+# The environments that have rollouts: those with a state of scalars and features, which stay in the registers of a thread.
+ENVS = tuple(name for name, env in registered_envs("gpuvec").items() if isinstance(make_schema(env), SingleAgentSchema))
 MODES = ("next_step", "same_step")
-STEPS_BEFORE = 400  # of each env, before the measurement
 
 
 def stored_bytes(out: Any, rate: float) -> float:
@@ -89,12 +93,8 @@ def main() -> None:
     figures.add("add", bandwidth / 1e12, "TB/s", ())
     for name, mode, num_envs, steps in product(arguments.envs, arguments.modes, arguments.sizes, arguments.steps):
         case = f"{name}.{mode}.{num_envs}x{steps}"
-        try:
-            rate = measure(name, num_envs, mode, steps, bandwidth, arguments.device)
-        except Exception as error:  # noqa: BLE001  # a row that fails must not stop the others
-            figures.add_failure(case, error)
-            continue
-        figures.add_steps(case, rate, name)
+        with figures.continue_after_failure(case):
+            figures.add_steps(case, measure(name, num_envs, mode, steps, bandwidth, arguments.device), name)
 
 
 if __name__ == "__main__":

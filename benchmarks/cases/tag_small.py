@@ -14,6 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.cases import tag_step
 from benchmarks.tools.measure import Figures, Timing, make_parser, measure_bandwidth, summarize, synchronize, wall_time
+from benchmarks.tools.step_rate import random_actions
 
 
 def time_eager_steps(num_envs: int, params: dict[str, Any]) -> Timing:
@@ -31,7 +32,7 @@ def time_eager_steps(num_envs: int, params: dict[str, Any]) -> Timing:
     options |= {"max_episode_steps": tag_step.MAX_EPISODE_STEPS, **params}
     env = gymnasium.make_vec(f"gpuvec/{tag_step.OPEN}", num_envs=num_envs, **options)
     env.reset(seed=0)
-    ring = tag_step.random_actions(env, 8)
+    ring = random_actions(env, 8)
 
     def steps() -> None:
         for actions in ring:
@@ -55,7 +56,7 @@ def main() -> None:
     sources = (tag_step.OPEN, "vector")
     size, rates = f"{arguments.num_envs}x{arguments.taggers + arguments.runners}", {}
     for device in arguments.devices:
-        try:
+        with figures.continue_after_failure(f"{device}.{size}"):
             rate = tag_step.measure(tag_step.OPEN, arguments.num_envs, params, measure_bandwidth(device), device)
             rates[device] = rate.per_second
             details = {**rate.details, **({"cores": os.cpu_count()} if device == "cpu" else {})}
@@ -64,8 +65,6 @@ def main() -> None:
                 timing = time_eager_steps(arguments.num_envs, params)
                 details = {"us": timing.median, "spread": timing.spread}
                 figures.add(f"cuda.eager.{size}", arguments.num_envs / timing.median, "M steps/s", sources, **details)
-        except Exception as error:  # noqa: BLE001  # a device that fails must not stop the other
-            figures.add_failure(f"{device}.{size}", error)
     if len(rates) == 2:
         figures.add(f"ratio.{size}", rates["cuda"] / rates["cpu"], "x", sources)
 

@@ -1,7 +1,8 @@
-"""gymnax: CartPole, Acrobot and Pendulum, mapped over the environments with `jax.vmap`, in the modes of `jax_modes.py`.
+"""gymnax: CartPole, Acrobot, Pendulum and Breakout, mapped over the envs with `jax.vmap`, in the modes of `jax_modes.py`.
 
 gymnax resets an environment in the step in which its episode ends, draws an initial state for every environment in every step,
 and returns the final observations, as SAME_STEP does. Actions are drawn with one key for all environments, which favors gymnax.
+Images of Breakout are returned as uint8, as ours are; gymnax's own are float32, four times the bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ H200 = {  # {mode: {E: M steps/s}} on one H200, gymnax 1.0.1 and jax 0.11.2
         "scan": {4096: 530.0, 65_536: 6900.0, 1_048_576: 28_500.0},
     },
     "Acrobot-v1": {},
+    "Breakout-MinAtar": {},
 }
+STEPS = {"Breakout-MinAtar": {"stored": 16}}  # arguments of `report`; more stored images of 1 M envs would not fit
+
+
+def images_as_uint8(obs: Any) -> Any:
+    """Returns images (E, H, W, C), whose pixels are 0 or 1, as uint8, and other observations, (E, D), unchanged."""
+    return obs.astype("uint8") if obs.ndim == 4 else obs
 
 
 def make_envs(name: str, num_envs: int) -> Any:
@@ -47,8 +55,10 @@ def make_envs(name: str, num_envs: int) -> Any:
 
     def step(state: Any, key: Any, actions: Any) -> Any:
         keys = jax.random.split(key, num_envs)
-        obs, state, reward, *others = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, actions, params)
-        return state, reward, (obs, reward, *others)
+        results = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, actions, params)
+        obs, state, reward, terminated, truncated, infos = results
+        obs, final_obs = (images_as_uint8(x) for x in (obs, infos["final_observation"]))
+        return state, reward, (obs, reward, terminated, truncated, {**infos, "final_observation": final_obs})
 
     return JaxEnvs(state, step, draw_actions, jax.random.key(1))
 
@@ -67,7 +77,7 @@ def main() -> None:
 
     for name in arguments.envs:
         for num_envs in arguments.sizes:
-            report(figures, f"gymnax.{name}", num_envs, make_envs(name, num_envs), H200[name])
+            report(figures, f"gymnax.{name}", num_envs, make_envs(name, num_envs), H200[name], **STEPS.get(name, {}))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""PPO in JAX on gymnax's CartPole in the style of PureJaxRL: a whole training is one jitted function.
+"""PPO in JAX on gymnax's CartPole and Breakout in the style of PureJaxRL: a whole training is one jitted function.
 
 The hyper-parameters are those that PureJaxRL publishes, except the size of the rollout: 4 epochs of 4 minibatches, gamma 0.99,
 lambda 0.95, clip 0.2 of ratios and of values, entropy coefficient 0.01, value coefficient 0.5, gradient norm 0.5, Adam with
-epsilon 1e-5 and a learning rate that decreases to 0; two networks of 2 x 64 tanh units with orthogonal weights; T = 32. Matrix
-products have JAX's default precision (TF32 on an H200).
+epsilon 1e-5 and a learning rate that decreases to 0; T = 32. `jax_networks.py` has the networks. Matrix products have JAX's
+default precision (TF32 on an H200). Images of a rollout are stored as uint8.
 
-The figures are the env steps per second of a training, and the time until the mean over all environments of the last episode's
-return is 475, which is the time of the training times the share of its updates before that. Compilation does not count.
+The figures are the env steps per second of a training, and on CartPole the time until the mean over all environments of the
+last episode's return is 475, which is the time of the training times the share of its updates before that. Compilation does not
+count.
 """
 
 from __future__ import annotations
@@ -24,40 +25,10 @@ from benchmarks.tools.measure import Figures, Timing, make_parser, missing_modul
 T, EPOCHS, MINIBATCHES, GAMMA, LAMBDA = 32, 4, 4, 0.99, 0.95
 CLIP, ENT_COEF, VF_COEF, MAX_GRAD_NORM = 0.2, 0.01, 0.5, 0.5
 TARGET = 475.0  # mean return
-H200 = {4096: 26.4, 16_384: 52.9, 65_536: 80.7}
-"""{E: M steps/s} on one H200, jax 0.11.2."""
-
-
-def mlp(key: Any, outputs: int, gain: float) -> Any:
-    """Returns the layers of a network of 2 x 64 units for CartPole's four features, as [(weight, bias)].
-
-    Args:
-        key: of the random numbers.
-        outputs: of the last layer.
-        gain: of the last layer.
-    """
-    import jax
-
-    sizes, gains = ((4, 64), (64, 64), (64, outputs)), (2**0.5, 2**0.5, gain)
-    orthogonal = jax.nn.initializers.orthogonal
-    layers = zip(jax.random.split(key, 3), sizes, gains, strict=True)
-    return [(orthogonal(gain)(layer_key, size), jax.numpy.zeros(size[1])) for layer_key, size, gain in layers]
-
-
-def apply(layers: Any, x: Any) -> Any:
-    """Returns the output of a network, `layers`, for observations `x`, (..., 4)."""
-    import jax.numpy as jnp
-
-    for weight, bias in layers[:-1]:
-        x = jnp.tanh(x @ weight + bias)
-    return x @ layers[-1][0] + layers[-1][1]
-
-
-def log_probs_and_values(net: Any, obs: Any) -> tuple[Any, Any]:
-    """Returns log-probabilities (..., 2) and values (...) of the networks `net` for `obs`, (..., 4)."""
-    import jax
-
-    return jax.nn.log_softmax(apply(net["actor"], obs)), apply(net["critic"], obs)[..., 0]
+H200 = {"CartPole-v1": {4096: 26.4, 16_384: 52.9, 65_536: 80.7}, "Breakout-MinAtar": {}}
+"""{environment: {E: M steps/s}} on one H200, jax 0.11.2."""
+SIZES = {"CartPole-v1": (4096, 16_384, 65_536), "Breakout-MinAtar": (4096,)}
+FIGURES = {"CartPole-v1": "jax_ppo", "Breakout-MinAtar": "jax_ppo.breakout"}  # names of figures, before the number of envs
 
 
 def loss(net: Any, batch: dict[str, Any]) -> Any:
@@ -68,6 +39,8 @@ def loss(net: Any, batch: dict[str, Any]) -> Any:
         batch: a minibatch, {name: (N, ...)}.
     """
     import jax.numpy as jnp
+
+    from benchmarks.peers.jax_networks import log_probs_and_values
 
     log_probs, value = log_probs_and_values(net, batch["obs"])
     log_prob = jnp.take_along_axis(log_probs, batch["action"][..., None], -1)[..., 0]
@@ -128,11 +101,12 @@ def update_minibatch(carry: Any, batch: Any) -> Any:
     return (net, moments, count + 1, learning_rate), None
 
 
-def train(key: Any, num_envs: int, updates: int, learning_rate: float) -> Any:
+def train(key: Any, name: str, num_envs: int, updates: int, learning_rate: float) -> Any:
     """Returns the mean over all environments of the last episode's return after each update, (updates,).
 
     Args:
         key: of the random numbers.
+        name: of the environment.
         num_envs: E.
         updates: how many iterations the training has.
         learning_rate: of the first iteration.
@@ -141,10 +115,14 @@ def train(key: Any, num_envs: int, updates: int, learning_rate: float) -> Any:
     import jax
     import jax.numpy as jnp
 
-    env, params = gymnax.make("CartPole-v1")
-    key, actor_key, critic_key, reset_key = jax.random.split(key, 4)
-    net = {"actor": mlp(actor_key, 2, 0.01), "critic": mlp(critic_key, 1, 1.0)}
+    from benchmarks.peers.gymnax_step import images_as_uint8
+    from benchmarks.peers.jax_networks import NETWORKS, log_probs_and_values
+
+    env, params = gymnax.make(name)
+    key, network_key, reset_key = jax.random.split(key, 3)
+    net = NETWORKS[name](network_key)
     obs, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), params)
+    obs = images_as_uint8(obs)
 
     def env_step(carry: Any, key: Any) -> Any:
         net, obs, state, running_return, last_return = carry
@@ -157,7 +135,7 @@ def train(key: Any, num_envs: int, updates: int, learning_rate: float) -> Any:
         obs, state, reward, terminated, truncated, _ = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, action, params)
         done, running_return = terminated | truncated, running_return + reward
         last_return = jnp.where(done, running_return, last_return)
-        carry = (net, obs, state, jnp.where(done, 0.0, running_return), last_return)
+        carry = (net, images_as_uint8(obs), state, jnp.where(done, 0.0, running_return), last_return)
         return carry, {**step, "reward": reward, "done": done}
 
     def update_epoch(carry: Any, key: Any, batch: Any) -> Any:
@@ -182,24 +160,26 @@ def train(key: Any, num_envs: int, updates: int, learning_rate: float) -> Any:
     return jax.lax.scan(update, carry, jnp.arange(updates))[1]
 
 
-def time_training(num_envs: int, updates: int, learning_rate: float) -> tuple[Any, Timing]:
+def time_training(name: str, num_envs: int, updates: int, learning_rate: float) -> tuple[Any, Timing]:
     """Returns a training as a function of the key, and its time.
 
     Args:
+        name: of the environment.
         num_envs: E.
         updates: how many iterations the training has.
         learning_rate: of the first iteration.
     """
     import jax
 
-    training = jax.jit(partial(train, num_envs=num_envs, updates=updates, learning_rate=learning_rate))
+    training = jax.jit(partial(train, name=name, num_envs=num_envs, updates=updates, learning_rate=learning_rate))
     return training, wall_time(lambda: training(jax.random.key(0)), jax.block_until_ready, calls=1, repeats=3)
 
 
 def main() -> None:
     """Measures each number of envs, and the time to the target."""
     parser = make_parser(__doc__)
-    parser.add_argument("--sizes", nargs="*", type=int, default=list(H200), metavar="E")
+    parser.add_argument("--envs", nargs="*", default=list(SIZES), choices=list(SIZES), metavar="NAME")
+    parser.add_argument("--sizes", nargs="*", type=int, metavar="E", help="by default 4,096 to 65,536; with images 4,096")
     parser.add_argument("--updates", type=int, default=64, metavar="N", help="of a training whose rate is measured")
     parser.add_argument("--solve", type=int, default=4096, metavar="E", help="envs of the trainings to the target")
     parser.add_argument("--solve-updates", type=int, default=128, metavar="N", help="of the trainings to the target")
@@ -212,13 +192,16 @@ def main() -> None:
         return
     import jax
 
-    for num_envs in arguments.sizes:
-        _, timing = time_training(num_envs, arguments.updates, 2.5e-3)
-        rate = num_envs * T * arguments.updates / timing.median
-        details = {"T": T, "ms_per_update": timing.median / arguments.updates / 1e3, "spread": timing.spread}
-        figures.add_peer(f"jax_ppo.{num_envs}", rate, "M steps/s", H200.get(num_envs), **details)
-    for learning_rate in arguments.rates:
-        training, timing = time_training(arguments.solve, arguments.solve_updates, learning_rate)
+    for env in arguments.envs:
+        for num_envs in arguments.sizes if arguments.sizes is not None else SIZES[env]:
+            with figures.continue_after_failure(f"{FIGURES[env]}.{num_envs}"):
+                training, timing = time_training(env, num_envs, arguments.updates, 2.5e-3)
+                rate = num_envs * T * arguments.updates / timing.median
+                details = {"T": T, "ms_per_update": timing.median / arguments.updates / 1e3, "spread": timing.spread}
+                details["last_return"] = float(training(jax.random.key(0))[-1])
+                figures.add_peer(f"{FIGURES[env]}.{num_envs}", rate, "M steps/s", H200[env].get(num_envs), **details)
+    for learning_rate in arguments.rates if "CartPole-v1" in arguments.envs else ():
+        training, timing = time_training("CartPole-v1", arguments.solve, arguments.solve_updates, learning_rate)
         for seed in arguments.seeds:
             name = f"jax_ppo.{TARGET:g}.{arguments.solve}.rate{learning_rate:g}.seed{seed}"
             returns = training(jax.random.key(seed))

@@ -236,16 +236,12 @@ def main() -> None:
 
     torch.set_float32_matmul_precision("high")  # TF32
     for num_envs in arguments.sizes:
-        try:
+        with figures.continue_after_failure(f"torch_ppo.{num_envs}"):
             measure_rates(figures, num_envs, arguments)
-        except Exception as error:  # noqa: BLE001  # a size that fails must not stop the others
-            figures.add_failure(f"torch_ppo.{num_envs}", error)
     for seed in arguments.seeds:
         name = f"torch_ppo.{TARGET:g}.{arguments.solve}.seed{seed}"
-        try:
+        with figures.continue_after_failure(name):
             measure_time_to_target(figures, name, seed, arguments)
-        except Exception as error:  # noqa: BLE001  # a seed that fails must not stop the others
-            figures.add_failure(name, error)
 
 
 if __name__ == "__main__":

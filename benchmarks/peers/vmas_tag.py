@@ -69,10 +69,8 @@ def main() -> None:
 
     provide_legacy_modules()
     for num_envs in arguments.sizes:
-        try:
+        with figures.continue_after_failure(f"vmas.simple_tag.step.{num_envs}"):
             measure(figures, num_envs, arguments.device, arguments.steps)
-        except Exception as error:  # noqa: BLE001  # a size that fails must not stop the others
-            figures.add_failure(f"vmas.simple_tag.step.{num_envs}", error)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,6 +106,14 @@ class Figures:
         self.add(name, rate.per_second / 1e9, "G steps/s", (env,), **rate.details)
         if "percent_of_add" in rate.details:
             self.add(f"{name}.share", rate.details["percent_of_add"], "% of add", (env,))
+
+    @contextmanager
+    def continue_after_failure(self, name: str) -> Iterator[None]:
+        """Adds an error of the block as a measurement that failed, so that the benchmark continues with the next `name`."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # a row that fails must not stop the others
+            self.add_failure(name, error)
 
     def add_failure(self, name: str, error: BaseException | str) -> None:
         """Adds a measurement that failed with `error`; the benchmark continues with the next `name`."""

@@ -1,9 +1,10 @@
 """Our rates divided by those of other libraries, from the figures of one run.
 
 Our best figure of a case is compared with the best of all modes of the other library at the same number of environments, even
-if that mode stores less: a scan of theirs that keeps no outputs is compared with our step that writes all of them. The physics
-of simple_tag differ from those of our Tag games. A ratio of times is theirs divided by ours. A case that one of the two sides
-did not measure has no ratio.
+if that mode stores less: a scan of theirs that keeps no outputs is compared with our step that writes all of them. A ratio that
+ends in `outputs` has only the modes in which they return all outputs for given actions, as our step does. The physics of
+simple_tag differ from those of our Tag games. A ratio of times is theirs divided by ours. A case that one of the two sides did
+not measure has no ratio.
 """
 
 from __future__ import annotations
@@ -45,6 +46,18 @@ def list_comparisons() -> Iterator[Comparison]:
         for peer in ("jaxmarl", "vmas"):
             theirs = f"peers.{peer}.simple_tag.*.{num_envs}"
             yield Comparison(f"open.{num_envs}x5.{peer}", f"tag_step.open.{num_envs}x5", theirs)
+    for num_envs in (4096, 65_536, 1_048_576):
+        ours, theirs = f"env_step.Breakout-v0.same_step.{num_envs}", "peers.gymnax.Breakout-MinAtar"
+        yield Comparison(f"Breakout-v0.{num_envs}.gymnax", ours, f"{theirs}.*.{num_envs}")
+        yield Comparison(f"Breakout-v0.{num_envs}.gymnax.outputs", ours, f"{theirs}.st[eo]*.{num_envs}")
+    for num_envs in (4096, 65_536):
+        ours, theirs = f"multi_agent_step.SimpleSpread-v0.{num_envs}", "peers.jaxmarl.simple_spread"
+        yield Comparison(f"SimpleSpread-v0.{num_envs}.jaxmarl", ours, f"{theirs}.*.{num_envs}")
+        yield Comparison(f"SimpleSpread-v0.{num_envs}.jaxmarl.outputs", ours, f"{theirs}.st[eo]*.{num_envs}")
+    for precision in ("", ".bf16"):
+        yield Comparison(
+            f"ppo.breakout.4096{precision}.jax_ppo", f"learners.ppo.breakout.4096{precision}", "peers.jax_ppo.breakout.4096"
+        )
     for num_envs in (4096, 16_384, 65_536):
         for peer in ("jax_ppo", "torch_ppo"):
             yield Comparison(f"ppo.{num_envs}.{peer}", f"learners.ppo.{num_envs}*", f"peers.{peer}.{num_envs}")

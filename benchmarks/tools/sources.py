@@ -105,7 +105,10 @@ def source_hashes(root: Path = ROOT) -> dict[str, str]:
         own = [folder / f"{name}.py" for name in sorted(compiled_modules(module, folder))]
         own += [package / file for name, file in OPTIONAL_MODULES.items() if any(imports_name(module, name) for module in own)]
         declaration = (folder / f"{module}.py").read_text()
-        program = parts["multi_agent" if "MultiAgentEnv(" in declaration else "single_agent"]
+        # An environment with one agent and arrays is compiled by the program for many agents.
+        is_single_agent, has_arrays = "MultiAgentEnv(" not in declaration, "Annotated[" in declaration
+        programs = [("single_agent", is_single_agent), ("multi_agent", not is_single_agent or has_arrays)]
+        program = [file for part, is_used in programs if is_used for file in parts[part]]
         hashes[env] = hash_files([*common, *program, *own])
         if cuda_c := CUDA_C_FILE.search(declaration):
             hashes[f"{env}/cuda-c"] = hash_files([*common, *program, *own, *parts["cpp"], *headers, folder / cuda_c[1]])

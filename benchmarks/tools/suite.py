@@ -45,6 +45,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS = (
     Benchmark("env_step", 150),
     Benchmark("tag_step", 120),
+    Benchmark("multi_agent_step", 120),
     Benchmark("stored_rollout", 150),
     Benchmark("learners", 240),
     Benchmark("peers.gymnax_step", 240, folder="peers"),
@@ -52,7 +53,7 @@ BENCHMARKS = (
     Benchmark("peers.jax_ppo", 240, folder="peers"),
     Benchmark("peers.torch_ppo", 300, folder="peers"),
     Benchmark("peers.warpdrive", 300, folder="peers"),
-    Benchmark("peers.jaxmarl_tag", 150, folder="peers"),
+    Benchmark("peers.jaxmarl_mpe", 240, folder="peers"),
     Benchmark("peers.vmas_tag", 90, folder="peers"),
     Benchmark("scaling", 480),
     Benchmark("cuda_c_step", 180),

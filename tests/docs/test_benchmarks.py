@@ -119,7 +119,7 @@ class TestScripts:
         [
             ("gymnax_step", "gymnax"),
             ("jax_ppo", "gymnax"),
-            ("jaxmarl_tag", "jaxmarl"),
+            ("jaxmarl_mpe", "jaxmarl"),
             ("vmas_tag", "vmas"),
             ("warpdrive", "warp_drive"),
         ],
