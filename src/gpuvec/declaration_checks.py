@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 from gpuvec.errors import AuthoringError
-from gpuvec.phases import Assign, Each, Reduction
+from gpuvec.phases import Assign, ByRole, Each, Reduction
 
 PARAMETER_TYPES = (float, int, bool)
 
@@ -39,8 +40,30 @@ def require_functions(env: Any, *names: str, optional: bool = False) -> None:
     """
     for name in names:
         value = getattr(env, name)
-        if not callable(value) and not (optional and value is None):
+        if not callable(value) and not isinstance(value, ByRole) and not (optional and value is None):
             raise _declaration_error(env, f"{name} is {_describe(value)}; it must be a function.")
+
+
+def convert_functions_by_role(env: Any, *names: str) -> None:
+    """Replaces each dict {role: function} among fields of an environment by a `ByRole`, so that the environment is hashable.
+
+    Args:
+        env: the environment, a `MultiAgentEnv`.
+        names: the names of the fields.
+
+    Raises:
+        AuthoringError: a value of a dict is no function, or a dict is empty.
+    """
+    for name in names:
+        value = getattr(env, name)
+        if not isinstance(value, Mapping):
+            continue
+        for role, function in value.items():
+            if not isinstance(role, str) or not callable(function):
+                raise _declaration_error(env, f"{name}[{role!r}] is {_describe(function)}; a role has a name and a function.")
+        if not value:
+            raise _declaration_error(env, f"{name} is an empty dict; it must have a function for each role.")
+        object.__setattr__(env, name, ByRole(tuple(value), tuple(value.values())))
 
 
 def require_state(env: Any) -> None:

@@ -1,7 +1,8 @@
 """The parts of a step: functions that run for each element of an index set, assignments of scalars, and reductions.
 
-An index set has a shape, and its elements are numbered in C order. Four sets always exist: "world" with one element, "agents"
-(A,), "pairs" (A, A), whose element (i, j) belongs to agent i, and each role. An environment declares others with `sets`.
+An index set has a shape, and its elements are numbered in C order. Three sets always exist: "world" with one element, "agents"
+(A,), and "pairs" (A, A), whose element (i, j) belongs to agent i. If `spaces(p)` is by role, each role is a set, too. An
+environment declares others with `sets`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Each(NamedTuple):
     """The name of the set."""
     function: Callable[..., Any]
     """`function(index, s, key, p)` writes the elements at `index`: an int, or a tuple of ints if the set has several axes. For
-    the world it is `function(s, key, p)`, for agents and pairs `function(index, s, action, key, p)`.
+    the world it is `function(s, key, p)`, for agents, pairs and roles `function(index, s, action, key, p)`. If spaces are by
+    role, functions of agents and pairs have no `action`.
     """
 
 
@@ -28,12 +30,13 @@ def each(index_set: str, function: Callable[..., Any]) -> Each:
     """Creates a phase that runs a function for each element of an index set.
 
     The function writes only the elements at its index, in fields of that set, and reads no other element of a field that it
-    writes. For the pair (i, j) it receives the action of agent i.
+    writes. For the pair (i, j) it receives the action of agent i. For a role, `index` counts its agents, and agent `index`
+    also owns its elements of fields of the agents.
 
     Args:
-        index_set: the name of a set of `sets`, or "world", "agents" or "pairs".
+        index_set: the name of a set of `sets`, "world", "agents" or "pairs", or a role if `spaces(p)` is by role.
         function: `function(index, s, key, p)`; `function(s, key, p)` for the world; `function(index, s, action, key, p)` for
-            agents and pairs.
+            agents, pairs and roles. If spaces are by role, only functions of roles have an `action`.
     """
     return Each(index_set, function)
 
@@ -57,6 +60,23 @@ def assign(fields: str | tuple[str, ...], function: Callable[..., Any]) -> Assig
         function: `function(s, key, p)` returns the new value, or a tuple of one value for each of several fields.
     """
     return Assign((fields,) if isinstance(fields, str) else tuple(fields), function)
+
+
+class ByRole(NamedTuple):
+    """A function of agents for each of several roles; `MultiAgentEnv` makes it of a dict {role: function}."""
+
+    roles: tuple[str, ...]
+    """The names of the roles."""
+    functions: tuple[Callable[..., Any], ...]
+    """The function of each of these roles, whose argument `i` is the number of an agent within its role."""
+
+    def of(self, role: str) -> Callable[..., Any] | None:
+        """Returns the function of a role, or None if there is none.
+
+        Args:
+            role: the name of the role.
+        """
+        return dict(zip(self.roles, self.functions, strict=True)).get(role)
 
 
 class Reduction(NamedTuple):

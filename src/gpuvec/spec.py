@@ -17,7 +17,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuvec.declaration_checks import require_functions, require_params, require_phases, require_reset, require_state
+from gpuvec.declaration_checks import (
+    convert_functions_by_role,
+    require_functions,
+    require_params,
+    require_phases,
+    require_reset,
+    require_state,
+)
 
 Floats = NDArray[np.float32]
 """The type of a state field of float32. It has one element for each agent, (A,).
@@ -235,6 +242,13 @@ class MultiAgentEnv(OptionalFields):
     by number, and the Ints field `agents_by_role` contains the agents in the order of their roles. The engine writes them when
     the environment is created and in `set_state({"role": ...})`; functions of the environment only read them.
 
+    Roles may have spaces of their own: `spaces(p)` and `observation(p)` then return dicts by role. The agents of a role are
+    consecutive, in the order of `roles(p)`, for good, so the state has no fields `role` and `agents_by_role`. Each role is an
+    index set of its agents: `Annotated[Floats, "speaker"]` is a field of speakers, and `each("speaker", f)` runs
+    `f(i, s, action, key, p)` for them with actions of their space. `reward`, `terminated`, `active` and `allowed` may be dicts
+    {role: function}. In functions of a role `i` counts within the role; in others it counts all agents. Phases over agents and
+    pairs receive no action, as the actions of agents differ.
+
     In the signatures `i` is the index of an agent, `s` a `state` with arrays, `p` an instance of the class of `params`, `key` a
     `Key`, with which functions draw random numbers, and `t` a `Time`.
 
@@ -248,9 +262,9 @@ class MultiAgentEnv(OptionalFields):
     """The parameters with their defaults, an instance of a NamedTuple class with floats, ints and bools. `make_vec` takes them
     as keyword arguments.
     """
-    spaces: Callable[[Any], tuple[gym.spaces.Box, gym.Space[Any]]]
+    spaces: Callable[[Any], Any]
     """`spaces(p) -> (observation, action)` returns the spaces of one agent: a Box((D,)), and a Discrete, MultiDiscrete or
-    Box((K,)).
+    Box((K,)). If roles have spaces of their own, it returns {role: (observation, action)}, and roles are as described above.
     """
     agents: Callable[[Any], int]
     """`agents(p) -> int` returns A, the number of agents."""
@@ -268,14 +282,14 @@ class MultiAgentEnv(OptionalFields):
     its action as `SingleAgentEnv.step` does; `each` for other sets; `assign` for scalars of the world; and reductions. An
     action of more than 16 components is an array, of which `action[k]` reads one.
     """
-    reward: Callable[..., Any]
+    reward: Callable[..., Any] | Any
     """`reward(i, s, t, p) -> float` returns the reward of agent i, after the phases."""
-    terminated: Callable[..., Any]
+    terminated: Callable[..., Any] | Any
     """`terminated(i, s, p) -> bool` returns the vote of agent i, after the phases; the episode ends if all agents vote for it.
     """
-    observation: Callable[[Any], Observation]
-    """`observation(p) -> Observation` returns what agents observe."""
-    active: Callable[..., Any] | None = None
+    observation: Callable[[Any], Any]
+    """`observation(p) -> Observation` returns what agents observe; {role: Observation} if spaces are by role."""
+    active: Callable[..., Any] | Any = None
     """`active(i, s, p) -> bool` returns whether agent i takes part in the game, from agent i's elements alone; None if all
     agents always do. `infos["agent_mask"]` reports it. The functions of a step are called for inactive agents as well. An
     inactive agent may become active again, as one that is born.
@@ -301,6 +315,7 @@ class MultiAgentEnv(OptionalFields):
 
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
+        convert_functions_by_role(self, "reward", "terminated", "active", "allowed")
         require_functions(self, "spaces", "agents", "reward", "terminated", "observation")
         require_functions(self, "active", "allowed", "metrics", "roles", "to_move", "sets", "tables", optional=True)
         require_state(self)

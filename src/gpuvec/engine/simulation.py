@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +66,7 @@ class Simulation:
         self.buffers["faults"][:] = NO_FAULT
         for name in options.per_env:
             self.buffers[f"param_{name}"][:] = getattr(env.params, name)
-        if isinstance(self.schema, MultiAgentSchema) and self.schema.roles:
+        if isinstance(self.schema, MultiAgentSchema) and self.schema.has_role_field:
             roles = self.schema.roles.values()
             self.set_roles(device.arrays.asarray(np.repeat(np.arange(len(roles), dtype=np.int32), list(roles))))
         self._pool: dict[str, DeviceArray] = {}
@@ -84,10 +86,11 @@ class Simulation:
         """For a message, the size of the observations of many agents, and what would reduce it."""
         if not isinstance(self.schema, MultiAgentSchema):
             return ""
-        agents, features = self.schema.num_agents, self.schema.num_features
-        observes_all = self.schema.observation.max_neighbors >= agents - 1
+        agents, parts = self.schema.num_agents, self.schema.parts
+        observes_all = any(part.observation.max_neighbors >= agents - 1 for part in parts)
         advice = "fewer environments or agents" + (", or observing the K nearest," if observes_all else "")
-        size = f"{4 * agents * features:,} bytes each ({agents} agents, {features} numbers)"
+        num_bytes = sum(4 * part.num_agents * part.num_features for part in parts)
+        size = f"{num_bytes:,} bytes each ({agents} agents, {' or '.join(str(part.num_features) for part in parts)} numbers)"
         return f", whose observations are {size}; {advice} would fit"
 
     def _reset_launchers(self) -> None:
@@ -112,22 +115,30 @@ class Simulation:
             with gc_paused():
                 self._reset_launcher = self._kernels.reset(self.options)
         scalars = (dtype(value) for dtype, value in zip(request_dtypes(self.env), request, strict=True))
+        outputs = bytes(8 * (self._num_action_buffers - 1)) + outputs
         self._reset_launcher(
             stream, *batch_members(self.buffer_addresses, outputs, self.num_envs, mask=mask, seeds=seeds), *scalars
         )
 
-    def step_launcher(self, action_dtype: DType) -> Callable[[int, int, bytes], None]:
+    @property
+    def _num_action_buffers(self) -> int:
+        """The number of arrays of actions that a step reads: one, or that of the roles if spaces are by role."""
+        return len(self.schema.parts) if isinstance(self.schema, MultiAgentSchema) else 1
+
+    def step_launcher(self, action_dtype: DType) -> Callable[[int, Any, bytes], None]:
         """The function `launch(stream, action, outputs)`, which steps all envs; its kernels are compiled on first use.
 
-        `action` is the address of the actions; `outputs` has the address of each of `layout.outputs`, packed into 8 bytes each.
+        `action` is the address of the actions, a tuple of those of each role if spaces are by role; `outputs` has the address
+        of each of `layout.outputs`, packed into 8 bytes each.
 
         Args:
-            action_dtype: the dtype of the actions.
+            action_dtype: the dtype of the actions; a tuple of those of each role if spaces are by role.
         """
         if action_dtype not in self._step_launchers:
             options = self.options._replace(action_dtype=action_dtype)
             with gc_paused():
-                self._step_launchers[action_dtype] = self._kernels.step(options, self.buffer_addresses)
+                launch = self._kernels.step(options, self.buffer_addresses)
+            self._step_launchers[action_dtype] = _launch_with_roles(launch) if type(action_dtype) is tuple else launch
         return self._step_launchers[action_dtype]
 
     def rollout_launcher(self, policy: RolloutPolicy, action_dtype: DType = None) -> Callable[[int, int, bytes, int], None]:
@@ -247,3 +258,13 @@ class Simulation:
         self._kernels.close()
         self.buffers.clear()
         self._pool.clear()
+
+
+def _launch_with_roles(launch: Callable[[int, int, bytes], None]) -> Callable[[int, Any, bytes], None]:
+    """A launcher that takes the address of the actions of each role. Those of all but the first precede the outputs."""
+
+    def launch_step(stream: int, actions: tuple[int, ...], outputs: bytes) -> None:
+        first, *others = actions
+        launch(stream, first, struct.pack(f"{len(others)}q", *others) + outputs)
+
+    return launch_step

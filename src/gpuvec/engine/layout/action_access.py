@@ -127,7 +127,12 @@ def action_bounds(space: gym.Space[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def make_action_reader(
-    space: gym.Space[Any], layout: ActionLayout, options: KernelOptions, ops: MemoryOps
+    space: gym.Space[Any],
+    layout: ActionLayout,
+    options: KernelOptions,
+    ops: MemoryOps,
+    suffix: str = "",
+    reported_row: str = "u",
 ) -> tuple[DeviceFunction, DeviceFunction]:
     """Compiles the functions that read and check actions. Row u counts envs, or agents of all envs.
 
@@ -136,34 +141,42 @@ def make_action_reader(
         layout: the number of components of an action, and whether they are discrete.
         options: the dtype of the actions in global memory, and whether they are validated.
         ops: the operations on buffers.
+        suffix: the end of the name of the buffer of actions, which is that of one role.
+        reported_row: the source of the row that is reported for row u.
 
     Returns:
         `load_action(b, u)`, which returns the action in row u, a scalar or a tuple, and `report_invalid_action(b, u)`, which
         reports an action that the space does not allow, as u << 32 | the action, or the component that is not finite.
     """
     indices = [f"{layout.components} * u + {k}" for k in range(layout.components)] or ["u"]
-    values = [f"dtype(in_range_{k}(load(b.action, {index}, raw)))" for k, index in enumerate(indices)]
+    values = [f"dtype(in_range_{k}(load(b.action{suffix}, {index}, raw)))" for k, index in enumerate(indices)]
     source = f"def load_action(b, u):\n    return {action_expression(values, layout.components)}\n"
     scope = _action_scope(space, options, ops) | {"dtype": layout.dtype}
     load_action = inline_function(generate_function("load_action", source, **scope))
-    return load_action, _make_invalid_action_report(space, layout, indices, options, ops)
+    components = [f"load(b.action{suffix}, {index}, raw)" for index in indices]
+    return load_action, _make_invalid_action_report(space, layout, components, options, ops, reported_row)
 
 
 def _make_invalid_action_report(
-    space: gym.Space[Any], layout: ActionLayout, indices: list[str], options: KernelOptions, ops: MemoryOps
+    space: gym.Space[Any],
+    layout: ActionLayout,
+    components: list[str],
+    options: KernelOptions,
+    ops: MemoryOps,
+    reported_row: str,
 ) -> DeviceFunction:
-    """Compiles `report_invalid_action(b, u)`; `indices` are the sources of the index of each component in row u."""
+    """Compiles `report_invalid_action(b, u)`; `components` are the sources of each component in row u."""
     lows, highs = action_bounds(space)
     source = "def report_invalid_action(b, u):\n"
-    for k, index in enumerate(indices):
-        source += f"    a = load(b.action, {index}, raw)\n"
+    for k, component in enumerate(components):
+        source += f"    a = {component}\n"
         if layout.discrete:
             source += f"    if i64(a) < {lows[k]} or i64(a) > {highs[k]}:\n"
             source += f"        report = u64(u32(min(max(i64(a), i64({-(2**31)})), i64({2**31 - 1}))))\n"
         else:
             # Authors clip numbers outside the bounds in their own `step`; one that is not finite would stay in the state.
             source += f"    if not abs(dtype(a)) < inf:\n        report = u64({k})\n"
-        source += "        atomic_min(b.faults, 0, u64(u) << u64(32) | report)\n"
+        source += f"        atomic_min(b.faults, 0, u64({reported_row}) << u64(32) | report)\n"
     scope = {"load": ops.load, "atomic_min": ops.atomic_min, "raw": options.action_dtype, "dtype": layout.dtype}
     return inline_function(
         generate_function("report_invalid_action", source, **scope, i64=i64, u32=u32, u64=u64, inf=f32(np.inf))

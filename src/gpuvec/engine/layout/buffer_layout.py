@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from gpuvec.engine.layout.buffers import Buffer, KernelOptions, Layout, bookkeeping_buffers, input_buffers, pool_buffers
-from gpuvec.engine.layout.schema import MultiAgentSchema, SingleAgentSchema, make_schema
+from gpuvec.engine.layout.buffers import (
+    Buffer,
+    KernelOptions,
+    Layout,
+    bookkeeping_buffers,
+    input_buffers,
+    pool_buffers,
+    reset_inputs,
+)
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema, make_schema
 from gpuvec.spec import Environment
 
 
@@ -24,13 +32,28 @@ def make_layout(env: Environment, options: KernelOptions, split: bool = False) -
     )
     outputs = layout.outputs
     if options.autoreset is AutoresetMode.SAME_STEP:
-        outputs = outputs | {"final_obs": outputs["obs"], "final_mask": Buffer(np.bool_)}
+        final = {f"final_{name}": buffer for name, buffer in outputs.items() if name in ("obs", *_names(schema, "obs"))}
+        outputs = outputs | final | {"final_mask": Buffer(np.bool_)}
     return layout._replace(
         persistent=layout.persistent | bookkeeping_buffers(options, env.params),
         pool=pool_buffers({name: schema.fields[name] for name in options.pool}),
-        inputs=input_buffers((*schema.agents_shape, *schema.action.shape), schema.action.discrete),
+        inputs=_inputs(schema),
         outputs=outputs,
     )
+
+
+def _names(schema: EnvSchema, name: str) -> list[str]:
+    """The names of the buffers `name` of all parts of the schema of many agents."""
+    return [f"{name}{part.suffix}" for part in schema.parts] if isinstance(schema, MultiAgentSchema) else [name]
+
+
+def _inputs(schema: EnvSchema) -> dict[str, Buffer]:
+    """The buffers that a caller passes. The actions of the roles but the first follow the others, before the outputs."""
+    if not isinstance(schema, MultiAgentSchema) or not schema.role_schemas:
+        return input_buffers((*schema.agents_shape, *schema.action.shape), schema.action.discrete)
+    first, *others = (Buffer(part.action.dtype, (*part.agents_shape, *part.action.shape)) for part in schema.parts)
+    first_name, *other_names = _names(schema, "action")
+    return {first_name: first, **reset_inputs(), **dict(zip(other_names, others, strict=True))}
 
 
 def _single_agent_layout(schema: SingleAgentSchema) -> Layout:
@@ -62,7 +85,10 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
     if options.reward != "agents":
         scratch["agent_reward"] = Buffer(np.float32, shape)
     outputs = {
-        "obs": Buffer(schema.obs.dtype, (*shape, *schema.obs.shape), wide=schema.has_only_self_features),
+        f"obs{part.suffix}": Buffer(part.obs.dtype, (*part.agents_shape, *part.obs.shape), wide=part.has_only_self_features)
+        for part in schema.parts
+    }
+    outputs |= {
         "reward": Buffer(np.float32, shape if options.reward == "agents" else ()),
         "terminated": Buffer(np.bool_),
         "truncated": Buffer(np.bool_),
@@ -74,8 +100,11 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
     if schema.has_turns:
         scratch["agent_active"] = Buffer(np.bool_, shape)
         outputs |= {"to_move": Buffer(np.int32)}
-    if schema.mask_size:
-        outputs |= {"action_mask": Buffer(np.bool_, (*shape, schema.mask_size))}
+    outputs |= {
+        f"action_mask{part.suffix}": Buffer(np.bool_, (*part.agents_shape, part.mask_size))
+        for part in schema.parts
+        if part.mask_size
+    }
     if schema.is_single_agent:  # The kernels write them, and they are no results.
         scratch |= agent_flags
     else:

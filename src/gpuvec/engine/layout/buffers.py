@@ -41,7 +41,7 @@ class KernelOptions(NamedTuple):
         reward: for multi-agent environments, "agents" for a reward for each agent, "sum" for the sum of all agents, or the name
             of a role for the sum of its agents.
         pool: fields of the state that a reset reads from the reset pool.
-        action_dtype: the dtype of the actions in the buffer.
+        action_dtype: the dtype of the actions in the buffer; a tuple with that of each role if spaces are by role.
         cuda_c: whether CUDA C++ implementations replace the author's functions.
     """
 
@@ -144,8 +144,12 @@ def input_buffers(components: tuple[int, ...], discrete: bool) -> dict[str, Buff
         components: the shape of an env's actions: (), (K,), (A,) or (A, K).
         discrete: whether actions are integers.
     """
+    return {"action": Buffer(np.int32 if discrete else np.float32, components), **reset_inputs()}
+
+
+def reset_inputs() -> dict[str, Buffer]:
+    """Returns the buffers that a caller passes to a reset alone."""
     return {
-        "action": Buffer(np.int32 if discrete else np.float32, components),
         "mask": Buffer(np.bool_),
         "seeds": Buffer(np.uint32, (3,)),  # whether the row has a seed, seed, its high word
     }

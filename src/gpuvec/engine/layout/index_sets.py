@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import numpy as np
@@ -25,21 +26,27 @@ class ArrayField(NamedTuple):
     buffer: Buffer  # of the shape of the set, followed by the sizes of an element
 
 
-def make_index_sets(env: MultiAgentEnv, num_agents: int) -> IndexSets:
+def make_index_sets(env: MultiAgentEnv, num_agents: int, roles: Mapping[str, int]) -> IndexSets:
     """Returns {name: shape} of the sets of an environment: those that always exist, and those of its function `sets`.
 
     Args:
         env: the environment.
         num_agents: A.
+        roles: {role: number of agents} of the roles that are sets.
 
     Raises:
         AuthoringError: a set with the name of another one, or a size that is no number of at least 1.
     """
     sets: IndexSets = {WORLD: (), AGENTS: (num_agents,), PAIRS: (num_agents, num_agents)}
+    for role, count in roles.items():
+        if role in sets:
+            raise AuthoringError(f"roles(p) has {role!r}, the name of a set that every environment has: choose another name.")
+        sets[role] = (count,)
     declared = env.sets(env.params) if env.sets is not None else {}
     for name, size in declared.items():
         if name in sets:
-            raise AuthoringError(f"sets(p) has {name!r}, a set that every environment has: choose another name.")
+            owner = "of a role" if name in roles else "that every environment has"
+            raise AuthoringError(f"sets(p) has {name!r}, a set {owner}: choose another name.")
         shape = size if isinstance(size, tuple) else (size,)
         if not shape or not all(_is_size(n) for n in shape):
             raise AuthoringError(

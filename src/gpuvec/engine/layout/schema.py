@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
-import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.index_sets import IndexSets, make_array_field, make_index_sets
 from gpuvec.engine.layout.metric_kinds import metric_kinds
+from gpuvec.engine.layout.observation_checks import check_observation, check_search
 from gpuvec.engine.layout.one_agent import STEP_RESULTS, as_multi_agent, needs_block
+from gpuvec.engine.layout.role_functions import check_roles, refuse_functions_by_role
 from gpuvec.engine.layout.space_layout import (
+    MAX_TUPLE_COMPONENTS,
     ActionLayout,
     ObservationLayout,
     make_action_layout,
@@ -22,7 +24,7 @@ from gpuvec.engine.layout.space_layout import (
     mask_size,
 )
 from gpuvec.errors import AuthoringError, OutOfMemoryError
-from gpuvec.phases import AGENTS
+from gpuvec.phases import AGENTS, ByRole
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv
 
 # {dtype: the buffer of `packed_fields`, and the array of staged elements}
@@ -76,6 +78,9 @@ class SingleAgentSchema(NamedTuple):
 class MultiAgentSchema(NamedTuple):
     """The schema of a `MultiAgentEnv`.
 
+    The schema of all agents has the attributes that follow from spaces and observation only if they are equal for all agents.
+    If spaces are by role, it has a schema for each role instead, in which `num_agents` is that of the role.
+
     Attributes:
         sets: {name: shape} of the index sets.
         array_fields: {name: buffer} of the fields of the state with several elements.
@@ -91,6 +96,11 @@ class MultiAgentSchema(NamedTuple):
         metrics: {name: how it is combined over an episode}.
         has_turns: whether one agent may act while the others wait.
         is_single_agent: whether it is that of a `SingleAgentEnv`, whose arrays have no axis of agents.
+        action_space: the action space of one agent.
+        role_schemas: {role: its schema} if spaces are by role, else empty.
+        role: the role whose schema it is; "" for the schema of all agents.
+        suffix: the end of the names of the role's buffers, such as "_0"; "" for all agents.
+        first_agent: the index of the role's first agent among all agents.
     """
 
     sets: IndexSets
@@ -107,6 +117,26 @@ class MultiAgentSchema(NamedTuple):
     metrics: Mapping[str, str] = MappingProxyType({})
     has_turns: bool = False
     is_single_agent: bool = False
+    action_space: Any = None
+    role_schemas: Mapping[str, MultiAgentSchema] = MappingProxyType({})
+    role: str = ""
+    suffix: str = ""
+    first_agent: int = 0
+
+    @property
+    def parts(self) -> tuple[MultiAgentSchema, ...]:
+        """The schemas of groups of agents with equal spaces: those of the roles, or this one."""
+        return tuple(self.role_schemas.values()) or (self,)
+
+    @property
+    def has_role_field(self) -> bool:
+        """Whether the state has the fields `role` and `agents_by_role`, as roles are not by consecutive agents."""
+        return bool(self.roles) and not self.role_schemas and not self.role
+
+    @property
+    def neighbors(self) -> Any:
+        """The search or the reduction before each observation, which all observations have in common; None without."""
+        return next((part.observation.neighbors for part in self.parts if part.observation.neighbors is not None), None)
 
     @property
     def num_features(self) -> int:
@@ -141,7 +171,7 @@ class MultiAgentSchema(NamedTuple):
     @property
     def search(self) -> NearestNeighbors | None:
         """The neighbor search before each observation, if there is one."""
-        return self.observation.neighbors if isinstance(self.observation.neighbors, NearestNeighbors) else None
+        return self.neighbors if isinstance(self.neighbors, NearestNeighbors) else None
 
     @property
     def has_only_self_features(self) -> bool:
@@ -178,6 +208,17 @@ def make_schema(env: Environment) -> EnvSchema:
     return _single_agent_schema(env)
 
 
+def default_action_dtype(schema: EnvSchema) -> DType:
+    """Returns the dtype of actions as author functions receive them; a tuple with that of each role if spaces are by role.
+
+    Args:
+        schema: the schema of the environment.
+    """
+    if isinstance(schema, MultiAgentSchema) and schema.role_schemas:
+        return tuple(part.action.dtype for part in schema.parts)
+    return schema.action.dtype
+
+
 def _single_agent_schema(env: SingleAgentEnv) -> SingleAgentSchema:
     observation_space, action_space = _spaces(env)
     obs, action = make_observation_layout(observation_space), make_action_layout(action_space)
@@ -191,87 +232,97 @@ def _single_agent_schema(env: SingleAgentEnv) -> SingleAgentSchema:
 
 
 def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
-    count = count_agents(env)
-    observation_space, action_space = _spaces(env)
-    obs, action = make_observation_layout(observation_space), make_action_layout(action_space)
+    count, spaces = count_agents(env), _spaces(env)
     hints = get_type_hints(env.state, include_extras=True)
-    sets = make_index_sets(env, count)
-    fields = {name: make_array_field(env, sets, name, hint) for name, hint in hints.items() if hint not in SCALARS}
-    array_fields, field_sets = {k: f.buffer for k, f in fields.items()}, {k: f.index_set for k, f in fields.items()}
-    scalar_fields = {name: SCALARS[hint] for name, hint in hints.items() if hint in SCALARS}
     roles = dict(env.roles(env.params)) if env.roles is not None else {}
     if roles and sum(roles.values()) != count:
         raise AuthoringError(f"roles(p) is {roles}, which sums up to {sum(roles.values())}; agents(p) is {count}.")
+    by_role = isinstance(spaces, Mapping)
+    if by_role:
+        check_roles(env, roles, spaces)
+    else:
+        refuse_functions_by_role(env)
+    sets = make_index_sets(env, count, roles if by_role else {})
+    fields = {name: make_array_field(env, sets, name, hint) for name, hint in hints.items() if hint not in SCALARS}
+    array_fields, field_sets = {k: f.buffer for k, f in fields.items()}, {k: f.index_set for k, f in fields.items()}
+    scalar_fields = {name: SCALARS[hint] for name, hint in hints.items() if hint in SCALARS}
+    search_fields = tuple(name for name, hint in hints.items() if NearestNeighbors in get_args(hint))
+    undefined: Any = None
+    schema = MultiAgentSchema(
+        sets, array_fields, field_sets, scalar_fields, undefined, undefined, count, undefined, roles, search_fields
+    )  # fmt: skip
+    _check_engine_fields(schema, by_role)
+    if by_role:
+        schema = schema._replace(role_schemas=_make_role_schemas(env, schema, spaces))
+    else:
+        schema = _with_spaces(schema, spaces, env.observation(env.params), has_mask=env.allowed is not None)
+    if schema.search is not None:
+        check_search(schema.search, search_fields, array_fields, count)
+    return schema
+
+
+def _check_engine_fields(schema: MultiAgentSchema, by_role: bool) -> None:
+    """Raises AuthoringError unless the state has the fields of the engine exactly if it needs them."""
+    arrays, roles, count = schema.array_fields, schema.roles, schema.num_agents
     for name in ENGINE_FIELDS:
-        if (name in array_fields) != bool(roles) or (roles and array_fields[name] != Buffer(np.int32, (count,))):
+        if by_role and name in arrays:
+            raise AuthoringError(
+                f"spaces(p) is by role, so roles are fixed, and the state has no field {name!r}: remove it. Functions by role "
+                "and phases each(role, ...) know the role of an agent."
+            )
+        if not by_role and ((name in arrays) != bool(roles) or (roles and arrays[name] != Buffer(np.int32, (count,)))):
             raise AuthoringError(
                 f"a state has Ints fields {' and '.join(ENGINE_FIELDS)} if and only if the environment has roles(p); "
                 "here one is there without the other."
             )
-    observation = env.observation(env.params)
+
+
+def _with_spaces(schema: MultiAgentSchema, spaces: Any, observation: Any, has_mask: bool) -> MultiAgentSchema:
+    """The schema of agents with these spaces and this observation."""
     if not isinstance(observation, Observation):
         raise AuthoringError(
-            f"observation(p) returned a {type(observation).__name__}; it must return one Observation(...) for all agents: its "
-            "functions may do other things for other roles: `if s.role[i] == TAGGER`."
+            f"observation(p) returned a {type(observation).__name__}; it must return one Observation(...) for all agents, "
+            "whose functions may do other things for other roles: `if s.role[i] == TAGGER`; or spaces(p) must be by role, too."
         )
-    _check_observation(observation, obs)
-    search_fields = tuple(name for name, hint in hints.items() if NearestNeighbors in get_args(hint))
-    schema = MultiAgentSchema(
-        sets, array_fields, field_sets, scalar_fields, obs, action, count, observation, roles, search_fields,
-        mask_size(action_space) if env.allowed is not None else 0,
-    )  # fmt: skip
-    if schema.search is not None:
-        _check_search(schema.search, search_fields, array_fields, count)
-    return schema
+    obs, action = make_observation_layout(spaces[0]), make_action_layout(spaces[1])
+    check_observation(observation, obs)
+    size = mask_size(spaces[1]) if has_mask else 0
+    return schema._replace(obs=obs, action=action, action_space=spaces[1], observation=observation, mask_size=size)
 
 
-def _check_observation(observation: Observation, obs: ObservationLayout) -> None:
-    """Raises AuthoringError unless `observation` has functions for features, or for an image one for its pixels."""
-    has_features = observation.self_features is not None or observation.other_features is not None
-    if obs.is_image and (observation.pixel is None or has_features):
-        raise AuthoringError(
-            f"the observation space is an image of shape {obs.shape}; observation(p) must return Observation(pixel=...), "
-            "without features."
-        )
-    if not obs.is_image and (observation.pixel is not None or observation.self_features is None):
-        raise AuthoringError(
-            f"the observation space has shape {obs.shape}; observation(p) must return Observation(self_features, ...), and "
-            "pixel only for an image of shape (channels, height, width)."
-        )
-
-
-def _check_search(search: NearestNeighbors, search_fields: tuple[str, ...], arrays: dict[str, Buffer], agents: int) -> None:
-    """Raises AuthoringError unless the fields that `search` names have the types that it needs."""
-    if search.field not in search_fields or arrays[search.field].dtype != np.int32:
-        raise AuthoringError(
-            f"the search fills {search.field!r}, which must be a field of type Annotated[Ints, 'agents', 'parameter', "
-            "NearestNeighbors]."
-        )
-    if isinstance(search.position, str):
-        raise AuthoringError(
-            f"the search has position={search.position!r}; it must be a tuple: position=({search.position!r},)."
-        )
-    if bool(search.position) != isinstance(search.squared, bool):
-        raise AuthoringError(
-            f"the search has position={search.position!r} and squared={search.squared!r}; give both: squared=True if the "
-            "distance is not less than the squared difference in each field, squared=False if not less than the difference."
-        )
-    for name in search.position:
-        if arrays.get(name) != Buffer(np.float32, (agents,)):
-            fields = ", ".join(k for k, b in arrays.items() if b == Buffer(np.float32, (agents,)))
+def _make_role_schemas(env: MultiAgentEnv, schema: MultiAgentSchema, spaces: Any) -> dict[str, MultiAgentSchema]:
+    """{role: its schema}."""
+    role_schemas: dict[str, MultiAgentSchema] = {}
+    observations, first, neighbors = env.observation(env.params), 0, None
+    for number, (role, count) in enumerate(schema.roles.items()):
+        has_mask = isinstance(env.allowed, ByRole) and role in env.allowed.roles
+        part = _with_spaces(schema, spaces[role], observations[role], has_mask)
+        if part.action.is_long:
             raise AuthoringError(
-                f"the search has {name!r} in its position; it must be a Floats field with one element for each agent: {fields}."
+                f"the actions of role {role!r} have {part.action.components} components; with spaces by role an action has at "
+                f"most {MAX_TUPLE_COMPONENTS}."
             )
+        neighbors = neighbors if part.observation.neighbors is None else part.observation.neighbors
+        if part.observation.neighbors not in (None, neighbors):
+            raise AuthoringError("observation(p) has different `neighbors` for its roles: use one search or reduction for all.")
+        role_schemas[role] = part._replace(role=role, suffix=f"_{number}", num_agents=count, first_agent=first)
+        first += count
+    return role_schemas
 
 
-def _spaces(env: Environment) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Returns (observation space, action space) of one agent."""
+def _spaces(env: Environment) -> Any:
+    """Returns (observation space, action space) of one agent, or {role: such a pair}."""
     try:
         spaces: Any = env.spaces(env.params)
     except MemoryError as error:
         raise OutOfMemoryError(f"the spaces of {env.params} do not fit into this machine's memory: make it smaller.") from error
+    if isinstance(env, MultiAgentEnv) and isinstance(spaces, Mapping):
+        return spaces
     if not isinstance(spaces, tuple) or len(spaces) != 2:
-        raise AuthoringError(f"spaces(p) returned {spaces}; it must return two spaces, (observation, action).")
+        raise AuthoringError(
+            f"spaces(p) returned {spaces}; it must return two spaces, (observation, action), or with many agents a dict of "
+            "them by role."
+        )
     return spaces
 
 

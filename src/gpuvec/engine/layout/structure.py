@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_type_hints
 
 import gymnasium as gym
@@ -105,36 +105,60 @@ def _changes(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[tup
 def _shapes(env: Environment) -> dict[str, Any]:
     """Returns {name: shape, number or kind}. Error messages show the names, and the values are comparable with `==`."""
     schema = make_schema(env)
-    observation, action = env.spaces(env.params)
     shapes: dict[str, Any] = {}
     if isinstance(schema, MultiAgentSchema):
         shapes |= {"number of agents": schema.num_agents, "mapping of roles": schema.roles}
-        shapes |= {"number of observed neighbors": schema.observation.max_neighbors}
-        shapes |= {"search or reduction before an observation": _describe_neighbors(schema.observation.neighbors)}
+        for part in schema.parts:
+            shapes |= {f"number of observed neighbors{_of_role(part.role)}": part.observation.max_neighbors}
+        shapes |= {"search or reduction before an observation": _describe_neighbors(schema.neighbors)}
         shapes |= {f"field {name!r}": b.shape for name, b in schema.array_fields.items()}
         for name, table in _tables(env).items():
             shapes |= {f"table {name!r}": table.shape, f"dtype of table {name!r}": table.dtype.name}
-    return shapes | {"observation space": observation.shape, "action space": _without_bounds(action)}
+    for role, (observation, action) in _spaces_by_role(env).items():
+        shapes[f"observation space{_of_role(role)}"] = observation.shape
+        shapes[f"action space{_of_role(role)}"] = _without_bounds(action)
+    return shapes
+
+
+def _of_role(role: str) -> str:
+    """The end of the name of what belongs to a role; empty for all agents."""
+    return f" of role {role!r}" if role else ""
+
+
+def _spaces_by_role(env: Environment) -> dict[str, tuple[gym.Space[Any], gym.Space[Any]]]:
+    """{role: (observation space, action space)}, with the role "" if all agents have equal spaces."""
+    spaces: Any = env.spaces(env.params)
+    return dict(spaces) if isinstance(spaces, Mapping) else {"": spaces}
 
 
 def _constants(env: Environment) -> dict[str, Any]:
     """Returns {name: value} of the constants that all rows share in addition to shapes; values are comparable with `==`."""
-    names = ("bounds of the observation space", "bounds of the action space")
-    constants = {name: _bounds(space) for name, space in zip(names, env.spaces(env.params), strict=True)}
+    constants: dict[str, Any] = {}
+    for role, (observation_space, action_space) in _spaces_by_role(env).items():
+        constants[f"bounds of the observation space{_of_role(role)}"] = _bounds(observation_space)
+        constants[f"bounds of the action space{_of_role(role)}"] = _bounds(action_space)
     if isinstance(env, MultiAgentEnv):
         constants |= {f"values of table {name!r}": table.tobytes() for name, table in _tables(env).items()}
-        observation: Observation = env.observation(env.params)
-        constants |= {
-            f"function `{name}` of the observation": _code(getattr(observation, name))
-            for name in ("self_features", "other_features", "pixel")
-        }
-        for block in observation.blocks:
-            constants |= {f"function of the features over {block.over!r}": _code(block.function)}
-        neighbors: Any = observation.neighbors
-        for name in ("distance", "mask", "of"):
-            constants |= {f"function `{name}` before an observation": _code(getattr(neighbors, name, None))}
-        if isinstance(neighbors, NearestNeighbors):
-            constants |= {"position fields of the search before an observation": (neighbors.position, neighbors.squared)}
+        observations: Any = env.observation(env.params)
+        for role, observation in observations.items() if isinstance(observations, Mapping) else [("", observations)]:
+            constants |= _observation_constants(observation, _of_role(role))
+    return constants
+
+
+def _observation_constants(observation: Observation, of_role: str) -> dict[str, Any]:
+    """{name: value} of the functions of an observation, whose names end with `of_role`."""
+    constants = {
+        f"function `{name}` of the observation{of_role}": _code(getattr(observation, name))
+        for name in ("self_features", "other_features", "pixel")
+    }
+    for block in observation.blocks:
+        constants |= {f"function of the features over {block.over!r}{of_role}": _code(block.function)}
+    neighbors: Any = observation.neighbors
+    for name in ("distance", "mask", "of"):
+        constants |= {f"function `{name}` before an observation{of_role}": _code(getattr(neighbors, name, None))}
+    if isinstance(neighbors, NearestNeighbors):
+        position = "position fields of the search before an observation"
+        constants |= {f"{position}{of_role}": (neighbors.position, neighbors.squared)}
     return constants
 
 

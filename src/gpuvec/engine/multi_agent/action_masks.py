@@ -24,20 +24,22 @@ def mask_segments(ctx: MultiAgentContext, access: StateAccess) -> list[Segment]:
     """Compiles the segment that stores the masks of all agents; none if the environment has no function `allowed`.
 
     Args:
-        ctx: the context.
+        ctx: the context of all agents, or of one role.
         access: access to the state.
     """
     if ctx.env.allowed is None:
         return []
     A, N, divmod_u32, store_streaming = ctx.num_agents, ctx.schema.mask_size, ctx.array_ops.divmod_u32, ctx.ops.store_streaming
     allowed, state, params = device_function(ctx.env.allowed), access.state, ctx.params
-    action_of_number = _make_action_of_number(ctx.env.spaces(ctx.env.params)[1])
+    action_of_number = _make_action_of_number(ctx.schema.action_space)
+    suffix = ctx.schema.suffix
+    mask_of = inline_function(generate_function("mask_of", f"def mask_of(b):\n    return b.action_mask{suffix}\n"))
 
     @inline_function
     def store_mask(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
         i, n = divmod_u32(x, N)
         is_allowed = allowed(i, action_of_number(n), state(b, w, e, k), params(b, e))
-        store_streaming(b.action_mask, e * (A * N) + x, is_allowed, b1)
+        store_streaming(mask_of(b), e * (A * N) + x, is_allowed, b1)
 
     return [Segment(AGENTS, store_mask, barrier=False, num_elements=A * N)]
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.compiler.array_ops import ArrayOps
-from gpuvec.engine.compiler.functions import inline_function
+from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, EnvParams, EnvState, Work
 from gpuvec.engine.layout.action_access import make_action_reader, make_long_action_stage, make_staged_action_reader
@@ -17,24 +18,26 @@ from gpuvec.engine.layout.buffers import NO_STEP_LIMIT, KernelOptions
 from gpuvec.engine.layout.one_agent import as_multi_agent
 from gpuvec.engine.layout.params import make_param_readers
 from gpuvec.engine.layout.rng_streams import RngStreamAccess, make_rng_streams
+from gpuvec.engine.layout.role_functions import function_of_agents
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
+from gpuvec.engine.layout.space_layout import ActionLayout
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.shared_counters import SharedCounters
-from gpuvec.phases import Reduction
+from gpuvec.phases import ByRole, Reduction
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, SingleAgentEnv
 
 
 class ActionReaders(NamedTuple):
     """The functions that read actions; `v` is the index of an agent in the batch, `u` its index in the block."""
 
-    # load_action(b, v) -> the action as an argument of the author's functions
-    load_action: DeviceFunction
+    # load_action(b, v) -> the action as an argument of the author's functions; in the context of a role, v counts its agents
+    load_action: DeviceFunction | None
     # report_invalid_action(b, v): reports the action of agent v if its space does not allow it
     report_invalid_action: DeviceFunction
-    # stage_action(b, w, v, u): copies action v to element u in shared memory
-    stage_action: DeviceFunction
-    # read_staged_action(w, u) -> the action in element u, as an argument of the author's functions
-    read_staged_action: DeviceFunction
+    # stage_action(b, w, v, u): copies action v to element u in shared memory; None if spaces are by role
+    stage_action: DeviceFunction | None = None
+    # read_staged_action(w, u) -> the action in element u, as an argument of the author's functions; None if by role
+    read_staged_action: DeviceFunction | None = None
     # stage_component(b, w, v, u, k): copies element v of the actions, component k of a long action, to element u
     stage_component: DeviceFunction | None = None
 
@@ -55,12 +58,18 @@ class MultiAgentContext:
     counters: SharedCounters
     params: DeviceFunction  # params(b, e) -> the parameters of env e
     reset_params: DeviceFunction  # reset_params(b, e, r) -> the same, with the values of request r
-    actions: ActionReaders
+    actions: Any  # `ActionReaders`
     rng_streams: RngStreamAccess
+    role_contexts: tuple[MultiAgentContext, ...] = ()  # of each role, if spaces are by role
+
+    @property
+    def parts(self) -> tuple[MultiAgentContext, ...]:
+        """The contexts of groups of agents with equal spaces: those of the roles, or this one."""
+        return self.role_contexts or (self,)
 
     @property
     def num_agents(self) -> int:
-        """A, the number of agents of an env."""
+        """A, the number of agents of an env; in the context of a role, the number of its agents."""
         return self.schema.num_agents
 
     @property
@@ -89,7 +98,7 @@ class MultiAgentContext:
     @property
     def observed_reduction(self) -> Reduction | None:
         """The reduction that runs before every observation, if there is one."""
-        neighbors = self.schema.observation.neighbors
+        neighbors = self.schema.neighbors
         return neighbors if isinstance(neighbors, Reduction) else None
 
     @property
@@ -121,7 +130,8 @@ class MultiAgentContext:
     @property
     def tile_holds_block(self) -> bool:
         """Whether shared memory holds the observation rows of all agents of a block in the first kernel."""
-        return not self.launch.split and self.launch.tile_rows == self.launch.envs_per_block * self.num_agents
+        has_tile = not self.launch.split and not self.role_contexts
+        return has_tile and self.launch.tile_rows == self.launch.envs_per_block * self.num_agents
 
     @property
     def stages_active(self) -> bool:
@@ -130,7 +140,9 @@ class MultiAgentContext:
 
     @property
     def stages_actions(self) -> bool:
-        """Whether shared memory holds the actions of a block: with the state, or if they are long."""
+        """Whether shared memory holds the actions of a block: with the state, or if they are long, and not those of roles."""
+        if self.schema.role_schemas or self.schema.role:
+            return False
         return self.launch.stage_state or self.schema.action.is_long
 
     @property
@@ -141,9 +153,9 @@ class MultiAgentContext:
         """
         launch = self.launch
         is_direct = launch.stage_state and launch.stage_final_state and self.search is None and self.observed_reduction is None
-        observes_agents = not self.schema.obs.is_image and not self.schema.observation.blocks
-        is_direct = is_direct and not self.schema.set_fields and observes_agents
-        return launch.envs_per_block if is_direct and self.same_step else 0
+        is_direct = is_direct and self.same_step and not self.schema.role_schemas and not self.schema.set_fields
+        observes_agents = is_direct and not self.schema.obs.is_image and not self.schema.observation.blocks
+        return launch.envs_per_block if observes_agents else 0
 
 
 def _count_reductions(phases: tuple[Any, ...]) -> int:
@@ -171,15 +183,47 @@ def make_context(
     schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "the schema of an environment whose envs are shared by threads"
     env = as_multi_agent(env) if isinstance(env, SingleAgentEnv) else env
-    params, reset_params = make_param_readers(env, options, ops)
-    space, layout = env.spaces(env.params)[1], schema.action
+    readers = make_param_readers(env, options, ops)
+    ctx = MultiAgentContext(env, schema, options, launch, ops, array_ops, counters, *readers, None, make_rng_streams(ops))
+    if not schema.role_schemas:
+        return replace(ctx, actions=_make_action_readers(schema.action_space, schema.action, options, ops))
+    names = ("reward", "terminated", "active")
+    functions = {name: function_of_agents(getattr(env, name), name, schema.roles, array_ops) for name in names}
+    ctx = replace(ctx, env=replace(env, **functions))
+    roles = tuple(_make_role_context(ctx, part, number) for number, part in enumerate(schema.parts))
+    return replace(ctx, role_contexts=roles, actions=_make_action_report(ctx, roles))
+
+
+def _make_action_readers(space: gym.Space[Any], layout: ActionLayout, options: KernelOptions, ops: MemoryOps) -> ActionReaders:
+    """The readers of the actions of agents with equal spaces."""
     readers = make_action_reader(space, layout, options, ops)
     actions = ActionReaders(*readers, *make_staged_action_reader(space, layout, options, ops))
     if layout.is_long:
         actions = actions._replace(stage_component=make_long_action_stage(space, layout, options, ops))
-    return MultiAgentContext(
-        env, schema, options, launch, ops, array_ops, counters, params, reset_params, actions, make_rng_streams(ops)
-    )
+    return actions
+
+
+def _make_role_context(ctx: MultiAgentContext, schema: MultiAgentSchema, number: int) -> MultiAgentContext:
+    """The context of the role with that number, whose agents have their own observations, actions and masks."""
+    dtypes = ctx.options.action_dtype
+    dtype = dtypes[number] if isinstance(dtypes, tuple) else schema.action.dtype  # A reset reads no actions.
+    options = ctx.options._replace(action_dtype=dtype)
+    row = f"u // {schema.num_agents} * {ctx.num_agents} + {schema.first_agent} + u % {schema.num_agents}"
+    readers = make_action_reader(schema.action_space, schema.action, options, ctx.ops, schema.suffix, f"({row})")
+    allowed = ctx.env.allowed.of(schema.role) if isinstance(ctx.env.allowed, ByRole) else None
+    return replace(ctx, env=replace(ctx.env, allowed=allowed), schema=schema, options=options, actions=ActionReaders(*readers))
+
+
+def _make_action_report(ctx: MultiAgentContext, roles: tuple[MultiAgentContext, ...]) -> ActionReaders:
+    """The readers of all agents if spaces are by role, of which only `report_invalid_action` exists."""
+    source = f"def report_invalid_action(b, v):\n    e, i = divmod_u32(v, {ctx.num_agents})\n"
+    scope = {"divmod_u32": ctx.array_ops.divmod_u32}
+    for role in roles:
+        count, first = role.num_agents, role.schema.first_agent
+        scope[f"report{role.schema.suffix}"] = role.actions.report_invalid_action
+        source += f"    if {first} <= i < {first + count}:\n"
+        source += f"        report{role.schema.suffix}(b, e * {count} + i - {first})\n"
+    return ActionReaders(None, inline_function(generate_function("report_invalid_action", source, **scope)))
 
 
 @inline_function

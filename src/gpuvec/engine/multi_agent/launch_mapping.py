@@ -70,7 +70,7 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
         num_envs: E.
     """
     agents = schema.num_agents
-    if schema.obs.is_image or schema.observation.blocks:
+    if schema.role_schemas or schema.obs.is_image or schema.observation.blocks:
         return _launch_without_tiles(schema)
     if agents <= DIRECT_MAX_AGENTS and agents * num_envs <= DIRECT_MAX_TOTAL:
         rows = agents * max(1, schema.observation.max_neighbors)
@@ -100,7 +100,7 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
 
 
 def _launch_without_tiles(schema: MultiAgentSchema) -> MultiAgentLaunch:
-    """The launches for images and blocks: more threads than envs, as a thread computes few pixels of an image."""
+    """The launches for images, blocks and spaces by role: more threads than envs, as a thread computes few of their items."""
     envs = min(IMAGE_MAX_ENVS, _envs_per_block(schema, IMAGE_THREADS))
     stage_state = _state_bytes(schema, envs) <= STAGED_BYTES
     split = schema.search is not None or not stage_state
@@ -115,7 +115,7 @@ def _elements_per_env(schema: MultiAgentSchema) -> int:
 def _envs_per_block(schema: MultiAgentSchema, threads: int) -> int:
     """The envs of a block: as many as have an agent for each thread, and whose fields of other sets fit in shared memory."""
     envs = max(1, threads // schema.num_agents)
-    if schema.action.is_long:
+    if not schema.role_schemas and schema.action.is_long:
         envs = min(envs, max(1, STAGED_BYTES // (4 * schema.num_agents * schema.action.components)))
     return envs if not schema.set_fields else min(envs, max(1, STAGED_BYTES // _state_bytes(schema, 1)))
 
@@ -131,4 +131,5 @@ def _state_bytes(schema: MultiAgentSchema, envs: int) -> int:
     """The bytes of the states and the actions of so many `envs` in shared memory."""
     fields = (b for name, b in schema.array_fields.items() if name not in schema.search_fields)
     state = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in fields)
-    return int(envs * (state + 4 * schema.num_agents * max(1, schema.action.components)))
+    actions = 0 if schema.role_schemas else 4 * schema.num_agents * max(1, schema.action.components)
+    return int(envs * (state + actions))

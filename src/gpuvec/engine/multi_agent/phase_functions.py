@@ -143,14 +143,42 @@ def make_each_element(ctx: MultiAgentContext, access: StateAccess, phase: Each, 
         phase: the phase.
         has_action: whether its function receives the action of an agent, as those of agents and pairs do in a step.
     """
-    state, function, action_of = access.state, device_function(phase.function), make_element_action(ctx)
-    index, set_key, A = make_index(ctx, phase.index_set), make_set_key(ctx, phase.index_set), ctx.num_agents
-    is_pair = phase.index_set == PAIRS
-    K, subarray = ctx.schema.action.components, ctx.array_ops.subarray
+    state, function = access.state, device_function(phase.function)
+    index, set_key = make_index(ctx, phase.index_set), make_set_key(ctx, phase.index_set)
+    acting = acting_context(ctx, phase.index_set) if has_action else None
 
     @inline_function
     def run_world(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
         function(state(b, w, e, k), set_key(key), p)
+
+    @inline_function
+    def run(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
+        function(index(c), state(b, w, e, k), set_key(key), p)
+
+    if acting is not None:
+        return _make_acting_element(acting, access, phase, index, set_key)
+    return run_world if phase.index_set == WORLD else run
+
+
+def acting_context(ctx: MultiAgentContext, index_set: str) -> MultiAgentContext | None:
+    """Returns the context of the agents whose actions functions of a set receive in a step; None if they receive none.
+
+    Args:
+        ctx: the context.
+        index_set: the name of the set.
+    """
+    if not ctx.role_contexts:
+        return ctx if index_set in (AGENTS, PAIRS) else None
+    return next((role for role in ctx.role_contexts if role.schema.role == index_set), None)
+
+
+def _make_acting_element(
+    ctx: MultiAgentContext, access: StateAccess, phase: Each, index: DeviceFunction, set_key: DeviceFunction
+) -> DeviceFunction:
+    """`run` as in `make_each_element`, for a function that receives the action of an agent of the context."""
+    state, function, action_of, A = access.state, device_function(phase.function), make_element_action(ctx), ctx.num_agents
+    is_pair = phase.index_set == PAIRS
+    K, subarray = ctx.schema.action.components, ctx.array_ops.subarray
 
     @inline_function
     def run_with_action(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
@@ -163,14 +191,6 @@ def make_each_element(ctx: MultiAgentContext, access: StateAccess, phase: Each, 
         action = subarray(w.actions, (k * A + (c // A if is_pair else c)) * K, (K,))
         function(index(c), state(b, w, e, k), action, set_key(key), p)
 
-    @inline_function
-    def run(b: Batch, w: Work, e: int, k: int, c: int, key: Key, p: EnvParams) -> None:
-        function(index(c), state(b, w, e, k), set_key(key), p)
-
-    if phase.index_set == WORLD:
-        return run_world
-    if not has_action or phase.index_set not in (AGENTS, PAIRS):
-        return run
     return run_with_long_action if ctx.schema.action.is_long else run_with_action
 
 
@@ -184,13 +204,14 @@ def make_assignment(ctx: MultiAgentContext, access: StateAccess, phase: Assign) 
     """
     columns = [access.layout.scalar_columns[field].format("k") for field in phase.fields]
     values = [f"values[{n}]" for n in range(len(columns))] if len(columns) > 1 else ["values"]
-    K = ctx.schema.action.components
-    action_of = f"subarray(w.actions, k * {K}, ({K},))" if ctx.schema.action.is_long else "action_of(b, w, e, k, 0)"
-    action = f"{action_of}, " if phase.has_action else ""
+    action, scope = "", dict[str, Any]()
+    if phase.has_action:
+        K = ctx.schema.action.components
+        action = f"subarray(w.actions, k * {K}, ({K},)), " if ctx.schema.action.is_long else "action_of(b, w, e, k, 0), "
+        scope = {"action_of": make_element_action(ctx), "subarray": ctx.array_ops.subarray}
     # An environment with one agent has one set of random numbers.
     arguments = f"state(b, w, e, k), {action}{'key' if ctx.schema.is_single_agent else 'set_key(key)'}"
     source = f"def run(b, w, e, k, c, key, p):\n    values = function({arguments}, p)\n"
     source += "".join(f"    {column} = {value}\n" for column, value in zip(columns, values, strict=True))
-    scope: dict[str, Any] = {"function": device_function(phase.function), "state": access.state}
-    scope |= {"set_key": make_set_key(ctx, WORLD), "action_of": make_element_action(ctx), "subarray": ctx.array_ops.subarray}
+    scope |= {"function": device_function(phase.function), "state": access.state, "set_key": make_set_key(ctx, WORLD)}
     return inline_function(generate_function("run", source, **scope))

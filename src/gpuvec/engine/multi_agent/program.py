@@ -31,10 +31,10 @@ from gpuvec.engine.multi_agent.neighbors.cell_list import CellList, make_cell_li
 from gpuvec.engine.multi_agent.neighbors.knn import KnnFunctions, make_knn
 from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, make_neighbor_search, search_segments
 from gpuvec.engine.multi_agent.observations import direct, tiles
-from gpuvec.engine.multi_agent.observations.blocks import make_block_stores
+from gpuvec.engine.multi_agent.observations.blocks import make_block_stores, make_item_of_row
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_observation_features
 from gpuvec.engine.multi_agent.observations.images import make_image_store
-from gpuvec.engine.multi_agent.observations.items import ItemStore, item_segment
+from gpuvec.engine.multi_agent.observations.items import ItemStore, RowItems, item_segment
 from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
 from gpuvec.engine.multi_agent.reductions import reduction_segments
 from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
@@ -81,10 +81,11 @@ class _Parts(NamedTuple):
     ctx: MultiAgentContext
     access: StateAccess
     status: EpisodeStatus
-    features: ObservationFeatures
-    stores: direct.DirectStores
-    image: ItemStore | None  # if observations are images
+    features: ObservationFeatures  # if spaces are by role, those of the first one, of which only `episode_time` is used
+    stores: direct.DirectStores | None  # None if spaces are by role
     blocks: list[ItemStore]
+    # The items of rows that are stored item by item in the first kernel: images, or the rows of each role.
+    row_items: list[RowItems]
     knn: KnnFunctions | None
     cell_list: CellList | None
 
@@ -109,11 +110,13 @@ def make_program(
     """
     ctx = make_context(env, options, ops, array_ops, counters, launch)
     access = make_state_access(ctx)
-    features = make_observation_features(ctx, access)
-    stores = direct.make_direct_stores(ctx, access, features)
+    features = make_observation_features(ctx.parts[0], access)
+    stores = None if ctx.role_contexts else direct.make_direct_stores(ctx, access, features)
     knn = make_knn(ctx, ctx.search) if ctx.search is not None else None
-    image, blocks = make_image_store(ctx) if ctx.schema.obs.is_image else None, make_block_stores(ctx, features)
-    parts = _Parts(ctx, access, make_episode_status(ctx, access), features, stores, image, blocks, knn, make_cell_list(ctx))
+    blocks = [] if ctx.role_contexts else make_block_stores(ctx, features)
+    row_items = _row_items(ctx, access)
+    status = make_episode_status(ctx, access)
+    parts = _Parts(ctx, access, status, features, stores, blocks, row_items, knn, make_cell_list(ctx))
     arrays = _work_arrays(parts)
     return Program(
         work=named_tuple("Work", tuple(arrays)),
@@ -123,9 +126,29 @@ def make_program(
         check_end=Segment(ENVS, make_check_end(ctx, access, parts.status)),
         episode_end=tuple(_episode_end_segments(parts)) if ctx.same_step else (),
         finish=tuple(_finish_segments(parts)),
-        row_kernel=make_row_kernel(ctx, access, parts.features, image, blocks),
+        row_kernel=make_row_kernel(ctx, access, parts.features, row_items or _items_with_blocks(parts)),
         search=make_neighbor_search(ctx, access, knn, parts.cell_list) if knn is not None and launch.split else None,
     )
+
+
+def _row_items(ctx: MultiAgentContext, access: StateAccess) -> list[RowItems]:
+    """The items of rows of each role, or of images; empty for the features of agents with equal spaces."""
+    items = []
+    for part in ctx.parts:
+        if not ctx.role_contexts and not part.schema.obs.is_image:
+            return []
+        features = make_observation_features(part, access)
+        is_image = part.schema.obs.is_image
+        store = make_image_store(part) if is_image else make_item_of_row(part, features, make_block_stores(part, features))
+        items.append(RowItems(part, features, store))
+    return items
+
+
+def _items_with_blocks(parts: _Parts) -> list[RowItems]:
+    """The items of rows with blocks, for the kernel that only writes observations."""
+    if not parts.blocks:
+        return []
+    return [RowItems(parts.ctx, parts.features, make_item_of_row(parts.ctx, parts.features, parts.blocks))]
 
 
 def _work_arrays(parts: _Parts) -> WorkArrays:
@@ -213,8 +236,9 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     ctx, access, status = parts.ctx, parts.access, parts.status
     stages_final = ctx.num_final_copies > 0
     segments = _before_observations(parts, status.is_new_episode, 0)
-    if not ctx.launch.split and parts.image is not None:
-        segments.append(item_segment(ctx, access, parts.features, parts.image, status.is_new_episode)._replace(barrier=True))
+    if not ctx.launch.split and parts.row_items:
+        *others, last = (item_segment(part.ctx, access, *part[1:], status.is_new_episode) for part in parts.row_items)
+        segments += [*others, last._replace(barrier=True)]
     elif not ctx.launch.split and not stages_final:
         segments += [item_segment(ctx, access, parts.features, block, status.is_new_episode) for block in parts.blocks]
         segments += direct.final_segments(ctx, parts.features, parts.stores)
@@ -230,7 +254,7 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
     segments = _before_observations(parts, every_env, 1)
     if not ctx.launch.split:
         segments += _observation_segments(parts)
-    segments += mask_segments(ctx, access) + next_turn_segments(ctx, access)
+    segments += [segment for part in ctx.parts for segment in mask_segments(part, access)] + next_turn_segments(ctx, access)
     segments.append(Segment(ENVS, make_store_env(access), barrier=False))
     if ctx.launch.stage_state:
         segments.append(Segment(AGENTS, make_store_agent(access), barrier=False))
@@ -241,8 +265,8 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
 def _observation_segments(parts: _Parts) -> list[Segment]:
     """The segments that write observations: by a tile with all rows of the block, by a tile in several rounds, or directly."""
     ctx, access, features = parts.ctx, parts.access, parts.features
-    if parts.image is not None:
-        return [item_segment(ctx, access, features, parts.image)]
+    if parts.row_items:
+        return [item_segment(part.ctx, access, *part[1:]) for part in parts.row_items]
     if ctx.tile_holds_block:
         return tiles.fill_segments(ctx, access, features)
     if ctx.launch.tile_rows and ctx.schema.has_only_self_features:

@@ -198,8 +198,15 @@ def make_state_access(ctx: MultiAgentContext) -> StateAccess:
         stage_copy=function("stage_copy", "w, k, i", each_element(changing, "{copy} = {shared}")),
         stage_scalars=function("stage_scalars", "w, k", copy_lines),
         set_from_pool=_make_set_from_pool(ctx, generator),
-        role=function("role", "s, i", ["return s.role[i]" if "role" in layout.arrays else "return 0"]),
+        role=function("role", "s, i", [f"return {_role_source(ctx)}"]),
     )
+
+
+def _role_source(ctx: MultiAgentContext) -> str:
+    """The source of the number of agent i's role: that of a field, or how many other roles begin before the agent."""
+    if ctx.schema.has_role_field:
+        return "s.role[i]"
+    return " + ".join(f"(i >= {part.first_agent})" for part in ctx.schema.parts[1:]) or "0"
 
 
 def _make_set_from_pool(ctx: MultiAgentContext, generator: _FieldFunctions) -> DeviceFunction:

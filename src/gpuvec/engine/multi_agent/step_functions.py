@@ -119,10 +119,11 @@ def make_load_agent(ctx: MultiAgentContext, access: StateAccess) -> DeviceFuncti
     """
     A, load, store, params = ctx.num_agents, ctx.ops.load, ctx.ops.store, ctx.params
     stage_action, report_invalid_action = ctx.actions.stage_action, ctx.actions.report_invalid_action
+    stage_component = ctx.actions.stage_component
     active = device_function(ctx.env.active) if ctx.env.active is not None else every_agent
     state, load_to_shared, stages_active = access.state, access.load_to_shared, ctx.stages_active
     stage_state, same_step, has_turns = ctx.launch.stage_state, ctx.same_step, ctx.schema.has_turns
-    stages_action = stage_state and not ctx.schema.action.is_long
+    stages_action = ctx.stages_actions and stage_component is None
     validate = ctx.options.validate and not has_turns
     active_flags = make_active_flags(ctx)
 

@@ -50,7 +50,7 @@ class _KernelParts(NamedTuple):
     program: Program
     launch: MultiAgentLaunch
     num_agents: int  # A
-    num_features: int  # D
+    num_features: int  # D; 0 if spaces are by role, as no tile holds rows then
     is_step: bool
     example_batch: Batch
     example_request: ResetRequest
@@ -74,7 +74,8 @@ def compose_kernels(env: Environment, options: KernelOptions, launch: MultiAgent
     assert isinstance(schema, MultiAgentSchema), "of an environment whose envs are shared by threads"
     program = _program(env, options, launch)
     examples = example_arguments(env, options, launch.split)
-    parts = _KernelParts(program, launch, schema.num_agents, schema.num_features, is_step, *examples)
+    num_features = 0 if schema.role_schemas else schema.num_features
+    parts = _KernelParts(program, launch, schema.num_agents, num_features, is_step, *examples)
     grid_size = GridSize(1, launch.envs_per_block)
     body, threads = _program_body(parts), launch.threads_per_block
     kernels = [Kernel(body, None, threads, grid_size, launch.min_blocks_per_sm, MAX_SPILL_BYTES)]
@@ -163,7 +164,7 @@ def _tile_kernel(parts: _KernelParts, functions: TileFunctions) -> Kernel:
 def _item_kernel(parts: _KernelParts) -> Kernel:
     """The third kernel, if observations are stored directly: a thread has one item of a row."""
     threads, rows = parts.launch.threads_per_row_block, parts.program.row_kernel
-    items = parts.num_agents * rows.items_per_row
+    items = rows.items_per_env
     scope = _prologue_scope() | {"is_step": parts.is_step}
     scope["store_item"] = callable_from_kernel(rows.store_item, parts.example_batch, 0, True)
     source = parts.source_head + f"    item = block * {threads} + thread\n"

@@ -51,7 +51,7 @@ def _make_store(
     return store
 
 
-def make_row_items(ctx: MultiAgentContext, features: ObservationFeatures, blocks: list[ItemStore]) -> ItemStore:
+def make_item_of_row(ctx: MultiAgentContext, features: ObservationFeatures, blocks: list[ItemStore]) -> ItemStore:
     """Compiles the function that stores any item of a row, for a kernel whose threads have one each.
 
     The items are the neighbors, the last of them with the agent's own features, and then the elements of each block.

@@ -23,6 +23,19 @@ class ItemStore(NamedTuple):
     store: DeviceFunction  # store(out, r, j, i, s, t, p): item j of agent i, in row r of the buffer `out`
 
 
+class RowItems(NamedTuple):
+    """The items of whole rows of agents with equal spaces."""
+
+    ctx: MultiAgentContext  # that of all agents, or of a role
+    features: ObservationFeatures
+    items: ItemStore
+
+    @property
+    def items_per_env(self) -> int:
+        """The number of items of all of these agents of an env."""
+        return self.ctx.num_agents * self.items.items_per_row
+
+
 def item_segment(
     ctx: MultiAgentContext,
     access: StateAccess,
@@ -33,7 +46,7 @@ def item_segment(
     """Compiles the segment that stores the items of all agents, or of the final observations of envs whose episode ended.
 
     Args:
-        ctx: the context.
+        ctx: the context of all agents, or of one role.
         access: access to the state.
         features: has the time of an episode.
         items: the function that stores an item.
@@ -41,7 +54,7 @@ def item_segment(
     """
     A, (items_per_row, store) = ctx.num_agents, items
     state, params, episode_time, divmod_u32 = access.state, ctx.params, features.episode_time, ctx.array_ops.divmod_u32
-    name = "obs" if condition is None else "final_obs"
+    name = ("obs" if condition is None else "final_obs") + ctx.schema.suffix
     output = inline_function(generate_function("output", f"def output(b):\n    return b.{name}\n"))
     is_stored = condition or every_env
 

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuvec.engine.compiler.functions import inline_function
+from gpuvec.engine.compiler.functions import generate_function, inline_function
 from gpuvec.engine.compiler.types import Batch, DeviceFunction, SharedArray, Work
 from gpuvec.engine.multi_agent.context import MultiAgentContext
-from gpuvec.engine.multi_agent.observations.blocks import make_row_items
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures
-from gpuvec.engine.multi_agent.observations.items import ItemStore
+from gpuvec.engine.multi_agent.observations.items import RowItems
 from gpuvec.engine.multi_agent.observations.tiles import make_drain, make_fill, make_tile_offset
 from gpuvec.engine.multi_agent.state_access import StateAccess
 
@@ -35,16 +34,12 @@ class RowKernel(NamedTuple):
     """
 
     store_item: DeviceFunction  # store_item(b, x, is_step): stores item x of all rows directly
-    tile: TileFunctions | None  # None for images and blocks, which are always stored directly
-    items_per_row: int
+    tile: TileFunctions | None  # None for images, blocks and roles, which are always stored directly
+    items_per_env: int
 
 
 def make_row_kernel(
-    ctx: MultiAgentContext,
-    access: StateAccess,
-    features: ObservationFeatures,
-    image: ItemStore | None,
-    blocks: list[ItemStore],
+    ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, row_items: list[RowItems]
 ) -> RowKernel:
     """Compiles the functions for one context.
 
@@ -52,14 +47,12 @@ def make_row_kernel(
         ctx: the context.
         access: access to the state.
         features: the features of an observation.
-        image: the function that stores a group of pixels, if observations are images.
-        blocks: the functions that store blocks of index sets.
+        row_items: the items of images, of rows with blocks, or of the rows of each role; empty for other rows.
     """
     items = max(features.num_neighbors, 1)
     observation_time = _make_observation_time(ctx, features)
-    row_items = make_row_items(ctx, features, blocks) if blocks else image
-    if row_items is not None:
-        return _make_item_kernel(ctx, access, features, row_items, observation_time)
+    if row_items:
+        return _make_item_kernel(ctx, access, row_items, observation_time)
     store_final_item = _make_store_final_item(ctx, access, features, items)
     return RowKernel(
         store_item=_make_store_item(ctx, access, features, observation_time, store_final_item, items),
@@ -67,34 +60,52 @@ def make_row_kernel(
             fill=_make_fill_rows(ctx, access, features, observation_time),
             drain=_make_drain_rows(ctx, features, store_final_item, items),
         ),
-        items_per_row=items,
+        items_per_env=ctx.num_agents * items,
     )
 
 
 def _make_item_kernel(
-    ctx: MultiAgentContext,
-    access: StateAccess,
-    features: ObservationFeatures,
-    row_items: ItemStore,
-    observation_time: DeviceFunction,
+    ctx: MultiAgentContext, access: StateAccess, row_items: list[RowItems], observation_time: DeviceFunction
 ) -> RowKernel:
-    """The kernel for images and blocks, which has no rows in shared memory."""
-    items, store = row_items
+    """The kernel for images, blocks and roles, which has no rows in shared memory."""
+    stores = [_make_store_row_item(access, part, observation_time) for part in row_items]
+    items_per_env = sum(part.items_per_env for part in row_items)
+
+    if len(stores) == 1:
+        return RowKernel(stores[0], None, items_per_env)
+    # There may be more than 2**32 items.
+    source = f"def store_item(b, x, is_step):\n    e = i64(u64(x) // u64({items_per_env}))\n    y = x - e * {items_per_env}\n"
+    first, scope = 0, {f"store_{n}": store for n, store in enumerate(stores)}
+    for n, part in enumerate(row_items):
+        source += f"    if {first} <= y < {first + part.items_per_env}:\n"
+        source += f"        store_{n}(b, e * {part.items_per_env} + y - {first}, is_step)\n"
+        first += part.items_per_env
+    store_item = inline_function(generate_function("store_item", source, **scope, i64=i64, u64=u64))
+    return RowKernel(store_item, None, items_per_env)
+
+
+def _make_store_row_item(access: StateAccess, part: RowItems, observation_time: DeviceFunction) -> DeviceFunction:
+    """`store_item` as in `RowKernel`, in which x counts the items of agents with equal spaces."""
+    ctx, (items, store) = part.ctx, part.items
     A, load, params, same_step = ctx.num_agents, ctx.ops.load, ctx.params, ctx.same_step
     divmod_u32, from_global, load_final = ctx.array_ops.divmod_u32, access.from_global, access.load_final
-    episode_time = features.episode_time
+    episode_time, suffix = part.features.episode_time, ctx.schema.suffix
+    obs_of, final_obs_of = (
+        inline_function(generate_function("output", f"def output(b):\n    return b.{name}{suffix}\n"))
+        for name in ("obs", "final_obs" if same_step else "obs")
+    )
 
     @inline_function
     def store_item(b: Batch, x: int, is_step: bool) -> None:
         r = i64(u64(x) // u64(items))  # There may be more than 2**32 items.
         j = x - r * items
         e, i = divmod_u32(r, A)
-        store(b.obs, r, j, i, from_global(b, e), observation_time(b, e), params(b, e))
+        store(obs_of(b), r, j, i, from_global(b, e), observation_time(b, e), params(b, e))
         if same_step and is_step and load(b.final_mask, e, b1):
             t = episode_time(load(b.last_time, e, i32))
-            store(b.final_obs, r, j, i, load_final(b, e), t, params(b, e))
+            store(final_obs_of(b), r, j, i, load_final(b, e), t, params(b, e))
 
-    return RowKernel(store_item, None, items)
+    return store_item
 
 
 def _make_observation_time(ctx: MultiAgentContext, features: ObservationFeatures) -> DeviceFunction:

@@ -206,7 +206,7 @@ def _replace_functions(env: Environment, replacements: Mapping[Callable[..., Any
     author_observation = env.observation
 
     def observation(p: Any) -> Observation:
-        original = author_observation(p)
+        original: Observation = author_observation(p)
         return original._replace(
             self_features=replace(original.self_features),
             other_features=replace(original.other_features),
