@@ -27,7 +27,9 @@ def host(value: Any) -> Any:
 
 
 def on_device(env: Any, value: Any) -> Any:
-    """Returns `value` as an array of the library of `env`, on its device."""
+    """Returns `value` as an array of the library of `env`, on its device; a dict by role as one of such arrays."""
+    if isinstance(value, dict):
+        return {name: on_device(env, item) for name, item in value.items()}
     value = np.asarray(value)
     if env.output == "torch":
         import torch

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.buffers import NO_FAULT
+from gpuvec.engine.layout.role_functions import role_of_agent
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.errors import ActionError
 
 INT32_LIMITS = 2**31 - 1, -(2**31)
 
 
-def take_action_error(sim: Simulation, action_space: gym.Space[Any]) -> ActionError | None:
+def take_action_error(sim: Simulation, spaces: Any) -> ActionError | None:
     """Returns the error of the lowest row that recorded a fault, and clears the record; the host waits for the device.
 
     Args:
         sim: the simulation.
-        action_space: the space of one agent's actions.
+        spaces: what the environment's function `spaces` returned: (observation, action) of one agent, or a dict by role.
 
     Returns:
         None if no fault was recorded since the last call.
@@ -34,7 +37,11 @@ def take_action_error(sim: Simulation, action_space: gym.Space[Any]) -> ActionEr
         row = action_fault >> 32
         (agents,) = sim.schema.agents_shape or (0,)
         actor = f"agent {row % agents} of environment {row // agents}" if agents else f"environment {row}"
-        return ActionError(_describe_action(actor, action_fault & 0xFFFFFFFF, action_space))
+        if isinstance(spaces, Mapping):
+            assert isinstance(sim.schema, MultiAgentSchema), "roles are of many agents"
+            role, index = role_of_agent(sim.schema.roles, row % agents)
+            actor, spaces = f"{role} {index} of environment {row // agents}", spaces[role]
+        return ActionError(_describe_action(actor, action_fault & 0xFFFFFFFF, spaces[1]))
     return ActionError(
         f"environment {ended_fault >> 32} was stepped after its episode ended, in AutoresetMode.DISABLED: "
         'reset it first, with reset(options={"reset_mask": terminated | truncated}).'

@@ -27,6 +27,7 @@ from gpuvec.vector.native_arrays import on_stream
 from gpuvec.vector.outputs import OutputBuffers
 from gpuvec.vector.rendering import Frames
 from gpuvec.vector.reset_arguments import make_seeding, parse_options, parse_reset_mask, reset_option_values
+from gpuvec.vector.role_arrays import RoleActions, RoleOutputs
 
 
 # Gymnasium's class is a direct base as well because skrl does not look at indirect ones.
@@ -39,7 +40,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
 
     Observations are (E, D) float32, rewards (E,) float32 and flags (E,) bool. With A agents, observations are (E, A, D) and
     rewards (E, A), and the infos of every step hold two (E, A) bool arrays: "agent_mask" says which agents were active before
-    the step, so that their actions and rewards count, and "agent_terminated" which of them became inactive in it.
+    the step, so that their actions and rewards count, and "agent_terminated" which of them became inactive in it. If the roles
+    of an environment have spaces of their own, then spaces are `Dict` spaces by role, and observations, actions, action masks
+    and final observations are dicts {role: (E, n, ...)} for the n agents of a role.
 
     Args:
         env: the environment, or its import path "module:NAME".
@@ -133,19 +136,27 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             self.simulation = Simulation(self._env, options, self.num_envs, self._device)
             for name, values in per_env_values.items():
                 self.simulation.buffers[f"param_{name}"][:] = self._device.arrays.asarray(values)
-            outputs = self.simulation.layout.outputs
+            schema, outputs = self.simulation.schema, self.simulation.layout.outputs
+            by_role = isinstance(schema, MultiAgentSchema) and bool(schema.role_schemas)
+            self._role_outputs = RoleOutputs(schema, outputs) if by_role else None  # type: ignore[arg-type]  # of many agents
+            outputs = outputs if self._role_outputs is None else self._role_outputs.buffers
             self._outputs = OutputBuffers(outputs, self.num_envs, self._device, self._framework, num_buffers)
         self._ring, self._storage = num_buffers, {}
 
     def _init_step(self, schema: EnvSchema) -> None:
         """Looks up what every `step` needs, so that a step takes little time on the host."""
-        shape = (self.num_envs, *schema.agents_shape, *schema.action.shape)
-        self.read_actions = Actions(shape, schema.action.discrete, self._device, self._framework).read
+        names = tuple(self.simulation.layout.outputs)
+        if self._role_outputs is not None:
+            assert isinstance(schema, MultiAgentSchema), "an environment with roles has many agents"
+            self.read_actions: Any = RoleActions(schema, self.num_envs, self._device, self._framework).read
+            names = self._role_outputs.names
+        else:
+            shape = (self.num_envs, *schema.agents_shape, *schema.action.shape)
+            self.read_actions = Actions(shape, schema.action.discrete, self._device, self._framework).read
         self._stream = self._framework.stream
         self._copies = self._framework.copies
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.is_multi_agent = bool(schema.agents_shape)
-        names = tuple(self.simulation.layout.outputs)
         # Outputs that are infos of both a reset and a step.
         self._info_indices: dict[str, int] = {name: names.index(name) for name in ("action_mask", "to_move") if name in names}
         metrics = schema.metrics if isinstance(schema, MultiAgentSchema) else ()
@@ -193,9 +204,13 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         elif seed is not None:
             self._seed = int(seed)
         self._was_reset = True
-        indices: dict[str, int] = {"obs": 0, **self._info_indices}
-        results = {name: self._framework.wrap(arrays[k]) if self._copies else arrays[k] for name, k in indices.items()}
-        return results.pop("obs"), results
+        if self._copies:  # Only these outputs are written by a reset, so that no others are copied.
+            names = {"obs": 0, **self._info_indices}
+            is_result = [name.partition(" ")[0] in names for name in self._outputs.names]
+            arrays = tuple(self._framework.wrap(x) if is_copied else x for x, is_copied in zip(arrays, is_result, strict=True))
+        if self._role_outputs is not None:
+            arrays = self._role_outputs.merge(arrays)
+        return arrays[0], {name: arrays[k] for name, k in self._info_indices.items()}
 
     def _rows_to_reset(self, options: Mapping[str, Any]) -> Any:
         """The mask in the options of a reset as (E,) bool on the device; None for all rows.
@@ -220,8 +235,10 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         Args:
             actions: (E,) int32, int64 or uint8 for a Discrete space, (E, K) for MultiDiscrete and, as float32 or float64,
                 Box; with A agents (E, A) or (E, A, K); any DLPack array on the device, or with output="numpy" on the host.
+                If spaces are by role, a dict {role: actions}, (E, n) or (E, n, K) for a role with n agents.
             out: arrays to write to, instead of those of `buffers`: any of "obs", "reward", "terminated", "truncated", with
-                many agents "agent_mask" and "agent_terminated", and in SAME_STEP "final_obs" and "_final_obs".
+                many agents "agent_mask" and "agent_terminated", and in SAME_STEP "final_obs" and "_final_obs". If spaces are
+                by role, "obs", "final_obs" and "action_mask" have dicts {role: array}.
 
         Returns:
             obs, reward, terminated, truncated, infos. In SAME_STEP infos always holds "final_obs", (E, D) with the last
@@ -236,12 +253,16 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         if self._has_several_gpus and self._device.is_not_current():
             with self._device.current():
                 return self.step(actions, out)
+        if out is not None and self._role_outputs is not None:
+            out = self._role_outputs.split(out)
         stream = self._stream()
         address, dtype, _owner = self.read_actions(actions, stream)
         outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.resolve_out(out, stream)
         self.simulation.step_launcher(dtype)(stream, address, outputs)
         if self._copies:
             arrays = self._outputs.to_user(arrays, out)
+        if self._role_outputs is not None:
+            arrays = self._role_outputs.merge(arrays)
         infos: dict[str, Any] = {}
         if self._same_step:
             final_mask = arrays[-1]
@@ -268,7 +289,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
     def _raise_fault(self) -> None:
         if self.simulation.options.validate:
             with on_stream(self._device, self._stream()):
-                error = take_action_error(self.simulation, self._env.spaces(self._env.params)[1])
+                error = take_action_error(self.simulation, self._env.spaces(self._env.params))
             if error is not None:
                 raise error
 

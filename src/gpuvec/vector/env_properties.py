@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,12 +11,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.device import Device, refuse_fork
+from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.spec import Environment
 from gpuvec.vector.framework import Framework
 from gpuvec.vector.native_arrays import on_stream
 from gpuvec.vector.roles import agents_by_role
-from gpuvec.vector.spaces import batched_space, space_of_agents
+from gpuvec.vector.spaces import batched_space, space_by_role, space_of_agents
 
 
 class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
@@ -36,7 +37,7 @@ class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
 
     @cached_property
     def observation_space(self) -> Any:  # type: ignore[override]
-        """The space of the observations of all rows, (E, D) or with agents (E, A, D); built on first use."""
+        """The space of the observations of all rows, (E, D) or with agents (E, A, D), or a Dict by role; built on first use."""
         return batched_space(self.single_observation_space, self.num_envs)
 
     @cached_property
@@ -46,11 +47,17 @@ class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _build_spaces(self) -> None:
         """Builds the spaces of one row; the spaces of all rows are built again on their next use."""
-        observation: Any
-        observation, action = self._env.spaces(self._env.params)
-        for num_agents in self.simulation.schema.agents_shape:
-            observation, action = space_of_agents(observation, num_agents), space_of_agents(action, num_agents)
-        self.single_observation_space, self.single_action_space = observation, action
+        spaces: Any = self._env.spaces(self._env.params)
+        schema, pair = self.simulation.schema, list[gym.Space[Any]]()
+        if isinstance(spaces, Mapping):
+            assert isinstance(schema, MultiAgentSchema), "roles are of many agents"
+            of_agents = {role: [space_of_agents(x, schema.roles[role]) for x in spaces[role]] for role in schema.roles}
+            pair = [space_by_role({role: part[k] for role, part in of_agents.items()}) for k in range(2)]
+        else:
+            pair = list(spaces)
+            for num_agents in schema.agents_shape:
+                pair = [space_of_agents(space, num_agents) for space in pair]
+        self.single_observation_space, self.single_action_space = pair
         self.__dict__.pop("observation_space", None)
         self.__dict__.pop("action_space", None)
 

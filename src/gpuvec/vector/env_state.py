@@ -50,6 +50,11 @@ def _parse_fields(sim: Simulation, fields: Mapping[str, Any], num_rows: int, poo
     """
     known = sim.schema.fields
     unknown = fields.keys() - known.keys()
+    if "role" in unknown and isinstance(sim.schema, MultiAgentSchema) and sim.schema.role_schemas:
+        raise StateError(
+            "the roles of this environment are fixed, as each has spaces of its own: the agents of a role are consecutive, in "
+            f"the order {', '.join(sim.schema.roles)}. Remove 'role'; parameters determine the number of agents of each role."
+        )
     if unknown or not fields:
         raise StateError(f"unknown state field(s) {sorted(unknown)}; the state of this environment has {', '.join(known)}.")
     return {name: _parse_field(sim, name, values, num_rows, pool) for name, values in fields.items()}

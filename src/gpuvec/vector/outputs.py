@@ -105,7 +105,7 @@ class OutputBuffers:
         shape = (self._num_envs, *buffer.shape)
         unit = max(1, self._framework.alignment // np.dtype(buffer.dtype).itemsize)  # elements
         stride = -(-math.prod(shape) // unit) * unit
-        return _SlabLayout(shape, buffer.dtype, "zeros" if name == "final_obs" else "empty", stride, unit - 1)
+        return _SlabLayout(shape, buffer.dtype, "zeros" if name.startswith("final_obs") else "empty", stride, unit - 1)
 
     def _allocate(self, steps: int) -> Iterator[Outputs]:
         """Allocates slabs for a number of steps and returns their sets of outputs."""
@@ -134,15 +134,15 @@ class OutputBuffers:
         Raises:
             ValueError: an unknown name, or an array of the wrong shape, dtype, device or memory order.
         """
-        unknown = out.keys() - self._names
+        unknown = out.keys() - self.names
         if unknown:
-            raise ValueError(f"out has unknown names {sorted(unknown)}; it may hold {', '.join(map(repr, self._names))}.")
+            raise ValueError(f"out has unknown names {sorted(unknown)}; it may hold {', '.join(map(repr, self.names))}.")
         copies = self._framework.copies
-        if copies or len(out) < len(self._names):
+        if copies or len(out) < len(self.names):
             packed, own_arrays = self.take(stream)
             own_addresses = np.frombuffer(packed, np.int64)
         addresses, arrays = [], []
-        for k, (name, buffer) in enumerate(zip(self._names, self._returned.values(), strict=True)):
+        for k, (name, buffer) in enumerate(zip(self.names, self._returned.values(), strict=True)):
             address = self._address_of_out(name, out[name], buffer) if name in out else None
             if address is None or copies:
                 addresses.append(own_addresses[k])
@@ -188,14 +188,14 @@ class OutputBuffers:
         if not self._framework.copies:
             return arrays
         copies: list[Any] = list(copies_on_host(arrays))
-        for k, name in enumerate(self._names):
+        for k, name in enumerate(self.names):
             if out is not None and name in out:
                 out[name][...] = copies[k]
                 copies[k] = out[name]
         return tuple(copies)
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The names of the outputs in `out`."""
         return tuple("_final_obs" if name == "final_mask" else name for name in self._returned)
 

@@ -25,6 +25,8 @@ def agents_by_role(sim: Simulation, framework: Framework) -> dict[str, Any]:
     """
     if not isinstance(sim.schema, MultiAgentSchema) or not sim.schema.roles:
         return {}
+    if sim.schema.role_schemas:
+        return {part.role: slice(part.first_agent, part.first_agent + part.num_agents) for part in sim.schema.parts}
     order = sim.field("agents_by_role")  # (E, A): the agents of the first role, then those of the second, ...
     all_envs_equal = bool((order == order[:1]).all())
     first_env = to_numpy(order[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +18,8 @@ def batched_space(space: gym.Space[Any], num_envs: int) -> gym.Space[Any]:
         space: the space of one row.
         num_envs: the number of rows.
     """
+    if isinstance(space, gym.spaces.Dict):
+        return space_by_role({role: batched_space(part, num_envs) for role, part in space.items()})
     if not isinstance(space, gym.spaces.Box):
         return batch_space(space, num_envs)
     box = batch_space(space, 1)
@@ -24,6 +28,15 @@ def batched_space(space: gym.Space[Any], num_envs: int) -> gym.Space[Any]:
     for name in ("low", "high", "bounded_below", "bounded_above"):
         setattr(box, name, np.broadcast_to(getattr(space, name), shape))
     return box
+
+
+def space_by_role(spaces: Mapping[str, gym.Space[Any]]) -> gym.spaces.Dict:
+    """Returns a Dict space with the space of each role, in the order of the roles.
+
+    Args:
+        spaces: {role: space}.
+    """
+    return gym.spaces.Dict(OrderedDict(spaces))  # Gymnasium sorts the keys of any other dict.
 
 
 def space_of_agents(space: gym.Space[Any], agents: int) -> gym.Space[Any]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
@@ -56,7 +57,8 @@ class FlattenAgents(Wrapper):
         env: a gpuvec environment of many agents, also under wrappers.
 
     Raises:
-        WrapperError: an environment of one agent, one made with another `reward` than "agents", or output="dlpack".
+        WrapperError: an environment of one agent or with spaces by role, one made with another `reward` than "agents", or
+            output="dlpack".
     """
 
     _ns: Namespace | None = None
@@ -70,6 +72,11 @@ class FlattenAgents(Wrapper):
         if not isinstance(base, GpuvecVectorEnv) or not base.is_multi_agent:
             raise WrapperError(
                 f"FlattenAgents is for gpuvec environments of many agents; {env} has one agent in each row as it is."
+            )
+        if isinstance(base.single_action_space, gym.spaces.Dict):
+            raise WrapperError(
+                f"FlattenAgents needs equal spaces for all agents, and those of {', '.join(base.roles)} differ: use the dicts by "
+                "role that the environment returns, or gpuvec.parallel_env."
             )
         reward = base.simulation.options.reward
         if reward != "agents":
