@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from gpuvec.engine.backends.cuda import numba_cuda
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.registration import load_env
 from gpuvec.spec import Environment, SingleAgentEnv
@@ -169,7 +169,8 @@ def _run_size(env: Environment, num_envs: int, steps: int | None) -> _RunSize:
     steps = min((limit or DEFAULT_EPISODE_STEPS) * 5 // 4 + 1, MAX_STEPS)
     schema = make_schema(env)
     state_bytes = sum(int(np.prod(b.shape)) * np.dtype(b.dtype).itemsize for b in schema.fields.values())
-    bytes_per_step = state_bytes + 4 * (schema.num_features + 2) * schema.num_agents
+    parts = schema.parts if isinstance(schema, MultiAgentSchema) else (schema,)
+    bytes_per_step = state_bytes + 4 * (max(part.num_features for part in parts) + 2) * schema.num_agents
     max_envs = max(2, min(num_envs, MAX_RESULT_BYTES // (steps * bytes_per_step)))
     return _RunSize(min(max_envs, num_envs), steps, limit)
 

@@ -12,7 +12,7 @@ from gpuvec.engine.backends.cuda.kernels import make_kernels
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.compiler.diagnostics import explain_env_errors
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.schema import default_action_dtype, make_schema
 from gpuvec.spec import Environment
 
 NUM_ENVS = 2048  # the number of environments for which the launch configuration is chosen
@@ -46,7 +46,7 @@ def compile_kernels(env: Environment, folder: Path | None = None) -> str:
     Raises:
         AuthoringError: the code cannot be compiled.
     """
-    options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=make_schema(env).action.dtype)
+    options = KernelOptions(AutoresetMode.NEXT_STEP, env.max_episode_steps, action_dtype=default_action_dtype(make_schema(env)))
     num_kernels = 0
     with explain_env_errors(env, "step"), numba_cuda.offline((9, 0)):
         for kernel in make_kernels(env, options, make_launch_config(env, NUM_ENVS), True):

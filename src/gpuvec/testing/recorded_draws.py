@@ -40,7 +40,7 @@ class RecordedDraws:
             s: the state before.
         """
         for draws in self._by_set.values():
-            draws.begin_step(s.role.tobytes() if self._schema.roles else b"")
+            draws.begin_step(s.role.tobytes() if self._schema.has_role_field else b"")
 
     def _recorded_phase(self, phase: Any) -> Any:
         if isinstance(phase, Assign | Reduction):

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.phases import AGENTS, WORLD, Assign, Each, Reduction, first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
-from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, author_actions
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.draw_check import check_distinct_draws
 from gpuvec.testing.recorded_draws import RecordedDraws
@@ -166,7 +166,7 @@ def _repeat_multi(env: MultiAgentEnv, draws: list[Draw]) -> tuple[int, Callable[
             state = reference.reset(key, before)
         else:
             assert m.action is not None, "a step has an action"
-            result = reference.step(before, [author_action(a) for a in m.action], key, t)
+            result = reference.step(before, author_actions(reference.schema, m.action), key, t)
             state = result.state
             results = {"reward": result.reward, "terminated": result.votes.all()}
             results |= {"agent_mask": result.mask, "agent_terminated": result.terminated}
@@ -187,9 +187,9 @@ def _obs_name(i: int) -> str:
 
 def _calls_per_moment(reference: PythonReference, num_observers: int) -> int:
     """The approximate number of calls of author functions in a step with the observations of some agents."""
-    num_agents, observation = len(reference.agents), reference.schema.observation
+    num_agents = len(reference.agents)
     candidates = num_agents if reference.schema.search else 0
-    calls_per_observer = observation.max_neighbors + candidates + 1
+    calls_per_observer = max(part.observation.max_neighbors for part in reference.schema.parts) + candidates + 1
     num_calls = sum(math.prod(reference.schema.sets[_index_set(phase)]) for phase in reference.env.phases)
     return num_calls + num_agents * 4 + num_observers * calls_per_observer
 

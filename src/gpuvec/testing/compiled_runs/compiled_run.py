@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.types import Action
+from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, make_schema
 from gpuvec.spec import Environment, SingleAgentEnv
+from gpuvec.testing.compiled_runs.role_rows import author_action_of, join_roles, split_actions
 from gpuvec.vector.env import VectorEnv
 
 INFO_NAMES = ("agent_mask", "agent_terminated", "action_mask")
@@ -37,12 +39,45 @@ def random_actions(env: Environment, steps: int, num_envs: int, seed: int) -> ND
         steps: the number of steps, T.
         num_envs: the number of environments, E.
         seed: the seed of the action space.
+
+    Returns:
+        The actions. If spaces are by role they are (T, E, A, K) with K of the role with most components, int64 or float64, and
+        `role_rows.split_actions` returns those of each role.
     """
+    schema = make_schema(env)
+    if isinstance(schema, MultiAgentSchema) and schema.role_schemas:
+        return _random_actions_by_role(schema, steps, num_envs, seed)
     shape = (num_envs,) if isinstance(env, SingleAgentEnv) else (num_envs, env.agents(env.params))
     space = gym.vector.utils.batch_space(env.spaces(env.params)[1], int(np.prod(shape)))
     space.seed(seed)
     sampled = np.stack([space.sample() for _ in range(steps)])
     return sampled.reshape(steps, *shape, *sampled.shape[2:])
+
+
+def _random_actions_by_role(schema: MultiAgentSchema, steps: int, num_envs: int, seed: int) -> NDArray[Any]:
+    """(T, E, A, K) actions of the spaces of all roles, with zeros after shorter ones."""
+    num_components = max(max(1, part.action.components) for part in schema.parts)
+    dtype = np.int64 if all(part.action.discrete for part in schema.parts) else np.float64
+    actions = np.zeros((steps, num_envs, schema.num_agents, num_components), dtype)
+    for number, part in enumerate(schema.parts):
+        space = gym.vector.utils.batch_space(part.action_space, num_envs * part.num_agents)
+        space.seed(seed + number)
+        sampled = np.stack([space.sample() for _ in range(steps)]).reshape(steps, num_envs, part.num_agents, -1)
+        actions[:, :, part.first_agent : part.first_agent + part.num_agents, : sampled.shape[-1]] = sampled
+    return actions
+
+
+def author_actions(schema: MultiAgentSchema, values: NDArray[Any]) -> list[Action]:
+    """Converts the actions of all agents of an env to arguments of author functions.
+
+    Args:
+        schema: the schema of the environment.
+        values: (A,) or (A, K) actions as `random_actions` draws them.
+    """
+    if not schema.role_schemas:
+        return [author_action(value) for value in values]
+    layouts = [part.action for part in schema.parts for _ in range(part.num_agents)]
+    return [author_action_of(layout, row) for layout, row in zip(layouts, values, strict=True)]
 
 
 def author_action(values: NDArray[Any]) -> Action:
@@ -74,23 +109,27 @@ def step_results(envs: VectorEnv, actions: NDArray[Any], seed: int) -> Iterator[
         actions: (T, E, ...) or (T, E, ..., K) actions.
         seed: the seed of the reset.
     """
-    yield {"observation": envs.reset(seed=seed)[0]} | _states(envs)
+    schema = envs.simulation.schema
+    yield {"observation": join_roles(envs.reset(seed=seed)[0], schema)} | _states(envs)
     for action in actions:
-        obs, reward, terminated, truncated, infos = envs.step(action)
+        obs, reward, terminated, truncated, infos = envs.step(split_actions(action, schema))
         step_values = {"reward": reward, "terminated": terminated, "truncated": truncated}
-        yield {"observation": obs} | _states(envs) | step_values | flat_infos(infos)
+        yield {"observation": join_roles(obs, schema)} | _states(envs) | step_values | flat_infos(infos, schema)
 
 
 def _states(envs: VectorEnv) -> dict[str, NDArray[Any]]:
     return {f"state {name}": array for name, array in envs.get_state().items()}
 
 
-def flat_infos(infos: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Returns {name: array} of infos, in which metrics have names such as "metric grass".
+def flat_infos(infos: Mapping[str, Any], schema: EnvSchema) -> dict[str, NDArray[Any]]:
+    """Returns {name: array} of infos, in which metrics have names such as "metric grass", and masks by role are one array.
 
     Args:
         infos: those of a step.
+        schema: the schema of the environment.
     """
+    if "action_mask" in infos:
+        infos = {**infos, "action_mask": join_roles(infos["action_mask"], schema)}
     metrics = {f"metric {name}": values for name, values in infos.get("metrics", {}).items()}
     return {name: values for name, values in infos.items() if name != "metrics"} | metrics
 

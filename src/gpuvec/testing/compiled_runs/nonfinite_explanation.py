@@ -11,7 +11,7 @@ from gpuvec.engine.compiler.diagnostics import authoring_error_at
 from gpuvec.engine.compiler.types import EnvState
 from gpuvec.errors import AuthoringError
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
-from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action
+from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, author_actions
 from gpuvec.testing.compiled_runs.run_checks import NonFiniteResultError
 from gpuvec.testing.compiled_runs.run_moments import Moment, RunMoments
 from gpuvec.testing.reference.author_calls import NotPlainError
@@ -83,9 +83,9 @@ def _repeat_multi(env: MultiAgentEnv, m: Moment, part: str, agent: int, trace: N
     elif m.action is None:
         reference.reset(key, before)
     elif part == "state":
-        reference.step(before, [author_action(a) for a in m.action], key, t)
+        reference.step(before, author_actions(reference.schema, m.action), key, t)
     else:
-        s = reference.step(before, [author_action(a) for a in m.action], key, t).state
+        s = reference.step(before, author_actions(reference.schema, m.action), key, t).state
         with trace.active():
             reference.step_result(s, np.zeros(len(reference.agents), np.bool_), t)
 

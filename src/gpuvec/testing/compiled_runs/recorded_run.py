@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpuvec.engine.backends.cpu.threads import CpuKernels
 from gpuvec.spec import Environment
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, make_run, random_actions, step_results
+from gpuvec.testing.compiled_runs.role_rows import action_dtypes
 from gpuvec.testing.compiled_runs.run_checks import check_equal_step
 from gpuvec.vector.env import VectorEnv
 
@@ -70,7 +71,7 @@ def _compiled_envs(env: Environment, num_envs: int, limit: int | None, actions: 
     """Creates environments and compiles their kernels, so that the time limit of the first calls does not include that."""
     envs = VectorEnv(env, num_envs, device="cpu", output="numpy", max_episode_steps=limit)
     CpuKernels(env, num_envs).reset(envs.simulation.options)
-    envs.simulation.step_launcher(actions.dtype.type)
+    envs.simulation.step_launcher(action_dtypes(actions, envs.simulation.schema))
     return envs
 
 

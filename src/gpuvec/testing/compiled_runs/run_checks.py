@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.engine.layout.observation_widths import feature_widths
+from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun
+from gpuvec.testing.compiled_runs.role_rows import join_roles
 from gpuvec.testing.target_check.differences import differences, differs_in_bits
 
 FINITE = "guard divisions, roots and logarithms"
@@ -47,16 +49,17 @@ class NonFiniteResultError(AuthoringError):
         return error
 
 
-def _feature_function(env: Environment, k: int) -> Callable[..., Any]:
-    """The author's function that computes element k of an observation."""
+def _feature_function(env: Environment, agent: int, k: int) -> Callable[..., Any]:
+    """The author's function that computes element k of the observation of an agent."""
     if isinstance(env, SingleAgentEnv):
         return env.observe
     schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
-    observation = schema.observation
+    part = schema.role_schemas[role_of_agent(schema.roles, agent)[0]] if schema.role_schemas else schema
+    observation = part.observation
     if observation.pixel is not None:
         return observation.pixel
-    if observation.other_features is not None and k < observation.max_neighbors * feature_widths(env, schema)[0]:
+    if observation.other_features is not None and k < observation.max_neighbors * feature_widths(env, part)[0]:
         return observation.other_features
     assert observation.self_features is not None, "other observations than images have features"
     return observation.self_features
@@ -77,11 +80,12 @@ def check_spaces(env: Environment, run: CompiledRun) -> str:
     """
     num_axes = 2 if isinstance(env, MultiAgentEnv) else 1  # environments and agents; an image has several more axes
     names = [_agent_name(index) for index in np.ndindex(run.obs[0].shape[:num_axes])]
-    space = env.spaces(env.params)[0]
+    low, high = observation_bounds(env)
+    agents = np.arange(len(names)) % (run.obs[0].shape[1] if num_axes == 2 else 1)
     for t, obs in enumerate(run.obs):
         _check_states(env, run, t)
-        if not ((obs >= space.low) & (obs <= space.high) & np.isfinite(obs)).all():
-            check_observations(env, obs.reshape(len(names), -1), names, t)
+        if not ((obs >= low) & (obs <= high) & np.isfinite(obs)).all():
+            check_observations(env, obs.reshape(len(names), -1), agents, names, t)
         if t > 0 and not np.isfinite(run.reward[t - 1]).all():
             check_reward(env, run.reward[t - 1].reshape(-1), names, t)
     return f"{len(run.obs) * len(names):,} observations are finite and within their bounds, all rewards and states finite"
@@ -105,28 +109,48 @@ def _agent_name(index: tuple[int, ...]) -> str:
     return f"environment {index[0]}" if len(index) == 1 else f"agent {index[1]} of environment {index[0]}"
 
 
-def check_observations(env: Environment, obs: NDArray[np.float32], names: Sequence[str], t: int) -> None:
+def observation_bounds(env: Environment) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Returns the lower and the upper bounds of an agent's observation, or (A, D) of the agents if spaces are by role.
+
+    Args:
+        env: the environment.
+    """
+    spaces, schema = env.spaces(env.params), make_schema(env)
+    if not isinstance(spaces, Mapping):
+        return spaces[0].low, spaces[0].high
+    assert isinstance(schema, MultiAgentSchema), "roles are of many agents"
+    bounds = ({role: getattr(spaces[role][0], name) for role in schema.roles} for name in ("low", "high"))
+    rows = ({role: np.broadcast_to(x, (1, schema.roles[role], *x.shape)) for role, x in by_role.items()} for by_role in bounds)
+    low, high = (join_roles(by_role, schema)[0] for by_role in rows)
+    return low, high
+
+
+def check_observations(
+    env: Environment, obs: NDArray[np.float32], agents: Sequence[int] | NDArray[Any], names: Sequence[str], t: int
+) -> None:
     """Checks that observations are finite and within their space.
 
     Args:
         env: the environment.
         obs: (N, D) observations after t steps.
+        agents: (N,) the index of the agent of each observation.
         names: N descriptions of the agents, for messages.
         t: the number of steps.
 
     Raises:
         AuthoringError: one is not; the message names the first.
     """
-    space = env.spaces(env.params)[0]
-    low, high, obs = space.low.ravel(), space.high.ravel(), obs.reshape(len(obs), -1)
+    obs, is_by_role = obs.reshape(len(obs), -1), isinstance(env.spaces(env.params), Mapping)
+    low, high = (np.broadcast_to(x[agents] if is_by_role else x.ravel(), obs.shape) for x in observation_bounds(env))
     for is_wrong, rule in (
         (~np.isfinite(obs), f"which is not finite: {FINITE}"),
         ((obs < low) | (obs > high), "outside its space, {:.7g} to {:.7g}: widen the space, or clip"),
     ):
         if is_wrong.any():
             row, k = np.argwhere(is_wrong)[0]
-            function, value = _feature_function(env, k), float(obs[row, k])
-            problem = f"after {t} steps observation {k} of {names[row]} is {value:.7g}, {rule.format(low[k], high[k])}"
+            function, value = _feature_function(env, int(agents[row]), k), float(obs[row, k])
+            bounds = rule.format(low[row, k], high[row, k])
+            problem = f"after {t} steps observation {k} of {names[row]} is {value:.7g}, {bounds}"
             if math.isfinite(value):
                 raise authoring_error(function, problem)
             raise NonFiniteResultError.of(function, problem, "observation", t, int(row), value)
@@ -147,8 +171,15 @@ def check_reward(env: Environment, reward: NDArray[np.float32], names: Sequence[
     for row, (name, value) in enumerate(zip(names, reward, strict=True)):
         if not np.isfinite(value):
             problem = f"the reward of {name} in step {t} is {value}: {FINITE}"
-            function = env.step if isinstance(env, SingleAgentEnv) else env.reward
+            function = env.step if isinstance(env, SingleAgentEnv) else _reward_function(env, row)
             raise NonFiniteResultError.of(function, problem, "reward", t, row, float(value))
+
+
+def _reward_function(env: MultiAgentEnv, row: int) -> Callable[..., Any]:
+    """The author's function that computes the reward with that number among those of all agents of several environments."""
+    roles = env.roles(env.params) if env.roles is not None else {}
+    function, _ = author_function_of(env.reward, roles, row % env.agents(env.params))
+    return function  # type: ignore[no-any-return]  # the author's
 
 
 def check_equal_runs(env: Environment, run: CompiledRun, other: CompiledRun, runs: str) -> None:

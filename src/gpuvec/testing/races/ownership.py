@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.engine.compiler.types import EnvState
+from gpuvec.engine.layout.role_functions import role_of_agent
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.phases import AGENTS, PAIRS, WORLD, first_function
 from gpuvec.spec import MultiAgentEnv
@@ -58,7 +59,7 @@ class OwnershipCheck:
             is_reset: whether it is a reset, which has to write a field before it reads it.
         """
         for draws in self._draws.values():
-            draws.begin_step(s.role.tobytes() if self.reference.schema.roles else b"")
+            draws.begin_step(s.role.tobytes() if self.reference.schema.has_role_field else b"")
         self._in_reset, self._fields_written = is_reset, set(ENGINE_FIELDS)
 
     def run(self, calls: PhaseCalls, s: EnvState) -> EnvState:
@@ -96,11 +97,30 @@ class OwnershipCheck:
         return after
 
     def _owns(self, index_set: str, element: Element, field: str, other: Element) -> bool:
-        """Whether an element of a set may write element `other` of the set of a field: agent i also owns the pairs (i, j)."""
-        field_set = self.reference.schema.field_sets[field]
+        """Whether an element of a set may write element `other` of the set of a field.
+
+        Agent i also owns the pairs (i, j), and agent i of a role its elements of fields of the agents and of pairs.
+        """
+        schema = self.reference.schema
+        field_set = schema.field_sets[field]
+        if index_set in schema.role_schemas and field_set != index_set:
+            index_set, element = AGENTS, (schema.role_schemas[index_set].first_agent + element[0],)
         if index_set == AGENTS and field_set == PAIRS:
             return other[0] == element[0]
         return field_set == index_set and other == element
+
+    def belongs_to_agent(self, i: int, access: Access) -> bool:
+        """Returns whether an access is to an element of agent i, in a field of the agents or of its role.
+
+        Args:
+            i: the index among all agents.
+            access: the access.
+        """
+        schema = self.reference.schema
+        field_set = schema.field_sets[access.field]
+        if field_set in schema.role_schemas:
+            return (field_set, access.element) == (role_of_agent(schema.roles, i)[0], (role_of_agent(schema.roles, i)[1],))
+        return access.element == (i,)
 
     def differing_elements(self, name: str, a: EnvState, b: EnvState) -> list[Element]:
         """Returns the elements of a field's set whose numbers are not bit-identical in two states.
@@ -175,6 +195,12 @@ class OwnershipCheck:
     def _write_to_other(self, calls: PhaseCalls, element: Element, field: str, other: Element) -> str:
         field_set = self.reference.schema.field_sets[field]
         place, subject = name_element(field, other), self._name(calls, element)
+        if field_set == AGENTS and calls.index_set in self.reference.schema.role_schemas:
+            first = self.reference.schema.role_schemas[calls.index_set].first_agent
+            return (
+                f"{subject} writes {place} in {describe(calls.function)}, and may write its own element only, which is "
+                f"{field}[{first} + i] for agent i of this role"
+            )
         if field_set != calls.index_set:
             return (
                 f"{subject} writes {place} in {describe(calls.function)}; {field} belongs to {field_set!r}, so only a phase "

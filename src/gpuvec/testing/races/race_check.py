@@ -13,11 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.layout.role_functions import author_function_of
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.phases import Assign, Reduction, first_function
 from gpuvec.random import Key
 from gpuvec.spec import MultiAgentEnv, Time
-from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, random_actions, short_episode_steps
+from gpuvec.testing.compiled_runs.compiled_run import (
+    CompiledRun,
+    author_actions,
+    random_actions,
+    short_episode_steps,
+)
 from gpuvec.testing.compiled_runs.run_checks import check_observations, check_reward
 from gpuvec.testing.compiled_runs.run_moments import RunMoments
 from gpuvec.testing.draw_check import EQUAL_STARTS, NUM_STARTS
@@ -25,6 +31,7 @@ from gpuvec.testing.races.ownership import OwnershipCheck, name_element
 from gpuvec.testing.reference.author_calls import NotPlainError, call_checked
 from gpuvec.testing.reference.checked_arrays import checked_value, stale_array
 from gpuvec.testing.reference.checked_draws import CheckedKey, record_draws
+from gpuvec.testing.reference.checked_values import CheckedInt
 from gpuvec.testing.reference.fault_place import fault_place
 from gpuvec.testing.reference.python_reference import PythonReference, checked_time, reset_phases
 
@@ -139,7 +146,7 @@ class RaceCheck:
         reference, before = self._reference, self._states.get(row)
         if before is None:
             before = reference.make_state()
-            if row > 0 and reference.schema.roles:
+            if row > 0 and reference.schema.has_role_field:
                 before = reference.make_state({"role": self._random.permutation(before.role)})
         self._states[row] = self._observed(self._reset(self._key(row), before), self._times[row])
 
@@ -149,7 +156,7 @@ class RaceCheck:
     def _reset(self, key: CheckedKey, before: EnvState) -> EnvState:
         """Resets from zeros and from values that an episode may have left, which must result in the same state."""
         reference = self._reference
-        roles = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if reference.schema.roles}
+        roles = {k: getattr(before, k) for k in ENGINE_FIELDS[:1] if reference.schema.has_role_field}
         stale_fields = {k: stale_array(b) for k, b in self._author_fields().items()}
         blank, stale = reference.make_state(roles), reference.make_state(roles | stale_fields)
         self.ownership.begin_step(blank, is_reset=True)
@@ -209,7 +216,7 @@ class RaceCheck:
     def _step(self, s: EnvState, values: NDArray[np.generic], key: CheckedKey) -> tuple[EnvState, bool]:
         """Returns the state after a step, and whether all agents vote for the end of the episode."""
         reference, t = self._reference, Time(key.step, self._limit)
-        actions = [checked_value(author_action(value)) for value in values]
+        actions = [checked_value(action) for action in author_actions(reference.schema, values)]
         with suppress(NotPlainError):  # the environment may never reach such a state
             self._run_step(self._with_equal_agents(s), actions, key)
         mask = self._active(s)
@@ -247,10 +254,13 @@ class RaceCheck:
         if active is None:
             return mask
         for i in reference.agents:
+            function, index = author_function_of(active, reference.schema.roles, i)
+            if function is None:
+                continue
             self.ownership.clear_log()
-            mask[i] = call_checked(active, i, reference.view(s), reference.p)
+            mask[i] = call_checked(function, CheckedInt(index), reference.view(s), reference.p)
             for access in self.ownership.log:
-                if access.element != (i,) and access.field not in ENGINE_FIELDS:
+                if not self.ownership.belongs_to_agent(i, access) and access.field not in ENGINE_FIELDS:
                     problem = (
                         f"active reads {name_element(access.field, access.element)} for agent {i}, and may read only "
                         f"elements of agent {i}"
@@ -263,6 +273,6 @@ class RaceCheck:
         agents = self._random.permutation(len(self._reference.agents))[:NUM_OBSERVERS].tolist()
         s, t = self._reference.prepare_observations(s, agents), checked_time(Time(step, self._limit))
         obs = self._reference.observations(s, t, agents)
-        check_observations(self.env, obs, [f"agent {i}" for i in agents], step)
+        check_observations(self.env, obs, agents, [f"agent {i}" for i in agents], step)
         self.ownership.clear_log()
         return s

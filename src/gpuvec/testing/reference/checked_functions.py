@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from gpuvec import random
 from gpuvec.engine.compiler.types import EnvParams
-from gpuvec.phases import Assign, Each, Reduction
+from gpuvec.phases import Assign, ByRole, Each, Reduction
 from gpuvec.spec import Environment, MultiAgentEnv, NearestNeighbors, Observation, SingleAgentEnv
 from gpuvec.testing.reference.checked_arrays import CheckedArray, CheckedTuple, checked_value
 from gpuvec.testing.reference.checked_draws import checked_randint, checked_uniform, checked_word
@@ -30,8 +31,10 @@ class CheckedFunctions:
         """Returns the checked copy of a function.
 
         Args:
-            function: an author's function; a value that is not a plain function is returned unchanged.
+            function: an author's function, or a `ByRole`, whose functions are copied; any other value is returned unchanged.
         """
+        if isinstance(function, ByRole):
+            return function._replace(functions=tuple(map(self.function, function.functions)))
         if not isinstance(function, types.FunctionType):
             return function
         if function in DRAWS:
@@ -76,7 +79,7 @@ class CheckedFunctions:
         changed = {name: self.function(getattr(env, name)) for name in names}
         changed["reset"] = tuple(map(self._phase, env.reset)) if isinstance(env.reset, tuple) else self.function(env.reset)
         changed["phases"] = tuple(self._phase(phase) for phase in env.phases)
-        changed["observation"] = lambda p: self._observation(env, p)
+        changed["observation"] = lambda p: self._observations(env, p)
         return dataclasses.replace(env, **changed)
 
     def _phase(self, phase: Any) -> Any:
@@ -84,8 +87,13 @@ class CheckedFunctions:
             return phase._replace(function=self.function(phase.function))
         return self.function(phase)
 
-    def _observation(self, env: MultiAgentEnv, p: EnvParams) -> Observation:
-        observation = env.observation(p)
+    def _observations(self, env: MultiAgentEnv, p: EnvParams) -> Any:
+        observations = env.observation(p)
+        if isinstance(observations, Mapping):
+            return {role: self._observation(observation) for role, observation in observations.items()}
+        return self._observation(observations)
+
+    def _observation(self, observation: Observation) -> Observation:
         neighbors = observation.neighbors
         if isinstance(neighbors, NearestNeighbors):
             distance, mask = self.function(neighbors.distance), self.function(neighbors.mask)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.index_sets import set_number
 from gpuvec.engine.layout.params import kernel_params
+from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.phases import AGENTS, PAIRS, WORLD, Assign, Each, Reduction
 from gpuvec.random import Key, key_of_set
@@ -70,12 +71,12 @@ class PythonReference:
         """
         fields: dict[str, Any] = {k: np.zeros(b.shape, b.dtype) for k, b in self.schema.array_fields.items()}
         fields |= {k: dtype(0).item() for k, dtype in self.schema.scalar_fields.items()}
-        if self.schema.roles:
+        if self.schema.has_role_field:
             fields["role"][:] = np.repeat(np.arange(len(self.schema.roles)), list(self.schema.roles.values()))
         for name, value in (values or {}).items():
             is_array = name in self.schema.array_fields
             fields[name] = np.array(value, fields[name].dtype) if is_array else np.asarray(value).item()
-        if self.schema.roles:
+        if self.schema.has_role_field:
             fields["agents_by_role"][:] = np.argsort(fields["role"], kind="stable")
         return self.env.state(**fields)
 
@@ -88,10 +89,11 @@ class PythonReference:
         """
         return type(s)(*(v.copy() if isinstance(v, np.ndarray) else v for v in s))
 
-    def _call_for_each(self, function: Callable[..., Any] | None, s: EnvState, *rest: object) -> list[Any]:
-        """The results of a function for all agents, or True for each if there is no function."""
+    def _call_for_each(self, functions: Any, s: EnvState, *rest: object) -> list[Any]:
+        """The results of a function, which may be by role, for all agents; True for each agent without a function."""
         view = self.view(s)
-        return [function is None or call_checked(function, i, view, *rest) for i in self.agents]
+        calls = (author_function_of(functions, self.schema.roles, i) for i in self.agents)
+        return [function is None or call_checked(function, CheckedInt(i), view, *rest) for function, i in calls]
 
     def reset(self, key: Key, s: EnvState) -> EnvState:
         """Returns the first state of an episode.
@@ -145,12 +147,14 @@ class PythonReference:
         index_set = phase.index_set if isinstance(phase, Each) else WORLD if isinstance(phase, Assign) else AGENTS
         function = phase.function if isinstance(phase, Each | Assign) else phase
         set_key, indices = key_of_named_set(key, self.schema, index_set), self.indices(index_set)
-        if actions is None or index_set not in (AGENTS, PAIRS):
+        acting_sets = self.schema.role_schemas or (AGENTS, PAIRS)
+        if actions is None or index_set not in acting_sets:
             return PhaseCalls(index_set, function, indices, lambda number: (set_key, self.p))
         per_agent = len(self.agents) if index_set == PAIRS else 1
+        first = self.schema.role_schemas[index_set].first_agent if self.schema.role_schemas else 0
 
         def arguments(number: int) -> tuple[Any, ...]:
-            return checked_value(actions[number // per_agent]), set_key, self.p
+            return checked_value(actions[first + number // per_agent]), set_key, self.p
 
         return PhaseCalls(index_set, function, indices, arguments)
 
@@ -207,7 +211,7 @@ class PythonReference:
             s: the state, whose arrays are changed.
             agents: the indices of the agents that search; all by default.
         """
-        neighbors = self.schema.observation.neighbors
+        neighbors = self.schema.neighbors
         if isinstance(neighbors, Reduction):
             return self._reduced(neighbors, s)
         if isinstance(neighbors, NearestNeighbors):
@@ -234,48 +238,71 @@ class PythonReference:
     def observations(self, s: EnvState, t: Time, agents: Sequence[int] | None = None) -> NDArray[Any]:
         """Computes the observations of N agents, (N, D) or (N, C, H, W).
 
+        If spaces are by role they are (N, D), with D of the longest observation, and zeros after shorter ones.
+
         Args:
             s: the state after `prepare_observations`.
             t: the time.
             agents: the indices of the N agents; all by default.
         """
-        observation = self.schema.observation
-        view, rows, t = self.view(s), [], checked_time(t)
+        view, t = self.view(s), checked_time(t)
+        indices = self.agents if agents is None else map(CheckedInt, agents)
+        rows = [self._observation(*self._part_of(i), view, t) for i in indices]
+        if not self.schema.role_schemas:
+            return np.array(rows)
+        return _padded(rows, max(part.num_features for part in self.schema.parts))
+
+    def _part_of(self, i: int) -> tuple[MultiAgentSchema, int]:
+        """The schema of the agents whose spaces are those of agent i, and its index among them."""
+        if not self.schema.role_schemas:
+            return self.schema, i
+        role, index = role_of_agent(self.schema.roles, i)
+        return self.schema.role_schemas[role], CheckedInt(index)
+
+    def _observation(self, part: MultiAgentSchema, i: int, view: EnvState, t: Time) -> NDArray[Any]:
+        """The observation of agent i of a part of the agents, (D,) or (C, H, W)."""
+        observation = part.observation
         if observation.pixel is not None:
-            return self._images(view, t, self.agents if agents is None else tuple(map(CheckedInt, agents)))
+            return self._image(part, i, view, t)
+        others = []
+        if observation.other_features is not None:
+            slot_indices = map(CheckedInt, range(observation.max_neighbors))
+            others = [call_checked(observation.other_features, i, slot, view, t, self.p) for slot in slot_indices]
         self_features: Any = observation.self_features
-        slot_indices = tuple(map(CheckedInt, range(observation.max_neighbors)))
-        for i in self.agents if agents is None else map(CheckedInt, agents):
-            others = []
-            if observation.other_features is not None:
-                others = [call_checked(observation.other_features, i, slot, view, t, self.p) for slot in slot_indices]
-            own = call_checked(self_features, i, view, t, self.p)
-            row = _by_feature(others)
-            for block in observation.blocks:
-                indices = self.indices(block.over)
-                row += _by_feature([call_checked(block.function, i, *index, view, t, self.p) for index in indices])
-            rows.append(row + list(own))
-        return np.array(rows, np.float32)
+        own = call_checked(self_features, i, view, t, self.p)
+        row = _by_feature(others)
+        for block in observation.blocks:
+            indices = self.indices(block.over)
+            row += _by_feature([call_checked(block.function, i, *index, view, t, self.p) for index in indices])
+        return np.array(row + list(own), np.float32)
 
     def action_masks(self, s: EnvState) -> NDArray[np.bool_]:
-        """Returns the action masks of all agents, (A, N).
+        """Returns the action masks of all agents, (A, N), with False after those of roles with fewer actions.
 
         Args:
             s: the state.
         """
-        view, allowed = self.view(s), self.env.allowed
-        actions = choices_of(self.env.spaces(self.env.params)[1])
-        return np.array([[call_checked(allowed, i, action, view, self.p) for action in actions] for i in self.agents], np.bool_)
+        view, rows = self.view(s), []
+        for i in self.agents:
+            part, index = self._part_of(i)
+            allowed, _ = author_function_of(self.env.allowed, self.schema.roles, i)
+            choices = [] if allowed is None else choices_of(part.action_space)
+            rows.append(np.array([call_checked(allowed, index, action, view, self.p) for action in choices], np.bool_))
+        return _padded(rows, max(part.mask_size for part in self.schema.parts))
 
-    def _images(self, view: EnvState, t: Time, agents: Sequence[int]) -> NDArray[Any]:
-        """The images of N agents, (N, C, H, W)."""
-        pixel: Any = self.schema.observation.pixel
-        channels, height, width = self.schema.obs.shape
-        images = np.zeros((len(agents), channels, height, width), self.schema.obs.dtype)
-        for n, i in enumerate(agents):
-            for y, x in np.ndindex(height, width):
-                images[n, :, y, x] = call_checked(pixel, i, (CheckedInt(y), CheckedInt(x)), view, t, self.p)
-        return images
+    def _image(self, part: MultiAgentSchema, i: int, view: EnvState, t: Time) -> NDArray[Any]:
+        """The image of agent i, (C, H, W)."""
+        pixel: Any = part.observation.pixel
+        image = np.zeros(part.obs.shape, part.obs.dtype)
+        for y, x in np.ndindex(*image.shape[1:]):
+            image[:, y, x] = call_checked(pixel, i, (CheckedInt(y), CheckedInt(x)), view, t, self.p)
+        return image
+
+
+def _padded(rows: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
+    """Rows of different shapes as one array with `width` columns, with zeros after shorter rows."""
+    flat = [row.ravel() for row in rows]
+    return np.stack([np.pad(row, (0, width - len(row))) for row in flat])
 
 
 def choices_of(space: Any) -> list[Any]:

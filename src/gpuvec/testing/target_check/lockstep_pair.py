@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpuvec.spec import Environment
 from gpuvec.testing.compiled_runs.compiled_run import flat_infos
+from gpuvec.testing.compiled_runs.role_rows import join_roles
 from gpuvec.testing.target_check.targets import CPU
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
@@ -51,7 +52,7 @@ class LockstepPair:
         self.cpu, self.other = (
             ToNumpy(make(num_envs=num_envs, **{**options, **place})) for place in (CPU.options, target_options)
         )
-        self.has_agents = len(self.cpu.single_observation_space.shape or ()) > 1
+        self.has_agents = bool(self.cpu.unwrapped.is_multi_agent)  # type: ignore[attr-defined]  # a `VectorEnv`
         self.ended = np.zeros(num_envs, np.bool_)  # (E,) whether the episode ended in the last call
         self.num_calls = self.num_steps = 0
         self.call_name = "reset"  # "reset", "step" or "masked reset": the last call
@@ -121,12 +122,14 @@ def _results(env: ToNumpy, obs: NDArray[Any], *step_results: Any) -> Results:
     Final observations of rows whose episode did not end are replaced by zeros.
     """
     reward, terminated, truncated, infos = step_results or (None, None, None, {})
+    schema = env.unwrapped.simulation.schema  # type: ignore[attr-defined]  # a `VectorEnv`
+    obs = join_roles(obs, schema)
     results = {"terminated": terminated, "truncated": truncated}
     results |= {f"state {name}": array for name, array in env.get_state().items()}
-    results |= {"reward": reward, "observation": obs, **flat_infos(infos)}
+    results |= {"reward": reward, "observation": obs, **flat_infos(infos, schema)}
     if "final_obs" in infos:
         ended = infos["_final_obs"].reshape(-1, *(1,) * (obs.ndim - 1))
-        results["final_obs"] = np.where(ended, infos["final_obs"], np.float32(0.0))
+        results["final_obs"] = np.where(ended, join_roles(infos["final_obs"], schema), np.float32(0.0))
     for name, buffer in env.state_dict()["buffers"].items():
         if name not in STATE_BUFFERS and not name.startswith("state_"):
             array = to_host(buffer)

@@ -14,7 +14,7 @@ from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema, make_schema
 from gpuvec.errors import AuthoringError
-from gpuvec.phases import AGENTS, PAIRS, Assign, Each, Reduction, phase_function
+from gpuvec.phases import AGENTS, PAIRS, Assign, ByRole, Each, Reduction, phase_function
 from gpuvec.spec import MultiAgentEnv, Time
 from gpuvec.testing.type_check.typed_functions import (
     KEY,
@@ -66,22 +66,21 @@ def check_types(env: MultiAgentEnv) -> str:
     _check_tables(env)
     i, p = types.int32, typeof(kernel_params(env))
     t = types.NamedTuple([types.int32] * 2, Time)
-    action, mutable = action_type(schema.action, is_multi_agent=True), _state_type(env, schema, writes=True)
+    mutable = _state_type(env, schema, writes=True)
     s, observed = _state_type(env, schema), _state_type(env, schema, has_neighbors=True)
-    observation = schema.observation
-    before = (observation.neighbors,) if isinstance(observation.neighbors, Reduction) else ()
-    phase_types = _PhaseTypes(schema, s, mutable, action, p)
+    before = (schema.neighbors,) if isinstance(schema.neighbors, Reduction) else ()
+    phase_types = _PhaseTypes(schema, s, mutable, p)
     for phase in env.reset if isinstance(env.reset, tuple) else (env.reset,):
         phase_types.check(phase, in_reset=True)
     for phase in (*env.phases, *before):
         phase_types.check(phase)
-    _check_result("reward", env.reward, "i, s, t, p", (i, s, t, p), "float")
-    _check_result("terminated", env.terminated, "i, s, p", (i, s, p), "bool")
-    if env.active is not None:
-        _check_result("active", env.active, "i, s, p", (i, s, p), "bool")
-    if env.allowed is not None:
-        choice = allowed_action_type(env.spaces(env.params)[1])
-        _check_result("allowed", env.allowed, "i, action, s, p", (i, choice, s, p), "bool")
+    for name, function in _functions("reward", env.reward):
+        _check_result(name, function, "i, s, t, p", (i, s, t, p), "float")
+    for name, function in (*_functions("terminated", env.terminated), *_functions("active", env.active)):
+        _check_result(name, function, "i, s, p", (i, s, p), "bool")
+    for part, (name, function) in zip(_masked_parts(schema, env.allowed), _functions("allowed", env.allowed), strict=True):
+        choice = allowed_action_type(part.action_space)
+        _check_result(name, function, "i, action, s, p", (i, choice, s, p), "bool")
     if env.to_move is not None:
         _check_result("to_move", env.to_move, "s, p", (s, p), "integer")
     if env.metrics is not None:
@@ -90,9 +89,31 @@ def check_types(env: MultiAgentEnv) -> str:
         _check_result("distance", schema.search.distance, "i, j, s, p", (i, i, s, p), "float")
         if schema.search.mask is not None:
             _check_result("mask", schema.search.mask, "i, s, p", (i, s, p), "bool")
+    for part in schema.parts:
+        _check_observation(part, (i, observed, t, p))
+    return "every value is a float32, an integer or a bool; only reset and phases write"
+
+
+def _functions(name: str, functions: Any) -> list[tuple[str, Callable[..., Any]]]:
+    """(name for messages, function) of a field that is None, one function, or a `ByRole`."""
+    if isinstance(functions, ByRole):
+        return [(f"{name}[{role!r}]", f) for role, f in zip(functions.roles, functions.functions, strict=True)]
+    return [] if functions is None else [(name, functions)]
+
+
+def _masked_parts(schema: MultiAgentSchema, allowed: Any) -> list[MultiAgentSchema]:
+    """The schemas of the agents for which the functions `allowed` are, in their order."""
+    if isinstance(allowed, ByRole):
+        return [schema.role_schemas[role] for role in allowed.roles]
+    return [] if allowed is None else [schema]
+
+
+def _check_observation(schema: MultiAgentSchema, arguments: tuple[types.Type, ...]) -> None:
+    """Raises AuthoringError for a wrong function of the observation of agents with equal spaces."""
+    observation, (i, observed, t, p) = schema.observation, arguments
     if schema.obs.is_image:
         _check_pixel(schema, (i, types.UniTuple(types.int64, 2), observed, t, p))
-        return "every value is a float32, an integer or a bool; only reset and phases write"
+        return
     other = _num_features("other_features", observation.other_features, "i, slot, s, t, p", (i, i, observed, t, p))
     in_blocks = 0
     for block in observation.blocks:
@@ -103,14 +124,17 @@ def check_types(env: MultiAgentEnv) -> str:
         in_blocks += width * math.prod(schema.sets.get(block.over, ()))
     own = _num_features("self_features", observation.self_features, "i, s, t, p", (i, observed, t, p))
     _check_num_features(schema, other, in_blocks, own)
-    return "every value is a float32, an integer or a bool; only reset and phases write"
 
 
 class _PhaseTypes:
     """Checks the functions of phases with these types of their arguments."""
 
-    def __init__(self, schema: MultiAgentSchema, s: types.Type, mutable: types.Type, action: types.Type, p: types.Type) -> None:
-        self._schema, self._state, self._mutable, self._action, self._params = schema, s, mutable, action, p
+    def __init__(self, schema: MultiAgentSchema, s: types.Type, mutable: types.Type, p: types.Type) -> None:
+        self._schema, self._state, self._mutable, self._params = schema, s, mutable, p
+        # {set: the type of the action that its functions receive}
+        self._actions = {part.role: action_type(part.action) for part in schema.role_schemas.values()}
+        if not schema.role_schemas:
+            self._actions = dict.fromkeys((AGENTS, PAIRS), action_type(schema.action, is_multi_agent=True))
 
     def check(self, phase: Any, in_reset: bool = False) -> None:
         """Raises AuthoringError for a wrong parameter, result, field or set of a phase, which may be one of a reset."""
@@ -123,9 +147,9 @@ class _PhaseTypes:
             function = phase_function(phase)
             place = "reset" if in_reset and not isinstance(phase, Each) else f"phase `{function.__name__}`"
             index, index_types = self._index(index_set, place)
-            has_action = not in_reset and index_set in (AGENTS, PAIRS)
+            has_action = not in_reset and index_set in self._actions
             parameters = ", ".join([*index, "s", *(["action"] if has_action else []), "key", "p"])
-            action = (self._action,) if has_action else ()
+            action = (self._actions[index_set],) if has_action else ()
             arguments = (*index_types, self._mutable, *action, KEY, self._params)
             _check_result(place, function, parameters, arguments, "nothing")
 
@@ -137,7 +161,7 @@ class _PhaseTypes:
         num_axes = len(self._schema.sets[index_set])
         if num_axes == 0:
             return [], ()
-        name = {AGENTS: "i", PAIRS: "pair"}.get(index_set, "index")
+        name = "i" if index_set in self._schema.role_schemas else {AGENTS: "i", PAIRS: "pair"}.get(index_set, "index")
         return [name], (types.int32 if num_axes == 1 else types.UniTuple(types.int64, num_axes),)
 
     def _check_reduction(self, phase: Reduction) -> None:

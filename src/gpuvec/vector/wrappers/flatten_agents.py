@@ -75,8 +75,8 @@ class FlattenAgents(Wrapper):
             )
         if isinstance(base.single_action_space, gym.spaces.Dict):
             raise WrapperError(
-                f"FlattenAgents needs equal spaces for all agents, and those of {', '.join(base.roles)} differ: use the dicts by "
-                "role that the environment returns, or gpuvec.parallel_env."
+                f"FlattenAgents needs equal spaces for all agents, and those of {', '.join(base.roles)} differ: use the dicts "
+                "by role that the environment returns, or gpuvec.parallel_env."
             )
         reward = base.simulation.options.reward
         if reward != "agents":

@@ -1,0 +1,261 @@
+"""Roles with spaces of their own: equal to the reference in Python on every backend, and known results."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from tests.support import signal_env
+from tests.support.arrays import address, host, on_device
+from tests.support.signal_env import ENV
+
+from gpuvec import Ints, Observation, VectorEnv, each
+from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
+from gpuvec.errors import ActionError, AuthoringError, StateError
+from gpuvec.random import Key
+from gpuvec.spec import Time
+from gpuvec.testing import check_env
+from gpuvec.testing.compiled_runs.compiled_run import author_actions, random_actions
+from gpuvec.testing.compiled_runs.role_rows import join_roles, split_actions
+from gpuvec.testing.reference.python_reference import PythonReference
+from gpuvec.vector.wrappers import FlattenAgents
+from gpuvec.vector.wrappers.namespace import WrapperError
+
+E, LIMIT, SEED = 3, 5, 4
+SIZES = {"lamp": 1, "watcher": 3, "runner": 2}
+
+
+def make(device: str, **options: Any) -> VectorEnv:
+    output = "cupy" if device == "cuda" else "numpy"
+    return VectorEnv(ENV, E, **{"device": device, "output": output, "max_episode_steps": LIMIT, **options})
+
+
+def actions_for(env: VectorEnv, steps: int, seed: int = 0) -> list[Any]:
+    """Returns actions of several steps by role, on the device."""
+    env.action_space.seed(seed)
+    return [on_device(env, env.action_space.sample()) for _ in range(steps)]
+
+
+def play(env: VectorEnv, steps: int) -> None:
+    """Asserts that a reset and each step, until the first episode ends, equal those of the reference."""
+    schema, reference = make_schema(ENV), PythonReference(ENV)
+    actions = random_actions(ENV, steps, E, 0)
+    obs = join_roles(host(env.reset(seed=SEED)[0]), schema)
+    states = [reference.reset(Key(SEED, 0, row, 0, 0), reference.make_state()) for row in range(E)]
+    for row, state in enumerate(states):
+        np.testing.assert_array_equal(obs[row], reference.observations(state, Time(0, LIMIT)))
+    ended = np.zeros(E, np.bool_)
+    for t in range(1, steps + 1):
+        results = host(env.step(on_device(env, split_actions(actions[t - 1], schema))))
+        obs, reward, terminated, truncated, infos = results
+        for row in np.flatnonzero(~ended):
+            time = Time(t, LIMIT)
+            result = reference.step(states[row], author_actions(schema, actions[t - 1, row]), Key(SEED, 0, row, 0, t), time)
+            states[row] = result.state
+            np.testing.assert_array_equal(reward[row], result.reward)
+            np.testing.assert_array_equal(infos["agent_mask"][row], result.mask)
+            np.testing.assert_array_equal(infos["agent_terminated"][row], result.terminated)
+            assert terminated[row] == result.votes.all()
+            last_obs = infos["final_obs"] if infos.get("_final_obs", ended)[row] else obs
+            rows = reference.observations(result.state, time)
+            np.testing.assert_array_equal(join_roles(last_obs, schema)[row], rows)
+            if last_obs is obs:
+                np.testing.assert_array_equal(
+                    join_roles(infos["action_mask"], schema)[row], reference.action_masks(result.state)
+                )
+        ended |= terminated | truncated
+    assert ended.all()
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
+def test_steps_equal_the_reference(backend, mode):
+    env = make(backend, autoreset_mode=mode)
+    play(env, LIMIT)
+    env.close()
+
+
+@pytest.mark.slow
+@pytest.mark.simulator
+@pytest.mark.parametrize("launch", [MultiAgentLaunch(2, 32, False, True), MultiAgentLaunch(1, 32, True, False, 0, 32)], ids=str)
+def test_results_do_not_depend_on_the_launch(simulator, monkeypatch, launch):
+    """With the state in shared memory, and in two kernels without."""
+    monkeypatch.setattr("gpuvec.engine.backends.cuda.launch_config.make_multi_agent_launch", lambda schema, num_envs: launch)
+    play(make(simulator, autoreset_mode="SameStep"), LIMIT)
+
+
+def test_spaces_are_dicts_by_role():
+    env = make("cpu")
+    assert list(env.single_action_space) == list(SIZES)
+    assert env.single_action_space["lamp"] == MultiDiscrete([4], start=[1])
+    assert env.single_observation_space["watcher"].shape == (3, 5)
+    assert env.action_space["watcher"].shape == (E, 3, 2)
+    assert env.action_space["runner"].shape == (E, 2, 2)
+    assert env.observation_space.contains(
+        {k: np.zeros((E, n, d), np.float32) for (k, n), d in zip(SIZES.items(), (6, 5, 2), strict=True)}
+    )
+    assert env.roles == {"lamp": slice(0, 1), "watcher": slice(1, 4), "runner": slice(4, 6)}
+
+
+def test_known_results():
+    env = make("cpu")
+    obs, infos = env.reset(seed=1)
+    state = env.get_state()
+    shapes = {name: state[name].shape for name in ("color", "brightness", "guess")}
+    assert shapes == {"color": (E, 1), "brightness": (E, 1, 2), "guess": (E, 3, 2)}
+    assert set(infos["action_mask"]) == {"lamp", "watcher"}
+    np.testing.assert_array_equal(obs["lamp"][:, 0, :3], state["position"])
+    watcher_actions = np.array([[2, 1], [0, 2], [2, 0]])
+    runner_actions = np.array([[1.0, 0.5], [-1.0, 1.0]], np.float32)
+    actions = {"lamp": np.array([3]), "watcher": watcher_actions, "runner": runner_actions}
+    _, reward, _, _, infos = env.step({role: np.stack([x] * E) for role, x in actions.items()})
+    np.testing.assert_array_equal(reward[:, 1:4], np.tile([1.0, 0.0, 1.0], (E, 1)))
+    np.testing.assert_array_equal(reward[:, 4:], np.tile([0.5, -1.0], (E, 1)))
+    np.testing.assert_array_equal(env.get_state()["guess"][0], watcher_actions)
+    np.testing.assert_array_equal(infos["action_mask"]["lamp"][:, 0], np.tile([True, True, False, True], (E, 1)))
+    assert (env.get_state()["total"] == env.get_state()["position"].sum(1, dtype=np.float32)).all()
+    after = env.get_state()["energy"] - state["energy"]
+    np.testing.assert_allclose(after, np.tile([-0.125, 0.25, 0.25, 0.25, 0.0, 0.0], (E, 1)), atol=1e-6)
+
+
+def test_outputs_are_written_without_copies():
+    env = make("cpu", output="numpy", autoreset_mode="SameStep")
+    env.reset(seed=1)
+    out = {role: np.zeros((E, n, d), np.float32) for (role, n), d in zip(SIZES.items(), (6, 5, 2), strict=True)}
+    (actions,) = actions_for(env, 1)
+    obs = env.step(actions, out={"obs": out})[0]
+    assert all(obs[role] is out[role] for role in SIZES)
+    assert any(rows.any() for rows in out.values())
+    ring = make("cpu", buffers=1)
+    first = ring.reset(seed=1)[0]
+    assert {r: address(x) for r, x in ring.step(actions)[0].items()} == {r: address(x) for r, x in first.items()}
+
+
+def test_a_sum_of_rewards_is_of_the_agents_of_a_role():
+    per_agent, total = make("cpu"), make("cpu", reward="watcher")
+    for env in (per_agent, total):
+        env.reset(seed=2)
+    for actions in actions_for(per_agent, 3):
+        np.testing.assert_array_equal(per_agent.step(actions)[1][:, 1:4].sum(1), total.step(actions)[1])
+
+
+def test_invalid_actions_are_reported_with_the_role():
+    env = make("cpu", validate=True)
+    env.reset(seed=1)
+    (actions,) = actions_for(env, 1)
+    actions["watcher"][1, 2, 1] = 3
+    env.step(actions)
+    with pytest.raises(ActionError, match=r"watcher 2 of environment 1 was given an action with component 3; .*MultiDiscrete"):
+        env.check()
+    actions["watcher"][1, 2, 1], actions["runner"][2, 1, 0] = 0, np.nan
+    env.step(actions)
+    with pytest.raises(ActionError, match="runner 1 of environment 2 was given an action whose component 0 is not finite"):
+        env.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        (lambda a: a["lamp"], TypeError, "actions are a ndarray; this environment takes a dict of arrays by role: 'lamp', 'wa"),
+        (lambda a: {"lamp": a["lamp"]}, ValueError, r"there are actions for \['lamp'\]; this environment takes those of each"),
+        (lambda a: {**a, "runner": a["runner"][:, :1]}, ValueError, r"role 'runner': actions have shape \(3, 1, 2\)"),
+        (lambda a: {**a, "lamp": a["lamp"].astype(np.float32)}, TypeError, "role 'lamp': actions have dtype float32"),
+    ],
+)
+def test_wrong_actions_raise(change, kind, message):
+    env = make("cpu")
+    env.reset(seed=1)
+    with pytest.raises(kind, match=message):
+        env.step(change(actions_for(env, 1)[0]))
+
+
+def test_wrong_outputs_and_roles_of_a_state_raise():
+    env = make("cpu")
+    env.reset(seed=1)
+    (actions,) = actions_for(env, 1)
+    for out in (np.zeros(3), {"walker": np.zeros(3)}):
+        with pytest.raises(ValueError, match=r"out\['obs'\] must be a dict of arrays by role, 'lamp', 'watcher', 'runner'"):
+            env.step(actions, out={"obs": out})
+    with pytest.raises(ValueError, match=r"out\['obs of lamp'\] must be a writable C-contiguous array of shape \(3, 1, 6\)"):
+        env.step(actions, out={"obs": {"lamp": np.zeros((3, 1, 5), np.float32)}})
+    with pytest.raises(StateError, match=r"the roles of this environment are fixed, .* in the order lamp, watcher, runner"):
+        env.set_state({"role": np.zeros((E, 6), np.int32)})
+    with pytest.raises(WrapperError, match="FlattenAgents needs equal spaces for all agents"):
+        FlattenAgents(env)
+
+
+def without(roles_or_spaces: Any, role: str) -> Any:
+    return lambda p: {k: v for k, v in roles_or_spaces(p).items() if k != role}
+
+
+def extended(function: Any, role: str) -> Any:
+    return lambda p: {**function(p), role: next(iter(function(p).values()))}
+
+
+WithRole = NamedTuple("WithRole", [*get_type_hints(signal_env.State, include_extras=True).items(), ("role", Ints)])
+
+
+LONG = {"lamp": (Box(-1e6, 1e6, (6,)), MultiDiscrete([2] * 17))}
+DECLARATIONS = {
+    "a role without spaces": ({"spaces": without(signal_env.spaces, "runner")}, r"spaces\(p\) has nothing for role 'runner'"),
+    "spaces of no role": ({"spaces": extended(signal_env.spaces, "walker")}, r"spaces\(p\) has 'walker', which is no role: ro"),
+    "one space": ({"spaces": lambda p: {**signal_env.spaces(p), "lamp": Discrete(2)}}, r"spaces\(p\)\['lamp'\] is Discrete\(2"),
+    "no roles": ({"roles": None}, r"spaces\(p\) has spaces for 'lamp', .* has no roles\(p\): declare them"),
+    "one observation": ({"observation": lambda p: Observation(lambda i, s, t, p: (0.0,))}, "returned a Observation; it must"),
+    "no observation": ({"observation": without(signal_env.observation, "lamp")}, r"observation\(p\) has nothing for role 'la"),
+    "a reward that is missing": ({"reward": {"lamp": signal_env.lamp_reward}}, "reward has nothing for role 'watcher'"),
+    "a mask of no role": ({"allowed": {"walker": signal_env.lamp_allowed}}, "allowed has 'walker', which is no role"),
+    "one mask": ({"allowed": signal_env.lamp_allowed}, "allowed is one function, and actions differ between roles: give"),
+    "masks of a Box": ({"allowed": {"runner": signal_env.lamp_allowed}}, "allowed(...) is for Discrete and MultiDiscrete"),
+    "functions by role, and equal spaces": (
+        {"spaces": lambda p: signal_env.spaces(p)["lamp"], "observation": lambda p: signal_env.observation(p)["lamp"],
+         "allowed": None, "phases": (), "reset": (signal_env.reset_energy,)},
+        r"reward is by role, and spaces\(p\) is not: return",
+    ),
+    "a field of roles": ({"state": WithRole}, "roles are fixed, and the state has no field 'role': remove it"),
+    "a set with the name of a role": ({"sets": lambda p: {"lamp": 3}}, r"sets\(p\) has 'lamp', a set of a role: choose"),
+    "a role without agents": ({"params": signal_env.Params(num_lamps=0)}, "'lamp' must have at least 1 agent"),
+    "long actions": ({"spaces": lambda p: {**signal_env.spaces(p), **LONG}}, "actions of role 'lamp' have 17 components"),
+    "CUDA C++": ({"cuda_c": "signal.cu"}, "cuda_c is for environments whose agents have equal spaces"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DECLARATIONS)
+def test_wrong_declarations_raise(case):
+    changes, message = DECLARATIONS[case]
+    with pytest.raises(AuthoringError, match=re.escape(message) if "(..." in message else message):
+        make_schema(dataclasses.replace(ENV, **changes))
+
+
+def write_foreign_field(i, s, action, key, p):
+    s.position[i] = 0.0
+
+
+def write_foreign_agent(i, s, action, key, p):
+    s.energy[i] = 0.0
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        (
+            each("lamp", write_foreign_field),
+            "position belongs to 'watcher', so only a phase each\\('watcher', ...\\) may write",
+        ),
+        (each("watcher", write_foreign_agent), r"its own element only, which is energy\[1 \+ i\] for agent i of this role"),
+        (each("lamp", signal_env.rest), r"must be rest\(i, s, action, key, p\)"),
+        (each("agents", write_foreign_agent), r"must be write_foreign_agent\(i, s, key, p\)"),
+    ],
+)
+def test_wrong_phases_raise(phase, message):
+    with pytest.raises(AuthoringError, match=message):
+        check_env(dataclasses.replace(ENV, phases=(phase, *ENV.phases)), 2, 6, kernels=False)
+
+
+def test_check_env_accepts_roles():
+    names = {check.name for check in check_env(ENV, 5, 30, kernels=False) if check.ran}
+    assert {"types", "ownership", "order", "plain Python", "seeds"} <= names
