@@ -25,7 +25,8 @@ from gpuvec.learners.evaluation.evaluate import load_policy, run_episodes
 from gpuvec.learners.evaluation.players import at_random, policy
 from gpuvec.learners.learner import Learner
 from gpuvec.learners.networks.cnn import FILTERS, SharedCNN
-from gpuvec.learners.networks.mlp import SeparateMLP
+from gpuvec.learners.networks.convolution import ConvolutionReLU
+from gpuvec.learners.networks.mlp import SeparateMLP, init_layer
 from gpuvec.learners.networks.normalizer import Normalizer
 from gpuvec.learners.on_policy import OnPolicy
 from gpuvec.learners.training import make_learner, train
@@ -68,6 +69,30 @@ class TestNetwork:
         assert torch.equal(network.policy(obs), outputs)
         assert torch.equal(network.value(obs), value)
         assert network.layers.trunk[0].in_features == FILTERS * 4 * 3
+
+    @pytest.mark.parametrize("shape", [(3, 6, 5), (1, 3, 3), (4, 10, 10)])
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_the_product_of_matrices_equals_the_convolution(self, shape: Any, dtype: Any) -> None:
+        torch.manual_seed(1)
+        layer = init_layer(ConvolutionReLU(shape, 8), 1.0, "xavier").to(torch.float64)
+        torch.nn.init.normal_(layer.bias)
+        images = torch.randint(2, (5, *shape)).to(dtype)
+        results, gradients = [], []
+        for function in (layer.convolve, layer.product):
+            out = function(images)
+            results.append(out.detach())
+            gradients.append(torch.autograd.grad((out * torch.arange(out.shape[1])).sum(), (layer.weight, layer.bias)))
+        tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 2e-2, "atol": 2e-2}
+        torch.testing.assert_close(*results, **tolerance)
+        for convolved, product in zip(*gradients, strict=True):
+            assert product.dtype == torch.float64
+            torch.testing.assert_close(
+                product, convolved, rtol=tolerance["rtol"], atol=tolerance["atol"] * float(convolved.abs().max())
+            )
+
+    def test_large_images_are_convolved(self) -> None:
+        assert SharedCNN(Box(0, 1, (1, 16, 16), np.uint8), 2, (8,)).convolution.taps is not None
+        assert SharedCNN(Box(0, 1, (1, 17, 16), np.uint8), 2, (8,)).convolution.taps is None
 
     def test_bfloat16_is_close_to_float32(self) -> None:
         network, obs = SharedCNN(image_space(), 4, (32,), precision="bf16"), torch.randint(256, (9, 3, 6, 5), dtype=torch.uint8)

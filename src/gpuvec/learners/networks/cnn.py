@@ -13,12 +13,11 @@ from typing import Any
 
 import gymnasium as gym
 from torch import Tensor, nn
-from torch.nn import functional
 
+from gpuvec.learners.networks.convolution import KERNEL_SIZE, ConvolutionReLU
 from gpuvec.learners.networks.mlp import HIDDEN_GAIN, SharedMLP, init_layer
 
 FILTERS = 16
-KERNEL_SIZE = 3
 MAX_PIXEL = 255
 
 
@@ -66,7 +65,7 @@ class SharedCNN(nn.Module):
             raise ValueError("hidden must be sizes of at least one layer behind the convolution of an image, got ().")
         self.image_shape = channels, height, width
         self.is_scaled = bool((space.high == MAX_PIXEL).all())
-        self.convolution = init_layer(nn.Conv2d(channels, FILTERS, KERNEL_SIZE), HIDDEN_GAIN, weight_init)
+        self.convolution = init_layer(ConvolutionReLU(space.shape, FILTERS), HIDDEN_GAIN, weight_init)
         features = FILTERS * (height - KERNEL_SIZE + 1) * (width - KERNEL_SIZE + 1)
         self.layers = SharedMLP(features, outputs, hidden, weight_init, activation, precision)
 
@@ -86,9 +85,8 @@ class SharedCNN(nn.Module):
         return self.layers.both(self._features(obs))
 
     def _features(self, obs: Tensor) -> Tensor:
-        images = obs.reshape(-1, *self.image_shape).float()
+        images = obs.reshape(-1, *self.image_shape).to(self.layers.dtype)
         if self.is_scaled:
             images = images / MAX_PIXEL
-        dtype = self.layers.dtype
-        weight, bias = (p.to(dtype) for p in self.convolution.parameters())
-        return functional.conv2d(images.to(dtype), weight, bias).relu().reshape(*obs.shape[:-3], -1)
+        features: Tensor = self.convolution(images)
+        return features.view(*obs.shape[:-3], -1)
