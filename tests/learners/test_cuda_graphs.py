@@ -67,10 +67,13 @@ def test_restore_writes_all_or_nothing() -> None:
     assert saved["b"]["c"].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_adam_starts_like_the_adam_of_torch() -> None:
+@pytest.mark.parametrize("is_contiguous", [True, False])
+@pytest.mark.parametrize("shape", [(5, 1), (3, 2000)])  # The larger one is stepped in pieces.
+def test_adam_starts_like_the_adam_of_torch(shape: tuple[int, int], is_contiguous: bool) -> None:
     """Its state exists before the first step, and its steps equal those of an optimizer that creates it lazily."""
     generator = torch.Generator().manual_seed(0)
-    start = torch.randn(5, generator=generator)
+    start = torch.randn(shape, generator=generator)
+    start = start if is_contiguous else start.t()
     ours, theirs = start.clone(), start.clone()
     optimizer = Adam([ours], torch.tensor(0.1), eps=1e-5)
     assert torch.equal(ours, start)
@@ -79,7 +82,7 @@ def test_adam_starts_like_the_adam_of_torch() -> None:
     }  # fmt: skip
     oracle = torch.optim.Adam([theirs], 0.1, eps=1e-5)
     for _ in range(3):
-        gradient = torch.randn(5, generator=generator)
+        gradient = torch.randn(start.shape, generator=generator)
         ours.grad, theirs.grad = gradient.clone(), gradient.clone()
         optimizer.step()
         oracle.step()

@@ -6,12 +6,15 @@ step. This class calls the same fused operation on a state that is allocated in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
 
 BETAS = (0.9, 0.999)
+# Elements. The fused operation gives a block of threads to 65,536 elements of a tensor, so it would leave most of a GPU idle.
+PIECE_SIZE = 4096
 
 
 class Adam:
@@ -51,14 +54,25 @@ class Adam:
             ValueError: a parameter has no gradient.
         """
         for group in self._groups:
-            gradients = [p.grad for p in group if p.grad is not None]
-            if len(gradients) < len(group):
+            if any(p.grad is None for p in group):
                 raise ValueError("a parameter has no gradient; Adam steps all of them together.")
-            steps, first, second = ([self.state[p][name] for p in group] for name in ("step", "exp_avg", "exp_avg_sq"))
+            steps = [self.state[p]["step"] for p in group]
             torch._foreach_add_(steps, 1)
+            pieces = [piece for p in group for piece in self._pieces(p)]
+            parameters, gradients, first, second, piece_steps = (list(tensors) for tensors in zip(*pieces, strict=True))
             torch._fused_adam_(
-                group, gradients, first, second, [], steps, lr=self.learning_rate, beta1=BETAS[0], beta2=BETAS[1],
+                parameters, gradients, first, second, [], piece_steps, lr=self.learning_rate, beta1=BETAS[0], beta2=BETAS[1],
                 weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False, grad_scale=None, found_inf=self.found_inf,
             )  # fmt: skip
             if self.found_inf is not None:
                 torch._foreach_sub_(steps, [self.found_inf] * len(steps))
+
+    def _pieces(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Yields views of a parameter, its gradient and its moments, each with the step."""
+        state = self.state[parameter]
+        tensors = parameter, cast(Tensor, parameter.grad), state["exp_avg"], state["exp_avg_sq"]
+        if not all(x.is_contiguous() for x in tensors):
+            yield *tensors, state["step"]
+            return
+        for views in zip(*(x.view(-1).split(PIECE_SIZE) for x in tensors), strict=True):
+            yield *views, state["step"]
