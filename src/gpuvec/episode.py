@@ -5,7 +5,7 @@ Letters: E envs, A agents, T steps of the episode, K action components, D featur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ class Episode(NamedTuple):
     """One recorded episode of one environment, as NumPy arrays."""
 
     states: dict[str, Any]  # {field: (T + 1,) or (T + 1, A)}: before every step, and after the last
-    actions: Any  # (T,), (T, K), or of A agents (T, A), (T, A, K)
+    actions: Any  # (T,), (T, K), or of A agents (T, A), (T, A, K), or {role: (T, n) or (T, n, K)} if spaces are by role
     rewards: Any  # (T,), or (T, A)
     terminated: bool
     truncated: bool
@@ -125,7 +125,7 @@ class _Recording:
     def __init__(self, env: VectorEnv, rows: list[int]) -> None:
         self._env, self._rows = env, rows
         self._states: list[dict[str, NDArray[Any]]] = []
-        self._actions: list[NDArray[Any]] = []
+        self._actions: list[Any] = []
         self._rewards: list[NDArray[Any]] = []
         self._ends: dict[int, _EpisodeEnd] = {}  # {position in rows: its first end}
 
@@ -141,7 +141,8 @@ class _Recording:
         self._states.append({name: self._to_host(array) for name, array in self._env.get_state().items()})
 
     def add_action(self, actions: Any) -> None:
-        self._actions.append(self._to_host(actions))
+        is_by_role = isinstance(actions, Mapping)
+        self._actions.append({k: self._to_host(x) for k, x in actions.items()} if is_by_role else self._to_host(actions))
 
     def add_outcome(self, rewards: Any, terminated: Any, truncated: Any) -> None:
         self._rewards.append(self._to_host(rewards))
@@ -158,11 +159,18 @@ class _Recording:
         states = self._states[: end.num_steps + 1]
         return Episode(
             states={name: np.stack([state[name][k] for state in states]) for name in states[0]},
-            actions=np.stack([actions[k] for actions in self._actions[: end.num_steps]]),
+            actions=self._actions_of(k, end.num_steps),
             rewards=np.stack([rewards[k] for rewards in self._rewards[: end.num_steps]]),
             terminated=end.terminated,
             truncated=end.truncated,
         )
+
+    def _actions_of(self, k: int, num_steps: int) -> Any:
+        """The actions in the first steps of the row at position `k`, (T, ...), or a dict of them by role."""
+        actions = self._actions[:num_steps]
+        if isinstance(actions[0], Mapping):
+            return {role: np.stack([step_actions[role][k] for step_actions in actions]) for role in actions[0]}
+        return np.stack([step_actions[k] for step_actions in actions])
 
     def _to_host(self, array: Any) -> NDArray[Any]:
         """The recorded rows of an array (E, ...), as a copy, since indexing with a list copies."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import gymnasium as gym
 import tyro
@@ -24,7 +24,10 @@ def envs(modules: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
     for spec in sorted((s for s in gym.registry.values() if s.vector_entry_point == VECTOR_ENTRY_POINT), key=lambda s: s.id):
         env = load_env(spec.kwargs["env"])
         params = env.params._replace(**{k: v for k, v in spec.kwargs.items() if k in env.params._fields})
-        observation, action = env.spaces(params)
+        spaces: Any = env.spaces(params)
+        observation, action = (
+            {role: pair[k] for role, pair in spaces.items()} if isinstance(spaces, dict) else spaces[k] for k in range(2)
+        )
         rows.append(
             (
                 spec.id,
@@ -39,7 +42,10 @@ def envs(modules: Annotated[tuple[str, ...], tyro.conf.Positional] = ()) -> int:
     return 0
 
 
-def _format_space(space: gym.Space[object]) -> str:
+def _format_space(space: Any) -> str:
+    """The text of a space, or of a dict of spaces by role."""
+    if isinstance(space, dict):
+        return ", ".join(f"{role} {_format_space(part)}" for role, part in space.items())
     if isinstance(space, gym.spaces.Discrete):
         return f"Discrete({space.n})"
     if isinstance(space, gym.spaces.MultiDiscrete):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.functions import author_function
 from gpuvec.engine.layout.params import kernel_params
+from gpuvec.engine.layout.role_functions import author_function_of
 from gpuvec.errors import AuthoringError, MissingExtraError
 from gpuvec.registration import load_env
 from gpuvec.spec import MultiAgentEnv
@@ -37,7 +39,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
     function `active` determines after a reset and after each step. An agent that becomes inactive is terminated in that step
     and is no longer among `agents` afterwards. An agent that becomes active, for the first time or again, is among `agents`
     from that step on: the step returns its observation, reward 0 and no end. Actions are always checked. Observations are
-    (D,) float32, and every step returns new arrays.
+    (D,) float32, and every step returns new arrays. If the roles have spaces of their own, each agent has those of its role.
 
     Args:
         id: the id of a registered environment of many agents.
@@ -69,15 +71,16 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         self.possible_agents = list(self._agent_indices)
         self.agents: list[str] = []
         self._episode_ended = True  # or none has begun
-        observation = space_of_one_agent(self._envs.single_observation_space)
-        action: Any = space_of_one_agent(self._envs.single_action_space)
         # Each agent has its own spaces, so that a sample from one does not change the random numbers of the others.
-        self.observation_spaces = {name: deepcopy(observation) for name in self.possible_agents}
-        self.action_spaces = {name: deepcopy(action) for name in self.possible_agents}
+        self.observation_spaces, self.action_spaces = (
+            {name: deepcopy(space) for name, space in self._by_possible_agent(spaces, space_of_one_agent).items()}
+            for spaces in (self._envs.single_observation_space, self._envs.single_action_space)
+        )
         # The actions of inactive agents, which the environment does not use.
-        shape = (len(self.possible_agents), *(action.shape or ()))
-        self._default_actions = (
-            np.zeros(shape) if isinstance(action, gym.spaces.Box) else np.zeros(shape, np.int64) + action.start
+        actions: Any = self._envs.single_action_space
+        self._is_by_role = isinstance(actions, gym.spaces.Dict)
+        self._default_actions: Any = (
+            {role: _first_actions(space) for role, space in actions.items()} if self._is_by_role else _first_actions(actions)
         )
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
@@ -86,7 +89,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         Args:
             agent: the name of the agent.
         """
-        return self.observation_spaces[agent]
+        return self.observation_spaces[agent]  # type: ignore[no-any-return]  # PettingZoo's dict
 
     def action_space(self, agent: str) -> gym.Space[Any]:
         """Returns the space of an agent's actions; each agent has its own object.
@@ -112,7 +115,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         own_options = {name: value for name, value in (options or {}).items() if name in self._reset_option_names}
         obs, info = self._envs.reset(seed=seed, options=own_options)
         self.agents, self._episode_ended = self._active_agents(), False
-        return self._by_agent(obs[0].copy()), self._infos(info)
+        return self._rows_by_agent(obs), self._infos(info)
 
     def step(
         self, actions: dict[str, Any]
@@ -134,10 +137,13 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             raise ValueError(f"there must be an action for each of `agents`; missing {missing}, inactive or unknown {extra}.")
         if self._episode_ended:
             return {}, {}, {}, {}, {}
-        all_actions = self._default_actions.copy()
+        all_actions = deepcopy(self._default_actions)
+        rows = self._by_possible_agent(all_actions, lambda row: row)
         for name, action in actions.items():
-            all_actions[self._agent_indices[name]] = checked_action(action, self.action_spaces[name])
-        obs, reward, terminated, truncated, info = self._envs.step(all_actions[None])
+            rows[name][...] = checked_action(action, self.action_spaces[name])
+        obs, reward, terminated, truncated, info = self._envs.step(
+            {role: x[None] for role, x in all_actions.items()} if self._is_by_role else all_actions[None]
+        )
         self._episode_ended = bool(terminated[0] | truncated[0])
         mask = info["agent_mask"][0]
         agent_terminated = (terminated[0] | info["agent_terminated"][0]) & mask
@@ -145,7 +151,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         active = [] if self._episode_ended else self._active_agents()
         self.agents = [name for name in self.possible_agents if name in self.agents or name in active]
         results: Any = (
-            self._by_agent(obs[0].copy()),
+            self._rows_by_agent(obs),
             self._by_agent(np.where(mask, reward[0], 0).tolist()),
             self._by_agent(agent_terminated.tolist()),
             self._by_agent(agent_truncated.tolist()),
@@ -155,10 +161,33 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         return results  # type: ignore[no-any-return]  # the values of PettingZoo's dicts
 
     def _infos(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """The infos of the agents in `agents`: "action_mask", (N,) int8, in an environment with masks."""
-        if "action_mask" not in info:
-            return {name: {} for name in self.agents}
-        return {name: {"action_mask": mask} for name, mask in self._by_agent(info["action_mask"][0].astype(np.int8)).items()}
+        """The infos of the agents in `agents`: "action_mask", (N,) int8, if the environment has masks for the agent."""
+        masks = self._rows_by_agent(info["action_mask"]) if "action_mask" in info else {}
+        return {name: {"action_mask": masks[name].astype(np.int8)} if name in masks else {} for name in self.agents}
+
+    def _rows_by_agent(self, arrays: Any) -> dict[str, Any]:
+        """{agent: copy of its row} for the agents in `agents`, of an array (1, A, ...) or a dict of them by role."""
+        arrays = {role: x[0].copy() for role, x in arrays.items()} if isinstance(arrays, dict) else arrays[0].copy()
+        rows = self._by_possible_agent(arrays, lambda row: row)
+        return {name: rows[name] for name in self.agents if name in rows}
+
+    def _by_possible_agent(self, values: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
+        """{agent: its part of values} for all possible agents that have one.
+
+        Args:
+            values: an array (A, ...) or a space of all agents, or a dict of those of each role.
+            convert: returns the part of an agent, from its row of an array, or from the space of all agents of its kind.
+        """
+        if not isinstance(values, dict | gym.spaces.Dict):
+            is_space = isinstance(values, gym.Space)
+            return {name: convert(values if is_space else values[i, ...]) for name, i in self._agent_indices.items()}
+        parts: dict[str, Any] = {}
+        for role, part in values.items():
+            agents = self._envs.roles[role]
+            for name, i in self._agent_indices.items():
+                if agents.start <= i < agents.stop:
+                    parts[name] = convert(part if isinstance(part, gym.Space) else part[i - agents.start, ...])
+        return parts
 
     def _active_agents(self) -> list[str]:
         """The active agents, by the environment's function `active`, in the order of `possible_agents`."""
@@ -168,9 +197,11 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             return self.possible_agents.copy()
         with on_stream(base._device, base._stream()):
             state = host_row(base.simulation, 0)
-        params, active = kernel_params(env), author_function(env.active)
+        params, roles = kernel_params(env), base.simulation.schema.roles
         with np.errstate(all="ignore"):  # because compiled code does not warn either
-            return [name for name, index in self._agent_indices.items() if active(index, state, params)]
+            calls = {name: author_function_of(env.active, roles, index) for name, index in self._agent_indices.items()}
+            functions = {name: (author_function(function), index) for name, (function, index) in calls.items()}
+            return [name for name, (f, index) in functions.items() if f is None or f(index, state, params)]
 
     def render(self) -> Any:
         """Returns a picture, (H, W, 3) uint8; None without a `render_mode`."""
@@ -197,6 +228,14 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
     def _by_agent(self, values: Any) -> dict[str, Any]:
         """{agent: element} of a sequence with one element for each possible agent, for the agents in `agents`."""
         return {name: values[self._agent_indices[name]] for name in self.agents}
+
+
+def _first_actions(space: gym.Space[Any]) -> NDArray[Any]:
+    """The smallest actions of all agents of a space, (n,) or (n, K); zeros for a Box."""
+    if isinstance(space, gym.spaces.Box):
+        return np.zeros(space.shape)
+    assert isinstance(space, gym.spaces.MultiDiscrete), "the discrete actions of all agents are one MultiDiscrete space"
+    return space.start.astype(np.int64)
 
 
 def _name_agents(roles: dict[str, Any], num_agents: int) -> dict[str, int]:

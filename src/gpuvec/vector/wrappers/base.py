@@ -166,7 +166,7 @@ def write_to_out(value: Any, name: str, out: Out) -> Any:
     """Writes a result to the array that the caller passed for it.
 
     Args:
-        value: the result, (...).
+        value: the result, (...), or a dict {role: array}, whose arrays in `out` are in a dict as well.
         name: the name of the result in `out`.
         out: the arrays that the caller passed; None for none.
 
@@ -175,5 +175,7 @@ def write_to_out(value: Any, name: str, out: Out) -> Any:
     """
     if out is None or name not in out:
         return value
+    if isinstance(value, Mapping):
+        return {role: write_to_out(array, role, out[name]) for role, array in value.items()}
     out[name][...] = value
     return out[name]

@@ -39,8 +39,8 @@ class ToNumpy(Wrapper):
             actions: the actions of all rows, usually a NumPy array.
             out: NumPy arrays to which the results are copied.
         """
-        if self._namespace is not None and framework_of(actions) is not None:
-            actions = self._namespace.asarray(actions)
+        if self._namespace is not None:
+            actions = _replace_arrays(actions, self._namespace.asarray)
         obs, reward, terminated, truncated, info = self._to_numpy(super().step(actions))
         for name in ("final_obs", "_final_obs"):
             if name in info:
