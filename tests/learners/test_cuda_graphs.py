@@ -82,7 +82,7 @@ def test_adam_starts_like_the_adam_of_torch(shape: tuple[int, int], is_contiguou
     }  # fmt: skip
     oracle = torch.optim.Adam([theirs], 0.1, eps=1e-5)
     for _ in range(3):
-        gradient = torch.randn(start.shape, generator=generator)
+        gradient = torch.empty_like(start).normal_(generator=generator)
         ours.grad, theirs.grad = gradient.clone(), gradient.clone()
         optimizer.step()
         oracle.step()
