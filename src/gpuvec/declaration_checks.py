@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import Assign, ByRole, Each, Reduction
@@ -154,3 +157,27 @@ def _require_phase(env: Any, name: str, phase: Any) -> None:
         raise _declaration_error(env, f"{name} is {_describe(phase)}; it must be {PHASE_KINDS}.")
     if not callable(phase) and not callable(phase.function):
         raise _declaration_error(env, f"{name} has the function {_describe(phase.function)}; it must be a function.")
+    if isinstance(phase, Reduction) and phase.at is not None:
+        _require_scatter(env, name, phase)
+
+
+def _require_scatter(env: Any, name: str, phase: Reduction) -> None:
+    """Raises AuthoringError unless `at` of a reduction is a function, and its result does not depend on an order."""
+    if not callable(phase.at):
+        raise _declaration_error(env, f"{name} has at={_describe(phase.at)}; it must be a function at(index, s, p).")
+    if phase.kind == "sum" and _dtype(get_type_hints(env.state, include_extras=True).get(phase.field)) == np.float32:
+        code = phase.function.__code__
+        line = linecache.getline(code.co_filename, code.co_firstlineno).strip()
+        raise AuthoringError(
+            f"{code.co_filename}, line {code.co_firstlineno}, `{line}`: sum_of({phase.field!r}, ..., at=...) adds floats, "
+            "whose rounding depends on the order of threads: declare the field as Ints, and add integers of a fixed scale, "
+            "such as int(1000.0 * x)."
+        )
+
+
+def _dtype(hint: Any) -> Any:
+    """The dtype of the elements of a field whose type is an array, from its annotation; None for any other type."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    element_types = get_args(get_args(hint)[1]) if get_origin(hint) is np.ndarray else ()
+    return np.dtype(element_types[0]) if element_types else None

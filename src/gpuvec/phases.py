@@ -80,16 +80,22 @@ class ByRole(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """A phase that combines a value of each element of an index set into one value for the world.
+    """A phase that combines a value of each element of an index set into one value for the world, or with `at` for each element
+    of another set.
 
     `count_of`, `any_of`, `all_of`, `argmin_of`, `sum_of`, `min_of` and `max_of` create it. Inactive agents count as well. The
     result does not depend on the order in which elements are visited: floats are added in an order that depends only on the
     size of the set.
+
+    With `at` the phase is a scatter. It writes every element of its field, also those to which no element contributes: 0 for a
+    count or a sum, False for `any_of`, True for `all_of`, -1 for `argmin_of`, and for `min_of` and `max_of` the largest and the
+    smallest number of the type, which is infinite for floats. Floats cannot be added with `at`.
     """
 
     field: str
     """The name of the state field that the phase writes: an int (`count_of`, `argmin_of`), a bool (`any_of`, `all_of`), or an
-    int or a float (`sum_of`, `min_of`, `max_of`).
+    int or a float (`sum_of`, `min_of`, `max_of`). With `at` it is `Ints`, `Bools` or `Floats`, one number for each element of
+    the set that it belongs to.
     """
     function: Callable[..., Any]
     """`function(index, s, p)` returns the value of an element: a bool, a float for `argmin_of`, or a number."""
@@ -97,6 +103,10 @@ class Reduction(NamedTuple):
     """How values are combined: "count", "any", "all", "argmin", "sum", "min" or "max"."""
     over: str = AGENTS
     """The name of the set whose elements are combined."""
+    at: Callable[..., Any] | None = None
+    """`at(index, s, p)` returns the index of the element of the field's set to which an element contributes, an int, or a tuple
+    of ints if the set has several axes; negative for none. None for one value for the world.
+    """
 
 
 def phase_function(phase: Any) -> Callable[..., Any]:
@@ -118,40 +128,46 @@ def first_function(reset: Any) -> Callable[..., Any]:
     return phase_function(reset[0]) if isinstance(reset, tuple) else reset
 
 
-def count_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+def count_of(field: str, function: Callable[..., Any], over: str = AGENTS, at: Callable[..., Any] | None = None) -> Reduction:
     """Creates a phase that counts elements.
 
     Args:
         field: the name of the int field that it writes.
         function: `function(index, s, p) -> bool`, whether the element is counted.
         over: the name of the set.
+        at: `at(index, s, p)`, where in the set of the field an element contributes, for one value for each element of that
+            set; negative for none. None for one value for the world.
     """
-    return Reduction(field, function, "count", over)
+    return Reduction(field, function, "count", over, at)
 
 
-def any_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+def any_of(field: str, function: Callable[..., Any], over: str = AGENTS, at: Callable[..., Any] | None = None) -> Reduction:
     """Creates a phase that computes whether a condition is true for any element.
 
     Args:
         field: the name of the bool field that it writes.
         function: `function(index, s, p) -> bool`, the condition.
         over: the name of the set.
+        at: `at(index, s, p)`, where in the set of the field an element contributes, for one value for each element of that
+            set; negative for none. None for one value for the world.
     """
-    return Reduction(field, function, "any", over)
+    return Reduction(field, function, "any", over, at)
 
 
-def all_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+def all_of(field: str, function: Callable[..., Any], over: str = AGENTS, at: Callable[..., Any] | None = None) -> Reduction:
     """Creates a phase that computes whether a condition is true for all elements.
 
     Args:
         field: the name of the bool field that it writes.
         function: `function(index, s, p) -> bool`, the condition.
         over: the name of the set.
+        at: `at(index, s, p)`, where in the set of the field an element contributes, for one value for each element of that
+            set; negative for none. None for one value for the world.
     """
-    return Reduction(field, function, "all", over)
+    return Reduction(field, function, "all", over, at)
 
 
-def argmin_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+def argmin_of(field: str, function: Callable[..., Any], over: str = AGENTS, at: Callable[..., Any] | None = None) -> Reduction:
     """Creates a phase that finds the element with the smallest value, or -1 if all values are infinite.
 
     Among elements with equal values the lowest number is the result. In a set with several axes, elements are numbered in C
@@ -161,38 +177,46 @@ def argmin_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> R
         field: the name of the int field that it writes.
         function: `function(index, s, p) -> float`, the value of an element.
         over: the name of the set.
+        at: `at(index, s, p)`, where in the set of the field an element contributes, for one value for each element of that
+            set; negative for none. None for one value for the world.
     """
-    return Reduction(field, function, "argmin", over)
+    return Reduction(field, function, "argmin", over, at)
 
 
-def sum_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+def sum_of(field: str, function: Callable[..., Any], over: str = AGENTS, at: Callable[..., Any] | None = None) -> Reduction:
     """Creates a phase that adds numbers.
 
     Args:
-        field: the name of the float or int field that it writes.
+        field: the name of the float or int field that it writes; with `at` an `Ints` field.
         function: `function(index, s, p)`, a number of the type of the field.
         over: the name of the set.
+        at: `at(index, s, p)`, where in the set of the field an element contributes, for one value for each element of that
+            set; negative for none. None for one value for the world.
     """
-    return Reduction(field, function, "sum", over)
+    return Reduction(field, function, "sum", over, at)
 
 
-def min_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+def min_of(field: str, function: Callable[..., Any], over: str = AGENTS, at: Callable[..., Any] | None = None) -> Reduction:
     """Creates a phase that finds the smallest number.
 
     Args:
         field: the name of the float or int field that it writes.
         function: `function(index, s, p)`, a number of the type of the field.
         over: the name of the set.
+        at: `at(index, s, p)`, where in the set of the field an element contributes, for one value for each element of that
+            set; negative for none. None for one value for the world.
     """
-    return Reduction(field, function, "min", over)
+    return Reduction(field, function, "min", over, at)
 
 
-def max_of(field: str, function: Callable[..., Any], over: str = AGENTS) -> Reduction:
+def max_of(field: str, function: Callable[..., Any], over: str = AGENTS, at: Callable[..., Any] | None = None) -> Reduction:
     """Creates a phase that finds the largest number.
 
     Args:
         field: the name of the float or int field that it writes.
         function: `function(index, s, p)`, a number of the type of the field.
         over: the name of the set.
+        at: `at(index, s, p)`, where in the set of the field an element contributes, for one value for each element of that
+            set; negative for none. None for one value for the world.
     """
-    return Reduction(field, function, "max", over)
+    return Reduction(field, function, "max", over, at)

@@ -23,6 +23,7 @@ class State(NamedTuple):
     leader: Ints  # the agent that this one follows, or -1
     memory: Annotated[Floats, "agents", "memory_size"]  # the last positions [m]
     grass: Annotated[Floats, "cells"]  # from 0 to 1
+    visits: Annotated[Ints, "sections"]  # the followers in each section of the episode
     day: int
     num_followers: int
 
@@ -99,6 +100,11 @@ def is_follower(i, s, p):
     return s.leader[i] >= 0
 
 
+def section_of(i, s, p):
+    number = s.age[i] // p.section
+    return min(number, NUM_SECTIONS - 1)
+
+
 def reward(i, s, t, p):
     return 1.0 - abs(s.x[i]) / REACH
 
@@ -129,13 +135,14 @@ ENV = MultiAgentEnv(
     params=Params(),
     spaces=spaces,
     agents=lambda p: p.num_agents,
-    sets=lambda p: {"cells": (p.rows, p.columns)},
-    reset=(reset, each("cells", sow)),
+    sets=lambda p: {"cells": (p.rows, p.columns), "sections": NUM_SECTIONS},
+    reset=(reset, each("cells", sow), count_of("visits", is_follower, at=section_of)),
     phases=(
         remember,
         accelerate,
         follow,
         count_of("num_followers", is_follower),
+        count_of("visits", is_follower, at=section_of),
         assign("day", next_day),
         each("cells", grow),
     ),

@@ -293,6 +293,12 @@ CELLS = {
         "p.slopes[s.day // p.section]",
         r".*IndexError: p\.slopes\[20\] does not exist; .* This occurs for cell = \(0, 0\) in step 20\d of",
     ),
+    "index above the set of a scatter": LateFault(
+        "return min(number, NUM_SECTIONS - 1)",
+        "return number",
+        r"at returns 20 for element 0 of 'agents'; visits has shape \(20,\): clip the index, .* This occurs in step 20\d of",
+        "def section_of(i, s, p):",
+    ),
     "draw number of two cells": LateFault(
         "uniform(key, p.columns * y + x, 0.0, 0.01)",
         "uniform(key, y + x, 0.0, 0.01)",

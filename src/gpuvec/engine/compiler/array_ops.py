@@ -11,9 +11,11 @@ from gpuvec.engine.compiler.array_stores import (
     make_copy_float4,
     make_fetch_add,
     make_scatter_strided,
+    make_store_flat,
     make_store_strided,
 )
 from gpuvec.engine.compiler.array_views import make_assume_below, make_subarray, make_view
+from gpuvec.engine.compiler.atomic_updates import make_atomic_update, make_compare_exchange
 from gpuvec.engine.compiler.integer_ops import make_add_nonnegative, make_assume_nonnegative, make_divmod_u32
 from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
 from gpuvec.engine.compiler.sort_keys import make_merge_k_smallest, make_ordered_bits, make_pack_key
@@ -50,6 +52,12 @@ class ArrayOps(NamedTuple):
         atomic_exchange: `atomic_exchange(array, index, value)` writes an int32 of a one-dimensional array and returns the old
             value.
         fetch_add: `fetch_add(array, index)` adds 1 to an int32 of a one-dimensional array and returns the old value.
+        atomic_update: `atomic_update(kind)` returns `update(array, index, value)`, which adds `value` to element `index` of a
+            contiguous array of any shape, elements in C order, or with "min" or "max" replaces the element by the smaller or
+            larger of both. Elements are int32, for extrema also float32 without -0.0; NaN must not be passed.
+        store_flat: `store_flat(array, index, value)` writes element `index` of a contiguous array of any shape, in C order.
+        compare_exchange: `compare_exchange(array, index, expected, value)` writes an int32 of a contiguous array of any shape
+            if it is `expected`, and returns the old value.
         merge_k_smallest: `merge_k_smallest(smallest, candidates)` returns the `len(smallest)` smallest int32 of both tuples in
             ascending order. `smallest` must be in ascending order.
     """
@@ -67,6 +75,9 @@ class ArrayOps(NamedTuple):
     pack_key: DeviceFunction
     atomic_exchange: DeviceFunction
     fetch_add: DeviceFunction
+    atomic_update: Callable[[str], DeviceFunction]
+    compare_exchange: DeviceFunction
+    store_flat: DeviceFunction
     merge_k_smallest: DeviceFunction
 
 
@@ -86,6 +97,9 @@ def make_array_ops(numba: NumbaApi) -> ArrayOps:
         pack_key=make_pack_key(numba),
         atomic_exchange=make_atomic_exchange(numba),
         fetch_add=make_fetch_add(numba),
+        atomic_update=make_atomic_update(numba),
+        compare_exchange=make_compare_exchange(numba),
+        store_flat=make_store_flat(numba),
         merge_k_smallest=make_merge_k_smallest(numba),
     )
 

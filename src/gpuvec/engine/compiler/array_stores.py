@@ -59,6 +59,21 @@ def make_store_strided(numba: NumbaApi) -> DeviceFunction:
     return store_strided
 
 
+def make_store_flat(numba: NumbaApi) -> DeviceFunction:
+    """Declares `ArrayOps.store_flat` to `numba`."""
+
+    @numba.intrinsic
+    def store_flat(typingctx: TypingContext, array: NumbaType, index: NumbaType, value: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> None:
+            pointer = array_element_pointer(context, builder, sig.args[0], args[0], args[1])
+            element = context.cast(builder, args[2], sig.args[2], array.dtype)
+            builder.store(context.data_model_manager[array.dtype].as_data(builder, element), pointer)
+
+        return numba.types.void(array, index, value), codegen
+
+    return store_flat
+
+
 def make_copy_float4(numba: NumbaApi) -> DeviceFunction:
     """Declares `ArrayOps.copy_float4` to `numba`."""
 

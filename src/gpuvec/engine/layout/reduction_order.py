@@ -23,6 +23,17 @@ def count_lanes(num_elements: int) -> int:
     return min(lanes, 1 << (num_elements - 1).bit_length())
 
 
+def result_of_none(kind: str, dtype: DType) -> int | float | bool:
+    """Returns the result of a reduction of no elements.
+
+    Args:
+        kind: "count", "any", "all", "argmin", "sum", "min" or "max".
+        dtype: the type of the result.
+    """
+    results = {"count": 0, "any": False, "all": True, "argmin": -1}
+    return results[kind] if kind in results else identity_of(kind, dtype)
+
+
 def identity_of(kind: str, dtype: DType) -> int | float:
     """Returns the number that a combination with another one does not change.
 

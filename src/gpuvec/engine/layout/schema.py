@@ -14,6 +14,7 @@ from gpuvec.engine.layout.index_sets import IndexSets, make_array_field, make_in
 from gpuvec.engine.layout.metric_kinds import metric_kinds
 from gpuvec.engine.layout.observation_checks import check_observation, check_search
 from gpuvec.engine.layout.one_agent import STEP_RESULTS, as_multi_agent, needs_block
+from gpuvec.engine.layout.reduction_fields import check_reductions
 from gpuvec.engine.layout.role_functions import check_roles, refuse_functions_by_role
 from gpuvec.engine.layout.space_layout import (
     MAX_TUPLE_COMPONENTS,
@@ -258,6 +259,8 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
         schema = _with_spaces(schema, spaces, env.observation(env.params), has_mask=env.allowed is not None)
     if schema.search is not None:
         check_search(schema.search, search_fields, array_fields, count)
+    writable = {k: b for k, b in array_fields.items() if k not in (*search_fields, *ENGINE_FIELDS)}
+    check_reductions(env, schema.neighbors, sets, writable, field_sets, scalar_fields)
     return schema
 
 

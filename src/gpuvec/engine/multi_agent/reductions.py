@@ -1,7 +1,7 @@
 """Reductions over an index set, with results that do not depend on the order in which threads visit elements.
 
 For counts, the threads of a block add to a shared integer, which starts at 0. The argmin is the element with the largest rank,
-an integer that decreases with the value. `tree_reductions` has sums and extrema.
+an integer that decreases with the value. `tree_reductions` has sums and extrema, `scatters` reductions into several elements.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from gpuvec.engine.compiler.types import Batch, DeviceFunction, Work
 from gpuvec.engine.layout.reduction_order import COMBINE
 from gpuvec.engine.multi_agent.context import MultiAgentContext
 from gpuvec.engine.multi_agent.phase_functions import make_index, unit_of_set
+from gpuvec.engine.multi_agent.scatters import scatter_segments
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, Segment
 from gpuvec.engine.multi_agent.state_access import StateAccess
 from gpuvec.engine.multi_agent.state_layout import COUNTERS
@@ -27,7 +28,7 @@ INDEX_MASK = np.int64(2**31 - 1)  # the low bits of a rank, which hold the eleme
 def reduction_segments(
     ctx: MultiAgentContext, access: StateAccess, reduction: Reduction, number: int, condition: DeviceFunction
 ) -> list[Segment]:
-    """Compiles the segments of a reduction: the first updates its counter, the second writes its field.
+    """Compiles the segments of a reduction, which update its counter or its lanes, and write its field.
 
     Args:
         ctx: the context.
@@ -36,6 +37,8 @@ def reduction_segments(
         number: the index of its counter.
         condition: `condition(w, k)` -> whether the reduction runs in env k of the block.
     """
+    if reduction.at is not None:
+        return scatter_segments(ctx, access, reduction, condition)
     if reduction.kind in COMBINE:
         return tree_segments(ctx, access, reduction, condition)
     update = _rank_segment if reduction.kind == "argmin" else _count_segment

@@ -36,7 +36,7 @@ def tree_work_arrays(ctx: MultiAgentContext) -> WorkArrays:
     """
     lanes: dict[DType, int] = {}
     for reduction in ctx.all_reductions:
-        if reduction.kind in COMBINE:
+        if reduction.kind in COMBINE and reduction.at is None:
             dtype = ctx.schema.scalar_fields[reduction.field]
             lanes[dtype] = max(lanes.get(dtype, 0), count_lanes(math.prod(ctx.schema.sets[reduction.over])))
     return {_lane_array(dtype): (dtype, (ctx.launch.envs_per_block, count)) for dtype, count in lanes.items()}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
 from gpuvec.engine.layout.observation_widths import feature_widths
+from gpuvec.engine.layout.reduction_fields import extrema_fields
 from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.errors import AuthoringError
@@ -92,10 +93,11 @@ def check_spaces(env: Environment, run: CompiledRun) -> str:
 
 
 def _check_states(env: Environment, run: CompiledRun, t: int) -> None:
-    """Raises AuthoringError unless the floats of all states after t steps are finite."""
+    """Raises AuthoringError unless the floats of all states after t steps are finite, or extrema of no element."""
     for name, values in run.states[t].items():
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            row, *rest = np.argwhere(~np.isfinite(values))[0].tolist()
+        is_wrong = np.isnan if name in extrema_fields(env) else _is_not_finite
+        if values.dtype.kind == "f" and is_wrong(values).any():
+            row, *rest = np.argwhere(is_wrong(values))[0].tolist()
             place = name + "".join(f"[{k}]" for k in rest)
             is_reset = t == 0 or bool(run.terminated[t - 2][row] | run.truncated[t - 2][row] if t > 1 else False)
             value = values[(row, *rest)]
@@ -103,6 +105,10 @@ def _check_states(env: Environment, run: CompiledRun, t: int) -> None:
             function = first_function(env.reset) if is_reset else step_function(env)
             problem = f"{problem}: {FINITE}, and mark a missing value by a bool"
             raise NonFiniteResultError.of(function, problem, "state", t, row, float(value))
+
+
+def _is_not_finite(values: NDArray[np.float32]) -> NDArray[np.bool_]:
+    return ~np.isfinite(values)
 
 
 def _agent_name(index: tuple[int, ...]) -> str:

@@ -16,7 +16,7 @@ from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_
 from gpuvec.engine.compiler.types import EnvState
 from gpuvec.engine.layout.role_functions import role_of_agent
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
-from gpuvec.phases import AGENTS, PAIRS, WORLD, first_function
+from gpuvec.phases import AGENTS, PAIRS, WORLD, Reduction, first_function
 from gpuvec.spec import MultiAgentEnv
 from gpuvec.testing.draw_check import AgentDraws, describe
 from gpuvec.testing.reference.author_calls import call_checked
@@ -152,6 +152,22 @@ class OwnershipCheck:
                     place = name_element(name, element)
                     problem = f"{describe(function)} gives {place} the value {a} or {b}, depending on the order of agents"
                     raise authoring_error(function, f"{problem}: it reads what it also writes; {SPLIT.format('that')}")
+
+    def check_scatter(self, phase: Reduction) -> None:
+        """Checks the logged accesses of a reduction with `at`, whose functions must not read the field that it writes.
+
+        Args:
+            phase: the reduction.
+
+        Raises:
+            AuthoringError: one of them reads it.
+        """
+        for access in self.log:
+            if access.field == phase.field:
+                problem = f"{phase.kind}_of({phase.field!r}, ..., at=...) reads {name_element(access.field, access.element)}"
+                remedy = f"which it writes at the same time: read a copy of {phase.field} that an earlier phase made"
+                raise authoring_error_at(access.file, access.line, f"{problem}, {remedy}")
+        self._fields_written.add(phase.field)
 
     def clear_log(self) -> None:
         """Clears the log."""

@@ -233,7 +233,10 @@ class RaceCheck:
         reference = self._reference
         for phase in phases:
             if isinstance(phase, Reduction | Assign):
+                self.ownership.clear_log()
                 s = reference.run_phase(phase, reference.copy(s), actions, key)
+                if isinstance(phase, Reduction) and phase.at is not None:
+                    self.ownership.check_scatter(phase)
             else:
                 s = self.ownership.run(reference.phase_calls(phase, actions, key), s)
         return s

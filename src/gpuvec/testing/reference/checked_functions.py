@@ -83,7 +83,9 @@ class CheckedFunctions:
         return dataclasses.replace(env, **changed)
 
     def _phase(self, phase: Any) -> Any:
-        if isinstance(phase, Each | Assign | Reduction):
+        if isinstance(phase, Reduction):
+            return phase._replace(function=self.function(phase.function), at=self.function(phase.at))
+        if isinstance(phase, Each | Assign):
             return phase._replace(function=self.function(phase.function))
         return self.function(phase)
 

@@ -24,6 +24,7 @@ from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked
 from gpuvec.testing.reference.checked_values import CheckedInt, DataInt
 from gpuvec.testing.reference.position_bound import check_position_bound
 from gpuvec.testing.reference.reduced_values import reduce
+from gpuvec.testing.reference.scattered_values import contributions, scatter
 
 
 class StepResult(NamedTuple):
@@ -221,6 +222,11 @@ class PythonReference:
 
     def _reduced(self, reduction: Reduction, s: EnvState) -> EnvState:
         view = self.view(s)
+        if reduction.at is not None:
+            target_shape = self.schema.sets[self.schema.field_sets[reduction.field]]
+            groups = contributions(reduction, self.indices(reduction.over), target_shape, view, self.p)
+            getattr(s, reduction.field)[...] = scatter(reduction.kind, groups, getattr(s, reduction.field))
+            return s
         values = [call_checked(reduction.function, *index, view, self.p) for index in self.indices(reduction.over)]
         return s._replace(**{reduction.field: reduce(reduction.kind, values, self.schema.scalar_fields[reduction.field])})
 

@@ -12,6 +12,7 @@ from numba.np.numpy_support import from_dtype
 
 from gpuvec.engine.compiler.diagnostics import authoring_error
 from gpuvec.engine.layout.params import kernel_params
+from gpuvec.engine.layout.reduction_fields import reduction_name
 from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema, make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import AGENTS, PAIRS, Assign, ByRole, Each, Reduction, phase_function
@@ -33,16 +34,15 @@ RESULT_TYPES = {  # {name: (Numba type of a result, the rule for the author)}
     "bool": (types.Boolean, "a bool, as a comparison is"),
     "nothing": (types.NoneType, "nothing: write new values to the state, s.x[i] = ..."),
 }
-REDUCTION_TYPES = {  # {kind: (dtypes of the field, result of the function)}
-    "count": ((np.int32,), "bool"),
-    "argmin": ((np.int32,), "number"),
-    "any": ((np.bool_,), "bool"),
-    "all": ((np.bool_,), "bool"),
-    "sum": ((np.float32, np.int32), "number"),
-    "min": ((np.float32, np.int32), "number"),
-    "max": ((np.float32, np.int32), "number"),
+REDUCTION_RESULTS = {  # {kind of a reduction: the result of its function}
+    "count": "bool",
+    "argmin": "number",
+    "any": "bool",
+    "all": "bool",
+    "sum": "number",
+    "min": "number",
+    "max": "number",
 }
-TYPE_NAMES = {np.float32: "float", np.int32: "int", np.bool_: "bool"}
 
 
 def check_types(env: MultiAgentEnv) -> str:
@@ -165,14 +165,18 @@ class _PhaseTypes:
         return [name], (types.int32 if num_axes == 1 else types.UniTuple(types.int64, num_axes),)
 
     def _check_reduction(self, phase: Reduction) -> None:
-        dtypes, result = REDUCTION_TYPES[phase.kind]
-        name = f"{phase.kind}_of({phase.field!r}, ...)"
-        if self._schema.scalar_fields.get(phase.field) not in dtypes:
-            allowed = " or ".join(TYPE_NAMES[dtype] for dtype in dtypes)
-            raise AuthoringError(f"{name} sets a field of the state that must be one {allowed} for the world.")
+        name = reduction_name(phase)
         index, index_types = self._index(phase.over, name)
-        parameters = ", ".join([*index, "s", "p"])
-        _check_result(f"the function of {name}", phase.function, parameters, (*index_types, self._state, self._params), result)
+        parameters, arguments = ", ".join([*index, "s", "p"]), (*index_types, self._state, self._params)
+        _check_result(f"the function of {name}", phase.function, parameters, arguments, REDUCTION_RESULTS[phase.kind])
+        if phase.at is not None:
+            check_parameters(f"at of {name}", phase.at, parameters)
+            result = result_type(phase.at, arguments)
+            shape = self._schema.sets[self._schema.field_sets[phase.field]]
+            if not _is_index(result, len(shape)):
+                rule = "an int" if len(shape) == 1 else f"a tuple of {len(shape)} ints"
+                target = f"the index in {self._schema.field_sets[phase.field]!r}, {rule}"
+                raise authoring_error(phase.at, f"at of {name} returns {types.unliteral(result)}; it must return {target}")
 
     def _check_assignment(self, phase: Assign) -> None:
         name = f"assign({phase.fields!r}, ...)"
@@ -199,6 +203,13 @@ def _check_result(
     result, (allowed, rule) = result_type(function, arguments), RESULT_TYPES[expected]
     if not isinstance(result, allowed):
         raise authoring_error(function, f"{name} returns {types.unliteral(result)}; it must return {rule}")
+
+
+def _is_index(kind: types.Type, num_axes: int) -> bool:
+    """Whether a Numba type is that of an index in a set with so many axes."""
+    if num_axes == 1:
+        return isinstance(kind, types.Integer)
+    return isinstance(kind, types.BaseTuple) and len(kind) == num_axes and all(isinstance(k, types.Integer) for k in kind)
 
 
 def _num_features(name: str, function: Callable[..., Any] | None, parameters: str, arguments: tuple[types.Type, ...]) -> int:

@@ -194,7 +194,9 @@ def _replace_functions(env: Environment, replacements: Mapping[Callable[..., Any
         return replacements.get(function, function)
 
     def replace_within(part: Any) -> Any:
-        if isinstance(part, Reduction | Each | Assign):
+        if isinstance(part, Reduction):
+            return part._replace(function=replace(part.function), at=replace(part.at))
+        if isinstance(part, Each | Assign):
             return part._replace(function=replace(part.function))
         if isinstance(part, NearestNeighbors):
             return part._replace(distance=replace(part.distance), mask=replace(part.mask))

@@ -137,8 +137,10 @@ def multi_agent_prototypes(env: MultiAgentEnv, schema: MultiAgentSchema) -> dict
 
     for phase in env.reset if isinstance(env.reset, tuple) else (env.reset,):
         add(*_phase_prototype(schema, phase, has_action=False))
+        add(*_target_prototype(schema, phase))
     for phase in [*env.phases, *([neighbors] if isinstance(neighbors, Reduction) else [])]:
         add(*_phase_prototype(schema, phase, has_action=True))
+        add(*_target_prototype(schema, phase))
     add(env.reward, ("i", "const_state", "time", "params"), "float")
     add(env.terminated, ("i", "const_state", "params"), "bool")
     add(env.active, ("i", "const_state", "params"), "bool")
@@ -179,4 +181,16 @@ def _reduction_type(schema: MultiAgentSchema, reduction: Reduction) -> str:
     """The C++ type of the value of an element."""
     if reduction.kind in ("count", "any", "all"):
         return "bool"
-    return "float" if reduction.kind == "argmin" else CPP_TYPES[schema.scalar_fields[reduction.field]]
+    if reduction.kind == "argmin":
+        return "float"
+    field = reduction.field
+    return CPP_TYPES[schema.array_fields[field].dtype if field in schema.array_fields else schema.scalar_fields[field]]
+
+
+def _target_prototype(schema: MultiAgentSchema, phase: Any) -> tuple[Callable[..., Any] | None, tuple[str, ...], str]:
+    """(the function `at` of a reduction, its parameters, the type of its result); None for any other phase."""
+    if not isinstance(phase, Reduction) or phase.at is None:
+        return None, (), ""
+    num_axes = len(schema.sets[schema.field_sets[phase.field]])
+    parameters = (*index_parameters(schema, phase.over), "const_state", "params")
+    return phase.at, parameters, "int" if num_axes == 1 else f"Ints<{num_axes}>"

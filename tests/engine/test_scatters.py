@@ -1,0 +1,289 @@
+"""Reductions with `at`: known results, and equal to the reference in Python on every backend and for every launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from tests.engine.test_kernels_compile_multi_agent import compile_and_check
+from tests.support.arrays import host, on_device
+from tests.support.cuda_c_functions import ON_CPU, needs_host_compiler
+from tests.support.harbor_env import HARBOR
+
+from gpuvec import Bools, Floats, Ints, MultiAgentEnv, Observation, all_of, any_of, argmin_of, count_of, max_of, min_of, sum_of
+from gpuvec.errors import AuthoringError
+from gpuvec.random import Key
+from gpuvec.spec import Time
+from gpuvec.testing import check_env
+from gpuvec.testing.reference.python_reference import PythonReference
+from gpuvec.vector.env import VectorEnv
+
+NUM_ENVS = 3
+
+
+def make(env: Any, device: str = "cpu", num_envs: int = NUM_ENVS, **kwargs: Any) -> Any:
+    """Returns `num_envs` environments that return NumPy arrays, on a GPU CuPy arrays."""
+    kwargs.setdefault("output", "cupy" if device == "cuda" else "numpy")
+    return VectorEnv(env, num_envs, device=device, **kwargs)
+
+
+def assert_bits_equal(actual: Any, expected: Any, name: str) -> None:
+    """Asserts that arrays are equal, also the signs of zeros."""
+    np.testing.assert_array_equal(actual, expected, err_msg=name)
+    if actual.dtype == np.float32:
+        np.testing.assert_array_equal(np.signbit(actual), np.signbit(expected), err_msg=name)
+
+
+def assert_steps_equal_the_reference(device: str, params: dict[str, int], num_steps: int) -> None:
+    """Asserts that all fields are those of plain Python, after a reset and in each step."""
+    declaration = dataclasses.replace(HARBOR, params=HARBOR.params._replace(**params))
+    env, reference, rng = make(declaration, device), PythonReference(declaration), np.random.default_rng(1)
+    env.reset(seed=5)
+    states = [reference.reset(Key(5, 0, row, 0, 0), reference.make_state()) for row in range(NUM_ENVS)]
+    for t in range(1, num_steps + 1):
+        for name, values in host(env.get_state()).items():
+            for row, state in enumerate(states):
+                assert_bits_equal(values[row], getattr(state, name), f"{name} of env {row} before step {t}")
+        actions = rng.integers(0, 3, (NUM_ENVS, env.num_agents))
+        env.step(on_device(env, actions))
+        keys = [Key(5, 0, row, 0, t) for row in range(NUM_ENVS)]
+        states = [reference.step(s, a.tolist(), k, Time(t, 10)).state for s, a, k in zip(states, actions, keys, strict=True)]
+
+
+@pytest.mark.slow_on("simulator")
+@pytest.mark.parametrize("params", [{}, {"ships": 1, "height": 1, "width": 1}], ids=("several", "one"))
+def test_scatters_equal_the_reference(backend, params):
+    assert_steps_equal_the_reference(backend, params, 1 if backend == "simulator" else 9)
+
+
+def test_scatters_in_global_memory_equal_the_reference(device):
+    """With so many cells the state does not fit into shared memory."""
+    assert_steps_equal_the_reference(device, {"ships": 70, "height": 40, "width": 30}, 2)
+
+
+class Points(NamedTuple):
+    target: Ints  # the bin of each point; negative for none
+    value: Floats
+    weight: Ints
+    count: Annotated[Ints, "bins"]
+    total: Annotated[Ints, "bins"]
+    least_weight: Annotated[Ints, "bins"]
+    least: Annotated[Floats, "bins"]
+    most: Annotated[Floats, "bins"]
+    first: Annotated[Ints, "bins"]
+    any_heavy: Annotated[Bools, "bins"]
+    all_heavy: Annotated[Bools, "bins"]
+
+
+class Params(NamedTuple):
+    points: int = 1500
+    bins: int = 5
+
+
+def target(i: int, s: Points, p: Params) -> int:
+    return s.target[i]
+
+
+def value(i: int, s: Points, p: Params) -> float:
+    return s.value[i]
+
+
+def weight(i: int, s: Points, p: Params) -> int:
+    return s.weight[i]
+
+
+def is_heavy(i: int, s: Points, p: Params) -> bool:
+    return s.weight[i] > 0
+
+
+def reset(i: int, s: Points, key: Key, p: Params) -> None:
+    s.target[i], s.value[i], s.weight[i] = -1, 0.0, 0
+
+
+HISTOGRAMS = (
+    count_of("count", is_heavy, at=target), sum_of("total", weight, at=target), min_of("least_weight", weight, at=target),
+    min_of("least", value, at=target), max_of("most", value, at=target), argmin_of("first", value, at=target),
+    any_of("any_heavy", is_heavy, at=target), all_of("all_heavy", is_heavy, at=target),
+)  # fmt: skip
+POINTS = MultiAgentEnv(
+    state=Points,
+    params=Params(),
+    spaces=lambda p: (Box(-np.inf, np.inf, (1,)), Discrete(2)),
+    agents=lambda p: p.points,
+    sets=lambda p: {"bins": p.bins},
+    reset=(reset, *HISTOGRAMS),
+    phases=HISTOGRAMS,
+    reward=lambda i, s, t, p: 0.0,
+    terminated=lambda i, s, p: False,
+    observation=lambda p: Observation(lambda i, s, t, p: (s.value[i],)),
+    structural=("points", "bins"),
+)
+
+
+def histograms(target: Any, value: Any, weight: Any, bins: int) -> dict[str, Any]:
+    """The results by NumPy, from the values of the points of each bin in the order of their indices."""
+    results: dict[str, list[Any]] = {name: [] for name in Points._fields[3:]}
+    limits = np.iinfo(np.int32)
+    for b in range(bins):
+        points = np.flatnonzero(target == b)
+        numbers, weights = value[points] + np.float32(0), weight[points]
+        finite = points[numbers < np.inf]
+        results["count"].append((weights > 0).sum())
+        results["total"].append(weights.sum(dtype=np.int32))
+        results["least_weight"].append(weights.min(initial=limits.max))
+        results["least"].append(np.fmin.reduce(numbers, initial=np.inf))
+        results["most"].append(np.fmax.reduce(numbers, initial=-np.inf))
+        results["first"].append(finite[np.argmin(value[finite])] if len(finite) else -1)
+        results["any_heavy"].append((weights > 0).any())
+        results["all_heavy"].append((weights > 0).all())
+    return {name: np.array(values) for name, values in results.items()}
+
+
+@pytest.mark.slow_on("simulator")
+@pytest.mark.parametrize("num_envs", [1, 40])
+def test_many_elements_contribute_to_few(backend, num_envs):
+    """Values are often equal, some are nan, infinite or -0.0, weights overflow, and the last bin has no point."""
+    num_envs, points = (min(num_envs, 2), 40) if backend == "simulator" else (num_envs, 1500)
+    env, rng = make(POINTS, backend, num_envs, points=points), np.random.default_rng(0)
+    env.reset(seed=0)
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40], np.float32)
+    values = rng.integers(-9, 10, (num_envs, points)).astype(np.float32)
+    values = np.where(rng.random(values.shape) < 0.2, rng.choice(special[: 3 + 4 * (num_envs > 1)], values.shape), values)
+    targets = rng.integers(-2, 4, values.shape).astype(np.int32)
+    targets[0, values[0] < 0] = -1  # Without negative values, the least one of a bin is a zero.
+    weights = rng.integers(-(2**31), 2**31, values.shape).astype(np.int32)
+    env.set_state({"target": targets, "value": values, "weight": weights})
+    env.step(on_device(env, np.zeros((num_envs, points), int)))
+    state = host(env.get_state())
+    for row in range(num_envs):
+        for name, expected in histograms(targets[row], values[row], weights[row], 5).items():
+            actual = state[name][row]
+            assert_bits_equal(actual, expected.astype(actual.dtype), f"{name} of env {row}")
+    assert state["first"][:, 4].tolist() == [-1] * num_envs
+
+
+def test_check_env_accepts_scatters():
+    check_env(HARBOR, num_envs=4, kernels=False, replay_seconds=0.2)
+
+
+def replaced(**changes: Any) -> MultiAgentEnv:
+    """Returns the environment of points with one reduction instead of its phases."""
+    return dataclasses.replace(POINTS, **changes)
+
+
+WRONG = {  # {fault: (reduction, the message)}
+    "unknown field": (
+        count_of("counts", is_heavy, at=target),
+        r"count_of\('counts', ..., at=...\) writes 'counts', which is no such",
+    ),
+    "type of the field": (count_of("least", is_heavy, at=target), "writes 'least', which is float32: its field must be Ints"),
+    "field of the world": (
+        count_of("count", is_heavy),
+        "must be one int for the world; for a field with several elements add at",
+    ),
+    "set": (
+        count_of("count", is_heavy, "cells", at=target),
+        "runs over 'cells', which is no set of elements: there are 'agents'",
+    ),
+    "world": (count_of("count", is_heavy, "world", at=target), "runs over 'world', which is no set of elements"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_wrong_field_or_set_is_refused(fault):
+    reduction, message = WRONG[fault]
+    with pytest.raises(AuthoringError, match=f"test_scatters.py, line [0-9]+, `def is_heavy.*{message}"):
+        make(replaced(phases=(reduction,)))
+
+
+def test_a_sum_of_floats_without_an_order_is_refused_at_the_declaration():
+    with pytest.raises(
+        AuthoringError, match=r"line [0-9]+, `def value\(i.*sum_of\('least', ..., at=...\) adds floats.*as Ints"
+    ):
+        replaced(phases=(sum_of("least", value, at=target),))
+
+
+def test_at_must_be_a_function():
+    with pytest.raises(AuthoringError, match=r"phase 0 has at='target' \(str\); it must be a function at\(index, s, p\)"):
+        replaced(phases=(count_of("count", is_heavy, at="target"),))  # type: ignore[arg-type]  # the fault
+
+
+def outside(i: int, s: Points, p: Params) -> int:
+    return i
+
+
+def reads_its_field(i: int, s: Points, p: Params) -> int:
+    return min(s.count[0], 1)
+
+
+def returns_pair(i: int, s: Points, p: Params) -> tuple[int, int]:
+    return i, i
+
+
+FAULTS = {  # {fault: (reduction, the message of the check)}
+    "index": (
+        count_of("count", is_heavy, at=outside),
+        r"`def outside.*at returns 5 for element 5 of 'agents'; count has shape \(5,\)",
+    ),
+    "own field": (count_of("count", is_heavy, at=reads_its_field), r"reads count\[0\], which it writes at the same time"),
+    "two axes": (count_of("count", is_heavy, at=returns_pair), "returns UniTuple.*it must return the index in 'bins', an int"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_check_env_finds_faults_of_scatters(fault):
+    reduction, message = FAULTS[fault]
+    env = replaced(phases=(reduction,), params=Params(points=8), max_episode_steps=3)
+    with pytest.raises(AuthoringError, match=message):
+        check_env(env, num_envs=2, kernels=False)
+
+
+def test_an_index_outside_of_the_set_contributes_nowhere(device):
+    """Compiled code writes no other memory, also without a check."""
+    env = make(replaced(phases=(count_of("count", lambda i, s, p: True, at=outside),)), device, points=8)
+    env.reset(seed=0)
+    env.step(on_device(env, np.zeros((NUM_ENVS, 8), int)))
+    assert host(env.get_state())["count"].tolist() == [[1] * 5] * NUM_ENVS
+
+
+CUDA_C = """
+__device__ Ints<2> place(int i, const State& s, const Params& p) { return {s.y[i], s.x[i]}; }
+__device__ int buyer(int i, int j, const State& s, const Params& p) { return i != j ? j : -1; }
+__device__ int goods(int i, int j, const State& s, const Params& p) { return s.goods[i][j]; }
+__device__ float less_depth(int row, int column, const State& s, const Params& p) { return -s.depth[row][column]; }
+__device__ bool is_heavy(int i, const State& s, const Params& p) { return s.cargo[i] > 1; }
+"""
+
+
+@needs_host_compiler
+def test_functions_of_scatters_in_cuda_c_compute_what_python_does(tmp_path):
+    file = tmp_path / "harbor.cu"
+    file.write_text(CUDA_C)
+    envs = [make(dataclasses.replace(HARBOR, cuda_c=str(file)), **ON_CPU), make(HARBOR)]
+    for env in envs:
+        env.reset(seed=2)
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        actions = rng.integers(0, 3, (NUM_ENVS, 6))
+        for env in envs:
+            env.step(actions)
+        states = [env.get_state() for env in envs]
+        for name, values in states[1].items():
+            assert_bits_equal(states[0][name], values, name)
+
+
+@pytest.mark.compile
+@pytest.mark.slow
+@pytest.mark.parametrize("params", [{}, {"ships": 70, "height": 40, "width": 30}], ids=("shared", "global"))
+def test_kernels_of_scatters_use_atomic_operations_of_one_memory(params):
+    declaration = dataclasses.replace(HARBOR, params=HARBOR.params._replace(**params))
+    kernel = compile_and_check(declaration, 100, "step", AutoresetMode.SAME_STEP)[0]
+    space = "global" if params else "shared"
+    operations = [line for line in kernel.lines(r"\b(atom|red)\.") if "or.pred" not in line]
+    assert len([line for line in operations if f".{space}." in line]) > 20
+    # The votes for the end of an episode are always counted in shared memory.
+    assert len([line for line in operations if ".shared." not in line and ".global." not in line]) == 0
