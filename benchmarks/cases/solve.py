@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,12 +28,41 @@ Point = tuple[int, str, str]
 """A point of a curve: env steps, seconds, and the mean return of the episodes that ended in the iteration."""
 
 
+Score = Callable[[Any, str, int, int, str], float]
+"""Returns the score of a network in an environment with its default parameters: (network, env, episodes, seed, device)."""
+
+
+def score_return(network: Any, env: str, episodes: int, seed: int, device: str) -> float:
+    """Returns the mean return of the most probable actions, over all agents.
+
+    Args:
+        network: the policy.
+        env: id of the environment.
+        episodes: how many are played.
+        seed: of the environments.
+        device: "auto", "cpu" or "cuda:<index>".
+    """
+    from gpuvec.learners.evaluation.evaluate import evaluate
+
+    return float(evaluate(network, env, episodes=episodes, seed=seed, device=device).mean())
+
+
 class Goal(NamedTuple):
-    """A training, and the return that its policy must reach."""
+    """A training, and the score that its policy must reach.
+
+    Attributes:
+        env: name of the environment.
+        algorithm: name of the algorithm.
+        bar: the score that counts as solved.
+        score: the score of a policy, by default its mean return.
+        num_scores: points of a curve of scores; 0 for the curve of the returns in the training.
+    """
 
     env: str
     algorithm: str
-    bar: float  # mean return
+    bar: float
+    score: Score = score_return
+    num_scores: int = 0
 
 
 class Solution(NamedTuple):
@@ -64,6 +95,7 @@ def load_goals() -> tuple[Goal, ...]:
 BARS = {"Pendulum-v1": -200.0}  # mean returns; other environments declare a reward threshold
 GOALS = load_goals()
 POINTS = 200  # of a curve
+SCORED_EPISODES = 500  # of a point in a curve of scores
 CURVES = Path(__file__).resolve().parents[1] / "results" / "solve.csv"
 
 
@@ -74,21 +106,60 @@ def make_curve(history: Sequence[Mapping[str, float]]) -> list[Point]:
     return [(int(m["steps"]), f"{m['seconds']:.3f}", f"{m['return']:.6g}") for m in points]
 
 
+class ScoreCurve:
+    """Scores the policy at equal distances in the training, as the `on_iteration` and the `exact_at` of `train`.
+
+    Args:
+        goal: the training.
+        iterations: their number in the training.
+        seed: of the evaluations.
+        device: "auto", "cpu" or "cuda:<index>".
+    """
+
+    def __init__(self, goal: Goal, iterations: int, seed: int, device: str) -> None:
+        self.goal, self.seed, self.device = goal, seed, device
+        self.interval = max(1, iterations // goal.num_scores)
+        self.points: list[Point] = []
+        self._seconds = 0.0  # of the evaluations
+
+    def is_scored(self, iteration: int) -> bool:
+        """Returns whether the policy after `iteration` is scored."""
+        return iteration % self.interval == 0
+
+    def __call__(self, learner: Any, metrics: Mapping[str, float]) -> None:
+        """Adds a point for the policy of `learner`, if its iteration is scored."""
+        if not self.is_scored(int(metrics["iteration"])):
+            return
+        begin = time.perf_counter()
+        score = self.goal.score(learner.policy.network, f"gpuvec/{self.goal.env}", SCORED_EPISODES, self.seed, self.device)
+        self.points.append((int(metrics["steps"]), f"{metrics['seconds'] - self._seconds:.3f}", f"{score:.6g}"))
+        self._seconds += time.perf_counter() - begin
+
+
 def solve(task: tuple[Goal, int, str]) -> Solution:
     """Trains and evaluates; `task` is a goal, a seed and a device."""
-    from gpuvec.learners.evaluation.evaluate import evaluate
+    from gpuvec.engine.backends.device import parse_device
     from gpuvec.learners.training import train
 
     goal, seed, device = task
-    env = f"gpuvec/{goal.env}"
+    device, env = str(parse_device(device)), f"gpuvec/{goal.env}"
     args = tuned(env, device, goal.algorithm, seed=seed)
-    result = train(args)
-    value = float(evaluate(result.network, env, episodes=1000, seed=1000 + seed, device=device).mean())
-    steps = (metrics["steps"] for metrics in result.history if metrics["last_return"] >= goal.bar and not args.params)
-    return Solution(seed, value, make_curve(result.history), next(steps, math.nan))
+    if goal.num_scores:
+        scores = ScoreCurve(goal, args.resolved(device).iterations, 2000 + seed, device)
+        result = train(args, on_iteration=scores, exact_at=scores.is_scored)
+        curve = scores.points
+    else:
+        result = train(args)
+        curve = make_curve(result.history)
+    value = goal.score(result.network, env, 1000, 1000 + seed, device)
+    if goal.num_scores:
+        steps = (float(steps) for steps, _, score in curve if float(score) >= goal.bar)
+    else:
+        steps = (metrics["steps"] for metrics in result.history if metrics["last_return"] >= goal.bar and not args.params)
+    return Solution(seed, value, curve, next(steps, math.nan))
 
 
-def report(figures: Figures, goal: Goal, solutions: list[Solution]) -> None:
+def report(figures: Figures, goal: Goal, solutions: Sequence[Solution]) -> None:
     """Adds the rows of all seeds.
 
     Args:
@@ -108,18 +179,32 @@ def report(figures: Figures, goal: Goal, solutions: list[Solution]) -> None:
         figures.add(f"{name}.steps.worst", max(steps) / 1e6, "M steps", sources, bar=goal.bar)
 
 
-def main() -> None:
-    """Trains for all goals."""
-    parser = make_parser(__doc__)
+def parse_arguments(description: str | None, curves_file: Path) -> Namespace:
+    """Returns the arguments of the command line.
+
+    Args:
+        description: of the command line.
+        curves_file: the default of the CSV file of the curves.
+    """
+    parser = make_parser(description)
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--only", default="", metavar="TEXT", help="goals whose <environment>.<algorithm> contains the text")
-    parser.add_argument("--to", type=Path, default=CURVES, metavar="FILE", help="the CSV file of the curves")
+    parser.add_argument("--to", type=Path, default=curves_file, metavar="FILE", help="the CSV file of the curves")
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="trainings at the same time")
-    arguments = parser.parse_args()
-    figures = Figures("solve", arguments.json)
+    return parser.parse_args()
+
+
+def run_trainings(figures: Figures, goals: Sequence[Goal], arguments: Namespace) -> None:
+    """Trains for all goals, and writes figures and curves.
+
+    Args:
+        figures: where the rows are added.
+        goals: the trainings.
+        arguments: the result of `parse_arguments`.
+    """
     arguments.to.parent.mkdir(parents=True, exist_ok=True)
-    goals = [goal for goal in GOALS if arguments.only in f"{goal.env}.{goal.algorithm}"]
+    goals = [goal for goal in goals if arguments.only in f"{goal.env}.{goal.algorithm}"]
     tasks = [(goal, seed, arguments.device) for goal in goals for seed in arguments.seeds]
     with arguments.to.open("w", newline="") as file, get_context("spawn").Pool(arguments.parallel) as pool:
         curves = csv.writer(file)
@@ -129,7 +214,14 @@ def main() -> None:
             solutions = list(islice(results, len(arguments.seeds)))
             for one in solutions:
                 curves.writerows((goal.env, goal.algorithm, one.seed, *point) for point in one.curve)
+            file.flush()
             report(figures, goal, solutions)
+
+
+def main() -> None:
+    """Trains for all goals."""
+    arguments = parse_arguments(__doc__, CURVES)
+    run_trainings(Figures("solve", arguments.json), GOALS, arguments)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
     cpu_gpu.png         throughput of the same environments on a GPU and on a CPU
     time_to_return.png  return over wall clock time, a color for each number of environments, a line for each seed
     solve.png           return over env steps, a line for each seed
+    game_training.png   the same for games with a grid, a group of agents or turns
     ppo_end_to_end.png  mean last return of PPO on CartPole, by fused kernels and by PyTorch operations, a line for each seed
 
 A picture is left out if its CSV file is missing. Needs matplotlib, which the extra `plot` installs.
@@ -17,13 +18,14 @@ import argparse
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.cases import game_training, solve
 from benchmarks.cases.ppo_end_to_end import TARGET
-from benchmarks.cases.solve import GOALS
+from benchmarks.cases.solve import Goal
 from benchmarks.cases.time_to_return import BARS
 
 Row = dict[str, str]
@@ -122,20 +124,37 @@ def draw_time_to_return(pyplot: Any, folder: Path) -> Any:
     return figure
 
 
-def draw_solve(pyplot: Any, folder: Path) -> Any:
-    """Draws returns over env steps; `pyplot` is that of matplotlib, `folder` has the CSV file."""
-    curves = group_curves(read_rows(folder / "solve.csv"), "steps", "env", "algorithm")
-    rows = -(-len(GOALS) // 3)
+def draw_goals(pyplot: Any, file: Path, goals: Sequence[Goal]) -> Any:
+    """Draws the curves of trainings over env steps.
+
+    Args:
+        pyplot: that of matplotlib.
+        file: the CSV file of the curves.
+        goals: the trainings.
+    """
+    curves = group_curves(read_rows(file), "steps", "env", "algorithm")
+    rows = -(-len(goals) // 3)
     figure, axes = pyplot.subplots(rows, 3, figsize=(12, 3 * rows), layout="constrained")
-    for ax in axes.flat[len(GOALS) :]:
+    for ax in axes.flat[len(goals) :]:
         ax.set_axis_off()
-    for goal, ax in zip(GOALS, axes.flat, strict=False):
+    for goal, ax in zip(goals, axes.flat, strict=False):
         for (env, algorithm, _), curve in curves.items():
             if (env, algorithm) == (goal.env, goal.algorithm):
                 ax.plot([steps / 1e6 for steps, _ in curve], [value for _, value in curve], linewidth=0.8)
         ax.axhline(goal.bar, color="black", linewidth=0.8, linestyle=":")
-        ax.set(title=f"{goal.env}, {goal.algorithm.upper()}", xlabel="env steps (M)", ylabel="return")
+        ylabel = "return against random moves" if goal.num_scores else "return"
+        ax.set(title=f"{goal.env}, {goal.algorithm.upper()}", xlabel="env steps (M)", ylabel=ylabel)
     return figure
+
+
+def draw_solve(pyplot: Any, folder: Path) -> Any:
+    """Draws returns over env steps; `pyplot` is that of matplotlib, `folder` has the CSV file."""
+    return draw_goals(pyplot, folder / "solve.csv", solve.GOALS)
+
+
+def draw_game_training(pyplot: Any, folder: Path) -> Any:
+    """Draws returns and scores over env steps; `pyplot` is that of matplotlib, `folder` has the CSV file."""
+    return draw_goals(pyplot, folder / "game_training.csv", game_training.GOALS)
 
 
 def draw_ppo_end_to_end(pyplot: Any, folder: Path) -> Any:
@@ -161,6 +180,7 @@ PICTURES = {
     "cpu_gpu": draw_cpu_gpu,
     "time_to_return": draw_time_to_return,
     "solve": draw_solve,
+    "game_training": draw_game_training,
     "ppo_end_to_end": draw_ppo_end_to_end,
 }
 

@@ -34,7 +34,8 @@ PACKAGES = (
     "numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x",
     "torch", "jax", "gymnasium", "gymnax", "jaxmarl", "vmas", "rl-warp-drive", "envpool",
 )  # fmt: skip
-CURVES = ("ppo_end_to_end", "solve", "time_to_return")  # benchmarks that write their curves into CSV files of these names
+# Benchmarks that write their curves into CSV files of these names.
+CURVES = ("game_training", "ppo_end_to_end", "solve", "time_to_return")
 
 
 def describe_machine() -> dict[str, Any]:

@@ -66,6 +66,7 @@ BENCHMARKS = (
     Benchmark("cpu_step", 90),
     Benchmark("time_to_return", 300, ("--to", "{to}/time_to_return.csv")),
     Benchmark("solve", 300, ("--parallel", "6", "--to", "{to}/solve.csv")),
+    Benchmark("game_training", 300, ("--parallel", "6", "--to", "{to}/game_training.csv")),
     Benchmark("tag_training", 300),
     Benchmark("ratios", 10, folder="tools"),
 )

@@ -28,6 +28,10 @@ TAG: dict[str, Any] = {
 WIDE_INITIAL_STATES: dict[str, Any] = {"params": {"low": -1.0, "high": 1.0}}
 # From initial positions in the whole valley random actions reach the goal in some episodes; from the default ones they do not.
 WHOLE_VALLEY: dict[str, Any] = {"normalize": True, "params": {"low": -1.2, "high": 0.45}}
+# One policy plays both sides of a game of two. A player is rewarded at the end of the game alone, so that a long horizon helps.
+SELF_PLAY: dict[str, Any] = {
+    "hidden": (128,), "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "ent_coef": 0.01, "num_minibatches": 8,
+}  # fmt: skip
 TUNED_SETTINGS = {
     ("gpuvec/CartPole-v1", "ppo"): TunedSettings({"num_iterations": 64, "num_minibatches": 8}),
     ("gpuvec/CartPole-v1", "a2c"): TunedSettings(
@@ -56,6 +60,19 @@ TUNED_SETTINGS = {
     ),
     ("gpuvec/TagGridWorld-v0", "ppo"): TunedSettings(
         TAG, cpu={"num_envs": 32, "num_iterations": 64}, gpu={"num_envs": 256, "num_iterations": 40}
+    ),
+    ("gpuvec/Breakout-v0", "ppo"): TunedSettings(
+        {"hidden": (128,), "activation": "relu", "num_minibatches": 8},
+        cpu={"num_envs": 64, "num_steps": 64, "num_iterations": 128},
+        gpu={"num_envs": 1024, "num_iterations": 306},
+    ),
+    ("gpuvec/SimpleSpread-v0", "ppo"): TunedSettings(
+        {"num_steps": 25, "hidden": (128, 128), "learning_rate": 1e-3, "gamma": 0.95, "ent_coef": 0.005},
+        cpu={"num_iterations": 300},
+        gpu={"num_envs": 1024, "num_iterations": 400},
+    ),
+    ("gpuvec/ConnectFour-v0", "ppo"): TunedSettings(
+        SELF_PLAY, cpu={"num_envs": 64, "num_iterations": 100}, gpu={"num_envs": 1024, "num_iterations": 150}
     ),
 }  # fmt: skip
 
