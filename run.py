@@ -2,7 +2,7 @@
 """Installs gpuvec in its own virtual environment, `.venv`, and runs a job in it:
 
     python3 run.py train     trains PPO on CartPole and evaluates it
-    python3 run.py test      runs the quick tests; with --all the slow ones as well
+    python3 run.py test      runs the quick tests; with --all the slow ones as well, with --ci those that .ci/run selects
     python3 run.py lint      checks style, types, layers and what makes code hard to read
     python3 run.py docs      builds the documentation in build/docs/html, which runs the tutorials and the examples
 
@@ -39,9 +39,17 @@ JOBS = {
 }
 
 
-# CPU seconds of each half of the tests on a machine without a GPU, without the slow tests and with them; measured with
+# CPU seconds of each half of the tests on a machine without a GPU, for each selection; measured with
 # `pytest --cpu-durations`.
-CPU_SECONDS = {"simulator": (280, 920), "not simulator": (1100, 2100)}
+CPU_SECONDS = {
+    "simulator": {"quick": 280, "ci": 280, "all": 920},
+    "not simulator": {"quick": 1100, "ci": 1900, "all": 2200},
+}
+# What a selection adds to pytest's `-m`. `.ci/run` runs slow tests on a CPU alone.
+CONDITIONS = {
+    "simulator": {"quick": " and not slow", "ci": " and not slow", "all": ""},
+    "not simulator": {"quick": " and not slow", "ci": " and not exhaustive", "all": ""},
+}
 WORKERS = 2  # each takes about 2 GB of memory
 
 
@@ -129,16 +137,16 @@ def resolve(target: PipTarget) -> list[str]:
     return sorted(f"{package['name']}=={package['version']}" for package in packages)
 
 
-def expected_duration(suite: str, with_slow: bool, parallel: bool) -> str:
+def expected_duration(suite: str, selection: str, parallel: bool) -> str:
     """A line that says how long a half of the tests takes on this machine if no other program uses its cores."""
-    seconds = CPU_SECONDS[suite][with_slow]
+    seconds = CPU_SECONDS[suite][selection]
     cores = min(WORKERS, len(os.sched_getaffinity(0))) if parallel else 1
-    tests = f"{'all' if with_slow else 'quick'} tests marked {suite!r}"
+    tests = f"{selection} tests marked {suite!r}"
     return f"expect    about {-(-seconds // (60 * cores))} minutes for {tests}: {seconds} CPU seconds, cores: {cores}"
 
 
 def commands(
-    job: str, python: str, parallel: bool, job_arguments: list[str], with_slow: bool = False
+    job: str, python: str, parallel: bool, job_arguments: list[str], selection: str = "quick"
 ) -> list[tuple[list[str], dict[str, str]]]:
     """The commands of a job, each with the variables that it adds to the process's environment.
 
@@ -147,7 +155,7 @@ def commands(
         python: the path of the interpreter.
         parallel: whether pytest-xdist is installed.
         job_arguments: further arguments of the job's commands.
-        with_slow: whether the job `test` runs the slow tests as well.
+        selection: the tests that the job `test` runs, "quick", "ci" or "all".
     """
     if job == "train":
         return [([python, "-m", "gpuvec", "train", "--env", "gpuvec/CartPole-v1", *job_arguments], {})]
@@ -163,8 +171,8 @@ def commands(
         return [(pages, one_thread), (examples, one_thread)]
     test = [python, "-m", "pytest", *(["-n", str(WORKERS), "--dist", "worksteal"] if parallel else [])]
     variables = {"simulator": {"NUMBA_ENABLE_CUDASIM": "1", **one_thread}, "not simulator": one_thread}
-    condition = "" if with_slow else " and not slow"
-    return [([*test, "-m", suite + condition, *job_arguments], variables[suite]) for suite in CPU_SECONDS]
+    conditions = {suite: suite + CONDITIONS[suite][selection] for suite in CONDITIONS}
+    return [([*test, "-m", condition, *job_arguments], variables[suite]) for suite, condition in conditions.items()]
 
 
 def main(arguments: list[str]) -> int:
@@ -173,11 +181,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--dry-run", action="store_true", help="print the packages and the commands; install and run nothing")
     parser.add_argument("--no-install", action="store_true", help="use this Python with the packages that it has")
-    parser.add_argument("--all", action="store_true", help="with test: run the slow tests as well")
+    selection = parser.add_mutually_exclusive_group()
+    for name, tests in {"all": "the slow tests as well", "ci": "those that .ci/run selects"}.items():
+        text = f"with test: run {tests}"
+        selection.add_argument(f"--{name}", action="store_const", const=name, dest="selection", help=text)
     parser.add_argument("--driver", help="none or a CUDA version such as 12.4, instead of what the driver supports")
     options, job_arguments = parser.parse_known_args(arguments)
-    if options.all and options.job != "test":
-        parser.error(f"--all is an option of the job test, not of {options.job}.")
+    if options.selection and options.job != "test":
+        parser.error(f"--{options.selection} is an option of the job test, not of {options.job}.")
+    options.selection = options.selection or "quick"
 
     python, parallel = str(VENV / "bin" / "python"), True
     if options.no_install:
@@ -194,8 +206,8 @@ def main(arguments: list[str]) -> int:
 
     exit_status = 0
     if options.job == "test" and not job_arguments:
-        print(*(expected_duration(suite, options.all, parallel) for suite in CPU_SECONDS), sep="\n", flush=True)
-    for command, variables in commands(options.job, python, parallel, job_arguments, options.all):
+        print(*(expected_duration(suite, options.selection, parallel) for suite in CPU_SECONDS), sep="\n", flush=True)
+    for command, variables in commands(options.job, python, parallel, job_arguments, options.selection):
         print("run      ", *(f"{name}={value}" for name, value in variables.items()), *command, flush=True)
         if options.dry_run:
             continue

@@ -78,7 +78,7 @@ def _covering(items: list[pytest.Item], strength: int) -> set[pytest.Item]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects variants that `covering` does not need, and marks those of `slow_on` and `first_variants` as `slow`."""
+    """Deselects variants that `covering` does not need; marks those of `slow_on`, `first_variants`, `exhaustive` as `slow`."""
     variants: dict[tuple[str, str | None], list[pytest.Item]] = {}
     for item in items:
         variants.setdefault((item.nodeid.partition("[")[0], _variant(item)), []).append(item)
@@ -89,7 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         unneeded.update(item for item in group if item not in selected)
         for position, item in enumerate(item for item in group if item in selected):
             is_later_variant = any(position >= mark.args[0] for mark in item.iter_markers("first_variants"))
-            if is_later_variant or any(variant in mark.args for mark in item.iter_markers("slow_on")):
+            is_slow = is_later_variant or any(variant in mark.args for mark in item.iter_markers("slow_on"))
+            if is_slow or item.get_closest_marker("exhaustive") is not None:
                 item.add_marker("slow")
     if unneeded:
         config.hook.pytest_deselected(items=[item for item in items if item in unneeded])

@@ -53,6 +53,10 @@ def test_first_variants_counts_for_each_test_and_backend():
     assert slow_flags(*items) == [False, False, True] * 4
 
 
+def test_an_exhaustive_variant_is_slow():
+    assert slow_flags(Item("f::test[0]", n=0), Item("f::test[1]", [pytest.mark.exhaustive], n=1)) == [False, True]
+
+
 def test_a_test_without_markers_is_quick():
     assert slow_flags(*(Item(f"f::test[{n}]", n=n) for n in range(3))) == [False] * 3
 

@@ -182,14 +182,22 @@ def test_all_includes_the_slow_tests(script: ModuleType, monkeypatch: pytest.Mon
     assert [command[-2:] for command in recorder.commands] == [["-m", "simulator"], ["-m", "not simulator"]]
 
 
-def test_all_is_an_option_of_the_test_job_only(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ci_runs_slow_tests_outside_of_the_simulator(script: ModuleType) -> None:
+    commands = script.commands("test", "python", True, [], "ci")
+    assert [command[-1] for command, _ in commands] == ["simulator and not slow", "not simulator and not exhaustive"]
+
+
+@pytest.mark.parametrize("option", ["--all", "--ci"])
+def test_selections_are_options_of_the_test_job_only(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
     with pytest.raises(SystemExit):
-        script.main(["train", "--all"])
-    assert "--all is an option of the job test, not of train" in capsys.readouterr().err
+        script.main(["train", option])
+    assert f"{option} is an option of the job test, not of train" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("cores", "divisor"), [(1, 1), (2, 2), (64, 2)])
-@pytest.mark.parametrize("options", [[], ["--all"]])
+@pytest.mark.parametrize(("options", "seconds"), [([], (240, 1201)), (["--ci"], (240, 3600)), (["--all"], (2400, 4800))])
 def test_the_expected_duration_of_the_tests_is_printed(
     script: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
@@ -197,15 +205,19 @@ def test_the_expected_duration_of_the_tests_is_printed(
     cores: int,
     divisor: int,
     options: list[str],
+    seconds: tuple[int, int],
 ) -> None:
     monkeypatch.setattr(subprocess, "call", Recorder())
     monkeypatch.setattr(script.os, "sched_getaffinity", lambda pid: set(range(cores)))
-    monkeypatch.setattr(script, "CPU_SECONDS", {"simulator": (240, 2400), "not simulator": (1201, 4800)})
+    cpu_seconds = {
+        "simulator": {"quick": 240, "ci": 240, "all": 2400},
+        "not simulator": {"quick": 1201, "ci": 3600, "all": 4800},
+    }
+    monkeypatch.setattr(script, "CPU_SECONDS", cpu_seconds)
     assert script.main(["test", "--no-install", *options]) == 0
     printed = [line.split()[2] for line in capsys.readouterr().out.splitlines() if line.startswith("expect")]
-    expected = (2400 / 60, 4800 / 60) if options else (240 / 60, 21)
-    one_core = importlib.util.find_spec("xdist") is None
-    assert printed == [str(math.ceil(minutes / (1 if one_core else divisor))) for minutes in expected]
+    cores = 1 if importlib.util.find_spec("xdist") is None else divisor
+    assert printed == [str(math.ceil(count / 60 / cores)) for count in seconds]
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 5), (["tests/cli/test_doctor.py"], 0)])

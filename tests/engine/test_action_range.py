@@ -157,12 +157,13 @@ def test_action_space_beyond_32_bit_integers_is_refused(backend):
 
 
 # Steps an environment in a separate process, since an access out of bounds may crash it. Rows 1 and 2 get the extreme values.
+# The number of the case selects the dtype of the actions and whether they are validated.
 FUZZ_PROGRAM = """
 import sys
 import gymnasium, numpy as np
 import gpuvec
 
-device, name, params = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+device, name, params, case = sys.argv[1], sys.argv[2], eval(sys.argv[3]), int(sys.argv[4])
 DISCRETE = {"int32": (-1, 10**9, 2**31 - 1, -2**31), "uint8": (200, 255), "int64": (-1, 10**9, 2**31, 2**32, 2**63 - 1, -2**63)}
 BOX = {"float32": (np.nan, np.inf, -np.inf, 1e30, -3e38), "float64": (np.nan, np.inf, -np.inf, 1e30, 1e300, -1.7e308)}
 STEPS = 5
@@ -179,40 +180,39 @@ def run_steps(env, actions):
     steps = [env.step(xp.asarray(actions))[:4] for _ in range(STEPS)]
     return [np.array(x.get() if device == "cuda" else x) for step in steps for x in step]
 
-for validate in (False, True):
-    env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=5, device=device, validate=validate, max_episode_steps=3, **params,
-                             output="cupy" if device == "cuda" else "numpy")
-    space, shape = env.single_action_space, env.action_space.shape
-    box = isinstance(space, gymnasium.spaces.Box)
-    for dtype, values in (BOX if box else DISCRETE).items():
-        if validate and dtype not in ("int64", "float64"):
-            continue
-        for value in values:
-            actions, limited_actions = np.zeros(shape, dtype), np.zeros(shape, dtype)
-            actions[1:3] = value
-            limited_actions[1:3] = 0 if box else (space.nvec if hasattr(space, "nvec") else space.n) - 1
-            outputs = run_steps(env, actions)
-            raises_error = validate and not (box and np.isfinite(np.float32(value)))
-            try:
-                env.check()
-            except gpuvec.errors.ActionError:
-                assert raises_error, value
-            else:
-                assert not raises_error, value
-            # Actions of a Box are not limited, so only the rows with ordinary actions are comparable.
-            rows = [0, 3, 4] if box else [0, 1, 2, 3, 4]
-            for output, expected in zip(outputs, run_steps(env, limited_actions)):
-                np.testing.assert_array_equal(output[rows], expected[rows], err_msg=f"{dtype} {value}")
-    env.close()
+validate = case % 2 == 1
+env = gymnasium.make_vec(f"gpuvec/{name}", num_envs=5, device=device, validate=validate, max_episode_steps=3, **params,
+                         output="cupy" if device == "cuda" else "numpy")
+space, shape = env.single_action_space, env.action_space.shape
+box = isinstance(space, gymnasium.spaces.Box)
+dtype, values = list((BOX if box else DISCRETE).items())[case // 2 % len(BOX if box else DISCRETE)]
+for value in values:
+    actions, limited_actions = np.zeros(shape, dtype), np.zeros(shape, dtype)
+    actions[1:3] = value
+    limited_actions[1:3] = 0 if box else (space.nvec if hasattr(space, "nvec") else space.n) - 1
+    outputs = run_steps(env, actions)
+    raises_error = validate and not (box and np.isfinite(np.float32(value)))
+    try:
+        env.check()
+    except gpuvec.errors.ActionError:
+        assert raises_error, value
+    else:
+        assert not raises_error, value
+    # Actions of a Box are not limited, so only the rows with ordinary actions are comparable.
+    rows = [0, 3, 4] if box else [0, 1, 2, 3, 4]
+    for output, expected in zip(outputs, run_steps(env, limited_actions)):
+        np.testing.assert_array_equal(output[rows], expected[rows], err_msg=f"{dtype} {value}")
+env.close()
 print("stepped", name)
 """
 
 
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("name", BUNDLED)
-def test_bundled_env_handles_extreme_actions(backend, name):
+@pytest.mark.parametrize(("case", "name"), list(enumerate(BUNDLED)))
+def test_bundled_env_handles_extreme_actions(backend, case, name):
+    """Each environment has another pair of a dtype and `validate`, since the tests above have all pairs."""
     env_id = name.partition(" ")[0]
-    arguments = [backend, env_id, repr(BUNDLED[name])]
+    arguments = [backend, env_id, repr(BUNDLED[name]), str(case)]
     process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FUZZ_PROGRAM, *arguments], capture_output=True, text=True, check=False
     )

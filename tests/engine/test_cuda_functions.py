@@ -25,8 +25,9 @@ from gpuvec.testing.target_check.targets import GPU
 from gpuvec.vector.env import VectorEnv
 
 CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
+WITH_PARAMS = ("CartPole-v1", "TagGridWorld-v0", "TagContinuous-v0")  # `CASES` has them with other parameters too
 CASES = [
-    *((name, {}) for name in WITH_CUDA_C),
+    *(pytest.param(name, {}, marks=pytest.mark.exhaustive if name in WITH_PARAMS else ()) for name in WITH_CUDA_C),
     ("CartPole-v1", {"sutton_barto_reward": True, "gravity": [1.0, 9.8, 20.0], "per_env": ("gravity",)}),
     ("TagGridWorld-v0", {"use_full_observation": False, "num_taggers": 3}),
     ("TagContinuous-v0", {"use_full_observation": False, "observe_self": True, "tagging_distance": 0.3}),
@@ -84,6 +85,7 @@ def test_functions_missing_from_the_file_stay_in_python(source, tmp_path):
 
 
 @needs_compiler
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("cc", CAPABILITIES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 @pytest.mark.parametrize("name", WITH_CUDA_C)
 def test_bundled_functions_compile_for_each_architecture(name, cc):

@@ -303,8 +303,14 @@ class TestCorrectEnvironment:
             check_env(module.ENV, num_envs=0)
 
 
+# These have scalars, features and discrete or continuous actions, as CartPole or Pendulum have.
+SIMILAR = ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0")
+
+
 @pytest.mark.first_variants(1)
-@pytest.mark.parametrize("name", SINGLE_AGENT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in SIMILAR else ()) for name in SINGLE_AGENT]
+)
 def test_all_checks_pass_for_a_bundled_environment(name):
     checks = check_env(f"gpuvec/{name}", num_envs=9, steps=40)
     assert all(check.ran for check in checks if check.name not in ("simulator", "sm_90"))
