@@ -14,7 +14,7 @@ from gpuvec.cli.env_lookup import find_env_spec, import_env_module
 from gpuvec.cli.progress import waiting
 from gpuvec.cli.training_run import run_training
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import ALGORITHMS, ALL, args_class, args_from_dict
+from gpuvec.learners.algorithms import ALGORITHMS, args_class, args_from_dict
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.config.tuned import tuned
 from gpuvec.learners.runs.sinks import require_packages
@@ -56,14 +56,15 @@ def train(
 
     with waiting("loading PyTorch"):
         from gpuvec.engine.backends.device import parse_device
+        from gpuvec.learners.environments import policy_roles
         from gpuvec.learners.runs.run_writer import RunWriter
 
     params = {**tuned(settings.env, settings.device, algorithm).params, **settings.params}
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     args = args_class(algorithm)(**{**values, "params": params}).resolved(str(parse_device(settings.device)))
-    return run_training(
-        {ALL: args}, lambda: RunWriter.new(runs, algorithm, asdict(args), log), None, checkpoint_every, episodes
-    )
+    # Roles with spaces of their own have a policy each, with equal settings.
+    policies = dict.fromkeys(policy_roles(args.env, args.params), args)
+    return run_training(policies, lambda: RunWriter.new(runs, algorithm, asdict(args), log), None, checkpoint_every, episodes)
 
 
 def resume(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import gymnasium as gym
 
-from gpuvec.registration import VECTOR_ENTRY_POINT
+from gpuvec.learners.algorithms import ALL
+from gpuvec.registration import VECTOR_ENTRY_POINT, load_env
 from gpuvec.vector.env import VectorEnv
+from gpuvec.vector.spaces import space_of_one_agent
 
 # Arguments of `make_vec` that change the environment, while others change only its execution.
 ENV_ARGUMENTS = {"max_episode_steps", "per_env"}
@@ -64,6 +66,50 @@ def make_env(env: str, num_envs: int, params: Mapping[str, Any], **arguments: An
             "parameters, such as gravity, max_episode_steps and per_env."
         )
     return cast(TrainingEnv, gym.make_vec(env, num_envs=num_envs, **arguments, **params))
+
+
+def map_roles(function: Callable[[Any], Any], value: Any) -> Any:
+    """Returns `function(value)`, or {role: function(part)} of what an environment with spaces by role has for each role.
+
+    Args:
+        function: the function.
+        value: a space, an array or a shape, or a dict of them by role.
+    """
+    return {role: function(part) for role, part in value.items()} if isinstance(value, Mapping) else function(value)
+
+
+def has_role_spaces(env: TrainingEnv) -> bool:
+    """Returns whether the roles of `env` have spaces of their own, so that observations and actions are dicts by role."""
+    return isinstance(env.single_action_space, gym.spaces.Dict)
+
+
+def policy_roles(env: str, params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the roles that need a policy each, because they have spaces of their own; ("all",) if one policy may act for all.
+
+    Args:
+        env: the id of an environment of gpuvec, whose module is imported.
+        params: the environment's own parameters.
+    """
+    kwargs = gym.spec(env.rpartition(":")[2]).kwargs
+    declaration = load_env(kwargs["env"])
+    values = {name: value for name, value in {**kwargs, **params}.items() if name in declaration.params._fields}
+    spaces: Any = declaration.spaces(declaration.params._replace(**values))
+    return tuple(spaces) if isinstance(spaces, Mapping) else (ALL,)
+
+
+def spaces_of_agent(env: TrainingEnv, role: str = ALL) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """Returns the observation space and the action space of one agent.
+
+    Args:
+        env: the environment.
+        role: the role of the agent, if roles have spaces of their own.
+    """
+    observation, action = env.single_observation_space, env.single_action_space
+    if isinstance(observation, gym.spaces.Dict) and isinstance(action, gym.spaces.Dict):
+        observation, action = observation[role], action[role]
+    elif not is_multi_agent(env):
+        return observation, action
+    return space_of_one_agent(observation), space_of_one_agent(action)
 
 
 def is_multi_agent(env: TrainingEnv) -> bool:

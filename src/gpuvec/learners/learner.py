@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium as gym
 import torch
 from torch import Tensor
 
@@ -24,11 +25,10 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.readout import Readout
-from gpuvec.learners.environments import TrainingEnv
+from gpuvec.learners.environments import TrainingEnv, map_roles, spaces_of_agent
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
-from gpuvec.vector.spaces import space_of_one_agent
 
 PolicyFactory = Callable[[PolicyContext], Policy]
 
@@ -55,10 +55,10 @@ class Learner:
         require_memory(args.device, rollout_bytes(env, args.num_steps, mask_shape), subject)
         self.rollout = EnvRollout(env, args.num_steps, args.device, mask_shape)
         num_agents, action_space = self.rollout.num_agents, env.single_action_space
-        self.agents = {role: AgentSubset(None if role == ALL else env.roles[role], num_agents) for role in policies}
+        self.agents = {role: AgentSubset(None if role == ALL else env.roles[role], num_agents, role) for role in policies}
         self.policies = {role: make_policy(self._context(role)) for role, make_policy in policies.items()}
-        dtype = torch.float32 if action_space.dtype is not None and action_space.dtype.kind == "f" else torch.int64
-        self.action = torch.zeros((env.num_envs, *(action_space.shape or ())), dtype=dtype, device=args.device)  # of all agents
+        self.action = map_roles(self._zero_actions, action_space)
+        """The actions of all agents, (E, ...) or (E, A, ...), or {role: (E, n, ...)} if roles have spaces of their own."""
         self._readout = Readout(self._make_report())
         self._iterations_being_read: deque[int] = deque()
         self.rollout.reset(args.seed)
@@ -67,10 +67,12 @@ class Learner:
         self._fused_rollout = self.policies[ALL].fused_rollout(self.rollout) if ALL in self.policies else None
         self._graphs: dict[Stage, Stage] | None = None
 
+    def _zero_actions(self, space: gym.Space[Any]) -> Tensor:
+        dtype = torch.float32 if space.dtype is not None and space.dtype.kind == "f" else torch.int64
+        return torch.zeros((self.env.num_envs, *(space.shape or ())), dtype=dtype, device=self.args.device)
+
     def _context(self, role: str) -> PolicyContext:
-        observation, action = self.env.single_observation_space, self.env.single_action_space
-        if self.rollout.num_agents is not None:
-            observation, action = space_of_one_agent(observation), space_of_one_agent(action)
+        observation, action = spaces_of_agent(self.env, role)
         agents = self.agents[role]
         return PolicyContext(
             observation, action, self.rollout.rows(agents), agents.per_env, self.rollout.max_truncations, role
@@ -104,14 +106,17 @@ class Learner:
             for policy in self.policies.values():
                 policy.finish_rollout()
 
-    def act(self, t: int) -> Tensor:
-        """Returns the actions of all agents in step `t` of the rollout, (E, ...) or (E, A, ...)."""
+    def act(self, t: int) -> Any:
+        """Returns the actions of all agents in step `t` of the rollout, (E, ...) or (E, A, ...), or {role: (E, n, ...)}."""
         self.rollout.update_views(t)
         episode_start = self.rollout.episode_start[t]
         if ALL in self.policies:
             return self.policies[ALL].act(t, episode_start).view_as(self.action)
         for role, policy in self.policies.items():
-            self.agents[role].scatter(self.action, policy.act(t, episode_start))
+            if isinstance(self.action, dict):
+                self.action[role].copy_(policy.act(t, episode_start).view_as(self.action[role]))
+            else:
+                self.agents[role].scatter(self.action, policy.act(t, episode_start))
         return self.action
 
     def capture(self) -> None:

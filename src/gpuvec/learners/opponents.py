@@ -13,7 +13,7 @@ from torch import Tensor
 from gpuvec.errors import StateError
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.guard import ALLOWED, Guard
-from gpuvec.learners.evaluation.evaluate import agent_spaces, load_policy
+from gpuvec.learners.evaluation.evaluate import agent_spaces, load_policy, trained_role
 from gpuvec.learners.evaluation.players import action_distribution
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.policy import Policy, PolicyContext
@@ -66,7 +66,7 @@ class FrozenPolicy(Policy):
         self.guard, self._greedy = Guard(checks, {}, args.device), config.greedy
         checkpoint = config.checkpoint if isinstance(config.checkpoint, Mapping) else load(config.checkpoint)
         trained_args, self.network = load_policy(checkpoint, args.device, config.body, config.role)
-        observation, action = agent_spaces(trained_args, args.device)
+        observation, action = agent_spaces(trained_args, args.device, trained_role(checkpoint, config.role))
         if observation.shape != context.observation_space.shape or action != context.action_space:
             raise StateError(
                 f"the frozen policy, of {trained_args.env}, is for {observation} and {action}; here an agent has "

@@ -14,7 +14,7 @@ from gpuvec.engine.backends.device import parse_device
 from gpuvec.learners.algorithms import ALL, policy_class, policy_factory
 from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.settings import torch_settings
-from gpuvec.learners.environments import TrainingEnv, is_multi_agent, make_env
+from gpuvec.learners.environments import TrainingEnv, has_role_spaces, is_multi_agent, make_env
 from gpuvec.learners.evaluation.evaluate import evaluate
 from gpuvec.learners.learner import Learner, PolicyFactory
 from gpuvec.learners.networks.actor_critic import Body
@@ -266,6 +266,12 @@ def shared_settings(configs: PolicyConfigs) -> TrainingArgs:
 
 def require_roles(configs: PolicyConfigs, env: TrainingEnv) -> None:
     """Raises ValueError unless `configs` has one policy for all agents of `env`, or one for each role."""
+    if set(configs) == {ALL} and has_role_spaces(env):
+        policies = ", ".join(f"{role!r}: ..." for role in env.roles)
+        raise ValueError(
+            "the roles of this environment have spaces of their own, so one policy cannot act for all: give one for each, "
+            f"{{{policies}}}."
+        )
     if set(configs) == {ALL}:
         return
     roles = env.roles if is_multi_agent(env) else {}

@@ -6,12 +6,14 @@ environment of one agent; rows are sorted by environment.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpuvec.learners.environments import TrainingEnv, is_multi_agent
+from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.environments import TrainingEnv, is_multi_agent, map_roles
 from gpuvec.learners.estimators.row_episodes import steps_in_episode
 from gpuvec.learners.networks.actor_critic import obs_dtype
 from gpuvec.vector.wrappers.flatten_agents import per_agent_results
@@ -52,9 +54,11 @@ class AgentSubset:
     Args:
         index: which agents, as in `VectorEnv.roles`; None for all.
         num_agents: A; None for environments of one agent.
+        role: their role, by which an environment has observations if roles have spaces of their own.
     """
 
-    def __init__(self, index: AgentIndex | None, num_agents: int | None) -> None:
+    def __init__(self, index: AgentIndex | None, num_agents: int | None, role: str = ALL) -> None:
+        self.role = role
         self._index = slice(None) if index is None else index
         self._is_single_agent = num_agents is None
         self.per_env = (
@@ -63,6 +67,14 @@ class AgentSubset:
         """The number of these agents in each environment."""
         self.is_all = isinstance(self._index, slice) and self.per_env == num_agents
         """Whether these are all agents of a multi-agent environment, so that their rows are views."""
+
+    def select_role(self, x: Mapping[str, Tensor]) -> Tensor | None:
+        """Returns the rows of the role, a view; None if the role has nothing.
+
+        Args:
+            x: {role: (T, E, n, ...)}.
+        """
+        return x[self.role].flatten(1, 2) if self.role in x else None
 
     def select(self, x: Tensor, axis: int = 1) -> Tensor:
         """Returns the rows of these agents, a view if the memory layout permits one.
@@ -114,25 +126,36 @@ class EnvRollout:
         num_steps: T.
         device: "cpu" or "cuda:<index>".
         mask_shape: the result of `action_mask_shape(env)`.
+
+    Attributes:
+        obs, final_obs, action_mask: tensors, or dicts of tensors by role if roles have spaces of their own.
     """
 
-    def __init__(self, env: TrainingEnv, num_steps: int, device: str, mask_shape: tuple[int, ...] | None = None) -> None:
+    obs: Any
+    final_obs: Any
+    action_mask: Any
+
+    def __init__(self, env: TrainingEnv, num_steps: int, device: str, mask_shape: Any = None) -> None:
         self.env, self.num_steps = env, num_steps
-        space = env.single_observation_space
-        shape, dtype = space.shape or (), obs_dtype(space)
-        self.num_agents = shape[0] if is_multi_agent(env) else None
-        E, per_agent = env.num_envs, (env.num_envs, *shape[: 0 if self.num_agents is None else 1])
+        self.num_agents: int | None = env.unwrapped.num_agents if is_multi_agent(env) else None
+        E, per_agent = env.num_envs, (env.num_envs, *(() if self.num_agents is None else (self.num_agents,)))
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32, steps: int = num_steps) -> Tensor:
             return torch.zeros((steps, *shape), dtype=dtype, device=device)
 
-        self.obs = zeros(E, *shape, dtype=dtype, steps=num_steps + 1)
-        self.final_obs, self.reward = zeros(E, *shape, dtype=dtype), zeros(*per_agent)
+        def observations(steps: int) -> Any:
+            return map_roles(
+                lambda space: zeros(E, *(space.shape or ()), dtype=obs_dtype(space), steps=steps), env.single_observation_space
+            )
+
+        self.obs, self.final_obs = observations(num_steps + 1), observations(num_steps)
+        self.reward = zeros(*per_agent)
         self.terminated, self.truncated = zeros(E, dtype=torch.bool), zeros(E, dtype=torch.bool)
         # Element t says whether an episode begins with step t.
         self.episode_start = zeros(E, dtype=torch.bool, steps=num_steps + 1).fill_(True)
         self.ended = self.episode_start[1:]
-        outputs = {"obs": self.obs[1:], "reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}
+        outputs = {"obs": map_roles(lambda x: x[1:], self.obs), "reward": self.reward}
+        outputs |= {"terminated": self.terminated, "truncated": self.truncated}
         outputs |= {"final_obs": self.final_obs, "_final_obs": self.ended}
         if self.num_agents is not None:
             self.mask, self.agent_terminated = zeros(*per_agent, dtype=torch.bool), zeros(*per_agent, dtype=torch.bool)
@@ -140,11 +163,13 @@ class EnvRollout:
             self.in_episode = zeros(*per_agent, dtype=torch.bool)
             # Whether the episode of an agent continues after the last step, so that rewards belong to an action before it.
             self.episode_continues = zeros(*per_agent, dtype=torch.bool, steps=1)[0]
-        self.action_mask: Tensor | None = None
+        self.action_mask = None
         if mask_shape is not None:
-            self.action_mask = zeros(E, *mask_shape, dtype=torch.bool, steps=num_steps + 1).fill_(True)
-            outputs["action_mask"] = self.action_mask[1:]
-        self._outputs = [{name: x[t] for name, x in outputs.items()} for t in range(num_steps)]
+            self.action_mask = map_roles(
+                lambda shape: zeros(E, *shape, dtype=torch.bool, steps=num_steps + 1).fill_(True), mask_shape
+            )
+            outputs["action_mask"] = map_roles(lambda x: x[1:], self.action_mask)
+        self._outputs = [{name: _at(tensors, t) for name, tensors in outputs.items()} for t in range(num_steps)]
         limit = env.unwrapped.max_episode_steps
         self.max_truncations = 0 if limit is None else (num_steps - 1) // limit + 1
         """Upper bound of an environment's truncated episodes in a rollout: all but the first take `limit` steps."""
@@ -157,46 +182,52 @@ class EnvRollout:
                 self.obs, self.reward, self.terminated, self.ended, self.final_obs, action_mask=self.action_mask
             )  # fmt: skip
         per_agent = {name: x for name, x in self._per_agent()._asdict().items() if x is not None}
+        names = [name for name, x in per_agent.items() if isinstance(x, dict)]
+        by_role = {name: agents.select_role(per_agent.pop(name)) for name in names}
         views = {name: agents.select(per_agent[name]) for name in VIEW_FIELDS if name in per_agent}
         copies = {name: agents.select(x).clone() for name, x in per_agent.items() if name not in views}
-        rows = RolloutRows(**copies, **{name: x if agents.is_all else x.clone() for name, x in views.items()})
+        own = {name: x if agents.is_all else x.clone() for name, x in views.items()}
+        rows = RolloutRows(**copies, **own, **by_role)  # type: ignore[arg-type]  # only `action_mask` may be None
         self._copied_rows.append((agents, rows))
         return rows
 
     def reset(self, seed: int) -> None:
         """Resets the environment with `seed`; the observations are stored as those after the last step of a rollout."""
         obs, infos = self.env.reset(seed=seed)
-        self.obs[-1].copy_(obs)
+        _copy_roles(self.obs, -1, obs)
         if self.action_mask is not None:
-            self.action_mask[-1].copy_(infos["action_mask"])
+            _copy_roles(self.action_mask, -1, infos["action_mask"])
         if self.num_agents is not None:
             self.episode_continues.zero_()
         self.update_views(self.num_steps)
 
     def begin_rollout(self) -> None:
         """Copies the observations and action masks after the last step to those before the first step."""
-        self.obs[0].copy_(self.obs[-1])
-        if self.action_mask is not None:
-            self.action_mask[0].copy_(self.action_mask[-1])
+        for tensors in self._action_inputs():
+            _copy_roles(tensors, 0, _at(tensors, -1))
         self.episode_start[0].copy_(self.episode_start[-1])
 
-    def step(self, t: int, action: Tensor) -> None:
-        """Runs step `t` with the actions of all agents, `action` (E, ...) or (E, A, ...)."""
+    def _action_inputs(self) -> list[Any]:
+        """The observations, and the action masks if there are any: what a policy reads before each step."""
+        return [self.obs] if self.action_mask is None else [self.obs, self.action_mask]
+
+    def step(self, t: int, action: Any) -> None:
+        """Runs step `t` with the actions of all agents, `action` (E, ...) or (E, A, ...), or {role: (E, n, ...)}."""
         self.env.step(action, out=self._outputs[t])
 
     def update_views(self, t: int) -> None:
         """Copies the observations and action masks before step `t` to the results of `rows` that are not views."""
         for agents, rows in self._copied_rows:
-            if not agents.is_all:
+            if not agents.is_all and not isinstance(self.obs, dict):
                 agents.copy(self.obs[t], rows.obs[t], 0)
                 if self.action_mask is not None and rows.action_mask is not None:
                     agents.copy(self.action_mask[t], rows.action_mask[t], 0)
 
-    def state_tensors(self) -> dict[str, Tensor]:
+    def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next rollout depends on, without those of the environment."""
-        state = {"obs": self.obs[-1], "episode_start": self.episode_start[-1]}
+        state = {"obs": _at(self.obs, -1), "episode_start": self.episode_start[-1]}
         if self.action_mask is not None:
-            state["action_mask"] = self.action_mask[-1]
+            state["action_mask"] = _at(self.action_mask, -1)
         if self.num_agents is not None:
             state["episode_continues"] = self.episode_continues
         return state
@@ -212,7 +243,9 @@ class EnvRollout:
         per_agent = self._per_agent()
         for agents, rows in self._copied_rows:
             for name, x in per_agent._asdict().items():
-                if x is not None and name not in ACTION_INPUTS and not (agents.is_all and name in VIEW_FIELDS):
+                if x is None or name in ACTION_INPUTS or isinstance(x, dict):
+                    continue
+                if not (agents.is_all and name in VIEW_FIELDS):
                     agents.copy(x, getattr(rows, name))
 
     def _per_agent(self) -> RolloutRows:
@@ -223,3 +256,17 @@ class EnvRollout:
         ended = self.ended.unsqueeze(-1).expand_as(self.agent_terminated)
         masks = self.mask, self.action_mask, self.in_episode
         return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, *masks)
+
+
+def _at(tensors: Any, t: int) -> Any:
+    """Element t of a tensor, or of each tensor in a dict by role."""
+    return map_roles(lambda x: x[t], tensors)
+
+
+def _copy_roles(tensors: Any, t: int, values: Any) -> None:
+    """Copies values to element t of tensors, of all agents or of each role."""
+    if isinstance(tensors, dict):
+        for role, x in tensors.items():
+            x[t].copy_(values[role])
+    else:
+        tensors[t].copy_(values)

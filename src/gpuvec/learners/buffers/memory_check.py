@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import gymnasium as gym
 import torch
 
 from gpuvec.engine.backends.device import parse_device
@@ -14,7 +16,7 @@ from gpuvec.learners.networks.actor_critic import obs_dtype
 FLOAT32_BYTES = 4
 
 
-def rollout_bytes(env: TrainingEnv, num_steps: int, mask_shape: tuple[int, ...] | None = None) -> int:
+def rollout_bytes(env: TrainingEnv, num_steps: int, mask_shape: Any = None) -> int:
     """Returns the bytes of a rollout of all environments, as `EnvRollout` stores it.
 
     Args:
@@ -22,13 +24,14 @@ def rollout_bytes(env: TrainingEnv, num_steps: int, mask_shape: tuple[int, ...] 
         num_steps: T.
         mask_shape: the result of `action_mask_shape(env)`.
     """
-    space = env.single_observation_space
-    shape, has_agents = space.shape or (), is_multi_agent(env)
-    agents = shape[0] if has_agents else 1
-    observations = (2 * num_steps + 1) * math.prod(shape) * obs_dtype(space).itemsize
+    space, has_agents = env.single_observation_space, is_multi_agent(env)
+    agents = env.unwrapped.num_agents if has_agents else 1
+    spaces = space.values() if isinstance(space, gym.spaces.Dict) else [space]
+    observations = (2 * num_steps + 1) * sum(math.prod(part.shape or ()) * obs_dtype(part).itemsize for part in spaces)
     # The reward; with many agents also three flags, and the one that says whether an episode continues.
     per_agent = agents * (num_steps * (FLOAT32_BYTES + 3 * has_agents) + has_agents)
-    action_masks = 0 if mask_shape is None else (num_steps + 1) * math.prod(mask_shape)
+    mask_shapes = mask_shape.values() if isinstance(mask_shape, dict) else [] if mask_shape is None else [mask_shape]
+    action_masks = (num_steps + 1) * sum(map(math.prod, mask_shapes))
     return env.num_envs * (observations + action_masks + per_agent + 3 * num_steps + 1)
 
 

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from gpuvec.episode import STEP_LIMIT, make_endless_error
 from gpuvec.errors import StateError
-from gpuvec.learners.algorithms import args_from_dict, policy_class
+from gpuvec.learners.algorithms import ALL, args_from_dict, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.environments import is_multi_agent, make_env
+from gpuvec.learners.environments import is_multi_agent, make_env, spaces_of_agent
 from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.runs.checkpoint_schema import require_network_size, require_trusted
-from gpuvec.vector.spaces import space_of_one_agent
 
 # Checking whether all episodes are over synchronises with a GPU, which costs more than a few steps.
 STEPS_BETWEEN_CHECKS = 32
@@ -59,13 +58,13 @@ def run_episodes(
     envs = make_env(env, episodes, params or {}, device=device, output="torch", buffers=1)
     try:
         obs, info = envs.reset(seed=seed)
-        has_agents = is_multi_agent(envs)
-        shape = obs.shape[: 2 if has_agents else 1]
+        has_agents, first_obs = is_multi_agent(envs), next(iter(obs.values())) if isinstance(obs, Mapping) else obs
+        shape = (episodes, envs.unwrapped.num_agents) if has_agents else (episodes,)
         act = player(envs)
-        returns = torch.zeros(shape, dtype=torch.float64, device=obs.device)
-        was_terminated = torch.zeros(shape, dtype=torch.bool, device=obs.device)
+        returns = torch.zeros(shape, dtype=torch.float64, device=first_obs.device)
+        was_terminated = torch.zeros(shape, dtype=torch.bool, device=first_obs.device)
         in_episode = torch.zeros_like(was_terminated)  # agents that act, or wait after an action
-        running = torch.ones((episodes, 1) if has_agents else (episodes,), dtype=torch.bool, device=obs.device)
+        running = torch.ones((episodes, 1) if has_agents else (episodes,), dtype=torch.bool, device=first_obs.device)
         for step in range(STEP_LIMIT):
             if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
                 return EpisodeResults(returns.cpu(), was_terminated.cpu(), envs.roles)
@@ -127,15 +126,12 @@ def load_policy(
         StateError: no policy of that role learned, or parameters of another network.
         CheckpointError: the environment is in a module that is not imported, or the settings describe a larger network.
     """
-    trained = checkpoint["args"]
-    role = next(iter(trained)) if role is None and len(trained) == 1 else role
-    if role not in trained:
-        raise StateError(f"the checkpoint has policies for {', '.join(trained)}: name one of these roles, not {role!r}.")
-    args = args_from_dict(trained[role])
+    role = trained_role(checkpoint, role)
+    args = args_from_dict(checkpoint["args"][role])
     require_trusted(args.env)
     if body is None:
         require_network_size(args, checkpoint["policies"][role]["network"])
-    network = policy_class(args).make_network(args, *agent_spaces(args, device), body)
+    network = policy_class(args).make_network(args, *agent_spaces(args, device, role), body)
     try:
         network.load_state_dict(checkpoint["policies"][role]["network"])
     except RuntimeError as error:
@@ -143,16 +139,33 @@ def load_policy(
     return args, network.to(device)
 
 
-def agent_spaces(args: TrainingArgs, device: str) -> tuple[gym.Space[Any], gym.Space[Any]]:
+def trained_role(checkpoint: Mapping[str, Any], role: str | None = None) -> str:
+    """Returns the role of a policy in a checkpoint, that of its only one if `role` is None.
+
+    Args:
+        checkpoint: the result of `checkpoint.load`.
+        role: the role; None if there is only one policy that learned.
+
+    Raises:
+        StateError: no policy of that role learned.
+    """
+    trained = checkpoint["args"]
+    role = next(iter(trained)) if role is None and len(trained) == 1 else role
+    if role not in trained:
+        raise StateError(f"the checkpoint has policies for {', '.join(trained)}: name one of these roles, not {role!r}.")
+    return str(role)
+
+
+def agent_spaces(args: TrainingArgs, device: str, role: str = ALL) -> tuple[gym.Space[Any], gym.Space[Any]]:
     """Returns the observation space and the action space of one agent.
 
     Args:
         args: the settings, which name the environment.
         device: "auto", "cpu", "cuda" or "cuda:1".
+        role: the role of the agent, if roles have spaces of their own.
     """
     env = make_env(args.env, 1, args.params, device=device, output="torch")
     try:
-        observation, action = env.single_observation_space, env.single_action_space
-        return (space_of_one_agent(observation), space_of_one_agent(action)) if is_multi_agent(env) else (observation, action)
+        return spaces_of_agent(env, role)
     finally:
         env.close()

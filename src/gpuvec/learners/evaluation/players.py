@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import gymnasium as gym
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import ALL
-from gpuvec.learners.environments import TrainingEnv, is_multi_agent
+from gpuvec.learners.environments import TrainingEnv, has_role_spaces, is_multi_agent
 from gpuvec.learners.sampling.sampler import Sampler
 from gpuvec.learners.seeds import ACTIONS, stream_seed
 from gpuvec.vector.spaces import space_of_one_agent
@@ -108,10 +108,13 @@ def policies_by_role(networks: Mapping[str, PolicyNetwork], *, greedy: bool = Tr
 def at_random(seed: int = 0) -> Player:
     """Returns a player that draws actions of a Discrete or MultiDiscrete space, by random numbers of `seed`.
 
-    All actions have the same probability; in environments with action masks all allowed actions.
+    All actions have the same probability; in environments with action masks all allowed actions. If roles have spaces of their
+    own, it acts for all of them.
     """
 
     def player(envs: TrainingEnv) -> Act:
+        if has_role_spaces(envs):
+            return by_role({role: at_random(stream_seed(seed, ACTIONS, role)) for role in envs.roles})(envs)
         generator = torch.Generator(envs.device).manual_seed(seed)
         space = envs.single_action_space
         assert isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
@@ -141,11 +144,38 @@ def _draw_allowed(action_mask: Tensor, space: gym.Space[Any], generator: torch.G
     return torch.stack([component.argmax(-1) for component in uniform.split(space.nvec.tolist(), -1)], -1)
 
 
+class RoleView:
+    """An environment as the player of one role sees it if roles have spaces of their own.
+
+    Args:
+        envs: the environment.
+        role: the role.
+    """
+
+    is_multi_agent = True
+
+    def __init__(self, envs: TrainingEnv, role: str) -> None:
+        self.single_observation_space = envs.single_observation_space[role]  # type: ignore[index]  # a Dict space
+        self.single_action_space = envs.single_action_space[role]  # type: ignore[index]  # a Dict space
+        self.num_envs, self.device, self.roles = envs.num_envs, envs.device, dict[str, Any]()
+        self.unwrapped = self
+
+
+def _act_of_roles(acts: Mapping[str, Act]) -> Act:
+    """A function that returns {role: actions} for {role: observations} and, with masks, {role: mask}."""
+
+    def act(*inputs: Any) -> Any:
+        return {role: role_act(*(x[role] for x in inputs if role in x)) for role, role_act in acts.items()}
+
+    return act
+
+
 def by_role(players: Mapping[str, Player]) -> Player:
     """Returns a player that acts for each role by another one.
 
     Args:
-        players: {role: player}; each gets the observations of all agents, and its actions are used for its own role.
+        players: {role: player}; each gets the observations of all agents, and its actions are used for its own role. If roles
+            have spaces of their own, each gets the observations of its role, and a `RoleView` as its environment.
 
     Raises:
         ValueError: the environment has other roles; raised by the player.
@@ -157,6 +187,9 @@ def by_role(players: Mapping[str, Player]) -> Player:
             raise ValueError(
                 f"there must be a player for each role, {', '.join(roles)}; there is one for {', '.join(players)}."
             )
+        if has_role_spaces(envs):
+            views = {role: cast(TrainingEnv, RoleView(envs, role)) for role in players}
+            return _act_of_roles({role: role_player(views[role]) for role, role_player in players.items()})
         acts = [(roles[role], role_player(envs)) for role, role_player in players.items()]
 
         def act(*inputs: Tensor) -> Tensor:

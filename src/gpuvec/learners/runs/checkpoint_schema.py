@@ -25,6 +25,7 @@ from gpuvec.learners.config.training_config import MAX_COUNT, TrainingArgs
 FORMAT = 5  # the version of the structure, increased by each change that makes older checkpoints unreadable
 MAX_DEPTH = 8  # of nested mappings; a checkpoint has 5
 KEYS = ("format", "args", "policies", "generators", "env", "obs", "episode_start", "iteration", "seconds", "next_confirmation")
+ROLE_KEYS = ("obs", "action_mask")  # tensors, or {role: tensor} if roles have spaces of their own
 OPTIONAL_KEYS = ("action_mask", "episode_continues")  # of environments with action masks, or with many agents
 GENERATOR_BYTES = (5056, 16)  # the sizes of the state of torch's generator on a CPU and on a GPU
 
@@ -60,7 +61,11 @@ def require_checkpoint(checkpoint: object) -> dict[str, Any]:
     _require_tensors(policies, "policies")
     _require_tensors(_require_mapping(checkpoint["env"], "env"), "env", allow_numbers=True)
     for name in ("obs", "episode_start", *optional_keys):
-        _require_tensor(checkpoint[name], name)
+        value = checkpoint[name]
+        if name in ROLE_KEYS and isinstance(value, Mapping):
+            _require_tensors(value, name)
+        else:
+            _require_tensor(value, name)
     for role in settings:
         _require_network(policies[role], f"policies.{role}")
     for name in ("iteration", "next_confirmation"):
@@ -138,9 +143,10 @@ def _require_network(policy: Any, path: str) -> None:
 
 def _require_sizes(args: TrainingArgs, checkpoint: Mapping[str, Any], path: str, policy: Mapping[str, Any]) -> None:
     """Raises CheckpointError unless settings that determine how much memory is allocated agree with tensors in the file."""
-    obs = checkpoint["obs"]
-    if obs.dim() < 2 or len(obs) != args.num_envs:
-        raise CheckpointError(f"{path}.num_envs is {args.num_envs}, and obs has the shape {tuple(obs.shape)}.")
+    by_role = checkpoint["obs"]
+    for obs in by_role.values() if isinstance(by_role, Mapping) else [by_role]:
+        if obs.dim() < 2 or len(obs) != args.num_envs:
+            raise CheckpointError(f"{path}.num_envs is {args.num_envs}, and obs has the shape {tuple(obs.shape)}.")
     if "replay" not in policy:
         return
     replay = _require_mapping(policy["replay"], "replay")
