@@ -76,7 +76,7 @@ def test_features_are_in_the_order_of_their_sets(device):
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parametrize("height", [3, 4])
+@pytest.mark.parametrize("height", [3, 4, 6])
 @pytest.mark.parametrize("image_bytes", [1, 4])
 def test_images_equal_the_reference(device, height, image_bytes):
     params = {"height": height, "width": 5, "image_bytes": image_bytes}

@@ -110,6 +110,8 @@ def test_images_are_stored_by_a_kernel_of_their_own_if_a_launch_asks_for_it():
     launch_config = MultiAgentLaunch(2, 32, split=True, stage_state=True, tile_rows=8, threads_per_row_block=64)
     kernels = compile_kernels(load_bundled_env("ConnectFour-v0"), KernelOptions(SAME_STEP, 42), "reset", launch_config)
     assert [len(kernel.lines(r"\bst\.global")) > 0 for kernel in kernels] == [True, True]
+    # A thread stores two pixels of each of the two channels at once, because four do not divide the 42 pixels of a channel.
+    assert [line.split()[0] for line in kernels[1].lines(r"\bst\.global")] == ["st.global.cs.u16"] * 2
 
 
 def test_reset_and_step_share_device_functions():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import tracemalloc
 import weakref
 
@@ -159,14 +160,16 @@ class TestOut:
         with pytest.raises(ValueError, match="must be a writable"):
             env.step(np.zeros(E, int), out={"reward": frozen})
 
-    def test_unaligned_out_raises(self, device):
-        """The kernel writes rows of CartPole by stores of 16 bytes."""
-        env = shared("gpuvec/CartPole-v1", E, device=device)
-        env.reset(seed=0)
-        flat = on_device(env, np.zeros(4 * E + 4, np.float32))
-        first = next(k for k in range(1, 4) if (address(flat) + 4 * k) % 16)
-        with pytest.raises(ValueError, match="aligned to 16 bytes"):
-            env.step(on_device(env, np.zeros(E, int)), out={"obs": flat[first : first + 4 * E].reshape(E, 4)})
+    @pytest.mark.parametrize(("name", "alignment"), [("CartPole-v1", 16), ("Breakout-v0", 4)])
+    def test_unaligned_out_raises(self, device, name, alignment):
+        """The kernel writes rows of CartPole by stores of 16 bytes, and four pixels of Breakout by one of 4 bytes."""
+        env = shared(f"gpuvec/{name}", E, device=device)
+        obs, _ = env.reset(seed=0)
+        size, dtype = math.prod(obs.shape), host(obs).dtype
+        flat = on_device(env, np.zeros(size + 4, dtype))
+        first = next(k for k in range(1, 4) if (address(flat) + dtype.itemsize * k) % alignment)
+        with pytest.raises(ValueError, match=f"aligned to {alignment} bytes"):
+            env.step(on_device(env, np.zeros(E, int)), out={"obs": flat[first : first + size].reshape(obs.shape)})
 
     def test_unknown_names_in_out_raise(self, device):
         env = make_counter(device)

@@ -16,7 +16,13 @@ from gpuvec.engine.compiler.array_stores import (
 )
 from gpuvec.engine.compiler.array_views import make_assume_below, make_subarray, make_view
 from gpuvec.engine.compiler.atomic_updates import make_atomic_update, make_compare_exchange
-from gpuvec.engine.compiler.integer_ops import make_add_nonnegative, make_assume_nonnegative, make_divmod_u32
+from gpuvec.engine.compiler.integer_ops import (
+    make_add_nonnegative,
+    make_assume_nonnegative,
+    make_divmod_i32,
+    make_divmod_u32,
+    make_pack_bytes,
+)
 from gpuvec.engine.compiler.numba_api import NumbaApi, cpu_numba
 from gpuvec.engine.compiler.sort_keys import make_merge_k_smallest, make_ordered_bits, make_pack_key
 from gpuvec.engine.compiler.types import DeviceFunction
@@ -40,6 +46,10 @@ class ArrayOps(NamedTuple):
             be negative and not to wrap.
         divmod_u32: `divmod_u32(x, n)` returns `(x // n, x % n)` as int64, for numbers in [0, 2**32). Where `n` is a constant,
             the compiler replaces the division by a multiplication.
+        divmod_i32: `divmod_i32(x, n)` returns `(x // n, x % n)` as int32 that the compiler knows not to be negative, for
+            numbers in [0, 2**31) and a constant `n`. A comparison with an int32 of a state then takes one instruction.
+        pack_bytes: `pack_bytes(values)` returns the uint16 or uint32 whose bytes are these two or four uint8, the first one the
+            lowest.
         scatter_strided: `scatter_strided(buffer, start, stride, values)` writes `float32(values[f])` to element
             `start + f * stride` of a buffer, with streaming stores.
         store_strided: `store_strided(array, start, stride, values)` writes `float32(values[f])` to element
@@ -68,6 +78,8 @@ class ArrayOps(NamedTuple):
     assume_nonnegative: DeviceFunction
     add_nonnegative: DeviceFunction
     divmod_u32: DeviceFunction
+    divmod_i32: DeviceFunction
+    pack_bytes: DeviceFunction
     scatter_strided: DeviceFunction
     store_strided: DeviceFunction
     copy_float4: DeviceFunction
@@ -90,6 +102,8 @@ def make_array_ops(numba: NumbaApi) -> ArrayOps:
         assume_nonnegative=make_assume_nonnegative(numba),
         add_nonnegative=make_add_nonnegative(numba),
         divmod_u32=make_divmod_u32(numba),
+        divmod_i32=make_divmod_i32(numba),
+        pack_bytes=make_pack_bytes(numba),
         scatter_strided=make_scatter_strided(numba),
         store_strided=make_store_strided(numba),
         copy_float4=make_copy_float4(numba),

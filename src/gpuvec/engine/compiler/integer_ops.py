@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from llvmlite import ir
 
-from gpuvec.engine.compiler.llvm import INT64, to_int32
+from gpuvec.engine.compiler.llvm import INT16, INT32, INT64, to_int32
 from gpuvec.engine.compiler.numba_api import NumbaApi
 from gpuvec.engine.compiler.types import DeviceFunction, Intrinsic, NumbaType, Signature, TargetContext, TypingContext
+
+# Selectors of `prmt`, whose digits name bytes of the first word, 0 to 3, and of the second, 4 to 7; the last digit is the
+# lowest byte of the result. Byte 1 of a word that has one byte is 0.
+LOW_BYTES, LOW_HALVES = 0x1140, 0x5410
 
 
 def make_assume_nonnegative(numba: NumbaApi) -> DeviceFunction:
@@ -53,3 +58,43 @@ def make_divmod_u32(numba: NumbaApi) -> DeviceFunction:
         return numba.types.UniTuple(numba.types.int64, 2)(number, divisor), codegen
 
     return divmod_u32
+
+
+def make_divmod_i32(numba: NumbaApi) -> DeviceFunction:
+    """Declares `ArrayOps.divmod_i32` to `numba`."""
+
+    @numba.intrinsic
+    def divmod_i32(typingctx: TypingContext, number: NumbaType, divisor: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            a, b = (to_int32(builder, x) for x in args)
+            # The compiler derives from a remainder, and not from a difference, that the result is not negative.
+            return context.make_tuple(builder, sig.return_type, [builder.udiv(a, b), builder.urem(a, b)])
+
+        return numba.types.UniTuple(numba.types.int32, 2)(number, divisor), codegen
+
+    return divmod_i32
+
+
+def make_pack_bytes(numba: NumbaApi) -> DeviceFunction:
+    """Declares `ArrayOps.pack_bytes` to `numba`."""
+
+    @numba.intrinsic
+    def pack_bytes(typingctx: TypingContext, values: NumbaType) -> Intrinsic:
+        def codegen(context: TargetContext, builder: ir.IRBuilder, sig: Signature, args: Sequence[ir.Value]) -> ir.Value:
+            words = [builder.zext(x, INT32) for x in numba.cgutils.unpack_tuple(builder, args[0])]
+            if numba.is_gpu:
+                halves = [_permute_bytes(builder, words[k], words[k + 1], LOW_BYTES) for k in range(0, len(words), 2)]
+                word = _permute_bytes(builder, halves[0], halves[1], LOW_HALVES) if len(words) == 4 else halves[0]
+            else:
+                word = reduce(builder.or_, [builder.shl(word, INT32(8 * n)) for n, word in enumerate(words)])
+            return word if len(words) == 4 else builder.trunc(word, INT16)
+
+        return {2: numba.types.uint16, 4: numba.types.uint32}[len(values)](values), codegen
+
+    return pack_bytes
+
+
+def _permute_bytes(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, selector: int) -> ir.Value:
+    """Returns a word of four of the eight bytes of `a` and `b`, which PTX's `prmt` selects by the digits of `selector`."""
+    function = ir.FunctionType(INT32, [INT32, INT32])
+    return builder.call(ir.InlineAsm(function, f"prmt.b32 $0, $1, $2, {selector:#06x};", "=r,r,r", side_effect=False), [a, b])

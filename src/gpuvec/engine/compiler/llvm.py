@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-INT8, INT32, INT64, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+INT8, INT16, INT32, INT64, FLOAT = *map(ir.IntType, (8, 16, 32, 64)), ir.FloatType()
 
 
 def to_int64(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
@@ -42,10 +42,11 @@ def store_evict_first(builder: ir.IRBuilder, pointer: ir.Value, values: Sequence
     Args:
         builder: emits the instructions.
         pointer: the address of the first element.
-        values: what is stored, of type float, int32 or int8.
+        values: what is stored, of type float, int32, int16 or int8.
     """
     element_type = values[0].type
-    suffix, constraint = {"float": ("f32", "f"), "i32": ("b32", "r"), "i8": ("u8", "r")}[str(element_type)]
+    types = {"float": ("f32", "f"), "i32": ("b32", "r"), "i16": ("u16", "h"), "i8": ("u8", "r")}
+    suffix, constraint = types[str(element_type)]
     # PTX has no registers of 8 bits.
     if element_type == INT8:
         values = [builder.zext(value, INT32) for value in values]

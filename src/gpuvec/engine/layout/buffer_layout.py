@@ -85,7 +85,12 @@ def _multi_agent_layout(schema: MultiAgentSchema, options: KernelOptions, split:
     if options.reward != "agents":
         scratch["agent_reward"] = Buffer(np.float32, shape)
     outputs = {
-        f"obs{part.suffix}": Buffer(part.obs.dtype, (*part.agents_shape, *part.obs.shape), wide=part.has_only_self_features)
+        f"obs{part.suffix}": Buffer(
+            part.obs.dtype,
+            (*part.agents_shape, *part.obs.shape),
+            wide=part.has_only_self_features and not part.obs.is_image,
+            pixels_per_word=part.obs.pixels_per_word,
+        )
         for part in schema.parts
     }
     outputs |= {

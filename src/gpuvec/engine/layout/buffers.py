@@ -63,12 +63,14 @@ class Buffer(NamedTuple):
         shape: the shape of a row.
         rows: whether there is a row for each env, for each CUDA block, for each state of the reset pool, or for the batch.
         wide: whether kernels access 16 or 8 bytes of a row at once if the last axis is a multiple of 4 or 2 words.
+        pixels_per_word: the number of elements of an image that kernels store at once.
     """
 
     dtype: DType
     shape: tuple[int, ...] = ()
     rows: Literal["env", "block", "pool", "batch"] = "env"
     wide: bool = False
+    pixels_per_word: int = 1
 
     def full_shape(self, num_envs: int, blocks: int) -> tuple[int, ...]:
         """Returns the shape of the array with all rows, for `num_envs` envs in this number of CUDA `blocks`."""
@@ -78,7 +80,7 @@ class Buffer(NamedTuple):
     def alignment(self) -> int:
         """The number of bytes to which the first row must be aligned."""
         size = np.dtype(self.dtype).itemsize
-        return int(size * (next(k for k in (4, 2, 1) if self.shape[-1] % k == 0) if self.wide else 1))
+        return int(size * (next(k for k in (4, 2, 1) if self.shape[-1] % k == 0) if self.wide else self.pixels_per_word))
 
 
 class Layout(NamedTuple):

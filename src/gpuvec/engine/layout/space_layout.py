@@ -59,6 +59,13 @@ class ObservationLayout(NamedTuple):
         return len(self.shape) == IMAGE_AXES
 
     @property
+    def pixels_per_word(self) -> int:
+        """The number of neighboring pixels of a channel that are stored at once: 4 or 2 of uint8, if they divide a channel."""
+        if not self.is_image or self.dtype is not np.uint8:
+            return 1
+        return next(k for k in (4, 2, 1) if math.prod(self.shape[1:]) % k == 0)
+
+    @property
     def num_features(self) -> int:
         """The number of elements, D or C * H * W."""
         return math.prod(self.shape)

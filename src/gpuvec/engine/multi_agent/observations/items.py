@@ -61,7 +61,7 @@ def item_segment(
     @inline_function
     def store_item(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
         if is_stored(w, k):
-            i, j = divmod_u32(x, items_per_row)
+            i, j = (0, x) if A == 1 else divmod_u32(x, items_per_row)
             store(output(b), e * A + i, j, i, state(b, w, e, k), episode_time(w.status[k, TIME]), params(b, e))
 
     return Segment(AGENTS, store_item, barrier=False, num_elements=A * items_per_row)
