@@ -9,6 +9,7 @@ from gpuvec_envs import (
     continuous_mountain_car,
     mountain_car,
     pendulum,
+    predators,
     simple_spread,
     tag_continuous,
     tag_grid_world,
@@ -22,5 +23,6 @@ register("gpuvec/Pendulum-v1", pendulum.ENV)
 register("gpuvec/Breakout-v0", breakout.ENV)
 register("gpuvec/SimpleSpread-v0", simple_spread.ENV)
 register("gpuvec/ConnectFour-v0", connect_four.ENV)
+register("gpuvec/Predators-v0", predators.ENV)
 register("gpuvec/TagGridWorld-v0", tag_grid_world.ENV)
 register("gpuvec/TagContinuous-v0", tag_continuous.ENV)

@@ -23,6 +23,8 @@ LINK = (0, 204, 204)
 PALE = (220, 220, 220)
 TAGGER = (204, 77, 77)
 RUNNER = (52, 101, 164)
+MEADOW = (106, 153, 78)
+SOIL = (120, 94, 64)
 
 
 def rotate(points: list[Point], angle: float, offset: Point) -> list[Point]:
@@ -118,6 +120,16 @@ def acrobot(s: Any, p: Any) -> Picture:
         canvas.polygon(rotate(rectangle(0.0, length, -0.1, 0.1), angle, joint), LINK)
         canvas.circle(joint, 0.1, FLAG)
     return canvas.array()
+
+
+def predators(s: Any, p: Any) -> Picture:
+    """Returns a picture of the map: ripe grass is green, sheep are pale and wolves red, one of them on each cell."""
+    picture = np.where(s.grass[..., None] == 0, np.array(MEADOW, np.uint8), np.array(SOIL, np.uint8))
+    for kind, colour in ((1, PALE), (0, TAGGER)):
+        is_drawn = s.is_alive & (s.role == kind)
+        picture[s.y[is_drawn], s.x[is_drawn]] = colour
+    size = max(1, 480 // max(picture.shape))
+    return picture.repeat(size, 0).repeat(size, 1)
 
 
 def simple_spread(s: Any, p: Any) -> Picture:
