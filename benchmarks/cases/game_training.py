@@ -63,8 +63,8 @@ def score_against_random(network: Any, env: str, episodes: int, seed: int, devic
 
 GOALS = (
     Goal("Breakout-v0", "ppo", 30.0),
-    Goal("SimpleSpread-v0", "ppo", -15.0),
-    Goal("ConnectFour-v0", "ppo", 0.95, score_against_random, num_scores=20),
+    Goal("SimpleSpread-v0", "ppo", -12.0),
+    Goal("ConnectFour-v0", "ppo", 0.9, score_against_random, num_scores=20),
 )
 CURVES = Path(__file__).resolve().parents[1] / "results" / "game_training.csv"
 

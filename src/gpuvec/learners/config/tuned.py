@@ -28,9 +28,9 @@ TAG: dict[str, Any] = {
 WIDE_INITIAL_STATES: dict[str, Any] = {"params": {"low": -1.0, "high": 1.0}}
 # From initial positions in the whole valley random actions reach the goal in some episodes; from the default ones they do not.
 WHOLE_VALLEY: dict[str, Any] = {"normalize": True, "params": {"low": -1.2, "high": 0.45}}
-# One policy plays both sides of a game of two. A player is rewarded at the end of the game alone, so that a long horizon helps.
+# One policy plays both sides of a game of two. With a large entropy bonus it meets many positions, also those of other players.
 SELF_PLAY: dict[str, Any] = {
-    "hidden": (128,), "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "ent_coef": 0.01, "num_minibatches": 8,
+    "hidden": (128,), "activation": "relu", "learning_rate": 1e-3, "ent_coef": 0.05, "num_minibatches": 8,
 }  # fmt: skip
 TUNED_SETTINGS = {
     ("gpuvec/CartPole-v1", "ppo"): TunedSettings({"num_iterations": 64, "num_minibatches": 8}),
@@ -67,12 +67,13 @@ TUNED_SETTINGS = {
         gpu={"num_envs": 1024, "num_iterations": 306},
     ),
     ("gpuvec/SimpleSpread-v0", "ppo"): TunedSettings(
-        {"num_steps": 25, "hidden": (128, 128), "learning_rate": 1e-3, "gamma": 0.95, "ent_coef": 0.005},
+        {"num_steps": 25, "num_minibatches": 8, "hidden": (128, 128), "activation": "relu", "gamma": 0.9, "gae_lambda": 0.9,
+         "learning_rate": 2e-3, "ent_coef": 0.0},
         cpu={"num_iterations": 300},
-        gpu={"num_envs": 1024, "num_iterations": 400},
+        gpu={"num_envs": 512, "num_iterations": 600},
     ),
     ("gpuvec/ConnectFour-v0", "ppo"): TunedSettings(
-        SELF_PLAY, cpu={"num_envs": 64, "num_iterations": 100}, gpu={"num_envs": 1024, "num_iterations": 150}
+        SELF_PLAY, cpu={"num_envs": 256, "num_iterations": 100}, gpu={"num_envs": 1024, "num_iterations": 200}
     ),
 }  # fmt: skip
 
