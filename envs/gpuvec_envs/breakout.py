@@ -70,7 +70,7 @@ def reset(s: State, key: Key, p: Params) -> State:
 def step(s: State, action: int, key: Key, p: Params) -> tuple[State, float, bool]:
     paddle_x = max(s.paddle_x - 1, 0) if action == LEFT else min(s.paddle_x + 1, LAST) if action == RIGHT else s.paddle_x
     direction = s.direction
-    x = s.ball_x + (1 if direction in (UP_RIGHT, DOWN_RIGHT) else -1)
+    x = s.ball_x + (1 if UP_RIGHT <= direction <= DOWN_RIGHT else -1)
     y = s.ball_y + (1 if direction >= DOWN_RIGHT else -1)
     if x < 0 or x > LAST:
         x = min(max(x, 0), LAST)

@@ -18,7 +18,7 @@ from gpuvec.engine.multi_agent.launch_mapping import make_multi_agent_launch
 from gpuvec.engine.multi_agent.program import make_program
 from gpuvec.engine.multi_agent.shared_counters import cpu_shared_counters
 from gpuvec.vector.env_params import apply_params
-from gpuvec_envs import tag_continuous, tag_grid_world
+from gpuvec_envs import breakout, tag_continuous, tag_grid_world
 
 MAX_SHARED_BYTES = 48 << 10  # per block, without opting in to more
 
@@ -88,3 +88,8 @@ def test_many_agents_are_searched_by_cell_list(agents, num_envs, blocks):
     params = {"num_runners": agents - 1, "use_full_observation": False, "num_other_agents_observed": 10}
     schema = make_schema(apply_params(tag_continuous.ENV, params, (), 1)[0])
     assert make_multi_agent_launch(schema, num_envs).search_blocks_per_env == blocks
+
+
+@pytest.mark.parametrize(("num_envs", "envs_per_block"), [(1, 1), (331, 2), (4096, 16), (65_536, 128)])
+def test_a_few_envs_with_images_are_distributed_over_all_multiprocessors(num_envs, envs_per_block):
+    assert make_multi_agent_launch(make_schema(breakout.ENV), num_envs).envs_per_block == envs_per_block

@@ -71,7 +71,7 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
     """
     agents = schema.num_agents
     if schema.role_schemas or schema.obs.is_image or schema.observation.blocks:
-        return _launch_without_tiles(schema)
+        return _launch_without_tiles(schema, num_envs)
     if agents <= DIRECT_MAX_AGENTS and agents * num_envs <= DIRECT_MAX_TOTAL:
         rows = agents * max(1, schema.observation.max_neighbors)
         envs = max(1, min(96 // rows, -(-num_envs // TARGET_BLOCKS)))
@@ -99,9 +99,11 @@ def make_multi_agent_launch(schema: MultiAgentSchema, num_envs: int) -> MultiAge
     )
 
 
-def _launch_without_tiles(schema: MultiAgentSchema) -> MultiAgentLaunch:
+def _launch_without_tiles(schema: MultiAgentSchema, num_envs: int) -> MultiAgentLaunch:
     """The launches for images, blocks and spaces by role: more threads than envs, as a thread computes few of their items."""
-    envs = min(IMAGE_MAX_ENVS, _envs_per_block(schema, IMAGE_THREADS))
+    # With few envs all multiprocessors get blocks. A power of two, so that most numbers of envs have the same kernels.
+    envs_of_target = 1 << (-(-num_envs // TARGET_BLOCKS) - 1).bit_length()
+    envs = min(IMAGE_MAX_ENVS, _envs_per_block(schema, IMAGE_THREADS), envs_of_target)
     stage_state = _state_bytes(schema, envs) <= STAGED_BYTES
     split = schema.search is not None or not stage_state
     return MultiAgentLaunch(envs, IMAGE_THREADS, split, stage_state, threads_per_row_block=IMAGE_THREADS)
