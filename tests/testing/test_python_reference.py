@@ -7,6 +7,7 @@ import pytest
 from tests.support.hunt_env import ENV
 
 from gpuvec import Key, Time
+from gpuvec.testing.reference.checked_functions import CheckedFunctions
 from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.testing.reference.reduced_values import reduce
 
@@ -67,3 +68,15 @@ def test_observation_rows_have_the_nearest_active_agents(reference):
 )
 def test_reductions(kind, values, result):
     assert reduce(kind, values) == result
+
+
+def test_a_function_with_a_closure_is_copied_with_checked_values():
+    table, offset = np.zeros(3, np.float32), 4
+
+    def read(k):
+        return table[k + offset]
+
+    copy = CheckedFunctions().function(read)
+    assert copy(-4) == 0.0
+    with pytest.raises(IndexError, match=r"an array\[3\] does not exist"):
+        copy(-1)

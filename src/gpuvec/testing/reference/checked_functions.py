@@ -44,14 +44,13 @@ class CheckedFunctions:
         if function not in self._copies:
             scope: dict[str, Any] = {"__builtins__": BUILTINS, "__name__": function.__module__}
             code = _with_checked_tuples(function.__code__)
-            copy = types.FunctionType(code, scope, function.__name__)
+            cells = tuple(types.CellType() for _ in code.co_freevars)
+            copy = types.FunctionType(code, scope, function.__name__, None, cells)
             self._copies[function] = copy  # stored before the functions that it calls are copied, because they may call it
             names = _names(function.__code__)
             scope |= {k: self._value(v, k) for k, v in function.__globals__.items() if k in names}
-            cells = tuple(types.CellType(self._value(cell.cell_contents)) for cell in function.__closure__ or ())
-            if cells:
-                copy = types.FunctionType(code, scope, function.__name__, None, cells)
-                self._copies[function] = copy
+            for cell, original in zip(cells, function.__closure__ or (), strict=True):
+                cell.cell_contents = self._value(original.cell_contents)
             copy.__defaults__ = self._value(function.__defaults__)
             copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
         return self._copies[function]
