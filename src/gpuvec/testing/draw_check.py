@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
+from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import AGENTS, first_function
 from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import author_action, random_actions
+from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
 from gpuvec.testing.reference.checked_arrays import stale_array
 from gpuvec.testing.reference.checked_draws import CheckedKey, Draw, record_draws
 from gpuvec.testing.reference.single_agent_reference import SingleAgentReference
@@ -43,7 +45,7 @@ def check_draws(env: SingleAgentEnv) -> str:
         AuthoringError: a draw is not allowed, a number is used twice, or all initial states are equal.
     """
     reference = SingleAgentReference(env)
-    action = author_action(random_actions(env, 1, 1, 0)[0, 0])
+    actions = random_actions(env, 1, 1, 0)[0]
     with record_draws() as draws:
         starts = [reference.reset(CheckedKey(0, 0, row, 0, 0))._asdict() for row in range(NUM_STARTS)]
     count = len(draws) // len(starts)
@@ -51,8 +53,10 @@ def check_draws(env: SingleAgentEnv) -> str:
     if draws and all(_are_equal(start, starts[0]) for start in starts):
         raise authoring_error(first_function(env.reset), EQUAL_STARTS)
     _check_reset_of_arrays(env, reference, starts[0])
+    if env.allowed is not None:
+        actions = allowed_actions(actions, reference.action_mask(starts[0])[None], make_schema(env))
     with record_draws() as draws:
-        reference.step(starts[0], action, CheckedKey(0, 0, 0, 0, 1))
+        reference.step(starts[0], author_action(actions[0]), CheckedKey(0, 0, 0, 0, 1))
     check_distinct_draws(draws)
     return f"reset draws {count} numbers, step draws {len(draws)} numbers"
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gpuvec.engine.compiler.types import Action
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, make_schema
 from gpuvec.spec import Environment, SingleAgentEnv
+from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
 from gpuvec.testing.compiled_runs.role_rows import author_action_of, join_roles, split_actions
 from gpuvec.vector.env import VectorEnv
 
@@ -28,6 +29,7 @@ class CompiledRun(NamedTuple):
     terminated: list[NDArray[np.bool_]]  # T of (E,)
     truncated: list[NDArray[np.bool_]]  # T of (E,)
     infos: list[dict[str, NDArray[Any]]]  # T of {name: (E, A) or (E, ..., N)}, the names of `INFO_NAMES` that the infos have
+    masks: list[NDArray[np.bool_]]  # T + 1 of (E, ..., N), or none without action masks
     limit: int | None = None  # the number of steps after which an episode was truncated
 
 
@@ -101,17 +103,21 @@ def short_episode_steps(steps: int) -> int:
 def step_results(envs: VectorEnv, actions: NDArray[Any], seed: int) -> Iterator[dict[str, NDArray[Any]]]:
     """Yields the results of a seeded reset and of each step as {name: (E, ...) array}.
 
-    The names are "observation", "state x" for each field x, and after a step "reward", "terminated", "truncated" and the names
-    of the infos.
+    The names are "observation", "state x" for each field x, the names of the infos, and after a step "reward", "terminated" and
+    "truncated".
 
     Args:
         envs: E environments with outputs in NumPy.
-        actions: (T, E, ...) or (T, E, ..., K) actions.
+        actions: (T, E, ...) or (T, E, ..., K) actions; those that the action mask forbids are replaced in the array before
+            each step.
         seed: the seed of the reset.
     """
     schema = envs.simulation.schema
-    yield {"observation": join_roles(envs.reset(seed=seed)[0], schema)} | _states(envs)
+    obs, infos = envs.reset(seed=seed)
+    yield {"observation": join_roles(obs, schema)} | _states(envs) | flat_infos(infos, schema)
     for action in actions:
+        if "action_mask" in infos:
+            action[...] = allowed_actions(action, join_roles(infos["action_mask"], schema), schema)
         obs, reward, terminated, truncated, infos = envs.step(split_actions(action, schema))
         step_values = {"reward": reward, "terminated": terminated, "truncated": truncated}
         yield {"observation": join_roles(obs, schema)} | _states(envs) | step_values | flat_infos(infos, schema)
@@ -147,7 +153,8 @@ def make_run(actions: NDArray[Any], results: Sequence[dict[str, NDArray[Any]]], 
     states = [{k.removeprefix("state "): v for k, v in result.items() if k.startswith("state ")} for result in results]
     infos = [{k: v for k, v in result.items() if k in INFO_NAMES or k.startswith("metric ")} for result in steps]
     obs = [result["observation"] for result in results]
-    return CompiledRun(actions, obs, states, reward, terminated, truncated, infos, limit)
+    masks = [result["action_mask"] for result in results if "action_mask" in result]
+    return CompiledRun(actions, obs, states, reward, terminated, truncated, infos, masks, limit)
 
 
 def run_compiled(
@@ -167,7 +174,9 @@ def run_compiled(
     """
     limit = short_episode_steps(len(actions))
     envs = VectorEnv(env, num_envs, device=device, output="numpy", max_episode_steps=limit)
-    actions = actions[:, :num_envs]
-    runs = [make_run(actions, list(step_results(envs, actions, seed)), limit) for seed in seeds]
+    runs = []
+    for seed in seeds:
+        run_actions = actions[:, :num_envs].copy()
+        runs.append(make_run(run_actions, list(step_results(envs, run_actions, seed)), limit))
     envs.close()
     return runs

@@ -43,12 +43,13 @@ def record_run(
         AuthoringError: the code cannot be compiled, or results depend on the call or on the number of environments.
     """
     actions = random_actions(env, steps, 2 * num_envs, seed)
-    np.save(folder / ACTIONS, actions[:, :num_envs])
+    run_actions = np.lib.format.open_memmap(folder / ACTIONS, "w+", actions.dtype, actions[:, :num_envs].shape)
+    run_actions[...] = actions[:, :num_envs]
     progress = np.lib.format.open_memmap(folder / PROGRESS, "w+", np.int64, (1,))
     files: dict[str, NDArray[Any]] = {}
     envs = _compiled_envs(env, num_envs, limit, actions)
     _allow_cpu_time(time_limit)
-    for t, results in enumerate(step_results(envs, actions[:, :num_envs], seed)):
+    for t, results in enumerate(step_results(envs, run_actions, seed)):
         _allow_cpu_time(time_limit)
         for name, array in results.items():
             if name not in files:

@@ -18,6 +18,7 @@ from gpuvec.errors import AuthoringError
 from gpuvec.phases import first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun
+from gpuvec.testing.compiled_runs.masked_actions import masked_components
 from gpuvec.testing.compiled_runs.role_rows import join_roles
 from gpuvec.testing.target_check.differences import differences, differs_in_bits
 
@@ -67,7 +68,7 @@ def _feature_function(env: Environment, agent: int, k: int) -> Callable[..., Any
 
 
 def check_spaces(env: Environment, run: CompiledRun) -> str:
-    """Checks that all observations are within their space, and all rewards and states finite.
+    """Checks that observations are within their space, rewards and states finite, and that an action is always allowed.
 
     Args:
         env: the environment.
@@ -89,6 +90,7 @@ def check_spaces(env: Environment, run: CompiledRun) -> str:
             check_observations(env, obs.reshape(len(names), -1), agents, names, t)
         if t > 0 and not np.isfinite(run.reward[t - 1]).all():
             check_reward(env, run.reward[t - 1].reshape(-1), names, t)
+    _check_masks(env, run, names)
     return f"{len(run.obs) * len(names):,} observations are finite and within their bounds, all rewards and states finite"
 
 
@@ -109,6 +111,28 @@ def _check_states(env: Environment, run: CompiledRun, t: int) -> None:
 
 def _is_not_finite(values: NDArray[np.float32]) -> NDArray[np.bool_]:
     return ~np.isfinite(values)
+
+
+def _check_masks(env: Environment, run: CompiledRun, names: Sequence[str]) -> None:
+    """Raises AuthoringError unless masks allow an action in each component for each agent that acts in the next step."""
+    schema = make_schema(env)
+    for t, mask in enumerate(run.masks[: len(run.reward)]):
+        acts = np.ones((len(mask), schema.num_agents), np.bool_)
+        if isinstance(env, MultiAgentEnv):
+            acts = run.infos[t]["agent_mask"].copy()
+        if t > 0:  # The next step resets environments whose episode is over.
+            acts[run.terminated[t - 1] | run.truncated[t - 1]] = False
+        for agents, component, elements, _ in masked_components(schema):
+            allows_none = ~mask.reshape(*acts.shape, -1)[:, agents, elements].any(-1) & acts[:, agents]
+            if allows_none.any():
+                row, number = np.argwhere(allows_none)[0].tolist()
+                agent = agents.start + number
+                function, _ = author_function_of(env.allowed, getattr(schema, "roles", {}), agent)
+                components = len({c.component for c in masked_components(schema) if c.agents == agents})
+                place = f" in component {component}" if components > 1 else ""
+                problem = f"after {t} steps it allows no action{place} for {names[row * schema.num_agents + agent]}"
+                remedy = "declare an action that does nothing for such states, or end the episode"
+                raise authoring_error(function, f"{problem}: at least one must be allowed; {remedy}")
 
 
 def _agent_name(index: tuple[int, ...]) -> str:

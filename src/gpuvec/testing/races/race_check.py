@@ -24,6 +24,7 @@ from gpuvec.testing.compiled_runs.compiled_run import (
     random_actions,
     short_episode_steps,
 )
+from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
 from gpuvec.testing.compiled_runs.run_checks import check_observations, check_reward
 from gpuvec.testing.compiled_runs.run_moments import RunMoments
 from gpuvec.testing.draw_check import EQUAL_STARTS, NUM_STARTS
@@ -185,10 +186,14 @@ class RaceCheck:
 
         Args:
             row: the index of the env.
-            actions: (A,) or (A, K) actions.
+            actions: (A,) or (A, K) actions; allowed ones replace those that the action mask forbids.
         """
         self._times[row] += 1
         with fault_place(f"in step {self._times[row]} of an episode of environment {row}"):
+            if self.env.allowed is not None:
+                mask = self._reference.action_masks(self._states[row])
+                actions = allowed_actions(actions[None], mask[None], self._reference.schema)[0]
+                self.ownership.clear_log()
             self._states[row], over = self._step(self._states[row], actions, self._key(row))
         if over or self._times[row] >= self._limit:
             self._episodes[row], self._times[row] = self._episodes[row] + 1, 0

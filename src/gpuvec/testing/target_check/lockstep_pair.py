@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from gpuvec.spec import Environment
 from gpuvec.testing.compiled_runs.compiled_run import flat_infos
-from gpuvec.testing.compiled_runs.role_rows import join_roles
+from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
+from gpuvec.testing.compiled_runs.role_rows import join_roles, split_actions
 from gpuvec.testing.target_check.targets import CPU
 from gpuvec.vector.env import VectorEnv
 from gpuvec.vector.host_copies import to_host
@@ -58,7 +59,8 @@ class LockstepPair:
         self.call_name = "reset"  # "reset", "step" or "masked reset": the last call
         self._state_before: Any = None  # state_dict before the last call
         self._reset_mask = self.ended  # (E,) whether the last call had to reset the environment
-        self._last_call: EnvCall = lambda env: (env.reset(seed=seed)[0],)
+        self._mask: NDArray[np.bool_] | None = None  # (E, ..., N) of the last call on the CPU
+        self._last_call: EnvCall = lambda env: env.reset(seed=seed)
         self._is_disabled = self.cpu.metadata["autoreset_mode"] is AutoresetMode.DISABLED
         self.cpu.action_space.seed(seed)
 
@@ -70,7 +72,7 @@ class LockstepPair:
             self._last_call = self._next_call()
         self._reset_mask = self.ended
         cpu, other = (_results(env, *self._last_call(env)) for env in (self.cpu, self.other))
-        is_step = self.call_name == "step"
+        self._mask, is_step = cpu.get("action_mask"), self.call_name == "step"
         self.ended = cpu["terminated"] | cpu["truncated"] if is_step else np.zeros_like(self.ended)
         self.num_calls += 1
         return cpu, other
@@ -78,9 +80,12 @@ class LockstepPair:
     def _next_call(self) -> EnvCall:
         if self._is_disabled and self.ended.any():
             self.call_name, options = "masked reset", {"reset_mask": self.ended}
-            return lambda env: (env.reset(options=options)[0],)
+            return lambda env: env.reset(options=options)
         self.call_name, action = "step", self.cpu.action_space.sample()
         self.num_steps += 1
+        if self._mask is not None:
+            schema = self.cpu.unwrapped.simulation.schema  # type: ignore[attr-defined]  # a `VectorEnv`
+            action = split_actions(allowed_actions(join_roles(action, schema), self._mask, schema), schema)
         return lambda env: env.step(action)
 
     def perturbed(self, rows: Mapping[int, int | None], scale: float, random: np.random.Generator) -> Results:
@@ -121,7 +126,8 @@ def _results(env: ToNumpy, obs: NDArray[Any], *step_results: Any) -> Results:
 
     Final observations of rows whose episode did not end are replaced by zeros.
     """
-    reward, terminated, truncated, infos = step_results or (None, None, None, {})
+    *step_values, infos = step_results
+    reward, terminated, truncated = step_values or (None, None, None)
     schema = env.unwrapped.simulation.schema  # type: ignore[attr-defined]  # a `VectorEnv`
     obs = join_roles(obs, schema)
     results = {"terminated": terminated, "truncated": truncated}
