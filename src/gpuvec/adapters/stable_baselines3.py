@@ -29,9 +29,10 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
 
     Observations are (E, D) float32, rewards (E,) float32 and dones (E,) bool, NumPy arrays that later steps do not change.
     Every step returns E dictionaries: "TimeLimit.truncated" says that the row was truncated and not terminated, and a row that
-    ended has its last observation as "terminal_observation". Under `gpuvec.vector.wrappers.RecordEpisodeStatistics` such a
-    row also has "episode", {"r": its return, "l": its length in steps}, which the algorithms log; Stable-Baselines3's
-    `VecMonitor` counts the same on the host. `seed(s)` seeds row k by s + k at the next `reset`, as `DummyVecEnv` does.
+    ended has its last observation as "terminal_observation", and in an environment with metrics "metrics", {name: value}.
+    Under `gpuvec.vector.wrappers.RecordEpisodeStatistics` such a row also has "episode", {"r": its return, "l": its length in
+    steps}, which the algorithms log; Stable-Baselines3's `VecMonitor` counts the same on the host. `seed(s)` seeds row k by
+    s + k at the next `reset`, as `DummyVecEnv` does.
 
     Under `FlattenAgents` each agent is a row. An inactive agent stays a row whose reward is 0 until its environment's next
     episode, because Stable-Baselines3 has no mask to leave such rows out.
@@ -86,6 +87,9 @@ class StableBaselines3VecEnv(VecEnv):  # type: ignore[misc]  # the type checker 
             last_obs = np.where(env_ended, step_info["final_obs"], obs)
             for row in np.flatnonzero(dones).tolist():
                 infos[row]["terminal_observation"] = last_obs[row].copy()
+            for name, values in step_info.get("metrics", {}).items():
+                for row in np.flatnonzero(dones).tolist():
+                    infos[row].setdefault("metrics", {})[name] = float(values[row // self._rows_per_env])
         for row in np.flatnonzero(step_info.get("_episode", ())).tolist():
             infos[row]["episode"] = {name: float(values[row]) for name, values in step_info["episode"].items()}
         return obs.copy(), reward.copy(), dones, infos

@@ -58,7 +58,7 @@ def evaluate(
         f"{args.env}: mean return {returns.mean():.1f}{confidence_interval(returns)} over {episodes} episodes "
         f"(standard deviation {returns.std(correction=0):.1f}, lowest {returns.min():.1f}, highest {returns.max():.1f})"
     )
-    for line in role_lines(results):
+    for line in result_lines(results):
         print(line)
     return 0
 
@@ -79,8 +79,8 @@ def confidence_interval(returns: Any, digits: int = 1) -> str:
     return f" +- {1.96 * means.std() / len(means) ** 0.5:.{digits}f}" if len(means) > 1 else ""
 
 
-def role_lines(results: EpisodeResults) -> Iterator[str]:
-    """Yields a line with the returns of each role of an environment with many agents.
+def result_lines(results: EpisodeResults) -> Iterator[str]:
+    """Yields a line with the returns of each role of an environment with many agents, and one for each metric.
 
     Args:
         results: the results of the evaluation.
@@ -89,3 +89,6 @@ def role_lines(results: EpisodeResults) -> Iterator[str]:
         returns, terminated = results.returns[:, agents], results.terminated[:, agents]
         counts = f"{returns.shape[1]} in each episode, {terminated.double().mean():.1%} terminated"
         yield f"{role:<10} mean return {returns.mean():.2f}{confidence_interval(returns, 2)} per agent ({counts})"
+    for name, values in results.metrics.items():
+        mean, lowest, highest = values.double().mean(), values.min(), values.max()
+        yield f"metric     {name} {mean:.4g} on average (lowest {lowest:.4g}, highest {highest:.4g})"

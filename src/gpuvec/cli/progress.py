@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any
 
 COLUMNS = ("return", "length", "entropy", "approx_kl", "clip_fraction", "explained_variance", "value_loss", "grad_norm")
+ENV_METRICS = "metrics/"  # the beginning of the names of an environment's own metrics
+NUM_ENV_METRICS = 4  # of these in a line, which has no room for more
 SECONDS_BETWEEN_LINES = 2.0
 SECONDS_UNTIL_SHOWN = 1.0  # shorter waits are not shown
 
@@ -132,7 +134,12 @@ class Progress:
     def _line(self) -> str:
         m = self._metrics
         head = f"{m['iteration']:>5.0f}/{self._num_iterations}  {m['steps']:>12,.0f} steps  {m['steps_per_second']:>12,.0f}/s"
-        return "  ".join([head, *(f"{name} {m[name]:.4g}" for name in COLUMNS[:5] if name in m)])
+        names = [*COLUMNS[:5], *self._env_metrics()[:NUM_ENV_METRICS]]
+        return "  ".join([head, *(f"{_title(name)} {m[name]:.4g}" for name in names if name in m)])
+
+    def _env_metrics(self) -> list[str]:
+        """The names of the environment's own metrics that have values."""
+        return [name for name in self._metrics if name.startswith(ENV_METRICS)]
 
     def _table(self) -> Any:
         from rich.table import Table
@@ -145,7 +152,12 @@ class Progress:
             table.add_row("env steps", f"{m['steps']:,.0f}")
             table.add_row("env steps/s", f"{m['steps_per_second']:,.0f}")
             table.add_row("time", f"{m['seconds']:.1f} s")
-        for name in COLUMNS:
+        for name in (*COLUMNS, *self._env_metrics()):
             if name in m:
-                table.add_row(name.replace("_", " "), f"{m[name]:.4g}")
+                table.add_row(_title(name).replace("_", " "), f"{m[name]:.4g}")
         return table
+
+
+def _title(name: str) -> str:
+    """Returns the title of a metric: its name, without "metrics/" for one of the environment's own."""
+    return name.removeprefix(ENV_METRICS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuvec.cli.deferred_signals import deferred_signals
 from gpuvec.cli.env_lookup import find_env_spec
-from gpuvec.cli.eval_command import role_lines
+from gpuvec.cli.eval_command import result_lines
 from gpuvec.cli.progress import Progress, waiting
 from gpuvec.errors import NonFiniteError
 from gpuvec.learners.algorithms import algorithm_name
@@ -135,6 +135,7 @@ def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes
         run: the run folder.
         episodes: the number of episodes.
     """
+    from gpuvec.learners.environments import ENV_METRICS
     from gpuvec.learners.evaluation.evaluate import run_episodes
     from gpuvec.learners.evaluation.players import policies_by_role
     from gpuvec.learners.seeds import EVALUATION, stream_seed
@@ -143,11 +144,12 @@ def evaluate_result(result: Result, args: TrainingArgs, run: RunWriter, episodes
     player = policies_by_role(result.networks, seed=seed)
     results = run_episodes(args.env, player, episodes=episodes, seed=seed, device=args.device, params=args.params)
     returns, last_metrics = results.returns, result.history[-1]
-    run.finish({"iteration": last_metrics["iteration"], "episodes": episodes, "mean_return": float(returns.mean())})
+    means = {f"{ENV_METRICS}/{name}": float(values.double().mean()) for name, values in results.metrics.items()}
+    run.finish({"iteration": last_metrics["iteration"], "episodes": episodes, "mean_return": float(returns.mean()), **means})
     threshold = find_env_spec(args.env).reward_threshold
     solved_at = "" if threshold is None else f", solved at {threshold:g}"
     print(f"trained    {last_metrics['steps']:,.0f} steps in {last_metrics['seconds']:.1f} s")
     print(f"evaluated  mean return {returns.mean():.1f} over {episodes} episodes (lowest {returns.min():.1f}{solved_at})")
-    for line in role_lines(results):
+    for line in result_lines(results):
         print(line)
     print(f"run        {run.path}")

@@ -25,7 +25,7 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.readout import Readout
-from gpuvec.learners.environments import TrainingEnv, map_roles, spaces_of_agent
+from gpuvec.learners.environments import ENV_METRICS, TrainingEnv, map_roles, spaces_of_agent
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
@@ -85,12 +85,13 @@ class Learner:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The names of the metrics; those of the policy of a role begin with the role."""
-        return tuple(
+        """The names of the metrics; those of the policy of a role begin with the role, and the environment's with "metrics"."""
+        of_policies = [
             name if role == ALL else f"{role}/{name}"
             for role, policy in self.policies.items()
             for name in policy.metric_names
-        )  # fmt: skip
+        ]  # fmt: skip
+        return (*of_policies, *(f"{ENV_METRICS}/{name}" for name in self.rollout.metrics))
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -105,6 +106,7 @@ class Learner:
                 self.rollout.update_rows()
             for policy in self.policies.values():
                 policy.finish_rollout()
+        self._env_metrics.copy_(self.rollout.mean_metrics())
 
     def act(self, t: int) -> Any:
         """Returns the actions of all agents in step `t` of the rollout, (E, ...) or (E, A, ...), or {role: (E, n, ...)}."""
@@ -166,10 +168,12 @@ class Learner:
         self.iteration += 1
 
     def _make_report(self) -> Tensor:
-        """Returns one tensor into which all policies write their metrics and fault rows."""
+        """Returns one tensor into which all policies write their metrics and fault rows, and then those of the environment."""
         sizes = [len(policy.metric_names) + len(policy.guard.fault_rows) for policy in self.policies.values()]
+        sizes += [len(self.rollout.metrics)]
         report = torch.zeros(sum(sizes), dtype=torch.float64, device=self.args.device)
-        for policy, part in zip(self.policies.values(), report.split(sizes), strict=True):
+        *parts, self._env_metrics = report.split(sizes)
+        for policy, part in zip(self.policies.values(), parts, strict=True):
             policy.report_into(part)
         return report
 
@@ -208,6 +212,7 @@ class Learner:
             agents, role_name = self.agents[role].per_env, "" if role == ALL else role
             policy.guard.raise_fault(fault_rows.view(torch.int64).tolist(), iteration, self.args.env, agents, role_name)
             metrics += values.tolist()
+        metrics += report.tolist()
         return dict(zip(self.metric_names, metrics, strict=True))
 
     def state_tensors(self) -> dict[str, Any]:

@@ -159,8 +159,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self.is_multi_agent = bool(schema.agents_shape)
         # Outputs that are infos of both a reset and a step.
         self._info_indices: dict[str, int] = {name: names.index(name) for name in ("action_mask", "to_move") if name in names}
-        metrics = schema.metrics if isinstance(schema, MultiAgentSchema) else ()
-        self._metric_indices = {name: names.index(f"metric_{name}") for name in metrics}
+        self._metric_indices = {name: names.index(f"metric_{name}") for name in self.metric_names}
         self._flags_index = names.index("agent_mask") if "agent_mask" in names else None
         self._has_several_gpus = self._device.kind == "cuda" and has_several_gpus()
 

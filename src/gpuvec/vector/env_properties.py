@@ -99,6 +99,12 @@ class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
         self._spec = spec
 
     @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The names in `infos["metrics"]` of a step; none for an environment without metrics."""
+        schema = self.simulation.schema
+        return tuple(schema.metrics) if isinstance(schema, MultiAgentSchema) else ()
+
+    @property
     def ready(self) -> bool:
         """Whether the environment was reset, so that it can be stepped."""
         return self._was_reset

@@ -169,8 +169,12 @@ class EnvRollout:
                 lambda shape: zeros(E, *shape, dtype=torch.bool, steps=num_steps + 1).fill_(True), mask_shape
             )
             outputs["action_mask"] = map_roles(lambda x: x[1:], self.action_mask)
+        # The metrics of an environment, defined where an episode ended.
+        base = env.unwrapped
+        self.metrics = {name: zeros(base.num_envs) for name in base.metric_names}
+        outputs |= {f"metric_{name}": x for name, x in self.metrics.items()}
         self._outputs = [{name: _at(tensors, t) for name, tensors in outputs.items()} for t in range(num_steps)]
-        limit = env.unwrapped.max_episode_steps
+        limit = base.max_episode_steps
         self.max_truncations = 0 if limit is None else (num_steps - 1) // limit + 1
         """Upper bound of an environment's truncated episodes in a rollout: all but the first take `limit` steps."""
         self._copied_rows: list[tuple[AgentSubset, RolloutRows]] = []
@@ -222,6 +226,18 @@ class EnvRollout:
                 agents.copy(self.obs[t], rows.obs[t], 0)
                 if self.action_mask is not None and rows.action_mask is not None:
                     agents.copy(self.action_mask[t], rows.action_mask[t], 0)
+
+    def mean_metrics(self) -> Tensor:
+        """Returns the means of the environment's metrics over the episodes that ended in the rollout, (M,) float64.
+
+        They are nan if none ended.
+        """
+        if not self.metrics:
+            return torch.zeros(0, dtype=torch.float64, device=self.reward.device)
+        values = torch.stack(list(self.metrics.values()))
+        # Under `FlattenAgents` each agent is a row, and the episodes of all rows of an environment end together.
+        ended = self.ended.view(*values.shape[1:], -1)[..., 0]
+        return values.where(ended, 0.0).double().sum((1, 2)) / ended.sum()
 
     def state_tensors(self) -> dict[str, Any]:
         """Returns all tensors that the next rollout depends on, without those of the environment."""

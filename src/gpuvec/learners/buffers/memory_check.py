@@ -32,7 +32,8 @@ def rollout_bytes(env: TrainingEnv, num_steps: int, mask_shape: Any = None) -> i
     per_agent = agents * (num_steps * (FLOAT32_BYTES + 3 * has_agents) + has_agents)
     mask_shapes = mask_shape.values() if isinstance(mask_shape, dict) else [] if mask_shape is None else [mask_shape]
     action_masks = (num_steps + 1) * sum(map(math.prod, mask_shapes))
-    return env.num_envs * (observations + action_masks + per_agent + 3 * num_steps + 1)
+    metrics = num_steps * FLOAT32_BYTES * len(env.unwrapped.metric_names)
+    return env.num_envs * (observations + action_masks + per_agent + metrics + 3 * num_steps + 1)
 
 
 def require_memory(device: str, needed: int, subject: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -28,6 +29,7 @@ class EpisodeResults(NamedTuple):
     returns: Tensor  # (E,) float64, undiscounted; with many agents (E, A), from their first action until they terminated
     terminated: Tensor  # (E,) bool: whether the episode was terminated; with many agents (E, A): whether the agent was
     roles: Mapping[str, Any]  # {role: its agents, as an index of the axis A}
+    metrics: Mapping[str, Tensor] = MappingProxyType({})  # {name: (E,) float32}, the environment's own metrics
 
 
 @torch.no_grad()
@@ -64,10 +66,12 @@ def run_episodes(
         returns = torch.zeros(shape, dtype=torch.float64, device=first_obs.device)
         was_terminated = torch.zeros(shape, dtype=torch.bool, device=first_obs.device)
         in_episode = torch.zeros_like(was_terminated)  # agents that act, or wait after an action
+        metrics = {name: torch.zeros(episodes, device=first_obs.device) for name in envs.unwrapped.metric_names}
         running = torch.ones((episodes, 1) if has_agents else (episodes,), dtype=torch.bool, device=first_obs.device)
         for step in range(STEP_LIMIT):
             if step % STEPS_BETWEEN_CHECKS == 0 and not running.any():
-                return EpisodeResults(returns.cpu(), was_terminated.cpu(), envs.roles)
+                results = returns.cpu(), was_terminated.cpu(), envs.roles
+                return EpisodeResults(*results, {name: values.cpu() for name, values in metrics.items()})
             obs, reward, terminated, truncated, info = envs.step(
                 act(obs, info["action_mask"]) if "action_mask" in info else act(obs)
             )
@@ -77,6 +81,8 @@ def run_episodes(
             was_terminated |= running & (info["agent_terminated"] if has_agents else terminated)
             if has_agents:
                 in_episode &= ~info["agent_terminated"]
+            for name, values in metrics.items():  # Those of the last step of an episode are complete.
+                values.copy_(info["metrics"][name].where(running.view(-1), values))
             running &= ~(terminated | truncated).view_as(running)
     finally:
         envs.close()

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.learners.buffers.env_rollout import EnvRollout
 from gpuvec.learners.config.ppo_config import PPOArgs
 from gpuvec.learners.fused_ppo.fused_estimate import FusedEstimate
@@ -42,9 +43,13 @@ class FusedPPO(PPO):
         self.fused_estimate: FusedEstimate | None = None
 
     def fused_rollout(self, rollout: EnvRollout) -> Stage | None:
-        """Returns a stage that fills `rollout` by one kernel, for environments of one agent without wrappers."""
+        """Returns a stage that fills `rollout` by one kernel, for environments of one agent without wrappers.
+
+        The state of an environment has scalars alone, and there are no metrics: a thread has an environment.
+        """
         env, shape = rollout.env, self.fused_update.shape
-        if env.unwrapped is not env or rollout.num_agents is not None:
+        schema = env.unwrapped.simulation.schema
+        if env.unwrapped is not env or not isinstance(schema, SingleAgentSchema):
             return None
         run_rollout = FusedRollout(shape, self.fused_update.parameters, rollout, self.num_rollouts, self.action_seed, 0)
         buffer = self.buffer

@@ -51,7 +51,7 @@ class FlattenAgents(Wrapper):
     SAME_STEP in `infos["final_obs"]` if its env ended in that step.
 
     `step` does not synchronise and can be captured into a CUDA graph. `out` takes flat arrays; "terminated", "truncated" and
-    "_final_obs" are copied there. States, roles, pictures and checkpoints are the environment's own, by env.
+    "_final_obs" are copied there. States, roles, pictures, metrics and checkpoints are the environment's own, by env.
 
     Args:
         env: a gpuvec environment of many agents, also under wrappers.
@@ -186,6 +186,9 @@ class FlattenAgents(Wrapper):
             shape = tuple(getattr(array, "shape", ()))
             flags = getattr(array, "flags", None)
             contiguous = array.is_contiguous() if hasattr(array, "is_contiguous") else flags is None or flags.c_contiguous
+            if name.startswith("metric_"):  # The environment's own metrics are by env.
+                views[name] = array
+                continue
             if shape != (self.num_envs, *features) or not contiguous:
                 raise ValueError(
                     f"out[{name!r}] must be a C-contiguous array of shape {(self.num_envs, *features)}, one row per agent, got "

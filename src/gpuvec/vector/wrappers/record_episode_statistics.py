@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +25,17 @@ class EpisodeSummary(NamedTuple):
     mean_length: float  # in steps
     returns: np.ndarray[Any, Any]  # (N,) float32
     lengths: np.ndarray[Any, Any]  # (N,) int32, in steps
+    metrics: dict[str, np.ndarray[Any, Any]]  # {name: (N,) float32}, the environment's own metrics
 
 
 class RecordEpisodeStatistics(StatefulWrapper):
     """Adds `infos["episode"] = {"r": (E,) float32, "l": (E,) int32}` and `infos["_episode"]`, (E,) bool, to every step.
 
     "r" is the undiscounted return and "l" the length in steps of the episode that ended in this step, 0 where none did.
-    The last `ring` finished episodes stay on the device until `statistics()` reads them. A NEXT_STEP reset step belongs
-    to no episode; under DISABLED a finished row counts nothing until its reset. A masked reset drops the running
-    episodes of its rows and a full reset those of all rows; neither changes the finished episodes.
+    The last `ring` finished episodes stay on the device until `statistics()` reads them, with the environment's own
+    metrics. A NEXT_STEP reset step belongs to no episode; under DISABLED a finished row counts nothing until its reset. A
+    masked reset drops the running episodes of its rows and a full reset those of all rows; neither changes the finished
+    episodes.
 
     Unlike Gymnasium's wrapper this one has no "t", the time taken, because the host does not know when the device ends an
     episode.
@@ -50,7 +53,9 @@ class RecordEpisodeStatistics(StatefulWrapper):
     def __init__(self, env: VectorEnv, ring: int = 100, stats_key: str = "episode") -> None:
         if ring < 1:
             raise InvalidBound(f"ring must be at least 1 episode, got {ring}.")
-        num_envs = env.num_envs
+        num_envs, base = env.num_envs, env.unwrapped
+        self._metric_names: tuple[str, ...] = getattr(base, "metric_names", ())
+        self._rows_per_env = num_envs // base.num_envs  # more than 1 under FlattenAgents
         super().__init__(
             env,
             WrapperState(
@@ -59,6 +64,7 @@ class RecordEpisodeStatistics(StatefulWrapper):
                 awaits_reset=np.zeros(num_envs, np.bool_),
                 ring_return=np.zeros(ring, np.float32),
                 ring_length=np.zeros(ring, np.int32),
+                **{f"ring_metric_{name}": np.zeros(ring, np.float32) for name in self._metric_names},
                 slot=np.arange(1, ring + 1),  # episode n, counted from 1, is stored in slot n modulo ring
                 count=np.array(0),
             ),
@@ -102,7 +108,7 @@ class RecordEpisodeStatistics(StatefulWrapper):
         buffers["running_return"], buffers["running_length"] = xp.where(ended, 0, total), xp.where(ended, 0, length)
         if self._mode is not AutoresetMode.SAME_STEP:
             buffers["awaits_reset"] = ended if self._mode is AutoresetMode.NEXT_STEP else buffers["awaits_reset"] | ended
-        self._store_episodes(episode, ended)
+        self._store_episodes(episode, ended, info.get("metrics", {}))
         return obs, reward, terminated, truncated, {**info, self._key: episode, f"_{self._key}": ended}
 
     def statistics(self) -> EpisodeSummary:
@@ -111,10 +117,11 @@ class RecordEpisodeStatistics(StatefulWrapper):
         first = max(count - self._ring, 0)
         order = np.arange(first, count) % self._ring
         returns, lengths = (to_host(self._buffers[name])[order] for name in ("ring_return", "ring_length"))
+        metrics = {name: to_host(self._buffers[f"ring_metric_{name}"])[order] for name in self._metric_names}
         mean_return, mean_length = (float(x.mean(dtype=np.float64)) if count else float("nan") for x in (returns, lengths))
-        return EpisodeSummary(count, mean_return, mean_length, returns, lengths)
+        return EpisodeSummary(count, mean_return, mean_length, returns, lengths, metrics)
 
-    def _store_episodes(self, episode: dict[str, Any], ended: Any) -> None:
+    def _store_episodes(self, episode: dict[str, Any], ended: Any, metrics: Mapping[str, Any]) -> None:
         """Writes the episodes that ended in this step into the ring, in the order of their rows.
 
         Each slot looks up the row whose episode it stores, so that no two rows write to one slot, however many episodes end.
@@ -127,4 +134,7 @@ class RecordEpisodeStatistics(StatefulWrapper):
         row, is_new = xp.searchsorted(num_ended, number), number > 0
         buffers["ring_return"] = xp.where(is_new, episode["r"][row], buffers["ring_return"])
         buffers["ring_length"] = xp.where(is_new, episode["l"][row], buffers["ring_length"])
+        for name in self._metric_names:
+            values = metrics[name][row // self._rows_per_env]
+            buffers[f"ring_metric_{name}"] = xp.where(is_new, values, buffers[f"ring_metric_{name}"])
         buffers["count"] = count
