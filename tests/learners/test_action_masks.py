@@ -299,6 +299,25 @@ class TestErrors:
             with pytest.raises(error, match=words):
                 masked_learner("ppo", "gpuvec/CartPole-v1", mask={"mask_function": mask})
 
+    def test_a_mask_that_the_environment_does_not_declare_is_refused(self) -> None:
+        inner = gym.make_vec("gpuvec/CartPole-v1", E, device="cpu", output="torch", autoreset_mode="SameStep")
+        env, args = ActionMaskEnv(inner), make_args("ppo", "gpuvec/CartPole-v1").resolved("cpu")
+        del env.action_mask_shape
+        with pytest.raises(ValueError, match="has masks of actions, and action_mask_shape of the environment is none"):
+            make_learner(args, env)
+
+    def test_a_learner_resets_its_environment_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        env, seeds = make_masked_env("tests/Street-v0"), []
+        reset = type(env).reset
+
+        def count_resets(self: Any, *, seed: Any = None, options: Any = None) -> Any:
+            seeds.append(seed)
+            return reset(self, seed=seed, options=options)
+
+        monkeypatch.setattr(type(env), "reset", count_resets)
+        make_learner(make_args("ppo", "tests/Street-v0").resolved("cpu"), env)
+        assert seeds == [SETTINGS["seed"]]
+
     @pytest.mark.parametrize("algorithm", ["ppo", "ddpg"])
     def test_a_mask_for_a_box_is_refused(self, algorithm: str) -> None:
         inner = gym.make_vec("gpuvec/Pendulum-v1", E, device="cpu", output="torch", autoreset_mode="SameStep")

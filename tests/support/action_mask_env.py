@@ -44,6 +44,7 @@ class ActionMaskEnv(Wrapper):
         space = space_of_one_agent(base.single_action_space) if base.is_multi_agent else base.single_action_space
         self.sizes = tuple(space.nvec) if isinstance(space, gym.spaces.MultiDiscrete) else (outputs_of(space),)
         self.mask_function = mask_function
+        self.action_mask_shape = (*[base.num_agents] * base.is_multi_agent, sum(self.sizes))
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets all environments and adds the mask of their observations."""

@@ -30,6 +30,8 @@ class TrainingEnv(Protocol):
     device: Any
     roles: Mapping[str, Any]
     """{role: its agents, as a slice, (n,) indices or (E, n) indices}."""
+    action_mask_shape: Any
+    """The shape of `infos["action_mask"]` without E, or {role: shape}; None without masks."""
 
     @property
     def unwrapped(self) -> Any:

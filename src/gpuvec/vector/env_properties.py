@@ -105,6 +105,18 @@ class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
         return tuple(schema.metrics) if isinstance(schema, MultiAgentSchema) else ()
 
     @property
+    def action_mask_shape(self) -> Any:
+        """The shape of `infos["action_mask"]` without E, (N,) or (A, N); None for an environment without masks.
+
+        If spaces are by role it is {role: (n, N)}, for the roles that have masks.
+        """
+        schema, outputs = self.simulation.schema, self.simulation.layout.outputs
+        parts = schema.parts if isinstance(schema, MultiAgentSchema) else ()
+        masks = {part.role: outputs.get(f"action_mask{part.suffix}") for part in parts}
+        shapes = {role: mask.shape for role, mask in masks.items() if mask is not None}
+        return shapes.get("", shapes) or None
+
+    @property
     def ready(self) -> bool:
         """Whether the environment was reset, so that it can be stepped."""
         return self._was_reset

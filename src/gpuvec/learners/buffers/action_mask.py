@@ -10,40 +10,56 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from torch import Tensor
 
-from gpuvec.learners.environments import TrainingEnv, is_multi_agent, spaces_of_agent
-from gpuvec.learners.networks.actor_critic import outputs_of
+from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.environments import TrainingEnv, spaces_of_agent
 
 
 def action_mask_shape(env: TrainingEnv) -> Any:
-    """Returns the shape of an environment's `infos["action_mask"]`, (N,) or (A, N); None for an environment without masks.
+    """Returns the shape of the action masks that an environment declares, (N,) or (A, N); None for one without masks.
 
     If spaces are by role it is {role: (n, N)}, for the roles that have masks.
 
     Args:
-        env: the environment, which is reset, because only the infos of a reset or a step show whether there are masks.
+        env: the environment.
 
     Raises:
-        ValueError: masks of another shape, or for an action space that has none.
+        ValueError: masks for an action space that has none.
+    """
+    shapes = env.action_mask_shape
+    for role in shapes if isinstance(shapes, Mapping) else [ALL] if shapes is not None else []:
+        _, space = spaces_of_agent(env, role)
+        if isinstance(space, gym.spaces.Box):
+            raise ValueError(
+                f"the environment has an action mask, and its actions are {space}; only discrete actions have one."
+            )
+    return shapes
+
+
+def require_action_mask(infos: Mapping[str, Any], num_envs: int, shape: Any) -> None:
+    """Checks that the infos of a reset have the action masks that the environment declares.
+
+    Args:
+        infos: of the reset.
+        num_envs: E.
+        shape: the result of `action_mask_shape`.
+
+    Raises:
+        ValueError: no masks, masks of another shape, or masks that the environment does not declare.
         TypeError: masks that are not bool.
     """
-    obs, infos = env.reset(seed=0)
-    if "action_mask" not in infos:
-        return None
-    masks = infos["action_mask"]
-    if isinstance(masks, Mapping):
-        return {role: _checked_shape(mask, obs[role], spaces_of_agent(env, role)[1], True) for role, mask in masks.items()}
-    return _checked_shape(masks, obs, spaces_of_agent(env)[1], is_multi_agent(env))
-
-
-def _checked_shape(mask: Tensor, obs: Tensor, space: gym.Space[Any], is_multi: bool) -> tuple[int, ...]:
-    """The shape (N,) or (A, N) of the masks of environments, after checks; `space` is the action space of one agent."""
-    if isinstance(space, gym.spaces.Box):
-        raise ValueError(f"the environment has an action mask, and its actions are {space}; only discrete actions have one.")
-    expected = (*obs.shape[: 2 if is_multi else 1], outputs_of(space))
-    if tuple(mask.shape) != expected:
-        raise ValueError(f"infos['action_mask'] has shape {tuple(mask.shape)}; for {space} it must have shape {expected}.")
-    if mask.dtype != torch.bool:
-        raise TypeError(f"infos['action_mask'] must be bool, got {mask.dtype}.")
-    return expected[1:]
+    masks = infos.get("action_mask")
+    if (masks is None) != (shape is None):
+        has, declared = ("has none" if masks is None else "has masks"), ("none" if shape is None else f"{shape}")
+        raise ValueError(
+            f"infos {has} of actions, and action_mask_shape of the environment is {declared}: a wrapper that adds or removes "
+            "action masks must have this attribute, (N,) or (A, N), or None without masks."
+        )
+    if masks is None:
+        return
+    pairs = [(masks[role], shape[role]) for role in shape] if isinstance(shape, Mapping) else [(masks, shape)]
+    for mask, expected in pairs:
+        if tuple(mask.shape) != (num_envs, *expected):
+            raise ValueError(f"infos['action_mask'] has shape {tuple(mask.shape)}; it must have shape {(num_envs, *expected)}.")
+        if mask.dtype != torch.bool:
+            raise TypeError(f"infos['action_mask'] must be bool, got {mask.dtype}.")

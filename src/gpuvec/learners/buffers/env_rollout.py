@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
+from gpuvec.learners.buffers.action_mask import require_action_mask
 from gpuvec.learners.environments import TrainingEnv, is_multi_agent, map_roles
 from gpuvec.learners.estimators.row_episodes import steps_in_episode
 from gpuvec.learners.networks.actor_critic import obs_dtype
@@ -136,7 +137,7 @@ class EnvRollout:
     action_mask: Any
 
     def __init__(self, env: TrainingEnv, num_steps: int, device: str, mask_shape: Any = None) -> None:
-        self.env, self.num_steps = env, num_steps
+        self.env, self.num_steps, self._mask_shape = env, num_steps, mask_shape
         self.num_agents: int | None = env.unwrapped.num_agents if is_multi_agent(env) else None
         E, per_agent = env.num_envs, (env.num_envs, *(() if self.num_agents is None else (self.num_agents,)))
 
@@ -196,8 +197,13 @@ class EnvRollout:
         return rows
 
     def reset(self, seed: int) -> None:
-        """Resets the environment with `seed`; the observations are stored as those after the last step of a rollout."""
+        """Resets the environment with `seed`; the observations are stored as those after the last step of a rollout.
+
+        Raises:
+            ValueError, TypeError: the environment has other action masks than `mask_shape`.
+        """
         obs, infos = self.env.reset(seed=seed)
+        require_action_mask(infos, self.env.num_envs, self._mask_shape)
         _copy_roles(self.obs, -1, obs)
         if self.action_mask is not None:
             _copy_roles(self.action_mask, -1, infos["action_mask"])

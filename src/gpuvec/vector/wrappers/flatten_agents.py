@@ -110,6 +110,12 @@ class FlattenAgents(Wrapper):
         """The space of the actions of all rows, (E * A,) or (E * A, K); built on first use."""
         return batched_space(self.single_action_space, self.num_envs)
 
+    @property
+    def action_mask_shape(self) -> tuple[int, ...] | None:
+        """The shape of a row of `infos["action_mask"]`, (N,); None without masks."""
+        shape: tuple[int, ...] | None = self.env.action_mask_shape  # type: ignore[attr-defined]  # of gpuvec's
+        return None if shape is None else shape[1:]
+
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets all envs, or some of them.
 
@@ -181,14 +187,16 @@ class FlattenAgents(Wrapper):
             ValueError: an array of a wrong shape, or one that is not C-contiguous.
         """
         views = {}
+        shape_of_row = {"action_mask": self.action_mask_shape or ()}
+        shape_of_row |= dict.fromkeys(("obs", "final_obs"), self.single_observation_space.shape or ())
         for name, array in out.items():
-            features = self.single_observation_space.shape or () if name in ("obs", "final_obs") else ()
+            if name == "to_move" or name.startswith("metric_"):  # by env, which the environment itself checks
+                views[name] = array
+                continue
+            features = shape_of_row.get(name, ())
             shape = tuple(getattr(array, "shape", ()))
             flags = getattr(array, "flags", None)
             contiguous = array.is_contiguous() if hasattr(array, "is_contiguous") else flags is None or flags.c_contiguous
-            if name.startswith("metric_"):  # The environment's own metrics are by env.
-                views[name] = array
-                continue
             if shape != (self.num_envs, *features) or not contiguous:
                 raise ValueError(
                     f"out[{name!r}] must be a C-contiguous array of shape {(self.num_envs, *features)}, one row per agent, got "
