@@ -239,7 +239,8 @@ class RaceCheck:
         for phase in phases:
             if isinstance(phase, Reduction | Assign):
                 self.ownership.clear_log()
-                s = reference.run_phase(phase, reference.copy(s), actions, key)
+                with record_draws():  # in which a checked key may draw
+                    s = reference.run_phase(phase, reference.copy(s), actions, key)
                 if isinstance(phase, Reduction) and phase.at is not None:
                     self.ownership.check_scatter(phase)
             else:
