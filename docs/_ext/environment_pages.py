@@ -71,14 +71,17 @@ def page(spec: Any, code: str) -> str:
     env = load_env(spec.kwargs["env"])
     module = sys.modules[spec.kwargs["env"].partition(":")[0]]
     summary, sections = sections_of(module.__doc__ or "")
-    observation, action = env.spaces(env.params)
+    spaces = env.spaces(env.params)
     many = isinstance(env, MultiAgentEnv)
     facts = {"make": f'`gymnasium.make_vec("{spec.id}", num_envs=...)`'}
     if isinstance(env, MultiAgentEnv):
         named = ", ".join(f"{count} {role}" for role, count in (env.roles(env.params) if env.roles else {}).items())
         facts["agents"] = f"{env.agents(env.params)}: {named}" if named else str(env.agents(env.params))
-    facts[f"observation{' of an agent' * many}"] = _space(observation)
-    facts[f"action{' of an agent' * many}"] = _space(action)
+    by_role = spaces.items() if isinstance(spaces, dict) else ()
+    by_owner = {f" of a {role}": pair for role, pair in by_role} or {" of an agent" * many: spaces}
+    for owner, (observation, action) in by_owner.items():
+        facts[f"observation{owner}"] = _space(observation)
+        facts[f"action{owner}"] = _space(action)
     facts["steps until truncation"] = str(spec.max_episode_steps or "no limit")
     if spec.reward_threshold is not None:
         facts["solved at a mean return of"] = f"{spec.reward_threshold:g}"

@@ -10,6 +10,7 @@ from gpuvec_envs import (
     mountain_car,
     pendulum,
     predators,
+    simple_speaker_listener,
     simple_spread,
     tag_continuous,
     tag_grid_world,
@@ -22,6 +23,7 @@ register("gpuvec/MountainCarContinuous-v0", continuous_mountain_car.ENV)
 register("gpuvec/Pendulum-v1", pendulum.ENV)
 register("gpuvec/Breakout-v0", breakout.ENV)
 register("gpuvec/SimpleSpread-v0", simple_spread.ENV)
+register("gpuvec/SimpleSpeakerListener-v0", simple_speaker_listener.ENV)
 register("gpuvec/ConnectFour-v0", connect_four.ENV)
 register("gpuvec/Predators-v0", predators.ENV)
 register("gpuvec/TagGridWorld-v0", tag_grid_world.ENV)

@@ -146,6 +146,24 @@ def simple_spread(s: Any, p: Any) -> Picture:
     return canvas.array()
 
 
+def simple_speaker_listener(s: Any, p: Any) -> Picture:
+    """Returns a picture, (500, 500, 3), of the landmarks, the goal in the colour of the listener, and the listener.
+
+    A ring is around the landmark whose word the speaker said. The picture shows the square in which episodes begin, and more of
+    the plane where the listener has left it.
+    """
+    radius = 0.075
+    extent = max(1.0, float(np.abs(s.position).max())) + 2.0 * radius
+    canvas = Canvas(500, 500, 250.0 / extent, origin=(250.0, 250.0))
+    if s.word[0] >= 0:
+        canvas.circle(tuple(s.landmark[s.word[0]]), 1.6 * radius, PALE)
+    for k, (x, y) in enumerate(s.landmark):
+        canvas.circle((x, y), 0.8 * radius, RUNNER if k == s.goal else BLACK)
+    for x, y in s.position:
+        canvas.circle((x, y), radius, RUNNER)
+    return canvas.array()
+
+
 def tag_grid_world(s: Any, p: Any) -> Picture:
     """Returns a picture, (500, 500, 3): taggers are squares, and the runner is a smaller disc, visible on a tagger's cell."""
     cells = p.grid_length + 1

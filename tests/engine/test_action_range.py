@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from tests.support.arrays import host, on_device
-from tests.support.bundled_envs import BUNDLED_ENVS
+from tests.support.bundled_envs import BUNDLED_ENVS, WITH_ROLE_SPACES
 from tests.support.cuda_c_functions import needs_host_compiler
 
 import gpuvec
@@ -20,7 +20,7 @@ from gpuvec.errors import ActionError, AuthoringError
 
 DTYPES = (np.int32, np.int64, np.uint8)
 BUNDLED = {
-    **{name: {} for name in BUNDLED_ENVS},
+    **{name: {} for name in BUNDLED_ENVS if name not in WITH_ROLE_SPACES},
     "TagGridWorld-v0": {"num_taggers": 2}, "TagContinuous-v0": {"num_taggers": 2, "num_runners": 2},
     "TagContinuous-v0 nearest": {"num_runners": 3, "use_full_observation": False},
     "TagContinuous-v0 continuous": {"num_taggers": 2, "num_runners": 2, "continuous_actions": True},

@@ -23,16 +23,21 @@ LAUNCH_CONFIGS = [
 ]
 
 
+def one_array(value):
+    """The observations of all roles in one array, (E, ...); an array is returned as it is."""
+    return np.concatenate([x.reshape(len(x), -1) for x in value.values()], 1) if isinstance(value, dict) else value
+
+
 def run_steps(name, num_envs, device, steps, **options):
     """All outputs of a reset and of `steps` steps, on the host."""
     output = "numpy" if device in ("cpu", "simulator") else "cupy"
     env = gym.make_vec(f"gpuvec/{name}", num_envs=num_envs, device=device, output=output, autoreset_mode="SameStep", **options)
     env.action_space.seed(1)
-    outputs = [host(env.reset(seed=9)[0])]
+    outputs = [one_array(host(env.reset(seed=9)[0]))]
     for _ in range(steps):
         *arrays, info = env.step(on_device(env, env.action_space.sample()))
         episode_end = host(info["_final_obs"])
-        outputs += [*map(host, arrays), episode_end, host(info["final_obs"])[episode_end]]
+        outputs += [*(one_array(host(x)) for x in arrays), episode_end, one_array(host(info["final_obs"]))[episode_end]]
     env.close()
     return outputs
 

@@ -157,6 +157,16 @@ def test_invalid_actions_are_reported_with_the_role():
         env.check()
 
 
+def test_actions_out_of_range_become_the_last_of_their_space(backend):
+    env = make(backend)
+    env.reset(seed=1)
+    (actions,) = actions_for(env, 1)
+    actions["watcher"][1, 2, 1], actions["watcher"][2, 0, 0], actions["lamp"][0, 0] = 3, -1, 2**40
+    env.step(actions)
+    state = host(env.get_state())
+    assert (state["guess"][1, 2, 1], state["guess"][2, 0, 0], state["color"][0, 0]) == (2, 3, 4)
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [

@@ -17,8 +17,10 @@ import sys
 from typing import Any, NamedTuple
 
 import cupy
+import gymnasium
 import numpy as np
 
+from gpuvec.engine.layout.schema import SingleAgentSchema
 from gpuvec.errors import ActionError
 
 # One faulty kernel for each tool, which the tool must report.
@@ -89,8 +91,6 @@ MULTI_AGENT_CASES = {
 
 def make_env(name: str, num_envs: int, mode: str, **options: Any) -> Any:
     """A vector environment on the GPU."""
-    import gymnasium
-
     import gpuvec  # noqa: F401  # registers the environments
 
     options = {"device": "cuda", "output": "cupy", "autoreset_mode": mode, **options}
@@ -178,10 +178,11 @@ def run_extreme_actions(name: str) -> None:
             for dtype, values in (box if hasattr(env.single_action_space, "low") else discrete).items():
                 for value in values:
                     env.reset(seed=0)
-                    actions = cupy.full(env.action_space.shape, value, dtype)
+                    by_role = env.action_space.items() if isinstance(env.action_space, gymnasium.spaces.Dict) else ()
+                    roles = {role: cupy.full(space.shape, value, dtype) for role, space in by_role}
                     for _ in range(6):
-                        env.step(actions)
-                    if name not in (GRID, CONTINUOUS):
+                        env.step(roles or cupy.full(env.action_space.shape, value, dtype))
+                    if isinstance(env.simulation.schema, SingleAgentSchema):
                         env.rollout(6, policy=cupy.full((6, *env.action_space.shape), value, dtype))
                     with contextlib.suppress(ActionError):
                         env.check()

@@ -20,3 +20,5 @@ MULTI_AGENT = tuple(name for name in BUNDLED_ENVS if name not in SINGLE_AGENT)
 # The environments that Gymnasium has under the same name, with which tests can compare ours.
 IN_GYMNASIUM = tuple(name for name in SINGLE_AGENT if name in gymnasium.registry)
 WITH_CUDA_C = tuple(name for name, env in BUNDLED_ENVS.items() if env.cuda_c is not None)
+# Those whose roles have spaces of their own, so that observations and actions are dicts by role.
+WITH_ROLE_SPACES = tuple(name for name, env in BUNDLED_ENVS.items() if isinstance(env.spaces(env.params), dict))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from tests.support.arrays import host, on_device, reset, step
@@ -29,8 +30,11 @@ def test_spaces_are_batches_of_single_spaces(name):
         batched.seed(1)
         sample = batched.sample()
         assert batched.contains(sample)
-        assert sample.shape == (E, *single.shape)
-        assert not batched.contains(sample[:2])
+        roles = list(single) if isinstance(single, Dict) else [None]
+        for role in roles:
+            rows, space, part = (x if role is None else x[role] for x in (sample, batched, single))
+            assert rows.shape == (E, *part.shape)
+            assert not space.contains(rows[:2])
 
 
 def test_batched_boxes_need_no_memory_per_env():
