@@ -15,6 +15,7 @@ Source: the rules of simple_spread_v3 in MPE2, the multi-agent particle environm
 """
 
 import math
+from collections.abc import Callable
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -26,6 +27,10 @@ from gpuvec_envs.checks import require_at_least_one, require_finite, require_not
 
 LEFT, RIGHT, DOWN, UP = 1, 2, 3, 4  # actions
 INFINITY = math.inf
+# A thread computes the whole observation of an agent without a loop, up to so many agents; then one thread for each element.
+MAX_AGENTS_OF_A_ROW = 8
+Vectors = Callable[..., tuple[float, ...]]
+"""`vectors(i, s, t, p)` returns a part of the observation of agent i."""
 
 
 class State(NamedTuple):
@@ -146,7 +151,53 @@ def last_element(i: int, s: State, t: Time, p: Params) -> tuple[float]:
     return element(i, 6 * p.num_agents - 1, s, t, p)
 
 
+def own_vectors(i: int, s: State, t: Time, p: Params) -> tuple[float, ...]:
+    return s.velocity[i, 0], s.velocity[i, 1], s.position[i, 0], s.position[i, 1]
+
+
+def landmark_vector(k: int) -> Vectors:
+    """Returns the function of the position of landmark k relative to an agent."""
+
+    def vector(i: int, s: State, t: Time, p: Params) -> tuple[float, ...]:
+        return s.landmark[k, 0] - s.position[i, 0], s.landmark[k, 1] - s.position[i, 1]
+
+    return vector
+
+
+def other_vector(k: int) -> Vectors:
+    """Returns the function of the position of the k-th other agent relative to an agent."""
+
+    def vector(i: int, s: State, t: Time, p: Params) -> tuple[float, ...]:
+        j = k + 1 if k >= i else k
+        return s.position[j, 0] - s.position[i, 0], s.position[j, 1] - s.position[i, 1]
+
+    return vector
+
+
+def zero_vector(i: int, s: State, t: Time, p: Params) -> tuple[float, ...]:
+    return 0.0, 0.0
+
+
+def concatenate(functions: list[Vectors]) -> Vectors:
+    """Returns the function whose result has those of all functions, one after the other."""
+    if len(functions) == 1:
+        return functions[0]
+    middle = len(functions) // 2
+    first, second = concatenate(functions[:middle]), concatenate(functions[middle:])
+
+    def both(i: int, s: State, t: Time, p: Params) -> tuple[float, ...]:
+        return first(i, s, t, p) + second(i, s, t, p)
+
+    return both
+
+
 def observation(p: Params) -> Observation:
+    others = p.num_agents - 1
+    if p.num_agents <= MAX_AGENTS_OF_A_ROW:
+        landmarks, positions = (
+            map(vector, range(n)) for vector, n in ((landmark_vector, p.num_agents), (other_vector, others))
+        )
+        return Observation(concatenate([own_vectors, *landmarks, *positions, *[zero_vector] * others]))
     # A neighbor has one feature here, so that a row has the order of the slots: x and y of one vector after the other.
     return Observation(last_element, element, max_neighbors=6 * p.num_agents - 1)
 
