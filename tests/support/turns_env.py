@@ -21,6 +21,8 @@ class TurnsEnv(Wrapper):
         env: an environment of many agents, in SAME_STEP mode with torch output.
     """
 
+    has_turns = True
+
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets all environments; the first agents move first."""
         obs, infos = super().reset(seed=seed, options=options)

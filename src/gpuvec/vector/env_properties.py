@@ -99,6 +99,12 @@ class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
         self._spec = spec
 
     @property
+    def has_turns(self) -> bool:
+        """Whether agents take turns, so that an agent that is in the game may wait and not act in a step."""
+        schema = self.simulation.schema
+        return isinstance(schema, MultiAgentSchema) and schema.has_turns
+
+    @property
     def metric_names(self) -> tuple[str, ...]:
         """The names in `infos["metrics"]` of a step; none for an environment without metrics."""
         schema = self.simulation.schema

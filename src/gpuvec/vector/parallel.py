@@ -41,6 +41,9 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
     from that step on: the step returns its observation, reward 0 and no end. Actions are always checked. Observations are
     (D,) float32, and every step returns new arrays. If the roles have spaces of their own, each agent has those of its role.
 
+    If agents take turns, those that wait are among `agents` as well. They pass an action, which means nothing, and are
+    rewarded and terminated like the others. "to_move" in the infos of an agent says whether it acts in the next step.
+
     Args:
         id: the id of a registered environment of many agents.
         device: "cpu", "cuda" or "cuda:1"; a GPU is not faster than a CPU for a single environment.
@@ -110,7 +113,7 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
 
         Returns:
             A dict with the observation (D,) of each active agent, and one with the infos of each: "action_mask", (N,) int8, as
-            spaces take it, in an environment with masks.
+            spaces take it, in an environment with masks, and "to_move" in one with turns.
         """
         own_options = {name: value for name, value in (options or {}).items() if name in self._reset_option_names}
         obs, info = self._envs.reset(seed=seed, options=own_options)
@@ -145,14 +148,15 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
             {role: x[None] for role, x in all_actions.items()} if self._is_by_role else all_actions[None]
         )
         self._episode_ended = bool(terminated[0] | truncated[0])
-        mask = info["agent_mask"][0]
-        agent_terminated = (terminated[0] | info["agent_terminated"][0]) & mask
-        agent_truncated = truncated[0] & mask & ~agent_terminated
+        # An agent that waits for its turn is rewarded, and its episode ends, too.
+        in_episode = np.array([name in self.agents for name in self.possible_agents])
+        agent_terminated = (terminated[0] | info["agent_terminated"][0]) & in_episode
+        agent_truncated = truncated[0] & in_episode & ~agent_terminated
         active = [] if self._episode_ended else self._active_agents()
         self.agents = [name for name in self.possible_agents if name in self.agents or name in active]
         results: Any = (
             self._rows_by_agent(obs),
-            self._by_agent(np.where(mask, reward[0], 0).tolist()),
+            self._by_agent(np.where(in_episode, reward[0], 0).tolist()),
             self._by_agent(agent_terminated.tolist()),
             self._by_agent(agent_truncated.tolist()),
             self._infos(info),
@@ -161,9 +165,19 @@ class ParallelEnv(pettingzoo.ParallelEnv[str, Row, Any]):  # type: ignore[misc] 
         return results  # type: ignore[no-any-return]  # the values of PettingZoo's dicts
 
     def _infos(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """The infos of the agents in `agents`: "action_mask", (N,) int8, if the environment has masks for the agent."""
-        masks = self._rows_by_agent(info["action_mask"]) if "action_mask" in info else {}
-        return {name: {"action_mask": masks[name].astype(np.int8)} if name in masks else {} for name in self.agents}
+        """The infos of the agents in `agents`.
+
+        They are "action_mask", (N,) int8, if the environment has masks for the agent, and with turns "to_move", whether the
+        agent acts in the next step.
+        """
+        infos: dict[str, dict[str, Any]] = {name: {} for name in self.agents}
+        for name, mask in self._rows_by_agent(info["action_mask"]).items() if "action_mask" in info else ():
+            infos[name]["action_mask"] = mask.astype(np.int8)
+        if "to_move" in info:
+            agent_to_move = int(info["to_move"][0])
+            for name in self.agents:
+                infos[name]["to_move"] = agent_to_move in (-1, self._agent_indices[name])
+        return infos
 
     def _rows_by_agent(self, arrays: Any) -> dict[str, Any]:
         """{agent: copy of its row} for the agents in `agents`, of an array (1, A, ...) or a dict of them by role."""

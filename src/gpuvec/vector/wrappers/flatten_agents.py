@@ -15,14 +15,15 @@ from gymnasium.vector import VectorEnv
 
 from gpuvec.vector.host_copies import framework_of, to_host
 from gpuvec.vector.spaces import batched_space, space_of_one_agent
-from gpuvec.vector.wrappers.base import Out, Step, Wrapper, write_to_out
+from gpuvec.vector.wrappers.base import Out, StatefulWrapper, Step, rows_of_reset, write_to_out
 from gpuvec.vector.wrappers.namespace import Namespace, WrapperError
+from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 COPIED_OUTPUTS = ("terminated", "truncated", "_final_obs")  # in the environment they have one element per env
 
 
 def per_agent_results(
-    xp: Any, reward: Any, terminated: Any, truncated: Any, agent_mask: Any, agent_terminated: Any
+    xp: Any, reward: Any, terminated: Any, truncated: Any, in_episode: Any, agent_terminated: Any
 ) -> tuple[Any, Any, Any]:
     """Returns (reward, terminated, truncated) of each agent, (..., E, A).
 
@@ -31,14 +32,14 @@ def per_agent_results(
         reward: (..., E, A).
         terminated: which environments were terminated, (..., E) bool.
         truncated: which environments were truncated, (..., E) bool.
-        agent_mask: which agents were active before the step, (..., E, A) bool.
+        in_episode: which agents acted, or wait in a running episode, (..., E, A) bool; the reward of the others is 0.
         agent_terminated: which agents the step terminated, (..., E, A) bool.
     """
     ended = terminated[..., None] | agent_terminated
-    return xp.where(agent_mask, reward, 0), ended, truncated[..., None] & ~ended
+    return xp.where(in_episode, reward, 0), ended, truncated[..., None] & ~ended
 
 
-class FlattenAgents(Wrapper):
+class FlattenAgents(StatefulWrapper):
     """E envs of A agents as E * A rows, for code that supports only single-agent environments.
 
     Row e * A + i is agent i of env e. Observations are (E * A, D), actions (E * A,) or (E * A, K), rewards and flags
@@ -47,6 +48,12 @@ class FlattenAgents(Wrapper):
     A row is terminated when its env is, or in the step in which its agent becomes inactive. A row is truncated when its env
     is, unless it is terminated. While its agent is inactive, the row is outside `infos["agent_mask"]`, its reward is 0, its
     flags are those of the env, and a learner must leave it out. An inactive agent may become active again.
+
+    If agents take turns, a row whose agent waits is outside `infos["agent_mask"]` too, but keeps its reward and its flags,
+    which belong to the last action of the agent. `infos["in_episode"]`, (E * A,) bool, has these rows and those that acted:
+    an agent is in an episode from its first action until it is terminated or the episode of its env ends. Then
+    `state_dict` has, beside the state of the env, which agents are in an episode.
+
     `infos["_final_obs"]` says whose env ended. The last observation of an agent that became inactive is in `obs`, or in
     SAME_STEP in `infos["final_obs"]` if its env ended in that step.
 
@@ -67,7 +74,6 @@ class FlattenAgents(Wrapper):
         # Imported here, so that importing the wrappers does not load Numba, which is slow.
         from gpuvec.vector.env import VectorEnv as GpuvecVectorEnv
 
-        super().__init__(env)
         base = env.unwrapped
         if not isinstance(base, GpuvecVectorEnv) or not base.is_multi_agent:
             raise WrapperError(
@@ -89,7 +95,9 @@ class FlattenAgents(Wrapper):
                 "FlattenAgents computes flags, which DLPack objects do not support: make the environment with "
                 "output='torch', 'numpy', 'cupy' or 'jax'."
             )
+        super().__init__(env, WrapperState(in_episode=np.zeros((env.num_envs, base.num_agents), np.bool_)))
         self._inner_num_envs, self._num_agents = env.num_envs, base.num_agents
+        self._has_turns: bool = getattr(env, "has_turns", base.has_turns)
         self.single_observation_space = space_of_one_agent(env.single_observation_space)
         self.single_action_space = space_of_one_agent(env.single_action_space)
 
@@ -131,6 +139,9 @@ class FlattenAgents(Wrapper):
         if tuple(getattr(mask, "shape", ())) == (self.num_envs,):
             options = {**(options or {}), "reset_mask": self._mask_of_envs(mask)}
         obs, info = super().reset(seed=seed, options=options)
+        if self._has_turns:
+            rows = rows_of_reset(options, self._buffers)
+            self._buffers.clear(None if rows is None else rows[:, None], "in_episode")
         if "action_mask" in info:
             info = {**info, "action_mask": self._flat(info["action_mask"])}
         return self._flat(obs), info
@@ -149,8 +160,12 @@ class FlattenAgents(Wrapper):
         obs, reward, terminated, truncated, info = super().step(self._by_env(actions), inner_out)
         self._ns = self._ns or Namespace(reward)
         xp, mask, agent_terminated = self._ns.xp, info["agent_mask"], info["agent_terminated"]
-        reward, terminated, truncated = per_agent_results(xp, reward, terminated, truncated, mask, agent_terminated)
+        in_episode = self._agents_in_episode(reward, mask) if self._has_turns else mask
+        reward, terminated, truncated = per_agent_results(xp, reward, terminated, truncated, in_episode, agent_terminated)
         info = {**info, "agent_mask": self._flat(mask), "agent_terminated": self._flat(agent_terminated)}
+        if self._has_turns:
+            self._buffers["in_episode"] = in_episode & ~(terminated | truncated)
+            info["in_episode"] = self._flat(in_episode)
         if "action_mask" in info:
             info["action_mask"] = self._flat(info["action_mask"])
         if "_final_obs" in info:
@@ -164,6 +179,36 @@ class FlattenAgents(Wrapper):
             write_to_out(self._flat(truncated), "truncated", out),
             info,
         )
+
+    def _agents_in_episode(self, reward: Any, mask: Any) -> Any:
+        """Returns the agents, (E, A) bool, that act in this step, by `mask`, or have acted before in their episode."""
+        self._buffers.place(reward)
+        return self._buffers["in_episode"] | mask
+
+    def state_dict(self, env: bool = True) -> dict[str, Any]:
+        """Returns the state of the environment, and if agents take turns which of them are in an episode.
+
+        Args:
+            env: whether to include the state of the environment; without turns it is all there is.
+        """
+        if self._has_turns:
+            return super().state_dict(env)
+        state: dict[str, Any] = self.env.state_dict() if env else {}  # type: ignore[attr-defined]  # of gpuvec's
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads the result of `state_dict`.
+
+        Args:
+            state: the result.
+
+        Raises:
+            StateError: the state of another environment.
+        """
+        if self._has_turns:
+            super().load_state_dict(state)
+        elif state:
+            self.env.load_state_dict(state)  # type: ignore[attr-defined]  # of gpuvec's
 
     def _flat(self, array: Any) -> Any:
         """(E, A, ...) as (E * A, ...)."""

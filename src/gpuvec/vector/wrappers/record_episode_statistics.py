@@ -98,11 +98,11 @@ class RecordEpisodeStatistics(StatefulWrapper):
         buffers = self._buffers
         buffers.place(reward)
         xp, counts = buffers.ns.xp, ~buffers["awaits_reset"]
-        mask = info.get("agent_mask")
-        if mask is not None and mask.ndim == 1:  # under FlattenAgents, where a row may be an inactive agent
-            counts = counts & mask
+        acted, mask = counts, info.get("agent_mask")
+        if mask is not None and mask.ndim == 1:  # under FlattenAgents, where a row may be an agent that is inactive or waits
+            acted, counts = counts & mask, counts & info.get("in_episode", mask)
         total = buffers["running_return"] + xp.where(counts, buffers.ns.float32(reward), 0)
-        length = buffers["running_length"] + counts
+        length = buffers["running_length"] + acted
         ended = counts & (terminated | truncated)
         episode = {"r": xp.where(ended, total, 0), "l": xp.where(ended, length, 0)}
         buffers["running_return"], buffers["running_length"] = xp.where(ended, 0, total), xp.where(ended, 0, length)
