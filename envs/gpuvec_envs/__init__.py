@@ -10,6 +10,7 @@ from gpuvec_envs import (
     mountain_car,
     pendulum,
     predators,
+    rice_n,
     simple_speaker_listener,
     simple_spread,
     tag_continuous,
@@ -26,5 +27,6 @@ register("gpuvec/SimpleSpread-v0", simple_spread.ENV)
 register("gpuvec/SimpleSpeakerListener-v0", simple_speaker_listener.ENV)
 register("gpuvec/ConnectFour-v0", connect_four.ENV)
 register("gpuvec/Predators-v0", predators.ENV)
+register("gpuvec/RICE-N-v0", rice_n.ENV)
 register("gpuvec/TagGridWorld-v0", tag_grid_world.ENV)
 register("gpuvec/TagContinuous-v0", tag_continuous.ENV)

@@ -198,3 +198,20 @@ def tag_continuous(s: Any, p: Any) -> Picture:
         colour = GREY if not s.alive[k] else TAGGER if tagger[k] else RUNNER
         canvas.polygon(rotate(arrow, s.heading[k], (s.x[k], s.y[k])), colour)
     return canvas.array()
+
+
+def rice_n(s: Any, p: Any) -> Any:
+    """Returns a picture, (300, 560, 3): a bar for the output of each region, red by its emissions, and the air temperature.
+
+    A full bar is an output of 50e12 USD a year, a full thermometer on the left a warming of 8 degC.
+    """
+    canvas = Canvas(560, 300, 20.0, origin=(0.0, 10.0))
+    warming = min(max(float(s.air_temperature) / 8.0, 0.0), 1.0)
+    canvas.polygon(rectangle(0.2, 0.8, 0.0, 14.0), (230, 230, 230))
+    canvas.polygon(rectangle(0.2, 0.8, 0.0, 14.0 * warming), (200, 60, 50))
+    for i, output in enumerate(s.output):
+        share = min(max(float(output) / 50.0, 0.0), 1.0)
+        mitigation = float(s.mitigation[i]) / p.num_action_levels
+        colour = (int(200 - 140 * mitigation), int(80 + 90 * mitigation), 80)
+        canvas.polygon(rectangle(1.1 + i, 1.9 + i, 0.0, max(14.0 * share, 0.05)), colour)
+    return canvas.array()

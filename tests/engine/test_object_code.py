@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from llvmlite import binding
 from tests.support.counter_env import COUNTER, Count
 
 from gpuvec.engine.backends.cache.store import CACHE_VARIABLE, SUBFOLDER
@@ -34,9 +35,14 @@ declare float @sinf(float)
 """
 
 
+def assemble(source):
+    """The bitcode of LLVM assembly."""
+    return binding.parse_assembly(source).as_bitcode()
+
+
 def compile_store_product(factor=1, more="", status=0):
     """The object code of a function that stores `factor` times a value at an address."""
-    return compile_object(STORE_PRODUCT.format(factor=factor, more=more, status=status), "store_product", 2, 0)
+    return compile_object(assemble(STORE_PRODUCT.format(factor=factor, more=more, status=status)), "store_product", 2, 0)
 
 
 def test_loaded_code_runs():
@@ -81,7 +87,9 @@ def test_other_threads_run_during_machine_code():
     }
     """
     place = np.zeros(1, np.int64)
-    thread = threading.Thread(target=load_object(compile_object(wait, "wait", 1, 0)), args=(place.ctypes.data,), daemon=True)
+    thread = threading.Thread(
+        target=load_object(compile_object(assemble(wait), "wait", 1, 0)), args=(place.ctypes.data,), daemon=True
+    )
     thread.start()
     place[0] = 1
     thread.join(60)

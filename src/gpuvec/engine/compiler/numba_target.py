@@ -48,10 +48,11 @@ class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
             linked_module.link_in(base_library._get_module_for_linking(), preserve=True)
         return linked_module
 
-    def optimized(self) -> str:
-        """Returns the optimised LLVM assembly of this function and all that it calls.
+    def optimized(self) -> bytes:
+        """Returns the optimised LLVM bitcode of this function and all that it calls.
 
-        Numba's own passes expect a simplified module, so the simplification comes first.
+        Numba's own passes expect a simplified module, so the simplification comes first. LLVM cannot read the text of a module
+        back if names are too long, as those of blocks are that come from a function with a state of many fields.
         """
         module = self._link_callees(self._final_module)
         simplification = create_new_module_pass_manager()
@@ -67,7 +68,8 @@ class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
         all_passes, builder = self._codegen._module_pass_manager()
         run_passes(all_passes, module, builder)
         module.verify()
-        return str(module)
+        bitcode: bytes = module.as_bitcode()
+        return bitcode
 
 
 def _callees_first(library: CPUCodeLibrary, visited: set[Any]) -> Iterator[CPUCodeLibrary]:

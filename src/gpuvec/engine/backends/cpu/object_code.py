@@ -74,17 +74,17 @@ def _target_machine() -> Any:
     )
 
 
-def compile_object(source: str, name: str, num_arguments: int, scratch_bytes: int) -> ObjectCode:
-    """Compiles a function that Numba translated to LLVM assembly.
+def compile_object(bitcode: bytes, name: str, num_arguments: int, scratch_bytes: int) -> ObjectCode:
+    """Compiles a function that Numba translated to LLVM bitcode.
 
     Args:
-        source: the assembly.
+        bitcode: the module.
         name: the symbol of the function. It takes the addresses of a result and of an exception, then the arguments.
         num_arguments: how many arguments it takes, which are integers of 64 bits.
         scratch_bytes: the size of the scratch memory whose address is its second argument.
     """
     binding, target_machine = _llvm(), _target_machine()
-    module = binding.parse_assembly(source)
+    module = binding.parse_bitcode(bitcode)
     for function in module.functions:
         if not function.is_declaration and function.name != name:
             function.linkage = "internal"
