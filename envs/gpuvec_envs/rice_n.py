@@ -98,7 +98,7 @@ def begin_step(s: State, key: Key, p: ParamsWithTables) -> tuple[int, int, float
         return stage, s.activity_count, s.damage
     air = s.air_temperature
     loss = DAMAGE_COEFFICIENTS[0] * air + DAMAGE_COEFFICIENTS[1] * air**DAMAGE_EXPONENT
-    return stage, s.activity_count + 1, 1.0 / (1.0 + loss)
+    return stage, min(s.activity_count + 1, NUM_ACTIVITY_STEPS), 1.0 / (1.0 + loss)
 
 
 def choose(pair: tuple[int, int], s: State, action: Ints, key: Key, p: ParamsWithTables) -> None:
@@ -261,6 +261,12 @@ def check(p: Params) -> None:
         raise ValueError(f"num_action_levels is {p.num_action_levels}; it must be at most 256, since levels are bytes.")
 
 
+def field_ranges(p: Params) -> dict[str, tuple[int, int]]:
+    levels = ("savings", "mitigation", "export_limit", "min_mitigation", "wishes", "tariffs", "promises", "requests")
+    ranges = dict.fromkeys(levels, (0, p.num_action_levels - 1))
+    return ranges | {"stage": (0, NUM_STAGES - 1), "activity_count": (0, NUM_ACTIVITY_STEPS)}
+
+
 ENV = MultiAgentEnv(
     state=State,
     params=Params(),
@@ -292,6 +298,7 @@ ENV = MultiAgentEnv(
     metrics=metrics,
     structural=("negotiation", "num_action_levels"),
     check=check,
+    field_ranges=field_ranges,
     draw=pictures.rice_n,
     render_fps=4,
 )
