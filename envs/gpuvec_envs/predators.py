@@ -119,6 +119,7 @@ def reset_animal(i: int, s: State, key: Key, p: Params) -> None:
 def reset_cell(cell: tuple[int, int], s: State, key: Key, p: Params) -> None:
     y, x = cell
     s.grass[cell] = max(randint(key, y * p.width + x, -p.regrowth_steps, p.regrowth_steps), 0)
+    s.first_wolf[cell], s.first_sheep[cell] = NOBODY, NOBODY
 
 
 def wrap(position: int, size: int) -> int:
@@ -280,7 +281,6 @@ CENSUS = (
     count_of("wolves_here", is_animal, at=wolf_cell), count_of("sheep_here", is_animal, at=sheep_cell),
     count_of("wolves_alive", is_wolf), count_of("sheep_alive", is_sheep),
 )  # fmt: skip
-FIRST_ANIMALS = (min_of("first_wolf", number, at=wolf_cell), min_of("first_sheep", number, at=sheep_cell))
 ENV = MultiAgentEnv(
     state=State,
     params=Params(),
@@ -288,8 +288,17 @@ ENV = MultiAgentEnv(
     agents=agents,
     roles=roles,
     sets=sets,
-    reset=(reset_animal, each("cells", reset_cell), *FIRST_ANIMALS, *CENSUS),
-    phases=(move, *FIRST_ANIMALS, live, each("cells", grow), min_of("mother", number, at=nest_of), give_birth, *CENSUS),
+    reset=(reset_animal, each("cells", reset_cell), *CENSUS),
+    phases=(
+        move,
+        min_of("first_wolf", number, at=wolf_cell),
+        min_of("first_sheep", number, at=sheep_cell),
+        live,
+        each("cells", grow),
+        min_of("mother", number, at=nest_of),
+        give_birth,
+        *CENSUS,
+    ),
     reward=reward,
     terminated=terminated,
     active=is_animal,

@@ -106,7 +106,9 @@ def _launch_without_tiles(schema: MultiAgentSchema, num_envs: int) -> MultiAgent
     envs = min(IMAGE_MAX_ENVS, _envs_per_block(schema, IMAGE_THREADS), envs_of_target)
     stage_state = _state_bytes(schema, envs) <= STAGED_BYTES
     split = schema.search is not None or not stage_state
-    return MultiAgentLaunch(envs, IMAGE_THREADS, split, stage_state, threads_per_row_block=IMAGE_THREADS)
+    # An env whose state does not fit into shared memory has many elements.
+    threads = IMAGE_THREADS if stage_state else max(IMAGE_THREADS, _threads_per_block(_elements_per_env(schema), num_envs))
+    return MultiAgentLaunch(envs, threads, split, stage_state, threads_per_row_block=IMAGE_THREADS)
 
 
 def _elements_per_env(schema: MultiAgentSchema) -> int:
