@@ -72,6 +72,14 @@ class OptionalFields:
     the number of actions of a Discrete space, or the sum of the sizes of a MultiDiscrete one. At least one action of each
     component must be allowed. Steps do not enforce masks.
     """
+    critic_observation: Callable[[Any], Any] | None = None
+    """`critic_observation(p) -> Observation` returns what a value function observes in training, which may be more than
+    the agents do: self features and blocks of index sets. Its functions are those of a `MultiAgentEnv`, `self_features(i, s, t,
+    p)`; with one agent i is 0, and there are no blocks. None if a value function observes what the agents do.
+
+    `infos["critic_obs"]` of a reset and a step are (E, A, Dc) float32, with one agent (E, Dc), and in SAME_STEP
+    `infos["final_critic_obs"]` are those of episodes that ended. PPO and A2C compute values from them.
+    """
     metrics: Callable[..., Any] | None = None
     """`metrics(s, p) -> Metrics` returns a NamedTuple of floats, which the engine combines over the steps of an episode.
 
@@ -142,7 +150,7 @@ class SingleAgentEnv(OptionalFields):
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
         require_functions(self, "reset", "step", "observe", "spaces")
-        require_functions(self, "allowed", "metrics", optional=True)
+        require_functions(self, "allowed", "metrics", "critic_observation", optional=True)
         require_state(self)
         require_params(self)
 

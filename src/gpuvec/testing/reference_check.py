@@ -146,6 +146,8 @@ def _repeat_single(env: SingleAgentEnv, draws: list[Draw]) -> Callable[[Moment, 
         check_distinct_draws(draws)
         if env.allowed is not None and m.key.step > 0:
             results["action_mask"] = reference.action_mask(m.after)
+        if env.critic_observation is not None and m.key.step > 0:
+            results["critic_obs"] = reference.critic_observation(m.after, Time(m.key.step, m.limit))
         return {**results, "observation": reference.observe(m.after)}
 
     return repeat
@@ -175,6 +177,8 @@ def _repeat_multi(env: MultiAgentEnv, draws: list[Draw]) -> tuple[int, Callable[
         rows = zip(agents, reference.observations(after, t, agents), strict=True)
         if reference.env.allowed is not None and m.key.step > 0:
             results["action_mask"] = reference.action_masks(after)
+        if reference.critic_schema is not None and m.key.step > 0:
+            results["critic_obs"] = reference.critic_observations(after, t)
         fields = {k: getattr(state, k) for k in reference.schema.fields}
         return results | fields | {_obs_name(i): row for i, row in rows}
 

@@ -29,8 +29,12 @@ from gpuvec.vector.rendering import Frames
 from gpuvec.vector.reset_arguments import make_seeding, parse_options, parse_reset_mask, reset_option_values
 from gpuvec.vector.role_arrays import RoleActions, RoleOutputs
 
-
 # Gymnasium's class is a direct base as well because skrl does not look at indirect ones.
+
+# Outputs that are infos of both a reset and a step
+INFO_OUTPUTS = ("action_mask", "to_move", "critic_obs")
+
+
 class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
     """`num_envs` copies of an environment, stepped by one kernel; `gymnasium.make_vec("gpuvec/...", num_envs=E)` builds it.
 
@@ -158,7 +162,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.is_multi_agent = bool(schema.agents_shape)
         # Outputs that are infos of both a reset and a step.
-        self._info_indices: dict[str, int] = {name: names.index(name) for name in ("action_mask", "to_move") if name in names}
+        self._info_indices: dict[str, int] = {name: names.index(name) for name in INFO_OUTPUTS if name in names}
+        self._final_critic_index = names.index("final_critic_obs") if "final_critic_obs" in names else None
         self._metric_indices = {name: names.index(f"metric_{name}") for name in self.metric_names}
         self._flags_index = names.index("agent_mask") if "agent_mask" in names else None
         self._has_several_gpus = self._device.kind == "cuda" and has_several_gpus()
@@ -174,7 +179,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
                 wait for it; there, a mask without a True resets nothing.
 
         Returns:
-            The observations of all rows, and infos: "action_mask" of an environment with `allowed`, "to_move" with turns.
+            The observations of all rows, and infos: "action_mask" of an environment with `allowed`, "to_move" with turns,
+            "critic_obs" with `critic_observation`.
 
         Raises:
             TypeError, ValueError, UnknownParameterError, gymnasium.error.Error: seeds or options of a wrong kind or value.
@@ -241,7 +247,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
 
         Returns:
             obs, reward, terminated, truncated, infos. In SAME_STEP infos always holds "final_obs", (E, D) with the last
-            observations of the episodes that ended, their mask "_final_obs", "final_info" and "_final_info".
+            observations of the episodes that ended, their mask "_final_obs", "final_info" and "_final_info"; with
+            `critic_observation` also "final_critic_obs".
 
         Raises:
             TypeError, ValueError: actions or arrays of `out` of a wrong type, shape or device.
@@ -266,6 +273,8 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         if self._same_step:
             final_mask = arrays[-1]
             infos = {"final_obs": arrays[-2], "_final_obs": final_mask, "final_info": {}, "_final_info": final_mask}
+            if self._final_critic_index is not None:
+                infos["final_critic_obs"] = arrays[self._final_critic_index]
         if self._flags_index is not None:
             infos["agent_mask"], infos["agent_terminated"] = arrays[self._flags_index], arrays[self._flags_index + 1]
         for name, k in self._info_indices.items():

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from gpuvec.engine.backends.device import Device, refuse_fork
+from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.spec import Environment
@@ -44,6 +45,18 @@ class EnvProperties(gym.vector.VectorEnv[Any, Any, Any]):
     def action_space(self) -> Any:  # type: ignore[override]
         """The space of the actions of all rows, (E,) or (E, K), with agents (E, A) or (E, A, K); built on first use."""
         return batched_space(self.single_action_space, self.num_envs)
+
+    @property
+    def single_critic_observation_space(self) -> gym.spaces.Box | None:
+        """The space of `infos["critic_obs"]` of one row, (Dc,) or with agents (A, Dc); None if there are none."""
+        buffer = self.simulation.layout.outputs.get(CRITIC_OUTPUT)
+        return None if buffer is None else gym.spaces.Box(-np.inf, np.inf, buffer.shape)
+
+    @property
+    def critic_observation_space(self) -> gym.spaces.Box | None:
+        """The space of `infos["critic_obs"]` of all rows, (E, Dc) or with agents (E, A, Dc); None if there are none."""
+        space = self.single_critic_observation_space
+        return None if space is None else gym.spaces.Box(-np.inf, np.inf, (self.num_envs, *space.shape))
 
     def _build_spaces(self) -> None:
         """Builds the spaces of one row; the spaces of all rows are built again on their next use."""

@@ -105,7 +105,8 @@ class OutputBuffers:
         shape = (self._num_envs, *buffer.shape)
         unit = max(1, self._framework.alignment // np.dtype(buffer.dtype).itemsize)  # elements
         stride = -(-math.prod(shape) // unit) * unit
-        return _SlabLayout(shape, buffer.dtype, "zeros" if name.startswith("final_obs") else "empty", stride, unit - 1)
+        is_final = name.startswith(("final_obs", "final_critic_obs"))
+        return _SlabLayout(shape, buffer.dtype, "zeros" if is_final else "empty", stride, unit - 1)
 
     def _allocate(self, steps: int) -> Iterator[Outputs]:
         """Allocates slabs for a number of steps and returns their sets of outputs."""

@@ -14,6 +14,7 @@ from gpuvec.engine.layout.buffers import (
     pool_buffers,
     reset_inputs,
 )
+from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT, make_critic_schema
 from gpuvec.engine.layout.schema import EnvSchema, MultiAgentSchema, SingleAgentSchema, make_schema
 from gpuvec.spec import Environment
 
@@ -31,7 +32,13 @@ def make_layout(env: Environment, options: KernelOptions, split: bool = False) -
         _single_agent_layout(schema) if isinstance(schema, SingleAgentSchema) else _multi_agent_layout(schema, options, split)
     )
     outputs = layout.outputs
+    critic = make_critic_schema(env, schema)
+    if critic is not None:
+        shape, is_wide = (*schema.agents_shape, critic.num_features), critic.has_only_self_features
+        outputs = outputs | {CRITIC_OUTPUT: Buffer(np.float32, shape, wide=is_wide)}
     if options.autoreset is AutoresetMode.SAME_STEP:
+        if critic is not None:  # The last outputs are the final observations and their mask.
+            outputs = outputs | {f"final_{CRITIC_OUTPUT}": outputs[CRITIC_OUTPUT]}
         final = {f"final_{name}": buffer for name, buffer in outputs.items() if name in ("obs", *_names(schema, "obs"))}
         outputs = outputs | final | {"final_mask": Buffer(np.bool_)}
     return layout._replace(

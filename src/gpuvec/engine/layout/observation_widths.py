@@ -24,14 +24,10 @@ def feature_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, i
     Raises:
         AuthoringError: an observation of these features does not have D numbers.
     """
-    p, observation = kernel_params(env), schema.observation
+    observation = schema.observation
     if observation.self_features is None:  # an image
         return 0, 0
-    s, other_width = _zero_state(env, schema), 0
-    with np.errstate(all="ignore"):
-        self_width = len(author_function(observation.self_features)(0, s, Time(0, 1), p))
-        if observation.other_features is not None and observation.max_neighbors:
-            other_width = len(author_function(observation.other_features)(0, 0, s, Time(0, 1), p))
+    other_width, self_width = feature_counts(env, schema)
     widths = block_widths(env, schema)
     sizes = [width * math.prod(schema.sets[b.over]) for b, width in zip(observation.blocks, widths, strict=True)]
     num_features = other_width * observation.max_neighbors + sum(sizes) + self_width
@@ -41,6 +37,22 @@ def feature_widths(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, i
             f"an observation has {observation.max_neighbors} neighbors of {other_width} features{blocks} and {self_width} own "
             f"features, {num_features} numbers; the observation space says {schema.num_features}."
         )
+    return other_width, self_width
+
+
+def feature_counts(env: MultiAgentEnv, schema: MultiAgentSchema) -> tuple[int, int]:
+    """Returns the numbers of features that `other_features` and `self_features` return, without a check of their sum.
+
+    Args:
+        env: the environment.
+        schema: its schema.
+    """
+    p, observation, other_width = kernel_params(env), schema.observation, 0
+    s, self_features = _zero_state(env, schema), author_function(observation.self_features)
+    with np.errstate(all="ignore"):
+        self_width = len(self_features(0, s, Time(0, 1), p))
+        if observation.other_features is not None and observation.max_neighbors:
+            other_width = len(author_function(observation.other_features)(0, 0, s, Time(0, 1), p))
     return other_width, self_width
 
 

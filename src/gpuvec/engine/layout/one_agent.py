@@ -33,16 +33,15 @@ def scalar_fields(env: SingleAgentEnv) -> tuple[str, ...]:
 
 
 def needs_block(env: SingleAgentEnv, observation_space: gym.Space[Any]) -> bool:
-    """Returns whether the threads of a block share an env: it has arrays, images, masks or metrics.
+    """Returns whether the threads of a block share an env: it has arrays, images, masks, metrics or a critic's observation.
 
     Args:
         env: the environment.
         observation_space: the space of its observations.
     """
     has_arrays = len(scalar_fields(env)) < len(env.state._fields)
-    return (
-        has_arrays or env.allowed is not None or env.metrics is not None or make_observation_layout(observation_space).is_image
-    )
+    has_outputs = any(function is not None for function in (env.allowed, env.metrics, env.critic_observation))
+    return has_arrays or has_outputs or make_observation_layout(observation_space).is_image
 
 
 @lru_cache(maxsize=64)
@@ -76,6 +75,7 @@ def as_multi_agent(env: SingleAgentEnv) -> MultiAgentEnv:
         observation=observation,
         allowed=functions["allowed"] if env.allowed is not None else None,
         metrics=functions["metrics"] if env.metrics is not None else None,
+        critic_observation=env.critic_observation,
         structural=env.structural,
         max_episode_steps=env.max_episode_steps,
         reset_options=env.reset_options,

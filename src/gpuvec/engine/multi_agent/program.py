@@ -8,6 +8,7 @@ Letters: e an env, k its index in the block, i an agent of the env, A agents per
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from gpuvec.engine.compiler.array_ops import ArrayOps
 from gpuvec.engine.compiler.memory_ops import MemoryOps
 from gpuvec.engine.compiler.types import DeviceFunction, Work
 from gpuvec.engine.layout.buffers import KernelOptions, named_tuple
+from gpuvec.engine.layout.critic_layout import CRITIC_OUTPUT, make_critic_schema
 from gpuvec.engine.multi_agent.action_masks import mask_segments
 from gpuvec.engine.multi_agent.context import MultiAgentContext, every_env, make_context
 from gpuvec.engine.multi_agent.episode_status import EpisodeStatus, make_episode_status
@@ -86,6 +88,7 @@ class _Parts(NamedTuple):
     blocks: list[ItemStore]
     # The items of rows that are stored item by item in the first kernel: images, or the rows of each role.
     row_items: list[RowItems]
+    critic: RowItems | None  # the observations of a critic
     knn: KnnFunctions | None
     cell_list: CellList | None
 
@@ -116,7 +119,9 @@ def make_program(
     blocks = [] if ctx.role_contexts else make_block_stores(ctx, features)
     row_items = _row_items(ctx, access)
     status = make_episode_status(ctx, access)
-    parts = _Parts(ctx, access, status, features, stores, blocks, row_items, knn, make_cell_list(ctx))
+    parts = _Parts(
+        ctx, access, status, features, stores, blocks, row_items, _critic_items(ctx, access), knn, make_cell_list(ctx)
+    )
     arrays = _work_arrays(parts)
     return Program(
         work=named_tuple("Work", tuple(arrays)),
@@ -142,6 +147,16 @@ def _row_items(ctx: MultiAgentContext, access: StateAccess) -> list[RowItems]:
         store = make_image_store(part) if is_image else make_item_of_row(part, features, make_block_stores(part, features))
         items.append(RowItems(part, features, store))
     return items
+
+
+def _critic_items(ctx: MultiAgentContext, access: StateAccess) -> RowItems | None:
+    """The items of rows of the critic's observations; None if the environment does not declare them."""
+    schema = make_critic_schema(ctx.env, ctx.schema)
+    if schema is None:
+        return None
+    part = dataclasses.replace(ctx, schema=schema)
+    features = make_observation_features(part, access)
+    return RowItems(part, features, make_item_of_row(part, features, make_block_stores(part, features)))
 
 
 def _items_with_blocks(parts: _Parts) -> list[RowItems]:
@@ -236,6 +251,9 @@ def _episode_end_segments(parts: _Parts) -> list[Segment]:
     ctx, access, status = parts.ctx, parts.access, parts.status
     stages_final = ctx.num_final_copies > 0
     segments = _before_observations(parts, status.is_new_episode, 0)
+    if parts.critic is not None:
+        segments.append(item_segment(parts.critic.ctx, access, *parts.critic[1:], status.is_new_episode, CRITIC_OUTPUT))
+        segments[-1] = segments[-1]._replace(barrier=True)
     if not ctx.launch.split and parts.row_items:
         *others, last = (item_segment(part.ctx, access, *part[1:], status.is_new_episode) for part in parts.row_items)
         segments += [*others, last._replace(barrier=True)]
@@ -254,6 +272,8 @@ def _finish_segments(parts: _Parts) -> list[Segment]:
     segments = _before_observations(parts, every_env, 1)
     if not ctx.launch.split:
         segments += _observation_segments(parts)
+    if parts.critic is not None:
+        segments.append(item_segment(parts.critic.ctx, access, *parts.critic[1:], output_name=CRITIC_OUTPUT))
     segments += [segment for part in ctx.parts for segment in mask_segments(part, access)] + next_turn_segments(ctx, access)
     segments.append(Segment(ENVS, make_store_env(access), barrier=False))
     if ctx.launch.stage_state:

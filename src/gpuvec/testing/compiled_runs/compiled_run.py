@@ -16,7 +16,7 @@ from gpuvec.testing.compiled_runs.masked_actions import allowed_actions
 from gpuvec.testing.compiled_runs.role_rows import author_action_of, join_roles, split_actions
 from gpuvec.vector.env import VectorEnv
 
-INFO_NAMES = ("agent_mask", "agent_terminated", "action_mask")
+INFO_NAMES = ("agent_mask", "agent_terminated", "action_mask", "critic_obs")
 
 
 class CompiledRun(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,12 +73,13 @@ class CheckedFunctions:
         """
         if isinstance(env, SingleAgentEnv):
             changed = {name: self.function(getattr(env, name)) for name in ("reset", "step", "observe", "allowed")}
-            return dataclasses.replace(env, **changed)
+            return dataclasses.replace(env, **changed, critic_observation=self._critic_observation(env))
         names = ("reward", "terminated", "active", "allowed", "to_move")
         changed = {name: self.function(getattr(env, name)) for name in names}
         changed["reset"] = tuple(map(self._phase, env.reset)) if isinstance(env.reset, tuple) else self.function(env.reset)
         changed["phases"] = tuple(self._phase(phase) for phase in env.phases)
         changed["observation"] = lambda p: self._observations(env, p)
+        changed["critic_observation"] = self._critic_observation(env)
         return dataclasses.replace(env, **changed)
 
     def _phase(self, phase: Any) -> Any:
@@ -87,6 +88,10 @@ class CheckedFunctions:
         if isinstance(phase, Each | Assign):
             return phase._replace(function=self.function(phase.function))
         return self.function(phase)
+
+    def _critic_observation(self, env: Environment) -> Callable[[EnvParams], Observation] | None:
+        author_observation = env.critic_observation
+        return None if author_observation is None else lambda p: self._observation(author_observation(p))
 
     def _observations(self, env: MultiAgentEnv, p: EnvParams) -> Any:
         observations = env.observation(p)

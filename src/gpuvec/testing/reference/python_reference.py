@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuvec.engine.compiler.types import Action, EnvState
+from gpuvec.engine.layout.critic_layout import make_critic_schema
 from gpuvec.engine.layout.index_sets import set_number
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.role_functions import author_function_of, role_of_agent
@@ -61,6 +62,7 @@ class PythonReference:
         schema = make_schema(self.env)
         assert isinstance(schema, MultiAgentSchema), "a MultiAgentEnv has a schema"
         self.schema, self.view = schema, view
+        self.critic_schema = make_critic_schema(self.env, schema)
         self.p = checked_params(kernel_params(env))
         self.agents = tuple(map(CheckedInt, range(schema.agents_shape[0])))
 
@@ -257,6 +259,17 @@ class PythonReference:
         if not self.schema.role_schemas:
             return np.array(rows)
         return _padded(rows, max(part.num_features for part in self.schema.parts))
+
+    def critic_observations(self, s: EnvState, t: Time) -> NDArray[np.float32]:
+        """Computes the critic's observations of all agents, (A, Dc), of an environment that declares them.
+
+        Args:
+            s: the state.
+            t: the time.
+        """
+        assert self.critic_schema is not None, "the environment declares a critic's observation"
+        view, t = self.view(s), checked_time(t)
+        return np.array([self._observation(self.critic_schema, i, view, t) for i in self.agents])
 
     def _part_of(self, i: int) -> tuple[MultiAgentSchema, int]:
         """The schema of the agents whose spaces are those of agent i, and its index among them."""

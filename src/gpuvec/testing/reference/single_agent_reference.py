@@ -12,12 +12,12 @@ from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.random import Key
-from gpuvec.spec import SingleAgentEnv
+from gpuvec.spec import SingleAgentEnv, Time
 from gpuvec.testing.reference.author_calls import call_checked
 from gpuvec.testing.reference.checked_arrays import checked_state, checked_value
 from gpuvec.testing.reference.checked_functions import CheckedFunctions, checked_params
 from gpuvec.testing.reference.checked_values import CheckedInt
-from gpuvec.testing.reference.python_reference import choices_of
+from gpuvec.testing.reference.python_reference import checked_time, choices_of
 
 
 class SingleAgentReference:
@@ -84,6 +84,17 @@ class SingleAgentReference:
         """
         s, choices = self.make_state(values), choices_of(self.env.spaces(self.env.params)[1])
         return np.array([call_checked(self.env.allowed, action, s, self.p) for action in choices], np.bool_)
+
+    def critic_observation(self, values: Mapping[str, ArrayLike], t: Time) -> NDArray[np.float32]:
+        """Returns the critic's observation of a state, (Dc,), of an environment that declares it.
+
+        Args:
+            values: {field: value} of the state.
+            t: the time.
+        """
+        assert self.env.critic_observation is not None, "the environment declares a critic's observation"
+        function = self.env.critic_observation(self.env.params).self_features
+        return np.array(call_checked(function, CheckedInt(0), self.make_state(values), checked_time(t), self.p), np.float32)
 
     def observe(self, values: Mapping[str, ArrayLike]) -> NDArray[Any]:
         """Returns the observation of a state, (D,) or (C, H, W).

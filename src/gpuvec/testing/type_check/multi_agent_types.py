@@ -11,6 +11,7 @@ from numba import typeof, types
 from numba.np.numpy_support import from_dtype
 
 from gpuvec.engine.compiler.diagnostics import authoring_error
+from gpuvec.engine.layout.critic_layout import make_critic_schema
 from gpuvec.engine.layout.params import kernel_params
 from gpuvec.engine.layout.reduction_fields import reduction_name
 from gpuvec.engine.layout.schema import ENGINE_FIELDS, MultiAgentSchema, make_schema
@@ -91,6 +92,9 @@ def check_types(env: MultiAgentEnv) -> str:
             _check_result("mask", schema.search.mask, "i, s, p", (i, s, p), "bool")
     for part in schema.parts:
         _check_observation(part, (i, observed, t, p))
+    critic = make_critic_schema(env, schema)
+    if critic is not None:
+        _check_observation(critic, (i, s, t, p))
     return "every value is a float32, an integer or a bool; only reset and phases write"
 
 

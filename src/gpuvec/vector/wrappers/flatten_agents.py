@@ -20,6 +20,7 @@ from gpuvec.vector.wrappers.namespace import Namespace, WrapperError
 from gpuvec.vector.wrappers.wrapper_state import WrapperState
 
 COPIED_OUTPUTS = ("terminated", "truncated", "_final_obs")  # in the environment they have one element per env
+AGENT_INFOS = ("action_mask", "critic_obs")  # infos of each agent, of a reset and a step
 
 
 def per_agent_results(
@@ -124,6 +125,18 @@ class FlattenAgents(StatefulWrapper):
         shape: tuple[int, ...] | None = self.env.action_mask_shape  # type: ignore[attr-defined]  # of gpuvec's
         return None if shape is None else shape[1:]
 
+    @property
+    def single_critic_observation_space(self) -> gym.Space[Any] | None:
+        """The space of `infos["critic_obs"]` of one row, (Dc,); None if there are none."""
+        space = self.env.unwrapped.single_critic_observation_space
+        return None if space is None else space_of_one_agent(space)
+
+    @property
+    def critic_observation_space(self) -> gym.Space[Any] | None:
+        """The space of `infos["critic_obs"]` of all rows, (E * A, Dc); None if there are none."""
+        space = self.single_critic_observation_space
+        return None if space is None else batched_space(space, self.num_envs)
+
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets all envs, or some of them.
 
@@ -142,9 +155,7 @@ class FlattenAgents(StatefulWrapper):
         if self._has_turns:
             rows = rows_of_reset(options, self._buffers)
             self._buffers.clear(None if rows is None else rows[:, None], "in_episode")
-        if "action_mask" in info:
-            info = {**info, "action_mask": self._flat(info["action_mask"])}
-        return self._flat(obs), info
+        return self._flat(obs), info | {name: self._flat(info[name]) for name in AGENT_INFOS if name in info}
 
     def step(self, actions: Any, out: Out = None) -> Step:
         """Steps all envs.
@@ -166,12 +177,13 @@ class FlattenAgents(StatefulWrapper):
         if self._has_turns:
             self._buffers["in_episode"] = in_episode & ~(terminated | truncated)
             info["in_episode"] = self._flat(in_episode)
-        if "action_mask" in info:
-            info["action_mask"] = self._flat(info["action_mask"])
+        info |= {name: self._flat(info[name]) for name in AGENT_INFOS if name in info}
         if "_final_obs" in info:
             final_mask = self._flat(xp.broadcast_to(info["_final_obs"][:, None], mask.shape))
             final_mask = write_to_out(final_mask, "_final_obs", out)
             info |= {"final_obs": self._flat(info["final_obs"]), "_final_obs": final_mask, "_final_info": final_mask}
+            if "final_critic_obs" in info:
+                info["final_critic_obs"] = self._flat(info["final_critic_obs"])
         return (
             self._flat(obs),
             write_to_out(self._flat(reward), "reward", out),

@@ -42,6 +42,7 @@ def item_segment(
     features: ObservationFeatures,
     items: ItemStore,
     condition: DeviceFunction | None = None,
+    output_name: str = "obs",
 ) -> Segment:
     """Compiles the segment that stores the items of all agents, or of the final observations of envs whose episode ended.
 
@@ -51,10 +52,11 @@ def item_segment(
         features: has the time of an episode.
         items: the function that stores an item.
         condition: `condition(w, k)` -> whether the episode of env k ended, for final observations; None for all others.
+        output_name: the name of the output, without the prefix of final observations.
     """
     A, (items_per_row, store) = ctx.num_agents, items
     state, params, episode_time, divmod_u32 = access.state, ctx.params, features.episode_time, ctx.array_ops.divmod_u32
-    name = ("obs" if condition is None else "final_obs") + ctx.schema.suffix
+    name = ("" if condition is None else "final_") + output_name + ctx.schema.suffix
     output = inline_function(generate_function("output", f"def output(b):\n    return b.{name}\n"))
     is_stored = condition or every_env
 
