@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpuvec import Features, Floats, Ints, Key, MultiAgentEnv, Observation, SingleAgentEnv, Time, randint, uniform
+from gpuvec import Features, Floats, Ints, Key, MultiAgentEnv, Observation, SingleAgentEnv, Time, randint, register, uniform
 
 
 class State(NamedTuple):
@@ -95,3 +95,5 @@ GUESSER = SingleAgentEnv(
     critic_observation=lambda p: Observation(hidden_features),
     max_episode_steps=50,
 )
+register("tests/Guessers-v0", GUESSERS)
+register("tests/Guesser-v0", GUESSER)

@@ -32,7 +32,7 @@ def a2c_loss(network: ActorCritic, samples: Samples, args: A2CArgs, ent_coef: Te
         args: the settings.
         ent_coef: coefficient of the entropy bonus.
     """
-    policy, value = network.both(samples.obs, samples.action_mask)
+    policy, value = network.both(samples.obs, samples.action_mask, samples.critic_obs)
     log_prob, entropy = policy.log_prob_and_entropy(samples.action)
     policy_loss = -masked_mean(log_prob * samples.advantage, samples.mask)
     value_loss = masked_mean(0.5 * (value - samples.target).square(), samples.mask)

@@ -98,6 +98,7 @@ class DDPG(Policy):
         action_space: gym.Space[Any],
         body: Body | None = None,
         role: str = ALL,
+        critic_space: gym.Space[Any] | None = None,
     ) -> DeterministicActorCritic:
         """Returns the networks of a role's policy with their initial weights.
 
@@ -106,10 +107,17 @@ class DDPG(Policy):
             observation_space, action_space: of one agent.
             body: makes the networks, see `networks.deterministic`; None for perceptrons as in `args`.
             role: the initial weights depend on it.
+            critic_space: must be None.
 
         Raises:
-            TypeError, ValueError: a body that does not fit, or a space of another kind.
+            TypeError, ValueError: a body that does not fit, a space of another kind, or an environment with observations of a
+                critic.
         """
+        if critic_space is not None:
+            raise ValueError(
+                "the environment has critic_observation, which ddpg does not use, since its critics take the observation of an "
+                "agent and its action: use PPO or A2C, or an environment without it."
+            )
         if len(observation_space.shape or ()) != 1:
             raise ValueError(
                 f"the observation space is {observation_space}; ddpg takes observations of shape (D,): use PPO or A2C."

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import gymnasium as gym
+import numpy as np
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.registration import VECTOR_ENTRY_POINT, load_env
@@ -115,6 +116,16 @@ def spaces_of_agent(env: TrainingEnv, role: str = ALL) -> tuple[gym.Space[Any], 
     elif not is_multi_agent(env):
         return observation, action
     return space_of_one_agent(observation), space_of_one_agent(action)
+
+
+def critic_space_of_agent(env: TrainingEnv) -> gym.spaces.Box | None:
+    """Returns the space of the critic's observation of one agent, (Dc,); None if the environment has none.
+
+    Args:
+        env: the environment.
+    """
+    space = getattr(env.unwrapped, "single_critic_observation_space", None)
+    return None if space is None else gym.spaces.Box(-np.inf, np.inf, space.shape[-1:])
 
 
 def is_multi_agent(env: TrainingEnv) -> bool:

@@ -25,7 +25,7 @@ from gpuvec.learners.config.training_config import TrainingArgs
 from gpuvec.learners.cuda_graphs.graph import capture
 from gpuvec.learners.cuda_graphs.graph_state import clone_tensors, copy_into
 from gpuvec.learners.cuda_graphs.readout import Readout
-from gpuvec.learners.environments import ENV_METRICS, TrainingEnv, map_roles, spaces_of_agent
+from gpuvec.learners.environments import ENV_METRICS, TrainingEnv, critic_space_of_agent, map_roles, spaces_of_agent
 from gpuvec.learners.networks.linear import cached_parameters
 from gpuvec.learners.policy import Policy, PolicyContext, Stage
 from gpuvec.learners.runs.checkpoint_schema import FORMAT
@@ -75,7 +75,8 @@ class Learner:
         observation, action = spaces_of_agent(self.env, role)
         agents = self.agents[role]
         return PolicyContext(
-            observation, action, self.rollout.rows(agents), agents.per_env, self.rollout.max_truncations, role
+            observation, action, self.rollout.rows(agents), agents.per_env, self.rollout.max_truncations, role,
+            critic_space_of_agent(self.env),
         )  # fmt: skip
 
     @property

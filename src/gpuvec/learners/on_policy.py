@@ -32,6 +32,7 @@ from gpuvec.learners.estimators.episode_statistics import EpisodeStatistics
 from gpuvec.learners.estimators.masked_moments import masked_var_mean
 from gpuvec.learners.estimators.reward_scaling import RewardScaler
 from gpuvec.learners.networks.actor_critic import ActorCritic, Body, features_of, outputs_of
+from gpuvec.learners.networks.asymmetric import AsymmetricNetwork
 from gpuvec.learners.networks.cnn import SharedCNN, is_image
 from gpuvec.learners.networks.mlp import SeparateMLP, SharedMLP, seeded_weights
 from gpuvec.learners.policy import Policy, PolicyContext, Stage, optimizer_state
@@ -76,7 +77,7 @@ class OnPolicy(Policy):
         self.buffer, self.final_value = self._allocate_buffer()
         self.max_truncations = context.max_truncations
         # Whether the network computes V with the policy, in each step of a rollout.
-        self.value_with_policy = hasattr(self.network.body, "both")
+        self.value_with_policy = hasattr(self.network.body, "both") and not self.network.has_critic_obs
         # Whether V of all observations is in the buffer when `estimate` begins.
         self.has_values = False
         self.episodes = EpisodeStatistics.initial(R, device)
@@ -95,6 +96,7 @@ class OnPolicy(Policy):
         action_space: gym.Space[Any],
         body: Body | None = None,
         role: str = ALL,
+        critic_space: gym.Space[Any] | None = None,
     ) -> ActorCritic:
         """Returns the network of a role's policy with its initial weights.
 
@@ -104,6 +106,7 @@ class OnPolicy(Policy):
             body: makes the network, see `networks.actor_critic`; None for one as in `args`: a perceptron, or for images a
                 convolution and a perceptron.
             role: the initial weights depend on it.
+            critic_space: the space of the critic's observation of one agent; None if the environment has none.
 
         Raises:
             TypeError, ValueError: a body that does not fit, or a space of another kind.
@@ -113,8 +116,10 @@ class OnPolicy(Policy):
                 f"precision={args.precision!r} is for the layers of `hidden`; your own body determines its precision."
             )
 
-        def make_default(observations: gym.Space[Any], actions: gym.Space[Any]) -> nn.Module:
+        def make_default(observations: gym.Space[Any], actions: gym.Space[Any], *critic: gym.Space[Any]) -> nn.Module:
             layers = args.hidden, args.weight_init, args.activation, args.precision
+            if critic:
+                return AsymmetricNetwork(observations, critic[0], outputs_of(actions), *layers)
             if is_image(observations):
                 return SharedCNN(observations, outputs_of(actions), *layers)
             if len(observations.shape or ()) != 1:
@@ -125,8 +130,9 @@ class OnPolicy(Policy):
             return (SharedMLP if args.shared else SeparateMLP)(features_of(observations), outputs_of(actions), *layers)
 
         with seeded_weights(stream_seed(args.seed, WEIGHTS, role)):
-            module = (body or make_default)(observation_space, action_space)
-            return ActorCritic(observation_space, action_space, module, args.normalize)
+            critic = () if critic_space is None else (critic_space,)
+            module = (body or make_default)(observation_space, action_space, *critic)
+            return ActorCritic(observation_space, action_space, module, args.normalize, critic_space)
 
     def _allocate_buffer(self) -> tuple[RolloutBuffer, Tensor]:
         """Returns the buffer, and (T, R) for V of final observations."""
@@ -146,6 +152,8 @@ class OnPolicy(Policy):
         """Updates the normaliser with the first observations."""
         if self.network.normalizer is not None:
             self.network.normalizer.update(self.buffer.obs[-1])
+        if self.network.critic_normalizer is not None:
+            self.network.critic_normalizer.update(self.buffer.value_obs[-1])
 
     def act(self, t: int, episode_start: Tensor) -> Tensor:
         """Draws the actions of step `t`, and stores them with their log-probabilities; `episode_start` is not used.
@@ -179,7 +187,7 @@ class OnPolicy(Policy):
         buffer, done = self.buffer, self.rows.done
         if not self.has_values:
             missing = slice(-1, None) if self.value_with_policy else slice(None)
-            buffer.value[missing] = self.network.value(buffer.obs[missing])
+            buffer.value[missing] = self.network.value(buffer.value_obs[missing])
             self.compute_final_values()
         reward = buffer.reward * self.args.reward_scale
         if self.reward_scaler is not None:
@@ -204,13 +212,13 @@ class OnPolicy(Policy):
         A truncated episode has as many steps as the limit, so a row has at most `max_truncations` of them in a rollout. Each
         pass takes one of each row, so that V is computed for R rows instead of T * R.
         """
-        buffer = self.buffer
+        buffer, final_obs = self.buffer, self.buffer.final_value_obs
         truncated = buffer.ended & ~buffer.terminated
         for _ in range(self.max_truncations):
             step = truncated.byte().argmax(0, keepdim=True)  # (1, R): the first of each row
-            index = step.view(1, -1, *[1] * (buffer.final_obs.dim() - 2)).expand(1, *buffer.final_obs.shape[1:])
-            final_obs = buffer.final_obs.gather(0, index).squeeze(0)
-            self.final_value.scatter_(0, step, self.network.value(final_obs).unsqueeze(0))
+            index = step.view(1, -1, *[1] * (final_obs.dim() - 2)).expand(1, *final_obs.shape[1:])
+            value = self.network.value(final_obs.gather(0, index).squeeze(0))
+            self.final_value.scatter_(0, step, value.unsqueeze(0))
             truncated = truncated.scatter(0, step, False)
 
     def improve(self) -> None:
@@ -231,6 +239,8 @@ class OnPolicy(Policy):
         # The normaliser does not change during an update, whose probability ratios compare policies at equal observations.
         if self.network.normalizer is not None:
             self.network.normalizer.update(self.buffer.obs[:-1], self.buffer.mask)
+        if self.network.critic_normalizer is not None:
+            self.network.critic_normalizer.update(self.buffer.value_obs[:-1], self.buffer.mask)
         self.check_update_finite()
 
     @torch.no_grad()

@@ -34,6 +34,7 @@ class PolicyContext(NamedTuple):
     agents_per_env: int = 1
     max_truncations: int = 0  # upper bound of an environment's truncated episodes in a rollout
     role: str = ALL  # the random numbers of the policy depend on it
+    critic_space: gym.Space[Any] | None = None  # of the critic's observation of one agent; None if there is none
 
 
 class Policy:

@@ -62,7 +62,7 @@ def ppo_loss(network: ActorCritic, samples: Samples, args: PPOArgs, ent_coef: Te
         args: the settings.
         ent_coef: coefficient of the entropy bonus.
     """
-    policy, value = network.both(samples.obs, samples.action_mask)
+    policy, value = network.both(samples.obs, samples.action_mask, samples.critic_obs)
     log_prob, entropy = policy.log_prob_and_entropy(samples.action)
     log_ratio = log_prob - samples.log_prob
     # The mask is applied before the exponential, because the gradient of one that overflows would be nan even if it is masked.

@@ -297,7 +297,7 @@ def make_policy(config: PolicyConfig, shared: TrainingArgs, body: Body | None) -
 
     def make_learning_policy(context: PolicyContext) -> Policy:
         spaces = context.observation_space, context.action_space
-        network = policy_class(config).make_network(config, *spaces, body, context.role)
+        network = policy_class(config).make_network(config, *spaces, body, context.role, context.critic_space)
         policy: Policy = policy_factory(config)(config, context, network)
         return policy
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpuvec.learners.algorithms import ALL
 from gpuvec.learners.buffers.action_mask import require_action_mask
-from gpuvec.learners.environments import TrainingEnv, is_multi_agent, map_roles
+from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, is_multi_agent, map_roles
 from gpuvec.learners.estimators.row_episodes import steps_in_episode
 from gpuvec.learners.networks.actor_critic import obs_dtype
 from gpuvec.vector.wrappers.flatten_agents import per_agent_results
@@ -22,8 +22,8 @@ from gpuvec.vector.wrappers.flatten_agents import per_agent_results
 AgentIndex = slice | Tensor
 """Agents of an environment: a slice, (n,) indices, or (E, n) indices that differ between environments."""
 # Fields of `RolloutRows` that are views if a policy has all agents.
-VIEW_FIELDS = ("obs", "final_obs", "mask", "action_mask", "in_episode")
-ACTION_INPUTS = ("obs", "action_mask")  # fields that a policy reads before each step
+VIEW_FIELDS = ("obs", "final_obs", "mask", "action_mask", "in_episode", "critic_obs", "final_critic_obs")
+STEP_INPUTS = ("obs", "action_mask", "critic_obs")  # fields with an element for the time before each step
 
 
 class RolloutRows(NamedTuple):
@@ -38,6 +38,9 @@ class RolloutRows(NamedTuple):
     mask: Tensor | None = None  # (T, R) bool: the agent acted; None in environments of one agent
     action_mask: Tensor | None = None  # (T + 1, R, N) bool: the allowed actions at `obs`; None in environments without masks
     in_episode: Tensor | None = None  # (T, R) bool: the agent acted, or waited in a running episode; None like `mask`
+
+    critic_obs: Tensor | None = None  # (T + 1, R, Dc): the critic's observations; None in environments without them
+    final_critic_obs: Tensor | None = None  # (T, R, Dc): those of the end of an episode, defined where `ended`
 
     def action_mask_at(self, t: int) -> Tensor | None:
         """Returns the action mask before step `t`, (R, N) bool; None in environments without masks."""
@@ -174,6 +177,13 @@ class EnvRollout:
         base = env.unwrapped
         self.metrics = {name: zeros(base.num_envs) for name in base.metric_names}
         outputs |= {f"metric_{name}": x for name, x in self.metrics.items()}
+        self.critic_obs: Tensor | None = None
+        self.final_critic_obs: Tensor | None = None
+        critic_space = critic_space_of_agent(env)
+        if critic_space is not None:
+            self.critic_obs = zeros(*per_agent, *critic_space.shape, steps=num_steps + 1)
+            self.final_critic_obs = zeros(*per_agent, *critic_space.shape)
+            outputs |= {"critic_obs": self.critic_obs[1:], "final_critic_obs": self.final_critic_obs}
         self._outputs = [{name: _at(tensors, t) for name, tensors in outputs.items()} for t in range(num_steps)]
         limit = base.max_episode_steps
         self.max_truncations = 0 if limit is None else (num_steps - 1) // limit + 1
@@ -184,7 +194,8 @@ class EnvRollout:
         """Returns the rows of `agents`; those that are copies are updated by `update_views` and `update_rows`."""
         if self.num_agents is None:
             return RolloutRows(
-                self.obs, self.reward, self.terminated, self.ended, self.final_obs, action_mask=self.action_mask
+                self.obs, self.reward, self.terminated, self.ended, self.final_obs, action_mask=self.action_mask,
+                critic_obs=self.critic_obs, final_critic_obs=self.final_critic_obs,
             )  # fmt: skip
         per_agent = {name: x for name, x in self._per_agent()._asdict().items() if x is not None}
         names = [name for name, x in per_agent.items() if isinstance(x, dict)]
@@ -207,19 +218,21 @@ class EnvRollout:
         _copy_roles(self.obs, -1, obs)
         if self.action_mask is not None:
             _copy_roles(self.action_mask, -1, infos["action_mask"])
+        if self.critic_obs is not None:
+            self.critic_obs[-1].copy_(infos["critic_obs"])
         if self.num_agents is not None:
             self.episode_continues.zero_()
         self.update_views(self.num_steps)
 
     def begin_rollout(self) -> None:
         """Copies the observations and action masks after the last step to those before the first step."""
-        for tensors in self._action_inputs():
+        for tensors in self._step_inputs():
             _copy_roles(tensors, 0, _at(tensors, -1))
         self.episode_start[0].copy_(self.episode_start[-1])
 
-    def _action_inputs(self) -> list[Any]:
-        """The observations, and the action masks if there are any: what a policy reads before each step."""
-        return [self.obs] if self.action_mask is None else [self.obs, self.action_mask]
+    def _step_inputs(self) -> list[Any]:
+        """The observations, and the action masks and observations of a critic if there are any."""
+        return [tensors for tensors in (self.obs, self.action_mask, self.critic_obs) if tensors is not None]
 
     def step(self, t: int, action: Any) -> None:
         """Runs step `t` with the actions of all agents, `action` (E, ...) or (E, A, ...), or {role: (E, n, ...)}."""
@@ -232,6 +245,8 @@ class EnvRollout:
                 agents.copy(self.obs[t], rows.obs[t], 0)
                 if self.action_mask is not None and rows.action_mask is not None:
                     agents.copy(self.action_mask[t], rows.action_mask[t], 0)
+                if self.critic_obs is not None and rows.critic_obs is not None:
+                    agents.copy(self.critic_obs[t], rows.critic_obs[t], 0)
 
     def mean_metrics(self) -> Tensor:
         """Returns the means of the environment's metrics over the episodes that ended in the rollout, (M,) float64.
@@ -250,6 +265,8 @@ class EnvRollout:
         state = {"obs": _at(self.obs, -1), "episode_start": self.episode_start[-1]}
         if self.action_mask is not None:
             state["action_mask"] = _at(self.action_mask, -1)
+        if self.critic_obs is not None:
+            state["critic_obs"] = self.critic_obs[-1]
         if self.num_agents is not None:
             state["episode_continues"] = self.episode_continues
         return state
@@ -265,7 +282,7 @@ class EnvRollout:
         per_agent = self._per_agent()
         for agents, rows in self._copied_rows:
             for name, x in per_agent._asdict().items():
-                if x is None or name in ACTION_INPUTS or isinstance(x, dict):
+                if x is None or name in STEP_INPUTS or isinstance(x, dict):
                     continue
                 if not (agents.is_all and name in VIEW_FIELDS):
                     agents.copy(x, getattr(rows, name))
@@ -277,7 +294,8 @@ class EnvRollout:
         reward, terminated, _ = per_agent_results(torch, self.reward, *flags)
         ended = self.ended.unsqueeze(-1).expand_as(self.agent_terminated)
         masks = self.mask, self.action_mask, self.in_episode
-        return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, *masks)
+        critic = self.critic_obs, self.final_critic_obs
+        return RolloutRows(self.obs, reward, terminated, ended, self.final_obs, *masks, *critic)
 
 
 def _at(tensors: Any, t: int) -> Any:

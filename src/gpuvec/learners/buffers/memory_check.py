@@ -10,7 +10,7 @@ import torch
 
 from gpuvec.engine.backends.device import parse_device
 from gpuvec.errors import OutOfMemoryError
-from gpuvec.learners.environments import TrainingEnv, is_multi_agent
+from gpuvec.learners.environments import TrainingEnv, critic_space_of_agent, is_multi_agent
 from gpuvec.learners.networks.actor_critic import obs_dtype
 
 FLOAT32_BYTES = 4
@@ -32,6 +32,9 @@ def rollout_bytes(env: TrainingEnv, num_steps: int, mask_shape: Any = None) -> i
     per_agent = agents * (num_steps * (FLOAT32_BYTES + 3 * has_agents) + has_agents)
     mask_shapes = mask_shape.values() if isinstance(mask_shape, dict) else [] if mask_shape is None else [mask_shape]
     action_masks = (num_steps + 1) * sum(map(math.prod, mask_shapes))
+    critic_space = critic_space_of_agent(env)
+    if critic_space is not None:
+        observations += (2 * num_steps + 1) * agents * critic_space.shape[0] * FLOAT32_BYTES
     metrics = num_steps * FLOAT32_BYTES * len(env.unwrapped.metric_names)
     return env.num_envs * (observations + action_masks + per_agent + metrics + 3 * num_steps + 1)
 

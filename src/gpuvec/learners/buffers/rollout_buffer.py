@@ -21,6 +21,7 @@ class Samples(NamedTuple):
     target: Tensor  # (...): of V(obs)
     mask: Tensor | None = None  # (...) bool: the samples that count; None for all
     action_mask: Tensor | None = None  # (..., N) bool: the allowed actions; None in environments without masks
+    critic_obs: Tensor | None = None  # (..., Dc): the critic's observations; None in environments without them
 
 
 class RolloutBuffer(NamedTuple):
@@ -39,10 +40,24 @@ class RolloutBuffer(NamedTuple):
     mask: Tensor | None = None  # (T, R) bool: the agent acted; None in environments of one agent
     action_mask: Tensor | None = None  # (T + 1, R, N) bool: the allowed actions at `obs`; None in environments without masks
     in_episode: Tensor | None = None  # (T, R) bool: the agent acted, or waited in a running episode; None like `mask`
+    critic_obs: Tensor | None = None  # (T + 1, R, Dc): the critic's observations; None in environments without them
+    final_critic_obs: Tensor | None = None  # (T, R, Dc): those of the end of an episode, defined where `ended`
+
+    @property
+    def value_obs(self) -> Tensor:
+        """(T + 1, R, ...): the observations of the value function, those of the critic if there are any."""
+        return self.obs if self.critic_obs is None else self.critic_obs
+
+    @property
+    def final_value_obs(self) -> Tensor:
+        """(T, R, ...): the last observations of the value function in an episode, defined where `ended`."""
+        return self.final_obs if self.final_critic_obs is None else self.final_critic_obs
 
     def samples(self) -> Samples:
         """Returns views of the rollout's T * R samples, with the leading shape (T, R)."""
         action_mask = None if self.action_mask is None else self.action_mask[:-1]
+        critic_obs = None if self.critic_obs is None else self.critic_obs[:-1]
         return Samples(
-            self.obs[:-1], self.action, self.log_prob, self.value[:-1], self.advantage, self.target, self.mask, action_mask
+            self.obs[:-1], self.action, self.log_prob, self.value[:-1], self.advantage, self.target, self.mask, action_mask,
+            critic_obs,
         )  # fmt: skip

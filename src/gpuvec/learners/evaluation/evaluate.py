@@ -14,7 +14,7 @@ from gpuvec.episode import STEP_LIMIT, make_endless_error
 from gpuvec.errors import StateError
 from gpuvec.learners.algorithms import ALL, args_from_dict, policy_class
 from gpuvec.learners.config.training_config import TrainingArgs
-from gpuvec.learners.environments import is_multi_agent, make_env, spaces_of_agent
+from gpuvec.learners.environments import critic_space_of_agent, is_multi_agent, make_env, spaces_of_agent
 from gpuvec.learners.evaluation.players import Player, PolicyNetwork, policy
 from gpuvec.learners.networks.actor_critic import Body
 from gpuvec.learners.runs.checkpoint_schema import require_network_size, require_trusted
@@ -137,7 +137,8 @@ def load_policy(
     require_trusted(args.env)
     if body is None:
         require_network_size(args, checkpoint["policies"][role]["network"])
-    network = policy_class(args).make_network(args, *agent_spaces(args, device, role), body)
+    *spaces, critic_space = _spaces_with_critic(args, device, role)
+    network = policy_class(args).make_network(args, *spaces, body, critic_space=critic_space)
     try:
         network.load_state_dict(checkpoint["policies"][role]["network"])
     except RuntimeError as error:
@@ -170,8 +171,14 @@ def agent_spaces(args: TrainingArgs, device: str, role: str = ALL) -> tuple[gym.
         device: "auto", "cpu", "cuda" or "cuda:1".
         role: the role of the agent, if roles have spaces of their own.
     """
+    observation, action, _ = _spaces_with_critic(args, device, role)
+    return observation, action
+
+
+def _spaces_with_critic(args: TrainingArgs, device: str, role: str) -> tuple[gym.Space[Any], gym.Space[Any], Any]:
+    """The spaces of one agent, and that of the critic's observation, or None."""
     env = make_env(args.env, 1, args.params, device=device, output="torch")
     try:
-        return spaces_of_agent(env, role)
+        return *spaces_of_agent(env, role), critic_space_of_agent(env)
     finally:
         env.close()

@@ -50,6 +50,8 @@ def _supported_shape(args: PPOArgs, context: PolicyContext, network: ActorCritic
         return "the kernels need compute capability {}.{}".format(*MIN_COMPUTE_CAPABILITY)
     if context.rows.action_mask is not None:
         return "the environment has an action mask, which the kernels do not apply"
+    if context.critic_space is not None:
+        return "the environment has observations of a critic, which the kernels do not read"
     shape = make_network_shape(network, args, context.rows.mask is not None)
     if isinstance(shape, str):
         return shape

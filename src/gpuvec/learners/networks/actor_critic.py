@@ -6,6 +6,8 @@ The two methods of such a body, for observations (..., D), or images (..., C, H,
                    for a Box of shape (N,) the means
     value(obs)     (...,): the expected return
 
+If the environment has observations of a critic, `infos["critic_obs"]`, `value` takes them, (..., Dc).
+
 Two more are optional. `both(obs)` returns (policy(obs), value(obs)) of a body that shares computation between them.
 `allowed(obs)`, (..., N) bool, is the action mask at observations that are not normalised; it allows at least one action of each
 component. Forbidden actions are not drawn, and have probability 0 in the update too. An environment may have an action mask of
@@ -27,8 +29,10 @@ from gpuvec.learners.networks.normalizer import Normalizer
 
 # The logit of a forbidden action. It is finite, because 0 times minus infinity is nan.
 FORBIDDEN = -1e8
-Body = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
-"""Creates a body from the observation space and the action space of one agent."""
+Body = Callable[..., nn.Module]
+"""Creates a body from the observation space and the action space of one agent, and the space of the critic's observation if the
+environment has one.
+"""
 Policy = Categorical | MultiCategorical | Gaussian
 
 
@@ -69,6 +73,7 @@ class ActorCritic(nn.Module):
         action_space: of one agent.
         body: a module with the methods that this module's docstring lists.
         normalize: whether the body receives normalised observations; the learner updates `normalizer`.
+        critic_space: the space of the critic's observation, which `value` takes then; None if it takes that of an agent.
 
     Raises:
         TypeError, ValueError: a body without those methods, or whose outputs do not fit; an action space of another kind;
@@ -80,7 +85,12 @@ class ActorCritic(nn.Module):
     starts: Tensor
 
     def __init__(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], body: nn.Module, normalize: bool = False
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        body: nn.Module,
+        normalize: bool = False,
+        critic_space: gym.Space[Any] | None = None,
     ) -> None:
         super().__init__()
         outputs = outputs_of(action_space)
@@ -104,7 +114,11 @@ class ActorCritic(nn.Module):
             )
         obs_shape = observation_space.shape or (1,)
         self.normalizer = Normalizer(*obs_shape) if normalize else None
-        _require_fit(body, torch.zeros(2, *obs_shape, dtype=obs_dtype(observation_space)), outputs, action_space)
+        self.has_critic_obs = critic_space is not None
+        critic_shape = obs_shape if critic_space is None else critic_space.shape or (1,)
+        self.critic_normalizer = Normalizer(*critic_shape) if normalize and self.has_critic_obs else None
+        obs = torch.zeros(2, *obs_shape, dtype=obs_dtype(observation_space))
+        _require_fit(body, obs, torch.zeros(2, *critic_shape) if self.has_critic_obs else obs, outputs, action_space)
 
     def policy(self, obs: Tensor, action_mask: Tensor | None = None) -> Policy:
         """Returns the distribution of actions.
@@ -116,17 +130,24 @@ class ActorCritic(nn.Module):
         return self._distribution(self.body.policy(self._normalized(obs)), obs, action_mask)
 
     def value(self, obs: Tensor) -> Tensor:
-        """Returns V(obs), (E,), for `obs`, (E, D); other leading dimensions are kept."""
-        value: Tensor = self.body.value(self._normalized(obs))
+        """Returns V(obs), (E,), for `obs`, (E, D), or for the critic's observations, (E, Dc), if the environment has them.
+
+        Other leading dimensions are kept.
+        """
+        normalizer = self.critic_normalizer if self.has_critic_obs else self.normalizer
+        value: Tensor = self.body.value(obs if normalizer is None else normalizer(obs))
         return value
 
-    def both(self, obs: Tensor, action_mask: Tensor | None = None) -> tuple[Policy, Tensor]:
+    def both(self, obs: Tensor, action_mask: Tensor | None = None, critic_obs: Tensor | None = None) -> tuple[Policy, Tensor]:
         """Returns the distribution of actions and V(obs), (E,).
 
         Args:
             obs: (E, D) or with other leading dimensions.
             action_mask: (E, N) bool: the environment's action mask at `obs`; None without one.
+            critic_obs: (E, Dc): the critic's observations; None in environments without them.
         """
+        if critic_obs is not None:
+            return self.policy(obs, action_mask), self.value(critic_obs)
         features = self._normalized(obs)
         if hasattr(self.body, "both"):
             outputs, value = self.body.both(features)
@@ -178,7 +199,7 @@ class ActorCritic(nn.Module):
 
 
 @torch.no_grad()
-def _require_fit(body: nn.Module, obs: Tensor, outputs: int, action_space: gym.Space[Any]) -> None:
+def _require_fit(body: nn.Module, policy_obs: Tensor, value_obs: Tensor, outputs: int, action_space: gym.Space[Any]) -> None:
     device = next(iter(body.parameters()), torch.zeros(())).device
     for name, shape in (("policy", (2, outputs)), ("value", (2,)), ("allowed", (2, outputs))):
         method = getattr(body, name, None)
@@ -186,6 +207,7 @@ def _require_fit(body: nn.Module, obs: Tensor, outputs: int, action_space: gym.S
             continue
         if not callable(method):
             raise TypeError(f"{type(body).__name__} has no method {name!r}: a network has policy(obs) and value(obs).")
+        obs = value_obs if name == "value" else policy_obs
         result = method(obs.to(device))
         if tuple(result.shape) != shape:
             raise ValueError(

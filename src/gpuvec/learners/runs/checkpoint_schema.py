@@ -26,7 +26,8 @@ FORMAT = 5  # the version of the structure, increased by each change that makes 
 MAX_DEPTH = 8  # of nested mappings; a checkpoint has 5
 KEYS = ("format", "args", "policies", "generators", "env", "obs", "episode_start", "iteration", "seconds", "next_confirmation")
 ROLE_KEYS = ("obs", "action_mask")  # tensors, or {role: tensor} if roles have spaces of their own
-OPTIONAL_KEYS = ("action_mask", "episode_continues")  # of environments with action masks, or with many agents
+# Of environments with action masks, with many agents, or with observations of a critic
+OPTIONAL_KEYS = ("action_mask", "episode_continues", "critic_obs")
 GENERATOR_BYTES = (5056, 16)  # the sizes of the state of torch's generator on a CPU and on a GPU
 
 

@@ -128,7 +128,8 @@ class FlattenAgents(StatefulWrapper):
     @property
     def single_critic_observation_space(self) -> gym.Space[Any] | None:
         """The space of `infos["critic_obs"]` of one row, (Dc,); None if there are none."""
-        space = self.env.unwrapped.single_critic_observation_space
+        base: Any = self.env.unwrapped
+        space = base.single_critic_observation_space
         return None if space is None else space_of_one_agent(space)
 
     @property
@@ -246,6 +247,9 @@ class FlattenAgents(StatefulWrapper):
         views = {}
         shape_of_row = {"action_mask": self.action_mask_shape or ()}
         shape_of_row |= dict.fromkeys(("obs", "final_obs"), self.single_observation_space.shape or ())
+        if self.single_critic_observation_space is not None:
+            critic_shape = self.single_critic_observation_space.shape or ()
+            shape_of_row |= dict.fromkeys(("critic_obs", "final_critic_obs"), critic_shape)
         for name, array in out.items():
             if name == "to_move" or name.startswith("metric_"):  # by env, which the environment itself checks
                 views[name] = array
