@@ -226,11 +226,11 @@ def terminated(i: int, s: State, p: Params) -> bool:
 def pixel(i: int, cell: tuple[int, int], s: State, t: Time, p: Params) -> tuple[int, int, int, int, int]:
     if not s.is_alive[i]:
         return 0, 0, 0, 0, 0
-    ahead, side = p.view_ahead - cell[0], cell[1] - p.view_side
+    distance, side = p.view_ahead - cell[0], cell[1] - p.view_side
     down, right = row_step(s.heading[i]), column_step(s.heading[i])
     # The direction to the right of (down, right) is (right, -down).
-    y = wrap(s.y[i] + ahead * down + side * right, p.height)
-    x = wrap(s.x[i] + ahead * right - side * down, p.width)
+    y = wrap(s.y[i] + distance * down + side * right, p.height)
+    x = wrap(s.x[i] + distance * right - side * down, p.width)
     grass = 255 if s.grass[y, x] == 0 else 0
     kind = 255 if s.role[i] == WOLF else 0
     return grass, min(64 * s.sheep_here[y, x], 255), min(64 * s.wolves_here[y, x], 255), s.energy[i], kind

@@ -52,6 +52,6 @@ class AsymmetricNetwork(nn.Module):
         return outputs.float()
 
     def value(self, critic_obs: Tensor) -> Tensor:
-        """Returns the values, (E,), for the critic's observations, (E, Dc); other leading dimensions are kept."""
+        """Returns the values, (E,), for `critic_obs`, (E, Dc), the critic's; other leading dimensions are kept."""
         value: Tensor = self.critic(critic_obs.to(self.dtype))
         return value.squeeze(-1).float()
