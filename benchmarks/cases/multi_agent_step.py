@@ -19,11 +19,16 @@ from benchmarks.tools.step_rate import measure_steps
 from gpuvec import MultiAgentEnv
 from gpuvec.registration import registered_envs
 
-SIZES: dict[str, tuple[int, ...]] = {"SimpleSpread-v0": (4096, 65_536), "ConnectFour-v0": (65_536,), "RICE-N-v0": (16_384,)}
-DEFAULT_SIZES = (4096,)
-VARIANTS: dict[str, dict[str, dict[str, Any]]] = {  # {environment: {variant: parameters}}; "" is a variant without a name
-    "RICE-N-v0": {"": {}, "negotiation": {"negotiation": True}},
+# 10,000 slots of animals in one world, with as many cells for each slot as by default.
+CROWD = {"num_wolves": 1667, "num_sheep": 8333, "height": 220, "width": 220}
+SETTINGS: dict[str, list[tuple[str, int, dict[str, Any]]]] = {  # {environment: [(variant, E, parameters)]}
+    "SimpleSpread-v0": [("", 4096, {}), ("", 65_536, {})],
+    "SimpleSpeakerListener-v0": [("", 65_536, {})],
+    "ConnectFour-v0": [("", 65_536, {})],
+    "RICE-N-v0": [("", 16_384, {}), ("negotiation", 16_384, {"negotiation": True})],
+    "Predators-v0": [("", 4096, {}), ("10000", 256, CROWD)],
 }
+DEFAULT_SETTINGS: list[tuple[str, int, dict[str, Any]]] = [("", 4096, {})]
 
 
 class Case(NamedTuple):
@@ -40,9 +45,8 @@ def list_cases() -> Iterator[Case]:
     for name, env in registered_envs("gpuvec").items():
         if not isinstance(env, MultiAgentEnv) or name in GAMES.values():
             continue
-        for variant, params in VARIANTS.get(name, {"": {}}).items():
-            for num_envs in SIZES.get(name, DEFAULT_SIZES):
-                yield Case(".".join(filter(None, (name, variant, str(num_envs)))), name, num_envs, params)
+        for variant, num_envs, params in SETTINGS.get(name, DEFAULT_SETTINGS):
+            yield Case(".".join(filter(None, (name, variant, str(num_envs)))), name, num_envs, params)
 
 
 CASES = {case.name: case for case in list_cases()}
@@ -64,6 +68,7 @@ def main() -> None:
             num_envs = max(1, int(case.num_envs * arguments.part))
             rate = measure_steps(case.env, num_envs, case.params, bandwidth, arguments.device)
             figures.add_steps(name, rate, case.env)
+            figures.add(f"{name}.agents", rate.details["agent_steps"], "M agent steps/s", (case.env,))
 
 
 if __name__ == "__main__":
