@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 os.environ["GPUVEC_CACHE"] = "off"  # compiles all kernels, also those in the cache
 
-import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode
 
@@ -36,7 +35,7 @@ from gpuvec.engine.backends.cuda.cpp.source import source_text
 from gpuvec.engine.backends.cuda.launch_config import make_launch_config
 from gpuvec.engine.backends.cuda.linked_functions import link_env_functions
 from gpuvec.engine.layout.buffers import KernelOptions
-from gpuvec.engine.layout.schema import make_schema
+from gpuvec.engine.layout.schema import default_action_dtype, make_schema
 from gpuvec.engine.single_agent.rollout_options import RANDOM, rollout_kernel_options
 from gpuvec.learners.fused_ppo.fused_rollout import rollout_kernel
 from gpuvec.learners.fused_ppo.network_shape import NetworkShape
@@ -79,7 +78,7 @@ def read_sections(elf: bytes, prefixes: tuple[str, ...]) -> bytes:
 
 def list_options(env: Any) -> Iterator[tuple[str, KernelOptions]]:
     """Yields (name, options) of what `env` is compiled for."""
-    dtype = np.int32 if make_schema(env).action.discrete else np.float32
+    dtype = default_action_dtype(make_schema(env))
     for mode in AutoresetMode:
         yield mode.name.lower(), KernelOptions(mode, env.max_episode_steps, action_dtype=dtype)
     yield "validated", KernelOptions(AutoresetMode.SAME_STEP, env.max_episode_steps, validate=True, action_dtype=dtype)
