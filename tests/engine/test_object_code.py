@@ -3,15 +3,19 @@
 import dataclasses
 import math
 import threading
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from llvmlite import binding
 from tests.support.counter_env import COUNTER, Count
 
+from gpuvec import Floats, MultiAgentEnv, Observation
 from gpuvec.engine.backends.cache.store import CACHE_VARIABLE, SUBFOLDER
 from gpuvec.engine.backends.cpu.object_code import compile_object, is_cacheable, load_object
+from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.errors import AuthoringError
 from gpuvec.vector.env import VectorEnv
 
@@ -135,3 +139,25 @@ class TestEnvironment:
         env.step(actions)
         with pytest.raises(AuthoringError, match="raised an error, which a GPU cannot"):
             env.step(actions)
+
+
+class NoParams(NamedTuple):
+    pass
+
+
+def test_a_state_with_many_fields_compiles():
+    """LLVM truncates names of more than 1,024 characters, such as those of blocks of an inlined function of many fields."""
+    fields = [*((f"x{n}", Floats) for n in range(40)), ("y", int)]
+    state = NamedTuple("Wide", fields)
+    source = "def reset(i, s, key, p):\n" + "".join(f"    s.x{n}[i] = np.float32({n})\n" for n in range(40))
+    env = MultiAgentEnv(
+        state=state, params=NoParams(), spaces=lambda p: (Box(-1.0, 99.0, (1,)), Discrete(21)), agents=lambda p: 1,
+        reset=generate_function("reset", source, np=np), phases=(), reward=lambda i, s, t, p: s.x39[i],
+        terminated=lambda i, s, p: False, observation=lambda p: Observation(lambda i, s, t, p: (s.x1[i],)),
+        allowed=lambda i, action, s, p: action == 0 or s.y % 7 == 1,
+    )  # fmt: skip
+    envs = VectorEnv(env, 3, device="cpu", output="numpy")
+    obs, infos = envs.reset(seed=0)
+    assert (obs == 1.0).all()
+    assert (infos["action_mask"] == [True] + [False] * 20).all()
+    assert (envs.step(np.zeros((3, 1), np.int64))[1] == 39.0).all()
