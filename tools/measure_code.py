@@ -129,11 +129,11 @@ def duplicate_modules(modules: list[Module]) -> Iterator[Place]:
 
 
 def duplicate_classes(modules: list[Module]) -> Iterator[Place]:
-    """Yields classes of `modules` with the name of another one; each environment has its own `State` and `Params`."""
+    """Yields classes of `modules` with the name of another one; each environment has its own `State` and the like."""
     names = defaultdict(list)
     for module in modules:
         for c in module.classes():
-            if c.name not in ("State", "Params"):
+            if c.name not in ("State", "Params", "ParamsWithTables", "Metrics"):
                 names[c.name].append(Place(module.file, c.lineno, c.name))
     return repeated(names)
 

@@ -210,8 +210,8 @@ def rice_n(s: Any, p: Any) -> Any:
     canvas.polygon(rectangle(0.2, 0.8, 0.0, 14.0), (230, 230, 230))
     canvas.polygon(rectangle(0.2, 0.8, 0.0, 14.0 * warming), (200, 60, 50))
     for i, output in enumerate(s.output):
-        share = min(max(float(output) / 50.0, 0.0), 1.0)
+        height = min(max(float(output) / 50.0, 0.0), 1.0)
         mitigation = float(s.mitigation[i]) / p.num_action_levels
         colour = (int(200 - 140 * mitigation), int(80 + 90 * mitigation), 80)
-        canvas.polygon(rectangle(1.1 + i, 1.9 + i, 0.0, max(14.0 * share, 0.05)), colour)
+        canvas.polygon(rectangle(1.1 + i, 1.9 + i, 0.0, max(14.0 * height, 0.05)), colour)
     return canvas.array()

@@ -172,12 +172,12 @@ def consume_and_grow(i: int, s: State, action: Ints, key: Key, p: ParamsWithTabl
     if s.stage != ACTIVITY:
         return
     k = s.activity_count
-    imports, foreign = 0.0, 0.0
+    imports, foreign_roots = 0.0, 0.0
     for j in range(NUM_REGIONS):
         goods = np.float32(s.wishes[i, j]) * s.import_scale[i] * s.export_scale[j]
         imports += goods
-        foreign += math.sqrt(goods * (1.0 - fraction(s.tariffs[i, j], p.num_action_levels)))
-    root = DOMESTIC_WEIGHT * math.sqrt(s.home_consumption[i]) + FOREIGN_WEIGHT * foreign
+        foreign_roots += math.sqrt(goods * (1.0 - fraction(s.tariffs[i, j], p.num_action_levels)))
+    root = DOMESTIC_WEIGHT * math.sqrt(s.home_consumption[i]) + FOREIGN_WEIGHT * foreign_roots
     s.consumption[i] = root * root
 
     people = s.labor[i] / 1000.0

@@ -90,5 +90,5 @@ def result_lines(results: EpisodeResults) -> Iterator[str]:
         counts = f"{returns.shape[1]} in each episode, {terminated.double().mean():.1%} terminated"
         yield f"{role:<10} mean return {returns.mean():.2f}{confidence_interval(returns, 2)} per agent ({counts})"
     for name, values in results.metrics.items():
-        mean, lowest, highest = values.double().mean(), values.min(), values.max()
-        yield f"metric     {name} {mean:.4g} on average (lowest {lowest:.4g}, highest {highest:.4g})"
+        mean, minimum, maximum = values.double().mean(), values.min(), values.max()
+        yield f"metric     {name} {mean:.4g} on average (lowest {minimum:.4g}, highest {maximum:.4g})"

@@ -66,12 +66,12 @@ def _update_float(builder: ir.IRBuilder, pointer: ir.Value, new: ir.Value, kind:
     the sign bit have the reverse order of their bits as unsigned integers. So a minimum is the signed minimum of the bits if
     the new value has no sign bit, whatever the old one is, and their unsigned maximum if it has.
     """
-    bits, word = builder.bitcast(new, INT32), builder.bitcast(pointer, INT32.as_pointer())
-    with builder.if_else(builder.icmp_signed(">=", bits, INT32(0))) as (without_sign, with_sign):
+    new_word, word = builder.bitcast(new, INT32), builder.bitcast(pointer, INT32.as_pointer())
+    with builder.if_else(builder.icmp_signed(">=", new_word, INT32(0))) as (without_sign, with_sign):
         with without_sign:
-            builder.atomic_rmw(kind, word, bits, "monotonic")
+            builder.atomic_rmw(kind, word, new_word, "monotonic")
         with with_sign:
-            builder.atomic_rmw("umax" if kind == "min" else "umin", word, bits, "monotonic")
+            builder.atomic_rmw("umax" if kind == "min" else "umin", word, new_word, "monotonic")
 
 
 def make_compare_exchange(numba: NumbaApi) -> DeviceFunction:

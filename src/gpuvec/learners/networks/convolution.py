@@ -63,7 +63,12 @@ class ConvolutionReLU(LinearReLU):
 
 
 def find_taps(height: int, width: int) -> Tensor:
-    """Returns (K, P H W): 1 where a pixel of the filter is on a pixel of the image at a place of the filter, otherwise 0."""
+    """Returns (K, P H W): 1 where a pixel of the filter is on a pixel of the image at a place of the filter, otherwise 0.
+
+    Args:
+        height: H.
+        width: W.
+    """
     pixels = torch.eye(height * width).view(1, height * width, height, width)
     patches = functional.unfold(pixels, KERNEL_SIZE)  # (1, H W K, P)
     return patches.view(height * width, KERNEL_SIZE**2, -1).permute(1, 2, 0).flatten(1).contiguous()

@@ -57,10 +57,10 @@ def allowed_actions(actions: NDArray[Any], mask: NDArray[np.bool_], schema: EnvS
     masks = mask.reshape(len(mask), schema.num_agents, -1)
     for agents, component, elements, first in masked_components(schema):
         is_allowed = masks[:, agents, elements]
-        chosen = result[:, agents, component].astype(np.int64) - first
+        random_element = result[:, agents, component].astype(np.int64) - first
         num_allowed = is_allowed.cumsum(-1)
         count = num_allowed[..., -1]
-        replacement = (num_allowed > (chosen % np.maximum(count, 1))[..., None]).argmax(-1)
-        keeps = np.take_along_axis(is_allowed, chosen[..., None], -1)[..., 0] | (count == 0)
-        result[:, agents, component] = np.where(keeps, chosen, replacement) + first
+        replacement = (num_allowed > (random_element % np.maximum(count, 1))[..., None]).argmax(-1)
+        keeps = np.take_along_axis(is_allowed, random_element[..., None], -1)[..., 0] | (count == 0)
+        result[:, agents, component] = np.where(keeps, random_element, replacement) + first
     return result.reshape(actions.shape)
