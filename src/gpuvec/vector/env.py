@@ -21,6 +21,7 @@ from gpuvec.vector import env_arguments, env_state
 from gpuvec.vector.action_faults import take_action_error
 from gpuvec.vector.actions import Actions
 from gpuvec.vector.copying import Copyable
+from gpuvec.vector.debug_checks import make_debug_checks
 from gpuvec.vector.env_params import apply_params
 from gpuvec.vector.framework import make_framework
 from gpuvec.vector.native_arrays import on_stream
@@ -64,6 +65,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         validate: whether the kernel checks actions. It records a faulty action on the device, and `check`, `reset`,
             `get_state`, `render` or `close` raises the error. In any case the environment is given the
             last action of the space in place of a discrete action out of range.
+        debug: whether plain Python repeats each step of each environment first, and checks every index, divisor, shift and draw
+            as `gpuvec.testing.check_env` does, and that states, rewards and observations are finite and within their spaces.
+            Each step waits for the device, and takes about 0.1 ms for each environment and agent; `rollout` is refused.
         params: the environment's own parameters.
 
     Attributes:
@@ -91,6 +95,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         backend: str = "numba",
         reward: str = "agents",
         validate: bool = False,
+        debug: bool = False,
         **params: Any,
     ) -> None:
         declared = load_env(env)
@@ -103,6 +108,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self._constructor_arguments = {
             "env": env, "output": output, "autoreset_mode": autoreset_mode, "buffers": buffers, "backend": backend,
             "reward": reward, "validate": validate, "max_episode_steps": self.max_episode_steps, "render_mode": render_mode,
+            "debug": debug,
         }  # fmt: skip
         self.render_mode, self.closed, self.output = render_mode, False, output
         self.metadata = {
@@ -125,6 +131,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         self._allocate(options, per_env_values, buffers)
         self._build_spaces()
         self._init_step(self.simulation.schema)
+        self._debug_checks = make_debug_checks(self._env, self.simulation) if debug else None
         self._spec = self._seed = None
         self._was_reset, self._pid = False, getpid()
 
@@ -215,6 +222,10 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             arrays = tuple(self._framework.wrap(x) if is_copied else x for x, is_copied in zip(arrays, is_result, strict=True))
         if self._role_outputs is not None:
             arrays = self._role_outputs.merge(arrays)
+        if self._debug_checks is not None:
+            with on_stream(self._device, stream):
+                changed = {name: value for name, value in options.items() if name != "reset_mask"}
+                self._debug_checks.after_reset(arrays[0], mask, changed)
         return arrays[0], {name: arrays[k] for name, k in self._info_indices.items()}
 
     def _rows_to_reset(self, options: Mapping[str, Any]) -> Any:
@@ -253,6 +264,7 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
         Raises:
             TypeError, ValueError: actions or arrays of `out` of a wrong type, shape or device.
             gymnasium.error.ResetNeeded: the environment was never reset.
+            AuthoringError: with `debug`, a function of the environment has a fault.
         """
         if not self._was_reset or self.closed or getpid() != self._pid:
             self._check_usable()
@@ -263,6 +275,9 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             out = self._role_outputs.split(out)
         stream = self._stream()
         address, dtype, _owner = self.read_actions(actions, stream)
+        if self._debug_checks is not None:
+            with on_stream(self._device, stream):
+                self._debug_checks.before_step(actions)
         outputs, arrays = self._outputs.take(stream) if out is None else self._outputs.resolve_out(out, stream)
         self.simulation.step_launcher(dtype)(stream, address, outputs)
         if self._copies:
@@ -281,7 +296,11 @@ class VectorEnv(Copyable, gym.vector.VectorEnv[Any, Any, Any]):
             infos[name] = arrays[k]
         if self._metric_indices:
             infos["metrics"] = {name: arrays[k] for name, k in self._metric_indices.items()}
-        return arrays[0], arrays[1], arrays[2], arrays[3], infos
+        results = arrays[0], arrays[1], arrays[2], arrays[3], infos
+        if self._debug_checks is not None:
+            with on_stream(self._device, stream):
+                self._debug_checks.after_step(results)
+        return results
 
     def check(self) -> None:
         """Raises the error of the lowest row whose action was faulty since the last check; waits for the device.

@@ -14,6 +14,7 @@ from gpuvec.engine.layout.buffers import Buffer
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.single_agent.rollout_options import ACTION_ARRAY, RANDOM, is_unbounded, stored_action_dtype
 from gpuvec.vector.actions import Actions
+from gpuvec.vector.debug_checks import DebugChecks
 from gpuvec.vector.outputs import OutputBuffers, Outputs
 from gpuvec.vector.stateful import Stateful
 
@@ -65,6 +66,7 @@ class Rollouts(Stateful):
 
     _ring: int | None  # the number of sets of output arrays that are reused in turn
     _has_several_gpus: bool
+    _debug_checks: DebugChecks | None  # with debug=True
     _storage: dict[tuple[int, bool, str], RolloutStorage]
 
     def rollout(self, num_steps: int, policy: Any = RANDOM, out: Rollout | None = None) -> Rollout:
@@ -84,7 +86,7 @@ class Rollouts(Stateful):
 
         Raises:
             NotImplementedError: an environment of many agents.
-            TypeError, ValueError: a length, a policy or an `out` that does not fit.
+            TypeError, ValueError: a length, a policy or an `out` that does not fit, or an environment with `debug`.
             AuthoringError: a policy that cannot be compiled.
             RuntimeError: no `out` while a graph is being captured.
         """
@@ -125,6 +127,8 @@ class Rollouts(Stateful):
             raise NotImplementedError(
                 "rollout() supports environments of one agent with features and a state of scalars. Call step() for others."
             )
+        if self._debug_checks is not None:
+            raise ValueError("rollout() makes all steps in one kernel, which debug=True cannot check: call step() instead.")
         if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer) or not 1 <= num_steps < 2**31:
             raise ValueError(f"num_steps must be an integer from 1 to 2**31 - 1, got {num_steps!r}.")
         if out is not None and not isinstance(out, Rollout):

@@ -81,11 +81,12 @@ def check_spaces(env: Environment, run: CompiledRun) -> str:
         AuthoringError: a value is not; the message names the first.
     """
     num_axes = 2 if isinstance(env, MultiAgentEnv) else 1  # environments and agents; an image has several more axes
-    names = [_agent_name(index) for index in np.ndindex(run.obs[0].shape[:num_axes])]
+    names = agent_names(run.obs[0].shape[:num_axes])
     low, high = observation_bounds(env)
     agents = np.arange(len(names)) % (run.obs[0].shape[1] if num_axes == 2 else 1)
     for t, obs in enumerate(run.obs):
-        _check_states(env, run, t)
+        is_reset = run.terminated[t - 2] | run.truncated[t - 2] if t > 1 else np.full(len(obs), t == 0)
+        check_states(env, run.states[t], is_reset, t)
         if not ((obs >= low) & (obs <= high) & np.isfinite(obs)).all():
             check_observations(env, obs.reshape(len(names), -1), agents, names, t)
         if t > 0 and not np.isfinite(run.reward[t - 1]).all():
@@ -94,17 +95,26 @@ def check_spaces(env: Environment, run: CompiledRun) -> str:
     return f"{len(run.obs) * len(names):,} observations are finite and within their bounds, all rewards and states finite"
 
 
-def _check_states(env: Environment, run: CompiledRun, t: int) -> None:
-    """Raises AuthoringError unless the floats of all states after t steps are finite, or extrema of no element."""
-    for name, values in run.states[t].items():
+def check_states(env: Environment, states: Mapping[str, NDArray[Any]], is_reset: NDArray[np.bool_], t: int) -> None:
+    """Checks that the floats of all states are finite, or extrema of no element.
+
+    Args:
+        env: the environment.
+        states: {field: (E, ...)} after t steps.
+        is_reset: (E,) whether the last call reset each environment.
+        t: the number of steps.
+
+    Raises:
+        AuthoringError: a number is not; the message names the first.
+    """
+    for name, values in states.items():
         is_wrong = np.isnan if name in extrema_fields(env) else _is_not_finite
         if values.dtype.kind == "f" and is_wrong(values).any():
             row, *rest = np.argwhere(is_wrong(values))[0].tolist()
             place = name + "".join(f"[{k}]" for k in rest)
-            is_reset = t == 0 or bool(run.terminated[t - 2][row] | run.truncated[t - 2][row] if t > 1 else False)
             value = values[(row, *rest)]
             problem = f"after {t} steps {place} of the state of environment {row} is {value}, which is not finite"
-            function = first_function(env.reset) if is_reset else step_function(env)
+            function = first_function(env.reset) if is_reset[row] else step_function(env)
             problem = f"{problem}: {FINITE}, and mark a missing value by a bool"
             raise NonFiniteResultError.of(function, problem, "state", t, row, float(value))
 
@@ -135,8 +145,16 @@ def _check_masks(env: Environment, run: CompiledRun, names: Sequence[str]) -> No
                 raise authoring_error(function, f"{problem}: at least one must be allowed; {remedy}")
 
 
-def _agent_name(index: tuple[int, ...]) -> str:
-    return f"environment {index[0]}" if len(index) == 1 else f"agent {index[1]} of environment {index[0]}"
+def agent_names(shape: tuple[int, ...]) -> list[str]:
+    """Returns a description of each environment, or of each agent of each environment, for messages.
+
+    Args:
+        shape: (E,), or (E, A).
+    """
+    return [
+        f"environment {index[0]}" if len(index) == 1 else f"agent {index[1]} of environment {index[0]}"
+        for index in np.ndindex(shape)
+    ]
 
 
 def observation_bounds(env: Environment) -> tuple[NDArray[Any], NDArray[Any]]:
