@@ -35,6 +35,7 @@ from gpuvec.engine.multi_agent.neighbors.search import NeighborSearch, make_neig
 from gpuvec.engine.multi_agent.observations import direct, tiles
 from gpuvec.engine.multi_agent.observations.blocks import make_block_stores, make_item_of_row
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_observation_features
+from gpuvec.engine.multi_agent.observations.final_items import clear_list_segments, ended_list_arrays, final_item_segments
 from gpuvec.engine.multi_agent.observations.images import make_image_store
 from gpuvec.engine.multi_agent.observations.items import ItemStore, RowItems, item_segment
 from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
@@ -178,6 +179,7 @@ def _work_arrays(parts: _Parts) -> WorkArrays:
     if ctx.stages_active:
         arrays["was_active"] = (b1, (agents,))
     arrays |= tree_work_arrays(ctx)
+    arrays |= ended_list_arrays(ctx) if _final_items(parts) else {}
     if parts.cell_list is not None and not launch.split:
         arrays |= parts.cell_list.arrays
     if launch.tile_rows and not launch.split:
@@ -220,6 +222,7 @@ def _step_segments(parts: _Parts) -> list[Segment]:
     ctx, access, status = parts.ctx, parts.access, parts.status
     segments = [
         Segment(ENVS, make_load_env(ctx, access, status), barrier=False),
+        *(clear_list_segments(ctx) if _final_items(parts) else []),
         *load_segments(ctx, access),
         *stage_action_segments(ctx),
         Segment(AGENTS, make_load_agent(ctx, access)),
@@ -246,19 +249,22 @@ def _before_observations(parts: _Parts, condition: DeviceFunction, number: int) 
     return []
 
 
+def _final_items(parts: _Parts) -> list[tuple[RowItems, str]]:
+    """The items of final observations that the first kernel stores, and the names of their outputs."""
+    items = [] if parts.critic is None else [(parts.critic, CRITIC_OUTPUT)]
+    if parts.ctx.launch.split:
+        return items
+    blocks = (RowItems(parts.ctx, parts.features, block) for block in parts.blocks)
+    return items + [(rows, "obs") for rows in parts.row_items or blocks]
+
+
 def _episode_end_segments(parts: _Parts) -> list[Segment]:
     """The segments that write final observations and start the next episodes."""
     ctx, access, status = parts.ctx, parts.access, parts.status
     stages_final = ctx.num_final_copies > 0
     segments = _before_observations(parts, status.is_new_episode, 0)
-    if parts.critic is not None:
-        segments.append(item_segment(parts.critic.ctx, access, *parts.critic[1:], status.is_new_episode, CRITIC_OUTPUT))
-        segments[-1] = segments[-1]._replace(barrier=True)
-    if not ctx.launch.split and parts.row_items:
-        *others, last = (item_segment(part.ctx, access, *part[1:], status.is_new_episode) for part in parts.row_items)
-        segments += [*others, last._replace(barrier=True)]
-    elif not ctx.launch.split and not stages_final:
-        segments += [item_segment(ctx, access, parts.features, block, status.is_new_episode) for block in parts.blocks]
+    segments += final_item_segments(ctx, access, status, _final_items(parts))
+    if not ctx.launch.split and not parts.row_items and not stages_final:
         segments += direct.final_segments(ctx, parts.features, parts.stores)
     starts = _start_segments(parts, status.is_new_episode)
     segments.append(Segment(ENVS, make_end_env(ctx, access, status), barrier=bool(ctx.reset_phases)))

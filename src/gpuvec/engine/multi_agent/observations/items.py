@@ -54,16 +54,36 @@ def item_segment(
         condition: `condition(w, k)` -> whether the episode of env k ended, for final observations; None for all others.
         output_name: the name of the output, without the prefix of final observations.
     """
-    A, (items_per_row, store) = ctx.num_agents, items
-    state, params, episode_time, divmod_u32 = access.state, ctx.params, features.episode_time, ctx.array_ops.divmod_u32
-    name = ("" if condition is None else "final_") + output_name + ctx.schema.suffix
-    output = inline_function(generate_function("output", f"def output(b):\n    return b.{name}\n"))
-    is_stored = condition or every_env
+    name = output_name if condition is None else f"final_{output_name}"
+    store_item, is_stored = make_store_item(ctx, features, items, access, name), condition or every_env
 
     @inline_function
-    def store_item(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
+    def store_item_if(b: Batch, w: Work, e: int, k: int, x: int, clock: int) -> None:
         if is_stored(w, k):
-            i, j = (0, x) if A == 1 else divmod_u32(x, items_per_row)
-            store(output(b), e * A + i, j, i, state(b, w, e, k), episode_time(w.status[k, TIME]), params(b, e))
+            store_item(b, w, e, k, x)
 
-    return Segment(AGENTS, store_item, barrier=False, num_elements=A * items_per_row)
+    return Segment(AGENTS, store_item_if, barrier=False, num_elements=ctx.num_agents * items.items_per_row)
+
+
+def make_store_item(
+    ctx: MultiAgentContext, features: ObservationFeatures, items: ItemStore, access: StateAccess, output_name: str
+) -> DeviceFunction:
+    """Compiles `store_item(b, w, e, k, x)`, which stores item x of env e, number k of its block.
+
+    Args:
+        ctx: the context of all agents, or of one role.
+        features: has the time of an episode.
+        items: the function that stores an item.
+        access: access to the state.
+        output_name: the name of the output.
+    """
+    A, (items_per_row, store) = ctx.num_agents, items
+    state, params, episode_time, divmod_u32 = access.state, ctx.params, features.episode_time, ctx.array_ops.divmod_u32
+    output = inline_function(generate_function("output", f"def output(b):\n    return b.{output_name}{ctx.schema.suffix}\n"))
+
+    @inline_function
+    def store_item(b: Batch, w: Work, e: int, k: int, x: int) -> None:
+        i, j = (0, x) if A == 1 else divmod_u32(x, items_per_row)
+        store(output(b), e * A + i, j, i, state(b, w, e, k), episode_time(w.status[k, TIME]), params(b, e))
+
+    return store_item
