@@ -67,11 +67,6 @@ class LLVMLibrary(CPUCodeLibrary):  # type: ignore[misc]  # Numba has no types
         run_passes(cheap_passes, module, builder)
         all_passes, builder = self._codegen._module_pass_manager()
         run_passes(all_passes, module, builder)
-        # LLVM truncates names of more than 1,024 characters when it reads the assembly, and blocks of inlined functions have
-        # longer ones if a state has many fields. Equal truncated names would make the assembly invalid.
-        without_names = create_new_module_pass_manager()
-        without_names.add_strip_symbols_pass()
-        run_passes(without_names, module, self._codegen._pass_builder())
         module.verify()
         bitcode: bytes = module.as_bitcode()
         return bitcode
