@@ -4,7 +4,9 @@ import dataclasses
 import math
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from numba.core.dispatcher import Dispatcher
 from tests.engine.test_kernels_compile import (
@@ -23,6 +25,8 @@ from gpuvec.engine.compiler.functions import generate_function
 from gpuvec.engine.layout.buffers import KernelOptions
 from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 from gpuvec.engine.multi_agent.program import make_program
+from gpuvec.errors import OutOfMemoryError
+from gpuvec.spec import Observation
 from gpuvec.vector.env_params import apply_params
 
 pytestmark = [
@@ -144,6 +148,17 @@ class TestOptions:
         (kernel,) = compile_and_check(load_bundled_env("TagGridWorld-v0"), 100, "step", SAME_STEP, reward="sum")
         assert kernel.lines(r"\b(atom|red)\.\w+\.add\.f32") == []
         assert kernel.lines(r"\badd(\.rn)?\.f32")
+
+
+def test_a_world_too_large_for_its_block_is_refused():
+    """Long actions are staged in shared memory, whatever the number of agents."""
+    spaces = Box(-1.0, 1.0, (1,), np.float32), MultiDiscrete([2] * 20)
+    env = dataclasses.replace(load_bundled_env("TagGridWorld-v0"), spaces=lambda p: spaces)
+    env, _ = apply_params(env, {"num_taggers": 999, "use_full_observation": False}, (), 1)
+    env = dataclasses.replace(env, observation=lambda p: Observation(lambda i, s, t, p: (np.float32(0.0),)))
+    message = "a world of 1,000 agents is too large for a block of a GPU, .* 80,000 of them for actions of 20 components"
+    with pytest.raises(OutOfMemoryError, match=message):
+        compile_kernels(env, KernelOptions(DISABLED, 50), "step", make_launch_config(env, 10))
 
 
 VALUES = range(40)

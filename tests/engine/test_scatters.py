@@ -14,7 +14,21 @@ from tests.support.arrays import host, on_device
 from tests.support.cuda_c_functions import ON_CPU, needs_host_compiler
 from tests.support.harbor_env import HARBOR
 
-from gpuvec import Bools, Floats, Ints, MultiAgentEnv, Observation, all_of, any_of, argmin_of, count_of, max_of, min_of, sum_of
+from gpuvec import (
+    Bools,
+    Floats,
+    Ints,
+    MultiAgentEnv,
+    Observation,
+    all_of,
+    any_of,
+    argmin_of,
+    count_of,
+    each,
+    max_of,
+    min_of,
+    sum_of,
+)
 from gpuvec.errors import AuthoringError
 from gpuvec.random import Key
 from gpuvec.spec import Time
@@ -222,6 +236,18 @@ def reads_its_field(i: int, s: Points, p: Params) -> int:
 
 def returns_pair(i: int, s: Points, p: Params) -> tuple[int, int]:
     return i, i
+
+
+def write_cargo(cell: Any, s: Any, key: Key, p: Any) -> None:
+    s.cargo[0] = 1
+
+
+def test_a_phase_that_writes_a_field_of_another_set_is_refused():
+    env = dataclasses.replace(HARBOR, phases=(*HARBOR.phases, each("map", write_cargo)))
+    with pytest.raises(
+        AuthoringError, match=r"`s.cargo\[0\] = 1`.*cargo belongs to 'agents', so only a phase each\('agents', ...\) may"
+    ):
+        check_env(env, num_envs=2, kernels=False)
 
 
 FAULTS = {  # {fault: (reduction, the message of the check)}

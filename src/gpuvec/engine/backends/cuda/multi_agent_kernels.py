@@ -10,6 +10,7 @@ Names in the generated source: `b` is the batch, `r` the request of a reset, `w`
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from gpuvec.engine.multi_agent.observations.tiles import tile_elements
 from gpuvec.engine.multi_agent.program import Program, make_program
 from gpuvec.engine.multi_agent.segments import AGENTS, BLOCK, ENVS, BlockShape, Segment, segment_source
 from gpuvec.engine.multi_agent.state_layout import WorkArrays
+from gpuvec.errors import OutOfMemoryError
 from gpuvec.spec import Environment
 
 u32 = np.uint32
@@ -39,6 +41,7 @@ PROLOGUE = (
 )
 # Example arguments of a segment's function, after the batch and the work
 SEGMENT_EXAMPLES = {ENVS: (0, 0), AGENTS: (0, 0, 0), BLOCK: (0, 0, 0)}
+MAX_SHARED_BYTES = 48 << 10  # of the arrays that the threads of a block share
 SEARCH_BLOCKS_PER_SM = 8  # for which a multiprocessor should have registers, in a search that visits all agents
 # More blocks on a multiprocessor hide more latency, and a thread rarely reloads the registers that it spills.
 MAX_SPILL_BYTES = 32  # of a thread of the first kernel
@@ -73,6 +76,7 @@ def compose_kernels(env: Environment, options: KernelOptions, launch: MultiAgent
     schema = make_schema(env)
     assert isinstance(schema, MultiAgentSchema), "of an environment whose envs are shared by threads"
     program = _program(env, options, launch)
+    _require_shared_memory(schema, program.arrays, launch)
     examples = example_arguments(env, options, launch.split)
     num_features = 0 if schema.role_schemas else schema.num_features
     parts = _KernelParts(program, launch, schema.num_agents, num_features, is_step, *examples)
@@ -85,6 +89,19 @@ def compose_kernels(env: Environment, options: KernelOptions, launch: MultiAgent
         kernels.append(_search_kernel(parts, program.search))
     tile = program.row_kernel.tile if launch.tile_rows else None
     return [*kernels, _item_kernel(parts) if tile is None else _tile_kernel(parts, tile)]
+
+
+def _require_shared_memory(schema: MultiAgentSchema, arrays: WorkArrays, launch: MultiAgentLaunch) -> None:
+    """Raises OutOfMemoryError if the arrays that the threads of a block share do not fit into its shared memory."""
+    sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (dtype, shape) in arrays.items()}
+    needed, (name, largest) = sum(sizes.values()), max(sizes.items(), key=lambda item: item[1])
+    if needed > MAX_SHARED_BYTES:
+        cause = f"actions of {schema.action.components} components" if name == "actions" else f"numbers of the array {name!r}"
+        block = f"a block of a GPU, which has {MAX_SHARED_BYTES:,} bytes of shared memory"
+        raise OutOfMemoryError(
+            f"a world of {schema.num_agents:,} agents is too large for {block}: {launch.envs_per_block} world(s) "
+            f"need {needed:,}, {largest:,} of them for {cause}. Use fewer agents, shorter actions or fewer scalars, or the CPU."
+        )
 
 
 @lru_cache(maxsize=2)  # a reset and a step share most functions, which are compiled once
