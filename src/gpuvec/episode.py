@@ -42,16 +42,15 @@ class Episode(NamedTuple):
     truncated: bool
 
 
-def fetch_episode(
-    envs: Any, act: Callable[[Any], Any], *, rows: Sequence[int] = (0,), seed: int | None = None
-) -> list[Episode]:
+def fetch_episode(envs: Any, act: Callable[..., Any], *, rows: Sequence[int] = (0,), seed: int | None = None) -> list[Episode]:
     """Resets an environment, steps it until each of `rows` has ended an episode, and returns those episodes.
 
     Every step copies the states of all rows to the host, so this function is for inspection and plots, not for training.
 
     Args:
         envs: a gpuvec environment in NEXT_STEP or DISABLED mode, also under wrappers that do not change its rows.
-        act: the policy, from the observations of all rows, (E, D), to the actions of all rows.
+        act: the policy, from the observations of all rows, (E, D), to the actions of all rows. In an environment with action
+            masks its second argument is `infos["action_mask"]`.
         rows: indices of the environments to record.
         seed: the seed of the reset.
 
@@ -65,14 +64,14 @@ def fetch_episode(
     base = _recordable_env(envs)
     indices = _checked_rows(rows, base.num_envs)
     recording = _Recording(base, indices)
-    obs, _ = envs.reset(seed=seed)
+    obs, infos = envs.reset(seed=seed)
     recording.add_state()
     while recording.num_unfinished:
         if recording.num_steps == STEP_LIMIT:
             raise make_endless_error(recording.num_unfinished, len(indices))
-        action = act(obs)
+        action = act(obs, infos["action_mask"]) if "action_mask" in infos else act(obs)
         recording.add_action(action)  # before the step, which may overwrite memory that the action shares with `obs`
-        obs, reward, terminated, truncated, _ = envs.step(action)
+        obs, reward, terminated, truncated, infos = envs.step(action)
         recording.add_outcome(reward, terminated, truncated)
         recording.add_state()
     return recording.episodes()

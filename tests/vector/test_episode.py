@@ -81,3 +81,19 @@ def test_episode_of_many_agents(device):
 def test_invalid_arguments_raise(envs, rows, message):
     with pytest.raises(StateError, match=message):
         gpuvec.fetch_episode(envs(), lambda obs: 1 / 0, rows=rows)
+
+
+def test_policy_gets_the_action_mask():
+    """Each action is the last one that the mask of its observation allows: moves into the column that is full last."""
+    envs = gym.make_vec("gpuvec/ConnectFour-v0", num_envs=2, device="cpu", output="numpy")
+    masks = []
+
+    def act(obs, mask):
+        masks.append(mask[1].copy())
+        return 6 - mask[:, :, ::-1].argmax(-1)
+
+    (episode,) = gpuvec.fetch_episode(envs, act, rows=[1], seed=0)
+    assert len(masks) == len(episode.actions) > 4
+    for mask, actions in zip(masks, episode.actions, strict=True):
+        assert mask[[0, 1], actions].all()
+    assert not np.all(masks)
