@@ -249,6 +249,10 @@ def allowed(i: int, action: tuple[int, int], s: State, p: ParamsWithTables) -> b
     return component != MITIGATION or level >= s.min_mitigation[i]
 
 
+def masked_components(p: Params) -> tuple[int, ...]:
+    return (MITIGATION,) if p.negotiation else ()
+
+
 def spaces(p: Params) -> tuple[Box, MultiDiscrete]:
     levels = [p.num_action_levels] * DECISIONS + [2] * NUM_REGIONS
     width = 1207 if p.negotiation else 1043
@@ -295,6 +299,7 @@ ENV = MultiAgentEnv(
     terminated=terminated,
     observation=observation,
     allowed=allowed,
+    masked_components=masked_components,
     metrics=metrics,
     structural=("negotiation", "num_action_levels"),
     check=check,

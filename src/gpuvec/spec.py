@@ -72,6 +72,12 @@ class OptionalFields:
     the number of actions of a Discrete space, or the sum of the sizes of a MultiDiscrete one. At least one action of each
     component must be allowed. Steps do not enforce masks.
     """
+    masked_components: Callable[[Any], tuple[int, ...]] | None = None
+    """`masked_components(p) -> tuple` returns the numbers of the components of a MultiDiscrete action that `allowed` restricts.
+
+    The engine calls `allowed` for these alone, and the values of all other components are allowed; with () there are no masks.
+    None if `allowed` is for all components.
+    """
     critic_observation: Callable[[Any], Any] | None = None
     """`critic_observation(p) -> Observation` returns what a value function observes in training, which may be more than
     the agents do: self features and blocks of index sets. Its functions are those of a `MultiAgentEnv`, `self_features(i, s, t,
@@ -150,7 +156,7 @@ class SingleAgentEnv(OptionalFields):
     def __post_init__(self) -> None:
         """Raises AuthoringError for a field of the wrong type."""
         require_functions(self, "reset", "step", "observe", "spaces")
-        require_functions(self, "allowed", "metrics", "critic_observation", optional=True)
+        require_functions(self, "allowed", "masked_components", "metrics", "critic_observation", optional=True)
         require_state(self)
         require_params(self)
 
@@ -325,7 +331,9 @@ class MultiAgentEnv(OptionalFields):
         """Raises AuthoringError for a field of the wrong type."""
         convert_functions_by_role(self, "reward", "terminated", "active", "allowed")
         require_functions(self, "spaces", "agents", "reward", "terminated", "observation")
-        require_functions(self, "active", "allowed", "metrics", "roles", "to_move", "sets", "tables", optional=True)
+        require_functions(
+            self, "active", "allowed", "masked_components", "metrics", "roles", "to_move", "sets", "tables", optional=True
+        )
         require_state(self)
         require_params(self)
         require_reset(self)

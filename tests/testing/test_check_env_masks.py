@@ -8,16 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from tests.support.arrays import host
 from tests.support.bundled_envs import BUNDLED_ENVS
 from tests.support.street_env import STREET
 
-from gpuvec import Ints, Key, MultiAgentEnv, Observation, SingleAgentEnv, randint
+from gpuvec import Ints, Key, MultiAgentEnv, Observation, SingleAgentEnv, VectorEnv, randint
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.testing import check_env
 from gpuvec.testing.compiled_runs.compiled_run import random_actions
 from gpuvec.testing.compiled_runs.masked_actions import allowed_actions, masked_components
 from gpuvec.testing.races.race_check import check_races
+from gpuvec.testing.reference.python_reference import PythonReference
 from gpuvec.testing.target_check.lockstep_pair import LockstepPair
 
 HEIGHTS = np.array([0.0, 0.5, 1.0, 2.0], np.float32)
@@ -143,3 +145,44 @@ def test_players_that_wait_and_ended_games_need_no_allowed_action():
 
 def test_an_environment_without_masks_has_no_masked_components():
     assert list(masked_components(make_schema(STREET))) == []
+
+
+def test_components_without_a_mask_are_allowed(backend):
+    """`agent_allowed` forbids a value of component 1, and is asked for component 0 alone."""
+    env = dataclasses.replace(TOWERS, masked_components=lambda p: (0,))
+    envs = VectorEnv(env, 5, device=backend, output="numpy" if backend != "cuda" else "cupy")
+    _, infos = envs.reset(seed=0)
+    mask, level = host(infos["action_mask"]), host(envs.get_state())["level"]
+    next_level = level[..., None] + np.arange(-1, 2)
+    np.testing.assert_array_equal(mask[..., :3], (next_level >= 0) & (next_level < 4))
+    assert mask[..., 3:].all()
+    envs.close()
+
+
+def test_the_reference_asks_for_masked_components_alone():
+    env = dataclasses.replace(TOWERS, masked_components=lambda p: (1,), allowed=lambda i, action, s, p: action[1] != 1)
+    reference = PythonReference(env)
+    masks = reference.action_masks(reference.reset(Key(0, 0, 0, 0, 0), reference.make_state()))
+    np.testing.assert_array_equal(masks, [[True, True, True, True, False]] * 3)
+
+
+def test_without_masked_components_there_are_no_masks():
+    env = dataclasses.replace(TOWERS, masked_components=lambda p: ())
+    envs = VectorEnv(env, 2, device="cpu", output="numpy")
+    assert "action_mask" not in envs.reset(seed=0)[1]
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "message"),
+    [
+        (TOWERS, {"masked_components": lambda p: (2,)}, r"returned \(2,\); it must return a tuple .* 0 to 1"),
+        (TOWERS, {"masked_components": lambda p: (0, 0)}, r"returned \(0, 0\); it must return a tuple of different numbers"),
+        (TOWERS, {"masked_components": lambda p: [0]}, r"returned \[0\]; it must return a tuple"),
+        (TOWERS, {"masked_components": lambda p: (0,), "allowed": None}, "there is no allowed"),
+        (TOWER, {"masked_components": lambda p: (0,)}, "is for MultiDiscrete actions"),
+    ],
+)
+def test_wrong_masked_components_are_refused(env, changes, message):
+    with pytest.raises(AuthoringError, match=message):
+        make_schema(dataclasses.replace(env, **changes))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
+from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.engine.layout.schema import make_schema
 from gpuvec.errors import AuthoringError
 from gpuvec.phases import AGENTS, first_function
@@ -53,7 +54,7 @@ def check_draws(env: SingleAgentEnv) -> str:
     if draws and all(_are_equal(start, starts[0]) for start in starts):
         raise authoring_error(first_function(env.reset), EQUAL_STARTS)
     _check_reset_of_arrays(env, reference, starts[0])
-    if env.allowed is not None:
+    if has_action_masks(env):
         actions = allowed_actions(actions, reference.action_mask(starts[0])[None], make_schema(env))
     with record_draws() as draws:
         reference.step(starts[0], author_action(actions[0]), CheckedKey(0, 0, 0, 0, 1))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpuvec.engine.compiler.diagnostics import authoring_error, step_function
+from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.phases import AGENTS, WORLD, Assign, Each, Reduction, first_function
 from gpuvec.spec import Environment, MultiAgentEnv, SingleAgentEnv, Time
 from gpuvec.testing.compiled_runs.compiled_run import CompiledRun, author_action, author_actions
@@ -144,7 +145,7 @@ def _repeat_single(env: SingleAgentEnv, draws: list[Draw]) -> Callable[[Moment, 
             state, reward, terminated = reference.step(m.before, author_action(m.action), key)
             results = state._asdict() | {"reward": reward, "terminated": terminated}
         check_distinct_draws(draws)
-        if env.allowed is not None and m.key.step > 0:
+        if has_action_masks(env) and m.key.step > 0:
             results["action_mask"] = reference.action_mask(m.after)
         if env.critic_observation is not None and m.key.step > 0:
             results["critic_obs"] = reference.critic_observation(m.after, Time(m.key.step, m.limit))
@@ -175,7 +176,7 @@ def _repeat_multi(env: MultiAgentEnv, draws: list[Draw]) -> tuple[int, Callable[
         state = reference.prepare_observations(state, ())
         after = reference.prepare_observations(reference.make_state(m.after), agents)
         rows = zip(agents, reference.observations(after, t, agents), strict=True)
-        if reference.env.allowed is not None and m.key.step > 0:
+        if has_action_masks(reference.env) and m.key.step > 0:
             results["action_mask"] = reference.action_masks(after)
         if reference.critic_schema is not None and m.key.step > 0:
             results["critic_obs"] = reference.critic_observations(after, t)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpuvec.engine.backends.device_arrays import to_numpy
 from gpuvec.engine.layout.action_access import action_bounds
 from gpuvec.engine.layout.buffers import NO_STEP_LIMIT
+from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.engine.layout.schema import MultiAgentSchema
 from gpuvec.engine.simulation import Simulation
 from gpuvec.random import Key
@@ -233,7 +234,7 @@ class _SingleAgentReplay:
     def observe(self, state: State, t: Time) -> None:
         """Computes the observation and the action mask of a state."""
         self._reference.observe(state)
-        if self._reference.env.allowed is not None:
+        if has_action_masks(self._reference.env):
             self._reference.action_mask(state)
 
 
@@ -258,7 +259,7 @@ class _MultiAgentReplay:
         reference: Any = self._reference
         s = reference.prepare_observations(reference.make_state(state))
         reference.observations(s, t)
-        if reference.env.allowed is not None:
+        if has_action_masks(reference.env):
             reference.action_masks(s)
 
 

@@ -74,6 +74,7 @@ def as_multi_agent(env: SingleAgentEnv) -> MultiAgentEnv:
         terminated=functions["terminated"],
         observation=observation,
         allowed=functions["allowed"] if env.allowed is not None else None,
+        masked_components=env.masked_components,
         metrics=functions["metrics"] if env.metrics is not None else None,
         critic_observation=env.critic_observation,
         structural=env.structural,

@@ -11,6 +11,7 @@ import numpy as np
 from gpuvec.engine.compiler.types import DType
 from gpuvec.engine.layout.buffers import SCALARS, Buffer
 from gpuvec.engine.layout.index_sets import IndexSets, make_array_field, make_index_sets
+from gpuvec.engine.layout.masked_components import masked_components
 from gpuvec.engine.layout.metric_kinds import metric_kinds
 from gpuvec.engine.layout.observation_checks import check_observation, check_search
 from gpuvec.engine.layout.one_agent import STEP_RESULTS, as_multi_agent, needs_block
@@ -94,6 +95,7 @@ class MultiAgentSchema(NamedTuple):
         roles: {name: number of agents}.
         search_fields: the fields that a neighbor search fills.
         mask_size: the number of elements of an agent's action mask; 0 without masks.
+        masked_components: the components of an action that have masks; None if all have one.
         metrics: {name: how it is combined over an episode}.
         has_turns: whether one agent may act while the others wait.
         is_single_agent: whether it is that of a `SingleAgentEnv`, whose arrays have no axis of agents.
@@ -115,6 +117,7 @@ class MultiAgentSchema(NamedTuple):
     roles: dict[str, int]
     search_fields: tuple[str, ...]
     mask_size: int = 0
+    masked_components: tuple[int, ...] | None = None
     metrics: Mapping[str, str] = MappingProxyType({})
     has_turns: bool = False
     is_single_agent: bool = False
@@ -239,6 +242,7 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     if roles and sum(roles.values()) != count:
         raise AuthoringError(f"roles(p) is {roles}, which sums up to {sum(roles.values())}; agents(p) is {count}.")
     by_role = isinstance(spaces, Mapping)
+    components = masked_components(env, spaces if by_role else spaces[1])
     if by_role:
         check_roles(env, roles, spaces)
     else:
@@ -256,7 +260,8 @@ def _multi_agent_schema(env: MultiAgentEnv) -> MultiAgentSchema:
     if by_role:
         schema = schema._replace(role_schemas=_make_role_schemas(env, schema, spaces))
     else:
-        schema = _with_spaces(schema, spaces, env.observation(env.params), has_mask=env.allowed is not None)
+        schema = _with_spaces(schema, spaces, env.observation(env.params), has_mask=components != ())
+        schema = schema._replace(masked_components=components)
     if schema.search is not None:
         check_search(schema.search, search_fields, array_fields, count)
     writable = {k: b for k, b in array_fields.items() if k not in (*search_fields, *ENGINE_FIELDS)}

@@ -84,7 +84,7 @@ def params_of_structure(env: Environment) -> frozenset[str]:
     p = Recorder(*env.params)
     env.spaces(p)
     if isinstance(env, MultiAgentEnv):
-        for function in (env.agents, env.observation, env.roles, env.sets, env.tables):
+        for function in (env.agents, env.observation, env.roles, env.sets, env.tables, env.masked_components):
             if function is not None:
                 function(p)
     names_read |= {name for name in _field_parameters(env) if name in fields}

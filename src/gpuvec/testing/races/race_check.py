@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpuvec.engine.compiler.diagnostics import authoring_error, authoring_error_at
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.layout.masked_components import has_action_masks
 from gpuvec.engine.layout.role_functions import author_function_of
 from gpuvec.engine.layout.schema import ENGINE_FIELDS
 from gpuvec.phases import Assign, Reduction, first_function
@@ -190,7 +191,7 @@ class RaceCheck:
         """
         self._times[row] += 1
         with fault_place(f"in step {self._times[row]} of an episode of environment {row}"):
-            if self.env.allowed is not None:
+            if has_action_masks(self.env):
                 mask = self._reference.action_masks(self._states[row])
                 actions = allowed_actions(actions[None], mask[None], self._reference.schema)[0]
                 self.ownership.clear_log()

@@ -306,7 +306,16 @@ class PythonReference:
             part, index = self._part_of(i)
             allowed, _ = author_function_of(self.env.allowed, self.schema.roles, i)
             choices = [] if allowed is None else choices_of(part.action_space)
-            rows.append(np.array([call_checked(allowed, index, action, view, self.p) for action in choices], np.bool_))
+            masked = part.masked_components
+            rows.append(
+                np.array(
+                    [
+                        call_checked(allowed, index, action, view, self.p) if masked is None or action[0] in masked else True
+                        for action in choices
+                    ],
+                    np.bool_,
+                )
+            )
         return _padded(rows, max(part.mask_size for part in self.schema.parts))
 
     def _image(self, part: MultiAgentSchema, i: int, view: EnvState, t: Time) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuvec.engine.compiler.types import Action, EnvState
 from gpuvec.engine.layout.buffers import Buffer
+from gpuvec.engine.layout.masked_components import masked_components
 from gpuvec.engine.layout.schema import MultiAgentSchema, make_schema
 from gpuvec.random import Key
 from gpuvec.spec import SingleAgentEnv, Time
@@ -83,7 +84,14 @@ class SingleAgentReference:
             values: {field: value} of the state.
         """
         s, choices = self.make_state(values), choices_of(self.env.spaces(self.env.params)[1])
-        return np.array([call_checked(self.env.allowed, action, s, self.p) for action in choices], np.bool_)
+        masked = masked_components(self.env, self.env.spaces(self.env.params)[1])
+        return np.array(
+            [
+                call_checked(self.env.allowed, action, s, self.p) if masked is None or action[0] in masked else True
+                for action in choices
+            ],
+            np.bool_,
+        )
 
     def critic_observation(self, values: Mapping[str, ArrayLike], t: Time) -> NDArray[np.float32]:
         """Returns the critic's observation of a state, (Dc,), of an environment that declares it.

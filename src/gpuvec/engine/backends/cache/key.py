@@ -42,7 +42,7 @@ PACKAGE = Path(__file__).parents[3]
 # Modules of the package with functions that kernels call
 AUTHORING_MODULES = ("random.py", "angles.py", "fractions.py", "spec.py")
 # Functions of an environment whose results for its parameters are hashed, in place of the functions
-FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "tables")
+FUNCTIONS_OF_PARAMS = ("spaces", "agents", "roles", "observation", "tables", "masked_components")
 # Fields of an environment that kernels do not read
 HOST_FIELDS = {*OptionalFields.__dataclass_fields__, "structural"} - {"reset_options", "allowed", "metrics"}
 
@@ -58,7 +58,7 @@ _environments: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # {(digest
 def frozen_environment(env: E) -> E:
     """Copies an environment and the functions that its kernels are compiled from, so that later changes do not affect them.
 
-    Functions of the parameters alone (`spaces`, `agents`, `roles`, `observation`, `tables`) are called once. Those of the copy
+    Functions of the parameters alone (`FUNCTIONS_OF_PARAMS`) are called once. Those of the copy
     return that result, and accept no other parameters. Frozen environments of equal content are one object within a process.
 
     Args:
