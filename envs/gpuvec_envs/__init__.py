@@ -7,6 +7,7 @@ from gpuvec_envs import (
     cartpole,
     connect_four,
     continuous_mountain_car,
+    epidemic_economy,
     mountain_car,
     pendulum,
     predators,
@@ -26,6 +27,7 @@ register("gpuvec/Breakout-v0", breakout.ENV)
 register("gpuvec/SimpleSpread-v0", simple_spread.ENV)
 register("gpuvec/SimpleSpeakerListener-v0", simple_speaker_listener.ENV)
 register("gpuvec/ConnectFour-v0", connect_four.ENV)
+register("gpuvec/EpidemicEconomy-v0", epidemic_economy.ENV)
 register("gpuvec/Predators-v0", predators.ENV)
 register("gpuvec/RICE-N-v0", rice_n.ENV)
 register("gpuvec/TagGridWorld-v0", tag_grid_world.ENV)

@@ -215,3 +215,21 @@ def rice_n(s: Any, p: Any) -> Any:
         colour = (int(200 - 140 * mitigation), int(80 + 90 * mitigation), 80)
         canvas.polygon(rectangle(1.1 + i, 1.9 + i, 0.0, max(14.0 * height, 0.05)), colour)
     return canvas.array()
+
+
+def epidemic_economy(s: Any, p: Any) -> Picture:
+    """Returns a picture, (500, 500, 3): for each state the level of stringency, the infected and the unemployed.
+
+    A column is a state. Its upper bar is the level, up to 10, the middle one the infected, up to 5 % of the people, and the
+    lower one the unemployed, up to 30 %.
+    """
+    n, lag = len(s.infected), s.levels.shape[1]
+    canvas = Canvas(500, 500, 1.0)
+    width, height = 500.0 / n, 150.0
+    levels = s.levels[np.arange(n), s.day % lag] / 10.0
+    rows = ((levels, 340.0, BLACK), (s.infected / 0.05, 175.0, TAGGER), (s.unemployed / 0.3, 10.0, RUNNER))
+    for shares, bottom, colour in rows:
+        for i, share in enumerate(np.clip(shares, 0.0, 1.0)):
+            canvas.polygon(rectangle((i + 0.1) * width, (i + 0.9) * width, bottom, bottom + height), PALE)
+            canvas.polygon(rectangle((i + 0.1) * width, (i + 0.9) * width, bottom, bottom + max(1.0, height * share)), colour)
+    return canvas.array()

@@ -64,7 +64,7 @@ class OptionalFields:
     """
     structural: tuple[str, ...] = ()
     """The names of parameters on which shapes, spaces or tables depend. They are fixed when the environment is created."""
-    allowed: Callable[..., Any] | None = None
+    allowed: Callable[..., Any] | Any = None
     """`allowed(i, action, s, p) -> bool` returns whether agent i may choose an action in state `s`; with one agent it is
     `allowed(action, s, p)`. For a MultiDiscrete space `action` is a pair (component, value). None if all actions are allowed.
 

@@ -12,6 +12,7 @@ from gpuvec.engine.multi_agent.launch_mapping import MultiAgentLaunch
 
 # Environments with agents or sets, and parameters with which their episodes end soon.
 SET_PARAMS = {name: {} for name in BUNDLED_ENVS if name not in THREAD_PER_ENV} | {
+    "EpidemicEconomy-v0": {"num_states": 3},
     "Predators-v0": {"num_wolves": 2, "num_sheep": 3, "height": 6, "width": 6},
     "TagGridWorld-v0": {"num_taggers": 3, "grid_length": 4},
     "TagContinuous-v0": {"num_taggers": 2, "num_runners": 3, "tagging_distance": 0.3},

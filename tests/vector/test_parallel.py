@@ -100,6 +100,7 @@ class TestPettingZoo:
     @pytest.mark.parametrize("name", MULTI_AGENT)
     def test_parallel_seeds(self, name: str) -> None:
         small = {"TagContinuous-v0": TAG, "TagGridWorld-v0": {"num_taggers": 2, "grid_length": 3}}
+        small["EpidemicEconomy-v0"] = {"num_states": 3}
         parallel_seed_test(lambda: gpuvec.parallel_env(f"gpuvec/{name}", **small.get(name, {})), num_cycles=40)
 
     def test_conversion_to_aec(self, street: Any) -> None:
