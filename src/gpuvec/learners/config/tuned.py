@@ -72,6 +72,10 @@ TUNED_SETTINGS = {
         cpu={"num_iterations": 300},
         gpu={"num_envs": 512, "num_iterations": 600},
     ),
+    ("gpuvec/SimpleSpeakerListener-v0", "ppo"): TunedSettings(
+        {"num_envs": 256, "num_steps": 25, "num_minibatches": 8, "hidden": (128, 128), "activation": "relu", "gamma": 0.9,
+         "gae_lambda": 0.9, "learning_rate": 1e-3, "ent_coef": 0.01, "num_iterations": 300}
+    ),
     ("gpuvec/ConnectFour-v0", "ppo"): TunedSettings(
         SELF_PLAY, cpu={"num_envs": 256, "num_iterations": 100}, gpu={"num_envs": 1024, "num_iterations": 200}
     ),
