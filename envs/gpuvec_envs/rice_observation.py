@@ -46,7 +46,7 @@ def region_and_negotiation_features(i: int, j: int, s: State, t: Time, p: Params
 
 
 def tariff(i: int, pair: tuple[int, int], s: State, t: Time, p: ParamsWithTables) -> tuple[float]:
-    return (fraction(s.tariffs[pair], p.num_action_levels) / 100.0,)
+    return (fraction(s.tariffs[pair], 100 * p.num_action_levels),)
 
 
 def world_and_own_features(i: int, s: State, t: Time, p: ParamsWithTables) -> Features17:

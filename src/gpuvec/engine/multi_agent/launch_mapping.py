@@ -23,6 +23,7 @@ MAX_CELLS = 8192  # With more cells, the rounding of positions would exceed `cel
 MAX_AGENTS_PER_CELL = 32  # With more agents per cell on average, a list of cells is not faster.
 CELL_SEARCH_THREADS = 256  # per block
 IMAGE_THREADS, IMAGE_MAX_ENVS = 256, 128  # per block, if observations are images
+IMAGE_BLOCKS_PER_SM = 4  # so that a thread has at most 64 registers
 ROW_TILE_BYTES = 28 << 10  # of shared memory for rows, in the kernel that only writes observations
 
 
@@ -108,7 +109,10 @@ def _launch_without_tiles(schema: MultiAgentSchema, num_envs: int) -> MultiAgent
     split = schema.search is not None or not stage_state
     # An env whose state does not fit into shared memory has many elements.
     threads = IMAGE_THREADS if stage_state else max(IMAGE_THREADS, _threads_per_block(_elements_per_env(schema), num_envs))
-    return MultiAgentLaunch(envs, threads, split, stage_state, threads_per_row_block=IMAGE_THREADS)
+    blocks = IMAGE_BLOCKS_PER_SM if threads == IMAGE_THREADS else 1
+    return MultiAgentLaunch(
+        envs, threads, split, stage_state, threads_per_row_block=IMAGE_THREADS, min_blocks_per_sm=blocks
+    )  # fmt: skip
 
 
 def _elements_per_env(schema: MultiAgentSchema) -> int:

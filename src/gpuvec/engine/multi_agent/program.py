@@ -37,7 +37,7 @@ from gpuvec.engine.multi_agent.observations.blocks import make_block_stores, mak
 from gpuvec.engine.multi_agent.observations.features import ObservationFeatures, make_observation_features
 from gpuvec.engine.multi_agent.observations.final_items import clear_list_segments, ended_list_arrays, final_item_segments
 from gpuvec.engine.multi_agent.observations.images import make_image_store
-from gpuvec.engine.multi_agent.observations.items import ItemStore, RowItems, item_segment
+from gpuvec.engine.multi_agent.observations.items import ItemStore, RowItems, element_segment, item_segment
 from gpuvec.engine.multi_agent.observations.row_kernel import RowKernel, make_row_kernel
 from gpuvec.engine.multi_agent.reductions import reduction_segments
 from gpuvec.engine.multi_agent.reset_functions import make_load_state, make_reset_agent, make_reset_env
@@ -297,6 +297,6 @@ def _observation_segments(parts: _Parts) -> list[Segment]:
         return tiles.fill_segments(ctx, access, features)
     if ctx.launch.tile_rows and ctx.schema.has_only_self_features:
         return [tiles.self_rows_segment(ctx, features.compute_self_features)]
-    return [item_segment(ctx, access, features, block) for block in parts.blocks] + direct.direct_segments(
+    return [element_segment(ctx, access, features, block) for block in parts.blocks] + direct.direct_segments(
         ctx, features, parts.stores
     )

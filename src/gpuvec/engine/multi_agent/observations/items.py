@@ -87,3 +87,28 @@ def make_store_item(
         store(output(b), e * A + i, j, i, state(b, w, e, k), episode_time(w.status[k, TIME]), params(b, e))
 
     return store_item
+
+
+def element_segment(ctx: MultiAgentContext, access: StateAccess, features: ObservationFeatures, block: ItemStore) -> Segment:
+    """Compiles the segment in which a thread stores the features of one element of a set for all agents.
+
+    The index of the element, and values that do not depend on the agent, are computed once.
+
+    Args:
+        ctx: the context of all agents.
+        access: access to the state.
+        features: has the time of an episode.
+        block: the function that stores the features of an element.
+    """
+    A, store, state, params, episode_time = ctx.num_agents, block.store, access.state, ctx.params, features.episode_time
+    assume_nonnegative, add_nonnegative = ctx.array_ops.assume_nonnegative, ctx.array_ops.add_nonnegative
+
+    @inline_function
+    def store_element(b: Batch, w: Work, e: int, k: int, n: int, clock: int) -> None:
+        s, t, p = state(b, w, e, k), episode_time(w.status[k, TIME]), params(b, e)
+        i = assume_nonnegative(0)
+        while i < A:
+            store(b.obs, assume_nonnegative(e * A + i), n, i, s, t, p)
+            i = add_nonnegative(i, 1)
+
+    return Segment(AGENTS, store_element, barrier=False, num_elements=block.items_per_row)
